@@ -1,0 +1,170 @@
+package memory
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Cause is why memory ran out.
+type Cause string
+
+// The causes. A cause is a claim about evidence; [Unknown] is the honest one
+// when there is too little of it.
+const (
+	Batch         Cause = "batch"         // the micro-batch is too large for the device
+	Spike         Cause = "spike"         // this step needed far more than its like
+	Fragmentation Cause = "fragmentation" // the bytes are there, in pieces too small
+	Foreign       Cause = "foreign"       // another process took the room
+	Leak          Cause = "leak"          // what stays allocated between steps keeps growing
+	Model         Cause = "model"         // weights, optimizer state or one sample alone do not fit
+	Host          Cause = "host"          // the machine's memory ran out, not the device's
+	Unknown       Cause = "unknown"       // the evidence does not say
+)
+
+// Thresholds of [Diagnose].
+const (
+	// LeakSteps is the fewest step boundaries that show a trend: fewer are
+	// often the warm-up of caches and workspaces.
+	LeakSteps = 20
+	// LeakShare of the capacity is the rise over the boundaries looked at that
+	// counts as a leak. At 80 GiB it is 1.6 GiB; allocator noise between steps
+	// stays far below it.
+	LeakShare = 0.02
+	// LeakWindow is how many of the newest boundaries are looked at. It bounds
+	// the cost of the pairwise slopes.
+	LeakWindow = 200
+	// FragmentationShare of the capacity must lie reserved but unused for pieces
+	// to be the cause. PyTorch's allocator keeps 5 to 8 % idle in good health, so
+	// less says only that the last request was small.
+	FragmentationShare = 0.10
+	// SpikeSteps is how many steps of the same micro-batch make their median
+	// peak "typical".
+	SpikeSteps = 3
+	// SpikeShare is how far above the typical peak a need counts as a spike.
+	// Peaks of like steps differ by under 2 % on PyTorch's allocator.
+	SpikeShare = 0.05
+)
+
+// Evidence is all that [Diagnose] looks at. Everything but Failure may be zero,
+// which means not known.
+type Evidence struct {
+	Failure  OutOfMemory `json:"failure"`
+	Baseline Stats       `json:"baseline"`           // when the attempt began
+	Boundary []Bytes     `json:"boundary,omitempty"` // allocated after each finished step, oldest first
+	Typical  Bytes       `json:"typical,omitempty"`  // median peak of finished steps with the failing plan
+	Like     int         `json:"like,omitempty"`     // how many such steps
+	MinMicro int         `json:"min_micro"`          // smallest micro-batch allowed
+	Host     bool        `json:"host,omitempty"`     // host memory failed, not the device's
+}
+
+// Verdict is a cause and the sentence, with its numbers, that supports it.
+type Verdict struct {
+	Cause Cause  `json:"cause"`
+	Why   string `json:"why"`
+}
+
+func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
+
+// Diagnose says why memory ran out, from evidence alone. The tests are made in
+// order of how much they exclude; the first that holds is the verdict:
+//
+//	host           the failure was the machine's memory
+//	unknown        the device told nothing about itself
+//	foreign        requested ≤ free + what others took since the attempt began
+//	fragmentation  requested ≤ free + (reserved − allocated), and that idle part is [FragmentationShare] of the capacity
+//	leak           allocated between steps rises steadily over ≥ [LeakSteps] steps
+//	spike          needed > typical peak of like steps by [SpikeShare]
+//	model          not in a micro-batch, or already at the smallest one
+//	batch          otherwise: a smaller micro-batch is possible and needs less
+func Diagnose(e Evidence) Verdict {
+	for _, test := range []func(Evidence) (Verdict, bool){
+		hostMemory, noNumbers, foreign, fragmentation, leak, spike, model,
+	} {
+		if v, ok := test(e); ok {
+			return v
+		}
+	}
+	return batch(e)
+}
+
+func hostMemory(e Evidence) (Verdict, bool) {
+	return Verdict{Host, fmt.Sprintf("the machine's own memory ran out (%v asked for), not the device's", e.Failure.Requested)}, e.Host
+}
+
+func noNumbers(e Evidence) (Verdict, bool) {
+	return Verdict{Unknown, "the device reported neither its capacity nor the size that was asked for"},
+		e.Failure.Stats.Capacity <= 0 || e.Failure.Requested <= 0
+}
+
+func foreign(e Evidence) (Verdict, bool) {
+	s := e.Failure.Stats
+	if e.Baseline.Capacity == 0 {
+		return Verdict{}, false
+	}
+	grown := max(s.Foreign-e.Baseline.Foreign, e.Baseline.Available()-s.Available())
+	why := fmt.Sprintf("%v asked for and %v free, after others took %v since the attempt began (now %v of %v)",
+		e.Failure.Requested, s.Free, grown, max(s.Foreign, grown), s.Capacity)
+	return Verdict{Foreign, why}, grown > 0 && e.Failure.Requested <= s.Free+grown
+}
+
+func fragmentation(e Evidence) (Verdict, bool) {
+	s := e.Failure.Stats
+	idle := s.Reserved - s.Allocated
+	why := fmt.Sprintf("%v asked for while %v were free and %v reserved but unused, the largest piece %v",
+		e.Failure.Requested, s.Free, idle, s.LargestFree)
+	return Verdict{Fragmentation, why}, e.Failure.Requested <= s.Free+idle &&
+		float64(idle) >= FragmentationShare*float64(s.Capacity)
+}
+
+func leak(e Evidence) (Verdict, bool) {
+	recent := e.Boundary[max(0, len(e.Boundary)-LeakWindow):]
+	if len(recent) < LeakSteps {
+		return Verdict{}, false
+	}
+	slope := medianSlope(recent)
+	rise := Bytes(slope * float64(len(recent)-1))
+	limit := Bytes(LeakShare * float64(e.Failure.Stats.Capacity))
+	why := fmt.Sprintf("memory held between steps rose by %v over the last %d steps, from %v to %v, %v a step",
+		rise, len(recent), recent[0], recent[len(recent)-1], Bytes(slope))
+	return Verdict{Leak, why}, rise > limit && recent[len(recent)-1]-recent[0] > limit
+}
+
+func spike(e Evidence) (Verdict, bool) {
+	need := e.Failure.Needed()
+	why := fmt.Sprintf("this step needed at least %v; the last %d like it peaked at %v",
+		need, e.Like, e.Typical)
+	return Verdict{Spike, why}, e.Like >= SpikeSteps && e.Typical > 0 &&
+		float64(need) > (1+SpikeShare)*float64(e.Typical)
+}
+
+func model(e Evidence) (Verdict, bool) {
+	f := e.Failure
+	need := fmt.Sprintf("at least %v of %v", f.Needed(), f.Stats.Available())
+	if !f.Phase.SizedByMicro() {
+		return Verdict{Model, fmt.Sprintf("%s needs %s, whatever the micro-batch", f.Phase, need)}, true
+	}
+	smallest := f.Micro > 0 && f.Micro <= max(1, e.MinMicro)
+	return Verdict{Model, fmt.Sprintf("micro-batch %d, the smallest allowed, needs %s", f.Micro, need)}, smallest
+}
+
+func batch(e Evidence) Verdict {
+	f := e.Failure
+	if f.Micro == 0 {
+		return Verdict{Unknown, fmt.Sprintf("%v asked for of %v free outside any known micro-batch", f.Requested, f.Stats.Free)}
+	}
+	return Verdict{Batch, fmt.Sprintf("micro-batch %d needs at least %v of %v", f.Micro, f.Needed(), f.Stats.Available())}
+}
+
+// medianSlope is the Theil–Sen estimator: the median of the slopes between all
+// pairs of points, which a few outliers do not move.
+func medianSlope(y []Bytes) float64 {
+	slopes := make([]float64, 0, len(y)*(len(y)-1)/2)
+	for i := range y {
+		for j := i + 1; j < len(y); j++ {
+			slopes = append(slopes, float64(y[j]-y[i])/float64(j-i))
+		}
+	}
+	slices.SortFunc(slopes, cmp.Compare[float64])
+	return slopes[len(slopes)/2]
+}

@@ -1,0 +1,114 @@
+package memory
+
+import (
+	"strings"
+	"testing"
+)
+
+// rising is a series of n amounts from start, each step more than the last.
+func rising(n int, start, step Bytes) []Bytes {
+	out := make([]Bytes, n)
+	for i := range out {
+		out[i] = start + Bytes(i)*step
+	}
+	return out
+}
+
+func TestDiagnose(t *testing.T) {
+	full := Stats{Capacity: 24 * GiB, Reserved: 24 * GiB, Allocated: 23 * GiB, LargestFree: 100 * MiB}
+	pieces := full
+	pieces.Allocated = 21 * GiB
+	alone := Stats{Capacity: 24 * GiB, Free: 20 * GiB, Reserved: 4 * GiB, Allocated: 4 * GiB}
+	squeezed := full
+	squeezed.Reserved, squeezed.Allocated, squeezed.Foreign = 14*GiB, 14*GiB, 10*GiB
+	failure := func(s Stats, requested Bytes) OutOfMemory {
+		return OutOfMemory{Requested: requested, Stats: s, Phase: PhaseForward, Micro: 32}
+	}
+	phase := func(f OutOfMemory, p Phase, micro int) OutOfMemory {
+		f.Phase, f.Micro = p, micro
+		return f
+	}
+	noisy := rising(40, 4*GiB, 0)
+	noisy[39] = 6 * GiB
+	for _, c := range []struct {
+		name     string
+		evidence Evidence
+		want     Cause
+		says     []string
+	}{
+		{"too large a micro-batch", Evidence{Failure: failure(full, 2*GiB), Baseline: alone},
+			Batch, []string{"micro-batch 32", "25 GiB of 24 GiB"}},
+		{"no baseline is no foreign", Evidence{Failure: failure(squeezed, 2*GiB)},
+			Batch, []string{"16 GiB of 14 GiB"}},
+		{"another process took it", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: alone},
+			Foreign, []string{"2 GiB asked for", "others took 10 GiB"}},
+		{"another process that NVML cannot see", Evidence{Failure: failure(Stats{Capacity: 24 * GiB, Reserved: 14 * GiB, Allocated: 14 * GiB}, 2*GiB), Baseline: alone},
+			Foreign, []string{"others took 10 GiB"}},
+		{"another process, but it would not have fitted anyway", Evidence{Failure: failure(squeezed, 12*GiB), Baseline: alone},
+			Batch, []string{"26 GiB of 14 GiB"}},
+		{"a process that was there before", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: squeezed},
+			Batch, nil},
+		{"in pieces", Evidence{Failure: failure(pieces, 900*MiB), Baseline: alone},
+			Fragmentation, []string{"900 MiB asked for", "3 GiB reserved but unused", "largest piece 100 MiB"}},
+		{"in pieces, but more than all of them", Evidence{Failure: failure(pieces, 4*GiB), Baseline: alone},
+			Batch, nil},
+		{"a small request into an ordinary cache", Evidence{Failure: failure(full, 900*MiB), Baseline: alone},
+			Batch, []string{"23.9 GiB of 24 GiB"}},
+		{"a leak", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: rising(20, 4*GiB, 100*MiB)},
+			Leak, []string{"1.9 GiB over the last 20 steps", "100 MiB a step"}},
+		{"too short for a leak", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: rising(19, 4*GiB, 100*MiB)},
+			Batch, nil},
+		{"too slow for a leak", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: rising(20, 4*GiB, 20*MiB)},
+			Batch, nil},
+		{"one odd boundary is no leak", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: noisy},
+			Batch, nil},
+		{"a leak seen only in the newest boundaries", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: append(rising(500, 4*GiB, 0), rising(200, 4*GiB, 10*MiB)...)},
+			Leak, []string{"last 200 steps"}},
+		{"an outlier", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Typical: 20 * GiB, Like: 3},
+			Spike, []string{"at least 25 GiB", "last 3 like it peaked at 20 GiB"}},
+		{"too few like it for an outlier", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Typical: 20 * GiB, Like: 2},
+			Batch, nil},
+		{"within the noise of its like", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Typical: 24 * GiB, Like: 9},
+			Batch, nil},
+		{"one sample is too large", Evidence{Failure: phase(failure(full, 2*GiB), PhaseBackward, 1)},
+			Model, []string{"micro-batch 1, the smallest allowed", "25 GiB of 24 GiB"}},
+		{"the smallest allowed is too large", Evidence{Failure: phase(failure(full, 2*GiB), PhaseBackward, 4), MinMicro: 4},
+			Model, []string{"micro-batch 4, the smallest allowed"}},
+		{"optimizer state", Evidence{Failure: phase(failure(full, 2*GiB), PhaseUpdate, 0)},
+			Model, []string{"update needs at least 25 GiB of 24 GiB, whatever the micro-batch"}},
+		{"loading", Evidence{Failure: phase(failure(full, 2*GiB), PhaseLoad, 0)},
+			Model, []string{"load needs"}},
+		{"the machine's memory", Evidence{Failure: failure(full, 2*GiB), Host: true},
+			Host, []string{"2 GiB asked for"}},
+		{"a device that says nothing", Evidence{Failure: OutOfMemory{Requested: GiB, Micro: 4}},
+			Unknown, nil},
+		{"a request nobody knows", Evidence{Failure: OutOfMemory{Stats: full, Micro: 4}},
+			Unknown, nil},
+		{"outside any micro-batch", Evidence{Failure: phase(failure(full, 2*GiB), PhaseUnknown, 0)},
+			Unknown, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := Diagnose(c.evidence)
+			if got.Cause != c.want {
+				t.Fatalf("got %v, want %s", got, c.want)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(got.Why, s) {
+					t.Errorf("%q does not say %q", got.Why, s)
+				}
+			}
+		})
+	}
+}
+
+func TestOutOfMemorySaysWhatWasTrue(t *testing.T) {
+	e := &OutOfMemory{Requested: 2 * GiB, Phase: PhaseForward, Micro: 32,
+		Stats: Stats{Capacity: 24 * GiB, Free: GiB, Reserved: 13 * GiB, Allocated: 12 * GiB, Foreign: 10 * GiB}}
+	want := "out of memory at micro-batch 32 in forward: 2 GiB asked for, 1 GiB free of 24 GiB, 12 GiB allocated, 13 GiB reserved, 10 GiB held by other processes"
+	if e.Error() != want {
+		t.Errorf("got  %s\nwant %s", e, want)
+	}
+	if e.Needed() != 14*GiB || e.Stats.Available() != 14*GiB {
+		t.Errorf("needed %v, available %v", e.Needed(), e.Stats.Available())
+	}
+}

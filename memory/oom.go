@@ -1,0 +1,53 @@
+package memory
+
+import "fmt"
+
+// Phase is the part of the work in which an allocation was asked for.
+type Phase string
+
+// The phases of a training job.
+const (
+	PhaseUnknown    Phase = ""
+	PhaseLoad       Phase = "load"       // building the model and its optimizer state
+	PhaseForward    Phase = "forward"    // of a micro-batch
+	PhaseBackward   Phase = "backward"   // of a micro-batch
+	PhaseUpdate     Phase = "update"     // the optimizer's weight update
+	PhaseEval       Phase = "eval"       // evaluation or generation
+	PhaseCheckpoint Phase = "checkpoint" // saving
+)
+
+// SizedByMicro tells whether a smaller micro-batch changes what the phase
+// needs.
+func (p Phase) SizedByMicro() bool {
+	return p == PhaseForward || p == PhaseBackward || p == PhaseUnknown
+}
+
+// OutOfMemory is an allocation that failed, with what was true at that moment.
+// It is an error; find it with [errors.As].
+type OutOfMemory struct {
+	Requested Bytes `json:"requested"`       // the allocation that failed
+	Stats     Stats `json:"stats"`           // at the failure, after the cache had been emptied
+	Phase     Phase `json:"phase,omitempty"` // filled in by the trainer
+	Micro     int   `json:"micro,omitempty"` // samples in the micro-batch that failed; 0 outside one
+}
+
+// Needed is the least that the process would have had to hold for the
+// allocation to succeed: what was allocated and what was asked for.
+func (e *OutOfMemory) Needed() Bytes { return e.Stats.Allocated + e.Requested }
+
+func (e *OutOfMemory) Error() string {
+	where := ""
+	if e.Micro > 0 {
+		where = fmt.Sprintf(" at micro-batch %d", e.Micro)
+	}
+	if e.Phase != PhaseUnknown {
+		where += fmt.Sprintf(" in %s", e.Phase)
+	}
+	s := e.Stats
+	text := fmt.Sprintf("out of memory%s: %v asked for, %v free of %v, %v allocated, %v reserved",
+		where, e.Requested, s.Free, s.Capacity, s.Allocated, s.Reserved)
+	if s.Foreign > 0 {
+		text += fmt.Sprintf(", %v held by other processes", s.Foreign)
+	}
+	return text
+}

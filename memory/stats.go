@@ -1,0 +1,25 @@
+package memory
+
+// Stats is what is known of a device's memory at one moment, as seen by one
+// process. All amounts are in bytes; an amount that cannot be known is 0.
+type Stats struct {
+	Capacity     Bytes `json:"capacity"`      // may be reserved when nobody else is there: the limit, or the whole device
+	Free         Bytes `json:"free"`          // could be reserved now
+	Reserved     Bytes `json:"reserved"`      // taken from the device by the caching allocator
+	Allocated    Bytes `json:"allocated"`     // held by live tensors
+	LargestFree  Bytes `json:"largest_free"`  // largest block that the cache could hand out without reserving
+	Foreign      Bytes `json:"foreign"`       // held by other processes
+	Peak         Bytes `json:"peak"`          // largest Allocated since the last reset
+	PeakReserved Bytes `json:"peak_reserved"` // largest Reserved since the last reset
+	Retries      int64 `json:"retries"`       // allocations that succeeded only after the cache was emptied
+	Failures     int64 `json:"failures"`      // allocations that failed
+}
+
+// Headroom is capacity − peak: what a step leaves unused.
+func (s Stats) Headroom() Bytes { return s.Capacity - s.Peak }
+
+// Available is what this process may hold in all right now: its capacity less
+// what other processes have taken of it. It is never negative.
+func (s Stats) Available() Bytes {
+	return max(0, min(s.Capacity, s.Reserved+s.Free))
+}
