@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+
+	"headroom/memory"
+)
+
+const (
+	seed     = 20
+	perKind  = 40
+	most     = 512
+	capacity = 24 * memory.GiB
+)
+
+// curve is memory by size. What a size needs, and whether it fits, is the same
+// at each trial; the peak reported for it need not be.
+type curve struct {
+	kind  string
+	limit int                 // largest size that fits
+	need  func(n int) float64 // shares of the capacity; 1 fits
+	hands float64             // what the allocator hands out of what it reserves
+	noise func() float64      // factor on the reported peak
+}
+
+func (c curve) probe(_ context.Context, n int) (memory.Bytes, error) {
+	need := c.need(n)
+	if need > 1 {
+		return 0, &memory.OutOfMemory{
+			Requested: capacity / 100,
+			Stats:     memory.Stats{Capacity: capacity, Reserved: capacity, Allocated: bytes(c.hands)},
+		}
+	}
+	return bytes(need * c.hands * c.noise()), nil
+}
+
+func bytes(share float64) memory.Bytes { return memory.Bytes(share * float64(capacity)) }
+
+var kinds = []string{"affine", "affine, peaks ±3 %", "reserved 5–8 % above", "convex", "stepped"}
+
+// draw makes perKind curves of each kind. The limits are log-uniform, from 2 to
+// most; what does not grow with the size takes up to half of the capacity.
+func draw() []curve {
+	rng := rand.New(rand.NewPCG(seed, seed))
+	var curves []curve
+	for _, kind := range kinds {
+		for range perKind {
+			curves = append(curves, drawOne(rng, kind))
+		}
+	}
+	return curves
+}
+
+func drawOne(rng *rand.Rand, kind string) curve {
+	limit := int(2 * math.Pow(most/2, rng.Float64()))
+	base, bend := rng.Float64()/2, rng.Float64()
+	c := curve{kind: kind, limit: limit, hands: 1, noise: func() float64 { return 1 }}
+	grow := func(x float64) float64 { return x }
+	switch kind {
+	case kinds[1]:
+		c.noise = func() float64 { return 0.97 + 0.06*rng.Float64() }
+	case kinds[2]:
+		c.hands = 1 / (1.05 + 0.03*bend)
+	case kinds[3]:
+		grow = func(x float64) float64 { return math.Pow(x, 1+bend/2) }
+	case kinds[4]:
+		// A sixteenth of the limit a step; the last one ends at the limit.
+		grow = func(x float64) float64 { return math.Ceil(16*x*(float64(limit)+0.5)/float64(limit)-1e-9) / 16.5 }
+	}
+	c.need = func(n int) float64 { return base + (1-base)*grow(float64(n)/(float64(limit)+0.5)) }
+	return c
+}

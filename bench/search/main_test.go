@@ -1,0 +1,51 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The curves are what their kinds say, else the comparison means nothing.
+func TestCurvesFitUpToTheirLimit(t *testing.T) {
+	for _, c := range draw() {
+		if c.limit < 2 || c.limit > most || c.need(c.limit) > 1 || c.need(c.limit+1) <= 1 {
+			t.Errorf("%s, limit %d: needs %.3f, one more %.3f", c.kind, c.limit, c.need(c.limit), c.need(c.limit+1))
+		}
+	}
+}
+
+// Doubling and bisection is exact whatever the curve, and two runs agree.
+func TestCompare(t *testing.T) {
+	rows, err := compare(draw())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if r.Method == "doubling, then bisection" && (r.Exact != 1 || r.Short != 0) {
+			t.Errorf("%+v", r)
+		}
+		if r.Curve == "affine" && r.Method == "search.Largest" && (r.Exact != 1 || r.Worst > 5 || r.WorstFailed > 1) {
+			t.Errorf("%+v", r)
+		}
+	}
+	again, err := compare(draw())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(rows, again) {
+		t.Error("two runs differ")
+	}
+	if text := (report{Rows: rows}).markdown(); strings.Count(text, "\n| ") != len(rows)+1 {
+		t.Errorf("table:\n%s", text)
+	}
+}
+
+func BenchmarkCompare(b *testing.B) {
+	curves := draw()
+	for b.Loop() {
+		if _, err := compare(curves); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"headroom/memory"
+	"headroom/search"
+)
+
+// trial tells whether a size fits.
+type trial func(n int) (bool, error)
+
+// method finds the largest size up to most that fits.
+type method struct {
+	name string
+	find func(c curve) (found int, probes []search.Probe, err error)
+}
+
+var methods = []method{
+	{"search.Largest", func(c curve) (int, []search.Probe, error) { return largest(c, capacity) }},
+	{"search.Largest, capacity not known", func(c curve) (int, []search.Probe, error) { return largest(c, 0) }},
+	{"doubling, then bisection", func(c curve) (int, []search.Probe, error) { return counted(c, doubling) }},
+	{"from the top, ×0.9", func(c curve) (int, []search.Probe, error) { return counted(c, descent) }},
+}
+
+func largest(c curve, known memory.Bytes) (int, []search.Probe, error) {
+	r, err := search.Largest(context.Background(), search.Options{Max: most, Capacity: known}, c.probe)
+	return r.Fits, r.Probes[:r.Searched], err
+}
+
+// counted runs a method that knows of no peaks.
+func counted(c curve, find func(trial) (int, error)) (int, []search.Probe, error) {
+	var probes []search.Probe
+	found, err := find(func(n int) (bool, error) {
+		_, err := c.probe(context.Background(), n)
+		var oom *memory.OutOfMemory
+		if err != nil && !errors.As(err, &oom) {
+			return false, err
+		}
+		probes = append(probes, search.Probe{N: n, Fits: err == nil})
+		return err == nil, nil
+	})
+	return found, probes, err
+}
+
+// doubling doubles from 1 until a size fails or is most, then bisects.
+func doubling(fits trial) (int, error) {
+	lo, hi := 0, most+1
+	for n := 1; lo < most; n = min(2*n, most) {
+		ok, err := fits(n)
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			hi = n
+			break
+		}
+		lo = n
+	}
+	for hi-lo > 1 {
+		n := lo + (hi-lo)/2
+		ok, err := fits(n)
+		switch {
+		case err != nil:
+			return 0, err
+		case ok:
+			lo = n
+		default:
+			hi = n
+		}
+	}
+	return lo, nil
+}
+
+// descent starts at most and takes a tenth off until a size fits.
+func descent(fits trial) (int, error) {
+	for n := most; n > 0; n = n * 9 / 10 {
+		if ok, err := fits(n); ok || err != nil {
+			return n, err
+		}
+	}
+	return 0, nil
+}
+
+// row is a method on the curves of one kind.
+type row struct {
+	Curve       string  `json:"curve"`
+	Method      string  `json:"method"`
+	Probes      float64 `json:"probes_mean"`
+	Worst       int     `json:"probes_worst"`
+	Failed      float64 `json:"failed_mean"`
+	WorstFailed int     `json:"failed_worst"`
+	Exact       float64 `json:"exact"` // share of the curves
+	Short       float64 `json:"short"` // mean share of the largest that was missed
+}
+
+// compare makes a row for each kind and method, and for all curves together.
+func compare(curves []curve) ([]row, error) {
+	var rows []row
+	for _, kind := range append([]string{"all"}, kinds...) {
+		for _, m := range methods {
+			r := row{Curve: kind, Method: m.name}
+			count := 0.0
+			for _, c := range curves {
+				if kind != "all" && kind != c.kind {
+					continue
+				}
+				found, probes, err := m.find(c)
+				if err != nil {
+					return nil, fmt.Errorf("%s on %s, limit %d: %w", m.name, c.kind, c.limit, err)
+				}
+				r.add(c.limit, found, probes)
+				count++
+			}
+			r.Probes, r.Failed, r.Exact, r.Short = r.Probes/count, r.Failed/count, r.Exact/count, r.Short/count
+			rows = append(rows, r)
+		}
+	}
+	return rows, nil
+}
+
+// add counts one search; the means hold sums until the last is in.
+func (r *row) add(limit, found int, probes []search.Probe) {
+	failed := 0
+	for _, p := range probes {
+		if !p.Fits {
+			failed++
+		}
+	}
+	r.Probes += float64(len(probes))
+	r.Failed += float64(failed)
+	r.Worst, r.WorstFailed = max(r.Worst, len(probes)), max(r.WorstFailed, failed)
+	if found == limit {
+		r.Exact++
+	}
+	r.Short += float64(limit-found) / float64(limit)
+}

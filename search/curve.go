@@ -1,0 +1,94 @@
+package search
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/stat"
+)
+
+// point is the peak, in bytes, of a size that fitted, by its number.
+type point struct {
+	k    int
+	peak float64
+}
+
+// curve is the points known, one a size, in ascending order of size.
+type curve []point
+
+// with adds a point. Of two peaks of one size the larger one counts.
+func (c curve) with(p point) curve {
+	i, found := slices.BinarySearchFunc(c, p, func(a, b point) int { return cmp.Compare(a.k, b.k) })
+	if found {
+		c[i].peak = max(c[i].peak, p.peak)
+		return c
+	}
+	return slices.Insert(c, i, p)
+}
+
+// upTo is the part of the curve with sizes of at most k.
+func (c curve) upTo(k int) curve {
+	i, _ := slices.BinarySearchFunc(c, k+1, func(a point, k int) int { return cmp.Compare(a.k, k) })
+	return c[:i]
+}
+
+// top is the point of the largest size; zero if there is none.
+func (c curve) top() point {
+	if len(c) == 0 {
+		return point{}
+	}
+	return c[len(c)-1]
+}
+
+// slope is that of the line through the largest size and the largest one in the
+// lower half of the range seen, in bytes a size; span is the distance. Two
+// neighbours would follow a bend sooner, but noise would drown their
+// difference. It needs two points.
+func (c curve) slope() (slope float64, span int) {
+	top := c.top()
+	low := c.upTo((c[0].k + top.k) / 2).top()
+	span = top.k - low.k
+	return (top.peak - low.peak) / float64(span), span
+}
+
+// foretold tells whether the line through the curve told the peak of a larger
+// size to within a hundredth of the rise. Where nothing rises it tells nothing.
+func (c curve) foretold(p point) bool {
+	if len(c) < 2 || p.peak <= c[0].peak {
+		return false
+	}
+	slope, _ := c.slope()
+	line := c.top().peak + slope*float64(p.k-c.top().k)
+	return math.Abs(p.peak-line) <= 0.01*(p.peak-c[0].peak)
+}
+
+// within is the largest size, at most the top, whose peak is at most limit
+// bytes, on straight lines between the points; 0 if the first point is above.
+func (c curve) within(limit float64) int {
+	above := slices.IndexFunc(c, func(p point) bool { return p.peak > limit })
+	switch above {
+	case -1:
+		return c.top().k
+	case 0:
+		return 0
+	}
+	a, b := c[above-1], c[above]
+	return a.k + int((limit-a.peak)/(b.peak-a.peak)*float64(b.k-a.k))
+}
+
+// fit is the least-squares line through all probes that fitted; zero unless two
+// sizes did.
+func fit(probes []Probe) Line {
+	var n, peak []float64
+	for _, p := range probes {
+		if p.Fits {
+			n, peak = append(n, float64(p.N)), append(peak, float64(p.Peak))
+		}
+	}
+	if len(n) == 0 || slices.Min(n) == slices.Max(n) {
+		return Line{}
+	}
+	base, each := stat.LinearRegression(n, peak, nil, false)
+	return Line{Base: base, PerSample: each}
+}

@@ -1,0 +1,181 @@
+package search_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"headroom/memory"
+	"headroom/search"
+)
+
+const capacity = 24 * memory.GiB
+
+// machine is a device on which a size needs need(n) of the capacity and reports
+// a peak of peak(n), both as shares of it. What is not handed out when a size
+// fails is idle.
+type machine struct {
+	need, peak func(n int) float64
+	idle       float64
+}
+
+func (m machine) probe(_ context.Context, n int) (memory.Bytes, error) {
+	need := m.need(n)
+	if need <= 1 {
+		if m.peak != nil {
+			return share(m.peak(n)), nil
+		}
+		return share(need), nil
+	}
+	return 0, outOfMemory(1-m.idle, 0.01)
+}
+
+func share(s float64) memory.Bytes { return memory.Bytes(s * float64(capacity)) }
+
+// outOfMemory is a failure with these shares of the capacity handed out and
+// asked for.
+func outOfMemory(allocated, requested float64) error {
+	return fmt.Errorf("forward: %w", &memory.OutOfMemory{
+		Requested: share(requested),
+		Stats:     memory.Stats{Capacity: capacity, Reserved: capacity, Allocated: share(allocated)},
+	})
+}
+
+// largest is the largest size that fits, by bisection from outside; 0 if none.
+func (m machine) largest(most int) int {
+	n := 0
+	for step := 1 << 17; step > 0; step /= 2 {
+		if n+step <= most && m.need(n+step) <= 1 {
+			n += step
+		}
+	}
+	return n
+}
+
+// affine needs base + (1−base)·n/limit: limit fits, limit+1 does not.
+func affine(base float64, limit int) machine {
+	return machine{need: func(n int) float64 { return base + (1-base)*float64(n)/(float64(limit)+0.5) }}
+}
+
+// kinds are monotone curves over x = n/limit, each bent by u in [0, 1].
+var kinds = map[string]func(base, u float64, limit int) machine{
+	"affine": func(base, _ float64, limit int) machine { return affine(base, limit) },
+	"convex": func(base, u float64, limit int) machine {
+		return bent(base, limit, func(x float64) float64 { return math.Pow(x, 1+u) })
+	},
+	"concave": func(base, u float64, limit int) machine {
+		return bent(base, limit, func(x float64) float64 { return math.Pow(x, 1-u/2) })
+	},
+	"stepped": func(base, u float64, limit int) machine {
+		width := 1 + u*float64(limit)/4
+		return machine{need: func(n int) float64 {
+			return base + (1-base)*math.Ceil(float64(n)/width)*width/(float64(limit)+width)
+		}}
+	},
+	"plateau": func(base, u float64, limit int) machine {
+		return bent(base, limit, func(x float64) float64 {
+			if x > u && x <= 1 {
+				return u
+			}
+			return x
+		})
+	},
+	"cliff": func(base, u float64, limit int) machine {
+		return bent(base, limit, func(x float64) float64 {
+			if x > 1 {
+				return 100
+			}
+			return x * u
+		})
+	},
+	"reserved": func(base, u float64, limit int) machine {
+		m := affine(base, limit)
+		m.idle = 0.05 + 0.03*u
+		m.peak = func(n int) float64 { return m.need(n) * (1 - m.idle) }
+		return m
+	},
+	"without peaks": func(base, _ float64, limit int) machine {
+		m := affine(base, limit)
+		m.peak = func(int) float64 { return 0 }
+		return m
+	},
+}
+
+func bent(base float64, limit int, f func(x float64) float64) machine {
+	return machine{need: func(n int) float64 { return base + (1-base)*f(float64(n)/(float64(limit)+0.5)) }}
+}
+
+// logSize draws a size so that each order of magnitude is as likely.
+func logSize(t *rapid.T, most int, name string) int {
+	return int(math.Exp(rapid.Float64Range(0, math.Log(float64(most))).Draw(t, name)))
+}
+
+// trajectory writes a search as in "4 8 31 32! | 31 31": a ! failed, the bar is
+// the end of the search.
+func trajectory(r search.Result) string {
+	var b strings.Builder
+	for i, p := range r.Probes {
+		if i == r.Searched && i > 0 {
+			b.WriteString(" |")
+		}
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		fmt.Fprint(&b, p.N)
+		if !p.Fits {
+			b.WriteByte('!')
+		}
+	}
+	return b.String()
+}
+
+func failures(probes []search.Probe) (n int) {
+	for _, p := range probes {
+		if !p.Fits {
+			n++
+		}
+	}
+	return n
+}
+
+// checkEnded checks what every search that ended without an error promises.
+func checkEnded(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, o search.Options, r search.Result) {
+	t.Helper()
+	if r.Searched > o.Bound() {
+		t.Fatalf("%d probes, bound is %d: %s", r.Searched, o.Bound(), trajectory(r))
+	}
+	confirmed := map[int]int{}
+	for _, p := range r.Probes[r.Searched:] {
+		if confirmed[p.N]++; !p.Fits {
+			confirmed[p.N] = 0
+		}
+	}
+	for _, n := range []int{r.Fits, r.Recommended} {
+		if n != 0 && confirmed[n] < 2 {
+			t.Fatalf("%d was not confirmed twice: %s", n, trajectory(r))
+		}
+	}
+	if r.Recommended > r.Fits || r.Fails != 0 && r.Fails <= r.Fits {
+		t.Fatalf("recommended %d, fits %d, fails %d", r.Recommended, r.Fits, r.Fails)
+	}
+	if last := r.Probes[len(r.Probes)-1]; r.Recommended != 0 && (!last.Fits || last.N != r.Recommended && last.N != r.Fits) {
+		t.Fatalf("the last probe is not the answer, %d and %d: %s", r.Fits, r.Recommended, trajectory(r))
+	}
+}
+
+func mustSearch(t *testing.T, o search.Options, m machine) search.Result {
+	t.Helper()
+	r, err := search.Largest(context.Background(), o, m.probe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkEnded(t, o, r)
+	return r
+}

@@ -1,0 +1,217 @@
+package search_test
+
+import (
+	"context"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"headroom/memory"
+	"headroom/search"
+)
+
+func TestAffineTakesFiveProbes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := search.Options{Max: logSize(t, 65536, "max"), Capacity: capacity, Headroom: 0.08}
+		limit := logSize(t, 2*o.Max, "limit")
+		m := affine(rapid.Float64Range(0, 0.9).Draw(t, "base"), limit)
+		r, err := search.Largest(context.Background(), o, m.probe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkEnded(t, o, r)
+		if failed := failures(r.Probes[:r.Searched]); r.Searched > 5 || failed > 1 {
+			t.Fatalf("%d probes, %d failed: %s", r.Searched, failed, trajectory(r))
+		}
+		want := min(limit, o.Max)
+		if r.Fits != want {
+			t.Fatalf("fits %d, want %d: %s", r.Fits, want, trajectory(r))
+		}
+		budget := share(0.92)
+		n := r.Recommended
+		if n > 0 && share(m.need(n)) > budget || n < r.Fits && share(m.need(n+1)) < budget-memory.KiB {
+			t.Fatalf("recommended %d of %d: %s", n, r.Fits, trajectory(r))
+		}
+		for _, p := range r.Probes {
+			if p.N > want+1 {
+				t.Fatalf("probed %d, largest is %d: %s", p.N, want, trajectory(r))
+			}
+		}
+	})
+}
+
+// A monotone curve ends with the largest size, within the tolerance, or with
+// all probes spent.
+func TestMonotone(t *testing.T) {
+	names := slices.Sorted(maps.Keys(kinds))
+	rapid.Check(t, func(t *rapid.T) {
+		o := search.Options{Max: logSize(t, 65536, "max"), Headroom: 0.08}
+		o.Min = logSize(t, o.Max, "min")
+		o.MultipleOf = rapid.IntRange(1, max(1, o.Max/o.Min)).Draw(t, "multiple of")
+		o.Tolerance = rapid.SampledFrom([]int{0, 0, 1, 5}).Draw(t, "tolerance")
+		o.Capacity = rapid.SampledFrom([]memory.Bytes{0, capacity}).Draw(t, "capacity")
+		limit := logSize(t, 2*o.Max, "limit")
+		m := kinds[rapid.SampledFrom(names).Draw(t, "kind")](
+			rapid.Float64Range(0, 0.9).Draw(t, "base"), rapid.Float64Range(0, 1).Draw(t, "u"), limit)
+		first := (o.Min + o.MultipleOf - 1) / o.MultipleOf * o.MultipleOf
+		if first > o.Max || m.need(first) > 1 {
+			t.Skip("nothing fits")
+		}
+		want := m.largest(o.Max) / o.MultipleOf * o.MultipleOf
+		r, err := search.Largest(context.Background(), o, m.probe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkEnded(t, o, r)
+		if r.Fits > want || r.Fits < want-o.Tolerance && r.Searched < o.Bound() {
+			t.Fatalf("fits %d, want %d, tolerance %d: %s", r.Fits, want, o.Tolerance, trajectory(r))
+		}
+		for _, p := range r.Probes {
+			if p.N%o.MultipleOf != 0 || p.N < o.Min || p.N > o.Max {
+				t.Fatalf("probed %d with %+v", p.N, o)
+			}
+		}
+	})
+}
+
+// How often probes run out before the size is exact, and by how much, is bounded
+// for every kind of curve, with and without a known capacity.
+func TestMonotoneMisses(t *testing.T) {
+	const runs = 300
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		t.Run(kind, func(t *testing.T) {
+			var missed, total int
+			var widest float64
+			rng := rand.New(rand.NewPCG(7, 7))
+			for _, most := range []int{64, 512, 4096, 65536} {
+				for i := range runs {
+					limit := int(math.Exp(rng.Float64() * math.Log(float64(most))))
+					m := kinds[kind](0.6*rng.Float64(), rng.Float64(), limit)
+					want := m.largest(most)
+					if want == 0 {
+						continue
+					}
+					r := mustSearch(t, search.Options{Max: most, Capacity: capacity * memory.Bytes(i%2)}, m)
+					total++
+					if r.Fits != want {
+						missed++
+						widest = max(widest, 1-float64(r.Fits)/float64(want))
+					}
+				}
+			}
+			t.Logf("%d of %d not exact, by %.1f %% at most", missed, total, 100*widest)
+			if often := float64(missed) / float64(total); often > mayMiss[kind].often || widest > mayMiss[kind].by {
+				t.Errorf("missed %.3f by %.3f, want at most %+v", often, widest, mayMiss[kind])
+			}
+		})
+	}
+}
+
+// Shares of the searches and of the size, a little above what was measured.
+var mayMiss = map[string]struct{ often, by float64 }{
+	"affine":        {0, 0},
+	"reserved":      {0.04, 0.01},
+	"concave":       {0.03, 0.03},
+	"convex":        {0.13, 0.03},
+	"plateau":       {0.06, 0.06},
+	"stepped":       {0.13, 0.06},
+	"cliff":         {0.17, 0.20},
+	"without peaks": {0.15, 0.03},
+}
+
+// Peaks with noise: most searches stay within five probes and one failure.
+func TestNoise(t *testing.T) {
+	const runs = 1000
+	rng := rand.New(rand.NewPCG(3, 3))
+	var long, twice int
+	for range runs {
+		limit := 1 + int(math.Exp(rng.Float64()*math.Log(512)))
+		m := affine(0.2*rng.Float64(), limit)
+		m.peak = func(n int) float64 { return m.need(n) * (1 + 0.03*(2*rng.Float64()-1)) }
+		o := search.Options{Max: 65536, Capacity: capacity, Headroom: 0.08, Tolerance: limit / 12}
+		r := mustSearch(t, o, m)
+		if r.Fits > limit || r.Fits < limit-o.Tolerance {
+			t.Fatalf("fits %d, want %d−%d: %s", r.Fits, limit, o.Tolerance, trajectory(r))
+		}
+		if r.Searched > 8 {
+			t.Errorf("%d probes for %d: %s", r.Searched, limit, trajectory(r))
+		}
+		if r.Searched > 5 {
+			long++
+		}
+		if failures(r.Probes[:r.Searched]) > 1 {
+			twice++
+		}
+	}
+	t.Logf("%d of %d took more than five probes, %d failed more than once", long, runs, twice)
+	if long > runs/6 || twice > runs/50 {
+		t.Errorf("%d of %d took more than five probes, %d failed more than once", long, runs, twice)
+	}
+}
+
+// Whatever fits or fails, by whatever rule or none, the search ends within its
+// bounds with an answer that ran when it was confirmed.
+func TestNotMonotone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := search.Options{
+			Max:      logSize(t, 65536, "max"),
+			Capacity: rapid.SampledFrom([]memory.Bytes{0, capacity}).Draw(t, "capacity"),
+			Headroom: rapid.Float64Range(0, 0.5).Draw(t, "headroom"),
+			Confirm:  2,
+		}
+		outcome := rapid.Float64Range(0, 1.3)
+		r, err := search.Largest(context.Background(), o, func(_ context.Context, n int) (memory.Bytes, error) {
+			need := outcome.Draw(t, "need")
+			if need > 1 && n > 1 {
+				return 0, outOfMemory(need-0.01, 0.01)
+			}
+			return share(need), nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkEnded(t, o, r)
+		if most := 2 * o.Confirm * (o.Bound() + 2); len(r.Probes)-r.Searched > most {
+			t.Fatalf("%d confirmations, at most %d: %s", len(r.Probes)-r.Searched, most, trajectory(r))
+		}
+	})
+}
+
+// While the capacity is not known nothing far above what fitted is tried.
+func TestGrowsFromSmall(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := search.Options{Max: 65536}
+		kind := rapid.SampledFrom([]string{"affine", "convex", "cliff", "without peaks"}).Draw(t, "kind")
+		m := kinds[kind](rapid.Float64Range(0, 0.9).Draw(t, "base"), rapid.Float64Range(0, 1).Draw(t, "u"), logSize(t, 65536, "limit"))
+		r, err := search.Largest(context.Background(), o, m.probe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fitted := 1
+		for _, p := range r.Probes {
+			if p.N > 16*fitted {
+				t.Fatalf("probed %d when %d had fitted: %s", p.N, fitted, trajectory(r))
+			}
+			if p.Fits {
+				fitted = max(fitted, p.N)
+			}
+		}
+	})
+}
+
+// Without peaks, every range of up to 64 sizes is searched exactly.
+func TestWithoutPeaksSmallRangesAreExact(t *testing.T) {
+	for most := 1; most <= 64; most++ {
+		for limit := 1; limit <= most; limit++ {
+			m := affine(0, limit)
+			m.peak = func(int) float64 { return 0 }
+			if r := mustSearch(t, search.Options{Max: most}, m); r.Fits != limit {
+				t.Errorf("of %d: fits %d, want %d: %s", most, r.Fits, limit, trajectory(r))
+			}
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package search
+
+// settle probes the answer again after the search: the largest size, then the
+// one to recommend. Whatever turns out wrong lowers the answer by a hundredth or
+// so, then by twice as much each time, so it ends after at most ⌈log₂ K⌉+3
+// corrections, each of at most twice Confirm probes.
+func (s *searcher) settle() error {
+	var confirmed int
+	ceiling, drop := s.lo, 1+s.lo/128
+	for ; ; drop *= 2 {
+		if s.lo != confirmed {
+			fits, err := s.confirm(s.lo)
+			if err != nil {
+				return err
+			}
+			if !fits {
+				s.stepDown(drop)
+				continue
+			}
+			confirmed = s.lo
+		}
+		best := min(s.recommend(), ceiling)
+		if best < s.first || best == s.lo {
+			s.agree(best)
+			return nil
+		}
+		fits, err := s.confirm(best)
+		switch {
+		case err != nil:
+			return err
+		case !fits:
+			s.stepDown(drop)
+		case s.recommend() < best: // its peak was above what the line had promised
+			ceiling = min(best-1, max(best-drop, s.first))
+		default:
+			s.agree(best)
+			return nil
+		}
+	}
+}
+
+// agree ends the search with a recommendation, or with none below the grid.
+func (s *searcher) agree(best int) {
+	s.settled = true
+	if best >= s.first {
+		s.best = best
+	}
+}
+
+// confirm probes a size as often as the options ask, or until it fails.
+func (s *searcher) confirm(k int) (fits bool, err error) {
+	for range s.options.Confirm {
+		if fits, err = s.try(k); err != nil || !fits {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// stepDown replaces an answer that has just failed: by what the failure showed
+// to be there, and by at least drop sizes less.
+func (s *searcher) stepDown(drop int) {
+	lower := s.hi - drop
+	if s.room > 0 {
+		lower = min(lower, s.curve.within(s.room))
+	}
+	s.lo = max(s.first, lower)
+}
+
+// recommend is the largest size, at most lo, expected to leave the headroom; 0
+// if there is none. Where the capacity is not known the peak of lo stands in
+// for it, and where peaks are not known the size itself: both err on the safe
+// side.
+func (s *searcher) recommend() int {
+	known, use := s.curve.upTo(s.lo), 1-s.options.Headroom
+	if known.top().peak <= 0 {
+		return int(use * float64(s.lo))
+	}
+	return known.within(use * max(s.capacity(), known.top().peak))
+}

@@ -1,0 +1,31 @@
+package search
+
+// Speed is how fast a size trains.
+type Speed struct {
+	N         int     `json:"n"`          // samples in a micro-batch
+	PerSecond float64 `json:"per_second"` // samples trained a second
+}
+
+// NearlyFastest is the share of the best speed that [Enough] gives up.
+const NearlyFastest = 0.01
+
+// Enough is the smallest size within 1 % of the fastest, and the fastest size.
+// Speed levels off long before memory ends, so a size well below the largest
+// that fits often costs nothing and leaves room. Sizes that tie for the fastest
+// count as the smallest of them. Speeds that are not above 0 are not looked at;
+// without any other both answers are 0. The order of the speeds does not matter.
+func Enough(speeds []Speed) (enough, fastest int) {
+	var best float64
+	for _, s := range speeds {
+		if s.PerSecond > best || s.PerSecond == best && s.N < fastest {
+			best, fastest = s.PerSecond, s.N
+		}
+	}
+	enough = fastest
+	for _, s := range speeds {
+		if s.PerSecond > 0 && s.PerSecond >= (1-NearlyFastest)*best {
+			enough = min(enough, s.N)
+		}
+	}
+	return enough, fastest
+}
