@@ -1,0 +1,210 @@
+package device
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"headroom/memory"
+)
+
+const (
+	kib = 1 << 10 / 4 // elements of 1 KiB
+	mib = 1 << 20 / 4
+)
+
+// open returns an allocator that is checked when the test ends.
+func open(t testing.TB, capacity memory.Bytes) (*Allocator, *testSource) {
+	t.Helper()
+	s := &testSource{capacity: capacity}
+	a := NewAllocator(s)
+	t.Cleanup(func() {
+		if err := a.check(); err != nil {
+			t.Error(err)
+		}
+	})
+	return a, s
+}
+
+func must(t testing.TB) func(Tensor, error) Tensor {
+	return func(x Tensor, err error) Tensor {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+}
+
+func outOfMemory(t *testing.T, err error) *memory.OutOfMemory {
+	t.Helper()
+	var oom *memory.OutOfMemory
+	if !errors.As(err, &oom) {
+		t.Fatalf("error %v, want one of memory", err)
+	}
+	return oom
+}
+
+// panics returns the text of the *ShapeError with which f panics.
+func panics(t *testing.T, f func()) (text string) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		err, ok := recover().(*ShapeError)
+		if !ok {
+			t.Fatal("did not panic with a *ShapeError")
+		}
+		text = err.Error()
+	}()
+	f()
+	return ""
+}
+
+// TestStats follows every number through one life.
+func TestStats(t *testing.T) {
+	a, s := open(t, 64<<20)
+	base := memory.Stats{Capacity: 64 << 20, Free: 64 << 20}
+	want := func(when string, change func(*memory.Stats)) {
+		t.Helper()
+		change(&base)
+		if got := a.Stats(); got != base {
+			t.Fatalf("%s:\n%+v, want\n%+v", when, got, base)
+		}
+	}
+	want("new", func(*memory.Stats) {})
+
+	x := must(t)(a.Alloc(100*kib, F32)) // three to a segment of 320 KiB
+	want("alloc", func(s *memory.Stats) {
+		s.Reserved, s.Allocated, s.LargestFree, s.Free = 320<<10, 100<<10, 220<<10, 64<<20-320<<10
+		s.Peak, s.PeakReserved = s.Allocated, s.Reserved
+	})
+	y := must(t)(a.Alloc(1, I32))
+	want("small", func(s *memory.Stats) {
+		s.Reserved, s.Allocated, s.Free = 352<<10, 100<<10+512, 64<<20-352<<10
+		s.Peak, s.PeakReserved = s.Allocated, s.Reserved
+	})
+	a.Free(x)
+	want("free", func(s *memory.Stats) { s.Allocated, s.LargestFree = 512, 320<<10 })
+	s.foreign = 60 << 20
+	want("pressure", func(s *memory.Stats) { s.Foreign, s.Free = 60<<20, 4<<20-352<<10 })
+	if n, err := a.EmptyCache(); n != 320<<10 || err != nil {
+		t.Fatal(n, err)
+	}
+	want("empty", func(s *memory.Stats) { s.Reserved, s.LargestFree, s.Free = 32<<10, 32<<10-512, 4<<20-32<<10 })
+	a.ResetPeak()
+	want("reset", func(s *memory.Stats) { s.Peak, s.PeakReserved = s.Allocated, s.Reserved })
+	if err := a.SetLimit(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	want("limit", func(s *memory.Stats) { s.Capacity, s.Free = 1<<20, 1<<20-32<<10 })
+	a.Free(y)
+	want("free", func(s *memory.Stats) { s.Allocated, s.LargestFree = 0, 32<<10 })
+}
+
+func TestOutOfMemory(t *testing.T) {
+	a, s := open(t, 8<<20)
+	x := must(t)(a.Alloc(3*mib, F32))
+	a.Free(must(t)(a.Alloc(4*mib, F32)))
+	_, err := a.Alloc(5*mib+1, F32)
+	oom := outOfMemory(t, err)
+	want := memory.Stats{Capacity: 8 << 20, Free: 5 << 20, Reserved: 3 << 20, Allocated: 3 << 20,
+		Peak: 7 << 20, PeakReserved: 7 << 20, Failures: 1}
+	if oom.Requested != 5<<20+512 || oom.Stats != want {
+		t.Errorf("failed with %+v, want stats %+v", oom, want)
+	}
+	y := must(t)(a.Alloc(5*mib, F32))
+	if got := a.Stats(); got.Free != 0 || got.Retries != 0 {
+		t.Errorf("a fit to the last byte: %+v", got)
+	}
+	a.Free(x)
+	a.Free(y)
+	must(t)(a.Alloc(6*mib, F32))
+	if got := a.Stats(); got.Retries != 1 || got.Failures != 1 || s.used() != 6<<20 {
+		t.Errorf("after a retry: %+v, source %d", got, s.used())
+	}
+	for _, n := range []int{math.MaxInt, math.MaxInt / 4, math.MaxInt / 8, 1 << 60} {
+		_, err := a.Alloc(n, F32)
+		if oom := outOfMemory(t, err); oom.Requested < maxBytes/8 {
+			t.Errorf("%d elements: %+v", n, oom)
+		}
+	}
+}
+
+// TestGapOfTheOtherKind: with nothing left to reserve, a small tensor goes
+// between large ones.
+func TestGapOfTheOtherKind(t *testing.T) {
+	a, s := open(t, 64<<20)
+	must(t)(a.Alloc(100*kib, F32))
+	s.foreign = 64 << 20
+	x := must(t)(a.Alloc(1, F32))
+	if got := a.Stats(); got.Reserved != 320<<10 || got.Allocated != 100<<10+512 {
+		t.Errorf("%+v", got)
+	}
+	a.Free(x)
+	if got := a.Stats().LargestFree; got != 220<<10 {
+		t.Errorf("largest free block %v", got)
+	}
+}
+
+// TestOtherErrors: what is not about memory comes out as it went in, and the
+// cache is not emptied for it.
+func TestOtherErrors(t *testing.T) {
+	a, s := open(t, 8<<20)
+	a.Free(must(t)(a.Alloc(mib, F32)))
+	s.nextReserve = []error{errBroken}
+	if _, err := a.Alloc(2*mib, F32); !errors.Is(err, errBroken) || a.Stats().Reserved != 1<<20 {
+		t.Errorf("error %v, %v reserved", err, a.Stats().Reserved)
+	}
+	s.nextRelease = []error{errBroken}
+	if _, err := a.Alloc(8*mib, F32); !errors.Is(err, errBroken) {
+		t.Errorf("error %v from a release", err)
+	}
+	s.nextReserve = []error{&memory.OutOfMemory{}, errBroken}
+	if _, err := a.Alloc(mib+1, F32); !errors.Is(err, errBroken) {
+		t.Errorf("error %v at the second try", err)
+	}
+	if got := a.Stats(); got.Failures != 0 || got.Retries != 0 {
+		t.Errorf("%+v", got)
+	}
+	must(t)(a.Alloc(8*mib, F32))
+
+	a, s = open(t, 8<<20)
+	x, y := must(t)(a.Alloc(mib, F32)), must(t)(a.Alloc(2*mib, F32))
+	z := must(t)(a.Alloc(3*mib, F32))
+	a.Free(x)
+	a.Free(y)
+	a.Free(z)
+	s.nextRelease = []error{errBroken, nil, errors.New("a later one")}
+	if n, err := a.EmptyCache(); !errors.Is(err, errBroken) || n != 2<<20 {
+		t.Errorf("error %v after %v were given back", err, n)
+	}
+}
+
+func TestMistakesPanic(t *testing.T) {
+	a, _ := open(t, 8<<20)
+	x := must(t)(a.Alloc(1000, F32))
+	y := must(t)(a.Alloc(1000, F32))
+	a.Free(y)
+	for _, c := range []struct {
+		want string
+		f    func()
+	}{
+		{"nothing is allocated", func() { a.Free(y) }},
+		{"nothing is allocated", func() { a.Free(Tensor{}) }},
+		{"nothing is allocated", func() { a.Free(x.View(1, 2)) }},
+		{"999 of F32 is a view of the 1000 of F32", func() { a.Free(x.View(0, 999)) }},
+		{"1000 of I32 is a view", func() { a.Free(Tensor{x.Addr, 1000, I32}) }},
+		{"0 elements", func() { _, _ = a.Alloc(0, F32) }},
+		{"-1 elements", func() { _, _ = a.Alloc(-1, F32) }},
+		{"DType(9)", func() { _, _ = a.Alloc(1, DType(9)) }},
+	} {
+		if got := panics(t, c.f); !strings.Contains(got, c.want) {
+			t.Errorf("panic %q, want %q", got, c.want)
+		}
+	}
+	if got := a.Stats().Allocated; got != 4096 {
+		t.Errorf("%v allocated afterwards", got)
+	}
+	a.Free(x)
+}

@@ -1,0 +1,39 @@
+package device
+
+import "fmt"
+
+// Check checks [Linear.MatMul].
+func (p MatMul) Check(c, a, b Tensor) {
+	const op = "MatMul"
+	positive(op, "M", p.M)
+	positive(op, "N", p.N)
+	positive(op, "K", p.K)
+	Want(op, "c", c, p.M*p.N, F32)
+	Want(op, "a", a, p.M*p.K, F32)
+	Want(op, "b", b, p.K*p.N, F32)
+	if p.Beta != 0 && p.Beta != 1 {
+		panic(&ShapeError{Op: op, Text: fmt.Sprintf("beta is %v: 0 or 1", p.Beta)})
+	}
+}
+
+// CheckAddBias checks [Linear.AddBias].
+func CheckAddBias(x, b Tensor, rows, cols int) {
+	const op = "AddBias"
+	matrix(op, rows, cols)
+	Want(op, "x", x, rows*cols, F32)
+	Want(op, "b", b, cols, F32)
+}
+
+// CheckBiasGrad checks [Linear.BiasGrad].
+func CheckBiasGrad(db, dy Tensor, rows, cols int) {
+	const op = "BiasGrad"
+	matrix(op, rows, cols)
+	Want(op, "db", db, cols, F32)
+	Want(op, "dy", dy, rows*cols, F32)
+}
+
+// matrix refuses dimensions that are not those of a matrix.
+func matrix(op string, rows, cols int) {
+	positive(op, "rows", rows)
+	positive(op, "cols", cols)
+}

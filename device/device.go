@@ -1,0 +1,165 @@
+package device
+
+import "headroom/memory"
+
+// Device is one device on which a model can be trained. It is not safe for
+// concurrent use: one goroutine owns it from Open to Close.
+type Device interface {
+	// Name identifies the device to a person: "host", "NVIDIA H200".
+	Name() string
+
+	Memory
+	Copier
+	Linear
+	Elementwise
+	Network
+	Optimizer
+
+	// Sync waits for everything asked for so far and returns the first thing
+	// that went wrong since the last Sync, or nil. After an error that leaves
+	// the device unusable every later Sync returns it again.
+	Sync() error
+	// Close waits, then gives all memory back. Tensors of the device are
+	// invalid afterwards.
+	Close() error
+}
+
+// Memory is the memory of a device, handed out by a caching allocator.
+type Memory interface {
+	// Alloc returns a tensor of n elements, n > 0, with undefined contents. It
+	// is the caller's until Free. When no room is left even after the cache was
+	// emptied the error is a *memory.OutOfMemory, without Phase and Micro.
+	Alloc(n int, t DType) (Tensor, error)
+	// Free gives a tensor back to the cache. It panics on a tensor that is not
+	// allocated, or on a view.
+	Free(t Tensor)
+	// EmptyCache gives every wholly unused segment back to the device and
+	// returns how many bytes that was.
+	EmptyCache() (memory.Bytes, error)
+	// Stats says what is true now.
+	Stats() memory.Stats
+	// ResetPeak makes the current amounts the new peaks.
+	ResetPeak()
+}
+
+// Copier moves data. Uploads have taken their copy of src when they return;
+// downloads wait for everything asked for before. Lengths must be equal.
+type Copier interface {
+	Upload(dst Tensor, src []float32)
+	UploadInts(dst Tensor, src []int32)
+	Download(dst []float32, src Tensor) error
+	Copy(dst, src Tensor)
+}
+
+// Linear is the matrix product and what belongs to it.
+type Linear interface {
+	// MatMul computes c = op(a)·op(b) + beta·c where c is m×n, op(a) is m×k and
+	// op(b) is k×n; op transposes what is stored if asked. beta is 0 (c is not
+	// read) or 1.
+	MatMul(c, a, b Tensor, p MatMul)
+	// AddBias computes x[r,·] += b for every row; x is rows×cols, b is cols.
+	AddBias(x, b Tensor, rows, cols int)
+	// BiasGrad computes db += Σ_r dy[r,·]; dy is rows×cols, db is cols.
+	BiasGrad(db, dy Tensor, rows, cols int)
+}
+
+// MatMul is the shape of a matrix product.
+type MatMul struct {
+	M, N, K        int
+	TransA, TransB bool
+	Beta           float32
+}
+
+// Elementwise operations read and write tensors of one length.
+type Elementwise interface {
+	// Fill sets every element of x, which is F32, to v.
+	Fill(x Tensor, v float32)
+	// Add computes y += x.
+	Add(y, x Tensor)
+	// GELU computes y = 0.5·x·(1+tanh(√(2/π)·(x+0.044715·x³))), the "tanh"
+	// form of PyTorch and GPT-2. y may be x.
+	GELU(y, x Tensor)
+	// GELUGrad computes dx = dy·GELU′(x). dx may be dy.
+	GELUGrad(dx, x, dy Tensor)
+	// Dropout computes y = x·keep/(1−P), with keep drawn as [Dropout] says. The
+	// same call on the gradient is its backward. y may be x.
+	Dropout(y, x, samples Tensor, d Dropout)
+}
+
+// Dropout says which elements are dropped. The draw for an element is a
+// function of (Seed, Step, Site, its sample's number, its index in the sample)
+// and nothing else, so it does not depend on how a step is cut.
+type Dropout struct {
+	P    float32 // probability of dropping an element, in [0, 1)
+	Seed uint64
+	Step uint32 // optimizer step
+	Site uint32 // which dropout of the model
+	Each int    // elements a sample; x holds len(samples)·Each of them
+}
+
+// Network is what neural networks need beyond matrix products. B is samples, T
+// positions, C channels, V classes.
+type Network interface {
+	// Embed computes out[b,t,·] = tokens[tok[b,t],·] + positions[t,·].
+	// out is B×T×C, tok is B×T of I32, tokens is V×C, positions is T'×C, T' ≥ T.
+	Embed(out, tok, tokens, positions Tensor, s Embed)
+	// EmbedGrad adds to the gradients of both tables, in an order that does not
+	// vary from run to run.
+	EmbedGrad(dtokens, dpositions, dout, tok Tensor, s Embed)
+
+	// LayerNorm normalises each of rows rows of cols elements with the biased
+	// variance, then scales by gamma and shifts by beta. mean and rstd, rows
+	// elements each, are kept for the gradient.
+	LayerNorm(out, mean, rstd, x, gamma, beta Tensor, rows, cols int, eps float32)
+	// LayerNormGrad computes dx and adds to dgamma and dbeta. dx may be dy.
+	LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd Tensor, rows, cols int)
+
+	// Attention is causal scaled dot-product attention with scale 1/√D. qkv is
+	// B×T×3×H×D, out is B×T×H×D, lse, B×H×T, keeps log Σ exp of the scores for
+	// the gradient: memory grows with T, not T².
+	Attention(out, lse, qkv Tensor, s Attention)
+	// AttentionGrad computes dqkv. delta, B×H×T, is scratch.
+	AttentionGrad(dqkv, delta, dout, qkv, out, lse Tensor, s Attention)
+
+	// CrossEntropy computes loss[r] = −log softmax(logits[r,·])[target[r]] and
+	// replaces logits by the gradient of scale·Σ loss. target is I32; rows with
+	// a target of IgnoreIndex have loss and gradient 0. Other targets outside
+	// [0, V) are an error at Sync.
+	CrossEntropy(loss, logits, target Tensor, rows, classes int, scale float32)
+	// Sum computes dst[0] = Σ x in an order that does not vary.
+	Sum(dst, x Tensor)
+}
+
+// IgnoreIndex is the target of a position that does not count, as in PyTorch.
+const IgnoreIndex = -100
+
+// Embed is the shape of an embedding.
+type Embed struct{ B, T, C, V int }
+
+// Attention is the shape of an attention: B samples, T positions, H heads of D
+// channels.
+type Attention struct{ B, T, H, D int }
+
+// Optimizer updates weights in place. All tensors have one length.
+type Optimizer interface {
+	// SumSquares computes dst[0] += Σ x².
+	SumSquares(dst, x Tensor)
+	// AdamW makes one step of Adam with decoupled weight decay (Loshchilov and
+	// Hutter, 2019, algorithm 2): m and v are the moments, g is read times
+	// GradScale.
+	AdamW(w, g, m, v Tensor, p AdamW)
+	// SGD makes one step of stochastic gradient descent in PyTorch's form:
+	// d = GradScale·g + WeightDecay·w; m = Momentum·m + d; w −= LR·m.
+	SGD(w, g, m Tensor, p SGD)
+}
+
+// AdamW holds the numbers of one AdamW step; Step counts from 1.
+type AdamW struct {
+	LR, Beta1, Beta2, Eps, WeightDecay, GradScale float32
+	Step                                          int
+}
+
+// SGD holds the numbers of one SGD step.
+type SGD struct {
+	LR, Momentum, WeightDecay, GradScale float32
+}

@@ -1,0 +1,21 @@
+// Package device says what training needs of a device: memory with statistics,
+// copies, and the operations of the models. It also holds the caching allocator
+// that every device uses, in pure Go over any [Source] of segments.
+//
+// Start with [Device]. Two rules shape it:
+//
+//   - Operations never allocate. Whatever an operation writes, scratch
+//     included, is a tensor that the caller allocated. So the allocations of a
+//     training step are exactly the caller's, and failing each of them in turn
+//     covers every way in which a step can run out of memory.
+//   - Operations return no error. A device may run them later than they were
+//     called. The first thing that goes wrong is kept and [Device.Sync] returns
+//     it; until then nothing that holds state is written any more (Fill, Add,
+//     the optimizers), downloads fail, and other results mean nothing. A wrong
+//     shape is a mistake in the program and panics with *[ShapeError] before
+//     anything runs.
+//
+// Tensors are flat, row-major and contiguous; their dimensions travel with the
+// operation. Results do not depend on how many threads a device uses: the same
+// inputs give the same bits on the same device.
+package device

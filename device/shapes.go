@@ -1,0 +1,30 @@
+package device
+
+import "fmt"
+
+// The check of an operation is written once, in the check_*.go files, as a
+// function named Check and the operation, or as a method of the operation's
+// numbers. A device calls it before anything else, so that a mistake in the
+// program is found at its call and with no memory touched. All of them panic
+// with a *[ShapeError], and allocate only to do that.
+
+// Want panics with a *[ShapeError] unless t is a tensor of n elements of type
+// d: op is the operation, name the operand as the operation's documentation
+// calls it. It costs a few comparisons and allocates only to panic.
+func Want(op, name string, t Tensor, n int, d DType) {
+	if t.Addr != 0 && t.Len == n && t.DType == d {
+		return
+	}
+	if t.Addr == 0 {
+		panic(&ShapeError{Op: op, Text: name + " is no tensor"})
+	}
+	panic(&ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d of %v, not %d of %v", name, t.Len, t.DType, n, d)})
+}
+
+// positive refuses a dimension below 1: a negative one could multiply with
+// another to a length that fits.
+func positive(op, name string, n int) {
+	if n < 1 {
+		panic(&ShapeError{Op: op, Text: fmt.Sprintf("%s is %d: at least 1", name, n)})
+	}
+}

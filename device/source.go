@@ -1,0 +1,16 @@
+package device
+
+import "headroom/memory"
+
+// Source is where a caching allocator gets its segments: the operating system,
+// a CUDA driver. It is used from one goroutine.
+type Source interface {
+	// Reserve takes n bytes, aligned to 512. If there is no room the error is a
+	// *memory.OutOfMemory or wraps one; any other error is final.
+	Reserve(n memory.Bytes) (Addr, error)
+	// Release gives a segment of n bytes back.
+	Release(a Addr, n memory.Bytes) error
+	// Room says how many bytes could be reserved now, how many this process
+	// could hold if nobody else were there, and how many others hold.
+	Room() (free, capacity, foreign memory.Bytes)
+}

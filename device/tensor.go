@@ -1,0 +1,62 @@
+package device
+
+import (
+	"fmt"
+
+	"headroom/memory"
+)
+
+// DType is the type of a tensor's elements.
+type DType uint8
+
+// The element types.
+const (
+	F32 DType = iota + 1
+	I32
+)
+
+// Size is the bytes of one element.
+func (t DType) Size() int { return 4 }
+
+func (t DType) String() string {
+	switch t {
+	case F32:
+		return "F32"
+	case I32:
+		return "I32"
+	}
+	return fmt.Sprintf("DType(%d)", uint8(t))
+}
+
+// Addr is an address in a device's memory. 0 is no address.
+type Addr uint64
+
+// Tensor is a piece of device memory: a value to pass around, not the memory
+// itself. The zero Tensor is no tensor.
+type Tensor struct {
+	Addr  Addr
+	Len   int // elements
+	DType DType
+}
+
+// Valid tells whether t is a tensor at all.
+func (t Tensor) Valid() bool { return t.Addr != 0 }
+
+// Bytes is the size of the contents.
+func (t Tensor) Bytes() memory.Bytes { return memory.Bytes(t.Len * t.DType.Size()) }
+
+// View is elements [from, from+n) of t. It must not be freed.
+func (t Tensor) View(from, n int) Tensor {
+	if from < 0 || n < 0 || from+n > t.Len {
+		panic(&ShapeError{Op: "View", Text: fmt.Sprintf("elements %d to %d of %d", from, from+n, t.Len)})
+	}
+	return Tensor{Addr: t.Addr + Addr(from*t.DType.Size()), Len: n, DType: t.DType}
+}
+
+// ShapeError is a mistake in the program: tensors that do not fit an operation.
+type ShapeError struct {
+	Op   string
+	Text string
+}
+
+func (e *ShapeError) Error() string { return fmt.Sprintf("shape: %s: %s", e.Op, e.Text) }
