@@ -1,0 +1,110 @@
+package devicetest
+
+import (
+	"fmt"
+	"math"
+
+	"headroom/device"
+)
+
+// refDropout is exact: a float32 product or 0.
+func refDropout(x []float64, samples []int32, p device.Dropout) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		at := i % p.Each
+		if p.Draw(samples[i/p.Each], uint32(at/4))[at%4] >= p.Threshold() {
+			y[i] = float64(float32(v) * p.Scale())
+		}
+	}
+	return y
+}
+
+func testDropout(r *rig) {
+	for _, each := range []int{1, 2, 3, 4, 17, 65, 1024} {
+		for _, chance := range []float32{0, 0.1, 0.5, 0.9} {
+			p := device.Dropout{P: chance, Seed: r.rng.Uint64(), Step: r.rng.Uint32(), Site: r.rng.Uint32(), Each: each}
+			samples := []int32{7, 0, math.MaxInt32, int32(r.rng.IntN(1 << 30)), 7}
+			x := r.random(len(samples) * each)
+			want := refDropout(x, samples, p)
+			r.verify(fmt.Sprintf("%d,%v", each, chance), func(r *rig) []result {
+				numbers, out, same := r.ints(samples), r.output(len(x)), r.inout(x)
+				r.d.Dropout(out, r.input(x), numbers, p)
+				r.d.Dropout(same, same, numbers, p)
+				// A tolerance of 0: the bits are the contract.
+				return []result{{"y", out, want, 0}, {"y in place of x", same, want, 0}}
+			})
+		}
+	}
+}
+
+// testDropoutEdge makes P exactly the first element's word over 2³²: a word
+// that equals the threshold is kept.
+func testDropoutEdge(r *rig) {
+	p := device.Dropout{Seed: r.rng.Uint64(), Each: 4}
+	word := p.Draw(1, 0)[0]
+	for ; word%256 != 0; word = p.Draw(1, 0)[0] { // until float32 holds it
+		p.Step++
+	}
+	p.P = float32(word) / (1 << 32)
+	x := []float64{1, 1, 1, 1}
+	r.verify(fmt.Sprintf("P=%v", p.P), func(r *rig) []result {
+		out := r.output(4)
+		r.d.Dropout(out, r.input(x), r.ints([]int32{1}), p)
+		return []result{{"y", out, refDropout(x, []int32{1}, p), 0}}
+	})
+}
+
+// testDropoutCut runs samples together and one by one.
+func testDropoutCut(r *rig) {
+	const n, each = 6, 37
+	p := device.Dropout{P: 0.4, Seed: r.rng.Uint64(), Step: 3, Site: 1, Each: each}
+	samples := r.indices(n, 1<<20)
+	x := r.random(n * each)
+	from, together, apart := r.input(x), r.output(n*each), r.output(n*each)
+	numbers := r.ints(samples)
+	r.d.Dropout(together, from, numbers, p)
+	for i := n - 1; i >= 0; i-- {
+		r.d.Dropout(apart.View(i*each, each), from.View(i*each, each), numbers.View(i, 1), p)
+	}
+	r.sync()
+	if at, same := sameBits(r.read(together), r.read(apart)); !same {
+		r.Errorf("element %d depends on which samples it is run with", at)
+	}
+}
+
+// testDropoutRate checks the rate of keeping to five standard deviations, and
+// that seed, step and site each draw anew.
+func testDropoutRate(r *rig) {
+	const n = 200_000
+	base := device.Dropout{P: 0.3, Seed: r.rng.Uint64(), Step: 5, Site: 2, Each: n}
+	ones := make([]float64, n)
+	for i := range ones {
+		ones[i] = 1
+	}
+	from, numbers, out := r.input(ones), r.ints([]int32{11}), r.output(n)
+	draw := func(p device.Dropout) []float32 {
+		r.d.Dropout(out, from, numbers, p)
+		r.sync()
+		return r.read(out)
+	}
+	first := draw(base)
+	kept := 0
+	for _, v := range first {
+		if v != 0 {
+			kept++
+		}
+	}
+	keep := 1 - float64(base.P)
+	if off := float64(kept) - n*keep; math.Abs(off) > 5*math.Sqrt(n*keep*(1-keep)) {
+		r.Errorf("%d of %d kept, expected %.0f", kept, n, n*keep)
+	}
+	seed, step, site := base, base, base
+	seed.Seed += 1 << 32
+	step.Step++
+	site.Site++
+	for name, p := range map[string]device.Dropout{"seed": seed, "step": step, "site": site} {
+		if _, same := sameBits(first, draw(p)); same {
+			r.Errorf("another %s draws the same", name)
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package devicetest
+
+import (
+	"fmt"
+
+	"headroom/device"
+)
+
+// shapes of products, as M, N, K: odd ones, ones around the tile sizes that
+// devices use, and those of a small model.
+var products = [][3]int{
+	{1, 1, 1}, {1, 17, 3}, {3, 1, 65}, {17, 65, 3}, {65, 17, 33}, {31, 33, 255}, {5, 7, 257}, {64, 64, 64}, {130, 67, 29},
+	{128, 96, 32}, {33, 10, 700}, {100, 192, 64},
+}
+
+func testMatMul(r *rig) {
+	for _, shape := range products {
+		for variant := range 8 {
+			p := device.MatMul{M: shape[0], N: shape[1], K: shape[2], TransA: variant&1 != 0, TransB: variant&2 != 0, Beta: float32(variant >> 2)}
+			a, b, c := r.random(p.M*p.K), r.random(p.K*p.N), r.random(p.M*p.N)
+			steady(p.M*p.N, a, b, c)
+			want := refMatMul(c, a, b, p)
+			r.verify(fmt.Sprintf("%dx%dx%d,%v,%v,beta=%v", p.M, p.N, p.K, p.TransA, p.TransB, p.Beta), func(r *rig) []result {
+				out := r.output(p.M * p.N) // NaN: with beta 0 it must not be read
+				if p.Beta == 1 {
+					out = r.inout(c)
+				}
+				r.d.MatMul(out, r.input(a), r.input(b), p)
+				return []result{r.forward("c", out, want)}
+			})
+		}
+	}
+}
+
+// rows are shapes of matrices that are taken row by row, as rows, columns.
+var rows = [][2]int{{1, 1}, {1, 17}, {3, 1}, {17, 65}, {65, 3}, {1025, 33}, {129, 256}, {6, 1000}}
+
+func testBias(r *rig) {
+	for _, shape := range rows {
+		n, cols := shape[0], shape[1]
+		x, b := r.random(n*cols), r.random(cols)
+		steady(cols, x, b)
+		added, sums := make([]float64, n*cols), append([]float64(nil), b...)
+		for i, v := range x {
+			added[i] = v + b[i%cols]
+			sums[i%cols] += v
+		}
+		r.verify(fmt.Sprintf("AddBias,%dx%d", n, cols), func(r *rig) []result {
+			out := r.inout(x)
+			r.d.AddBias(out, r.input(b), n, cols)
+			return []result{r.forward("x", out, added)}
+		})
+		r.verify(fmt.Sprintf("BiasGrad,%dx%d", n, cols), func(r *rig) []result {
+			db := r.inout(b)
+			r.d.BiasGrad(db, r.input(x), n, cols)
+			return []result{r.gradient("db", db, sums)}
+		})
+	}
+}

@@ -1,0 +1,183 @@
+package devicetest
+
+import (
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"headroom/device"
+)
+
+// rig is a device on the bench with what a test needs around it. Failures of
+// the rig itself end the test.
+type rig struct {
+	*testing.T
+	d      device.Device
+	rng    *rand.Rand
+	tol    Tolerance
+	lead   int // elements before an operand in the tensor it lies in
+	placed []*operand
+	closed bool
+}
+
+// operand is a view within a larger tensor whose other elements must not
+// change.
+type operand struct {
+	whole, view device.Tensor
+	lead        int
+	input       []float32 // what it must still hold; nil for outputs
+}
+
+// guard surrounds every operand. It is no NaN, so that it compares with ==.
+const guard float32 = -8.125e27
+
+// guards is how many guarding elements lie behind an operand, and before an
+// aligned one: 512 bytes.
+const guards = 128
+
+func pickSeed(t testing.TB) uint64 {
+	text, set := os.LookupEnv("HEADROOM_SEED")
+	if !set {
+		seed := rand.Uint64()
+		t.Logf("repeat with HEADROOM_SEED=%d", seed)
+		return seed
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("HEADROOM_SEED: %v", err)
+	}
+	return seed
+}
+
+// newRig draws its numbers from the seed and the test's name, so that a test
+// alone repeats what it did among others.
+func newRig(t *testing.T, d device.Device, seed uint64, tol Tolerance) *rig {
+	h := fnv.New64()
+	h.Write([]byte(t.Name()))
+	return &rig{T: t, d: d, rng: rand.New(rand.NewPCG(seed, h.Sum64())), tol: tol, lead: guards}
+}
+
+// close frees everything, after which nothing may be allocated, and closes the
+// device.
+func (r *rig) close() {
+	if r.closed {
+		return
+	}
+	r.freeAll()
+	if got := r.d.Stats().Allocated; got != 0 {
+		r.Errorf("%v allocated after everything was freed", got)
+	}
+	if err := r.d.Close(); err != nil {
+		r.Errorf("close: %v", err)
+	}
+}
+
+func (r *rig) freeAll() {
+	for _, o := range r.placed {
+		r.d.Free(o.whole)
+	}
+	r.placed = nil
+}
+
+// random is n numbers from a normal distribution, as float32 has them.
+func (r *rig) random(n int) []float64 {
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = float64(float32(r.rng.NormFloat64()))
+	}
+	return x
+}
+
+// steady makes numbers positive where they end in few outputs: a sum that
+// happens to cancel would test the luck of the draw instead of the device.
+func steady(outputs int, all ...[]float64) {
+	if outputs >= 16 {
+		return
+	}
+	for _, x := range all {
+		for i := range x {
+			x[i] = math.Abs(x[i])
+		}
+	}
+}
+
+// indices is n numbers in [0, below).
+func (r *rig) indices(n, below int) []int32 {
+	x := make([]int32, n)
+	for i := range x {
+		x[i] = int32(r.rng.IntN(below))
+	}
+	return x
+}
+
+// input is a tensor of x that operations must not change.
+func (r *rig) input(x []float64) device.Tensor {
+	o := r.place(narrow(x))
+	o.input = narrow(x)
+	return o.view
+}
+
+// inout is a tensor of x that operations may change.
+func (r *rig) inout(x []float64) device.Tensor { return r.place(narrow(x)).view }
+
+// output is a tensor of n NaN.
+func (r *rig) output(n int) device.Tensor {
+	return r.place(slices.Repeat([]float32{float32(math.NaN())}, n)).view
+}
+
+func (r *rig) place(x []float32) *operand {
+	r.Helper()
+	o := &operand{whole: r.alloc(r.lead+len(x)+guards, device.F32), lead: r.lead}
+	o.view = o.whole.View(r.lead, len(x))
+	all := slices.Repeat([]float32{guard}, o.whole.Len)
+	copy(all[r.lead:], x)
+	r.d.Upload(o.whole, all)
+	r.placed = append(r.placed, o)
+	return o
+}
+
+// ints is a tensor of x.
+func (r *rig) ints(x []int32) device.Tensor {
+	r.Helper()
+	t := r.alloc(len(x), device.I32)
+	r.d.UploadInts(t, x)
+	r.placed = append(r.placed, &operand{whole: t})
+	return t
+}
+
+func (r *rig) alloc(n int, dtype device.DType) device.Tensor {
+	r.Helper()
+	t, err := r.d.Alloc(n, dtype)
+	if err != nil {
+		r.Fatalf("alloc %d: %v", n, err)
+	}
+	return t
+}
+
+func (r *rig) read(t device.Tensor) []float32 {
+	r.Helper()
+	x := make([]float32, t.Len)
+	if err := r.d.Download(x, t); err != nil {
+		r.Fatalf("download: %v", err)
+	}
+	return x
+}
+
+func (r *rig) sync() {
+	r.Helper()
+	if err := r.d.Sync(); err != nil {
+		r.Fatalf("sync: %v", err)
+	}
+}
+
+func narrow(x []float64) []float32 {
+	y := make([]float32, len(x))
+	for i, v := range x {
+		y[i] = float32(v)
+	}
+	return y
+}

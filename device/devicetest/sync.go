@@ -1,0 +1,97 @@
+package devicetest
+
+import (
+	"headroom/device"
+)
+
+// testSync checks that wrong data, unlike a wrong shape, comes back at Sync:
+// once, the first of several, and without harm to what follows.
+func testSync(r *rig) {
+	r.sync()
+	for name, op := range r.wrongData() {
+		op()
+		err := r.d.Sync()
+		if err == nil {
+			r.Errorf("%s: Sync returned nil", name)
+			continue
+		}
+		if again := r.d.Sync(); again != nil {
+			r.Errorf("%s: a second Sync returned %v", name, again)
+		}
+	}
+	wrong := r.wrongData()
+	wrong["token too large"]()
+	alone := r.d.Sync()
+	wrong["token too large"]()
+	wrong["target negative"]()
+	if both := r.d.Sync(); both == nil || alone == nil || both.Error() != alone.Error() {
+		r.Errorf("two failures: Sync returned %q, want the first, %q", both, alone)
+	}
+	r.usable()
+}
+
+// testSyncSkips checks that weights are safe once something went wrong.
+func testSyncSkips(r *rig) {
+	x := r.inout([]float64{1, 2, 3})
+	grad, m, v := r.input([]float64{1, 1, 1}), r.inout(make([]float64, 3)), r.inout(make([]float64, 3))
+	r.sync()
+	r.wrongData()["target too large"]()
+	r.d.Fill(x, 9)
+	r.d.Add(x, grad)
+	r.d.AdamW(x, grad, m, v, device.AdamW{LR: 1, Beta1: 0.9, Beta2: 0.9, Eps: 1e-8, GradScale: 1, Step: 1})
+	r.d.SGD(x, grad, m, device.SGD{LR: 1, GradScale: 1})
+	into := []float32{7, 7, 7}
+	if err := r.d.Download(into, x); err == nil {
+		r.Error("a download after a failure returned nil")
+	}
+	if r.d.Sync() == nil {
+		r.Error("a download took the failure from Sync")
+	}
+	for i, got := range r.read(x) {
+		if got != float32(i+1) {
+			r.Errorf("element %d is %v: an operation after the failure was not skipped", i, got)
+		}
+	}
+	r.usable()
+}
+
+// wrongData are operations on operands that fit, with a number out of range.
+func (r *rig) wrongData() map[string]func() {
+	s := device.Embed{B: 1, T: 3, C: 2, V: 4}
+	table, place, out := r.inout(make([]float64, 8)), r.inout(make([]float64, 6)), r.inout(make([]float64, 6))
+	loss, logits := r.inout(make([]float64, 3)), r.inout(make([]float64, 12))
+	embed := func(tok ...int32) func() {
+		ids := r.ints(tok)
+		return func() { r.d.Embed(out, ids, table, place, s) }
+	}
+	embedGrad := func(tok ...int32) func() {
+		ids := r.ints(tok)
+		return func() { r.d.EmbedGrad(table, place, out, ids, s) }
+	}
+	entropy := func(target ...int32) func() {
+		ids := r.ints(target)
+		return func() { r.d.CrossEntropy(loss, logits, ids, 3, 4, 1) }
+	}
+	return map[string]func(){
+		"token too large":      embed(0, 3, 4),
+		"token negative":       embed(-1, 0, 0),
+		"token ignored":        embed(0, device.IgnoreIndex, 0),
+		"token in gradient":    embedGrad(0, 0, 4),
+		"negative in gradient": embedGrad(0, -100, 0),
+		"target too large":     entropy(0, 4, device.IgnoreIndex),
+		"target negative":      entropy(-1, 0, 0),
+	}
+}
+
+// usable checks that the device still computes.
+func (r *rig) usable() {
+	r.Helper()
+	x := r.inout([]float64{1, 2, 3})
+	r.d.Add(x, r.input([]float64{10, 20, 30}))
+	r.sync()
+	for i, got := range r.read(x) {
+		if want := float32(11 * (i + 1)); got != want {
+			r.Errorf("afterwards the device adds to %v, not %v", got, want)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package devicetest
+
+import (
+	"math"
+	"testing"
+
+	"headroom/device"
+)
+
+// result is an output of an operation and what it should be.
+type result struct {
+	name string
+	got  device.Tensor
+	want []float64
+	tol  float64
+}
+
+func (r *rig) forward(name string, got device.Tensor, want []float64) result {
+	return result{name, got, want, r.tol.Forward}
+}
+
+func (r *rig) gradient(name string, got device.Tensor, want []float64) result {
+	return result{name, got, want, r.tol.Gradient}
+}
+
+// verify runs a case on aligned operands and on others, each twice. call
+// places its operands on the rig it is given, runs the operation and says what
+// came of it; it must place the same numbers each time.
+func (r *rig) verify(name string, call func(r *rig) []result) {
+	r.Run(name, func(t *testing.T) {
+		for _, lead := range []int{guards, guards + 1} {
+			sub := *r
+			sub.T, sub.lead, sub.placed = t, lead, nil
+			first := sub.once(call, true)
+			second := sub.once(call, false)
+			for i := range first {
+				if at, same := sameBits(first[i], second[i]); !same {
+					t.Errorf("output %d, element %d: %v at first, then %v for the same call", i, at, first[i][at], second[i][at])
+				}
+			}
+		}
+	})
+}
+
+func (r *rig) once(call func(r *rig) []result, compare bool) [][]float32 {
+	defer r.freeAll()
+	results := call(r)
+	r.sync()
+	outputs := make([][]float32, len(results))
+	for i, one := range results {
+		outputs[i] = r.read(one.got)
+		if compare {
+			r.near(one.name, outputs[i], one.want, one.tol)
+		}
+	}
+	r.intact()
+	return outputs
+}
+
+// near compares by norm. What is not a number is infinitely far.
+func (r *rig) near(name string, got []float32, want []float64, tol float64) {
+	r.Helper()
+	if off, at := distance(got, want); !(off <= tol) {
+		r.Errorf("%s (operands off by %d): relative error %.3g, allowed %.3g; most at %d: %v, want %v",
+			name, r.lead-guards, off, tol, at, got[at], want[at])
+	}
+}
+
+// distance is ‖got−want‖/‖want‖, or ‖got‖ if want is 0, and where the
+// difference is largest.
+func distance(got []float32, want []float64) (relative float64, most int) {
+	if len(got) != len(want) {
+		return math.Inf(1), 0
+	}
+	var off, norm, largest float64
+	for i, w := range want {
+		diff := math.Abs(float64(got[i]) - w)
+		if !(diff <= largest) {
+			largest, most = diff, i
+		}
+		off += diff * diff
+		norm += w * w
+	}
+	if norm == 0 {
+		norm = 1
+	}
+	return math.Sqrt(off / norm), most
+}
+
+// intact checks that nothing was written beside an operand or to an input.
+func (r *rig) intact() {
+	r.Helper()
+	for i, o := range r.placed {
+		if o.whole.DType != device.F32 {
+			continue
+		}
+		all := r.read(o.whole)
+		for at, v := range all {
+			inside := at - o.lead
+			within := inside >= 0 && inside < o.view.Len
+			if !within && v != guard {
+				r.Errorf("operand %d of %d elements: element %d beside it was overwritten with %v", i, o.view.Len, inside, v)
+				break
+			}
+			if within && o.input != nil && math.Float32bits(v) != math.Float32bits(o.input[inside]) {
+				r.Errorf("operand %d: element %d of an input changed from %v to %v", i, inside, o.input[inside], v)
+				break
+			}
+		}
+	}
+}
+
+func sameBits(a, b []float32) (at int, same bool) {
+	for i := range a {
+		if math.Float32bits(a[i]) != math.Float32bits(b[i]) {
+			return i, false
+		}
+	}
+	return 0, true
+}

@@ -1,0 +1,59 @@
+package host
+
+import "headroom/device"
+
+// AddBias computes x[r,·] += b.
+func (d *Device) AddBias(x, b device.Tensor, rows, cols int) {
+	const op = "AddBias"
+	device.CheckAddBias(x, b, rows, cols)
+	to, from := d.floats(op, "x", x), d.floats(op, "b", b)
+	if d.failed() {
+		return
+	}
+	d.parallel(rows, grain(cols), func(_, first, last int) {
+		for r := first; r < last; r++ {
+			add(to[r*cols:][:cols], from)
+		}
+	})
+}
+
+// BiasGrad computes db += Σ_r dy[r,·].
+func (d *Device) BiasGrad(db, dy device.Tensor, rows, cols int) {
+	const op = "BiasGrad"
+	device.CheckBiasGrad(db, dy, rows, cols)
+	to, from := d.floats(op, "db", db), d.floats(op, "dy", dy)
+	if d.failed() {
+		return
+	}
+	d.overRows(rows, cols, cols, func(sum []float64, r int) {
+		for c, v := range from[r*cols:][:cols] {
+			sum[c] += float64(v)
+		}
+	}, func(c int, sum float64) { to[c] += float32(sum) })
+}
+
+// overRows sums over rows of cols elements: one adds row r to n sums, done gets
+// each sum. Rows are cut into pieces by the shape alone and the pieces' sums
+// are combined in order, in float64, so the workers leave no trace in the bits.
+func (d *Device) overRows(rows, cols, n int, one func(sum []float64, r int), done func(i int, sum float64)) {
+	each := max(grain(cols), (rows+maxPieces-1)/maxPieces)
+	pieces := (rows + each - 1) / each
+	partial := grow(&d.partial, pieces*n)
+	clear(partial)
+	d.parallel(rows, each, func(_, first, last int) {
+		sum := partial[first/each*n:][:n]
+		for r := first; r < last; r++ {
+			one(sum, r)
+		}
+	})
+	for i := range n {
+		sum := 0.0
+		for p := range pieces {
+			sum += partial[p*n+i]
+		}
+		done(i, sum)
+	}
+}
+
+// maxPieces bounds the scratch of overRows.
+const maxPieces = 64

@@ -1,0 +1,50 @@
+package host
+
+import (
+	"math"
+	"testing"
+)
+
+func TestExp(t *testing.T) {
+	worst := 0.0
+	for x := float32(-87.3); x < 88.3; x += 0.00173 {
+		want := math.Exp(float64(x))
+		worst = max(worst, math.Abs(float64(exp(x))-want)/want)
+	}
+	if !(worst < 2e-7) {
+		t.Errorf("exp is off by %.3g relative", worst)
+	}
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	for _, c := range []struct{ x, want float32 }{{0, 1}, {-88, 0}, {-inf, 0}, {89, inf}, {inf, inf}} {
+		if got := exp(c.x); got != c.want {
+			t.Errorf("exp(%v) = %v, want %v", c.x, got, c.want)
+		}
+	}
+	if got := exp(nan); got == got {
+		t.Errorf("exp(NaN) = %v", got)
+	}
+}
+
+// What is no number must come out as no number: that is how a trainer finds a
+// run that diverged.
+func TestNaNComesThrough(t *testing.T) {
+	k := newDesk(t, 1)
+	x := k.random(8)
+	values := []float32{1, 2, float32(math.NaN()), 4, 5, 6, 7, 8}
+	set := func() { k.d.Upload(x, values) }
+	isNaN := func(name string, bits []uint32) {
+		if v := math.Float32frombits(bits[0]); v == v {
+			t.Errorf("%s: %v, want NaN", name, v)
+		}
+	}
+	y, mean, rstd, loss := k.out(8), k.out(1), k.out(1), k.out(1)
+	set()
+	k.d.Sum(loss, x)
+	isNaN("Sum", k.bits(loss))
+	k.d.LayerNorm(y, mean, rstd, x, k.random(8), k.random(8), 1, 8, 1e-5)
+	isNaN("LayerNorm", k.bits(y))
+	k.d.GELU(y, x)
+	isNaN("GELU", k.bits(y.View(2, 1)))
+	k.d.CrossEntropy(loss, x, k.ints(1, 8), 1, 8, 1)
+	isNaN("CrossEntropy", k.bits(loss))
+}

@@ -1,0 +1,103 @@
+package host
+
+import (
+	"fmt"
+	"runtime"
+
+	"headroom/device"
+	"headroom/memory"
+)
+
+// Options configure a [Device].
+type Options struct {
+	// Capacity is how much memory the device has, in bytes; at least 1.
+	Capacity memory.Bytes
+	// Name is shown to people; "host" if empty.
+	Name string
+	// Poison fills fresh tensors with NaN or [PoisonInt], so that reading what
+	// nobody wrote shows. It is for tests.
+	Poison bool
+	// Workers is how many goroutines an operation may use; 0 is GOMAXPROCS. It
+	// changes no result.
+	Workers int
+}
+
+// Device is the embedded device. Like every [device.Device] it belongs to one
+// goroutine.
+type Device struct {
+	*device.Allocator
+	segments *segments
+	name     string
+	poison   bool
+	workers  int
+	pending  error // the first failure since the last Sync
+
+	left, right []float32 // panels of a matrix product
+	partial     []float64 // partial sums of reductions
+	tiles       []tile    // of attention, one a worker
+}
+
+var _ device.Device = (*Device)(nil)
+
+// Open makes a device of o.Capacity bytes. Memory is taken from the operating
+// system as tensors need it. The device is the caller's until Close.
+func Open(o Options) (*Device, error) {
+	if o.Capacity < 1 {
+		return nil, fmt.Errorf("open host device: capacity %v: at least 1 byte", o.Capacity)
+	}
+	if o.Workers < 0 {
+		return nil, fmt.Errorf("open host device: %d workers: at least 1, or 0 for one a processor", o.Workers)
+	}
+	d := &Device{name: o.Name, poison: o.Poison, workers: o.Workers}
+	if d.name == "" {
+		d.name = "host"
+	}
+	if d.workers == 0 {
+		d.workers = runtime.GOMAXPROCS(0)
+	}
+	d.segments = &segments{capacity: o.Capacity}
+	d.Allocator = device.NewAllocator(d.segments)
+	d.tiles = make([]tile, d.workers)
+	return d, nil
+}
+
+// Name identifies the device to a person.
+func (d *Device) Name() string { return d.name }
+
+// Sync returns the first failure since the last Sync, or nil, and clears it:
+// nothing that can go wrong leaves this device unusable.
+func (d *Device) Sync() error {
+	err := d.pending
+	d.pending = nil
+	return err
+}
+
+// Close gives all memory back to the operating system. Closing twice is
+// harmless.
+func (d *Device) Close() error {
+	if err := d.Allocator.Close(); err != nil {
+		return fmt.Errorf("close host device: %w", err)
+	}
+	return nil
+}
+
+// SetForeign makes n bytes of the capacity belong to others, as when another
+// process takes them: unused segments are given back first, tensors stay. Stats
+// then tells n as Foreign and has that much less Free. A later call replaces n;
+// 0 ends the squeeze. Negative amounts count as 0.
+func (d *Device) SetForeign(n memory.Bytes) {
+	if _, err := d.EmptyCache(); err != nil {
+		d.fail(fmt.Errorf("give unused memory back: %w", err))
+	}
+	d.segments.foreign = max(0, n)
+}
+
+// fail keeps the first failure for Sync.
+func (d *Device) fail(err error) {
+	if d.pending == nil {
+		d.pending = err
+	}
+}
+
+// failed tells whether operations are to be skipped until the next Sync.
+func (d *Device) failed() bool { return d.pending != nil }

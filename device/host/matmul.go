@@ -1,0 +1,119 @@
+package host
+
+import (
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/gonum"
+
+	"headroom/device"
+)
+
+const (
+	// depth is how much of k a product takes at a time: two packed panels of
+	// it stay in the cache, and its dot products are long enough for gonum.
+	depth = 256
+	// panelStride keeps rows of a panel 16-byte aligned and off one another's
+	// cache sets.
+	panelStride = depth + 4
+	// tileRows × tileCols of c are one piece of work.
+	tileRows, tileCols = 32, 64
+)
+
+// MatMul computes c = op(a)·op(b) + beta·c.
+//
+// gonum's Sgemm splits over goroutines by size alone, so its bits do not depend
+// on GOMAXPROCS; but it is slow where an operand is transposed (2 of 12 GFLOP/s
+// on two cores where both are), stays serial for outputs under 4 blocks of
+// 64×64, and sums in another order when there are more rows. So every
+// product is brought into the one form it is fastest in, rows of a times rows
+// of bᵀ, and cut into tiles too small for it to split. An element of c is then
+// the sum over slices of depth of one dot product each, whatever m and n are.
+func (d *Device) MatMul(c, a, b device.Tensor, p device.MatMul) {
+	const op = "MatMul"
+	p.Check(c, a, b)
+	out, left, right := d.floats(op, "c", c), d.floats(op, "a", a), d.floats(op, "b", b)
+	if d.failed() {
+		return
+	}
+	beta := p.Beta
+	for from := 0; from < p.K; from += depth {
+		to := min(p.K, from+depth)
+		l := d.panel(&d.left, operand{left, a.Addr, p.M, p.K, p.TransA}, from, to)
+		r := d.panel(&d.right, operand{right, b.Addr, p.N, p.K, !p.TransB}, from, to)
+		d.tiled(out, p.M, p.N, to-from, l, r, beta)
+		beta = 1
+	}
+}
+
+// tiled computes c = left·rightᵀ + beta·c over a slice of k elements.
+func (d *Device) tiled(c []float32, m, n, k int, left, right panel, beta float32) {
+	across := (n + tileCols - 1) / tileCols
+	down := (m + tileRows - 1) / tileRows
+	d.parallel(across*down, 1, func(_, from, to int) {
+		for t := from; t < to; t++ {
+			i, j := t/across*tileRows, t%across*tileCols
+			rows, cols := min(tileRows, m-i), min(tileCols, n-j)
+			gonum.Implementation{}.Sgemm(blas.NoTrans, blas.Trans, rows, cols, k, 1,
+				left.x[i*left.stride:], left.stride, right.x[j*right.stride:], right.stride,
+				beta, c[i*n+j:], n)
+		}
+	})
+}
+
+// operand is rows×k values: stored so, or as k×rows if transposed.
+type operand struct {
+	x          []float32
+	at         device.Addr
+	rows, k    int
+	transposed bool
+}
+
+// panel is some rows of at most depth values each.
+type panel struct {
+	x      []float32
+	stride int
+}
+
+// panel is values [from, to) of every row of o: in place where they lie as
+// needed, else packed into scratch. Rows must be 16-byte aligned because
+// gonum's dot product begins at such a boundary, so that elsewhere the order of
+// its sum, hence its bits, would depend on the address.
+func (d *Device) panel(scratch *[]float32, o operand, from, to int) panel {
+	if !o.transposed && o.k%4 == 0 && o.at%16 == 0 {
+		return panel{o.x[from:], o.k}
+	}
+	x := grow(scratch, o.rows*panelStride)
+	d.parallel(o.rows, grain(to-from), func(_, first, last int) {
+		if o.transposed {
+			transpose(x[first*panelStride:], panelStride, o.x[from*o.rows+first:], o.rows, to-from, last-first)
+			return
+		}
+		for r := first; r < last; r++ {
+			copy(x[r*panelStride:], o.x[r*o.k+from:r*o.k+to])
+		}
+	})
+	return panel{x, panelStride}
+}
+
+// transpose writes the rows×cols matrix src to dst, column by column. It goes
+// by blocks so that the lines written to stay in the cache.
+func transpose(dst []float32, dstStride int, src []float32, srcStride, rows, cols int) {
+	const block = 32
+	for r := 0; r < rows; r += block {
+		for c := 0; c < cols; c += block {
+			wide := min(block, cols-c)
+			for i := r; i < min(rows, r+block); i++ {
+				for j, v := range src[i*srcStride+c:][:wide] {
+					dst[(c+j)*dstStride+i] = v
+				}
+			}
+		}
+	}
+}
+
+// grow is n elements of scratch, which keeps its room for the next call.
+func grow[E any](scratch *[]E, n int) []E {
+	if cap(*scratch) < n {
+		*scratch = make([]E, n)
+	}
+	return (*scratch)[:n]
+}

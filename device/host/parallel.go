@@ -1,0 +1,70 @@
+package host
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+)
+
+// parallel calls f for consecutive pieces [from, to) of [0, n), each of grain
+// elements but the last. Pieces are the same however many workers there are;
+// which worker gets which is not. f may use worker, in [0, d.workers), to pick
+// scratch of its own.
+func (d *Device) parallel(n, grain int, f func(worker, from, to int)) {
+	pieces := (n + grain - 1) / grain
+	workers := min(d.workers, pieces)
+	if workers <= 1 {
+		for from := 0; from < n; from += grain {
+			f(0, from, min(n, from+grain))
+		}
+		return
+	}
+	var (
+		next   atomic.Int64
+		failed atomic.Pointer[workerPanic]
+		others sync.WaitGroup
+	)
+	work := func(worker int) {
+		defer func() {
+			if v := recover(); v != nil {
+				failed.CompareAndSwap(nil, &workerPanic{v, debug.Stack()})
+			}
+		}()
+		for failed.Load() == nil {
+			piece := int(next.Add(1)) - 1
+			if piece >= pieces {
+				return
+			}
+			f(worker, piece*grain, min(n, (piece+1)*grain))
+		}
+	}
+	for worker := 1; worker < workers; worker++ {
+		others.Go(func() { work(worker) })
+	}
+	work(0)
+	others.Wait()
+	if p := failed.Load(); p != nil {
+		panic(p)
+	}
+}
+
+// workerPanic is a panic of a worker as its caller sees it. Left alone in its
+// goroutine it would end the process, and no recover could stop it.
+type workerPanic struct {
+	value any
+	stack []byte
+}
+
+func (p *workerPanic) Error() string { return fmt.Sprintf("%v\n\nin a worker:\n%s", p.value, p.stack) }
+
+// Unwrap is what the worker panicked with, if that was an error.
+func (p *workerPanic) Unwrap() error {
+	err, _ := p.value.(error)
+	return err
+}
+
+// grain is how many rows of cols elements make a piece that is worth handing to
+// another goroutine. It depends on the shape alone, so that sums over pieces
+// do too.
+func grain(cols int) int { return max(1, 16384/max(1, cols)) }

@@ -1,0 +1,66 @@
+package host
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"headroom/device"
+)
+
+// This file holds the package's only uses of unsafe. They are sound because the
+// memory is mapped outside Go's heap: the collector neither moves nor scans it,
+// an address is a plain number, and what is stored has no pointers. A slice is
+// made only from the mapped bytes themselves, whose bounds segments.bytes
+// checks, and lives no longer than the operation that asked for it.
+
+// PoisonInt is what an I32 tensor holds on a poisoned device before anything is
+// written: valid neither as a token nor as a target.
+const PoisonInt int32 = -0x21524111
+
+// address is where mapped memory begins.
+func address(mem []byte) device.Addr {
+	return device.Addr(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+}
+
+// floats is the memory of t, which the operation's check found to be F32.
+func (d *Device) floats(op, name string, t device.Tensor) []float32 {
+	return view[float32](d, op, name, t)
+}
+
+// ints is the memory of t, which the operation's check found to be I32.
+func (d *Device) ints(op, name string, t device.Tensor) []int32 {
+	return view[int32](d, op, name, t)
+}
+
+func view[E float32 | int32](d *Device, op, name string, t device.Tensor) []E {
+	if t.Len == 0 {
+		return nil
+	}
+	mem := d.segments.bytes(t.Addr, t.Len*t.DType.Size())
+	if mem == nil || t.Addr%device.Addr(t.DType.Size()) != 0 {
+		panic(&device.ShapeError{Op: op, Text: fmt.Sprintf("%s: %d elements at %#x are not this device's memory", name, t.Len, uint64(t.Addr))})
+	}
+	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(mem))), t.Len)
+}
+
+// Alloc is the allocator's; on a poisoned device the contents are undefined in
+// the way that shows most.
+func (d *Device) Alloc(n int, dtype device.DType) (device.Tensor, error) {
+	t, err := d.Allocator.Alloc(n, dtype)
+	if err != nil || !d.poison {
+		return t, err
+	}
+	if dtype == device.I32 {
+		fill(d.ints("Alloc", "t", t), PoisonInt)
+	} else {
+		fill(d.floats("Alloc", "t", t), float32(math.NaN()))
+	}
+	return t, nil
+}
+
+func fill[E any](x []E, v E) {
+	for i := range x {
+		x[i] = v
+	}
+}
