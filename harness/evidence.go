@@ -1,0 +1,64 @@
+package harness
+
+import (
+	"slices"
+
+	"headroom/memory"
+)
+
+// peaksKept is how many newest peaks of a plan make its typical one.
+const peaksKept = 64
+
+// evidence is what an attempt has seen so far, for memory.Diagnose.
+type evidence struct {
+	baseline memory.Stats
+	boundary ring
+	peaks    map[Plan]*ring
+}
+
+func newEvidence(baseline memory.Stats) evidence {
+	return evidence{baseline: baseline, boundary: ring{size: memory.LeakWindow}, peaks: map[Plan]*ring{}}
+}
+
+// add takes in a finished step of plan.
+func (e *evidence) add(plan Plan, s memory.Stats) {
+	e.boundary.push(s.Allocated)
+	peaks := e.peaks[plan]
+	if peaks == nil {
+		peaks = &ring{size: peaksKept}
+		e.peaks[plan] = peaks
+	}
+	peaks.push(s.Peak)
+}
+
+// of is the evidence on a failure of plan.
+func (e *evidence) of(failure memory.OutOfMemory, plan Plan, minMicro int) memory.Evidence {
+	found := memory.Evidence{Failure: failure, Baseline: e.baseline, Boundary: e.boundary.ordered(), MinMicro: minMicro}
+	if peaks := e.peaks[plan]; peaks != nil {
+		sorted := peaks.ordered()
+		slices.Sort(sorted)
+		found.Typical, found.Like = sorted[len(sorted)/2], len(sorted)
+	}
+	return found
+}
+
+// ring holds the newest size amounts.
+type ring struct {
+	size   int
+	next   int
+	values []memory.Bytes
+}
+
+func (r *ring) push(v memory.Bytes) {
+	if len(r.values) < r.size {
+		r.values = append(r.values, v)
+		return
+	}
+	r.values[r.next] = v
+	r.next = (r.next + 1) % r.size
+}
+
+// ordered is a copy, oldest first.
+func (r *ring) ordered() []memory.Bytes {
+	return append(slices.Clone(r.values[r.next:]), r.values[:r.next]...)
+}

@@ -1,0 +1,384 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// fast is a disk that does not wait: what a killed process leaves behind is the
+// same, and tests run thousands of saves.
+type fast struct{ osDisk }
+
+func (fast) SyncDir(string) error { return nil }
+
+func (d fast) Create(path string) (file, error) { return d.file(d.osDisk.Create(path)) }
+func (d fast) Append(path string) (file, error) { return d.file(d.osDisk.Append(path)) }
+
+func (fast) file(f file, err error) (file, error) {
+	if err != nil {
+		return nil, err
+	}
+	return fastFile{f}, nil
+}
+
+type fastFile struct{ file }
+
+func (fastFile) Sync() error { return nil }
+
+// faulty is a disk of which single operations, or all from some point on, fail.
+// A write that fails has written half.
+type faulty struct {
+	disk
+	ops  []string
+	fail func(n int, op string) error // of the n-th operation, from 0
+}
+
+func (d *faulty) op(verb, path string) error {
+	op := verb + " " + filepath.Base(path)
+	d.ops = append(d.ops, op)
+	if d.fail == nil {
+		return nil
+	}
+	return d.fail(len(d.ops)-1, op)
+}
+
+func (d *faulty) Mkdir(path string) error {
+	if err := d.op("mkdir", path); err != nil {
+		return err
+	}
+	return d.disk.Mkdir(path)
+}
+
+func (d *faulty) Create(path string) (file, error) { return d.file("create", path, d.disk.Create) }
+func (d *faulty) Append(path string) (file, error) { return d.file("append", path, d.disk.Append) }
+
+func (d *faulty) file(verb, path string, open func(string) (file, error)) (file, error) {
+	if err := d.op(verb, path); err != nil {
+		return nil, err
+	}
+	f, err := open(path)
+	return &faultyFile{f, d, path}, err
+}
+
+func (d *faulty) Truncate(path string, n int64) error {
+	if err := d.op("truncate", path); err != nil {
+		return err
+	}
+	return d.disk.Truncate(path, n)
+}
+
+func (d *faulty) Rename(from, to string) error {
+	if err := d.op("rename", to); err != nil {
+		return err
+	}
+	return d.disk.Rename(from, to)
+}
+
+func (d *faulty) Remove(path string) error {
+	if err := d.op("remove", path); err != nil {
+		return err
+	}
+	return d.disk.Remove(path)
+}
+
+func (d *faulty) SyncDir(path string) error {
+	if err := d.op("syncdir", path); err != nil {
+		return err
+	}
+	return d.disk.SyncDir(path)
+}
+
+type faultyFile struct {
+	file
+	disk *faulty
+	path string
+}
+
+func (f *faultyFile) Write(p []byte) (int, error) {
+	if err := f.disk.op("write", f.path); err != nil {
+		n, _ := f.file.Write(p[:len(p)/2])
+		return n, err
+	}
+	return f.file.Write(p)
+}
+
+func (f *faultyFile) Sync() error {
+	if err := f.disk.op("sync", f.path); err != nil {
+		return err
+	}
+	return f.file.Sync()
+}
+
+// Close always closes: a test must not run out of files.
+func (f *faultyFile) Close() error {
+	return errors.Join(f.disk.op("close", f.path), f.file.Close())
+}
+
+// saving is a journey with several checkpoints, a failure of memory and a
+// relaunch: everything that writes.
+func saving(t testing.TB) *journey {
+	j := newJourney(t, plan64.WithMicro(16), 6)
+	j.options.CheckpointEvery = 2
+	j.lab.allocFails = func(n int) bool { return n == 11 }
+	return j
+}
+
+// Whatever operation a process dies at, the next one finds a folder that it
+// finishes the run in, and the whole run is accounted for.
+func TestCrashAtEveryOperation(t *testing.T) {
+	reference := saving(t)
+	clean := &faulty{disk: fast{}}
+	if _, err := reference.runOn(context.Background(), clean); err != nil {
+		t.Fatal(err)
+	}
+	stride := 1
+	if testing.Short() {
+		stride = 7
+	}
+	for n := 0; n < len(clean.ops); n += stride {
+		j := saving(t)
+		gone := errors.New("the process is gone")
+		crashing := &faulty{disk: fast{}, fail: func(i int, _ string) error {
+			if i >= n {
+				return gone
+			}
+			return nil
+		}}
+		if _, err := j.runOn(context.Background(), crashing); err == nil && n < slices.Index(clean.ops, "rename step-000006") {
+			t.Fatalf("crash at operation %d (%s): the run says it is done", n, clean.ops[n])
+		}
+		newest := newestOnDisk(t, j.dir)
+		j.lab.allocFails = nil
+		result, err := j.run(context.Background())
+		if err != nil || result.Resumed < newest || !result.Finished {
+			t.Fatalf("crash at operation %d (%s): resumed %+v: %v", n, clean.ops[n], result, err)
+		}
+		if newest > 0 && result.Resumed != newest {
+			t.Fatalf("crash at operation %d (%s): went on from step %d of %d", n, clean.ops[n], result.Resumed, newest)
+		}
+		j.account(6)
+		same(t, reference.dir, j.dir, 6)
+		leftovers(t, j.dir)
+	}
+}
+
+// newestOnDisk is the step of the newest checkpoint with a final name.
+func newestOnDisk(t *testing.T, dir string) int {
+	t.Helper()
+	f := &Folder{dir: dir}
+	steps, err := f.checkpointSteps()
+	if err != nil || len(steps) == 0 {
+		return 0
+	}
+	return steps[0]
+}
+
+func leftovers(t *testing.T, dir string) {
+	t.Helper()
+	for _, pattern := range []string{".*", "checkpoints/.*", "checkpoints/damaged-*"} {
+		if found, _ := filepath.Glob(filepath.Join(dir, pattern)); len(found) > 0 {
+			t.Fatalf("left over: %v", found)
+		}
+	}
+}
+
+// Whatever single operation fails, there is a whole checkpoint that the run can
+// go on from, and nothing is counted twice or lost.
+func TestEveryOperationFailsOnce(t *testing.T) {
+	clean := &faulty{disk: fast{}}
+	if _, err := saving(t).runOn(context.Background(), clean); err != nil {
+		t.Fatal(err)
+	}
+	opened := slices.Index(clean.ops, "write journal.jsonl")
+	stride := 1
+	if testing.Short() {
+		stride = 5
+	}
+	for n := opened; n < len(clean.ops); n += stride {
+		j := saving(t)
+		disk := &faulty{disk: fast{}, fail: func(i int, _ string) error {
+			if i == n {
+				return syscall.ENOSPC
+			}
+			return nil
+		}}
+		where := fmt.Sprintf("operation %d (%s)", n, clean.ops[n])
+		result, err := j.runOn(context.Background(), disk)
+		var failed *CheckpointError
+		switch {
+		case err == nil && result.Finished:
+		case errors.As(err, &failed) && errors.Is(err, syscall.ENOSPC) && failed.Newest == 4 && failed.Step == 6:
+		default:
+			t.Fatalf("%s: %+v, %v", where, result, err)
+		}
+		if err == nil {
+			j.account(6)
+		}
+		journal, readErr := ReadJournal(j.dir)
+		if readErr != nil || len(journal) < len(j.entries)-1 {
+			t.Fatalf("%s: %d of %d entries in the journal: %v", where, len(journal), len(j.entries), readErr)
+		}
+		j.lab.allocFails = nil
+		if result, err := j.run(context.Background()); err != nil || result.Resumed < 4 {
+			t.Fatalf("%s: afterwards %+v, %v", where, result, err)
+		}
+		j.account(6)
+		leftovers(t, j.dir)
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	full := func(from, to int) (*journey, *faulty) {
+		j := newJourney(t, plan64.WithMicro(16), 12)
+		j.options.CheckpointEvery = 2
+		disk := &faulty{disk: fast{}}
+		step := 0
+		j.lab.before = func(_ *lab, s int) { step = s }
+		disk.fail = func(_ int, op string) error {
+			if step >= from && step < to && strings.HasPrefix(op, "write ") {
+				return syscall.ENOSPC
+			}
+			return nil
+		}
+		return j, disk
+	}
+	t.Run("for a while", func(t *testing.T) {
+		j, disk := full(5, 9)
+		result, err := j.runOn(context.Background(), disk)
+		if err != nil || !result.Finished {
+			t.Fatal(err)
+		}
+		if n := strings.Count(j.kinds(), string(KindJournalFailed)); n != 1 {
+			t.Errorf("the broken journal was told %d times: %s", n, j.kinds())
+		}
+		if n := strings.Count(j.kinds(), string(KindCheckpointFailed)); n != 2 {
+			t.Errorf("%d checkpoints failed, want those of steps 6 and 8: %s", n, j.kinds())
+		}
+		journal, err := ReadJournal(j.dir)
+		if err != nil || len(journal) != len(j.entries) {
+			t.Errorf("%d of %d entries reached the journal: %v", len(journal), len(j.entries), err)
+		}
+		j.account(12)
+	})
+	t.Run("to the end", func(t *testing.T) {
+		j, disk := full(5, 100)
+		result, err := j.runOn(context.Background(), disk)
+		var failed *CheckpointError
+		if !errors.As(err, &failed) || failed.Newest != 4 || result.Steps != 12 || result.Finished {
+			t.Fatalf("%+v, %v", result, err)
+		}
+		leftovers(t, j.dir)
+		for _, want := range []string{"step 12", "no space left", j.dir, "goes on from step 4"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q does not say %q", err, want)
+			}
+		}
+		if result := j.mustRun(); result.Resumed != 4 {
+			t.Errorf("went on from %d", result.Resumed)
+		}
+		j.account(12)
+		leftovers(t, j.dir)
+	})
+}
+
+func TestPendingLinesAreBounded(t *testing.T) {
+	disk := &faulty{disk: fast{}}
+	l, _, err := openLines(disk, filepath.Join(t.TempDir(), "lines"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.limit = 100
+	disk.fail = func(int, string) error { return syscall.ENOSPC }
+	for i := range 1000 {
+		if err := l.add(i + 1000); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.flush(true); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	disk.fail = nil
+	if err := l.close(); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := readLines[int](l.path)
+	if err != nil || len(kept) != 20 || kept[0] != 1980 || kept[19] != 1999 || l.lost != 980 {
+		t.Errorf("kept %v, lost %d: %v", kept, l.lost, err)
+	}
+}
+
+// A checkpoint that was renamed and could not be made durable is whole: saving
+// the same step again only makes it durable.
+func TestSaveAgain(t *testing.T) {
+	disk := &faulty{disk: fast{}}
+	dir := filepath.Join(t.TempDir(), "run")
+	f, err := openFolder(dir, disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	disk.fail = func(_ int, op string) error {
+		if op == "syncdir checkpoints" {
+			return syscall.EIO
+		}
+		return nil
+	}
+	state := func(w io.Writer) error { _, err := io.WriteString(w, "state"); return err }
+	if _, err := f.saveCheckpoint(Checkpoint{Step: 3}, state); !errors.Is(err, syscall.EIO) {
+		t.Fatal(err)
+	}
+	disk.fail, disk.ops = nil, nil
+	if c, err := f.saveCheckpoint(Checkpoint{Step: 3}, state); err != nil || c.Size != 5 {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	if !slices.Equal(disk.ops, []string{"syncdir checkpoints"}) {
+		t.Errorf("operations %v", disk.ops)
+	}
+	mustWrite(t, filepath.Join(dir, "checkpoints", "step-000003", "state.safetensors"), "stale")
+	if _, err := f.saveCheckpoint(Checkpoint{Step: 3}, state); err != nil {
+		t.Fatal(err)
+	}
+	if c, bad, err := f.newestWhole(); err != nil || c == nil || c.Step != 3 || len(bad) > 0 {
+		t.Errorf("%+v, %v, %v", c, bad, err)
+	}
+}
+
+// Every file is on disk before the name that vouches for it, metrics before the
+// checkpoint.
+func TestCheckpointOrder(t *testing.T) {
+	j := newJourney(t, plan64.WithMicro(16), 1)
+	disk := &faulty{disk: fast{}}
+	if _, err := j.runOn(context.Background(), disk); err != nil {
+		t.Fatal(err)
+	}
+	from := slices.Index(disk.ops, "write metrics.jsonl")
+	to := slices.Index(disk.ops, "syncdir checkpoints")
+	want := `write metrics.jsonl
+sync metrics.jsonl
+mkdir .step-000001.tmp
+create state.safetensors
+write state.safetensors
+sync state.safetensors
+close state.safetensors
+create meta.json
+write meta.json
+sync meta.json
+close meta.json
+syncdir .step-000001.tmp
+rename step-000001
+syncdir checkpoints`
+	if got := strings.Join(disk.ops[from:to+1], "\n"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

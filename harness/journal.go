@@ -1,0 +1,84 @@
+package harness
+
+import (
+	"path/filepath"
+	"time"
+
+	"headroom/memory"
+	"headroom/search"
+)
+
+// Kind is what an [Entry] of the journal tells.
+type Kind string
+
+// The kinds of entries.
+const (
+	KindRun              Kind = "run"               // a run starts in a new folder
+	KindAttempt          Kind = "attempt"           // an attempt starts, from step 0 or a checkpoint
+	KindPlan             Kind = "plan"              // the first plan of an attempt
+	KindOOM              Kind = "oom"               // a step or the load ran out of memory
+	KindDecision         Kind = "decision"          // what was decided, and why
+	KindProbe            Kind = "probe"             // one trial of a search
+	KindSearch           Kind = "search"            // a search ended
+	KindCheckpoint       Kind = "checkpoint"        // a checkpoint is whole on disk
+	KindCheckpointFailed Kind = "checkpoint failed" // and why; older ones are untouched
+	KindDamaged          Kind = "damaged"           // a checkpoint was set aside
+	KindInterrupted      Kind = "interrupted"       // by a signal, resumable
+	KindRemedy           Kind = "remedy"            // what a remedy came to: bytes given back, time waited
+	KindJournalFailed    Kind = "journal failed"    // the journal could not be written for a while, and why
+	KindDone             Kind = "done"              // the job finished
+	KindFailed           Kind = "failed"            // the run ended without finishing
+)
+
+// Entry is one line of journal.jsonl.
+type Entry struct {
+	Time     time.Time           `json:"time"`
+	Attempt  int                 `json:"attempt"`
+	Step     int                 `json:"step"` // optimizer steps finished at that moment
+	Kind     Kind                `json:"kind"`
+	Text     string              `json:"text"` // one sentence for a person
+	Plan     *Plan               `json:"plan,omitempty"`
+	OOM      *memory.OutOfMemory `json:"oom,omitempty"`
+	Verdict  *memory.Verdict     `json:"verdict,omitempty"`
+	Decision *Decision           `json:"decision,omitempty"`
+	Probe    *search.Probe       `json:"probe,omitempty"`
+	Search   *search.Result      `json:"search,omitempty"`
+	Memory   *memory.Stats       `json:"memory,omitempty"`
+	Seconds  float64             `json:"seconds,omitempty"` // how long the thing told took, where that matters
+}
+
+// Record appends e to the journal and returns when it is safely on disk. After
+// an error e is kept in memory and written by a later Record, Flush or Close,
+// in order; only when 16 MiB are waiting are the oldest dropped.
+func (f *Folder) Record(e Entry) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.journal.add(e); err != nil {
+		return err
+	}
+	f.count(e)
+	return f.journal.flush(true)
+}
+
+// count keeps what the journal tells of the run as a whole.
+func (f *Folder) count(e Entry) {
+	f.attempts = max(f.attempts, e.Attempt)
+	f.newest = e.Kind
+	if e.Kind == KindOOM {
+		f.failures++
+	}
+}
+
+func (f *Folder) lostEntries() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.journal.lost
+}
+
+// ReadJournal reads the journal of the run in dir. It needs no lock, so it may
+// be used while the run writes. Lines that cannot be read are left out; the
+// error is then a *[Torn] and the entries are valid all the same. A folder
+// without a journal has no entries.
+func ReadJournal(dir string) ([]Entry, error) {
+	return readLines[Entry](filepath.Join(dir, "journal.jsonl"))
+}

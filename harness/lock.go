@@ -1,0 +1,83 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+// lockPatience is how long a lock may be held by a reader that looks whether a
+// run is alive.
+const lockPatience = 200 * time.Millisecond
+
+// Locked is a run's folder that another process holds. The fields are what that
+// process wrote about itself; they are zero if it has not yet.
+type Locked struct {
+	Dir     string    `json:"-"`
+	PID     int       `json:"pid"`
+	Host    string    `json:"host"`
+	Started time.Time `json:"started"`
+}
+
+func (e *Locked) Error() string {
+	who := "another process"
+	if e.PID != 0 {
+		who = fmt.Sprintf("process %d on %s since %s", e.PID, e.Host, e.Started.Format(time.DateTime))
+	}
+	return fmt.Sprintf("open run folder %s: in use by %s; wait for it, interrupt it, or name another folder", e.Dir, who)
+}
+
+// takeLock locks dir for this process and writes down who that is. The kernel
+// lets go of the lock when the process ends, however it ends.
+func takeLock(dir string) (*flock.Flock, error) {
+	path := filepath.Join(dir, "lock")
+	lock := flock.New(path, flock.SetPermissions(0o644))
+	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+	defer cancel()
+	got, err := lock.TryLockContext(ctx, lockPatience/20)
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return nil, err
+	}
+	if !got {
+		return nil, holder(dir)
+	}
+	host, _ := os.Hostname() // a name for people; an empty one still tells the process
+	text, err := json.Marshal(Locked{PID: os.Getpid(), Host: host, Started: time.Now().Truncate(time.Second)})
+	if err == nil {
+		err = os.WriteFile(path, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return nil, errors.Join(err, lock.Unlock())
+	}
+	return lock, nil
+}
+
+func holder(dir string) *Locked {
+	l := &Locked{}
+	if text, err := os.ReadFile(filepath.Join(dir, "lock")); err == nil {
+		_ = json.Unmarshal(text, l) // half written: told without a name
+	}
+	l.Dir = dir
+	return l
+}
+
+// alive tells whether a process holds dir. If that cannot be found out it says
+// yes.
+func alive(dir string) bool {
+	path := filepath.Join(dir, "lock")
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	lock := flock.New(path)
+	free, err := lock.TryRLock()
+	if free {
+		err = lock.Unlock()
+	}
+	return !free || err != nil
+}
