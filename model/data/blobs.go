@@ -1,0 +1,102 @@
+package data
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"math/rand/v2"
+)
+
+// Blobs is a set that needs no files: points around one centre a class, each
+// computed from (seed, index) when it is asked for. The centres lie in random
+// directions at [BlobRadius] from the origin, the noise has deviation 1 in each
+// feature. So classes overlap a little, whatever the number of features, and a
+// model can be seen to learn. Blobs is safe for concurrent use.
+type Blobs struct {
+	o           BlobOptions
+	centres     [][]float32
+	fingerprint string
+}
+
+// BlobOptions say what to draw.
+type BlobOptions struct {
+	Seed     uint64
+	Samples  int // at least 1
+	Features int // at least 1
+	Classes  int // at least 2
+}
+
+// BlobRadius is the distance of the centres from the origin. Centres in
+// orthogonal directions are √2 times that apart, so a point lies beyond the
+// middle between two with probability Φ(−4/√2) ≈ 0.2 %.
+const BlobRadius = 4
+
+// NewBlobs draws the centres.
+func NewBlobs(o BlobOptions) (*Blobs, error) {
+	if o.Samples < 1 || o.Features < 1 || o.Classes < 2 {
+		return nil, fmt.Errorf("draw blobs: %d samples of %d features in %d classes: at least 1, 1 and 2", o.Samples, o.Features, o.Classes)
+	}
+	b := &Blobs{o: o, centres: make([][]float32, o.Classes)}
+	for c := range b.centres {
+		b.centres[c] = centre(o, c)
+	}
+	return b, b.sign()
+}
+
+func centre(o BlobOptions, class int) []float32 {
+	// The complement keeps the streams of centres apart from those of samples.
+	rng := rand.New(rand.NewPCG(o.Seed, mix(^uint64(class))))
+	v := make([]float32, o.Features)
+	var squares float64
+	for i := range v {
+		v[i] = float32(rng.NormFloat64())
+		squares += float64(v[i]) * float64(v[i])
+	}
+	for i := range v {
+		v[i] *= BlobRadius / float32(math.Sqrt(squares))
+	}
+	return v
+}
+
+// sign hashes the first points along with the options: another version of the
+// generator would be other data.
+func (b *Blobs) sign() error {
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "%+v\n", b.o)
+	s := b.Shape().New()
+	for i := range min(b.o.Samples, 16) {
+		if err := b.Sample(i, s); err != nil {
+			return err
+		}
+		for _, f := range s.Features {
+			h.Write(binary.LittleEndian.AppendUint32(nil, math.Float32bits(f)))
+		}
+	}
+	b.fingerprint = "blobs-" + hex.EncodeToString(h.Sum(nil)[:16])
+	return nil
+}
+
+// Len is the number of samples.
+func (b *Blobs) Len() int { return b.o.Samples }
+
+// Shape is as the options said.
+func (b *Blobs) Shape() Shape { return Shape{Features: b.o.Features, Classes: b.o.Classes} }
+
+// Fingerprint depends on the options and on what they make of the first points.
+func (b *Blobs) Fingerprint() string { return b.fingerprint }
+
+// Sample draws point i. Its class is i modulo the number of classes.
+func (b *Blobs) Sample(i int, s *Sample) error {
+	if err := check(b, i, s); err != nil {
+		return err
+	}
+	rng := rand.New(rand.NewPCG(b.o.Seed, mix(uint64(i))))
+	class := i % b.o.Classes
+	for f, c := range b.centres[class] {
+		s.Features[f] = c + float32(rng.NormFloat64())
+	}
+	s.Targets[0] = int32(class)
+	return nil
+}

@@ -1,0 +1,94 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// listFiles is the regular files of a folder in lexical order, or the one file
+// that name is.
+func listFiles(name, glob string) ([]string, error) {
+	if _, err := path.Match(glob, ""); err != nil {
+		return nil, fmt.Errorf("pattern %q: %w", glob, err)
+	}
+	// WalkDir does not follow a root that is a symbolic link.
+	root, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(root)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().IsRegular() {
+		return []string{root}, nil
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("%s: neither a file nor a folder", name)
+	}
+	var files []string
+	err = filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case file != root && strings.HasPrefix(d.Name(), "."):
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+		case d.Type().IsRegular() && (glob == "" || matches(glob, d.Name())):
+			files = append(files, file)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s: no file there%s", name, pattern(glob))
+	}
+	return files, nil
+}
+
+func matches(glob, name string) bool {
+	ok, err := path.Match(glob, name)
+	return ok && err == nil
+}
+
+func pattern(glob string) string {
+	if glob == "" {
+		return ""
+	}
+	return fmt.Sprintf(" matches %q", glob)
+}
+
+// goTimeout is far more than `go env` takes; a toolchain that hangs must not
+// hang the run.
+const goTimeout = 20 * time.Second
+
+// GoSource is the folder of Go's own source, as the go command on the PATH
+// tells it.
+func GoSource() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), goTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "env", "GOROOT")
+	// Away from any go.mod, which could ask for another toolchain.
+	cmd.Dir = os.TempDir()
+	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=local", "GOWORK=off")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("find Go's source: go env GOROOT: %w; set data.path to a file or folder of your own text", err)
+	}
+	root := strings.TrimSpace(string(out))
+	if root == "" {
+		return "", errors.New("find Go's source: go env GOROOT is empty; set data.path to a file or folder of your own text")
+	}
+	return filepath.Join(root, "src"), nil
+}

@@ -1,0 +1,139 @@
+package data
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"headroom/device"
+	"headroom/memory"
+)
+
+// Vocabulary is the number of tokens of [Text]: one a byte value.
+const Vocabulary = 256
+
+// TextOptions say which bytes to read and how to cut them.
+type TextOptions struct {
+	Path    string       // a file, or a folder that is read with everything below it
+	Glob    string       // base names to read in a folder, as path.Match has them; "" reads all
+	Limit   memory.Bytes // at most so many bytes, the last file cut short; 0 reads all
+	Context int          // tokens a sample, T; at least 1
+}
+
+// Text is files cut into windows of bytes. A sample is T tokens and the token
+// that follows each; so a window spans T+1 bytes, and the next one begins with
+// the last byte of the one before. Windows never cross files: what is missing
+// in a file's last window is padded with token 0 and targets that do not count.
+// The bytes are held in memory. Text is safe for concurrent use.
+type Text struct {
+	context     int
+	bytes       []byte
+	windows     []window
+	files       int
+	fingerprint string
+}
+
+// window is a sample: bytes [from, to), at most T+1 of them and at least two.
+type window struct{ from, to int }
+
+// OpenText reads the files that o names: folders in lexical order, without
+// names that begin with a dot and without following symbolic links below Path.
+// Unreadable files and too little text for one sample are errors.
+func OpenText(o TextOptions) (*Text, error) {
+	if o.Context < 1 {
+		return nil, fmt.Errorf("read text: %d tokens a sample: at least 1", o.Context)
+	}
+	files, err := listFiles(o.Path, o.Glob)
+	if err != nil {
+		return nil, fmt.Errorf("read text: %w", err)
+	}
+	t := &Text{context: o.Context}
+	for _, name := range files {
+		if o.Limit > 0 && memory.Bytes(len(t.bytes)) >= o.Limit {
+			break
+		}
+		if err := t.read(name, o.Limit); err != nil {
+			return nil, fmt.Errorf("read text: %w", err)
+		}
+	}
+	if len(t.windows) == 0 {
+		return nil, fmt.Errorf("read text: %s: %d files with %d bytes: a sample needs a file of at least 2", o.Path, len(files), len(t.bytes))
+	}
+	t.fingerprint = t.digest()
+	return t, nil
+}
+
+func (t *Text) read(name string, limit memory.Bytes) (err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	var r io.Reader = f
+	if limit > 0 {
+		r = io.LimitReader(f, int64(limit)-int64(len(t.bytes)))
+	}
+	content, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	from := len(t.bytes)
+	t.bytes = append(t.bytes, content...)
+	t.files++
+	for ; from+1 < len(t.bytes); from += t.context {
+		t.windows = append(t.windows, window{from, min(from+t.context+1, len(t.bytes))})
+	}
+	return nil
+}
+
+// digest covers the windows too, so that the same bytes in other files, or cut
+// otherwise, are other data.
+func (t *Text) digest() string {
+	cuts := make([]byte, 0, 16*len(t.windows))
+	for _, w := range t.windows {
+		cuts = binary.LittleEndian.AppendUint64(cuts, uint64(w.from))
+		cuts = binary.LittleEndian.AppendUint64(cuts, uint64(w.to))
+	}
+	h := sha256.New()
+	h.Write(cuts)
+	h.Write(t.bytes)
+	return fmt.Sprintf("text-%d-%s", t.context, hex.EncodeToString(h.Sum(nil)[:16]))
+}
+
+// Len is the number of windows.
+func (t *Text) Len() int { return len(t.windows) }
+
+// Shape has T tokens over the [Vocabulary].
+func (t *Text) Shape() Shape { return Shape{Tokens: t.context, Classes: Vocabulary} }
+
+// Fingerprint depends on the bytes and on where windows begin, not on the names
+// of files.
+func (t *Text) Fingerprint() string { return t.fingerprint }
+
+// Files is how many files were read, and Bytes how many bytes of them.
+func (t *Text) Files() int { return t.files }
+
+// Bytes is how much text was read.
+func (t *Text) Bytes() memory.Bytes { return memory.Bytes(len(t.bytes)) }
+
+// Sample writes window i into s.
+func (t *Text) Sample(i int, s *Sample) error {
+	if err := check(t, i, s); err != nil {
+		return err
+	}
+	w := t.bytes[t.windows[i].from:t.windows[i].to]
+	for p := range s.Tokens {
+		s.Tokens[p], s.Targets[p] = 0, device.IgnoreIndex
+		if p < len(w) {
+			s.Tokens[p] = int32(w[p])
+		}
+		if p+1 < len(w) {
+			s.Targets[p] = int32(w[p+1])
+		}
+	}
+	return nil
+}

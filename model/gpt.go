@@ -1,0 +1,181 @@
+package model
+
+import (
+	"fmt"
+	"math"
+
+	"headroom/device"
+)
+
+// gpt is a decoder-only transformer as GPT-2: token and position embeddings,
+// dropout, blocks, a last normalisation, and logits through the transposed token
+// embedding.
+type gpt struct {
+	tokens, positions *parameter
+	blocks            []block
+	last              norm
+	embed             device.Embed // B is filled in at each use
+}
+
+// embedSite is the dropout of the embedding. Blocks follow with two each.
+const embedSite = 0
+
+// deviation of the initial weights, as in GPT-2.
+const deviation = 0.02
+
+// newGPT names parameters as GPT-2 does in Transformers, without the leading
+// "transformer.".
+func newGPT(s Spec, l *layout) *gpt {
+	g := &gpt{
+		tokens:    l.matrix("wte.weight", s.Vocab, s.Width, deviation),
+		positions: l.matrix("wpe.weight", s.Context, s.Width, deviation),
+		embed:     device.Embed{C: s.Width, V: s.Vocab},
+	}
+	for i := range s.Layers {
+		g.blocks = append(g.blocks, newBlock(s, l, i))
+	}
+	g.last = l.norm("ln_f", s.Width)
+	return g
+}
+
+func (g *gpt) forward(s *scope, in input) (device.Tensor, func(device.Tensor)) {
+	shape := g.embed
+	shape.B, shape.T = in.n, in.rows/in.n
+	x := s.floats(in.rows * shape.C)
+	s.dev.Embed(x, in.data, s.w(g.tokens), s.w(g.positions), shape)
+	s.drop(x, in, embedSite)
+
+	kept := make([]activations, len(g.blocks))
+	for i, b := range g.blocks {
+		kept[i] = b.forward(s, x, in)
+		x = b.output(s, kept[i], in)
+		if s.recompute {
+			kept[i].freeAllButInput(s)
+		}
+	}
+	h := g.last.forward(s, x, in.rows)
+	logits := s.floats(in.rows * shape.V)
+	s.dev.MatMul(logits, h.out, s.w(g.tokens), device.MatMul{M: in.rows, N: shape.V, K: shape.C, TransB: true})
+
+	return logits, func(dlogits device.Tensor) {
+		s.dev.MatMul(s.g(g.tokens), dlogits, h.out, device.MatMul{M: shape.V, N: shape.C, K: in.rows, TransA: true, Beta: 1})
+		d := h.out // its gradient takes its place
+		s.dev.MatMul(d, dlogits, s.w(g.tokens), device.MatMul{M: in.rows, N: shape.C, K: shape.V})
+		s.free(dlogits)
+		g.last.backward(s, d, x, h.stats, in.rows)
+		s.free(x, h.stats)
+		for i := len(g.blocks) - 1; i >= 0; i-- {
+			if s.recompute {
+				kept[i] = g.blocks[i].forward(s, kept[i].x, in)
+			}
+			g.blocks[i].backward(s, d, kept[i], in)
+		}
+		s.drop(d, in, embedSite)
+		s.dev.EmbedGrad(s.g(g.tokens), s.g(g.positions), d, in.data, shape)
+		s.free(d)
+	}
+}
+
+// block is one layer of the transformer:
+//
+//	mid = x + dropout(attention(norm(x)))
+//	y   = mid + dropout(mlp(norm(mid)))
+type block struct {
+	ln1, ln2         norm
+	qkv, join        linear
+	expand, contract linear
+	heads            int
+	site             int // of the first dropout
+}
+
+// newBlock scales the two projections onto the residual stream by 1/√(2·layers),
+// as GPT-2 does, so that the stream's variance does not grow with depth.
+func newBlock(s Spec, l *layout, i int) block {
+	name, c := fmt.Sprintf("h.%d.", i), s.Width
+	residual := deviation / math.Sqrt(2*float64(s.Layers))
+	return block{
+		ln1:      l.norm(name+"ln_1", c),
+		qkv:      l.linear(name+"attn.c_attn", c, 3*c, deviation),
+		join:     l.linear(name+"attn.c_proj", c, c, residual),
+		ln2:      l.norm(name+"ln_2", c),
+		expand:   l.linear(name+"mlp.c_fc", c, 4*c, deviation),
+		contract: l.linear(name+"mlp.c_proj", 4*c, c, residual),
+		heads:    s.Heads,
+		site:     embedSite + 1 + 2*i,
+	}
+}
+
+// activations are what the backward pass of a block needs.
+type activations struct {
+	x             device.Tensor // the block's input
+	ln1           normed
+	qkv, att, lse device.Tensor
+	mid           device.Tensor // the residual stream after attention
+	ln2           normed
+	sum, act      device.Tensor // before and after GELU
+}
+
+func (a activations) freeAllButInput(s *scope) {
+	s.free(a.ln1.out, a.ln1.stats, a.qkv, a.att, a.lse, a.mid, a.ln2.out, a.ln2.stats, a.sum, a.act)
+}
+
+func (b block) attention(in input) device.Attention {
+	return device.Attention{B: in.n, T: in.rows / in.n, H: b.heads, D: b.join.in / b.heads}
+}
+
+// forward computes all but the block's output, which only the first pass needs.
+func (b block) forward(s *scope, x device.Tensor, in input) activations {
+	a := activations{x: x}
+	a.ln1 = b.ln1.forward(s, x, in.rows)
+	a.qkv = b.qkv.forward(s, a.ln1.out, in.rows)
+	a.att, a.lse = s.floats(x.Len), s.floats(in.rows*b.heads)
+	s.dev.Attention(a.att, a.lse, a.qkv, b.attention(in))
+	a.mid = b.join.forward(s, a.att, in.rows)
+	s.drop(a.mid, in, b.site)
+	s.dev.Add(a.mid, x)
+
+	a.ln2 = b.ln2.forward(s, a.mid, in.rows)
+	a.sum = b.expand.forward(s, a.ln2.out, in.rows)
+	a.act = s.floats(a.sum.Len)
+	s.dev.GELU(a.act, a.sum)
+	return a
+}
+
+func (b block) output(s *scope, a activations, in input) device.Tensor {
+	y := b.contract.forward(s, a.act, in.rows)
+	s.drop(y, in, b.site+1)
+	s.dev.Add(y, a.mid)
+	return y
+}
+
+// backward turns d, the gradient of the block's output, into that of its input,
+// and frees a. Gradients take the place of activations as these are done with.
+func (b block) backward(s *scope, d device.Tensor, a activations, in input) {
+	dy := s.dropped(d, in, b.site+1)
+	b.contract.gradients(s, dy, a.act, in.rows)
+	b.contract.input(s, a.act, dy, in.rows)
+	s.freeDropped(dy, d)
+	s.dev.GELUGrad(a.act, a.sum, a.act)
+	s.free(a.sum)
+	b.expand.gradients(s, a.act, a.ln2.out, in.rows)
+	b.expand.input(s, a.ln2.out, a.act, in.rows)
+	s.free(a.act)
+	b.ln2.backward(s, a.ln2.out, a.mid, a.ln2.stats, in.rows)
+	s.dev.Add(d, a.ln2.out)
+	s.free(a.ln2.out, a.ln2.stats, a.mid)
+
+	dy = s.dropped(d, in, b.site)
+	b.join.gradients(s, dy, a.att, in.rows)
+	datt := s.floats(d.Len)
+	b.join.input(s, datt, dy, in.rows)
+	s.freeDropped(dy, d)
+	dqkv, delta := s.floats(a.qkv.Len), s.floats(a.lse.Len)
+	s.dev.AttentionGrad(dqkv, delta, datt, a.qkv, a.att, a.lse, b.attention(in))
+	s.free(datt, delta, a.qkv, a.att, a.lse)
+	b.qkv.gradients(s, dqkv, a.ln1.out, in.rows)
+	b.qkv.input(s, a.ln1.out, dqkv, in.rows)
+	s.free(dqkv)
+	b.ln1.backward(s, a.ln1.out, a.x, a.ln1.stats, in.rows)
+	s.dev.Add(d, a.ln1.out)
+	s.free(a.ln1.out, a.ln1.stats, a.x)
+}

@@ -1,0 +1,158 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+)
+
+// TestGradientIsSlopeOfLoss compares, for every parameter, the gradient with
+// central differences of the loss along random directions and along the
+// gradient itself.
+func TestGradientIsSlopeOfLoss(t *testing.T) {
+	for _, s := range subjects() {
+		for _, recompute := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s recompute=%v", s.name, recompute), func(t *testing.T) {
+				tr, _ := s.open(t)
+				tr.SetRecompute(recompute)
+				enlarge(t, tr)
+				checkSlopes(t, tr)
+			})
+		}
+	}
+}
+
+// enlarge moves all weights away from their small initial values, where
+// attention is nearly uniform and half of the gradients nearly zero.
+func enlarge(t *testing.T, tr *Trainer) {
+	for _, p := range tr.st.layout.list {
+		w := download(t, tr, tr.st.weights.View(p.at, p.n))
+		for i := range w {
+			w[i] += float32(0.3 * normal(mix(uint64(p.at)), uint64(i)))
+		}
+		tr.dev.Upload(tr.st.weights.View(p.at, p.n), w)
+	}
+}
+
+func checkSlopes(t *testing.T, tr *Trainer) {
+	b, err := tr.fetch(0, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loss := func() float64 {
+		if err := tr.gradients(context.Background(), b, []int{4, 2}); err != nil {
+			t.Fatal(err)
+		}
+		return float64(download(t, tr, tr.st.number(lossSum))[0]) / float64(b.counted)
+	}
+	loss()
+	grads := download(t, tr, tr.st.grads)
+	for k, p := range tr.st.layout.list {
+		g := grads[p.at : p.at+p.n]
+		for try := range 3 {
+			u := direction(g, uint64(k), try)
+			var want float64
+			for i := range u {
+				want += float64(g[i]) * u[i]
+			}
+			got := slope(t, tr, p, u, loss)
+			if math.Abs(got-want) > 2e-3*math.Max(0.05, norm2(g)) {
+				t.Errorf("%s, direction %d: the loss rises by %.6f, the gradient says %.6f (norm %.4f)", p.name, try, got, want, norm2(g))
+			}
+		}
+	}
+}
+
+// direction is a unit vector: the gradient's for try 0, random otherwise.
+func direction(g []float32, seed uint64, try int) []float64 {
+	u := make([]float64, len(g))
+	var squares float64
+	for i := range u {
+		u[i] = normal(mix(seed)+uint64(try), uint64(i))
+		if try == 0 {
+			u[i] = float64(g[i])
+		}
+		squares += u[i] * u[i]
+	}
+	for i := range u {
+		u[i] /= math.Sqrt(squares) + 1e-30
+	}
+	return u
+}
+
+// slope is (L(w+hu) − L(w−hu)) / 2h.
+func slope(t *testing.T, tr *Trainer, p *parameter, u []float64, loss func() float64) float64 {
+	const h = 1.0 / 128
+	view := tr.st.weights.View(p.at, p.n)
+	w := download(t, tr, view)
+	at := func(h float64) float64 {
+		moved := make([]float32, len(w))
+		for i := range w {
+			moved[i] = w[i] + float32(h*u[i])
+		}
+		tr.dev.Upload(view, moved)
+		return loss()
+	}
+	rise := at(h) - at(-h)
+	tr.dev.Upload(view, w)
+	return rise / (2 * h)
+}
+
+func norm2(g []float32) float64 {
+	var s float64
+	for _, v := range g {
+		s += float64(v) * float64(v)
+	}
+	return math.Sqrt(s)
+}
+
+// TestGradientDoesNotDependOnPlan cuts one step in four ways, with dropout and
+// with samples of different numbers of targets.
+func TestGradientDoesNotDependOnPlan(t *testing.T) {
+	for _, s := range subjects() {
+		t.Run(s.name, func(t *testing.T) {
+			tr, _ := s.open(t)
+			b, err := tr.fetch(0, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.spec.Kind == GPT && b.counted == len(b.targets) {
+				t.Fatal("no sample is padded, so the test shows nothing")
+			}
+			var whole []float32
+			for _, micro := range []int{64, 16, 7, 1} {
+				splits := plan(64, micro).Splits(0)
+				if err := tr.gradients(t.Context(), b, splits); err != nil {
+					t.Fatal(err)
+				}
+				g := download(t, tr, tr.st.grads)
+				if whole == nil {
+					whole = g
+				}
+				off := distance(g, whole)
+				t.Logf("micro-batches %v: %.1e from the whole", splits, off)
+				if !(off <= 1e-5) {
+					t.Errorf("micro-batches %v: gradients are %.1e away from those of one micro-batch, want 1e-5 at most", splits, off)
+				}
+			}
+		})
+	}
+}
+
+// TestDropoutDropsSomething guards the test above: without it a dropout that
+// does nothing would pass.
+func TestDropoutDropsSomething(t *testing.T) {
+	for _, s := range subjects() {
+		t.Run(s.name, func(t *testing.T) {
+			tr, _ := s.open(t)
+			s.spec.Dropout = 0
+			plain, _ := s.open(t)
+			a := steps(t, tr, 1, plan(16, 4))
+			b := steps(t, plain, 1, plan(16, 4))
+			if a.Loss == b.Loss {
+				t.Errorf("loss %v with dropout 0.2 and without", a.Loss)
+			}
+		})
+	}
+}

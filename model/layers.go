@@ -1,0 +1,91 @@
+package model
+
+import "headroom/device"
+
+// linear is y = x·W + b with W in×out, the layout of GPT-2 (PyTorch's Linear
+// holds the transpose).
+type linear struct {
+	weight, bias *parameter
+	in, out      int
+}
+
+func (l *layout) linear(name string, in, out int, std float64) linear {
+	return linear{l.matrix(name+".weight", in, out, std), l.vector(name+".bias", out, 0), in, out}
+}
+
+func (l linear) forward(s *scope, x device.Tensor, rows int) device.Tensor {
+	y := s.floats(rows * l.out)
+	s.dev.MatMul(y, x, s.w(l.weight), device.MatMul{M: rows, N: l.out, K: l.in})
+	s.dev.AddBias(y, s.w(l.bias), rows, l.out)
+	return y
+}
+
+// gradients adds those of the layer's parameters.
+func (l linear) gradients(s *scope, dy, x device.Tensor, rows int) {
+	s.dev.MatMul(s.g(l.weight), x, dy, device.MatMul{M: l.in, N: l.out, K: rows, TransA: true, Beta: 1})
+	s.dev.BiasGrad(s.g(l.bias), dy, rows, l.out)
+}
+
+// input writes the gradient of the layer's input to dx.
+func (l linear) input(s *scope, dx, dy device.Tensor, rows int) {
+	s.dev.MatMul(dx, dy, s.w(l.weight), device.MatMul{M: rows, N: l.in, K: l.out, TransB: true})
+}
+
+// norm is a layer normalisation.
+type norm struct {
+	gamma, beta *parameter
+	cols        int
+}
+
+// epsilon is that of GPT-2.
+const epsilon = 1e-5
+
+func (l *layout) norm(name string, cols int) norm {
+	return norm{l.vector(name+".weight", cols, 1), l.vector(name+".bias", cols, 0), cols}
+}
+
+// normed is what a norm computed. stats holds the means and then the reciprocal
+// deviations of the rows.
+type normed struct{ out, stats device.Tensor }
+
+func (l norm) forward(s *scope, x device.Tensor, rows int) normed {
+	n := normed{s.floats(rows * l.cols), s.floats(2 * rows)}
+	s.dev.LayerNorm(n.out, n.stats.View(0, rows), n.stats.View(rows, rows), x, s.w(l.gamma), s.w(l.beta), rows, l.cols, epsilon)
+	return n
+}
+
+// backward turns d, the gradient of the output, into that of the input x, and
+// adds the gradients of the parameters.
+func (l norm) backward(s *scope, d, x, stats device.Tensor, rows int) {
+	s.dev.LayerNormGrad(d, s.g(l.gamma), s.g(l.beta), d, x, s.w(l.gamma), stats.View(0, rows), stats.View(rows, rows), rows, l.cols)
+}
+
+// drop applies the dropout at site to x in place. On a gradient it is the
+// backward of itself.
+func (s *scope) drop(x device.Tensor, in input, site int) { s.dropTo(x, x, in, site) }
+
+func (s *scope) dropTo(y, x device.Tensor, in input, site int) {
+	if s.dropout.P == 0 {
+		return
+	}
+	d := s.dropout
+	d.Site, d.Each = uint32(site), x.Len/in.n
+	s.dev.Dropout(y, x, in.samples, d)
+}
+
+// dropped is the gradient d after the dropout at site: d itself where nothing
+// is dropped, otherwise a new tensor. [scope.freeDropped] ends its life.
+func (s *scope) dropped(d device.Tensor, in input, site int) device.Tensor {
+	if s.dropout.P == 0 {
+		return d
+	}
+	y := s.floats(d.Len)
+	s.dropTo(y, d, in, site)
+	return y
+}
+
+func (s *scope) freeDropped(y, d device.Tensor) {
+	if y != d {
+		s.free(y)
+	}
+}

@@ -1,0 +1,136 @@
+package model
+
+import (
+	"fmt"
+	"testing"
+
+	"headroom/device"
+	"headroom/device/host"
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/model/data"
+)
+
+// text is a set of samples in which each token follows from the one before it.
+// Samples end in padding of different lengths, so that targets a sample differ.
+type text struct{ n, tokens, classes int }
+
+func (s text) Len() int            { return s.n }
+func (s text) Shape() data.Shape   { return data.Shape{Tokens: s.tokens, Classes: s.classes} }
+func (s text) Fingerprint() string { return fmt.Sprint("text ", s.n, s.tokens, s.classes) }
+
+func (s text) Sample(i int, x *data.Sample) error {
+	length := s.tokens - i*7%s.tokens // 1 to tokens
+	at := i * 31 % s.classes
+	for t := range s.tokens {
+		next := (at*at + 3*t + i) % s.classes
+		x.Tokens[t], x.Targets[t] = int32(at), int32(next)
+		if t >= length {
+			x.Tokens[t], x.Targets[t] = 0, device.IgnoreIndex
+		}
+		at = next
+	}
+	return nil
+}
+
+// points is a set of features whose class is where their largest element is.
+type points struct{ n, features, classes int }
+
+func (s points) Len() int { return s.n }
+func (s points) Shape() data.Shape {
+	return data.Shape{Features: s.features, Classes: s.classes}
+}
+func (s points) Fingerprint() string { return fmt.Sprint("points ", s.n, s.features, s.classes) }
+
+func (s points) Sample(i int, x *data.Sample) error {
+	class := 0
+	for f := range s.features {
+		x.Features[f] = float32(normal(mix(uint64(i)), uint64(f)))
+		if f < s.classes && x.Features[f] > x.Features[class] {
+			class = f
+		}
+	}
+	x.Targets[0] = int32(class)
+	return nil
+}
+
+// broken is a set whose first sample has been tampered with.
+type broken struct {
+	data.Set
+	tamper func(x *data.Sample) error
+}
+
+func (s broken) Sample(i int, x *data.Sample) error {
+	if err := s.Set.Sample(i, x); err != nil {
+		return err
+	}
+	return s.tamper(x)
+}
+
+// subject is a model small enough to be trained hundreds of times in a test.
+type subject struct {
+	name string
+	spec Spec
+	set  data.Set
+}
+
+func tiny(kind Kind) subject {
+	o := Optimizer{LR: 0.01, WeightDecay: 0.1, Clip: 1}
+	if kind == MLP {
+		return subject{"mlp", Spec{
+			Kind: MLP, Width: 16, Layers: 2, Dropout: 0.2, Seed: 5, Optimizer: o,
+			Schedule: Schedule{Kind: Linear, Warmup: 2, Steps: 20},
+		}, points{n: 50, features: 12, classes: 5}}
+	}
+	return subject{"gpt", Spec{
+		Kind: GPT, Width: 16, Layers: 2, Heads: 2, Dropout: 0.2, Seed: 5, Optimizer: o,
+		Schedule: Schedule{Kind: Cosine, Warmup: 2, Steps: 20, Min: 0.001},
+	}, text{n: 50, tokens: 8, classes: 23}}
+}
+
+func subjects() []subject { return []subject{tiny(GPT), tiny(MLP)} }
+
+func openHost(t testing.TB) *device.Faulty {
+	t.Helper()
+	d, err := host.Open(host.Options{Capacity: 512 * memory.MiB, Poison: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return device.NewFaulty(d)
+}
+
+// open builds the subject on a fresh device. The device is closed, and nothing
+// may be left on it, when the test ends.
+func (s subject) open(t testing.TB) (*Trainer, *device.Faulty) {
+	t.Helper()
+	d := openHost(t)
+	tr, err := New(d, s.spec, s.set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tr.Close(); err != nil {
+			t.Error(err)
+		}
+		if d.Live() != 0 {
+			t.Errorf("%d tensors left after Close", d.Live())
+		}
+	})
+	return tr, d
+}
+
+func plan(effective, micro int) harness.Plan {
+	return harness.Plan{Effective: effective, World: 1, Micro: micro}
+}
+
+// steps makes n steps and fails the test if one of them fails.
+func steps(t testing.TB, tr *Trainer, n int, p harness.Plan) (last harness.StepReport) {
+	t.Helper()
+	for range n {
+		var err error
+		if last, err = tr.Step(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return last
+}

@@ -1,0 +1,164 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"headroom/device"
+	"headroom/harness"
+	"headroom/memory"
+)
+
+// Step implements [harness.Trainer]. It works in two parts: first everything
+// that can fail, which writes gradients alone, and then the update, which
+// allocates nothing. A failure of the device in the update itself cannot be
+// undone; the trainer then refuses every step until a Load.
+func (t *Trainer) Step(ctx context.Context, p harness.Plan) (harness.StepReport, error) {
+	if err := t.ready(p); err != nil {
+		return harness.StepReport{}, err
+	}
+	t.dev.ResetPeak()
+	b, err := t.fetch(t.position, p.Effective)
+	if err != nil {
+		return harness.StepReport{}, fmt.Errorf("step %d: %w", t.step+1, err)
+	}
+	splits := p.Splits(0)
+	if err := t.gradients(ctx, b, splits); err != nil {
+		return harness.StepReport{}, err
+	}
+	loss, norm, err := t.measure(b.counted)
+	if err != nil {
+		return harness.StepReport{}, err
+	}
+	lr := t.spec.Schedule.at(t.step+1, t.spec.Optimizer.LR)
+	if err := t.update(lr, norm); err != nil {
+		return harness.StepReport{}, err
+	}
+	r := harness.StepReport{
+		Step: t.step + 1, First: t.position, Samples: p.Effective, Tokens: b.counted,
+		Loss: loss, GradNorm: norm, LR: lr, Splits: splits, Memory: t.dev.Stats(),
+	}
+	t.step, t.position = t.step+1, t.position+int64(p.Effective)
+	return r, nil
+}
+
+func (t *Trainer) ready(p harness.Plan) error {
+	if t.broken != nil {
+		return fmt.Errorf("the weights are damaged, load a checkpoint: %w", t.broken)
+	}
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if p.World != 1 {
+		return fmt.Errorf("world size %d: a native trainer is one rank, so it must be 1", p.World)
+	}
+	return nil
+}
+
+// gradients leaves in the state the gradients and the summed loss of b, cut into
+// splits. The loss of each target weighs the same however b is cut.
+func (t *Trainer) gradients(ctx context.Context, b *batch, splits []int) error {
+	s := t.scope()
+	return t.settle(s.within(func() error {
+		t.dev.Fill(t.st.grads, 0)
+		t.dev.Fill(t.st.numbers, 0)
+		from := 0
+		for _, n := range splits {
+			if ctx.Err() != nil {
+				break
+			}
+			t.microBatch(s, b, from, n)
+			from += n
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("step %d: %w", t.step+1, err)
+		}
+		return nil
+	}))
+}
+
+func (t *Trainer) scope() *scope {
+	return &scope{
+		dev: t.dev, st: t.st, recompute: t.recompute,
+		dropout: device.Dropout{P: float32(t.spec.Dropout), Seed: t.spec.Seed, Step: uint32(t.step)},
+	}
+}
+
+// microBatch adds the gradients and the loss of n samples of b. It leaves
+// nothing allocated.
+func (t *Trainer) microBatch(s *scope, b *batch, from, n int) {
+	s.phase, s.micro = memory.PhaseForward, n
+	in := b.upload(s, from, n, t.classes)
+	logits, backward := t.net.forward(s, in)
+	loss := s.floats(in.rows)
+	t.dev.CrossEntropy(loss, logits, in.targets, in.rows, in.classes, float32(1/float64(b.counted)))
+	t.dev.Sum(t.st.number(lossMicro), loss)
+	t.dev.Add(t.st.number(lossSum), t.st.number(lossMicro))
+	s.free(loss)
+
+	s.phase = memory.PhaseBackward
+	backward(logits)
+	in.free(s)
+}
+
+// settle waits for what was asked for before err came up, so that the next step
+// starts clean. What went wrong on the device went wrong first.
+func (t *Trainer) settle(err error) error {
+	if failed := t.dev.Sync(); failed != nil {
+		return fmt.Errorf("step %d: %w", t.step+1, failed)
+	}
+	return err
+}
+
+// measure reads the mean loss and the norm of the gradients.
+func (t *Trainer) measure(counted int) (loss, norm float64, err error) {
+	t.dev.SumSquares(t.st.number(squares), t.st.grads)
+	var numbers [numbersLen]float32
+	if err := errors.Join(t.dev.Download(numbers[:], t.st.numbers), t.dev.Sync()); err != nil {
+		return 0, 0, fmt.Errorf("step %d: %w", t.step+1, err)
+	}
+	loss = float64(numbers[lossSum]) / float64(counted)
+	norm = math.Sqrt(float64(numbers[squares]))
+	if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		return loss, norm, &harness.NotFinite{Step: t.step + 1, What: "loss", Value: loss}
+	}
+	if math.IsNaN(norm) || math.IsInf(norm, 0) {
+		return loss, norm, &harness.NotFinite{Step: t.step + 1, What: "gradient norm", Value: norm}
+	}
+	return loss, norm, nil
+}
+
+func (t *Trainer) update(lr, norm float64) error {
+	o := t.spec.Optimizer
+	o.update(t.dev, t.st, t.step+1, lr, o.clipScale(norm))
+	if err := t.dev.Sync(); err != nil {
+		t.broken = fmt.Errorf("step %d: the update of the weights failed half way: %w", t.step+1, err)
+		return t.broken
+	}
+	return nil
+}
+
+// Probe implements [harness.Trainer]. Gradients are scratch between steps, so
+// they take what the probe computes; nothing else changes.
+func (t *Trainer) Probe(ctx context.Context, micro int) (memory.Stats, error) {
+	if micro < 1 {
+		return memory.Stats{}, fmt.Errorf("probe micro-batch %d: at least 1", micro)
+	}
+	if err := ctx.Err(); err != nil {
+		return memory.Stats{}, err
+	}
+	t.dev.ResetPeak()
+	b := newBatch(t.set.Shape(), micro) // token 0, feature 0 and target 0 everywhere: every target counts
+	b.counted = len(b.targets)
+	s := t.scope()
+	err := s.within(func() error {
+		t.microBatch(s, b, 0, micro)
+		return nil
+	})
+	if failed := t.dev.Sync(); failed != nil {
+		return memory.Stats{}, fmt.Errorf("probe micro-batch %d: %w", micro, failed)
+	}
+	return t.dev.Stats(), err
+}
