@@ -1,0 +1,198 @@
+package report
+
+import (
+	"fmt"
+
+	"headroom/harness"
+)
+
+// Kept tells whether the effective batch was the configured one in every step.
+type Kept string
+
+// The answers.
+const (
+	Held      Kept = "kept"
+	Broken    Kept = "not kept"
+	Unchecked Kept = "not checked" // there is nothing to check, or a part is missing
+)
+
+// Accounting is the check of invariant 1 over the metrics: every optimizer step
+// took exactly the configured number of samples, its micro-batches sum to it,
+// no sample was skipped or taken twice, and steps × effective = samples.
+type Accounting struct {
+	State     Kept
+	Sum       string   // the sum in words: "200 steps × 64 = 12,800 samples"
+	Effective int      // configured; 0 if not known
+	Steps     int      // steps recorded that stand
+	Last      int      // number of the last of them
+	Samples   int64    // in those steps
+	Redone    int      // steps done again after an attempt began at an older checkpoint
+	Problems  []string // what does not add up, oldest first, at most problemLimit
+	More      int      // how many further problems there are
+}
+
+// problemLimit keeps a page about a run that is wrong throughout readable.
+const problemLimit = 12
+
+// auditor walks the metrics once.
+type auditor struct {
+	Accounting
+	plan    harness.Plan
+	follow  bool // First is recorded, so that positions can be followed
+	missing bool
+}
+
+// account checks the metrics and returns the steps that stand: where a step
+// number comes again, the steps from it on were rolled back with the attempt
+// that made them and only the later ones count.
+func account(in Input) ([]harness.StepReport, Accounting) {
+	a := auditor{Accounting: Accounting{State: Held, Effective: in.Effective}}
+	a.plan, _ = firstPlan(in.Entries)
+	if a.Effective == 0 {
+		a.Effective = a.plan.Effective
+	}
+	a.plans(in.Entries)
+	steps, rewinds := standing(in.Steps)
+	a.Redone = len(in.Steps) - len(steps)
+	if lives := starts(in.Entries); rewinds >= max(1, lives) {
+		a.wrong("the step number ran back %s, the journal tells of %s", plural(rewinds, "time"), plural(lives, "attempt"))
+	}
+	a.walk(steps)
+	if n := len(in.Entries); n > 0 && !in.Running && a.Steps > 0 && in.Entries[n-1].Step > a.Last {
+		a.missing = true
+		a.note("%s not recorded, the journal goes further", span("step", a.Last+1, in.Entries[n-1].Step))
+	}
+	a.conclude()
+	return steps, a.Accounting
+}
+
+// standing drops the steps that were done again. The result shares memory with
+// all where nothing was dropped.
+func standing(all []harness.StepReport) (steps []harness.StepReport, rewinds int) {
+	for i := 1; i < len(all); i++ {
+		if all[i].Step <= all[i-1].Step {
+			rewinds++
+		}
+	}
+	if rewinds == 0 {
+		return all, 0
+	}
+	for _, s := range all {
+		keep := len(steps)
+		for keep > 0 && steps[keep-1].Step >= s.Step {
+			keep--
+		}
+		steps = append(steps[:keep], s)
+	}
+	return steps, rewinds
+}
+
+func starts(entries []harness.Entry) int {
+	n := 0
+	for _, e := range entries {
+		if e.Kind == harness.KindAttempt {
+			n++
+		}
+	}
+	return n
+}
+
+// plans checks that no plan of the run asked for another effective batch.
+func (a *auditor) plans(entries []harness.Entry) {
+	for _, e := range entries {
+		if e.Plan != nil && e.Plan.Effective != a.Effective {
+			a.wrong("at step %d the plan asked for %d samples a step, %d are configured", e.Step, e.Plan.Effective, a.Effective)
+		}
+		if d := e.Decision; d != nil && d.Plan.Effective != 0 && d.Plan.Effective != a.Effective {
+			a.wrong("at step %d a decision asked for %d samples a step, %d are configured", e.Step, d.Plan.Effective, a.Effective)
+		}
+	}
+}
+
+func (a *auditor) walk(steps []harness.StepReport) {
+	for _, s := range steps {
+		a.follow = a.follow || s.First != 0
+	}
+	for i, s := range steps {
+		a.Steps++
+		a.Last = s.Step
+		a.Samples += int64(s.Samples)
+		if a.Effective > 0 && s.Samples != a.Effective {
+			a.wrong("step %d took %d samples, not %d", s.Step, s.Samples, a.Effective)
+		}
+		if sum := total(s.Splits); len(s.Splits) > 0 && !a.adds(sum, s.Samples) {
+			a.wrong("step %d ran micro-batches of %d samples together, and says it took %d", s.Step, sum, s.Samples)
+		}
+		previous := harness.StepReport{First: s.First}
+		if i > 0 {
+			previous = steps[i-1]
+		}
+		a.sequence(previous, s)
+	}
+}
+
+// sequence checks that s goes on where the previous step ended.
+func (a *auditor) sequence(previous, s harness.StepReport) {
+	if s.Step != previous.Step+1 {
+		a.missing = true
+		a.note("%s not recorded", span("step", previous.Step+1, s.Step-1))
+		return
+	}
+	want := previous.First + int64(previous.Samples)
+	if a.follow && s.First != want {
+		a.wrong("step %d began at sample %d, the step before ended at %d", s.Step, s.First, want)
+	}
+}
+
+// adds tells whether micro-batches that sum to sum make up a step of samples
+// samples. A worker of several ranks records its own micro-batches alone.
+func (a *auditor) adds(sum, samples int) bool {
+	if a.plan.World <= 1 {
+		return sum == samples
+	}
+	return sum == samples || sum == a.plan.Share(0) || sum == a.plan.Share(a.plan.World-1)
+}
+
+func (a *auditor) conclude() {
+	expected := int64(a.Steps) * int64(a.Effective)
+	switch {
+	case a.Steps == 0:
+		a.State, a.Sum = Unchecked, "no step is recorded"
+		return
+	case a.Effective == 0:
+		a.Sum = "the configured effective batch is not known"
+		if a.State == Held {
+			a.State = Unchecked
+		}
+		return
+	case a.Samples != expected:
+		a.State = Broken
+	case a.State == Held && a.missing:
+		a.State = Unchecked
+	}
+	a.Sum = fmt.Sprintf("%s × %s = %s samples", plural(a.Steps, "step"), count(a.Effective), count(expected))
+	if a.Samples != expected {
+		a.Sum += fmt.Sprintf(", but %s are recorded", count(a.Samples))
+	}
+}
+
+func (a *auditor) wrong(format string, args ...any) {
+	a.State = Broken
+	a.note(format, args...)
+}
+
+func (a *auditor) note(format string, args ...any) {
+	if len(a.Problems) == problemLimit {
+		a.More++
+		return
+	}
+	a.Problems = append(a.Problems, fmt.Sprintf(format, args...))
+}
+
+func total(splits []int) int {
+	sum := 0
+	for _, n := range splits {
+		sum += n
+	}
+	return sum
+}

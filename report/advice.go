@@ -1,0 +1,186 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+
+	"headroom/harness"
+	"headroom/memory"
+)
+
+// Limits of advice: below them a fact is not worth a reader's morning.
+const (
+	muchUnused  = 0.35 // share of the capacity
+	littleLeft  = 0.02 // share of what was available
+	muchLost    = 0.05 // share of the time in attempts
+	worthSaving = 30   // seconds
+	worthATry   = 1.5  // a micro-batch so many times larger is worth a try
+)
+
+// advice says what to change next, drawn from the facts alone.
+func advice(in Input, r *Report) []string {
+	var all []string
+	for _, rule := range []func(Input, *Report) string{
+		adviseBroken, adviseEnd, adviseMicro, adviseForeign, adviseSpike, adviseFragmentation, adviseLeak,
+		adviseCheckpoints, adviseLost, adviseUnused, adviseTight, adviseLoss,
+	} {
+		if text := rule(in, r); text != "" {
+			all = append(all, text)
+		}
+	}
+	if len(all) == 0 {
+		all = []string{nothingToChange(r)}
+	}
+	return all
+}
+
+func nothingToChange(r *Report) string {
+	if r.Outcome.State == Empty || r.Outcome.State == Running {
+		return "nothing yet"
+	}
+	return "nothing: the settings fit this job and this device"
+}
+
+func adviseBroken(_ Input, r *Report) string {
+	if r.Accounting.State != Broken {
+		return ""
+	}
+	return "do not trust the result of this run: the effective batch was not the configured one in every step. Keep the run's folder and report it as a defect"
+}
+
+func adviseEnd(_ Input, r *Report) string {
+	from := fmt.Sprintf("start the same command again: it goes on from step %s", count(r.Checkpoints.Newest))
+	if r.Checkpoints.Newest == 0 {
+		from = "start the same command again: it begins from step 0, because no checkpoint was written"
+	}
+	switch r.Outcome.State {
+	case Interrupted, CutOff:
+		return from
+	case Failed:
+		if hint := lastHint(r.Ledger); hint != "" {
+			return fmt.Sprintf("make room, then %s. What helps: %s", from, hint)
+		}
+		return fmt.Sprintf("mend what ended the run, then %s", from)
+	}
+	return ""
+}
+
+func lastHint(rows []Row) string {
+	for _, row := range slices.Backward(rows) {
+		if row.Hint != "" {
+			return row.Hint
+		}
+	}
+	return ""
+}
+
+// adviseMicro names the micro-batch that a run settled on after it had begun
+// too large.
+func adviseMicro(_ Input, r *Report) string {
+	settled, lost, blamed := 0, 0.0, false
+	for _, row := range r.Ledger {
+		blamed = blamed && !row.Failed || row.Cause == memory.Batch
+		if row.Cause == memory.Batch || row.Remedy == string(harness.Shrink) && blamed {
+			lost += row.Lost
+		}
+		if row.Remedy == string(harness.Shrink) && blamed && row.micro > 0 {
+			settled = row.micro
+		}
+	}
+	if settled == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("micro-batch %d fits from the start: set batch.micro: %d, or auto", settled, settled)
+	if lost >= 1 {
+		text += fmt.Sprintf(", and save the %s that finding it took", secondsLasting(lost))
+	}
+	return text
+}
+
+func adviseForeign(_ Input, r *Report) string {
+	if counted(r, memory.Foreign) == 0 && r.Memory.ForeignFrom == 0 {
+		return ""
+	}
+	when := ""
+	if r.Memory.ForeignFrom > 0 {
+		when = fmt.Sprintf(" (%s)", span("step", r.Memory.ForeignFrom, r.Memory.ForeignTo))
+	}
+	return fmt.Sprintf("other processes held up to %v of %v%s: give the job the device to itself, or limit what they may take",
+		r.Memory.Foreign, r.Memory.Capacity, when)
+}
+
+func adviseSpike(_ Input, r *Report) string {
+	if counted(r, memory.Spike) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s needed far more than their like: limit the longest sample, or bucket samples by length", plural(counted(r, memory.Spike), "step"))
+}
+
+func adviseFragmentation(_ Input, r *Report) string {
+	if counted(r, memory.Fragmentation) == 0 {
+		return ""
+	}
+	return "the bytes were there in pieces too small: with PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+}
+
+func adviseLeak(_ Input, r *Report) string {
+	if counted(r, memory.Leak) == 0 {
+		return ""
+	}
+	return "memory held between steps keeps growing: look for tensors kept across steps, such as losses collected without turning them into numbers"
+}
+
+func adviseCheckpoints(_ Input, r *Report) string {
+	c := r.Checkpoints
+	switch {
+	case c.Failed > 0:
+		return fmt.Sprintf("%s could not be written: see the ledger, and make room on that disk before the next run", plural(c.Failed, "checkpoint"))
+	case c.Damaged > 0:
+		return fmt.Sprintf("%s found damaged and set aside: check that disk", plural(c.Damaged, "checkpoint"))
+	}
+	return ""
+}
+
+func adviseLost(_ Input, r *Report) string {
+	if r.Failures.Share < muchLost || r.Failures.Lost < worthSaving {
+		return ""
+	}
+	return fmt.Sprintf("%s of the time (%s) went into failures and searches: begin with a plan that fits", percent(r.Failures.Share), secondsLasting(r.Failures.Lost))
+}
+
+// adviseUnused looks at the whole run: a larger micro-batch is worth a try only
+// if steps were cut and none of the cut ones came near the capacity.
+func adviseUnused(_ Input, r *Report) string {
+	if len(r.Sizes) == 0 || r.Failures.Total > 0 || !(r.Memory.Tightest > muchUnused) {
+		return ""
+	}
+	top := r.Sizes[0]
+	if top.Accumulation < 2 || float64(top.Micro)*worthATry > float64(r.Accounting.Effective) {
+		return ""
+	}
+	return fmt.Sprintf("%s of the memory was never used: set batch.micro: auto to run more than %d samples at once", percent(r.Memory.Tightest), top.Micro)
+}
+
+func adviseTight(_ Input, r *Report) string {
+	if !(r.Memory.Tightest < littleLeft) {
+		return ""
+	}
+	return fmt.Sprintf("step %s came within %s of what was available: a little more memory.headroom makes the next run calmer",
+		count(r.Memory.TightestStep), percent(max(0, r.Memory.Tightest)))
+}
+
+func adviseLoss(_ Input, r *Report) string {
+	if r.Loss.NotFinite == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the loss is no number in %s: that is not about memory; look at the learning rate and the data", plural(r.Loss.NotFinite, "step"))
+}
+
+func counted(r *Report, cause memory.Cause) int {
+	for _, c := range r.Failures.Causes {
+		if c.Cause == cause {
+			return c.N
+		}
+	}
+	return 0
+}

@@ -1,0 +1,149 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"headroom/memory"
+)
+
+// Card is one answer: the page's first screen and the head of the Markdown
+// report show the same.
+type Card struct {
+	Question string
+	Answer   string
+	Note     string // the numbers behind the answer; may be empty
+	Tone     Tone
+}
+
+// Cards are the answers in the order in which people ask.
+func (r *Report) Cards() []Card {
+	return []Card{
+		r.batchCard(), r.failureCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.checkpointCard(),
+	}
+}
+
+func (r *Report) batchCard() Card {
+	a := r.Accounting
+	c := Card{Question: "Effective batch", Answer: string(a.State), Note: a.Sum, Tone: Info}
+	if a.Steps == 0 {
+		return c
+	}
+	switch a.State {
+	case Held:
+		c.Tone = Good
+		c.Answer = fmt.Sprintf("kept: %s samples in every step", count(a.Effective))
+	case Broken:
+		c.Tone = Bad
+		c.Answer = "NOT kept"
+	default:
+		c.Tone = Warn
+	}
+	if a.Redone > 0 {
+		c.Note += fmt.Sprintf("; %s made again after going back to a checkpoint", plural(a.Redone, "step"))
+	}
+	return c
+}
+
+func (r *Report) failureCard() Card {
+	f := r.Failures
+	c := Card{Question: "Out of memory", Answer: "never", Tone: Good}
+	if f.Total > 0 {
+		c.Answer, c.Tone = plural(f.Total, "time")+", "+f.end(), Info
+		if f.Fatal {
+			c.Tone = Bad
+		}
+	}
+	var notes []string
+	for _, cause := range f.Causes {
+		notes = append(notes, fmt.Sprintf("%s × %s", count(cause.N), cause.Cause))
+	}
+	if f.Lost > 0 {
+		notes = append(notes, fmt.Sprintf("%s lost to failures and searches (%s of the time)", secondsLasting(f.Lost), percent(f.Share)))
+	}
+	c.Note = strings.Join(notes, ", ")
+	return c
+}
+
+func (r *Report) memoryCard() Card {
+	m := r.Memory
+	c := Card{Question: "Memory", Answer: "not recorded", Tone: Info}
+	if m.Peak == 0 {
+		if m.Capacity > 0 {
+			c.Note = fmt.Sprintf("capacity %v", m.Capacity)
+		}
+		return c
+	}
+	c.Answer = fmt.Sprintf("peak %v of %v", m.Peak, known(m.Capacity))
+	if !math.IsNaN(m.Headroom) {
+		c.Note = "headroom " + percent(m.Headroom)
+		if m.Tightest < m.Headroom-0.005 {
+			c.Note += fmt.Sprintf(", %s at its tightest (step %s)", percent(m.Tightest), count(m.TightestStep))
+		}
+	}
+	if m.PeakReserved > 0 {
+		c.Note += fmt.Sprintf("; reserved up to %v", m.PeakReserved)
+	}
+	if m.Foreign > 0 {
+		c.Note += fmt.Sprintf("; others held up to %v", m.Foreign)
+	}
+	return c
+}
+
+func known(b memory.Bytes) string {
+	if b <= 0 {
+		return "an unknown capacity"
+	}
+	return b.String()
+}
+
+func (r *Report) speedCard() Card {
+	s := r.Speed
+	c := Card{Question: "Throughput", Answer: "not recorded", Tone: Info}
+	if math.IsNaN(s.Median) {
+		return c
+	}
+	c.Answer = number(s.Median) + " samples/s"
+	switch {
+	case !math.IsNaN(s.Before) && !math.IsNaN(s.After):
+		c.Note = fmt.Sprintf("%s before the first failure, %s after the last change (%+.0f %%)", number(s.Before), number(s.After), 100*(s.After/s.Before-1))
+	case !math.IsNaN(s.After):
+		c.Note = fmt.Sprintf("%s after the last change", number(s.After))
+	}
+	if c.Note != "" {
+		c.Note += "; "
+	}
+	c.Note += secondsLasting(s.InSteps) + " in steps"
+	return c
+}
+
+func (r *Report) lossCard() Card {
+	l := r.Loss
+	c := Card{Question: "Loss", Answer: "not recorded", Tone: Info}
+	if len(r.steps) == 0 {
+		return c
+	}
+	c.Answer = fmt.Sprintf("%s → %s", number(l.First), number(l.Last))
+	if l.LowestStep > 0 {
+		c.Note = fmt.Sprintf("lowest %s at step %s", number(l.Lowest), count(l.LowestStep))
+	}
+	if l.NotFinite > 0 {
+		c.Tone = Warn
+		c.Note += fmt.Sprintf("; no number in %s", plural(l.NotFinite, "step"))
+	}
+	return c
+}
+
+func (r *Report) checkpointCard() Card {
+	k := r.Checkpoints
+	c := Card{Question: "Checkpoints", Answer: fmt.Sprintf("%s written", count(k.Written)), Tone: Info}
+	if k.Written > 0 {
+		c.Note = fmt.Sprintf("newest at step %s; ", count(k.Newest))
+	}
+	c.Note += fmt.Sprintf("%s failed, %s damaged", count(k.Failed), count(k.Damaged))
+	if k.Failed+k.Damaged > 0 {
+		c.Tone = Warn
+	}
+	return c
+}

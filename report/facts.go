@@ -1,0 +1,226 @@
+package report
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"headroom/harness"
+	"headroom/memory"
+)
+
+// Memory is what was used of what there was. An amount not known is 0.
+type Memory struct {
+	Capacity     memory.Bytes // of the newest step, or of the newest failure
+	Peak         memory.Bytes // largest allocated in any step
+	PeakStep     int
+	PeakReserved memory.Bytes // largest reserved in any step
+	Headroom     float64      // 1 − Peak / Capacity
+	Tightest     float64      // least share left of what was available, over all steps
+	TightestStep int
+	Foreign      memory.Bytes // most that other processes held after any step
+	ForeignFrom  int          // first and last step at which they held more than at the start; 0 if never
+	ForeignTo    int
+	Retries      int64 // allocations that succeeded only after the cache was emptied, as last counted
+}
+
+func memoryUse(steps []harness.StepReport, entries []harness.Entry) Memory {
+	m := Memory{Tightest: math.NaN(), Headroom: math.NaN()}
+	for _, e := range entries {
+		if e.OOM != nil && e.OOM.Stats.Capacity > 0 {
+			m.Capacity = e.OOM.Stats.Capacity
+		}
+		if e.OOM != nil {
+			m.Foreign = max(m.Foreign, e.OOM.Stats.Foreign)
+		}
+	}
+	for i, s := range steps {
+		m.step(s, steps[0].Memory.Foreign)
+		if last := i == len(steps)-1; last && s.Memory.Capacity > 0 {
+			m.Capacity, m.Retries = s.Memory.Capacity, s.Memory.Retries
+		}
+	}
+	if m.Capacity > 0 && m.Peak > 0 {
+		m.Headroom = 1 - float64(m.Peak)/float64(m.Capacity)
+	}
+	return m
+}
+
+func (m *Memory) step(s harness.StepReport, atFirst memory.Bytes) {
+	if s.Memory.Peak > m.Peak {
+		m.Peak, m.PeakStep = s.Memory.Peak, s.Step
+	}
+	m.PeakReserved = max(m.PeakReserved, s.Memory.PeakReserved)
+	m.Foreign = max(m.Foreign, s.Memory.Foreign)
+	if grown := s.Memory.Foreign - atFirst; grown > s.Memory.Capacity/50 {
+		if m.ForeignFrom == 0 {
+			m.ForeignFrom = s.Step
+		}
+		m.ForeignTo = s.Step
+	}
+	room := left(s.Memory)
+	if room > 0 && s.Memory.Peak > 0 {
+		share := 1 - float64(s.Memory.Peak)/float64(room)
+		if !(share >= m.Tightest) {
+			m.Tightest, m.TightestStep = share, s.Step
+		}
+	}
+}
+
+// left is the capacity less what other processes hold.
+func left(s memory.Stats) memory.Bytes { return max(0, s.Capacity-s.Foreign) }
+
+// Speed is samples per second.
+type Speed struct {
+	Median        float64 // over all steps; NaN if not known
+	Before, After float64 // medians before the first failure and after the last change; NaN where there are no such steps
+	InSteps       float64 // seconds in steps that stand
+}
+
+func speed(r *Report) Speed {
+	from, to := math.MaxInt, 0
+	for _, row := range r.Ledger {
+		if row.Failed {
+			from = min(from, row.Step)
+		}
+		if row.Failed || row.micro > 0 {
+			to = max(to, row.Step)
+		}
+	}
+	var all, before, after []float64
+	s := Speed{}
+	for _, step := range r.steps {
+		s.InSteps += step.Seconds
+		v := rate(&step)
+		if math.IsNaN(v) {
+			continue
+		}
+		all = append(all, v)
+		if step.Step < from {
+			before = append(before, v)
+		}
+		if step.Step > to {
+			after = append(after, v)
+		}
+	}
+	s.Median, s.Before, s.After = median(all), math.NaN(), math.NaN()
+	if r.Failures.Total > 0 {
+		s.Before, s.After = median(before), median(after)
+	}
+	return s
+}
+
+// rate is samples per second, NaN where the time is not known.
+func rate(s *harness.StepReport) float64 {
+	if s.Seconds <= 0 {
+		return math.NaN()
+	}
+	return float64(s.Samples) / s.Seconds
+}
+
+// median sorts v and returns its middle, NaN of nothing.
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return math.NaN()
+	}
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+// Loss is where the loss began, ended and was lowest. NaN if not known.
+type Loss struct {
+	First, Last, Lowest float64
+	LowestStep          int
+	NotFinite           int // steps whose loss is no number
+}
+
+func loss(steps []harness.StepReport) Loss {
+	l := Loss{First: math.NaN(), Last: math.NaN(), Lowest: math.NaN()}
+	for i, s := range steps {
+		if i == 0 {
+			l.First = s.Loss
+		}
+		l.Last = s.Loss
+		if math.IsNaN(s.Loss) || math.IsInf(s.Loss, 0) {
+			l.NotFinite++
+		} else if !(s.Loss >= l.Lowest) {
+			l.Lowest, l.LowestStep = s.Loss, s.Step
+		}
+	}
+	return l
+}
+
+// Checkpoints counts what was saved.
+type Checkpoints struct {
+	Written, Failed, Damaged int
+	Newest                   int     // step of the newest whole one; 0 if there is none
+	Seconds                  float64 // spent on those written
+}
+
+func checkpoints(entries []harness.Entry) Checkpoints {
+	c := Checkpoints{}
+	for _, e := range entries {
+		switch e.Kind {
+		case harness.KindCheckpoint:
+			c.Written++
+			c.Newest = e.Step
+			c.Seconds += e.Seconds
+		case harness.KindAttempt: // starts from the newest that is whole
+			c.Newest = e.Step
+		case harness.KindCheckpointFailed:
+			c.Failed++
+		case harness.KindDamaged:
+			c.Damaged++
+		}
+	}
+	return c
+}
+
+// Size is what the steps with one way of cutting a step came to.
+type Size struct {
+	Micro        int // largest micro-batch of the step
+	Accumulation int
+	Steps        int
+	From, To     int          // first and last such step
+	Peak         memory.Bytes // largest
+	Speed        float64      // median samples per second, NaN if not known
+	rates        []float64
+}
+
+func sizes(steps []harness.StepReport) []Size {
+	type key struct{ micro, accumulation int }
+	found := map[key]*Size{}
+	for _, s := range steps {
+		if len(s.Splits) == 0 {
+			continue
+		}
+		k := key{slices.Max(s.Splits), len(s.Splits)}
+		if found[k] == nil {
+			found[k] = &Size{Micro: k.micro, Accumulation: k.accumulation, From: s.Step}
+		}
+		z := found[k]
+		z.Steps++
+		z.To = s.Step
+		z.Peak = max(z.Peak, s.Memory.Peak)
+		if v := rate(&s); !math.IsNaN(v) {
+			z.rates = append(z.rates, v)
+		}
+	}
+	var all []Size
+	for _, z := range found {
+		z.Speed, z.rates = median(z.rates), nil
+		all = append(all, *z)
+	}
+	slices.SortFunc(all, func(a, b Size) int {
+		return cmp.Or(b.Micro-a.Micro, a.Accumulation-b.Accumulation)
+	})
+	return all
+}
+
+// Rate is the throughput in words.
+func (s Size) Rate() string {
+	if math.IsNaN(s.Speed) {
+		return "–"
+	}
+	return number(s.Speed)
+}

@@ -1,0 +1,176 @@
+package report
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"headroom/harness"
+	"headroom/memory"
+)
+
+func TestFactsOfANight(t *testing.T) {
+	r := New(night().Input)
+	if r.Outcome.State != Finished || r.Outcome.Tone != Good || r.Outcome.Title != "finished: 200 of 200 steps" {
+		t.Errorf("outcome %+v", r.Outcome)
+	}
+	m := r.Memory
+	if m.Capacity != 24*memory.GiB || m.Foreign != 9*memory.GiB || m.ForeignFrom != 81 || m.ForeignTo != 120 {
+		t.Errorf("memory %+v", m)
+	}
+	if want := 1 - float64(m.Peak)/float64(24*memory.GiB); m.Headroom != want || m.Peak != r.Memory.Peak || m.Tightest > m.Headroom {
+		t.Errorf("headroom %v at its tightest %v, want %v", m.Headroom, m.Tightest, want)
+	}
+	if k := r.Checkpoints; k.Written != 4 || k.Newest != 200 || k.Failed+k.Damaged != 0 {
+		t.Errorf("checkpoints %+v", k)
+	}
+	if len(r.Sizes) != 2 || r.Sizes[0].Micro != 22 || r.Sizes[0].Steps != 160 || r.Sizes[1].Accumulation != 5 || r.Sizes[1].From != 81 || r.Sizes[1].To != 120 {
+		t.Errorf("sizes %+v", r.Sizes)
+	}
+	if f := r.Failures; f.Total != 4 || math.Abs(f.Lost-8.5) > 0.01 || f.Share <= 0 || f.Share > 0.05 || f.Fatal || f.Open {
+		t.Errorf("failures %+v", f)
+	}
+}
+
+func TestThroughputBeforeAndAfter(t *testing.T) {
+	d := newDiary("slower", 40)
+	d.begin()
+	d.walk(20, 0)
+	v := d.oom(0, memory.Batch, "too large")
+	d.decide(harness.Shrink, 8, v, "smaller")
+	d.walk(40, 0)
+	for i := range d.Steps {
+		d.Steps[i].Seconds = 1
+		if i >= 20 {
+			d.Steps[i].Seconds = 2
+		}
+	}
+	if s := New(d.Input).Speed; s.Before != 64 || s.After != 32 || s.InSteps != 60 {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestOutcome(t *testing.T) {
+	end := func(k harness.Kind) func(*diary) {
+		return func(d *diary) { d.entry(harness.Entry{Kind: k, Text: "the reason"}) }
+	}
+	tests := []struct {
+		name   string
+		change func(d *diary)
+		state  State
+		tone   Tone
+		advice string
+	}{
+		{"done", end(harness.KindDone), Finished, Bad, "nothing"}, // 10 of 20 steps: not what it says
+		{"failed", end(harness.KindFailed), Failed, Bad, "mend what ended the run, then start the same command again: it begins from step 0"},
+		{"interrupted", end(harness.KindInterrupted), Interrupted, Warn, "start the same command again"},
+		{"killed", func(*diary) {}, CutOff, Bad, "start the same command again"},
+		{"running", func(d *diary) { d.Running = true }, Running, Info, "nothing yet"},
+		{"running again", func(d *diary) { end(harness.KindInterrupted)(d); d.begin(); d.Running = true }, Running, Info, "nothing yet"},
+		{"nothing", func(d *diary) { d.Entries, d.Steps = nil, nil }, Empty, Warn, "nothing yet"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			d := newDiary("run", 20)
+			d.plan.Micro = 22
+			d.begin()
+			d.walk(10, 0)
+			test.change(d)
+			r := New(d.Input)
+			if r.Outcome.State != test.state || r.Outcome.Tone != test.tone || !strings.HasPrefix(r.Advice[0], test.advice) {
+				t.Errorf("%s, %s, advice %q", r.Outcome.State, r.Outcome.Tone, r.Advice)
+			}
+		})
+	}
+}
+
+func TestAttempts(t *testing.T) {
+	d := newDiary("twice", 60)
+	d.plan.Micro = 16
+	d.begin()
+	d.walk(50, 0)
+	d.entry(harness.Entry{Kind: harness.KindInterrupted, Text: "interrupted after step 50"})
+	began := d.now
+	d.now = d.now.Add(8 * 3600e9) // the pause is not the run's
+	d.begin()
+	d.walk(60, 0)
+	d.entry(harness.Entry{Kind: harness.KindDone, Text: "done"})
+	r := New(d.Input)
+	if len(r.Attempts) != 2 || r.Attempts[0].To != 50 || r.Attempts[0].Ended != "interrupted after step 50" || r.Attempts[1].From != 50 || r.Attempts[1].Ended != "done" {
+		t.Errorf("got %+v", r.Attempts)
+	}
+	if got, most := r.Outcome.Active, began.Sub(d.Entries[0].Time)+20e9; got > most {
+		t.Errorf("%v in attempts, at most %v", got, most)
+	}
+}
+
+// A damaged checkpoint is not one to go on from: the next attempt tells which is.
+func TestNewestCheckpoint(t *testing.T) {
+	d := newDiary("damaged", 200)
+	d.plan.Micro = 16
+	d.begin()
+	d.walk(100, 0)
+	d.entry(harness.Entry{Kind: harness.KindDamaged})
+	d.step = 50
+	d.begin()
+	if k := New(d.Input).Checkpoints; k.Newest != 50 || k.Damaged != 1 || k.Written != 2 {
+		t.Errorf("got %+v", k)
+	}
+}
+
+// The capacity is always in the memory picture, and a failure that needed many
+// times of it does not make the rest flat.
+func TestMemoryPictureLimits(t *testing.T) {
+	for _, needed := range []memory.Bytes{1, 20 * memory.GiB, 26 * memory.GiB, 500 * memory.GiB} {
+		d := newDiary("limits", 10)
+		d.plan.Micro = 22
+		d.begin()
+		d.oom(0, memory.Batch, "too large")
+		d.Entries[len(d.Entries)-1].OOM.Requested = needed
+		d.walk(10, 0)
+		if c := memoryChart(New(d.Input)); c.y0 != 0 || c.y1 <= 24 || c.y1 > 24*overshoot+1e-9 {
+			t.Errorf("needed %v: from %v to %v GiB", needed, c.y0, c.y1)
+		}
+	}
+}
+
+func TestAdvice(t *testing.T) {
+	failing := func(cause memory.Cause, r harness.Remedy, micro int) func(*diary) {
+		return func(d *diary) {
+			v := d.oom(0, cause, "why")
+			d.decide(r, micro, v, "reason")
+			d.walk(d.step+10, 0)
+		}
+	}
+	tests := []struct {
+		name   string
+		change func(*diary)
+		want   string
+	}{
+		{"batch", failing(memory.Batch, harness.Shrink, 8), "micro-batch 8 fits from the start: set batch.micro: 8, or auto"},
+		{"spike", failing(memory.Spike, harness.ShrinkStep, 8), "1 step needed far more"},
+		{"fragmentation", failing(memory.Fragmentation, harness.ShrinkStep, 8), "expandable_segments:True"},
+		{"leak", failing(memory.Leak, harness.Relaunch, 16), "keeps growing"},
+		{"foreign", failing(memory.Foreign, harness.Wait, 16), "other processes held"},
+		{"checkpoint", func(d *diary) { d.entry(harness.Entry{Kind: harness.KindCheckpointFailed}) }, "1 checkpoint could not be written"},
+		{"damaged", func(d *diary) { d.entry(harness.Entry{Kind: harness.KindDamaged}) }, "1 checkpoint found damaged"},
+		{"unused", func(d *diary) { d.plan.Micro = 4; d.Steps = nil; d.step = 0; d.walk(10, 0) }, "of the memory was never used: set batch.micro: auto to run more than 4 samples at once"},
+		{"tight", func(d *diary) { d.Steps[3].Memory.Peak = 24*memory.GiB - 1 }, "step 4 came within"},
+		{"no number", func(d *diary) { d.Steps[3].Loss = math.NaN() }, "the loss is no number in 1 step"},
+		{"calm", func(*diary) {}, "nothing: the settings fit"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			d := newDiary("run", 20)
+			d.Planned = 0
+			d.plan.Micro = 22
+			d.begin()
+			d.walk(10, 0)
+			test.change(d)
+			d.entry(harness.Entry{Kind: harness.KindDone})
+			if all := strings.Join(New(d.Input).Advice, "\n"); !strings.Contains(all, test.want) {
+				t.Errorf("got %q, want %q", all, test.want)
+			}
+		})
+	}
+}

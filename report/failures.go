@@ -1,0 +1,76 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"headroom/harness"
+	"headroom/memory"
+)
+
+// Failures sums up the ledger.
+type Failures struct {
+	Total   int
+	Causes  []CauseCount // most frequent first
+	Lost    float64      // seconds
+	Share   float64      // of the time in attempts; 0 if not known
+	Fatal   bool         // the run ended because of memory
+	Open    bool         // what was done about the newest is not recorded
+	Summary string       // "3 failures of memory, all survived: 2 batch, 1 foreign"
+}
+
+// CauseCount is how often memory ran out for one cause.
+type CauseCount struct {
+	Cause memory.Cause
+	N     int
+}
+
+func failures(rows []Row, o Outcome) Failures {
+	var f Failures
+	causes := map[memory.Cause]int{}
+	for _, row := range rows {
+		f.Lost += row.Lost
+		if row.Failed {
+			f.Total++
+			causes[cmp.Or(row.Cause, memory.Unknown)]++
+			f.Open = row.Remedy == "" && o.State != Finished
+		}
+		if row.Remedy == string(harness.Stop) {
+			f.Fatal = o.State == Failed && row.Attempt == rows[len(rows)-1].Attempt
+		}
+	}
+	for cause, n := range causes {
+		f.Causes = append(f.Causes, CauseCount{cause, n})
+	}
+	slices.SortFunc(f.Causes, func(a, b CauseCount) int {
+		return cmp.Or(b.N-a.N, strings.Compare(string(a.Cause), string(b.Cause)))
+	})
+	if active := o.Active.Seconds(); active > 0 {
+		f.Share = min(1, f.Lost/active)
+	}
+	f.Summary = f.sentence()
+	return f
+}
+
+func (f Failures) sentence() string {
+	if f.Total == 0 {
+		return "memory never ran out"
+	}
+	var causes []string
+	for _, c := range f.Causes {
+		causes = append(causes, fmt.Sprintf("%s %s", count(c.N), c.Cause))
+	}
+	return fmt.Sprintf("memory ran out %s, %s: %s", plural(f.Total, "time"), f.end(), strings.Join(causes, ", "))
+}
+
+func (f Failures) end() string {
+	switch {
+	case f.Fatal:
+		return "the last one was the end"
+	case f.Open:
+		return "the last one not answered yet"
+	}
+	return "all survived"
+}

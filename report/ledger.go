@@ -1,0 +1,287 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"headroom/harness"
+	"headroom/memory"
+)
+
+// Row is one line of the ledger: something that happened, and what was done.
+type Row struct {
+	Number  int // counts from 1; pictures mark failures with it
+	Time    time.Time
+	Attempt int
+	Step    int // the optimizer step that was being made, or finished for what happened between steps
+	Tone    Tone
+
+	Failed bool         // an allocation failed
+	Cause  memory.Cause // why, where memory was the reason
+	What   string       // "out of memory: batch", "checkpoint failed", …
+	Why    string       // with its numbers
+	Needed memory.Bytes // the least that would have been needed; 0 if not known
+
+	Remedy string // what was done; empty if nothing was recorded
+	Reason string // why that
+	Result string // what it came to
+	Hint   string // what the user could do
+	Probes string // the sizes tried, those that failed marked: "63! 31 47! 40"
+
+	Before, After string  // how a step was cut, as "27 × 3"; empty where it stayed as it was
+	Lost          float64 // seconds that it cost; 0 if not known
+	once          bool    // the plan changed for one step alone
+	micro         int     // largest micro-batch after it; 0 where the plan stayed
+	largest       int     // micro-batch that failed
+}
+
+// bookkeeper turns the journal into rows.
+type bookkeeper struct {
+	rows    []Row
+	plan    *harness.Plan // in force from now on
+	failure bool          // the newest row is a failure that no decision has answered
+	search  bool          // the newest row is a search that runs
+	probed  float64       // seconds that its probes took
+	begun   time.Time     // of the newest row
+	timed   bool          // some entry of the newest row said how long it took
+}
+
+// ledger is what happened in the run, oldest first: failures with what was done
+// about them, changes of plan, and troubles of other kinds. What went as it
+// should (steps, checkpoints) is not in it.
+func ledger(entries []harness.Entry) []Row {
+	b := bookkeeper{}
+	for _, e := range entries {
+		b.enter(e)
+	}
+	for i := range b.rows {
+		b.rows[i].Number = i + 1
+	}
+	return b.rows
+}
+
+func (b *bookkeeper) enter(e harness.Entry) {
+	switch e.Kind {
+	case harness.KindPlan:
+		b.planned(e)
+	case harness.KindOOM:
+		b.outOfMemory(e)
+	case harness.KindDecision:
+		b.decision(e)
+	case harness.KindProbe:
+		b.probe(e)
+	case harness.KindSearch:
+		b.searched(e)
+	case harness.KindRemedy:
+		b.result(e)
+	case harness.KindAttempt:
+		if e.Attempt > 1 {
+			b.open(e, Row{Tone: Info, What: fmt.Sprintf("attempt %d", e.Attempt), Why: e.Text})
+		}
+	case harness.KindCheckpointFailed, harness.KindJournalFailed:
+		b.open(e, Row{Tone: Warn, What: string(e.Kind), Why: e.Text})
+		b.spend(e)
+	case harness.KindDamaged:
+		b.open(e, Row{Tone: Warn, What: "checkpoint damaged", Why: e.Text})
+	case harness.KindInterrupted:
+		b.open(e, Row{Tone: Warn, What: "interrupted", Why: e.Text})
+	case harness.KindFailed:
+		b.failed(e)
+	}
+}
+
+func (b *bookkeeper) outOfMemory(e harness.Entry) {
+	row := Row{Tone: Warn, Failed: true, What: "out of memory", Why: e.Text}
+	if e.OOM != nil {
+		row.Needed, row.largest = e.OOM.Needed(), e.OOM.Micro
+	}
+	if e.OOM == nil || e.OOM.Phase != memory.PhaseLoad {
+		e.Step++ // the step that failed is the one after those finished
+	}
+	b.open(e, row)
+	b.blame(verdictOf(e))
+	b.failure = true
+	b.spend(e)
+}
+
+// planned notes the plan of an attempt. After the first search of a run it is
+// what that search came to.
+func (b *bookkeeper) planned(e harness.Entry) {
+	if e.Decision != nil && b.search {
+		b.answer(e)
+	}
+	b.plan = e.Plan
+}
+
+// failed is the end of the run. Giving up answers the failure of memory before
+// it.
+func (b *bookkeeper) failed(e harness.Entry) {
+	if !b.failure || e.Decision == nil {
+		b.open(e, Row{Tone: Bad, What: "failed", Why: e.Text})
+	}
+	if e.Decision != nil {
+		b.answer(e)
+	}
+}
+
+func (b *bookkeeper) blame(v *memory.Verdict) {
+	if v == nil {
+		return
+	}
+	row := b.newest()
+	row.Cause, row.What, row.Why = v.Cause, "out of memory: "+string(v.Cause), v.Why
+}
+
+// decision completes the failure before it, or stands for itself: the end of a
+// search, growing back.
+func (b *bookkeeper) decision(e harness.Entry) {
+	d := e.Decision
+	if d == nil {
+		return
+	}
+	switch {
+	case b.failure:
+		if b.newest().Cause == "" {
+			b.blame(d.Verdict)
+		}
+	case d.Remedy == harness.Continue && d.Reason == "":
+		b.adopt(*d)
+		return
+	case b.search && d.Remedy != harness.Search:
+		step := b.newest().Step
+		b.open(e, Row{Tone: Info, What: "the search ended"})
+		b.newest().Step = step
+	case d.Remedy == harness.Grow:
+		b.open(e, Row{Tone: Good, What: "room again"})
+	case d.Remedy == harness.Continue:
+		b.open(e, Row{Tone: Info, What: "plan"})
+	default:
+		b.open(e, Row{Tone: Info, What: "decision"})
+	}
+	b.answer(e)
+}
+
+func (b *bookkeeper) answer(e harness.Entry) {
+	d, row := e.Decision, b.newest()
+	row.Reason, row.Hint = d.Reason, d.Hint
+	if d.Remedy != harness.Continue {
+		row.Remedy = string(d.Remedy)
+	}
+	if row.Reason == "" {
+		row.Reason = e.Text
+	}
+	// The reason repeats the verdict, which stands beside it.
+	row.Reason = strings.TrimSuffix(row.Reason, ": "+row.Why)
+	if d.Remedy == harness.Stop {
+		row.Tone = Bad
+	}
+	b.change(row, *d)
+	b.adopt(*d)
+	b.spend(e)
+	b.failure = false
+	b.search, b.probed = d.Remedy == harness.Search, 0
+}
+
+// change notes the plan before and after, where the remedy changes it.
+func (b *bookkeeper) change(row *Row, d harness.Decision) {
+	switch d.Remedy {
+	case harness.Shrink, harness.ShrinkStep, harness.Grow, harness.Continue:
+	default:
+		return
+	}
+	if d.Plan.Validate() != nil || b.plan != nil && *b.plan == d.Plan {
+		return
+	}
+	if b.plan != nil && b.plan.Validate() == nil {
+		row.Before = cut(*b.plan)
+	}
+	row.After, row.micro, row.once = cut(d.Plan), d.Plan.Largest(), d.Remedy == harness.ShrinkStep
+}
+
+func (b *bookkeeper) adopt(d harness.Decision) {
+	if d.Remedy == harness.Shrink || d.Remedy == harness.Grow || d.Remedy == harness.Continue {
+		b.plan = &d.Plan
+	}
+}
+
+// result notes what a remedy came to.
+func (b *bookkeeper) result(e harness.Entry) {
+	if len(b.rows) == 0 || b.newest().Remedy == "" {
+		b.open(e, Row{Tone: Info, What: "remedy"})
+	}
+	b.newest().Result = e.Text
+	b.spend(e)
+}
+
+func (b *bookkeeper) probe(e harness.Entry) {
+	if e.Probe == nil {
+		return
+	}
+	b.searching(e)
+	mark := ""
+	if !e.Probe.Fits {
+		mark = "!"
+	}
+	row := b.newest()
+	b.probed += e.Seconds
+	row.Probes = strings.TrimSpace(fmt.Sprintf("%s %d%s", row.Probes, e.Probe.N, mark))
+	b.spend(e)
+}
+
+// searched ends a search. What it says it took covers its probes.
+func (b *bookkeeper) searched(e harness.Entry) {
+	b.searching(e)
+	b.newest().Result = e.Text
+	e.Seconds = max(0, e.Seconds-b.probed)
+	b.spend(e)
+}
+
+// searching makes sure that the newest row is a search: the first one of a run
+// is asked for by no failure.
+func (b *bookkeeper) searching(e harness.Entry) {
+	if !b.search {
+		b.open(e, Row{Tone: Info, What: "no plan yet", Remedy: string(harness.Search), Reason: "find the largest micro-batch that fits"})
+		b.search, b.probed = true, 0
+	}
+}
+
+func (b *bookkeeper) open(e harness.Entry, row Row) {
+	row.Time, row.Attempt, row.Step = e.Time, e.Attempt, e.Step
+	b.rows = append(b.rows, row)
+	b.failure, b.timed, b.begun = false, false, e.Time
+}
+
+func (b *bookkeeper) newest() *Row { return &b.rows[len(b.rows)-1] }
+
+// spend adds what e took to the newest row. Where no entry says how long it
+// took, the time between them stands for it.
+func (b *bookkeeper) spend(e harness.Entry) {
+	row := b.newest()
+	switch {
+	case e.Seconds > 0 && !b.timed:
+		row.Lost, b.timed = e.Seconds, true
+	case e.Seconds > 0:
+		row.Lost += e.Seconds
+	case !b.timed && e.Time.After(b.begun):
+		row.Lost = e.Time.Sub(b.begun).Seconds()
+	}
+}
+
+// cut is a plan in short: its effective batch is the same all along.
+func cut(p harness.Plan) string {
+	return fmt.Sprintf("%d × %d", p.Largest(), p.Accumulation())
+}
+
+// Cuts is the change of plan in short: "64 × 1 → 27 × 3".
+func (r Row) Cuts() string {
+	switch {
+	case r.After == "":
+		return ""
+	case r.Before == "":
+		return r.After
+	case r.once:
+		return fmt.Sprintf("%s → %s, once", r.Before, r.After)
+	}
+	return fmt.Sprintf("%s → %s", r.Before, r.After)
+}

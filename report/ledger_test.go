@@ -1,0 +1,166 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/search"
+)
+
+// told is a ledger, a line a row.
+func told(rows []Row) string {
+	var b strings.Builder
+	for _, row := range rows {
+		fmt.Fprintf(&b, "%d step %d %s: %s", row.Number, row.Step, row.What, row.Remedy)
+		if row.Probes != "" {
+			fmt.Fprintf(&b, " [%s]", row.Probes)
+		}
+		if row.Cuts() != "" {
+			fmt.Fprintf(&b, " (%s)", row.Cuts())
+		}
+		fmt.Fprintf(&b, " %.1fs\n", row.Lost)
+	}
+	return b.String()
+}
+
+func expectTold(t *testing.T, rows []Row, want string) {
+	t.Helper()
+	if got := told(rows); got != strings.TrimLeft(want, "\n") {
+		t.Errorf("got\n%swant%s", got, want)
+	}
+}
+
+func TestLedgerOfANight(t *testing.T) {
+	expectTold(t, New(night().Input).Ledger, `
+1 step 1 out of memory: batch: empty cache 0.7s
+2 step 1 out of memory: batch: search [63! 31! 15 28 27] 6.6s
+3 step 1 the search ended: shrink (64 × 1 → 22 × 3) 0.0s
+4 step 81 out of memory: foreign: empty cache 0.6s
+5 step 81 out of memory: foreign: shrink (22 × 3 → 13 × 5) 0.6s
+6 step 120 room again: grow (13 × 5 → 22 × 3) 0.0s
+`)
+}
+
+func TestLedgerSaysTheVerdictOnce(t *testing.T) {
+	row := New(night().Input).Ledger[0]
+	if row.Why != "micro-batch 64 needs at least 25 GiB of 24 GiB" || row.Reason != "empty the cache and run step 1 again with micro-batch 64" {
+		t.Errorf("why %q, reason %q", row.Why, row.Reason)
+	}
+}
+
+// The first search of a run is asked for by no failure, and its plan is an
+// entry of its own kind.
+func TestLedgerOfAFirstSearch(t *testing.T) {
+	d := newDiary("auto", 10)
+	d.attempt = 1
+	d.entry(harness.Entry{Kind: harness.KindProbe, Probe: &search.Probe{N: 64}, Seconds: 2})
+	d.entry(harness.Entry{Kind: harness.KindProbe, Probe: &search.Probe{N: 22, Fits: true}, Seconds: 2})
+	d.entry(harness.Entry{Kind: harness.KindSearch, Search: &search.Result{Fits: 22}, Seconds: 5, Text: "22 is the largest that fits"})
+	plan := d.plan.WithMicro(22)
+	d.entry(harness.Entry{Kind: harness.KindPlan, Plan: &plan, Decision: &harness.Decision{Plan: plan, Remedy: harness.Continue, Reason: "22 leaves room"}})
+	d.plan = plan
+	d.walk(10, 0)
+	r := New(d.Input)
+	expectTold(t, r.Ledger, "\n1 step 0 no plan yet: search [64! 22] (22 × 3) 5.0s\n")
+	if r.Ledger[0].Reason != "22 leaves room" || r.Failures.Total != 0 {
+		t.Errorf("reason %q, failures %d", r.Ledger[0].Reason, r.Failures.Total)
+	}
+}
+
+func TestLedgerOfGivingUp(t *testing.T) {
+	d := newDiary("too large", 10)
+	d.begin()
+	v := d.oom(0, memory.Model, "micro-batch 1, the smallest allowed, needs 25 GiB")
+	d.decide(harness.Wait, 64, v, "wait for other processes to leave")
+	d.entry(harness.Entry{Kind: harness.KindRemedy, Text: "waited 60 s", Seconds: 60})
+	v = d.oom(0, memory.Model, "micro-batch 1, the smallest allowed, needs 25 GiB")
+	stop := harness.Decision{Remedy: harness.Stop, Plan: d.plan, Verdict: v, Reason: "nothing smaller is left to try", Hint: "a smaller model"}
+	d.entry(harness.Entry{Kind: harness.KindFailed, Decision: &stop, Text: "gave up in step 1"})
+	r := New(d.Input)
+	expectTold(t, r.Ledger, `
+1 step 1 out of memory: model: wait 60.6s
+2 step 1 out of memory: model: stop 0.6s
+`)
+	if r.Outcome.State != Failed || r.Outcome.Reason != stop.Reason || !r.Failures.Fatal || r.Ledger[1].Hint != stop.Hint {
+		t.Errorf("outcome %+v, failures %+v", r.Outcome, r.Failures)
+	}
+	if !strings.Contains(r.Advice[0], "a smaller model") {
+		t.Errorf("advice %q", r.Advice)
+	}
+}
+
+// A run that gave up on memory once, and failed of something else later.
+func TestOnlyTheLastAttemptEndsARun(t *testing.T) {
+	d := newDiary("twice", 10)
+	d.begin()
+	v := d.oom(0, memory.Model, "too large")
+	d.entry(harness.Entry{Kind: harness.KindFailed, Decision: &harness.Decision{Remedy: harness.Stop, Plan: d.plan, Verdict: v}})
+	if r := New(d.Input); !r.Failures.Fatal {
+		t.Errorf("memory ended the run, got %+v", r.Failures)
+	}
+	d.begin()
+	d.entry(harness.Entry{Kind: harness.KindFailed, Text: "the data set is gone"})
+	if r := New(d.Input); r.Failures.Fatal || r.Outcome.Reason != "the data set is gone" {
+		t.Errorf("memory did not end the run, got %+v, %q", r.Failures, r.Outcome.Reason)
+	}
+}
+
+func TestLedgerOfOtherTroubles(t *testing.T) {
+	d := newDiary("troubles", 100)
+	d.plan.Micro = 16
+	d.begin()
+	d.walk(20, 0)
+	d.entry(harness.Entry{Kind: harness.KindCheckpointFailed, Text: "no space left"})
+	d.entry(harness.Entry{Kind: harness.KindJournalFailed, Text: "no space left"})
+	v := d.oom(0, memory.Spike, "this step needed far more")
+	d.decide(harness.ShrinkStep, 8, v, "for this step alone")
+	d.walk(30, 0)
+	d.entry(harness.Entry{Kind: harness.KindInterrupted, Text: "interrupted after step 30"})
+	d.entry(harness.Entry{Kind: harness.KindDamaged, Text: "checkpoint of step 30 is damaged"})
+	d.begin()
+	d.oom(0, memory.Leak, "held memory rose")
+	expectTold(t, New(d.Input).Ledger, `
+1 step 20 checkpoint failed:  0.0s
+2 step 20 journal failed:  0.0s
+3 step 21 out of memory: spike: shrink step (16 × 4 → 8 × 8, once) 0.6s
+4 step 30 interrupted:  0.0s
+5 step 30 checkpoint damaged:  0.0s
+6 step 30 attempt 2:  0.0s
+7 step 31 out of memory: leak:  0.6s
+`)
+	if f := New(d.Input).Failures; !f.Open || f.Summary != "memory ran out 2 times, the last one not answered yet: 1 leak, 1 spike" {
+		t.Errorf("got %+v", f)
+	}
+}
+
+// Where no entry says how long it took, the clock of the journal does.
+func TestLedgerTakesTimeFromTheClock(t *testing.T) {
+	in := night().Input
+	for i := range in.Entries {
+		in.Entries[i].Seconds = 0
+	}
+	if lost := New(in).Ledger[1].Lost; lost < 5.9 || lost > 6.1 {
+		t.Errorf("lost %.1f s, the probes were 6 s", lost)
+	}
+}
+
+func TestLedgerIsCutInTheMiddle(t *testing.T) {
+	d := newDiary("storm", 1000)
+	d.begin()
+	for range 1000 {
+		v := d.oom(0, memory.Spike, "this step needed far more")
+		d.decide(harness.ShrinkStep, 32, v, "for this step alone")
+		d.walk(d.step+1, 0)
+	}
+	r := New(d.Input)
+	shown := r.Shown()
+	if len(r.Ledger) != 1000 || len(shown) != 200 || shown[100].Skipped != 800 || shown[99].Number != 100 || shown[100].Number != 901 {
+		t.Errorf("%d rows, %d shown, %d skipped", len(r.Ledger), len(shown), shown[100].Skipped)
+	}
+	if page := html(t, r); !strings.Contains(page, "800 rows are left out here") || len(page) > 600_000 {
+		t.Errorf("a page of %d bytes", len(page))
+	}
+}

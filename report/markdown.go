@@ -1,0 +1,120 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Markdown writes the report for places that show Markdown: a pull request, a
+// chat, a terminal. path says where the file of a picture is, relative to the
+// Markdown; nil leaves the pictures out.
+func (r *Report) Markdown(w io.Writer, path func(Picture) string) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %s: %s\n\n", plain(r.Name), plain(r.Outcome.Title))
+	for _, text := range []string{r.Outcome.Reason, strings.TrimPrefix(r.Device+" · "+r.Period(), " · ")} {
+		if text != "" {
+			fmt.Fprintf(&b, "%s\n\n", plain(text))
+		}
+	}
+	r.markdownAlarms(&b)
+	b.WriteString("| | | |\n|---|---|---|\n")
+	for _, c := range r.Cards() {
+		fmt.Fprintf(&b, "| %s | **%s** | %s |\n", plain(c.Question), plain(c.Answer), plain(c.Note))
+	}
+	b.WriteString("\n## What to change next\n\n")
+	for _, text := range r.Advice {
+		fmt.Fprintf(&b, "- %s\n", plain(text))
+	}
+	r.markdownLedger(&b)
+	r.markdownSizes(&b)
+	if path != nil {
+		b.WriteString("\n## Pictures\n")
+		for _, p := range r.pictures {
+			fmt.Fprintf(&b, "\n![%s: %s](<%s>)\n", plain(p.Title), plain(p.Alt), strings.NewReplacer("<", "%3C", ">", "%3E", "\n", "%0A").Replace(path(p)))
+		}
+	}
+	if _, err := b.WriteTo(w); err != nil {
+		return fmt.Errorf("write the report of %s as Markdown: %w", r.Name, err)
+	}
+	return nil
+}
+
+func (r *Report) markdownAlarms(b *bytes.Buffer) {
+	a := r.Accounting
+	if len(a.Problems) > 0 {
+		title := "The effective batch could not be checked in full"
+		if a.State == Broken {
+			title = "THE EFFECTIVE BATCH WAS NOT KEPT"
+		}
+		fmt.Fprintf(b, "> **%s**: %s\n", title, plain(a.Sum))
+		for _, p := range a.Problems {
+			fmt.Fprintf(b, "> - %s\n", plain(p))
+		}
+		if a.More > 0 {
+			fmt.Fprintf(b, "> - and %s more\n", count(a.More))
+		}
+		b.WriteString("\n")
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintf(b, "> **Not all could be read**: %s\n\n", plain(p))
+	}
+}
+
+func (r *Report) markdownLedger(b *bytes.Buffer) {
+	b.WriteString("\n## What happened, and what was done\n\n")
+	if len(r.Ledger) == 0 {
+		b.WriteString("Nothing: no allocation failed and no plan was changed.\n")
+		return
+	}
+	b.WriteString("| # | When | Step | What happened | What was done, and why | Plan | Time lost |\n|---:|---|---:|---|---|---|---:|\n")
+	for _, row := range r.Shown() {
+		if row.Skipped > 0 {
+			fmt.Fprintf(b, "| | | | %s rows are left out here | | | |\n", count(row.Skipped))
+		}
+		done := "**" + plain(row.Remedy) + "**"
+		if row.Remedy == "" {
+			done = ""
+		}
+		for _, more := range []struct{ name, text string }{{"", row.Reason}, {"tried ", row.Probes}, {"", row.Result}, {"what helps: ", row.Hint}} {
+			if more.text != "" {
+				done = strings.TrimPrefix(done+". "+more.name+plain(more.text), ". ")
+			}
+		}
+		lost := "–"
+		if row.Lost > 0 {
+			lost = secondsLasting(row.Lost)
+		}
+		happened := strings.TrimSuffix(fmt.Sprintf("**%s**. %s", plain(row.What), plain(row.Why)), ". ")
+		fmt.Fprintf(b, "| %d | %s %s | %s | %s | %s | %s | %s |\n", row.Number, day(row.Time), stamp(row.Time), count(row.Step),
+			happened, done, plain(row.Cuts()), lost)
+	}
+}
+
+func (r *Report) markdownSizes(b *bytes.Buffer) {
+	if len(r.Sizes) == 0 {
+		return
+	}
+	b.WriteString("\n## How steps were cut\n\n| Largest micro-batch | Micro-batches a step | Steps | First | Last | Peak memory | Samples per second |\n|---:|---:|---:|---:|---:|---:|---:|\n")
+	for _, s := range r.Sizes {
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %v | %s |\n", count(s.Micro), count(s.Accumulation), count(s.Steps), count(s.From), count(s.To), s.Peak, s.Rate())
+	}
+}
+
+// plain is text that Markdown shows as it is, on one line.
+func plain(s string) string {
+	var b strings.Builder
+	for _, c := range s {
+		switch {
+		case c == '\n' || c == '\r' || c == '\t':
+			b.WriteRune(' ')
+		case strings.ContainsRune("\\`*_[]<>|#&~$", c):
+			b.WriteRune('\\')
+			b.WriteRune(c)
+		default:
+			b.WriteRune(printable(c))
+		}
+	}
+	return b.String()
+}

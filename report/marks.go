@@ -1,0 +1,156 @@
+package report
+
+import (
+	"encoding/xml"
+	"fmt"
+	"strings"
+
+	"gonum.org/v1/plot/font"
+
+	"headroom/memory"
+)
+
+// markTexts is how many failures the text of a shared mark tells of.
+const markTexts = 8
+
+// mark is a failure on a chart.
+type mark struct {
+	number int // of its row in the ledger
+	step   float64
+	value  float64 // where on the vertical axis; NaN is the top
+	cause  memory.Cause
+	text   string
+}
+
+// frame maps values to places on the chart.
+type frame struct {
+	x, y              func(float64) float64
+	left, top, bottom float64
+}
+
+// drawMarks draws a line and a numbered badge for every failure. Failures whose
+// badges would cover each other share one.
+func (c chart) drawMarks(f frame) string {
+	var b strings.Builder
+	for from := 0; from < len(c.marks); {
+		to := from + 1
+		for to < len(c.marks) && f.x(c.marks[to].step)-half(c.marks[to:to+1]) < f.middle(c.marks[from:to])+half(c.marks[from:to])+2 {
+			to++
+		}
+		c.drawMark(&b, f, c.marks[from:to])
+		from = to
+	}
+	return b.String()
+}
+
+// badge is what stands in the badge of a group of marks.
+func badge(group []mark) string {
+	if len(group) == 1 {
+		return fmt.Sprint(group[0].number)
+	}
+	return fmt.Sprintf("%d–%d", group[0].number, group[len(group)-1].number)
+}
+
+// half is half the width of that badge.
+func half(group []mark) float64 { return textWidth(badge(group), 11)/2 + 5 }
+
+func (f frame) middle(group []mark) float64 {
+	return (f.x(group[0].step) + f.x(group[len(group)-1].step)) / 2
+}
+
+func (c chart) drawMark(b *strings.Builder, f frame, group []mark) {
+	x := f.middle(group)
+	y, texts := f.bottom, []string{}
+	for _, m := range group {
+		at := f.top - 4
+		if m.value == m.value {
+			at = max(at, f.y(m.value))
+		}
+		y = min(y, at)
+		if len(texts) < markTexts {
+			texts = append(texts, m.text)
+		}
+	}
+	if more := len(group) - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	half := half(group)
+	x0 := min(max(x, f.left+half), c.width-half-1) // off the labels of the axis
+	shade := causeShade(group[len(group)-1].cause)
+	fmt.Fprintf(b, `<g class="mark"><title>%s</title>`, escaped(strings.Join(texts, "\n")))
+	fmt.Fprintf(b, `<path d="M%.1f,%.1fV%.1f" style="stroke:%s;stroke-width:1;stroke-dasharray:2,3;fill:none"/>`, x, y, f.bottom, hex(shade))
+	fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.1f" height="18" rx="9" style="fill:%s"/>`, x0-half, y-9, 2*half, hex(shade))
+	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="middle" style="font-size:11px;font-weight:bold;fill:%s">%s</text></g>`+"\n", x0, y+4, hex("paper"), badge(group))
+}
+
+// head is the title, the unit and the legend, and how much height they take.
+func (c chart) head() (svg string, height float64) {
+	var b strings.Builder
+	fmt.Fprintf(&b, `<text x="4" y="19" style="font-size:%dpx;font-weight:bold;fill:%s">%s</text>`, titleSize, hex("ink"), escaped(c.title))
+	if c.unit != "" {
+		fmt.Fprintf(&b, `<text x="%.1f" y="19" style="font-size:%dpx;fill:%s">%s</text>`+"\n",
+			12+1.08*textWidth(c.title, titleSize), textSize, hex("muted"), escaped(c.unit))
+	}
+	x, y := 4.0, 42.0
+	for _, key := range c.legend() {
+		width := 24 + textWidth(key.name, textSize-1)
+		if x > 4 && x+width > c.width {
+			x, y = 4, y+legendLine
+		}
+		fmt.Fprintf(&b, `<g transform="translate(%.1f,%.1f)">%s<text x="24" style="font-size:%dpx;fill:%s">%s</text></g>`+"\n",
+			x, y, key.symbol, textSize-1, hex("ink"), escaped(key.name))
+		x += width + 18
+	}
+	return b.String(), y + 26
+}
+
+// key is one entry of a legend.
+type key struct{ symbol, name string }
+
+func (c chart) legend() []key {
+	var keys []key
+	for _, l := range c.lines {
+		keys = append(keys, key{l.symbol(), l.name})
+	}
+	for _, a := range c.areas {
+		if a.name != "" {
+			keys = append(keys, key{fmt.Sprintf(`<rect y="-10" width="18" height="12" style="fill:%s"/>`, hex(a.shade)), a.name})
+		}
+	}
+	seen := map[memory.Cause]bool{}
+	for _, m := range c.marks {
+		if !seen[m.cause] {
+			seen[m.cause] = true
+			keys = append(keys, key{fmt.Sprintf(`<rect y="-10" width="18" height="12" rx="6" style="fill:%s"/>`, hex(causeShade(m.cause))), "failed: " + string(m.cause)})
+		}
+	}
+	return keys
+}
+
+func (l line) symbol() string {
+	dash := ""
+	if l.dashed {
+		dash = ";stroke-dasharray:6,4"
+	}
+	return fmt.Sprintf(`<path d="M0,-4h18" style="stroke:%s;stroke-width:%.1f;fill:none%s"/>`, hex(l.shade), max(2, l.width), dash)
+}
+
+// hex is the placeholder of a shade as SVG writes it.
+func hex(shade string) string {
+	r, g, b, _ := paint(shade).RGBA()
+	return fmt.Sprintf("#%02X%02X%02X", r>>8, g>>8, b>>8)
+}
+
+func textWidth(s string, size float64) float64 {
+	face := font.DefaultCache.Lookup(sans, font.Length(size))
+	return float64(face.Width(s))
+}
+
+// escaped is s as text of XML and HTML; what XML cannot hold is replaced.
+func escaped(s string) string {
+	var b strings.Builder
+	if err := xml.EscapeText(&b, []byte(s)); err != nil {
+		panic(err) // a strings.Builder takes everything
+	}
+	return b.String()
+}

@@ -1,0 +1,135 @@
+package report
+
+import (
+	"fmt"
+	"time"
+
+	"headroom/harness"
+)
+
+// State is how far a run got.
+type State string
+
+// The states.
+const (
+	Empty       State = "empty"       // nothing was recorded
+	Running     State = "running"     // and this report shows it half way
+	Finished    State = "finished"    // all steps were made
+	Interrupted State = "interrupted" // by a signal; resumable
+	Failed      State = "failed"      // ended without finishing
+	CutOff      State = "cut off"     // ended without a word: killed, or the machine went down
+)
+
+// Outcome answers whether the run finished.
+type Outcome struct {
+	State   State
+	Tone    Tone
+	Title   string // "finished: 200 of 200 steps"
+	Reason  string // why it ended, in the run's own words; may be empty
+	Steps   int    // optimizer steps that stand
+	Planned int    // 0 if not known
+
+	Begin, End time.Time     // first and last line of the journal
+	Active     time.Duration // time in attempts, without the pauses between them
+}
+
+func outcome(in Input, r *Report) Outcome {
+	o := Outcome{State: Empty, Tone: Warn, Planned: in.Planned, Steps: r.Accounting.Last}
+	for _, a := range r.Attempts {
+		o.Active += a.End.Sub(a.Begin)
+	}
+	if n := len(in.Entries); n > 0 {
+		o.Begin, o.End = in.Entries[0].Time, in.Entries[n-1].Time
+		o.Steps = max(o.Steps, in.Entries[n-1].Step)
+	}
+	o.State, o.Reason = ending(in)
+	switch o.State {
+	case Finished:
+		o.Tone = Good
+	case Failed, CutOff:
+		o.Tone = Bad
+	case Running:
+		o.Tone = Info
+	}
+	if o.State == Finished && o.Steps < o.Planned {
+		o.Tone = Bad
+		o.Reason = fmt.Sprintf("the journal says done, %s of %s steps are recorded", count(o.Steps), count(o.Planned))
+	}
+	o.Title = fmt.Sprintf("%s: %s", o.State, o.progress())
+	if r.Accounting.State == Broken {
+		o.Tone = Bad
+		o.Title += ", the effective batch NOT kept"
+	}
+	return o
+}
+
+// ending is the state that the journal leaves the run in. An attempt that
+// starts after an end takes the end back.
+func ending(in Input) (State, string) {
+	state, reason := CutOff, "the journal ends without an end: the process was killed or the machine went down"
+	if len(in.Entries) == 0 && len(in.Steps) == 0 {
+		state, reason = Empty, "nothing was recorded"
+	}
+	if in.Running {
+		state, reason = Running, ""
+	}
+	for i := len(in.Entries) - 1; i >= 0; i-- {
+		switch e := in.Entries[i]; e.Kind {
+		case harness.KindDone:
+			return Finished, e.Text
+		case harness.KindFailed:
+			if e.Decision != nil && e.Decision.Reason != "" {
+				return Failed, e.Decision.Reason
+			}
+			return Failed, e.Text
+		case harness.KindInterrupted:
+			return Interrupted, e.Text
+		case harness.KindAttempt:
+			return state, reason
+		}
+	}
+	return state, reason
+}
+
+func (o Outcome) progress() string {
+	if o.Planned > 0 {
+		return fmt.Sprintf("%s of %s steps", count(o.Steps), count(o.Planned))
+	}
+	return plural(o.Steps, "step")
+}
+
+// Attempt is one life of the job.
+type Attempt struct {
+	Number     int
+	From, To   int // optimizer steps finished when it began and at its last line
+	Begin, End time.Time
+	Ended      string // the last thing it said about its end; empty if it said nothing
+}
+
+func attempts(in Input) []Attempt {
+	var all []Attempt
+	for _, e := range in.Entries {
+		if e.Kind == harness.KindAttempt || len(all) == 0 {
+			all = append(all, Attempt{Number: max(e.Attempt, len(all)+1), From: e.Step, To: e.Step, Begin: e.Time})
+		}
+		a := &all[len(all)-1]
+		a.End, a.To = e.Time, e.Step
+		switch e.Kind {
+		case harness.KindAttempt: // the run's own line may come before
+			a.Number, a.From = max(1, e.Attempt), e.Step
+		case harness.KindDone, harness.KindFailed, harness.KindInterrupted:
+			a.Ended = e.Text
+		}
+	}
+	return withoutPreamble(all)
+}
+
+// withoutPreamble joins what was written before the first attempt to it: the
+// start of the run is not a life of its own.
+func withoutPreamble(all []Attempt) []Attempt {
+	if len(all) > 1 && all[0].Number == all[1].Number {
+		all[1].Begin = all[0].Begin
+		return all[1:]
+	}
+	return all
+}

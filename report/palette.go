@@ -1,0 +1,87 @@
+package report
+
+import (
+	"fmt"
+	"image/color"
+	"strings"
+
+	"headroom/memory"
+)
+
+// shade is one colour of the pictures, in its two settings. Pictures are drawn
+// in placeholders, which [tint] replaces by references to CSS variables, so
+// that one picture serves both settings.
+type shade struct {
+	name, light, dark string
+}
+
+// The shades. Lines differ in lightness too, so that they can be told apart
+// without colour and in print.
+var shades = []shade{
+	{"ink", "#1c2127", "#e8eaed"},
+	{"muted", "#59616b", "#a3abb5"},
+	{"grid", "#e3e6ea", "#31373e"},
+	{"paper", "#ffffff", "#171a1e"},
+	{"blue", "#1f6fd0", "#5a9df0"},
+	{"bluefill", "#dbe8f8", "#1f3049"},
+	{"teal", "#0b7456", "#3fbf95"},
+	{"violet", "#6a4bc4", "#a48cf2"},
+	{"violetfill", "#e6e0f6", "#2d2646"},
+	{"red", "#c8322f", "#f0716c"},
+	{"orange", "#c2570c", "#ef9150"},
+	{"magenta", "#b0317f", "#e77fbb"},
+	{"brown", "#84611a", "#cfa95a"},
+}
+
+// causeShade is the shade of the failures of one cause.
+func causeShade(c memory.Cause) string {
+	switch c {
+	case memory.Foreign:
+		return "violet"
+	case memory.Spike:
+		return "orange"
+	case memory.Fragmentation:
+		return "magenta"
+	case memory.Leak:
+		return "brown"
+	case memory.Host, memory.Unknown, "":
+		return "muted"
+	}
+	return "red" // batch, model
+}
+
+// paint is the placeholder of a shade: a near-black that nothing else uses.
+func paint(name string) color.Color {
+	for i, s := range shades {
+		if s.name == name {
+			return color.NRGBA{R: uint8(i + 1), G: 0xfe, B: 0x01, A: 0xff}
+		}
+	}
+	panic("report: no shade " + name)
+}
+
+// tint replaces the placeholders by the shades. The light colour comes first,
+// for programs that know no CSS variables.
+func tint(svg string) string {
+	var pairs []string
+	for i, s := range shades {
+		hex := fmt.Sprintf("#%02XFE01", i+1)
+		for _, property := range []string{"fill", "stroke"} {
+			pairs = append(pairs, property+":"+hex, fmt.Sprintf("%s:%s;%s:var(--%s)", property, s.light, property, s.name))
+		}
+	}
+	return strings.NewReplacer(pairs...).Replace(svg)
+}
+
+// variables are the CSS variables of one setting.
+func variables(dark bool) string {
+	var b strings.Builder
+	for _, s := range shades {
+		value := s.light
+		if dark {
+			value = s.dark
+		}
+		fmt.Fprintf(&b, "--%s:%s;", s.name, value)
+	}
+	return b.String()
+}

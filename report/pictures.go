@@ -1,0 +1,161 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"headroom/harness"
+	"headroom/memory"
+)
+
+// Picture is one picture of a report.
+type Picture struct {
+	Name  string // a word for file names: "memory", "micro-batch", "loss", "throughput", "learning-rate"
+	Title string
+	Alt   string // what it shows, in words
+	Wide  bool   // takes the page's full width
+
+	width, height float64
+	body          string
+}
+
+// Pictures are the pictures of the report, in their order on the page. There
+// are at least the first four; with nothing to show they say so.
+func (r *Report) Pictures() []Picture { return slices.Clone(r.pictures) }
+
+// SVG writes the picture as a file of its own, light or dark as its viewer is.
+func (p Picture) SVG(w io.Writer) error {
+	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" %s>
+<style>:root{%s}@media (prefers-color-scheme:dark){:root{%s}}</style>
+<rect width="100%%" height="100%%" style="fill:#ffffff;fill:var(--paper)"/>
+%s</svg>
+`, p.width, p.height, p.attributes(), variables(false), variables(true), p.inside())
+	return err
+}
+
+// inline is the picture as an element of an HTML page that has the variables.
+func (p Picture) inline() string { return fmt.Sprintf("<svg %s>%s</svg>", p.attributes(), p.inside()) }
+
+func (p Picture) attributes() string {
+	return fmt.Sprintf(`viewBox="0 0 %g %g" role="img" aria-labelledby="%s-title %s-desc" font-family="Helvetica Neue, Arial, Liberation Sans, sans-serif"`,
+		p.width, p.height, p.Name, p.Name)
+}
+
+func (p Picture) inside() string {
+	return fmt.Sprintf(`<title id="%s-title">%s</title><desc id="%s-desc">%s</desc>%s`,
+		p.Name, escaped(p.Title), p.Name, escaped(p.Alt), p.body)
+}
+
+func pictures(r *Report) []Picture {
+	charts := []chart{memoryChart(r), microChart(r), throughputChart(r), lossChart(r)}
+	if c, varies := rateChart(r); varies {
+		charts = append(charts, c)
+	}
+	var all []Picture
+	for i, c := range charts {
+		c.width, c.height = 560, 300
+		if i == 0 {
+			c.width, c.height = 1140, 360
+		}
+		all = append(all, c.picture(r, i == 0))
+	}
+	return all
+}
+
+func (c chart) picture(r *Report, wide bool) Picture {
+	p := Picture{Name: c.name, Title: c.title, Alt: c.alt, Wide: wide, width: c.width, height: c.height}
+	c.x0, c.x1 = stepRange(r)
+	empty := true
+	for _, l := range c.lines {
+		empty = empty && len(l.points) == 0
+	}
+	c.lines = slices.DeleteFunc(c.lines, func(l line) bool { return len(l.points) == 0 })
+	body, err := "", error(nil)
+	if !empty {
+		c.y0, c.y1 = c.limits()
+		body, err = c.svg()
+	}
+	if empty || err != nil {
+		p.Alt = "nothing to show yet"
+		if err != nil {
+			p.Alt = err.Error()
+		}
+		head, _ := c.head()
+		body = head + fmt.Sprintf(`<text x="%g" y="%g" text-anchor="middle" style="font-size:%dpx;fill:%s">%s</text>`,
+			c.width/2, c.height/2, textSize+1, hex("muted"), escaped(p.Alt))
+	}
+	p.body = tint(body)
+	return p
+}
+
+// limits are the ends of the vertical axis: as given, or around the points.
+func (c chart) limits() (low, high float64) {
+	if c.y1 > c.y0 {
+		return c.y0, c.y1
+	}
+	low, high = math.Inf(1), math.Inf(-1)
+	for _, l := range c.lines {
+		low, high = l.points.bounds(low, high)
+	}
+	if !(low <= high) {
+		return 0, 1
+	}
+	if low > 0 && low < high/2 {
+		low = 0
+	}
+	margin := 0.06 * (high - low)
+	if margin == 0 {
+		margin = max(math.Abs(high)/10, 1e-9)
+	}
+	if low != 0 {
+		low -= margin
+	}
+	return low, high + margin
+}
+
+// stepRange is the horizontal axis: all steps that were tried.
+func stepRange(r *Report) (from, to float64) {
+	from, to = 1, 1
+	if n := len(r.steps); n > 0 {
+		from, to = float64(r.steps[0].Step), float64(r.steps[n-1].Step)
+	}
+	for _, row := range r.Ledger {
+		if row.Failed {
+			from, to = min(from, float64(row.Step)), max(to, float64(row.Step))
+		}
+	}
+	if from == to {
+		return from - 0.5, to + 0.5
+	}
+	return from, to
+}
+
+// along samples one value of every step.
+func along(r *Report, value func(*harness.StepReport) float64) series {
+	return sample(len(r.steps), func(i int) (x, y float64) {
+		return float64(r.steps[i].Step), value(&r.steps[i])
+	})
+}
+
+// marksOf are the failures of a run; at says where on the vertical axis.
+func marksOf(r *Report, at func(Row) float64) []mark {
+	var all []mark
+	for _, row := range r.Ledger {
+		if !row.Failed {
+			continue
+		}
+		cause := cmp.Or(row.Cause, memory.Unknown)
+		text := fmt.Sprintf("%d. step %s: %s: %s", row.Number, count(row.Step), cause, row.Why)
+		if row.Remedy != "" {
+			text += " → " + row.Remedy
+		}
+		all = append(all, mark{number: row.Number, step: float64(row.Step), value: at(row), cause: cause, text: text})
+	}
+	slices.SortStableFunc(all, func(a, b mark) int { return cmp.Compare(a.step, b.step) })
+	return all
+}
+
+func atTop(Row) float64 { return math.NaN() }

@@ -1,0 +1,96 @@
+package report
+
+import (
+	"time"
+
+	"headroom/harness"
+	"headroom/memory"
+)
+
+// Input is what a report is drawn from. Everything but Name may be empty.
+type Input struct {
+	Name    string               // of the run
+	Entries []harness.Entry      // the journal, in the order it was written
+	Steps   []harness.StepReport // the metrics, in the order they were written
+
+	Planned   int       // optimizer steps of the whole run; 0 if not known
+	Effective int       // configured samples per optimizer step; 0 takes the first plan of the journal
+	Device    string    // what it ran on, such as "NVIDIA H200"; may be empty
+	Running   bool      // a live process holds the run: without it, a journal with no end was cut off
+	Problems  []string  // what could not be read of the journal or the metrics, one sentence each
+	Made      time.Time // when the report is drawn; zero leaves it out
+}
+
+// Report is a drawn report. Its fields are for reading; it is safe for
+// concurrent use.
+type Report struct {
+	Name, Device string
+	Made         time.Time
+	Problems     []string // what could not be read
+
+	Outcome     Outcome
+	Accounting  Accounting
+	Ledger      []Row // what happened, oldest first
+	Failures    Failures
+	Memory      Memory
+	Speed       Speed
+	Loss        Loss
+	Checkpoints Checkpoints
+	Sizes       []Size    // what each micro-batch that ran came to, largest first
+	Attempts    []Attempt // oldest first
+	Advice      []string  // what to change next, most urgent first; never empty
+
+	steps    []harness.StepReport // that stand: done-again steps are not in it twice
+	pictures []Picture
+}
+
+// New works out the report of a run. It keeps no reference to the input's
+// journal, and reads Steps for as long as the report is used.
+func New(in Input) *Report {
+	r := &Report{Name: in.Name, Device: in.Device, Made: in.Made, Problems: in.Problems}
+	r.steps, r.Accounting = account(in)
+	r.Attempts = attempts(in)
+	r.Checkpoints = checkpoints(in.Entries)
+	r.Outcome = outcome(in, r)
+	r.Ledger = ledger(in.Entries)
+	r.Failures = failures(r.Ledger, r.Outcome)
+	r.Memory = memoryUse(r.steps, in.Entries)
+	r.Speed = speed(r)
+	r.Loss = loss(r.steps)
+	r.Sizes = sizes(r.steps)
+	r.Advice = advice(in, r)
+	r.pictures = pictures(r)
+	return r
+}
+
+// Tone is how good or bad a fact is. It is always shown together with words.
+type Tone string
+
+// The tones.
+const (
+	Good Tone = "good"
+	Info Tone = "info"
+	Warn Tone = "warn"
+	Bad  Tone = "bad"
+)
+
+// firstPlan is the first plan that the journal tells of.
+func firstPlan(entries []harness.Entry) (harness.Plan, bool) {
+	for _, e := range entries {
+		switch {
+		case e.Plan != nil:
+			return *e.Plan, true
+		case e.Decision != nil && e.Decision.Plan.Effective > 0:
+			return e.Decision.Plan, true
+		}
+	}
+	return harness.Plan{}, false
+}
+
+// verdictOf is the verdict that an entry carries, itself or in its decision.
+func verdictOf(e harness.Entry) *memory.Verdict {
+	if e.Verdict == nil && e.Decision != nil {
+		return e.Decision.Verdict
+	}
+	return e.Verdict
+}

@@ -1,0 +1,100 @@
+package report
+
+import (
+	"math"
+
+	"gonum.org/v1/plot/plotter"
+)
+
+// bucketLimit is how many buckets a long series is cut into: about one for
+// every pixel of the widest picture. Each leaves at most four points.
+const bucketLimit = 600
+
+// series is what a line is drawn from: pieces of finite points, with gaps
+// between them where the value is no number.
+type series [][]plotter.XY
+
+// sample reads n points and thins them out: of every bucket the first, the
+// lowest, the highest and the last finite point stay, in their order, so that
+// no extreme is lost (the M4 aggregation of Jugel et al., 2014). Few points
+// stay as they are.
+func sample(n int, at func(i int) (x, y float64)) series {
+	var s series
+	open := false
+	buckets := min(n, bucketLimit)
+	for b := range buckets {
+		kept := bucket(b*n/buckets, (b+1)*n/buckets, at)
+		if len(kept) == 0 {
+			open = false
+			continue
+		}
+		if !open {
+			s, open = append(s, nil), true
+		}
+		s[len(s)-1] = append(s[len(s)-1], kept...)
+	}
+	return s
+}
+
+// bucket is the first, lowest, highest and last finite point in [from, to), in
+// order, each once.
+func bucket(from, to int, at func(i int) (x, y float64)) []plotter.XY {
+	first, low, high, last := -1, -1, -1, -1
+	var least, most float64
+	for i := from; i < to; i++ {
+		_, y := at(i)
+		if math.IsNaN(y) || math.IsInf(y, 0) {
+			continue
+		}
+		if first < 0 {
+			first, low, high, least, most = i, i, i, y, y
+		}
+		if y < least {
+			low, least = i, y
+		}
+		if y > most {
+			high, most = i, y
+		}
+		last = i
+	}
+	if first < 0 {
+		return nil
+	}
+	var kept []plotter.XY
+	previous := -1
+	for _, i := range []int{first, min(low, high), max(low, high), last} {
+		if i == previous {
+			continue
+		}
+		x, y := at(i)
+		kept = append(kept, plotter.XY{X: x, Y: y})
+		previous = i
+	}
+	return kept
+}
+
+// bounds widens low and high so that all points of s lie between them.
+func (s series) bounds(low, high float64) (float64, float64) {
+	for _, piece := range s {
+		for _, p := range piece {
+			low, high = min(low, p.Y), max(high, p.Y)
+		}
+	}
+	return low, high
+}
+
+// stepped is s with corners half way between points: a value holds for a whole
+// optimizer step.
+func (s series) stepped() series {
+	stepped := make(series, len(s))
+	for i, piece := range s {
+		for j, p := range piece {
+			if j > 0 && piece[j-1].Y != p.Y {
+				middle := (piece[j-1].X + p.X) / 2
+				stepped[i] = append(stepped[i], plotter.XY{X: middle, Y: piece[j-1].Y}, plotter.XY{X: middle, Y: p.Y})
+			}
+			stepped[i] = append(stepped[i], p)
+		}
+	}
+	return stepped
+}

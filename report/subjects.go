@@ -1,0 +1,136 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"headroom/harness"
+	"headroom/memory"
+)
+
+// overshoot is how far above the capacity the memory picture reaches: failures
+// that needed more are marked at its top.
+const overshoot = 1.3
+
+func memoryChart(r *Report) chart {
+	unit, name := memoryUnit(r.Memory.Capacity)
+	in := func(b memory.Bytes) float64 {
+		if b <= 0 {
+			return math.NaN()
+		}
+		return float64(b) / float64(unit)
+	}
+	of := func(amount func(memory.Stats) memory.Bytes) series {
+		return along(r, func(s *harness.StepReport) float64 { return in(amount(s.Memory)) }).stepped()
+	}
+	allocated := of(func(s memory.Stats) memory.Bytes { return s.Peak })
+	capacity := of(func(s memory.Stats) memory.Bytes { return s.Capacity })
+	if len(capacity) == 0 && r.Memory.Capacity > 0 {
+		x0, x1 := stepRange(r)
+		capacity = series{{{X: x0, Y: in(r.Memory.Capacity)}, {X: x1, Y: in(r.Memory.Capacity)}}}
+	}
+	c := chart{
+		name: "memory", title: "Memory against capacity", unit: name,
+		alt:   memoryAlt(r),
+		marks: marksOf(r, func(row Row) float64 { return in(row.Needed) }),
+		lines: []line{
+			{name: "peak allocated", shade: "blue", points: allocated, width: 2},
+			{name: "peak reserved", shade: "teal", points: of(func(s memory.Stats) memory.Bytes { return s.PeakReserved }), width: 1.5},
+		},
+		areas: []area{{shade: "bluefill", points: allocated, edge: 0}},
+	}
+	if slices.ContainsFunc(r.steps, func(s harness.StepReport) bool { return s.Memory.Foreign > 0 }) {
+		room := of(left)
+		c.areas = append(c.areas, area{name: "held by other processes", shade: "violetfill", points: room, edge: in(r.Memory.Capacity)})
+		c.lines = append(c.lines, line{name: "left by other processes", shade: "violet", points: room, width: 1.5})
+	}
+	c.lines = append(c.lines, line{name: "capacity", shade: "ink", points: capacity, width: 1.5, dashed: true})
+	top := in(r.Memory.Capacity)
+	for _, m := range c.marks {
+		if m.value > c.y1 {
+			c.y1 = m.value
+		}
+	}
+	_, c.y1 = allocated.bounds(0, c.y1)
+	if top > 0 {
+		c.y1 = max(1.08*top, min(1.05*c.y1, overshoot*top))
+	}
+	return c
+}
+
+func memoryAlt(r *Report) string {
+	m := r.Memory
+	if m.Peak == 0 {
+		return fmt.Sprintf("%s on a capacity of %v", r.Failures.Summary, m.Capacity)
+	}
+	return fmt.Sprintf("the peak was %v of %v at step %s; %s", m.Peak, m.Capacity, count(m.PeakStep), r.Failures.Summary)
+}
+
+func memoryUnit(capacity memory.Bytes) (memory.Bytes, string) {
+	switch {
+	case capacity >= 2*memory.GiB:
+		return memory.GiB, "GiB"
+	case capacity >= 2*memory.MiB:
+		return memory.MiB, "MiB"
+	}
+	return memory.KiB, "KiB"
+}
+
+func microChart(r *Report) chart {
+	micro := along(r, func(s *harness.StepReport) float64 {
+		if len(s.Splits) == 0 {
+			return math.NaN()
+		}
+		return float64(slices.Max(s.Splits))
+	})
+	accumulation := along(r, func(s *harness.StepReport) float64 {
+		if len(s.Splits) == 0 {
+			return math.NaN()
+		}
+		return float64(len(s.Splits))
+	})
+	_, high := micro.bounds(0, 1)
+	_, high = accumulation.bounds(0, high)
+	return chart{
+		name: "micro-batch", title: "Micro-batch and accumulation", whole: true, y1: 1.12 * high,
+		alt:   fmt.Sprintf("the largest micro-batch of each step and how many were accumulated; %s of cutting a step were used", plural(len(r.Sizes), "way")),
+		marks: marksOf(r, atTop),
+		lines: []line{
+			{name: "samples at once", shade: "blue", points: micro.stepped(), width: 2},
+			{name: "micro-batches a step", shade: "teal", points: accumulation.stepped(), width: 2, dashed: true},
+		},
+	}
+}
+
+func throughputChart(r *Report) chart {
+	speed := along(r, rate)
+	_, high := speed.bounds(0, 0)
+	return chart{
+		name: "throughput", title: "Throughput", unit: "samples per second", y1: 1.12 * high,
+		alt:   fmt.Sprintf("the median is %s samples per second", number(r.Speed.Median)),
+		marks: marksOf(r, atTop),
+		lines: []line{{name: "each step", shade: "blue", points: speed, width: 1.5}},
+	}
+}
+
+func lossChart(r *Report) chart {
+	return chart{
+		name: "loss", title: "Loss",
+		alt:   fmt.Sprintf("from %s to %s, lowest %s at step %s", number(r.Loss.First), number(r.Loss.Last), number(r.Loss.Lowest), count(r.Loss.LowestStep)),
+		marks: marksOf(r, atTop),
+		lines: []line{{name: "each step", shade: "blue", points: along(r, func(s *harness.StepReport) float64 { return s.Loss }), width: 1.5}},
+	}
+}
+
+// rateChart is drawn only if the learning rate changes.
+func rateChart(r *Report) (chart, bool) {
+	rates := along(r, func(s *harness.StepReport) float64 { return s.LR })
+	low, high := rates.bounds(math.Inf(1), math.Inf(-1))
+	return chart{
+		name: "learning-rate", title: "Learning rate", y1: 1.12 * high,
+		alt:   fmt.Sprintf("between %s and %s", number(low), number(high)),
+		marks: marksOf(r, atTop),
+		lines: []line{{name: "each step", shade: "teal", points: rates, width: 1.5}},
+	}, high > low
+}

@@ -1,0 +1,132 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/search"
+)
+
+const effective = 64
+
+// diary writes a journal and metrics the way a run does, on a clock of its own.
+type diary struct {
+	Input
+	now     time.Time
+	attempt int
+	step    int
+	plan    harness.Plan
+}
+
+func newDiary(name string, planned int) *diary {
+	return &diary{
+		Input: Input{Name: name, Planned: planned, Device: "NVIDIA H200"},
+		now:   time.Date(2026, 3, 2, 22, 14, 5, 0, time.UTC),
+		plan:  harness.Plan{Effective: effective, World: 1, Micro: 64},
+	}
+}
+
+func (d *diary) entry(e harness.Entry) {
+	d.now = d.now.Add(time.Duration(e.Seconds * float64(time.Second)))
+	e.Time, e.Attempt, e.Step = d.now, d.attempt, d.step
+	d.Entries = append(d.Entries, e)
+}
+
+func (d *diary) begin() {
+	d.attempt++
+	if d.attempt == 1 {
+		d.entry(harness.Entry{Kind: harness.KindRun, Text: "a run of " + d.Name})
+	}
+	d.entry(harness.Entry{Kind: harness.KindAttempt, Text: fmt.Sprintf("attempt %d from step %d", d.attempt, d.step)})
+	plan := d.plan
+	d.entry(harness.Entry{Kind: harness.KindPlan, Plan: &plan, Text: plan.String()})
+}
+
+// stats are a device of 24 GiB on which a sample costs 0.78 GiB above 1.9 GiB.
+func stats(micro int, foreign memory.Bytes) memory.Stats {
+	peak := 1900*memory.MiB + memory.Bytes(0.78*float64(micro)*float64(memory.GiB))
+	reserved := peak + 300*memory.MiB
+	return memory.Stats{
+		Capacity: 24 * memory.GiB, Reserved: reserved, Allocated: 2 * memory.GiB, Peak: peak, PeakReserved: reserved,
+		Foreign: foreign, Free: max(0, 24*memory.GiB-foreign-reserved),
+	}
+}
+
+func (d *diary) finish(foreign memory.Bytes) {
+	d.step++
+	splits := d.plan.Splits(0)
+	wobble := math.Sin(float64(d.step)*1.7) + math.Sin(float64(d.step)*0.37)
+	s := harness.StepReport{
+		Step: d.step, First: int64(d.step-1) * effective, Samples: effective, Splits: splits,
+		Loss: 4.1*math.Exp(-float64(d.step)/90) + 1.6 + 0.05*wobble, LR: 3e-4 * min(1, float64(d.step)/40),
+		Memory: stats(splits[0], foreign), Seconds: 0.9 + 0.12*float64(len(splits)) + 0.02*wobble,
+	}
+	s.Memory.Peak += memory.Bytes(wobble * float64(60*memory.MiB))
+	d.Steps = append(d.Steps, s)
+	d.now = d.now.Add(time.Duration(s.Seconds * float64(time.Second)))
+}
+
+func (d *diary) oom(foreign memory.Bytes, cause memory.Cause, why string) *memory.Verdict {
+	s := stats(d.plan.Largest(), foreign)
+	s.Allocated, s.Free = 21*memory.GiB-foreign, 700*memory.MiB
+	oom := memory.OutOfMemory{Requested: 4 * memory.GiB, Stats: s, Phase: memory.PhaseForward, Micro: d.plan.Largest()}
+	v := &memory.Verdict{Cause: cause, Why: why}
+	d.entry(harness.Entry{Kind: harness.KindOOM, OOM: &oom, Verdict: v, Text: oom.Error(), Seconds: 0.6})
+	return v
+}
+
+func (d *diary) decide(r harness.Remedy, micro int, v *memory.Verdict, reason string) {
+	plan := d.plan.WithMicro(micro)
+	d.entry(harness.Entry{Kind: harness.KindDecision, Text: reason, Decision: &harness.Decision{Remedy: r, Plan: plan, Verdict: v, Reason: reason}})
+	if r == harness.Shrink || r == harness.Grow || r == harness.Continue {
+		d.plan = plan
+	}
+}
+
+func (d *diary) checkpoint() {
+	d.entry(harness.Entry{Kind: harness.KindCheckpoint, Text: fmt.Sprintf("checkpoint of step %d", d.step), Seconds: 0.8})
+}
+
+// night is a whole run: 64 samples at once do not fit, a search finds 27; from
+// step 80 to 120 another process takes a part; then it grows back.
+func night() *diary {
+	d := newDiary("gpt-owt", 200)
+	d.begin()
+	v := d.oom(0, memory.Batch, "micro-batch 64 needs at least 25 GiB of 24 GiB")
+	d.decide(harness.EmptyCache, 64, v, "empty the cache and run step 1 again with micro-batch 64: micro-batch 64 needs at least 25 GiB of 24 GiB")
+	d.entry(harness.Entry{Kind: harness.KindRemedy, Text: "emptying the cache gave back 3.1 GiB", Seconds: 0.1})
+	v = d.oom(0, memory.Batch, "micro-batch 64 needs at least 25 GiB of 24 GiB")
+	d.decide(harness.Search, 63, v, "search for the largest micro-batch below 64 that fits: micro-batch 64 needs at least 25 GiB of 24 GiB")
+	for _, p := range []search.Probe{{N: 63}, {N: 31}, {N: 15, Fits: true}, {N: 28, Fits: true}, {N: 27, Fits: true}} {
+		d.entry(harness.Entry{Kind: harness.KindProbe, Probe: &p, Seconds: 1.2, Text: "probe"})
+	}
+	d.entry(harness.Entry{Kind: harness.KindSearch, Search: &search.Result{Fits: 28, Recommended: 27}, Text: "the search found 28"})
+	d.decide(harness.Shrink, 22, v, "micro-batch 64 → 22: 28 fits in 24 GiB and 22 leaves 10 % of it unused; accumulation 1 → 3 keeps the effective batch at 64")
+	d.walk(80, 0)
+	d.squeeze()
+	d.walk(120, 9*memory.GiB)
+	d.decide(harness.Grow, 22, nil, "micro-batch 13 → 22: 24 GiB are available again, 15 GiB when it was made smaller; accumulation 5 → 3 keeps the effective batch at 64")
+	d.walk(200, 0)
+	d.entry(harness.Entry{Kind: harness.KindDone, Text: "done: 200 steps, 4 failures of memory survived"})
+	return d
+}
+
+func (d *diary) squeeze() {
+	why := "4 GiB asked for and 700 MiB free, after others took 9 GiB since the attempt began (now 9 GiB of 24 GiB)"
+	v := d.oom(9*memory.GiB, memory.Foreign, why)
+	d.decide(harness.EmptyCache, d.plan.Micro, v, "empty the cache and run step 81 again with micro-batch 22: "+why)
+	v = d.oom(9*memory.GiB, memory.Foreign, why)
+	d.decide(harness.Shrink, 13, v, "micro-batch 22 → 13: step 81 needed at least 16 GiB of 15 GiB; accumulation 3 → 5 keeps the effective batch at 64")
+}
+
+func (d *diary) walk(to int, foreign memory.Bytes) {
+	for d.step < to {
+		d.finish(foreign)
+		if d.step%50 == 0 {
+			d.checkpoint()
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package report
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// Write writes report.html, report.md and its pictures into the folder dir.
+// Each file is written beside its final name and renamed, so that a reader sees
+// the old one or the new one.
+func (r *Report) Write(dir string) error {
+	picture := func(p Picture) string { return "report-" + p.Name + ".svg" }
+	for _, p := range r.pictures {
+		if err := replace(filepath.Join(dir, picture(p)), p.SVG); err != nil {
+			return err
+		}
+	}
+	err := replace(filepath.Join(dir, "report.md"), func(w io.Writer) error { return r.Markdown(w, picture) })
+	if err != nil {
+		return err
+	}
+	return replace(filepath.Join(dir, "report.html"), r.HTML)
+}
+
+func replace(path string, write func(io.Writer) error) (err error) {
+	var text bytes.Buffer
+	if err := write(&text); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
+		}
+	}()
+	_, err = text.WriteTo(f)
+	// The file is for whoever may read the run's folder, as its other files are.
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
