@@ -1,0 +1,106 @@
+package configs
+
+import (
+	"fmt"
+	"slices"
+
+	"headroom/memory"
+)
+
+// check looks at what keys mean together. A rule is left out when one of its
+// keys was refused already: one mistake, one message.
+func (l *loader) check() {
+	l.required()
+	l.only()
+	c := l.c
+	if c.Model.Kind == "gpt" {
+		l.rule(c.Model.Width%max(1, c.Model.Heads) != 0, "model.heads", "model.width",
+			"must divide model.width (%d)", c.Model.Width)
+	}
+	l.rule(c.Model.Kind == "gpt" && c.Data.Kind != "text", "data.kind", "model.kind", "model.kind gpt reads text alone")
+	l.rule(c.Model.Kind == "mlp" && c.Data.Kind == "text", "data.kind", "model.kind", "model.kind mlp reads features: idx or blobs")
+	l.rule(c.Data.Kind == "idx" && c.Data.Path == goroot, "data.path", "data.kind",
+		"set it to the folder with the files train-images-idx3-ubyte and train-labels-idx1-ubyte; "+getIDX)
+	l.rule(c.Data.Kind == "blobs" && c.Data.Samples == 0, "data.samples", "data.kind", "blobs are drawn: set how many")
+	l.batch()
+	l.schedule()
+	l.squeeze()
+}
+
+// rule reports key if broken holds, unless key or with was refused.
+func (l *loader) rule(broken bool, key, with, format string, args ...any) {
+	if !broken || l.bad[key] || l.bad[with] {
+		return
+	}
+	where, given := l.origins[key]
+	if !given {
+		where = l.at(with)
+	}
+	k, _ := find(key)
+	l.add(where, key, inline(k.value(l.c).node()), fmt.Sprintf(format, args...))
+}
+
+func (l *loader) required() {
+	for _, k := range keys {
+		if _, given := l.origins[k.Name]; k.Required && !given && !l.bad[""] {
+			l.add(l.where, k.Name, "", "missing; allowed: "+k.Allowed())
+		}
+	}
+}
+
+func (l *loader) only() {
+	for _, k := range keys {
+		where, given := l.origins[k.Name]
+		if !given || l.bad[k.Name] || l.bad[k.Only.Key] || k.applies(l.c) {
+			continue
+		}
+		condition, _ := find(k.Only.Key)
+		l.add(where, k.Name, inline(k.value(l.c).node()), fmt.Sprintf("only for %s %s, which is %s here; leave it out",
+			k.Only.Key, list(k.Only.Values, "or"), condition.value(l.c).node().Value))
+	}
+}
+
+// applies tells whether the key has a meaning in c.
+func (k Key) applies(c *Config) bool {
+	condition, ok := find(k.Only.Key)
+	return !ok || slices.Contains(k.Only.Values, condition.value(c).node().Value)
+}
+
+func (l *loader) batch() {
+	b := l.c.Batch
+	l.rule(b.Micro > b.Effective, "batch.micro", "batch.effective", "at most batch.effective (%d)", b.Effective)
+	l.rule(b.MinMicro > b.Effective, "batch.min_micro", "batch.effective", "at most batch.effective (%d)", b.Effective)
+	l.rule(b.Micro > 0 && b.MinMicro > b.Micro && b.Micro <= b.Effective, "batch.min_micro", "batch.micro", "at most batch.micro (%d)", b.Micro)
+}
+
+func (l *loader) schedule() {
+	t, s := l.c.Train, l.c.Schedule
+	switch {
+	case l.bad["train.steps"] || l.bad["train.epochs"] || l.bad[""]:
+	case t.Steps == 0 && t.Epochs == 0:
+		l.add(l.where, "train.steps", "", "missing; set it, or train.epochs")
+	case t.Steps > 0 && t.Epochs > 0:
+		l.add(l.at("train.epochs"), "train.epochs", fmt.Sprint(t.Epochs), fmt.Sprintf("train.steps is set too (%d); leave one out", t.Steps))
+	}
+	if s.Kind == "constant" {
+		l.rule(t.Steps > 0 && s.Warmup > t.Steps, "schedule.warmup", "train.steps", "at most train.steps (%d)", t.Steps)
+		return
+	}
+	l.rule(s.Min > l.c.Optimizer.LR, "schedule.min", "optimizer.lr", "at most optimizer.lr (%g)", l.c.Optimizer.LR)
+	l.rule(s.Steps > 0 && s.Warmup >= s.Steps, "schedule.warmup", "schedule.steps", "below schedule.steps (%d)", s.Steps)
+	l.rule(s.Steps == 0 && t.Steps > 0 && s.Warmup >= t.Steps, "schedule.warmup", "train.steps", "below train.steps (%d), where the schedule ends", t.Steps)
+}
+
+func (l *loader) squeeze() {
+	d := l.c.Device
+	l.rule(d.Kind == "cuda" && len(d.Squeeze) > 0, "device.squeeze", "device.kind", "only the host device can be squeezed")
+	capacity := d.Capacity
+	if capacity == 0 {
+		capacity = hostCapacity
+	}
+	var most memory.Bytes
+	for _, s := range d.Squeeze {
+		most = max(most, taken(d.Squeeze, s.From))
+	}
+	l.rule(most >= capacity, "device.squeeze", "device.capacity", "takes up to %v, which leaves nothing of %v", most, capacity)
+}

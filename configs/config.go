@@ -1,0 +1,109 @@
+package configs
+
+import (
+	"path/filepath"
+
+	"headroom/memory"
+)
+
+// Config is one run, complete and valid. It comes from [Load]; every field is
+// explained where its key stands in the table of [Keys].
+type Config struct {
+	Name      string
+	Seed      uint64
+	Model     Model
+	Data      Data
+	Batch     Batch
+	Optimizer Optimizer
+	Schedule  Schedule
+	Train     Train
+	Device    Device
+	Memory    Memory
+	Output    Output
+}
+
+// Model is what is trained.
+type Model struct {
+	Kind    string
+	Layers  int
+	Width   int
+	Heads   int
+	Context int
+	Vocab   int // 0: as the data has it
+	Dropout float64
+}
+
+// Data is what it is trained on.
+type Data struct {
+	Kind        string
+	Path        string
+	Glob        string
+	Limit       memory.Bytes // 0: everything
+	Samples     int          // 0: all there are
+	Features    int
+	Classes     int
+	Fingerprint string // "": any data
+}
+
+// Batch is how many samples go into a step.
+type Batch struct {
+	Effective int
+	Micro     int // 0: auto
+	MinMicro  int
+	Uniform   bool
+}
+
+// Optimizer is how weights are updated.
+type Optimizer struct {
+	Kind                                         string
+	LR, Beta1, Beta2, Eps, Momentum, WeightDecay float64
+	Clip                                         float64 // 0: not clipped
+}
+
+// Schedule is the course of the learning rate.
+type Schedule struct {
+	Kind   string
+	Warmup int
+	Steps  int // 0: auto
+	Min    float64
+}
+
+// Train is how long, and what is kept. Exactly one of Steps and Epochs is set
+// until [Config.Open] turns epochs into steps.
+type Train struct {
+	Steps           int
+	Epochs          float64
+	CheckpointEvery int
+	Keep            int
+}
+
+// Device is where.
+type Device struct {
+	Kind     string
+	Capacity memory.Bytes // 0: auto
+	Squeeze  []Squeeze
+}
+
+// Squeeze is memory that another process holds for a while: from the moment
+// that From steps are finished until To are.
+type Squeeze struct {
+	From, To int
+	Take     memory.Bytes
+}
+
+// Memory is what may be done to make room.
+type Memory struct {
+	Headroom   float64 // share of the capacity
+	Allow      []string
+	GrowAfter  int
+	Relaunches int
+	Waits      int
+}
+
+// Output is where runs are written.
+type Output struct {
+	Dir string
+}
+
+// RunDir is the folder of the run.
+func (c *Config) RunDir() string { return filepath.Join(c.Output.Dir, c.Name) }

@@ -1,0 +1,55 @@
+package configs
+
+import "fmt"
+
+// Difference is a key that may not change within a run and did.
+type Difference struct {
+	Key      string
+	Old, New string // as they stand in a file
+}
+
+func (d Difference) String() string {
+	return fmt.Sprintf("%s is %s in the run and %s now", d.Key, d.Old, d.New)
+}
+
+// Diff is what stands in the way of going on with a run of old as now says: the
+// keys marked [Key.Fixed] whose values differ. What now leaves open — a
+// schedule.steps of auto, no data.fingerprint — is no difference; [Config.Inherit]
+// takes it over. Epochs count as the steps that they are, once a run has been
+// opened.
+func Diff(old, now *Config) []Difference {
+	var all []Difference
+	for _, k := range keys {
+		if !k.Fixed || !k.applies(old) || !k.applies(now) || k.open(now) {
+			continue
+		}
+		a, b := inline(k.value(old).node()), inline(k.value(now).node())
+		if a != b {
+			all = append(all, Difference{k.Name, a, b})
+		}
+	}
+	return all
+}
+
+// open tells whether the run decides the value.
+func (k Key) open(c *Config) bool {
+	switch k.Name {
+	case "schedule.steps":
+		return c.Schedule.Steps == 0
+	case "data.fingerprint":
+		return c.Data.Fingerprint == ""
+	}
+	return false
+}
+
+// Inherit takes what c leaves open from the run that it goes on with, so that a
+// longer train.steps does not bend the schedule of the steps already made, and
+// other data is refused when it is opened.
+func (c *Config) Inherit(old *Config) {
+	for _, k := range keys {
+		if k.open(c) {
+			// A value that was written by node is read by set.
+			_ = k.value(c).set(k.value(old).node())
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package configs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+
+	"headroom/device"
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/model"
+	"headroom/model/data"
+	"headroom/search"
+)
+
+// Job is a configuration with its data at hand, ready for [harness.Run]. It
+// belongs to one goroutine.
+type Job struct {
+	// Config is the configuration resolved against the data: epochs are steps,
+	// the schedule has its end, the path is absolute and the data's fingerprint
+	// is in it. It is what run.yaml holds.
+	Config *Config
+	// Set is the data, which every attempt shares.
+	Set data.Set
+
+	dev     device.Device // of the attempt that runs
+	foreign memory.Bytes  // taken by the squeeze at the moment
+}
+
+// Open reads the data and resolves the configuration, of which it makes a copy.
+func (c *Config) Open() (*Job, error) {
+	set, err := c.OpenData()
+	if err != nil {
+		return nil, err
+	}
+	r := *c
+	if r.Data.Path != goroot && r.Data.Kind != "blobs" {
+		if r.Data.Path, err = filepath.Abs(r.Data.Path); err != nil {
+			return nil, fmt.Errorf("open data: %w", err)
+		}
+	}
+	r.Data.Fingerprint = set.Fingerprint()
+	if r.Train.Epochs > 0 {
+		steps := math.Ceil(r.Train.Epochs * float64(set.Len()) / float64(r.Batch.Effective))
+		r.Train.Steps, r.Train.Epochs = int(steps), 0
+	}
+	if r.Schedule.Kind != "constant" && r.Schedule.Steps == 0 {
+		r.Schedule.Steps = r.Train.Steps
+	}
+	if _, err := r.Spec().Fit(set.Shape()); err != nil {
+		return nil, fmt.Errorf("open model: %w", err)
+	}
+	return &Job{Config: &r, Set: set}, nil
+}
+
+// Spec is the model and how it is trained. The sizes that belong to the data are
+// left to it.
+func (c *Config) Spec() model.Spec {
+	s := model.Spec{
+		Kind: model.Kind(c.Model.Kind), Width: c.Model.Width, Layers: c.Model.Layers, Dropout: c.Model.Dropout,
+		Seed: c.Seed,
+		Optimizer: model.Optimizer{
+			Kind: model.OptimizerKind(c.Optimizer.Kind), LR: c.Optimizer.LR,
+			WeightDecay: c.Optimizer.WeightDecay, Clip: c.Optimizer.Clip,
+		},
+		Schedule: model.Schedule{Kind: model.ScheduleKind(c.Schedule.Kind), Warmup: c.Schedule.Warmup},
+	}
+	if s.Kind == model.GPT {
+		s.Heads, s.Context, s.Vocab = c.Model.Heads, c.Model.Context, c.Model.Vocab
+	}
+	if s.Optimizer.Kind == model.AdamW {
+		s.Optimizer.Beta1, s.Optimizer.Beta2, s.Optimizer.Eps = c.Optimizer.Beta1, c.Optimizer.Beta2, c.Optimizer.Eps
+	} else {
+		s.Optimizer.Momentum = c.Optimizer.Momentum
+	}
+	if s.Schedule.Kind != model.Constant {
+		s.Schedule.Steps, s.Schedule.Min = c.Schedule.Steps, c.Schedule.Min
+	}
+	return s
+}
+
+// Plan is the plan asked for; Micro is 0 for batch.micro auto.
+func (c *Config) Plan() harness.Plan {
+	return harness.Plan{Effective: c.Batch.Effective, World: 1, Micro: c.Batch.Micro, Uniform: c.Batch.Uniform}
+}
+
+// Policy is what memory.* and batch.min_micro allow.
+func (c *Config) Policy() harness.Policy {
+	p := harness.Policy{
+		MinMicro:  c.Batch.MinMicro,
+		Headroom:  c.Memory.Headroom,
+		Recompute: slices.Contains(c.Memory.Allow, "recompute"),
+		GrowAfter: c.Memory.GrowAfter,
+	}
+	if slices.Contains(c.Memory.Allow, "relaunch") {
+		p.Relaunches = c.Memory.Relaunches
+	}
+	if slices.Contains(c.Memory.Allow, "wait") {
+		p.Waits = c.Memory.Waits
+	}
+	return p
+}
+
+// Options are those of the run that the configuration decides: everything but
+// the folder, the signals and who listens.
+func (j *Job) Options() harness.Options {
+	c := j.Config
+	return harness.Options{
+		Steps:           c.Train.Steps,
+		Plan:            c.Plan(),
+		Search:          search.Options{Min: c.Batch.MinMicro, Headroom: c.Memory.Headroom},
+		Policy:          c.Policy(),
+		CheckpointEvery: c.Train.CheckpointEvery,
+		Keep:            c.Train.Keep,
+		Open:            j.open,
+		BeforeStep:      j.beforeStep,
+	}
+}
+
+// open builds the trainer of an attempt on a fresh device, which is as full as
+// the last one was.
+func (j *Job) open(context.Context) (harness.Trainer, error) {
+	dev, err := j.Config.OpenDevice()
+	if err != nil {
+		return nil, err
+	}
+	t, err := j.build(dev)
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	j.dev = dev
+	return t, nil
+}
+
+func (j *Job) build(dev device.Device) (*model.Trainer, error) {
+	if _, ok := dev.(squeezable); !ok && len(j.Config.Device.Squeeze) > 0 {
+		return nil, fmt.Errorf("open device %s: device.squeeze: only the host device can be squeezed; leave it out or set device.kind to host", dev.Name())
+	}
+	press(dev, j.foreign)
+	return model.New(dev, j.Config.Spec(), j.Set)
+}
+
+func (j *Job) beforeStep(finished int) {
+	if now := taken(j.Config.Device.Squeeze, finished); now != j.foreign {
+		j.foreign = now
+		press(j.dev, now)
+	}
+}
+
+// squeezable is a device that can play another process on it.
+type squeezable interface{ SetForeign(memory.Bytes) }
+
+func press(dev device.Device, n memory.Bytes) {
+	if d, ok := dev.(squeezable); ok {
+		d.SetForeign(n)
+	}
+}

@@ -1,0 +1,249 @@
+package configs
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/search"
+)
+
+// tight is a run so small that it can be had in any test.
+const tight = `model: {kind: mlp, layers: 1, width: 8}
+data: {kind: blobs, samples: 100, features: 4, classes: 2}
+batch: {effective: 16, micro: 8, min_micro: 2}
+train: {epochs: 1.5, checkpoint_every: 7, keep: 2}
+device: {kind: host, capacity: 8MiB, squeeze: [{from: 2, to: 4, take: 1MiB}, {from: 3, to: 5, take: 2MiB}]}
+memory: {headroom: 5%, grow_after: 3}
+`
+
+func openTight(t *testing.T, sets ...string) *Job {
+	t.Helper()
+	c, err := parse([]byte(tight), "tight.yaml", sets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := c.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func TestOpenResolves(t *testing.T) {
+	j := openTight(t, "schedule.kind=linear")
+	c := j.Config
+	// 1.5 · 100 / 16 = 9.375
+	if c.Train.Steps != 10 || c.Train.Epochs != 0 || c.Schedule.Steps != 10 || c.Data.Fingerprint != j.Set.Fingerprint() {
+		t.Errorf("%+v", c)
+	}
+	sameWhenWritten(t, c)
+}
+
+func TestOpenLeavesTheConfigurationAlone(t *testing.T) {
+	c, err := parse([]byte(tight), "tight.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := *c
+	if _, err := c.Open(); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(before, *c) {
+		t.Errorf("%+v\nwas\n%+v", *c, before)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	o := openTight(t).Options()
+	if o.Open == nil || o.BeforeStep == nil {
+		t.Fatal("no Open or no BeforeStep")
+	}
+	o.Open, o.BeforeStep = nil, nil
+	want := harness.Options{
+		Steps: 10, Plan: harness.Plan{Effective: 16, World: 1, Micro: 8},
+		Search:          search.Options{Min: 2, Headroom: 0.05},
+		Policy:          harness.Policy{MinMicro: 2, Headroom: 0.05, Relaunches: 3, Waits: 10, GrowAfter: 3},
+		CheckpointEvery: 7, Keep: 2,
+	}
+	if !reflect.DeepEqual(o, want) {
+		t.Errorf("%+v\nwant\n%+v", o, want)
+	}
+	p := openTight(t, "memory.allow=[recompute]").Config.Policy()
+	if !p.Recompute || p.Relaunches != 0 || p.Waits != 0 {
+		t.Errorf("recompute alone is allowed: %+v", p)
+	}
+}
+
+func TestSqueeze(t *testing.T) {
+	o := openTight(t).Options()
+	trainer, err := o.Open(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for finished, want := range []memory.Bytes{0, 0, 1 * memory.MiB, 3 * memory.MiB, 2 * memory.MiB, 0} {
+		o.BeforeStep(finished)
+		if got := trainer.Memory().Foreign; got != want {
+			t.Errorf("after %d steps others hold %v, want %v", finished, got, want)
+		}
+	}
+	// A new attempt meets the same neighbours.
+	o.BeforeStep(3)
+	if err := trainer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if trainer, err = o.Open(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got := trainer.Memory().Foreign; got != 3*memory.MiB {
+		t.Errorf("in the next attempt others hold %v, want 3 MiB", got)
+	}
+	if err := trainer.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTrainerTooLargeForTheDevice(t *testing.T) {
+	o := openTight(t, "device.capacity=1KiB", "device.squeeze=[]").Options()
+	_, err := o.Open(context.Background())
+	var oom *memory.OutOfMemory
+	if !errors.As(err, &oom) || oom.Phase != memory.PhaseLoad {
+		t.Errorf("%v is no failure of memory while loading", err)
+	}
+}
+
+func TestDevices(t *testing.T) {
+	for kind, want := range map[string]string{"host": "", "auto": "", "cuda": "open device cuda: no such device here"} {
+		d, err := (&Config{Device: Device{Kind: kind, Capacity: memory.MiB}}).OpenDevice()
+		if want != "" {
+			if !errors.Is(err, ErrNoDevice) || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%s: %v", kind, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", kind, err)
+			continue
+		}
+		if got := d.Stats().Capacity; got != memory.MiB {
+			t.Errorf("%s: capacity %v", kind, got)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestDataErrors(t *testing.T) {
+	dir := t.TempDir()
+	book := filepath.Join(dir, "book.txt")
+	if err := os.WriteFile(book, []byte(strings.Repeat("words ", 100)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name string
+		base string
+		sets []string
+		want string
+	}{
+		{"no text", good, []string{"data.path=" + dir + "/none"}, "read text: lstat DIR/none: no such file or directory; set data.path to a file or folder of text"},
+		{"little text", good, []string{"data.path=" + book}, "open data: 10 samples, fewer than batch.effective (32); give more data or a smaller effective batch"},
+		{"few blobs", tight, []string{"data.samples=15"}, "open data: 15 samples, fewer than batch.effective (16); give more data or a smaller effective batch"},
+		{"other data", good, []string{"data.path=" + book, "batch.effective=1", "data.fingerprint=f"}, "open data: data.fingerprint: f: the data at hand is FP; give the run the data it began with, or start another run"},
+		{"no images", "model: {kind: mlp}\ndata: {kind: idx, path: " + dir + "}\ntrain: {steps: 1}\n", nil,
+			"read images: DIR/train-images-idx3-ubyte, also with .gz: file does not exist; " + getIDX + ", or set data.path"},
+	} {
+		c, err := parse([]byte(test.base), "my.yaml", test.sets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Open()
+		if err == nil {
+			t.Errorf("%s: no error", test.name)
+			continue
+		}
+		got := strings.ReplaceAll(err.Error(), dir, "DIR")
+		if i := strings.Index(got, "text-64-"); i >= 0 {
+			got = got[:i] + "FP" + got[i+len("text-64-")+32:]
+		}
+		if got != test.want {
+			t.Errorf("%s: %s\nwant %s", test.name, got, test.want)
+		}
+	}
+}
+
+func TestRelativePathsAreMadeAbsolute(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.WriteFile("book.txt", []byte(strings.Repeat("words ", 1000)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, err := parse([]byte(good), "my.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := c.Open()
+	if err != nil || !filepath.IsAbs(j.Config.Data.Path) {
+		t.Errorf("%v, %v", j, err)
+	}
+}
+
+// images makes a folder of so many images of 28 × 28, with labels up to 9.
+func images(t *testing.T, count int) string {
+	t.Helper()
+	dir := t.TempDir()
+	pixels := []byte{0, 0, 8, 3, 0, 0, byte(count >> 8), byte(count), 0, 0, 0, 28, 0, 0, 0, 28}
+	labels := []byte{0, 0, 8, 1, 0, 0, byte(count >> 8), byte(count)}
+	for i := range count {
+		labels = append(labels, byte(i%10))
+		for p := range 28 * 28 {
+			pixels = append(pixels, byte(i*p))
+		}
+	}
+	for name, content := range map[string][]byte{"train-images-idx3-ubyte": pixels, "train-labels-idx1-ubyte": labels} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Every preset can be started. The images are made here; where the preset looks
+// for them is up to the machine.
+func TestPresetsStart(t *testing.T) {
+	for _, name := range Presets() {
+		t.Run(name, func(t *testing.T) {
+			var sets []string
+			if name == "mnist" {
+				sets = append(sets, "data.path="+images(t, 6000))
+			}
+			c, err := Load(name, sets)
+			if err != nil {
+				t.Fatal(err)
+			}
+			j, err := c.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if j.Config.Train.Steps < 1 || j.Set.Len() < c.Batch.Effective {
+				t.Errorf("%d steps, %d samples", j.Config.Train.Steps, j.Set.Len())
+			}
+			trainer, err := j.Options().Open(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := trainer.Step(context.Background(), harness.Plan{Effective: 4, World: 1, Micro: 2}); err != nil {
+				t.Error(err)
+			}
+			if err := trainer.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,175 @@
+package configs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// maxFile is far above any configuration, and keeps a wrong path from filling
+// the memory.
+const maxFile = 1 << 20
+
+// Load reads the configuration at path, or the preset of that name, and then
+// the overrides in sets, each "key=value" with the value in YAML; text needs no
+// quotes. Of overrides of one key the last one counts.
+//
+// Everything that is wrong is reported at once: the error joins a [*Problem]
+// for each. A file that cannot be read is another error, and an unreadable path
+// one that wraps the cause.
+func Load(path string, sets []string) (*Config, error) {
+	content, where, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	return parse(content, where, sets)
+}
+
+// read is the contents of the file or the preset, and how messages call it. A
+// file wins over a preset: what is the user's own goes first.
+func read(path string) (content []byte, where string, err error) {
+	info, err := os.Stat(path)
+	if preset, known := presetText(path); known && (err != nil || info.IsDir()) {
+		return preset, path + ".yaml", nil
+	}
+	if err != nil {
+		hint := fmt.Sprintf("; presets: %s", strings.Join(Presets(), ", "))
+		if best := nearest(path, Presets()); best != "" {
+			hint = fmt.Sprintf("; did you mean the preset %s?", best)
+		}
+		return nil, "", fmt.Errorf("read config: %w%s", err, hint)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, "", fmt.Errorf("read config: %s: not a file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, "", fmt.Errorf("read config: %w", err)
+	}
+	content, err = io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, "", fmt.Errorf("read config: %w", err)
+	}
+	if len(content) > maxFile {
+		return nil, "", fmt.Errorf("read config: %s: larger than %d bytes: no configuration", path, maxFile)
+	}
+	return content, path, nil
+}
+
+// loader gathers a configuration and what is wrong with it.
+type loader struct {
+	c        *Config
+	where    string            // name of the file
+	origins  map[string]string // where each key that was given was given
+	bad      map[string]bool   // keys with a value that was refused
+	problems []error
+}
+
+func parse(content []byte, where string, sets []string) (*Config, error) {
+	l := &loader{c: new(Config), where: where, origins: map[string]string{}, bad: map[string]bool{}}
+	l.defaults()
+	l.file(bytes.TrimPrefix(content, []byte("\ufeff")))
+	for _, s := range sets {
+		l.override(s)
+	}
+	l.name()
+	l.check()
+	if err := errors.Join(l.problems...); err != nil {
+		return nil, err
+	}
+	return l.c, nil
+}
+
+func (l *loader) defaults() {
+	for _, k := range keys {
+		if k.Default == "" {
+			continue
+		}
+		v := k.value(l.c)
+		n, err := alone(v, k.Default)
+		if err == nil {
+			err = v.set(n)
+		}
+		if err != nil {
+			panic(fmt.Sprintf("configs: default of %s: %v", k.Name, err))
+		}
+	}
+}
+
+// name takes the name of a run from its file.
+func (l *loader) name() {
+	base := strings.TrimSuffix(filepath.Base(l.where), filepath.Ext(l.where))
+	if l.c.Name == "" && !l.bad["name"] {
+		v := name{&l.c.Name}
+		if err := v.set(quoted(base)); err != nil {
+			l.add(l.where, "name", base, fmt.Sprintf("the file's name is %v; set name to %s", err, v.allowed()))
+		}
+	}
+}
+
+func (l *loader) add(where, key, value, text string) {
+	l.problems = append(l.problems, &Problem{Where: where, Key: key, Value: value, Text: text})
+	l.bad[key] = true
+}
+
+// at is where a key was given, or the file if it was not.
+func (l *loader) at(key string) string {
+	if where, ok := l.origins[key]; ok {
+		return where
+	}
+	return l.where
+}
+
+// find is the key of that name.
+func find(name string) (Key, bool) {
+	for _, k := range keys {
+		if k.Name == name {
+			return k, true
+		}
+	}
+	return Key{}, false
+}
+
+// keyNames are the names of all keys.
+func keyNames() []string {
+	all := make([]string, len(keys))
+	for i, k := range keys {
+		all[i] = k.Name
+	}
+	return all
+}
+
+// members are the last parts of the keys of a group, nil if there is no such
+// group. The group "" has the groups and the keys that stand alone.
+func members(group string) []string {
+	var parts []string
+	for _, k := range keys {
+		head, tail, grouped := strings.Cut(k.Name, ".")
+		if group == "" && (len(parts) == 0 || parts[len(parts)-1] != head) {
+			parts = append(parts, head)
+		} else if grouped && head == group {
+			parts = append(parts, tail)
+		}
+	}
+	return parts
+}
+
+// unknown is the text for a key that there is not.
+func unknown(name string) string {
+	group, _, grouped := strings.Cut(name, ".")
+	candidates := keyNames()
+	if !grouped {
+		candidates = append(candidates, members("")...)
+	}
+	if best := nearest(name, candidates); best != "" {
+		return fmt.Sprintf("unknown key; did you mean %s?", best)
+	}
+	if keys := members(group); grouped && keys != nil {
+		return fmt.Sprintf("unknown key; %s has %s", group, list(keys, "and"))
+	}
+	return fmt.Sprintf("unknown key; there are %s", list(members(""), "and"))
+}

@@ -1,0 +1,275 @@
+package configs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// good is a configuration that tests spoil or add to. It has ten lines.
+const good = `model:
+  kind: gpt
+  width: 64
+data:
+  kind: text
+  path: book.txt
+batch:
+  effective: 32
+train:
+  steps: 100
+`
+
+// spoilt is good with a line changed.
+func spoilt(old, now string) string {
+	if !strings.Contains(good, old) {
+		panic(old)
+	}
+	return strings.Replace(good, old, now, 1)
+}
+
+// expect compares all that parse says, a line each, with want.
+func expect(t *testing.T, content string, sets, want []string) {
+	t.Helper()
+	var got []string
+	if _, err := parse([]byte(content), "my.yaml", sets); err != nil {
+		got = strings.Split(err.Error(), "\n")
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestBadFiles(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		content string
+		want    string
+	}{
+		{"empty", "", "my.yaml: the file is empty; start from a preset: gpt, mlp-tight or mnist"},
+		{"comments alone", "# nothing\n", "my.yaml: the file is empty; start from a preset: gpt, mlp-tight or mnist"},
+		{"words", "just words", "my.yaml:1: just words: not a mapping; write keys and values, as in seed: 1"},
+		{"list", "- a\n- b\n", "my.yaml:1: [a, b]: not a mapping; write keys and values, as in seed: 1"},
+		{"tab", "model:\n\tkind: gpt\n", "my.yaml:2: no YAML: found character that cannot start any token; indent with spaces, not tabs, and put values that begin with % @ or ` in quotes"},
+		{"unclosed", "model: {kind: gpt\n", "my.yaml:1: no YAML: did not find expected ',' or '}'"},
+		{"binary", "\x00", "my.yaml: no YAML: control characters are not allowed"},
+		{"two documents", good + "---\nseed: 2\n", "my.yaml: more than one document, or something after its end; a run is one document"},
+		{"rubbish behind", good + "...\nx", "my.yaml: more than one document, or something after its end; a run is one document"},
+		{"group twice", good + "model:\n  kind: mlp\n", "my.yaml:11: model: {kind: mlp}: given twice, first in line 1"},
+		{"key twice", good + "seed: 1\nseed: 2\n", "my.yaml:12: seed: 2: given twice, first in line 11"},
+		{"tag", spoilt("64", "!!int 64"), "my.yaml:3: tag !!int: not allowed; a text that begins with ! needs quotes"},
+		{"alias", spoilt("book.txt", "*go"), "my.yaml: no YAML: unknown anchor 'go' referenced"},
+		{"key that is a list", good + "? [a, b]\n: 1\n", "my.yaml:11: [a, b]: not a key"},
+		{"merge", good + "<<: {a: 1}\n", "my.yaml:11: <<: {a: 1}: unknown key; there are name, seed, model, data, batch, optimizer, schedule, train, device, memory and output"},
+
+		{"misspelt key", spoilt("width", "widht"), "my.yaml:3: model.widht: 64: unknown key; did you mean model.width?"},
+		{"misspelt group", good + "modell:\n  kind: gpt\n", "my.yaml:11: modell: {kind: gpt}: unknown key; did you mean model?"},
+		{"key of another group", good + "lr: 3\n", "my.yaml:11: lr: 3: unknown key; did you mean optimizer.lr?"},
+		{"key like no other", good + "device: {zebra: 1}\n", "my.yaml:11: device.zebra: 1: unknown key; device has kind, capacity and squeeze"},
+		{"dotted key", good + "optimizer.lr: 4\n", "my.yaml:11: optimizer.lr: 4: write lr below optimizer"},
+		{"group with a value", good + "device: host\n", "my.yaml:11: device: host: not a mapping; write keys below it: kind, capacity and squeeze"},
+		{"group without keys", good + "device:\n", "my.yaml:11: device: not a mapping; write keys below it: kind, capacity and squeeze"},
+
+		{"word for a number", spoilt("64", "two"), "my.yaml:3: model.width: two: not a whole number; allowed: a whole number, 1 to 1000000"},
+		{"quotes for a number", spoilt("64", `"64"`), `my.yaml:3: model.width: "64": text, not a whole number; allowed: a whole number, 1 to 1000000`},
+		{"fraction", spoilt("64", "6.4"), "my.yaml:3: model.width: 6.4: not a whole number; allowed: a whole number, 1 to 1000000"},
+		{"zero", spoilt("64", "0"), "my.yaml:3: model.width: 0: out of range; allowed: a whole number, 1 to 1000000"},
+		{"huge", spoilt("64", "99999999999999999999"), "my.yaml:3: model.width: 99999999999999999999: out of range; allowed: a whole number, 1 to 1000000"},
+		{"nothing", spoilt(" 64", ""), "my.yaml:3: model.width: no value, not a whole number; allowed: a whole number, 1 to 1000000"},
+		{"list for a number", spoilt("64", "[64]"), "my.yaml:3: model.width: [64]: a list, not a whole number; allowed: a whole number, 1 to 1000000"},
+		{"mapping for a word", spoilt("book.txt", "{a: b}"), "my.yaml:6: data.path: {a: b}: a mapping, not text; allowed: text"},
+		{"unknown word", spoilt("gpt", "gtp"), "my.yaml:2: model.kind: gtp: not known; allowed: gpt or mlp"},
+		{"no unit", good + "device: {capacity: 24}\n", "my.yaml:11: device.capacity: 24: not a size; allowed: auto, or a size of at least 1B with its unit, as in 512MiB or 24GiB"},
+		{"not finite", good + "optimizer: {lr: nan}\n", "my.yaml:11: optimizer.lr: nan: not a number; allowed: a number, above 0"},
+		{"beyond a float", good + "optimizer: {lr: 1e999}\n", "my.yaml:11: optimizer.lr: 1e999: out of range; allowed: a number, above 0"},
+		{"at the bound", good + "optimizer: {beta1: 1}\n", "my.yaml:11: optimizer.beta1: 1: out of range; allowed: a number, above 0 and below 1"},
+		{"yes", good + "batch2: 1\n", "my.yaml:11: batch2: 1: unknown key; did you mean batch?"},
+		{"all of it", good + "memory: {headroom: 100%}\n", "my.yaml:11: memory.headroom: 100%: out of range; allowed: 0% up to 100%, without 100%"},
+		{"percent forgotten", good + "memory: {headroom: 8}\n", "my.yaml:11: memory.headroom: 8: out of range; allowed: 0% up to 100%, without 100%"},
+		{"word for a list", good + "memory: {allow: wait}\n", "my.yaml:11: memory.allow: wait: not a list; allowed: a list of recompute, relaunch and wait"},
+		{"unknown item", good + "memory: {allow: [hope]}\n", "my.yaml:11: memory.allow: [hope]: hope: not known; allowed: a list of recompute, relaunch and wait"},
+		{"item twice", good + "memory: {allow: [wait, wait]}\n", `my.yaml:11: memory.allow: [wait, wait]: "wait" twice; allowed: a list of recompute, relaunch and wait`},
+		{"a way out", good + "name: ../x\n", "my.yaml:11: name: ../x: no name for a folder; allowed: 1 to 100 letters, digits, dots, dashes and underscores, beginning with none of . and -"},
+		{"pattern", good + "seed: 2\nname: x\noutput: {dir: ''}\n", `my.yaml:13: output.dir: "": empty; allowed: text`},
+		{"squeeze: unknown key", good + "device: {squeeze: [{from: 1, too: 5}]}\n", `my.yaml:11: device.squeeze: [{from: 1, too: 5}]: item 1: "too" is no key of it, or there twice; allowed: a list of {from: steps, to: steps, take: size}, to above from`},
+		{"squeeze: no size", good + "device: {squeeze: [{from: 1, to: 5, take: 1}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5, take: 1}]: item 1: take: 1: not a size; allowed: a list of {from: steps, to: steps, take: size}, to above from"},
+		{"squeeze: missing", good + "device: {squeeze: [{from: 1, to: 5}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5}]: item 1: take is missing; allowed: a list of {from: steps, to: steps, take: size}, to above from"},
+		{"squeeze: backwards", good + "device: {squeeze: [{from: 5, to: 5, take: 1MiB}]}\n", "my.yaml:11: device.squeeze: [{from: 5, to: 5, take: 1MiB}]: item 1: to 5 is not above from 5; allowed: a list of {from: steps, to: steps, take: size}, to above from"},
+	} {
+		t.Run(test.name, func(t *testing.T) { expect(t, test.content, nil, []string{test.want}) })
+	}
+}
+
+func TestBadTogether(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		content string
+		want    []string
+	}{
+		{"heads", spoilt("64", "65"), []string{"my.yaml:3: model.heads: 4: must divide model.width (65)"}},
+		{"missing", "seed: 1\n", []string{
+			"my.yaml: model.kind: missing; allowed: gpt or mlp",
+			"my.yaml: data.kind: missing; allowed: text, idx or blobs",
+			"my.yaml: train.steps: missing; set it, or train.epochs",
+		}},
+		{"anchors", "a: &a [*a]\n", []string{
+			"my.yaml:1: anchor &a: not allowed; a text that begins with & needs quotes",
+			"my.yaml:1: alias *a: not allowed, write the value; a text that begins with * needs quotes",
+		}},
+		{"everything at once", `model: {kind: mlp, heads: 2, widht: 3}
+data: {kind: text, limit: 0B, glob: '['}
+schedule: {min: 3, warmup: 30}
+train: {steps: 10, epochs: 1, keep: none}
+batch: {effective: 8, micro: 9, min_micro: 10}
+`, []string{
+			"my.yaml:1: model.widht: 3: unknown key; did you mean model.width?",
+			"my.yaml:2: data.limit: 0B: out of range; allowed: all, or a size of at least 1B with its unit, as in 512MiB or 24GiB",
+			`my.yaml:2: data.glob: "[": not a pattern; allowed: a pattern for names, as in *.go`,
+			"my.yaml:4: train.keep: none: not a whole number; allowed: a whole number, 1 to 1000000",
+			"my.yaml:1: model.heads: 2: only for model.kind gpt, which is mlp here; leave it out",
+			"my.yaml:3: schedule.min: 3: only for schedule.kind cosine or linear, which is constant here; leave it out",
+			"my.yaml:2: data.kind: text: model.kind mlp reads features: idx or blobs",
+			"my.yaml:5: batch.micro: 9: at most batch.effective (8)",
+			"my.yaml:5: batch.min_micro: 10: at most batch.effective (8)",
+			"my.yaml:4: train.epochs: 1: train.steps is set too (10); leave one out",
+			"my.yaml:3: schedule.warmup: 30: at most train.steps (10)",
+		}},
+		{"decay", spoilt("32", "32\nschedule: {kind: cosine, min: 3, warmup: 10, steps: 10}"), []string{
+			"my.yaml:9: schedule.min: 3: at most optimizer.lr (0.001)",
+			"my.yaml:9: schedule.warmup: 10: below schedule.steps (10)",
+		}},
+		{"decay to the end", good + "schedule: {kind: linear, warmup: 100}\n", []string{
+			"my.yaml:11: schedule.warmup: 100: below train.steps (100), where the schedule ends",
+		}},
+		{"min_micro", good + "batch2: 1\ndevice: {capacity: 4MiB, squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]}\n", []string{
+			"my.yaml:11: batch2: 1: unknown key; did you mean batch?",
+			"my.yaml:12: device.squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]: takes up to 4 MiB, which leaves nothing of 4 MiB",
+		}},
+		{"squeeze of a GPU", good + "device: {kind: cuda, squeeze: [{from: 1, to: 9, take: 2MiB}]}\n", []string{
+			"my.yaml:11: device.squeeze: [{from: 1, to: 9, take: 2MiB}]: only the host device can be squeezed",
+		}},
+		{"data", "model: {kind: mlp}\ndata: {kind: blobs}\ntrain: {epochs: 1}\n", []string{
+			"my.yaml:2: data.samples: all: blobs are drawn: set how many",
+		}},
+		{"images", "model: {kind: mlp}\ndata: {kind: idx}\ntrain: {epochs: 1}\n", []string{
+			"my.yaml:2: data.path: goroot: set it to the folder with the files train-images-idx3-ubyte and train-labels-idx1-ubyte; " + getIDX,
+		}},
+		{"a GPT of images", "model: {kind: gpt}\ndata: {kind: idx, path: x}\ntrain: {epochs: 1}\n", []string{
+			"my.yaml:2: data.kind: idx: model.kind gpt reads text alone",
+		}},
+		{"min_micro above micro", spoilt("32", "32\n  micro: 4\n  min_micro: 5"), []string{
+			"my.yaml:10: batch.min_micro: 5: at most batch.micro (4)",
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) { expect(t, test.content, nil, test.want) })
+	}
+}
+
+func TestBadOverrides(t *testing.T) {
+	for set, want := range map[string]string{
+		"":                       "--set: not key=value, as in --set batch.micro=auto",
+		"x":                      "--set: x: not key=value, as in --set batch.micro=auto",
+		"=3":                     "--set: =3: not key=value, as in --set batch.micro=auto",
+		"batch=3":                "--set: batch: 3: a group; set one of effective, micro, min_micro and uniform",
+		"bach.micro=3":           "--set: bach.micro: 3: unknown key; did you mean batch.micro?",
+		"batch.micro=":           "--set: batch.micro: no value, not a whole number; allowed: auto, or a whole number, 1 to 1000000",
+		"batch.micro=x":          "--set: batch.micro: x: not a whole number; allowed: auto, or a whole number, 1 to 1000000",
+		"batch.micro={a":         "--set: batch.micro: {a: no YAML: line 1: did not find expected ',' or '}'; allowed: auto, or a whole number, 1 to 1000000",
+		"batch.micro=64":         "--set: batch.micro: 64: at most batch.effective (32)",
+		"batch.uniform=yes":      "--set: batch.uniform: yes: neither true nor false; allowed: true or false",
+		"data.glob=a/*.go":       `--set: data.glob: a/*.go: matches names, which have no /; allowed: a pattern for names, as in *.go`,
+		"data.path=a\nb":         `--set: data.path: "a\nb": has a control character; allowed: text`,
+		"train.steps=null":       "--set: train.steps: null: no value, not a whole number; allowed: a whole number, 1 to 1000000000",
+		"optimizer.momentum=0.5": "--set: optimizer.momentum: 0.5: only for optimizer.kind sgd, which is adamw here; leave it out",
+	} {
+		t.Run(set, func(t *testing.T) { expect(t, good, []string{set}, []string{want}) })
+	}
+}
+
+func TestOverrides(t *testing.T) {
+	c, err := parse([]byte(good), "my.yaml", []string{
+		"batch.micro=8", "batch.micro=auto", "data.glob=*.go", "data.path=~", "optimizer.beta1=0.5", "name=123",
+		"device.squeeze=[{from: 80, to: 120, take: 20MiB}]", "memory.headroom=12.5%", "memory.allow=[]", "seed=18446744073709551615",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Batch.Micro != 0 || c.Data.Glob != "*.go" || c.Data.Path != "~" || c.Optimizer.Beta1 != 0.5 || c.Name != "123" ||
+		!slices.Equal(c.Device.Squeeze, []Squeeze{{80, 120, 20 << 20}}) || c.Memory.Headroom != 0.125 || len(c.Memory.Allow) != 0 ||
+		c.Seed != 1<<64-1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestLoad(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write := func(name, content string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c, err := Load("mlp-tight", nil); err != nil || c.Name != "mlp-tight" || c.Data.Kind != "blobs" {
+		t.Errorf("the preset mlp-tight: %+v, %v", c, err)
+	}
+	write("mnist", good)
+	if c, err := Load("mnist", nil); err != nil || c.Name != "mnist" || c.Data.Kind != "text" {
+		t.Errorf("a file wins over the preset: %+v, %v", c, err)
+	}
+	write("ten lines.yaml", good)
+	if _, err := Load("ten lines.yaml", nil); err == nil || !strings.Contains(err.Error(), "the file's name is no name for a folder; set name to") {
+		t.Errorf("a name for a file, not for a folder: %v", err)
+	}
+	if c, err := Load("ten lines.yaml", []string{"name=ten"}); err != nil || c.RunDir() != filepath.Join("runs", "ten") {
+		t.Errorf("a name given: %+v, %v", c, err)
+	}
+	if err := os.Mkdir("gpt", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := Load("gpt", nil); err != nil || c.Model.Kind != "gpt" {
+		t.Errorf("a folder does not hide a preset: %+v, %v", c, err)
+	}
+	write("large.yaml", strings.Repeat("#", maxFile+1))
+	for path, want := range map[string]string{
+		"large.yaml": "read config: large.yaml: larger than 1048576 bytes: no configuration",
+		os.DevNull:   "read config: /dev/null: not a file",
+		"gtp":        "read config: stat gtp: no such file or directory; did you mean the preset gpt?",
+		"none.yaml":  "read config: stat none.yaml: no such file or directory; presets: gpt, mlp-tight, mnist",
+	} {
+		if _, err := Load(path, nil); err == nil || err.Error() != want {
+			t.Errorf("%s: %v\nwant %s", path, err, want)
+		}
+	}
+	if _, err := Load("none.yaml", nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v is not fs.ErrNotExist", err)
+	}
+}
+
+func TestProblemsAreTyped(t *testing.T) {
+	_, err := parse([]byte(spoilt("64", "two")), "my.yaml", nil)
+	var p *Problem
+	if !errors.As(err, &p) || p.Where != "my.yaml:3" || p.Key != "model.width" || p.Value != "two" {
+		t.Errorf("%+v in %v", p, err)
+	}
+}
+
+// Whatever the file and the override hold, Load does not panic, and what it
+// accepts is written and read back as the same.
+func FuzzLoad(f *testing.F) {
+	f.Add(good, "batch.micro=auto")
+	f.Add("a: &a [*a]\n", "device.squeeze=[{from: 80, to: 120, take: 20MiB}]")
+	for _, name := range Presets() {
+		content, _ := presetText(name)
+		f.Add(string(content), "memory.headroom=7%")
+	}
+	f.Fuzz(func(t *testing.T, content, set string) {
+		c, err := parse([]byte(content), "my.yaml", []string{set})
+		if err != nil {
+			return
+		}
+		sameWhenWritten(t, c)
+	})
+}

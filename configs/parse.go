@@ -1,0 +1,164 @@
+package configs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// file reads every key of a file into the configuration.
+func (l *loader) file(content []byte) {
+	var doc, second yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(content))
+	err := dec.Decode(&doc)
+	switch {
+	case errors.Is(err, io.EOF) || err == nil && empty(&doc):
+		l.add(l.where, "", "", "the file is empty; start from a preset: "+list(Presets(), "or"))
+		return
+	case err != nil:
+		l.syntax(err)
+		return
+	}
+	if !errors.Is(dec.Decode(&second), io.EOF) {
+		l.add(l.where, "", "", "more than one document, or something after its end; a run is one document")
+		return
+	}
+	if root := doc.Content[0]; l.simple(root) {
+		l.group("", root)
+	}
+}
+
+func empty(doc *yaml.Node) bool {
+	return len(doc.Content) == 0 || doc.Content[0].Kind == yaml.ScalarNode && doc.Content[0].Tag == "!!null"
+}
+
+// yamlError is how the parser reports: "yaml: line 3: what", "yaml: what".
+var yamlError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+
+func (l *loader) syntax(err error) {
+	where, text := l.where, err.Error()
+	if m := yamlError.FindStringSubmatch(text); m != nil {
+		text = m[2]
+		if m[1] != "" {
+			where += ":" + m[1]
+		}
+	}
+	if strings.Contains(text, "cannot start any token") {
+		text += "; indent with spaces, not tabs, and put values that begin with % @ or ` in quotes"
+	}
+	l.add(where, "", "", "no YAML: "+text)
+}
+
+// simple refuses what makes a configuration mean something else than it shows:
+// anchors, aliases, tags.
+func (l *loader) simple(n *yaml.Node) bool {
+	ok := true
+	refuse := func(what string) {
+		ok = false
+		l.add(l.line(n), "", "", what)
+	}
+	switch {
+	case n.Kind == yaml.AliasNode:
+		refuse(fmt.Sprintf("alias *%s: not allowed, write the value; a text that begins with * needs quotes", n.Value))
+	case n.Anchor != "":
+		refuse(fmt.Sprintf("anchor &%s: not allowed; a text that begins with & needs quotes", n.Anchor))
+	case n.Style&yaml.TaggedStyle != 0:
+		refuse(fmt.Sprintf("tag %s: not allowed; a text that begins with ! needs quotes", n.Tag))
+	}
+	for _, child := range n.Content {
+		ok = l.simple(child) && ok
+	}
+	return ok
+}
+
+func (l *loader) line(n *yaml.Node) string { return fmt.Sprintf("%s:%d", l.where, n.Line) }
+
+// group reads the keys of a mapping that stands under the name of a group.
+func (l *loader) group(group string, n *yaml.Node) {
+	if n.Kind != yaml.MappingNode {
+		text := "not a mapping; write keys and values, as in seed: 1"
+		if group != "" {
+			text = fmt.Sprintf("not a mapping; write keys below it: %s", list(members(group), "and"))
+		}
+		l.add(l.line(n), group, inline(n), text)
+		return
+	}
+	lines := map[string]int{}
+	for i := 0; i < len(n.Content); i += 2 {
+		key, val := n.Content[i], n.Content[i+1]
+		full := strings.TrimPrefix(group+"."+key.Value, ".")
+		_, known := find(full)
+		first, twice := lines[key.Value]
+		lines[key.Value] = key.Line
+		switch {
+		case key.Kind != yaml.ScalarNode:
+			l.add(l.line(key), group, inline(key), "not a key")
+		case twice:
+			l.add(l.line(key), full, inline(val), fmt.Sprintf("given twice, first in line %d", first))
+		case group == "" && strings.Contains(key.Value, ".") && known:
+			head, tail, _ := strings.Cut(full, ".")
+			l.add(l.line(key), full, inline(val), fmt.Sprintf("write %s below %s", tail, head))
+		case known:
+			l.set(full, val, l.line(key))
+		case group == "" && members(full) != nil:
+			l.group(full, val)
+		default:
+			l.add(l.line(key), full, inline(val), unknown(full))
+		}
+	}
+}
+
+// set gives one key its value.
+func (l *loader) set(name string, n *yaml.Node, where string) {
+	k, _ := find(name)
+	v := k.value(l.c)
+	l.origins[name] = where
+	if err := v.set(n); err != nil {
+		l.add(where, name, inline(n), fmt.Sprintf("%v; allowed: %s", err, v.allowed()))
+	}
+}
+
+// override reads one "key=value".
+func (l *loader) override(text string) {
+	const where = "--set"
+	key, raw, ok := strings.Cut(text, "=")
+	key = strings.TrimSpace(key)
+	k, known := find(key)
+	switch {
+	case !ok || key == "":
+		l.add(where, "", text, "not key=value, as in --set batch.micro=auto")
+		return
+	case !known && members(key) != nil:
+		l.add(where, key, raw, "a group; set one of "+list(members(key), "and"))
+		return
+	case !known:
+		l.add(where, key, raw, unknown(key))
+		return
+	}
+	n, err := alone(k.value(l.c), raw)
+	if err != nil {
+		l.add(where, key, raw, fmt.Sprintf("no YAML: %v; allowed: %s", err, k.Allowed()))
+		return
+	}
+	l.set(key, n, where)
+}
+
+// alone is a value outside a file, in YAML or as it stands.
+func alone(v value, text string) (*yaml.Node, error) {
+	if _, is := v.(verbatim); is {
+		return quoted(text), nil
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
+		return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if len(doc.Content) == 0 {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}, nil
+	}
+	return doc.Content[0], nil
+}
