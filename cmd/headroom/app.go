@@ -1,0 +1,191 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+	"github.com/xrash/smetrics"
+)
+
+// newApp is the command line: what the help, the manual page and the completion
+// scripts are generated from.
+func newApp(u *ui) *cli.App {
+	app := &cli.App{
+		Name:                  "headroom",
+		Usage:                 "run a training job to its end in whatever GPU memory there is",
+		UsageText:             "headroom COMMAND [FLAGS] [ARGUMENTS]",
+		Version:               readBuild().String(),
+		Description:           appDescription,
+		CustomAppHelpTemplate: appHelp,
+		Commands: []*cli.Command{
+			runCommand(u), findCommand(u), doctorCommand(u), statusCommand(u), reportCommand(u),
+			versionCommand(u), completionCommand(u), manCommand(u), helpCommand(),
+		},
+		Flags:                     []cli.Flag{cli.HelpFlag}, // the library adds it only along with its own help command
+		Writer:                    u.out,
+		ErrWriter:                 io.Discard, // everything said is said by ui
+		EnableBashCompletion:      true,
+		DisableSliceFlagSeparator: true, // --set data.files=[a,b] is one value
+		ExitErrHandler:            func(*cli.Context, error) {},
+		OnUsageError:              usageFault,
+		Action:                    func(c *cli.Context) error { return noCommand(u, c) },
+		BashComplete:              completeCommands,
+	}
+	for _, command := range app.Commands {
+		command.OnUsageError = usageFault
+		command.HideHelpCommand = true // "headroom run help" is a run named help
+		if command.CustomHelpTemplate == "" {
+			command.CustomHelpTemplate = commandHelp
+		}
+		if command.BashComplete == nil {
+			command.BashComplete = completeFlags(command)
+		}
+	}
+	cli.VersionPrinter = func(c *cli.Context) { _ = u.answer(c.App.Version) }
+	return app
+}
+
+const appDescription = `headroom finds the largest micro-batch that fits, keeps the effective batch by
+gradient accumulation, and when an allocation fails it puts the job back where
+it was, makes room and carries on.
+
+Start with "headroom doctor", then "headroom run gpt".`
+
+// The templates say what the library's do, and the exit statuses.
+var (
+	appHelp = `headroom: {{.Usage}}
+
+USAGE:
+   {{.UsageText}}
+
+{{.Description}}
+
+COMMANDS:{{range .VisibleCommands}}
+   {{.Name}}{{"\t"}}{{.Usage}}{{end}}
+
+FLAGS:{{range .VisibleFlags}}
+   {{.}}{{end}}
+
+EXIT STATUS:
+` + exitTable() + `
+"headroom COMMAND --help" tells more of each.
+`
+	commandHelp = `{{.HelpName}}: {{.Usage}}
+
+USAGE:
+   {{.HelpName}}{{if .VisibleFlags}} [FLAGS]{{end}}{{if .ArgsUsage}} {{.ArgsUsage}}{{end}}
+{{if .Description}}
+{{.Description}}
+{{end}}{{if .VisibleFlags}}
+FLAGS:{{range .VisibleFlags}}
+   {{.}}{{end}}
+{{end}}`
+	// jobHelp is for the commands that run training.
+	jobHelp = commandHelp + `
+EXIT STATUS:
+` + exitTable()
+)
+
+func helpCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "help",
+		Usage:     "tell what headroom or one of its commands does",
+		ArgsUsage: "[COMMAND]",
+		Action: func(c *cli.Context) error {
+			root := c.Lineage()[1]
+			name := c.Args().First()
+			if name == "" {
+				return cli.ShowAppHelp(root)
+			}
+			if c.App.Command(name) == nil {
+				return unknownCommand(c, name)
+			}
+			return cli.ShowCommandHelp(root, name)
+		},
+	}
+}
+
+// noCommand is what happens when no command was named. It is a mistake, and not
+// a job that is done, so the status is not 0.
+func noCommand(u *ui, c *cli.Context) error {
+	if name := c.Args().First(); name != "" {
+		return unknownCommand(c, name)
+	}
+	c.App.Writer = u.screen.w
+	if err := cli.ShowAppHelp(c); err != nil {
+		return err
+	}
+	return usagef("", "no command was named")
+}
+
+func unknownCommand(c *cli.Context, name string) error {
+	hint := `"headroom help" lists the commands`
+	var names []string
+	for _, command := range c.App.Commands {
+		names = append(names, command.Name)
+	}
+	if near := nearest(name, names); near != "" {
+		hint = fmt.Sprintf("did you mean %q?", "headroom "+near)
+	}
+	return usagef(hint, "unknown command %q", name)
+}
+
+// usageFault words the flag parser's errors as ours.
+func usageFault(c *cli.Context, err error, _ bool) error {
+	text := err.Error()
+	if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
+		name = strings.TrimLeft(name, "-")
+		hint := fmt.Sprintf("%q lists the flags", strings.TrimSpace(c.Command.HelpName+" --help"))
+		var names []string
+		for _, f := range c.Command.Flags {
+			names = append(names, f.Names()...)
+		}
+		if near := nearest(name, names); near != "" {
+			hint = fmt.Sprintf("did you mean --%s?", near)
+		}
+		return usagef(hint, "unknown flag --%s", name)
+	}
+	if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
+		return usagef("", "flag --%s needs a value", strings.TrimLeft(name, "-"))
+	}
+	return &usageError{err: errors.New(strings.NewReplacer("flag -", "flag --", "for -", "for --").Replace(text))}
+}
+
+// nearest is the one of the words that word was probably meant to be, or "".
+func nearest(word string, words []string) string {
+	const likely = 0.8 // two letters of "find" swapped are 0.93, "status" and "start" 0.83, "run" and "find" 0.53
+	best, most := "", likely
+	for _, w := range words {
+		if alike := smetrics.JaroWinkler(w, word, 0.7, 4); alike > most {
+			best, most = w, alike
+		}
+	}
+	return best
+}
+
+func noArguments(c *cli.Context) error {
+	if c.Args().Present() {
+		return usagef("", "%s takes no arguments, not %q", c.Command.Name, c.Args().First())
+	}
+	return nil
+}
+
+// oneArgument is the single argument of a command.
+func oneArgument(c *cli.Context, what, hint string) (string, error) {
+	switch c.Args().Len() {
+	case 1:
+		return c.Args().First(), nil
+	case 0:
+		return "", usagef(hint, "%s needs %s", c.Command.Name, what)
+	}
+	return "", usagef(hint, "%s takes one argument, not %d: %q", c.Command.Name, c.Args().Len(), c.Args().Slice())
+}
+
+func jsonFlag(usage string) cli.Flag { return boolFlag("json", usage) }
+
+func boolFlag(name, usage string, aliases ...string) cli.Flag {
+	return &cli.BoolFlag{Name: name, Aliases: aliases, Usage: usage, DisableDefaultText: true}
+}

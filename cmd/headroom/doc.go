@@ -1,0 +1,19 @@
+// Command headroom runs a training job to its end in whatever GPU memory there
+// is.
+//
+//	headroom run gpt                 train a preset
+//	headroom run my.yaml --set batch.micro=8
+//	headroom find my.yaml            the largest micro-batch that fits, and a plan
+//	headroom doctor                  what would go wrong tonight
+//	headroom status                  every run and how far it is
+//	headroom report NAME             draw a run's report again
+//
+// The package is the shell around the packages below it: it reads the command
+// line (one file a command), wires a configuration to harness.Run, shows what
+// happens (ui.go holds every line that a user sees, screen.go puts it on a
+// terminal) and turns the outcome into an exit status (exit.go, the one table).
+// Nothing is decided here.
+//
+// Messages go to stderr. stdout belongs to what was asked for: the answer of a
+// command, or one JSON object a line with --json.
+package main

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/configs"
+	"headroom/memory"
+)
+
+func doctorCommand(u *ui) *cli.Command {
+	command := &cli.Command{
+		Name:      "doctor",
+		Usage:     "tell what this machine has, and what would go wrong tonight",
+		ArgsUsage: "[CONFIG]",
+		Description: `With CONFIG, a file or the name of a preset, its data and device are looked at
+too. Each check is ok, warn or fail, and says what to do next. Nothing is trained
+and nothing is changed. The status is 1 if a check fails.`,
+		Flags:  []cli.Flag{jsonFlag("print one JSON object: the machine and the checks"), setFlag()},
+		Action: func(c *cli.Context) error { return doctorAction(u, c) },
+	}
+	command.BashComplete = completeFlags(command, configs.Presets)
+	return command
+}
+
+func doctorAction(u *ui, c *cli.Context) error {
+	folder := runsFolder
+	var cfg *configs.Config
+	if c.Args().Present() {
+		var err error
+		if cfg, err = loadConfig(c); err != nil {
+			return err
+		}
+		folder = cfg.Output.Dir
+	}
+	runs, err := filepath.Abs(folder)
+	if err != nil {
+		return fmt.Errorf("doctor: %w", err)
+	}
+	m := lookAround(runs, os.LookupEnv)
+	checks := examine(m, u.now())
+	if cfg != nil {
+		checks = append(checks, checkData(cfg), checkDevice(cfg, m))
+	}
+	if c.Bool("json") {
+		err = u.answerJSON(map[string]any{"version": readBuild(), "machine": m, "checks": checks})
+	} else {
+		err = u.answer(checkTable(checks))
+	}
+	return errors.Join(err, failing(checks))
+}
+
+// state is how a check came out.
+type state string
+
+const (
+	ok   state = "ok"
+	warn state = "warn"
+	fail state = "fail"
+)
+
+// check is one thing that was looked at.
+type check struct {
+	Name  string `json:"name"`
+	State state  `json:"state"`
+	Found string `json:"found"`
+	Next  string `json:"next,omitempty"` // what to do about it
+}
+
+// Limits of the checks.
+const (
+	leastDisk   = 5 * memory.GiB // a few checkpoints of a small model
+	leastRAM    = memory.GiB
+	leastInodes = 1000
+	leastFiles  = 256
+	night       = 12 * time.Hour
+)
+
+// examine judges m. It is pure.
+func examine(m machine, now time.Time) []check {
+	checks := []check{
+		{Name: "build", State: ok, Found: readBuild().String()},
+		{Name: "processors", State: ok, Found: fmt.Sprintf("%d for this process, %s", m.CPUs, m.Platform)},
+		checkRAM(m), checkGPUs(m), checkFolder(m), checkDisk(m),
+	}
+	checks = append(checks, checkLimits(m)...)
+	return append(checks, checkTonight(m, now)...)
+}
+
+// room is the memory that the system would still give.
+func (m machine) room() memory.Bytes {
+	if m.Cgroup > 0 {
+		return min(m.Available, m.Cgroup-m.CgroupUse)
+	}
+	return m.Available
+}
+
+func checkRAM(m machine) check {
+	c := check{Name: "memory", State: ok}
+	room := m.room()
+	switch {
+	case m.RAM == 0:
+		c.Found = "unknown: the system does not say"
+		return c
+	case room < m.Available:
+		c.Found = fmt.Sprintf("%v available of a limit of %v set by the control group (%v in the machine)", room, m.Cgroup, m.RAM)
+	default:
+		c.Found = fmt.Sprintf("%v available of %v", room, m.RAM)
+	}
+	if m.Swap > 0 {
+		c.Found += fmt.Sprintf(", %v of swap", m.Swap)
+	}
+	if room < leastRAM {
+		c.State, c.Next = warn, fmt.Sprintf("stop what uses it, or raise the limit: the embedded device lives in this memory and wants at least %v", leastRAM)
+	}
+	return c
+}
+
+func checkGPUs(m machine) check {
+	const name = "devices"
+	there := strings.Join(m.GPUs, ", ")
+	switch {
+	case m.CUDA != "" && m.CUDAErr != "":
+		return check{name, fail, m.CUDA + ": " + m.CUDAErr, "see the driver's log (dmesg), and nvidia-smi"}
+	case m.CUDA != "":
+		return check{Name: name, State: ok, Found: fmt.Sprintf("%s, %v free of %v", m.CUDA, m.CUDAFree, m.CUDASize)}
+	case m.GPUsHid != "":
+		return check{Name: name, State: ok, Found: fmt.Sprintf("the embedded host device; %s hides the GPUs", m.GPUsHid)}
+	case there != "":
+		return check{name, warn, there + ", not usable: " + m.CUDAErr, "without it runs use the embedded host device, which computes on the processors"}
+	}
+	return check{Name: name, State: ok, Found: fmt.Sprintf("the embedded host device; no GPU: %s", m.CUDAErr)}
+}
+
+func checkFolder(m machine) check {
+	if m.WriteErr != "" {
+		return check{"runs folder", fail, m.WriteErr, fmt.Sprintf("make %s writable, or start headroom where it may write", m.Runs)}
+	}
+	return check{Name: "runs folder", State: ok, Found: m.Runs}
+}
+
+func checkDisk(m machine) check {
+	c := check{Name: "disk", State: ok, Found: fmt.Sprintf("%v free for runs", m.DiskFree)}
+	switch {
+	case m.DiskFree == 0 && m.Inodes == 0 && m.WriteErr == "":
+		c.Found = "unknown: the file system does not say"
+	case m.DiskFree < leastDisk:
+		c.State, c.Next = warn, fmt.Sprintf("make room (%v at least is advised), keep fewer checkpoints, or start elsewhere: a full disk ends a run, and its newest whole checkpoint stays", leastDisk)
+	case m.Inodes > 0 && m.Inodes < leastInodes:
+		c.State, c.Found, c.Next = warn, fmt.Sprintf("%d files can still be made", m.Inodes), "remove small files"
+	}
+	return c
+}
+
+func checkLimits(m machine) []check {
+	var checks []check
+	add := func(bad bool, found, next string) {
+		if bad {
+			checks = append(checks, check{"limits", warn, found, next})
+		}
+	}
+	add(m.AddressLimit > 0, fmt.Sprintf("address space is limited to %v (ulimit -v)", m.AddressLimit), "ulimit -v unlimited")
+	add(m.FileLimit > 0, fmt.Sprintf("files are limited to %v (ulimit -f): a larger checkpoint fails", m.FileLimit), "ulimit -f unlimited")
+	add(m.CPULimit > 0, fmt.Sprintf("the system ends the process after %v of processor time (ulimit -t)", time.Duration(m.CPULimit)*time.Second), "ulimit -t unlimited")
+	add(m.OpenFiles > 0 && m.OpenFiles < leastFiles, fmt.Sprintf("%d open files (ulimit -n)", m.OpenFiles), fmt.Sprintf("ulimit -n %d", leastFiles))
+	if checks == nil {
+		return []check{{Name: "limits", State: ok, Found: "none that would end a run"}}
+	}
+	return checks
+}
+
+func checkTonight(m machine, now time.Time) []check {
+	var checks []check
+	if m.Remote {
+		checks = append(checks, check{"terminal", warn, "over ssh: when the connection drops the run saves a checkpoint and stops", "start it in tmux or screen, or with nohup"})
+	}
+	if m.OnBattery {
+		checks = append(checks, check{"power", warn, "on battery", "plug it in, and see that it does not go to sleep"})
+	}
+	if left := m.JobEnds.Sub(now); !m.JobEnds.IsZero() && left < night {
+		checks = append(checks, check{"time", warn, fmt.Sprintf("the batch system takes the machine back in %v", max(0, left).Round(time.Minute)),
+			"ask for a signal before the end (--signal=B:TERM@120) and for requeueing: exit status 75 means that the same command goes on"})
+	}
+	return checks
+}
+
+// checkData opens the data as a run would.
+func checkData(cfg *configs.Config) check {
+	job, err := cfg.Open()
+	if err != nil {
+		return check{"data", fail, err.Error(), "see the data section of the configuration"}
+	}
+	return check{Name: "data", State: ok, Found: fmt.Sprintf("%d samples, %d steps of %d", job.Set.Len(), job.Config.Train.Steps, job.Config.Batch.Effective)}
+}
+
+// checkDevice opens the device as a run would, and looks whether the machine
+// has the memory that an embedded one may take.
+func checkDevice(cfg *configs.Config, m machine) check {
+	dev, err := cfg.OpenDevice()
+	if err != nil {
+		return check{"device", fail, err.Error(), "set device.kind to one that is there"}
+	}
+	capacity := dev.Stats().Capacity
+	c := check{Name: "device", State: ok, Found: fmt.Sprintf("%s, %v", dev.Name(), capacity)}
+	if err := dev.Close(); err != nil {
+		return check{"device", fail, err.Error(), "see what uses the device"}
+	}
+	if room := m.room(); m.RAM > 0 && capacity > room && dev.Name() == "host" {
+		c.State, c.Next = fail, fmt.Sprintf("set device.capacity below the %v that this machine has left", room)
+	}
+	return c
+}
+
+func checkTable(checks []check) string {
+	wide := 0
+	for _, c := range checks {
+		wide = max(wide, len(c.Name))
+	}
+	var b strings.Builder
+	for _, c := range checks {
+		fmt.Fprintf(&b, "%-4s  %-*s  %s\n", c.State, wide, c.Name, c.Found)
+		if c.Next != "" {
+			fmt.Fprintf(&b, "%*s  → %s\n", wide+6, "", c.Next)
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func failing(checks []check) error {
+	var names []string
+	for _, c := range checks {
+		if c.State == fail {
+			names = append(names, c.Name)
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	return fmt.Errorf("doctor: failing: %s", strings.Join(names, ", "))
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"headroom/configs"
+	"headroom/harness"
+	"headroom/memory"
+)
+
+// exit is one row of the table of exit statuses.
+type exit struct {
+	code  int
+	means string
+	is    func(error) bool // nil matches every error that no other row does
+}
+
+// exits is the only place where an outcome becomes a number. The help and the
+// manual page are printed from it.
+var exits = []exit{
+	{0, "done: the job is finished", func(err error) bool { return err == nil }},
+	{1, "failed, and not about memory: a loss that is no number, a file that went away", nil},
+	{2, "usage or configuration: nothing was started", isUsage},
+	{75, "interrupted: the same command goes on from there", isInterrupted},
+	{120, "gave up on memory: what does not fit, and what would help, is on the terminal and in the journal", isOutOfMemory},
+	{121, "out of memory for a cause that could not be told; the evidence is in the journal", isUnknown},
+	{122, "the device is not there, or was lost", isDevice},
+}
+
+// exitStatus is the exit status for what a command returned.
+func exitStatus(err error) int {
+	rest := 1
+	for _, e := range exits {
+		switch {
+		case e.is == nil:
+			rest = e.code
+		case e.is(err):
+			return e.code
+		}
+	}
+	return rest
+}
+
+// exitTable is the table as the help shows it.
+func exitTable() string {
+	var b strings.Builder
+	for _, e := range exits {
+		fmt.Fprintf(&b, "   %-5d%s\n", e.code, e.means)
+	}
+	return b.String()
+}
+
+// usageError is a mistake in what the user wrote: a flag, an argument, a
+// configuration. Nothing has been started or changed.
+type usageError struct {
+	err  error
+	hint string // the next step; may be empty
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// usagef is a usageError with a hint.
+func usagef(hint, format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...), hint}
+}
+
+// asUsage marks err, if there is one, as the user's to correct.
+func asUsage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageError{err: err}
+}
+
+func isUsage(err error) bool {
+	var usage *usageError
+	var mismatch *harness.Mismatch
+	var locked *harness.Locked
+	return errors.As(err, &usage) || errors.As(err, &mismatch) || errors.As(err, &locked)
+}
+
+func isInterrupted(err error) bool {
+	return errors.Is(err, harness.ErrInterrupted) || errors.Is(err, context.Canceled)
+}
+
+func isOutOfMemory(err error) bool {
+	cause, ok := causeOf(err)
+	return ok && cause != memory.Unknown
+}
+
+func isUnknown(err error) bool {
+	cause, ok := causeOf(err)
+	return ok && cause == memory.Unknown
+}
+
+// causeOf is why memory ran out, if that is what err says.
+func causeOf(err error) (memory.Cause, bool) {
+	var gave *harness.GaveUp
+	if errors.As(err, &gave) {
+		if gave.Decision.Verdict == nil {
+			return memory.Unknown, true
+		}
+		return gave.Decision.Verdict.Cause, true
+	}
+	var oom *memory.OutOfMemory
+	if errors.As(err, &oom) {
+		return memory.Model, true
+	}
+	return "", false
+}
+
+func isDevice(err error) bool { return errors.Is(err, configs.ErrNoDevice) }

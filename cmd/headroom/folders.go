@@ -1,0 +1,56 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+)
+
+// runsFolder is where runs are kept, below the current directory.
+const runsFolder = "runs"
+
+// runFolder is the folder of the run that word names: a name below runsFolder,
+// or a path.
+func runFolder(word string) (string, error) {
+	for _, dir := range []string{filepath.Join(runsFolder, word), word} {
+		if isRun(dir) {
+			return dir, nil
+		}
+	}
+	hint := `"headroom status" lists the runs here`
+	if near := nearest(word, runNames()); near != "" {
+		hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	return "", usagef(hint, "no run %q: neither in %s nor as a path", word, runsFolder)
+}
+
+func isRun(dir string) bool {
+	for _, name := range []string{"journal.jsonl", "run.yaml"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// runNames are the runs kept here, sorted. A folder that cannot be read has
+// none.
+func runNames() []string {
+	entries, _ := os.ReadDir(runsFolder)
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && isRun(filepath.Join(runsFolder, e.Name())) {
+			names = append(names, e.Name())
+		}
+	}
+	return slices.Clip(names)
+}
+
+// missing tells that err is about something that is not there.
+func missing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/configs"
+	"headroom/harness"
+)
+
+// jobFlags are those of the commands that read a configuration.
+func jobFlags() []cli.Flag {
+	return []cli.Flag{
+		setFlag(),
+		boolFlag("quiet", "say nothing but warnings and errors", "q"),
+	}
+}
+
+func setFlag() cli.Flag {
+	return &cli.StringSliceFlag{Name: "set", Usage: "override a key of the configuration, as in batch.micro=8; may be repeated (`KEY=VALUE`)"}
+}
+
+// loadConfig reads the configuration that the command line asks for. Whatever
+// is wrong with it is a usage error.
+func loadConfig(c *cli.Context) (*configs.Config, error) {
+	path, err := oneArgument(c, "a configuration: a file or the name of a preset", configHint(c.Args().Len()))
+	if err != nil {
+		return nil, err
+	}
+	sets := c.StringSlice("set")
+	if c.IsSet("name") {
+		sets = append(sets, "name="+c.String("name"))
+	}
+	cfg, err := configs.Load(path, sets)
+	return cfg, asUsage(err)
+}
+
+// keptConfig is the configuration of the run in dir. The error wraps
+// fs.ErrNotExist if there is no run.
+func keptConfig(dir string) (*configs.Config, error) {
+	path := filepath.Join(dir, "run.yaml")
+	if _, err := os.Stat(path); err != nil {
+		return nil, err
+	}
+	return configs.Load(path, nil)
+}
+
+// goOn settles what cfg leaves open by the run that is in its folder, and
+// refuses to go on with that run if cfg is of another one.
+func goOn(cfg *configs.Config) error {
+	old, err := keptConfig(cfg.RunDir())
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return usagef("--fresh sets that folder aside and starts over", "the run in %s cannot be read: %w", cfg.RunDir(), err)
+	}
+	if different := configs.Diff(old, cfg); len(different) > 0 {
+		return otherRun(cfg, different)
+	}
+	cfg.Inherit(old)
+	return nil
+}
+
+// makeWay sets the run in cfg's folder aside where the flags want that, and
+// returns its new place, "" if it stays.
+func makeWay(cfg *configs.Config, fresh, again bool) (string, error) {
+	dir := cfg.RunDir()
+	if again && !fresh {
+		s, err := harness.ReadStatus(dir)
+		if err != nil && !missing(err) {
+			return "", asUsage(err)
+		}
+		fresh = s.State == harness.StateDone
+	}
+	if !fresh {
+		return "", nil
+	}
+	to, err := harness.SetAside(dir)
+	return to, asUsage(err)
+}
+
+// openFolder makes the folder of runs and takes the run's.
+func openFolder(cfg *configs.Config) (*harness.Folder, error) {
+	if err := os.MkdirAll(cfg.Output.Dir, 0o755); err != nil {
+		return nil, asUsage(fmt.Errorf("make the folder of runs: %w", err))
+	}
+	f, err := harness.OpenFolder(cfg.RunDir())
+	return f, asUsage(err)
+}
+
+// openJob reads the data and makes the run's folder ready for it. Nothing is
+// written before the data is known to be good.
+func openJob(cfg *configs.Config) (*configs.Job, *harness.Folder, error) {
+	job, err := cfg.Open()
+	if err != nil {
+		return nil, nil, asUsage(err)
+	}
+	text, err := job.Config.YAML()
+	if err != nil {
+		return nil, nil, err
+	}
+	folder, err := openFolder(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	if kept, err := folder.Config(); err == nil && bytes.Equal(kept, text) {
+		return job, folder, nil
+	}
+	if err := folder.SetConfig(text); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("write run.yaml: %w", err), folder.Close())
+	}
+	return job, folder, nil
+}
+
+// deviceName is what the configuration tells of the device, "" for auto.
+func deviceName(cfg *configs.Config) string {
+	switch {
+	case cfg.Device.Kind == "auto":
+		return ""
+	case cfg.Device.Capacity == 0:
+		return cfg.Device.Kind
+	}
+	return fmt.Sprintf("%s, %v", cfg.Device.Kind, cfg.Device.Capacity)
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+func manCommand(u *ui) *cli.Command {
+	return &cli.Command{
+		Name:        "man",
+		Usage:       "print the manual page",
+		Description: "headroom man | man -l -        reads it\nheadroom man > headroom.1      keeps it",
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			return u.answer(strings.TrimRight(manPage(c.App), "\n"))
+		},
+	}
+}
+
+// manPage is the manual in section 1, in roff's man macros, from the same tables
+// as the help.
+func manPage(app *cli.App) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line(`.TH HEADROOM 1 "" "headroom %s" "User Commands"`, roff(readBuild().Version))
+	line(".SH NAME\nheadroom \\- %s", roff(app.Usage))
+	line(".SH SYNOPSIS\n.B headroom\n.I COMMAND\n[\\fIFLAGS\\fR] [\\fIARGUMENTS\\fR]")
+	line(".SH DESCRIPTION\n%s", roffParagraphs(app.Description))
+	line(".SH COMMANDS")
+	for _, command := range app.VisibleCommands() {
+		line(".SS headroom %s %s\n%s", command.Name, roff(command.ArgsUsage), roff(command.Usage))
+		if command.Description != "" {
+			line(".PP\n.nf\n%s\n.fi", roff(command.Description))
+		}
+		manFlags(line, command.VisibleFlags())
+	}
+	line(".SH EXIT STATUS")
+	for _, e := range exits {
+		line(".TP\n.B %d\n%s", e.code, roff(e.means))
+	}
+	line(".SH ENVIRONMENT")
+	for _, v := range environment {
+		line(".TP\n.B %s\n%s", v.name, roff(v.means))
+	}
+	return b.String()
+}
+
+func manFlags(line func(string, ...any), flags []cli.Flag) {
+	for _, f := range flags {
+		doc, ok := f.(cli.DocGenerationFlag)
+		if !ok {
+			continue
+		}
+		var names []string
+		for _, name := range f.Names() {
+			names = append(names, strings.Repeat("-", min(2, len(name)))+name)
+		}
+		line(".TP\n.B %s\n%s", roff(strings.Join(names, ", ")), roff(strings.ReplaceAll(doc.GetUsage(), "`", "")))
+	}
+}
+
+func roffParagraphs(text string) string {
+	return strings.ReplaceAll(roff(text), "\n\n", "\n.PP\n")
+}
+
+// roff escapes what roff would take as its own: backslashes, hyphens (which it
+// would set as dashes that cannot be pasted), and a full stop or an apostrophe
+// that starts a line.
+func roff(text string) string {
+	lines := strings.Split(strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text), "\n")
+	for i, l := range lines {
+		if strings.HasPrefix(l, ".") || strings.HasPrefix(l, "'") {
+			lines[i] = `\&` + l
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// environment is what headroom reads from it.
+var environment = []struct{ name, means string }{
+	{"NO_COLOR", "if it is not empty, nothing is coloured"},
+	{"TERM", "dumb: plain lines, no line that is rewritten"},
+}

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"headroom/harness"
+)
+
+// endless is a run that nobody waits for.
+const endless = `model: {kind: mlp, layers: 1, width: 8}
+data: {kind: blobs, samples: 64, features: 4, classes: 2}
+batch: {effective: 8, micro: 4}
+train: {steps: 100000000, checkpoint_every: 1000000, keep: 100}
+device: {kind: host, capacity: 1MiB}
+`
+
+// process is a headroom that was started, and what it prints.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	out    io.ReadCloser
+	lines  *bufio.Scanner
+	stderr watched
+}
+
+// printed is what the tests look at in a line of stdout.
+type printed struct {
+	Kind    string
+	Step    int
+	Status  int
+	Resumed int
+	Text    string
+}
+
+// start starts headroom with --json in the current directory. A test that ends
+// early takes it along.
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	return begin(t, exec.Command("headroom", append(args, "--json")...))
+}
+
+func begin(t *testing.T, command *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: command}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stderr.more.L = &p.stderr.mu
+	p.cmd.Stderr = &p.stderr
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.out, p.lines = out, bufio.NewScanner(out)
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	return p
+}
+
+// next is the next line, false at the end or at a line that was cut off.
+func (p *process) next() (printed, bool) {
+	var l printed
+	if !p.lines.Scan() || json.Unmarshal(p.lines.Bytes(), &l) != nil {
+		return l, false
+	}
+	return l, true
+}
+
+// until reads on to the first line that is wanted.
+func (p *process) until(what string, wanted func(printed) bool) printed {
+	p.t.Helper()
+	for {
+		l, more := p.next()
+		if !more {
+			p.t.Fatalf("it ended before %s:\n%s", what, p.stderr.String())
+		}
+		if wanted(l) {
+			return l
+		}
+	}
+}
+
+func (p *process) signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// end reads what is left and is the exit status, -1 after a signal that killed.
+func (p *process) end() int {
+	p.t.Helper()
+	for {
+		if _, more := p.next(); !more {
+			break
+		}
+	}
+	err := p.cmd.Wait()
+	if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
+		p.t.Fatal(err)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func inEmptyFolder(t *testing.T, name, text string) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func stepAfter(n int) func(printed) bool {
+	return func(l printed) bool { return l.Kind == "step" && l.Step > n }
+}
+
+func TestFirstSignalSavesAndTheSameCommandGoesOn(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	at := 0
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		p := start(t, "run", "endless.yaml")
+		if l := p.until("a step", stepAfter(0)); l.Step != at+1 {
+			t.Fatalf("%v: went on with step %d, want %d", s, l.Step, at+1)
+		}
+		p.signal(s)
+		saved := p.until("the checkpoint", func(l printed) bool { return l.Kind == string(harness.KindCheckpoint) })
+		last := p.until("the result", func(l printed) bool { return l.Kind == "result" })
+		if got := p.end(); got != 75 || last.Status != 75 {
+			t.Fatalf("%v: exit status %d, told %d, want 75", s, got, last.Status)
+		}
+		for _, want := range []string{"stopping after this step", "the same command goes on from there"} {
+			if !strings.Contains(p.stderr.String(), want) {
+				t.Errorf("%v: no %q in\n%s", s, want, p.stderr.String())
+			}
+		}
+		at = saved.Step
+	}
+	if s, err := harness.ReadStatus("runs/endless"); err != nil || s.State != harness.StateInterrupted {
+		t.Errorf("status %v, %v", s.State, err)
+	}
+}
+
+// TestIgnoredHangupStaysIgnored is a run under nohup whose terminal goes away.
+func TestIgnoredHangupStaysIgnored(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	p := begin(t, exec.Command("sh", "-c", `trap "" HUP; exec headroom run endless.yaml --json`))
+	l := p.until("a step", stepAfter(0))
+	p.signal(syscall.SIGHUP)
+	p.until("many more steps", stepAfter(l.Step+100))
+	p.signal(syscall.SIGTERM)
+	if got := p.end(); got != 75 || strings.Contains(p.stderr.String(), "stopping now") {
+		t.Errorf("exit status %d, want 75 after one signal\n%s", got, p.stderr.String())
+	}
+}
+
+// TestKilledRunIsStale looks at a run whose process was killed.
+func TestKilledRunIsStale(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	p := start(t, "run", "endless.yaml")
+	p.until("a step", stepAfter(0))
+	p.signal(syscall.SIGKILL)
+	p.end()
+	var out, errs strings.Builder
+	look := exec.Command("headroom", "status", "endless")
+	look.Stdout, look.Stderr = &out, &errs
+	if err := look.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), " stale ") || !strings.Contains(errs.String(), "goes on from the newest checkpoint") {
+		t.Errorf("%s%s", out.String(), errs.String())
+	}
+}
+
+// TestSecondSignalStopsAtOnce sends both signals within one step, which is a
+// very long one.
+func TestSecondSignalStopsAtOnce(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	p := start(t, "run", "endless.yaml", "--set", "data.samples=200000", "--set", "batch.effective=200000", "--set", "batch.micro=1")
+	p.until("the plan", func(l printed) bool { return l.Kind == string(harness.KindPlan) })
+	p.signal(os.Interrupt)
+	p.stderr.await("stopping after this step")
+	p.signal(os.Interrupt)
+	if got := p.end(); got != 75 {
+		t.Fatalf("exit status %d, want 75\n%s", got, p.stderr.String())
+	}
+	for _, want := range []string{"stopping now", "interrupted after step 0 of 100000000, not saved"} {
+		if !strings.Contains(p.stderr.String(), want) {
+			t.Errorf("no %q in\n%s", want, p.stderr.String())
+		}
+	}
+	if saved, err := filepath.Glob("runs/endless/checkpoints/*"); err != nil || saved != nil {
+		t.Errorf("checkpoints %q, %v", saved, err)
+	}
+}
+
+func TestOneProcessARun(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	first := start(t, "run", "endless.yaml")
+	first.until("a step", stepAfter(0))
+	for _, flags := range [][]string{nil, {"--fresh"}} {
+		second := start(t, append([]string{"run", "endless.yaml"}, flags...)...)
+		if got := second.end(); got != 2 {
+			t.Errorf("%q: exit status %d, want 2", flags, got)
+		}
+		if text := second.stderr.String(); !strings.Contains(text, "in use by process") {
+			t.Errorf("%q: %s", flags, text)
+		}
+	}
+	if s, err := harness.ReadStatus("runs/endless"); err != nil || s.State != harness.StateRunning {
+		t.Errorf("status %v, %v", s.State, err)
+	}
+	first.signal(os.Interrupt)
+	if got := first.end(); got != 75 {
+		t.Errorf("exit status %d, want 75", got)
+	}
+}
+
+// TestReaderGoesAway closes the other end of stdout: the run goes on to its end.
+func TestReaderGoesAway(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	p := start(t, "run", "endless.yaml", "--set", "train.steps=2000")
+	p.until("a step", stepAfter(0))
+	if err := p.out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.end(); got != 0 {
+		t.Errorf("exit status %d, want 0", got)
+	}
+	if n := strings.Count(p.stderr.String(), "the run goes on without it"); n != 1 {
+		t.Errorf("told %d times that nobody reads, want once:\n%s", n, p.stderr.String())
+	}
+}
+
+// watched is a buffer that can be waited on.
+type watched struct {
+	mu   sync.Mutex
+	more sync.Cond
+	text strings.Builder
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text.Write(p)
+	w.more.Broadcast()
+	return len(p), nil
+}
+
+func (w *watched) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
+}
+
+// await returns once text has been written.
+func (w *watched) await(text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for !strings.Contains(w.text.String(), text) {
+		w.more.Wait()
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"headroom/harness"
+	"headroom/memory"
+)
+
+func aStep(n int) harness.StepReport {
+	return harness.StepReport{Step: n, Samples: 80, Loss: 3.14159, Splits: []int{27, 27, 26}, Seconds: 0.5,
+		Memory: memory.Stats{Peak: 3 * memory.GiB, Capacity: 4 * memory.GiB}}
+}
+
+func TestLiveLineFitsEveryWidth(t *testing.T) {
+	p := progress{total: 2000, pace: 0.5, failures: 2}
+	const whole = "step 120/2000 · loss 3.142 · micro-batch 27 × 3 · peak 3 GiB of 4 GiB · 160 samples/s · 2 failures survived · 15m 40s left"
+	for width := range 200 {
+		got := fitted(p.parts(aStep(120)), width)
+		if n := utf8.RuneCountInString(got); n > width {
+			t.Fatalf("width %d: %d columns: %s", width, n, got)
+		}
+		if !strings.HasPrefix(whole, got) || strings.HasSuffix(got, "· ") {
+			t.Fatalf("width %d: %q", width, got)
+		}
+		if width >= utf8.RuneCountInString(whole) && got != whole {
+			t.Fatalf("width %d: %q, want all of it", width, got)
+		}
+	}
+}
+
+// TestPlainLinesGetRarer shows a night of steps without a terminal.
+func TestPlainLinesGetRarer(t *testing.T) {
+	var out bytes.Buffer
+	now := time.Unix(0, 0)
+	u := &ui{screen: &screen{w: &out}, now: func() time.Time { return now }}
+	p := progress{u: u, total: 8 * 3600, started: now}
+	for n := 1; n <= p.total; n++ {
+		now = now.Add(time.Second)
+		p.step(aStep(n))
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if !strings.HasPrefix(lines[0], "headroom: step 1/") || !strings.HasPrefix(lines[len(lines)-1], "headroom: step 28800/") {
+		t.Errorf("first %q, last %q", lines[0], lines[len(lines)-1])
+	}
+	if len(lines) < 480 || len(lines) > 560 {
+		t.Errorf("%d lines in 8 hours, want about one a minute", len(lines))
+	}
+	if strings.ContainsAny(out.String(), "\r\x1b") {
+		t.Error("control characters without a terminal")
+	}
+}
+
+// terminal is what a terminal of one line a row shows after what was written.
+func terminal(written string) []string {
+	rows, row := []string{}, []rune{}
+	column := 0
+	text := strings.ReplaceAll(written, eraseRest, "\x00")
+	for _, r := range text {
+		switch r {
+		case '\r':
+			column = 0
+		case '\x00':
+			row = row[:min(column, len(row))]
+		case '\n':
+			rows, row, column = append(rows, string(row)), nil, 0
+		default:
+			row = append(row[:min(column, len(row))], append([]rune{r}, row[min(column+1, len(row)):]...)...)
+			column++
+		}
+	}
+	return append(rows, string(row))
+}
+
+func TestFolded(t *testing.T) {
+	const text = "headroom:   micro-batch 48 → 24: 31 fits in 24 MiB"
+	for width, want := range map[int]string{
+		80: text,
+		50: text,
+		49: "headroom:   micro-batch 48 → 24: 31 fits in 24\n          MiB",
+		24: "headroom:   micro-batch\n          48 → 24: 31\n          fits in 24 MiB",
+		1:  "headroom:  \n          micro-batch\n          48\n          →\n          24:\n          31\n          fits\n          in\n          24\n          MiB",
+	} {
+		if got := folded(text, width, 10); got != want {
+			t.Errorf("width %d:\n%s\nwant\n%s", width, got, want)
+		}
+	}
+}
+
+func TestScreenLeavesNoGarbage(t *testing.T) {
+	var out bytes.Buffer
+	s := &screen{w: &out, live: true}
+	s.show("step 1/10 · loss 12.34")
+	s.print(plain, "short")
+	s.show("step 2/10")
+	s.print(plain, "something longer than the line")
+	s.show("")
+	s.print(plain, "done")
+	got := strings.Join(terminal(out.String()), "|")
+	if want := "short|something longer than the line|done|"; got != want {
+		t.Errorf("the terminal shows %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"headroom/configs"
+	"headroom/harness"
+)
+
+func runCommand(u *ui) *cli.Command {
+	command := &cli.Command{
+		Name:      "run",
+		Usage:     "train to the end, in whatever memory there is",
+		ArgsUsage: "CONFIG",
+		Description: `CONFIG is a file, or the name of a preset. The run is kept in runs/NAME; the same
+command goes on with it after an interrupt, a crash or a loss of power, and does
+nothing if it is finished.
+
+The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the
+second one stops at once.`,
+		CustomHelpTemplate: jobHelp,
+		Flags: append(jobFlags(),
+			&cli.StringFlag{Name: "name", Usage: "name the run, and so its folder, `NAME`"},
+			boolFlag("fresh", "set the run of that name aside and start from step 0"),
+			boolFlag("again", "the same, but only if that run is finished; else go on with it"),
+			boolFlag("json", "print every entry of the journal and every step as a JSON line on stdout"),
+			boolFlag("no-progress", "do not show every so often how far the run is"),
+			boolFlag("verbose", "show the log, and every checkpoint")),
+		Action: func(c *cli.Context) error { return runAction(u, c) },
+	}
+	command.BashComplete = completeFlags(command, configs.Presets)
+	return command
+}
+
+func runAction(u *ui, c *cli.Context) error {
+	u.quiet = c.Bool("quiet")
+	cfg, err := loadConfig(c)
+	if err != nil {
+		return err
+	}
+	aside, err := makeWay(cfg, c.Bool("fresh"), c.Bool("again"))
+	if err != nil {
+		return err
+	}
+	if aside != "" {
+		u.setAside(cfg.RunDir(), aside)
+	}
+	if err := goOn(cfg); err != nil {
+		return err
+	}
+	job, folder, err := openJob(cfg)
+	if err != nil {
+		return err
+	}
+	s := &session{u: u, name: cfg.Name, dir: cfg.RunDir(), verbose: c.Bool("verbose"),
+		progress: progress{u: u, total: job.Config.Train.Steps, started: u.now(), hidden: c.Bool("no-progress")}}
+	if c.Bool("json") {
+		s.stream = &stream{u: u}
+		u.screen.live = u.screen.live && !u.outShows
+	}
+	result, err := s.run(c.Context, job, folder)
+	return s.end(result, errors.Join(err, folder.Close()))
+}
+
+// session is one call of run, from the first step to the last word.
+type session struct {
+	u         *ui
+	name, dir string
+	verbose   bool
+	progress  progress
+	stream    *stream // nil without --json
+}
+
+func (s *session) run(ctx context.Context, job *configs.Job, folder *harness.Folder) (harness.Result, error) {
+	ctx, interrupt, done := stopping(ctx, func(_ os.Signal, again bool) { s.u.asked(again) })
+	defer done()
+	o := job.Options()
+	o.Folder, o.Interrupt = folder, interrupt
+	o.OnEntry, o.OnStep = s.entry, s.step
+	if s.verbose {
+		o.Log = consoleLog(s.u.screen)
+	}
+	return harness.Run(ctx, o)
+}
+
+func (s *session) entry(e harness.Entry) {
+	s.stream.send(e)
+	if e.Kind == harness.KindOOM {
+		s.progress.failures++
+	}
+	s.u.entry(e, s.verbose)
+}
+
+func (s *session) step(r harness.StepReport) {
+	s.stream.send(stepLine{"step", r})
+	s.progress.step(r)
+}
+
+// end draws the report and says how it went.
+func (s *session) end(result harness.Result, err error) error {
+	already := err == nil && result.Attempts == 0
+	switch {
+	case already:
+		s.u.alreadyFinished(s.name, s.dir, result.Steps)
+	case err == nil:
+		s.u.finished(result)
+	case isInterrupted(err):
+		s.u.interrupted(result, s.progress.total, errors.Is(err, harness.ErrInterrupted))
+	default:
+		s.u.screen.show("")
+	}
+	if _, missing := os.Stat(filepath.Join(s.dir, "report.html")); !already || missing != nil {
+		s.report() // of a finished run too, if it was killed just before
+	}
+	last := resultLine{Kind: "result", Status: exitStatus(err), Name: s.name, Folder: s.dir,
+		Report: filepath.Join(s.dir, "report.html"), Finished: result.Finished, Steps: result.Steps,
+		Resumed: result.Resumed, Failures: result.Failures, Plan: result.Plan}
+	if err != nil {
+		last.Error = err.Error()
+	}
+	s.stream.send(last)
+	return err
+}
+
+// report draws the run's report. Without one the run is what it is, so a
+// failure is only told.
+func (s *session) report() {
+	r, err := drawn(s.dir, s.u.now())
+	if err == nil {
+		err = writeReport(s.u, r, s.dir)
+	}
+	if err != nil {
+		s.u.noReport(err)
+	}
+}
+
+// consoleLog shows the log between the other lines.
+func consoleLog(s *screen) *zap.Logger {
+	config := zap.NewDevelopmentEncoderConfig()
+	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(s), zapcore.DebugLevel))
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// screen writes lines that stay and, on a terminal, one line at the bottom that
+// is rewritten in place. It is safe for concurrent use: a signal is answered
+// while a step is being shown.
+//
+// A rewrite is a single write that starts with a carriage return and ends by
+// erasing what is left of the old line, so nothing flickers.
+type screen struct {
+	w     io.Writer
+	live  bool       // the bottom line can be rewritten
+	color bool       // colours are wanted
+	width func() int // columns
+
+	mu     sync.Mutex
+	bottom string // what stands on the bottom line
+}
+
+// newScreen looks at what f is and at the environment: TERM=dumb has no cursor
+// to move, and NO_COLOR, whatever its value but empty, turns colours off
+// (no-color.org).
+func newScreen(f *os.File, env func(string) (string, bool)) *screen {
+	kind, _ := env("TERM")
+	noColor, _ := env("NO_COLOR")
+	tty := term.IsTerminal(int(f.Fd())) && kind != "dumb"
+	return &screen{w: f, live: tty, color: tty && noColor == "", width: func() int {
+		w, _, err := term.GetSize(int(f.Fd()))
+		if err != nil || w <= 0 {
+			return 80
+		}
+		return w
+	}}
+}
+
+// folded breaks text between words so that it fits into width columns; what
+// follows a break stands indent columns to the right. A word that is too long is
+// left to the terminal.
+func folded(text string, width, indent int) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Split(text, " ") {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+n > width && column > indent:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			column = indent
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	return b.String()
+}
+
+const (
+	eraseRest = "\x1b[K"
+	red       = "\x1b[31m"
+	green     = "\x1b[32m"
+	yellow    = "\x1b[33m"
+	plain     = ""
+)
+
+// print writes lines that stay, above the bottom line. A failed write is not an
+// error anybody could be told of.
+func (s *screen) print(colour, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.color && colour != plain {
+		text = colour + text + "\x1b[0m"
+	}
+	text += "\n"
+	if s.bottom != "" {
+		text = "\r" + eraseRest + text + s.bottom
+	}
+	_, _ = io.WriteString(s.w, text)
+}
+
+// Write lets a log write its lines between the others.
+func (s *screen) Write(p []byte) (int, error) {
+	s.print(plain, strings.TrimSuffix(string(p), "\n"))
+	return len(p), nil
+}
+
+// show replaces the bottom line; text must be no wider than the terminal. ""
+// removes it. Without a terminal nothing is written.
+func (s *screen) show(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.live || text == s.bottom {
+		return
+	}
+	s.bottom = text
+	_, _ = io.WriteString(s.w, "\r"+text+eraseRest)
+}

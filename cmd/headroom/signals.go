@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// stopping turns signals into the two ways a run can be asked to end. The first
+// one closes interrupt: finish the step, save, go. The second one cancels the
+// context: stop now. From the third on the system's default applies, so a
+// device that hangs cannot hold the terminal. done gives the signals back.
+//
+// A signal that was ignored when the process started (nohup, a background job
+// of a script) stays ignored.
+func stopping(ctx context.Context, heard func(s os.Signal, again bool)) (_ context.Context, interrupt <-chan struct{}, done func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 2)
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			signal.Notify(signals, s)
+		}
+	}
+	asked, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		select {
+		case s := <-signals:
+			heard(s, false)
+			close(asked)
+		case <-gone:
+			return
+		}
+		select {
+		case s := <-signals:
+			signal.Stop(signals)
+			heard(s, true)
+			cancel()
+		case <-gone:
+		}
+	}()
+	return ctx, asked, func() {
+		signal.Stop(signals)
+		close(gone)
+		cancel()
+	}
+}

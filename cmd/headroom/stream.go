@@ -1,0 +1,42 @@
+package main
+
+import "headroom/harness"
+
+// stream is stdout with --json: an object a line, each with a "kind". Those of
+// the journal stand as they do in journal.jsonl. A nil stream sends nothing.
+type stream struct {
+	u    *ui
+	gone bool // nobody reads any more
+}
+
+// stepLine is a step, as in metrics.jsonl.
+type stepLine struct {
+	Kind string `json:"kind"` // "step"
+	harness.StepReport
+}
+
+// resultLine is the last line.
+type resultLine struct {
+	Kind     string       `json:"kind"`   // "result"
+	Status   int          `json:"status"` // exit status
+	Name     string       `json:"name"`
+	Folder   string       `json:"folder"`
+	Report   string       `json:"report"`
+	Finished bool         `json:"finished"`
+	Steps    int          `json:"steps"`
+	Resumed  int          `json:"resumed"`
+	Failures int          `json:"failures"`
+	Plan     harness.Plan `json:"plan"`
+	Error    string       `json:"error,omitempty"`
+}
+
+// send writes v. A reader that has gone does not end the run.
+func (s *stream) send(v any) {
+	if s == nil || s.gone {
+		return
+	}
+	if err := s.u.answerJSON(v); err != nil {
+		s.gone = true
+		s.u.noReader(err)
+	}
+}

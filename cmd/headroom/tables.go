@@ -1,0 +1,98 @@
+package main
+
+// The tables that commands answer with, on stdout.
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"headroom/memory"
+	"headroom/search"
+)
+
+// standings is the table of runs.
+func (u *ui) standings(all []standing) error {
+	if len(all) == 0 {
+		return nil
+	}
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "RUN\tSTATE\tSTEP\tLOSS\tPLAN\tPEAK\tFAILURES\tUPDATED")
+	for _, s := range all {
+		peak, updated := "-", "-"
+		if s.Capacity > 0 {
+			peak = fmt.Sprintf("%v of %v", s.Peak, s.Capacity)
+		}
+		if !s.Updated.IsZero() {
+			updated = roughly(u.now().Sub(s.Updated)) + " ago"
+		}
+		plan := "-"
+		if s.Plan.Micro > 0 {
+			plan = s.Plan.String()
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%.4g\t%s\t%s\t%d\t%s\n",
+			s.Name, s.State, s.Step, s.Steps, s.Loss, plan, peak, s.Failures, updated)
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	for _, s := range all {
+		if len(all) == 1 && s.Reason != "" {
+			fmt.Fprintf(&b, "\n%s\n", s.Reason)
+		}
+	}
+	return u.answer(strings.TrimRight(b.String(), "\n"))
+}
+
+// String is the answer of find.
+func (f *found) String() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	row := func(cells ...string) { fmt.Fprintln(w, strings.Join(cells, "\t")) }
+	head := fmt.Sprintf("%v available", f.Available)
+	if f.Device != "" {
+		head = f.Device + ", " + head
+	}
+	row("device", head)
+	row("largest", fmt.Sprintf("micro-batch %d: ran for a whole step after the search was over, peak %v", f.Largest.Micro, f.Largest.Peak))
+	row("memory", f.line())
+	row("", "micro-batch", "peak")
+	for _, p := range byMicro(f.Probes) {
+		peak := p.Peak.String()
+		if !p.Fits {
+			peak = "does not fit: at least " + peak
+		}
+		row("", fmt.Sprint(p.N), peak)
+	}
+	row("speed", "micro-batch", "peak", "samples/s")
+	for _, t := range f.Timings {
+		row("", fmt.Sprintf("%d × %d", t.Micro, t.Accumulation), t.Peak.String(), strings.TrimSuffix(rate(t.PerSecond), " samples/s"))
+	}
+	_ = w.Flush() // into memory
+	fmt.Fprintf(&b, "\nrecommended: %s\n", f.Reason)
+	if f.Recompute {
+		fmt.Fprintf(&b, "activations are computed again in the backward pass: nothing fits without\n")
+	}
+	fmt.Fprintf(&b, "in the config: batch: {effective: %d, micro: %d}", f.Recommended.Effective, f.Recommended.Largest())
+	return b.String()
+}
+
+func (f *found) line() string {
+	if f.Line.PerSample <= 0 {
+		return "by micro-batch: too few sizes fit to tell"
+	}
+	return fmt.Sprintf("%v and %v a sample", memory.Bytes(f.Line.Base), memory.Bytes(f.Line.PerSample))
+}
+
+// byMicro are the probes, one a size, smallest first. Of one that fitted and
+// was tried again the larger peak counts.
+func byMicro(probes []search.Probe) []search.Probe {
+	sorted := slices.Clone(probes)
+	slices.SortStableFunc(sorted, func(a, b search.Probe) int {
+		return cmp.Or(cmp.Compare(a.N, b.N), cmp.Compare(b.Peak, a.Peak))
+	})
+	return slices.CompactFunc(sorted, func(a, b search.Probe) bool { return a.N == b.N && a.Fits == b.Fits })
+}

@@ -1,0 +1,260 @@
+package main
+
+// This file holds every line that a user sees while headroom works; help texts
+// stand beside their flags. The rules:
+//
+//   - Messages go to stderr, each line with "headroom: " in front. stdout gets
+//     the answer of a command (u.answer) and JSON, nothing else.
+//   - A line starts with a small letter and ends without a full stop. It names
+//     what, the number, and what it is compared with.
+//   - An error is followed by a hint that names the next step to take, where
+//     there is one.
+//   - Sentences about memory are not written here: they come from the decision
+//     itself (harness.Entry.Text), so that the terminal, the journal and the
+//     report say the same.
+//   - -q leaves errors and warnings. Nothing hangs on a colour.
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"headroom/configs"
+	"headroom/harness"
+	"headroom/memory"
+)
+
+// ui is where a command speaks.
+type ui struct {
+	out    io.Writer // stdout
+	screen *screen   // stderr
+	quiet  bool
+	now    func() time.Time
+
+	outShows bool // stdout is a terminal too
+}
+
+func newUI(stdout, stderr *os.File, env func(string) (string, bool)) *ui {
+	return &ui{out: stdout, screen: newScreen(stderr, env), now: time.Now, outShows: term.IsTerminal(int(stdout.Fd()))}
+}
+
+func (u *ui) line(colour, text string) {
+	const prefix = "headroom: "
+	for l := range strings.Lines(text) {
+		l = prefix + strings.TrimSuffix(l, "\n")
+		if u.screen.live { // a log keeps a line a line
+			l = folded(l, u.screen.width(), len(prefix))
+		}
+		u.screen.print(colour, l)
+	}
+}
+
+// say is for what need not be read.
+func (u *ui) say(format string, args ...any) {
+	if !u.quiet {
+		u.line(plain, fmt.Sprintf(format, args...))
+	}
+}
+
+func (u *ui) warn(format string, args ...any) {
+	u.line(yellow, "warning: "+fmt.Sprintf(format, args...))
+}
+
+func (u *ui) hint(text string) {
+	if text != "" {
+		u.line(plain, "hint: "+text)
+	}
+}
+
+// answer prints what a command was asked for.
+func (u *ui) answer(text string) error {
+	if _, err := io.WriteString(u.out, text+"\n"); err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
+	}
+	return nil
+}
+
+func (u *ui) answerJSON(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
+	}
+	return u.answer(string(text))
+}
+
+// failed says why a command ends, and what to do next.
+func (u *ui) failed(err error) {
+	if err == nil || isInterrupted(err) { // the interruption has been told
+		return
+	}
+	u.screen.show("")
+	u.line(red, err.Error())
+	u.hint(hintFor(err))
+}
+
+func hintFor(err error) string {
+	var usage *usageError
+	var gave *harness.GaveUp
+	var oom *memory.OutOfMemory
+	var unsaved *harness.CheckpointError
+	switch {
+	case errors.As(err, &gave):
+		return gave.Decision.Hint
+	case errors.As(err, &usage) && usage.hint != "":
+		return usage.hint
+	case errors.As(err, &oom):
+		return "a smaller model, an optimizer with less state, or a device with more memory"
+	case errors.As(err, &unsaved):
+		return "" // says itself what to do
+	case errors.Is(err, syscall.ENOSPC):
+		return "make room on that disk; the same command then goes on from the newest checkpoint"
+	}
+	return ""
+}
+
+// entry tells what happened in a run, in the journal's own words.
+func (u *ui) entry(e harness.Entry, everything bool) {
+	switch e.Kind {
+	case harness.KindDone, harness.KindFailed, harness.KindInterrupted:
+		return // the end of the command tells these
+	case harness.KindDecision:
+		if e.Decision != nil && e.Decision.Remedy == harness.Stop {
+			return // likewise
+		}
+	case harness.KindCheckpoint:
+		if !everything {
+			return
+		}
+	case harness.KindCheckpointFailed, harness.KindDamaged, harness.KindJournalFailed:
+		u.warn("%s", e.Text)
+		return
+	case harness.KindProbe:
+		u.say("  %s", e.Text)
+		return
+	case harness.KindOOM:
+		text := e.Text
+		if e.Verdict != nil {
+			text += "; verdict: " + string(e.Verdict.Cause)
+		}
+		if !u.quiet {
+			u.line(yellow, text)
+		}
+		return
+	}
+	u.say("%s", e.Text)
+}
+
+// finished is the last word on a run that has come to its end.
+func (u *ui) finished(r harness.Result) {
+	u.screen.show("")
+	if u.quiet {
+		return
+	}
+	text := fmt.Sprintf("done: %s, loss %.4g", plural(r.Steps, "step"), r.Last.Loss)
+	if r.Resumed > 0 {
+		text += fmt.Sprintf(", the first %d of them before this command", r.Resumed)
+	}
+	if r.Failures > 0 {
+		text += fmt.Sprintf(", %s of memory survived", plural(r.Failures, "failure"))
+	}
+	u.line(green, text)
+}
+
+func (u *ui) alreadyFinished(name, dir string, steps int) {
+	u.say("%s is finished: all %s are made; %s", name, plural(steps, "step"), filepath.Join(dir, "report.html"))
+	if !u.quiet {
+		u.hint("--again sets it aside and starts over, --name starts another run")
+	}
+}
+
+func (u *ui) interrupted(r harness.Result, total int, saved bool) {
+	u.screen.show("")
+	if saved {
+		u.line(yellow, fmt.Sprintf("interrupted after step %d of %d, and saved; the same command goes on from there", r.Steps, total))
+		return
+	}
+	u.line(yellow, fmt.Sprintf("interrupted after step %d of %d, not saved; the same command goes on from the newest checkpoint", r.Steps, total))
+}
+
+func (u *ui) setAside(from, to string) { u.say("the run in %s is now in %s", from, to) }
+
+func (u *ui) reportWritten(path string) { u.say("report: %s", path) }
+
+// noReport is a warning because the run came to what it came to without it.
+func (u *ui) noReport(err error) { u.warn("no report: %v", err) }
+
+// noReader is said once, when whoever read the JSON has gone.
+func (u *ui) noReader(err error) { u.warn("%v; the run goes on without it", err) }
+
+func (u *ui) noRuns() {
+	u.say("no runs in %s", runsFolder)
+	if !u.quiet {
+		u.hint(`start one: "headroom run gpt"`)
+	}
+}
+
+// asked answers a signal.
+func (u *ui) asked(again bool) {
+	if again {
+		u.line(yellow, "stopping now: the steps since the newest checkpoint will be made again")
+		return
+	}
+	u.line(yellow, "stopping after this step and saving a checkpoint; once more stops at once")
+}
+
+// otherRun refuses to mix two runs in one folder.
+func otherRun(cfg *configs.Config, different []configs.Difference) error {
+	text := fmt.Sprintf("%s holds another run:", cfg.RunDir())
+	for _, d := range different {
+		text += fmt.Sprintf("\n  %s: %s → %s", d.Key, d.Old, d.New)
+	}
+	return usagef("--name NAME starts another run beside it, --fresh sets it aside and starts over", "%s", text)
+}
+
+// staleHint tells what to do about runs whose process is gone.
+func staleHint(all []standing) string {
+	for _, s := range all {
+		if s.State == harness.StateStale {
+			return fmt.Sprintf("%s is stale: its process is gone, and the command that started it goes on from the newest checkpoint", s.Name)
+		}
+	}
+	return ""
+}
+
+// configHint helps who named no configuration, or too many.
+func configHint(named int) string {
+	if named > 1 {
+		return "name one configuration; another program's training command cannot be run by this version"
+	}
+	return "presets: " + strings.Join(configs.Presets(), ", ")
+}
+
+func (u *ui) probed(n int, peak memory.Bytes, err error) {
+	if err != nil {
+		u.say("  micro-batch %d does not fit: %v", n, err)
+		return
+	}
+	u.say("  micro-batch %d fits: peak %v", n, peak)
+}
+
+func (u *ui) timed(t timing) {
+	u.say("  micro-batch %d × %d: %s", t.Micro, t.Accumulation, rate(t.PerSecond))
+}
+
+func (u *ui) fitsAlone(micro int, err error) {
+	u.warn("micro-batch %d fitted alone and not in a whole step, so the search goes on below it: %v", micro, err)
+}
+
+func (u *ui) findStops(again bool) {
+	if !again {
+		u.line(yellow, "stopping; nothing is kept")
+	}
+}

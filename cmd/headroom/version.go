@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/urfave/cli/v2"
+)
+
+// version is set by the linker in a release build.
+var version string
+
+func versionCommand(u *ui) *cli.Command {
+	return &cli.Command{
+		Name:  "version",
+		Usage: "print the version, the commit and what it was built with",
+		Flags: []cli.Flag{jsonFlag("print one JSON object")},
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			b := readBuild()
+			if c.Bool("json") {
+				return u.answerJSON(b)
+			}
+			return u.answer(b.String())
+		},
+	}
+}
+
+// build is what is known of this binary.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Modified bool   `json:"modified,omitempty"` // the tree had changes that are in no commit
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func (b build) String() string {
+	text := "headroom " + b.Version
+	if b.Commit != "" {
+		text += fmt.Sprintf(" (%.12s%s)", b.Commit, map[bool]string{true: ", modified"}[b.Modified])
+	}
+	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
+}
+
+// readBuild prefers what the linker was told, then the module's version, then
+// the commit that the go command recorded.
+func readBuild() build {
+	b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if ok {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				b.Commit = s.Value
+			case "vcs.modified":
+				b.Modified = s.Value == "true"
+			}
+		}
+	}
+	if b.Version == "" && ok && info.Main.Version != "(devel)" {
+		b.Version = info.Main.Version
+	}
+	if b.Version == "" {
+		b.Version = "development"
+	}
+	return b
+}
