@@ -55,6 +55,7 @@ func (r *runner) attempt(ctx context.Context) (err error) {
 	if r.trainer, err = r.o.Open(ctx); err != nil {
 		return r.loadFailed(ctx, "build the model", err)
 	}
+	r.loadWaits = 0
 	defer r.closeTrainer()
 	return r.settle(r.work(ctx, from))
 }
@@ -162,8 +163,28 @@ func (r *runner) loadFailed(ctx context.Context, what string, err error) error {
 		hint = fmt.Sprintf("other processes hold %v: stop them, or choose another device", failure.Stats.Foreign)
 	}
 	r.record(Entry{Kind: KindOOM, Text: fmt.Sprintf("%s: %v", what, &failure), OOM: &failure, Verdict: &verdict})
+	if verdict.Cause == memory.Foreign && r.loadWaits < r.o.Policy.Waits {
+		return r.waitToLoad(ctx, verdict)
+	}
 	return r.stop(Decision{Remedy: Stop, Plan: r.o.Plan, Verdict: &verdict, Hint: hint,
 		Reason: fmt.Sprintf("out of memory before the first step: %s", verdict.Why)})
+}
+
+// waitToLoad gives other processes time to leave before the next attempt.
+func (r *runner) waitToLoad(ctx context.Context, v memory.Verdict) error {
+	r.loadWaits++
+	r.decided(Decision{Remedy: Wait, Plan: r.o.Plan, Verdict: &v,
+		Reason: fmt.Sprintf("wait for other processes to leave (%d of %d): %s", r.loadWaits, r.o.Policy.Waits, v.Why)})
+	r.setStatus(StateRunning, r.status.Reason)
+	err := r.o.Sleep(r.patient, waitPolls*waitPoll)
+	if wanted := r.wanted(ctx); wanted != nil {
+		return wanted
+	}
+	if err != nil {
+		return fmt.Errorf("wait: %w", err)
+	}
+	r.result.Failures++
+	return errRelaunch
 }
 
 func (r *runner) stop(d Decision) error {

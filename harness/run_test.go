@@ -284,14 +284,33 @@ func TestGivesUp(t *testing.T) {
 func TestModelDoesNotFit(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 5)
 	j.lab.foreign = func(int) memory.Bytes { return 21 * memory.GiB }
+	j.options.Policy.Waits = 0
 	_, err := j.run(context.Background())
 	var gaveUp *GaveUp
-	if !errors.As(err, &gaveUp) || gaveUp.Decision.Verdict.Cause != memory.Model || !strings.Contains(gaveUp.Decision.Hint, "other processes hold 21 GiB") {
+	if !errors.As(err, &gaveUp) || gaveUp.Decision.Verdict.Cause != memory.Foreign || !strings.Contains(gaveUp.Decision.Hint, "other processes hold 21 GiB") {
 		t.Fatal(err)
 	}
 	if j.kinds() != "run, attempt, oom, decision, failed" || j.entries[2].OOM.Phase != memory.PhaseLoad {
 		t.Errorf("kinds %s, %+v", j.kinds(), j.entries[2])
 	}
+}
+
+// TestWaitsToLoad holds that a run that finds the device occupied waits for it.
+func TestWaitsToLoad(t *testing.T) {
+	j := newJourney(t, plan64.WithMicro(16), 5)
+	slept := 0
+	j.lab.foreign = func(int) memory.Bytes {
+		if slept < 2 {
+			return 21 * memory.GiB
+		}
+		return 0
+	}
+	j.options.Policy.Waits = 3
+	j.options.Sleep = func(context.Context, time.Duration) error { slept++; return nil }
+	if result := j.mustRun(); result.Failures != 2 || result.Attempts != 3 || slept != 2 {
+		t.Errorf("%+v after %d waits", result, slept)
+	}
+	j.account(5)
 }
 
 func TestRelaunchLosesNothing(t *testing.T) {

@@ -30,6 +30,8 @@ type runner struct {
 	planned bool // history has been started
 	result  Result
 
+	loadWaits int // in a row, for room to build the model
+
 	number  int   // of the attempt, over all calls of Run
 	step    int   // optimizer steps finished
 	samples int64 // that they took

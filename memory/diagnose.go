@@ -38,6 +38,9 @@ const (
 	// to be the cause. PyTorch's allocator keeps 5 to 8 % idle in good health, so
 	// less says only that the last request was small.
 	FragmentationShare = 0.10
+	// ForeignShare of the capacity held by others counts even if they were there
+	// first. Less is what every process pays for contexts, its own included.
+	ForeignShare = 0.05
 	// SpikeSteps is how many steps of the same micro-batch make their median
 	// peak "typical".
 	SpikeSteps = 3
@@ -71,7 +74,8 @@ func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 //
 //	host           the failure was the machine's memory
 //	unknown        the device told nothing about itself
-//	foreign        requested ≤ free + what others took since the attempt began
+//	foreign        requested ≤ free + what others took since the attempt began,
+//	               or requested ≤ free + what they hold, if that is [ForeignShare] of the capacity
 //	fragmentation  requested ≤ free + (reserved − allocated), and that idle part is [FragmentationShare] of the capacity
 //	leak           allocated between steps rises steadily over ≥ [LeakSteps] steps
 //	spike          needed > typical peak of like steps by [SpikeShare]
@@ -99,14 +103,22 @@ func noNumbers(e Evidence) (Verdict, bool) {
 
 func foreign(e Evidence) (Verdict, bool) {
 	s := e.Failure.Stats
-	if e.Baseline.Capacity == 0 {
+	taken := lost(s)
+	why := fmt.Sprintf("%v asked for and %v free, while others hold %v of %v", e.Failure.Requested, s.Free, taken, s.Capacity)
+	if grown := taken - lost(e.Baseline); e.Baseline.Capacity > 0 && grown > 0 && e.Failure.Requested <= s.Free+grown {
+		why = fmt.Sprintf("%v asked for and %v free, after others took %v since the attempt began (now %v of %v)",
+			e.Failure.Requested, s.Free, grown, taken, s.Capacity)
+	} else if float64(taken) < ForeignShare*float64(s.Capacity) || e.Failure.Requested > s.Free+taken {
 		return Verdict{}, false
 	}
-	grown := max(s.Foreign-e.Baseline.Foreign, e.Baseline.Available()-s.Available())
-	why := fmt.Sprintf("%v asked for and %v free, after others took %v since the attempt began (now %v of %v)",
-		e.Failure.Requested, s.Free, grown, max(s.Foreign, grown), s.Capacity)
-	return Verdict{Foreign, why}, grown > 0 && e.Failure.Requested <= s.Free+grown
+	if e.Failure.Others != "" {
+		why += ": " + e.Failure.Others
+	}
+	return Verdict{Foreign, why}, true
 }
+
+// lost is what others keep a process from holding of its capacity.
+func lost(s Stats) Bytes { return s.Capacity - s.Available() }
 
 func fragmentation(e Evidence) (Verdict, bool) {
 	s := e.Failure.Stats

@@ -21,6 +21,8 @@ func TestDiagnose(t *testing.T) {
 	alone := Stats{Capacity: 24 * GiB, Free: 20 * GiB, Reserved: 4 * GiB, Allocated: 4 * GiB}
 	squeezed := full
 	squeezed.Reserved, squeezed.Allocated, squeezed.Foreign = 14*GiB, 14*GiB, 10*GiB
+	contexts := full
+	contexts.Capacity = 25 * GiB
 	failure := func(s Stats, requested Bytes) OutOfMemory {
 		return OutOfMemory{Requested: requested, Stats: s, Phase: PhaseForward, Micro: 32}
 	}
@@ -38,8 +40,8 @@ func TestDiagnose(t *testing.T) {
 	}{
 		{"too large a micro-batch", Evidence{Failure: failure(full, 2*GiB), Baseline: alone},
 			Batch, []string{"micro-batch 32", "25 GiB of 24 GiB"}},
-		{"no baseline is no foreign", Evidence{Failure: failure(squeezed, 2*GiB)},
-			Batch, []string{"16 GiB of 14 GiB"}},
+		{"others without a baseline", Evidence{Failure: failure(squeezed, 2*GiB)},
+			Foreign, []string{"others hold 10 GiB of 24 GiB"}},
 		{"another process took it", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: alone},
 			Foreign, []string{"2 GiB asked for", "others took 10 GiB"}},
 		{"another process that NVML cannot see", Evidence{Failure: failure(Stats{Capacity: 24 * GiB, Reserved: 14 * GiB, Allocated: 14 * GiB}, 2*GiB), Baseline: alone},
@@ -47,6 +49,10 @@ func TestDiagnose(t *testing.T) {
 		{"another process, but it would not have fitted anyway", Evidence{Failure: failure(squeezed, 12*GiB), Baseline: alone},
 			Batch, []string{"26 GiB of 14 GiB"}},
 		{"a process that was there before", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: squeezed},
+			Foreign, []string{"others hold 10 GiB of 24 GiB"}},
+		{"it is named", Evidence{Failure: OutOfMemory{Requested: GiB, Micro: 8, Stats: squeezed, Others: "python (pid 7) holds 10 GiB"}, Baseline: alone},
+			Foreign, []string{": python (pid 7) holds 10 GiB"}},
+		{"contexts alone", Evidence{Failure: failure(contexts, 2*GiB)},
 			Batch, nil},
 		{"in pieces", Evidence{Failure: failure(pieces, 900*MiB), Baseline: alone},
 			Fragmentation, []string{"900 MiB asked for", "3 GiB reserved but unused", "largest piece 100 MiB"}},

@@ -29,6 +29,10 @@ type OutOfMemory struct {
 	Stats     Stats `json:"stats"`           // at the failure, after the cache had been emptied
 	Phase     Phase `json:"phase,omitempty"` // filled in by the trainer
 	Micro     int   `json:"micro,omitempty"` // samples in the micro-batch that failed; 0 outside one
+
+	// Others says in words who else holds memory of the device, as in "python
+	// (pid 4711) holds 21.3 GiB"; "" if nobody does or the device cannot tell.
+	Others string `json:"others,omitempty"`
 }
 
 // Needed is the least that the process would have had to hold for the
