@@ -42,14 +42,28 @@ func (c curve) top() point {
 }
 
 // slope is that of the line through the largest size and the largest one in the
-// lower half of the range seen, in bytes a size; span is the distance. Two
-// neighbours would follow a bend sooner, but noise would drown their
-// difference. It needs two points.
-func (c curve) slope() (slope float64, span int) {
+// lower half of the range seen, in bytes a size. Two neighbours would follow a
+// bend sooner, but noise would drown their difference. It needs two points.
+func (c curve) slope() float64 {
 	top := c.top()
 	low := c.upTo((c[0].k + top.k) / 2).top()
-	span = top.k - low.k
-	return (top.peak - low.peak) / float64(span), span
+	return (top.peak - low.peak) / float64(top.k-low.k)
+}
+
+// reaches is where the steepest line that noise leaves possible comes to so many
+// bytes. Every line passes each point within the noise and starts at 0 bytes or
+// more; the steepest is the lower one of those from any point's lower end, or
+// from nothing, to a later point's upper end.
+func (c curve) reaches(bytes float64) (size float64) {
+	for i, p := range c {
+		high := p.peak / (1 - noise)
+		for _, q := range append(curve{{}}, c[:i]...) {
+			if rise := high - q.peak/(1+noise); rise > 0 {
+				size = max(size, float64(p.k)+(bytes-high)*float64(p.k-q.k)/rise)
+			}
+		}
+	}
+	return size
 }
 
 // foretold tells whether the line through the curve told the peak of a larger
@@ -58,7 +72,7 @@ func (c curve) foretold(p point) bool {
 	if len(c) < 2 || p.peak <= c[0].peak {
 		return false
 	}
-	slope, _ := c.slope()
+	slope := c.slope()
 	line := c.top().peak + slope*float64(p.k-c.top().k)
 	return math.Abs(p.peak-line) <= 0.01*(p.peak-c[0].peak)
 }

@@ -16,7 +16,8 @@ const (
 	// leap is that factor where memory in proportion to the size, which is the
 	// most that an affine curve can need, leaves room.
 	leap = 256
-	// noise is how far measured peaks may lie off the line.
+	// noise is the share by which a peak may lie off the line, whether the size
+	// needs that or was measured so.
 	noise = 0.03
 	// shy is the share of the capacity aimed at by a line that is not confirmed
 	// yet: allocators reserve 5 to 8 % more than they hand out.
@@ -29,13 +30,22 @@ const (
 // next chooses the size to probe. It lies strictly between lo and hi.
 func (s *searcher) next() int {
 	if s.lo < s.first {
-		return s.first
+		return s.start()
 	}
 	x := s.prefer()
 	if !s.straight {
 		x = s.guarded(x)
 	}
 	return min(max(x, s.lo+1), s.hi-1)
+}
+
+// start is the first size, or the one whose failure leaves the first one within
+// the tolerance: the further up, the more its peak tells.
+func (s *searcher) start() int {
+	if s.failed() {
+		return s.first
+	}
+	return min(s.first+s.slack, s.last)
 }
 
 // guarded moves x so that, whatever its outcome, the probes left suffice to
@@ -65,25 +75,29 @@ func (s *searcher) middle() int { return s.lo + (s.hi-s.lo)/2 }
 
 // prefer is the size that the measured peaks point to.
 func (s *searcher) prefer() int {
-	capacity, top := s.capacity(), s.curve.top()
-	blind := capacity == 0 || top.peak <= 0
+	capacity, blind := s.capacity(), s.curve.top().peak <= 0
 	switch {
-	case s.failed():
-		if blind || len(s.curve) < 2 {
+	case capacity == 0 || blind:
+		if s.failed() {
 			return s.middle()
 		}
-		return s.inside(capacity)
-	case blind:
 		return s.grow()
-	case len(s.curve) == 1:
-		affordable := float64(top.k) * capacity / top.peak
-		return min(top.k+s.clip(0.9*(affordable-float64(top.k))), leap*top.k)
+	case s.failed():
+		return s.inside(capacity)
 	}
 	return s.approach(capacity)
 }
 
-// inside interpolates between a size that fitted and one that did not.
+// inside interpolates between a size that fitted and one that did not. After
+// the first failure it closes in on what is sure to fit, if that ends the
+// search; if that fails too, the curve is no line.
 func (s *searcher) inside(capacity float64) int {
+	if last := s.hi - 1 - s.slack; s.slack > 0 && s.failures == 1 && s.sure(capacity/(1+noise)) >= last {
+		return last
+	}
+	if len(s.curve) < 2 {
+		return s.middle()
+	}
 	limit := s.limit(capacity)
 	if limit >= s.hi {
 		return s.below(limit)
@@ -107,21 +121,32 @@ func (s *searcher) below(limit int) int {
 	return max(s.hi-s.clip(little), s.middle())
 }
 
-// approach comes nearer to the limit from below while nothing has failed.
+// approach comes nearer to the limit from below while nothing has failed. With
+// a tolerance it goes to the largest size whose failure would leave a size that
+// is sure to fit within the tolerance. No larger step is safe from a second
+// failure, and none that is smaller tells more.
 func (s *searcher) approach(capacity float64) int {
 	top := s.curve.top()
-	slope, span := s.curve.slope()
-	switch {
-	case !s.straight && top.peak < near*capacity:
-		// The steepest line that noise leaves possible.
-		steepest := max(slope, 0) + 2*noise*top.peak/float64(span)
-		return min(s.lo+s.clip((shy*capacity-top.peak)/steepest), leap*top.k)
-	case slope <= 0:
-		return s.grow()
+	far := len(s.curve) == 1 || top.peak < near*capacity
+	switch next := s.sure(capacity/(1+noise)) + 1 + s.slack; {
 	case s.straight:
 		return s.toward(s.limit(capacity))
+	case far && s.slack > 0:
+		return min(next, leap*top.k)
+	case far:
+		return min(s.sure(shy*capacity), leap*top.k)
+	case s.slack > 0:
+		return s.toward(next)
+	case s.curve.slope() <= 0:
+		return s.grow()
 	}
 	return min(s.toward(s.limit(capacity)), reach*top.k)
+}
+
+// sure is the largest size that stays within so many bytes on every line that
+// the peaks and their noise leave possible; at least lo.
+func (s *searcher) sure(bytes float64) int {
+	return s.lo + s.clip(s.curve.reaches(bytes)-float64(s.lo))
 }
 
 // grow multiplies the size; by more where less would leave too few probes to
@@ -136,7 +161,7 @@ func (s *searcher) grow() int {
 
 // limit is the largest size whose peak by the line is at most capacity.
 func (s *searcher) limit(capacity float64) int {
-	slope, _ := s.curve.slope()
+	slope := s.curve.slope()
 	if slope <= 0 {
 		return 2 * s.last
 	}
@@ -158,10 +183,7 @@ func (s *searcher) toward(limit int) int {
 		}
 		s.aims++
 	}
-	switch short := limit - s.lo; {
-	case short > 2*step:
-		return limit - s.slack/2
-	case s.slack == 0 && short > step:
+	if limit-s.lo > step {
 		return limit
 	}
 	return s.lo + step

@@ -17,7 +17,7 @@ type Options struct {
 	MultipleOf int          // sizes are multiples of it; 0 means 1
 	Capacity   memory.Bytes // what there is; 0 if not known
 	Headroom   float64      // share of Capacity that Recommended leaves unused, in [0, 1); Largest takes it as given
-	Tolerance  int          // Fits may be this many samples below the largest that fits
+	Tolerance  int          // Fits may be this many samples below the largest that fits; the search starts as many above Min
 	Confirm    int          // times the answer is probed once more at the end; 0 means 2
 }
 

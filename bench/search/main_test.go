@@ -36,7 +36,7 @@ func TestCompare(t *testing.T) {
 	if !slices.Equal(rows, again) {
 		t.Error("two runs differ")
 	}
-	if text := (report{Rows: rows}).markdown(); strings.Count(text, "\n| ") != len(rows)+1 {
+	if text := (report{Rows: rows}).markdown(); strings.Count(text, "\n| ") != len(rows)+2 { // two tables have a heading each
 		t.Errorf("table:\n%s", text)
 	}
 }
@@ -46,6 +46,21 @@ func BenchmarkCompare(b *testing.B) {
 	for b.Loop() {
 		if _, err := compare(curves); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// What search promises with noise holds for its rows; beyond it, not every
+// search can do.
+func TestShares(t *testing.T) {
+	all, err := shares()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		promised := s.Tolerance >= 1./16/(1-s.To)
+		if promised && (s.Enough < 1-1e-9 || s.Worst > 5) || s.Tolerance == 0 && s.Enough > 0.9 {
+			t.Errorf("%+v", s)
 		}
 	}
 }

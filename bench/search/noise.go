@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"headroom/search"
+)
+
+const (
+	perShare  = 2000  // searches for each share
+	widest    = 65536 // sizes
+	deviation = 0.03
+)
+
+// share tells how often five probes, of which one fails, are enough on affine
+// curves with noise. Half of them have it in the peak that is reported, half in
+// what a size needs. Half of each draw it evenly, half only at its ends.
+type share struct {
+	From      float64 `json:"base_from"` // what does not grow, as a share of the capacity
+	To        float64 `json:"base_to"`
+	Tolerance float64 `json:"tolerance"` // as a share of the limit
+	Enough    float64 `json:"enough"`    // of the searches
+	Probes    float64 `json:"probes_mean"`
+	Worst     int     `json:"probes_worst"`
+}
+
+func shares() ([]share, error) {
+	var all []share
+	for _, part := range []float64{8, 12, 16, 32, math.Inf(1)} {
+		for from := 0.0; from < 0.75; from += 0.25 {
+			s := share{From: from, To: from + 0.25, Tolerance: 1 / part}
+			if err := s.measure(); err != nil {
+				return nil, err
+			}
+			all = append(all, s)
+		}
+	}
+	return all, nil
+}
+
+// measure draws limits that are log-uniform, from 1 to widest.
+func (s *share) measure() error {
+	rng := rand.New(rand.NewPCG(seed, seed))
+	for i := range perShare {
+		limit := int(math.Pow(widest, rng.Float64()))
+		c := noisy(rng, s.From+(s.To-s.From)*rng.Float64(), limit, i%2 == 0, i%4 < 2)
+		r, err := search.Largest(context.Background(), search.Options{
+			Max: widest, Capacity: capacity, Tolerance: int(math.Ceil(s.Tolerance * float64(limit))),
+		}, c.probe)
+		if err != nil {
+			return fmt.Errorf("noise, base up to %.2f, limit %d: %w", s.To, limit, err)
+		}
+		failed := 0
+		for _, p := range r.Probes[:r.Searched] {
+			if !p.Fits {
+				failed++
+			}
+		}
+		if r.Searched <= 5 && failed <= 1 {
+			s.Enough += 1. / perShare
+		}
+		s.Probes += float64(r.Searched) / perShare
+		s.Worst = max(s.Worst, r.Searched)
+	}
+	return nil
+}
+
+// noisy is an affine curve with noise in its needs, or only in its peaks.
+func noisy(rng *rand.Rand, base float64, limit int, inNeed, atEnds bool) curve {
+	noise := func() float64 {
+		x := 2*rng.Float64() - 1
+		if atEnds {
+			x = math.Copysign(1, x)
+		}
+		return 1 + deviation*x
+	}
+	line := func(n int) float64 { return base + (1-base)*float64(n)/(float64(limit)+0.5) }
+	if !inNeed {
+		return curve{need: line, hands: 1, noise: noise}
+	}
+	needs := map[int]float64{1: min(1, line(1)*noise())}
+	return curve{hands: 1, noise: func() float64 { return 1 }, need: func(n int) float64 {
+		if _, known := needs[n]; !known {
+			needs[n] = line(n) * noise()
+		}
+		return needs[n]
+	}}
+}
+
+func (s share) markdown() string {
+	tolerance := "none"
+	if s.Tolerance > 0 {
+		tolerance = fmt.Sprintf("1/%.0f of the limit", 1/s.Tolerance)
+	}
+	return fmt.Sprintf("| %s | %.0f–%.0f %% | %.1f %% | %.1f | %d |\n",
+		tolerance, 100*s.From, 100*s.To, 100*s.Enough, s.Probes, s.Worst)
+}
