@@ -33,6 +33,8 @@ func (r *runner) answer(ctx context.Context, e Event) error {
 	switch d.Remedy {
 	case EmptyCache:
 		return r.emptyCache()
+	case Shrink, Grow:
+		return r.startAfresh()
 	case Search:
 		return r.search(ctx, d.Plan.Micro)
 	case Recompute:
@@ -44,7 +46,16 @@ func (r *runner) answer(ctx context.Context, e Event) error {
 	case Relaunch:
 		return errRelaunch
 	}
-	return nil // ShrinkStep, Shrink and Grow are in the history
+	return nil // ShrinkStep is in the history
+}
+
+// startAfresh empties the cache for a new plan. Segments cut to the sizes of the
+// old one would be in its way: up to a tenth of the memory, measured.
+func (r *runner) startAfresh() error {
+	if _, err := r.trainer.EmptyCache(); err != nil {
+		return fmt.Errorf("step %d: empty the cache for a new plan: %w", r.step+1, err)
+	}
+	return nil
 }
 
 func (r *runner) decided(d Decision) {

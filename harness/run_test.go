@@ -35,7 +35,7 @@ func TestRunTrajectory(t *testing.T) {
 	}{
 		{name: "fits", micro: 32, steps: 3, want: "32 32 32"},
 		// 4 GiB + n/2 GiB ≤ 24 GiB: 40 fit, which makes micro-batches of 32.
-		{name: "too large", micro: 64, steps: 3, want: "64! empty 64! search 32 32 32"},
+		{name: "too large", micro: 64, steps: 3, want: "64! empty 64! search empty 32 32 32"},
 		{name: "auto", micro: 0, steps: 3, want: "search 32 32 32"},
 		{name: "a single failure is retried as it was", micro: 32, steps: 3,
 			lab:  func(l *lab) { l.allocFails = func(n int) bool { return n == 5 } },
@@ -52,7 +52,7 @@ func TestRunTrajectory(t *testing.T) {
 			want: "search 32 32 32 32 32 32! empty 32! 16 32"},
 		{name: "others come and go", micro: 32, steps: 9, grow: 2,
 			lab:  func(l *lab) { l.foreign = busy(3, 5, 10*memory.GiB) },
-			want: "32 32 32! empty 32! search 16 16 16 32 32 32 32"},
+			want: "32 32 32! empty 32! search empty 16 16 16 empty 32 32 32 32"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			j := newJourney(t, plan64.WithMicro(test.micro), test.steps)

@@ -20,9 +20,9 @@ type Trainer interface {
 	// A failure of memory is a *memory.OutOfMemory with Phase and Micro set;
 	// a loss or gradient that is no number is a *NotFinite.
 	Step(ctx context.Context, p Plan) (StepReport, error)
-	// Probe runs the forward and backward pass of one micro-batch of the
-	// largest samples there can be, with optimizer state in place, and forgets
-	// it. Stats.Peak is the peak of that micro-batch.
+	// Probe empties the cache, runs the forward and backward pass of one
+	// micro-batch of the largest samples there can be, with optimizer state in
+	// place, and forgets it. Stats.Peak is the peak of that micro-batch.
 	Probe(ctx context.Context, micro int) (memory.Stats, error)
 	// EmptyCache gives unused memory back to the device and says how much.
 	EmptyCache() (memory.Bytes, error)

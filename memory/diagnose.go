@@ -152,7 +152,7 @@ func spike(e Evidence) (Verdict, bool) {
 
 func model(e Evidence) (Verdict, bool) {
 	f := e.Failure
-	need := fmt.Sprintf("at least %v of %v", f.Needed(), f.Stats.Available())
+	need := "at least " + shortage(f)
 	if !f.Phase.SizedByMicro() {
 		return Verdict{Model, fmt.Sprintf("%s needs %s, whatever the micro-batch", f.Phase, need)}, true
 	}
@@ -165,7 +165,18 @@ func batch(e Evidence) Verdict {
 	if f.Micro == 0 {
 		return Verdict{Unknown, fmt.Sprintf("%v asked for of %v free outside any known micro-batch", f.Requested, f.Stats.Free)}
 	}
-	return Verdict{Batch, fmt.Sprintf("micro-batch %d needs at least %v of %v", f.Micro, f.Needed(), f.Stats.Available())}
+	return Verdict{Batch, fmt.Sprintf("micro-batch %d needs at least %s", f.Micro, shortage(f))}
+}
+
+// shortage is what was needed of what there was, and by how much that is too
+// much where rounding could hide it.
+func shortage(f OutOfMemory) string {
+	need, there := f.Needed(), f.Stats.Available()
+	text := fmt.Sprintf("%v of %v", need, there)
+	if over := need - there; over > 0 && need.String() == there.String() {
+		text += fmt.Sprintf(", %v more", over)
+	}
+	return text
 }
 
 // medianSlope is the Theil–Sen estimator: the median of the slopes between all

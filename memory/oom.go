@@ -30,14 +30,17 @@ type OutOfMemory struct {
 	Phase     Phase `json:"phase,omitempty"` // filled in by the trainer
 	Micro     int   `json:"micro,omitempty"` // samples in the micro-batch that failed; 0 outside one
 
+	// Whole is what the phase as a whole has to hold, where the trainer knows; 0
+	// if it does not.
+	Whole Bytes `json:"whole,omitempty"`
 	// Others says in words who else holds memory of the device, as in "python
 	// (pid 4711) holds 21.3 GiB"; "" if nobody does or the device cannot tell.
 	Others string `json:"others,omitempty"`
 }
 
-// Needed is the least that the process would have had to hold for the
-// allocation to succeed: what was allocated and what was asked for.
-func (e *OutOfMemory) Needed() Bytes { return e.Stats.Allocated + e.Requested }
+// Needed is the least that the process would have had to hold to go on: what
+// was allocated and what was asked for, or Whole if that is more.
+func (e *OutOfMemory) Needed() Bytes { return max(e.Whole, e.Stats.Allocated+e.Requested) }
 
 func (e *OutOfMemory) Error() string {
 	where := ""

@@ -149,6 +149,10 @@ func (t *Trainer) Probe(ctx context.Context, micro int) (memory.Stats, error) {
 	if err := ctx.Err(); err != nil {
 		return memory.Stats{}, err
 	}
+	// What sizes probed before have left in the cache would count against this one.
+	if _, err := t.dev.EmptyCache(); err != nil {
+		return memory.Stats{}, fmt.Errorf("probe micro-batch %d: %w", micro, err)
+	}
 	t.dev.ResetPeak()
 	b := newBatch(t.set.Shape(), micro) // token 0, feature 0 and target 0 everywhere: every target counts
 	b.counted = len(b.targets)
