@@ -1,4 +1,5 @@
 # make build | run | test | check | bench | clean
+# make kernels | gpu-bundle | gpu-test | gpu-bench
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,10 +11,18 @@ CACHE   := $(CURDIR)/.cache
 LINT_VERSION := v2.10.1
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)
 
-.PHONY: build run test check bench clean
+# GPU support needs nothing of NVIDIA's to be built: cuda/include has the
+# declarations, cuda/driver the functions, and the archive in cuda/stub stands in
+# for the library that gorgonia.org/cu names.
+export CGO_CFLAGS  := -O2 -g -I$(CURDIR)/cuda/include
+# go-nvml leaves NVML's functions open until it has found the library.
+export CGO_LDFLAGS := -O2 -g -L$(CURDIR)/cuda/stub -Wl,-z,lazy
+TAGS := -tags cuda
+
+.PHONY: build run test check bench clean kernels gpu-bundle gpu-test gpu-bench
 
 build:
-	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
+	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
 
 # Trains the gpt preset from the start, whatever an earlier run of it came to.
 run: build
@@ -24,7 +33,7 @@ run: build
 test:
 	@mkdir -p $(CACHE)
 	@go mod download
-	@status=0; go test -race -timeout 20m -v ./... >$(CACHE)/test.log 2>&1 || status=$$?; \
+	@status=0; go test -race $(TAGS) -timeout 20m -v ./... >$(CACHE)/test.log 2>&1 || status=$$?; \
 	if [ $$status -ne 0 ]; then \
 		grep -vE '^(=== (RUN|PAUSE|CONT|NAME)|[[:space:]]*--- PASS)' $(CACHE)/test.log || true; \
 	else \
@@ -37,8 +46,9 @@ test:
 
 check: $(LINT)
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt: run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
+	go vet $(TAGS) ./...
 	go vet ./...
-	$(LINT) run ./...
+	$(LINT) run --build-tags cuda ./...
 
 $(LINT):
 	@mkdir -p $(CACHE)
@@ -46,7 +56,33 @@ $(LINT):
 	mv $(CACHE)/golangci-lint $@
 
 bench:
-	go test -run '^$$' -bench . -benchmem ./...
+	go test $(TAGS) -run '^$$' -bench . -benchmem ./...
+
+# Compiles cuda/kernels to PTX, on any machine: NVRTC comes from PyPI. 11.8 is
+# the oldest toolkit whose PTX serves; every newer driver takes it.
+NVRTC := $(CACHE)/nvrtc-11.8.89
+kernels: $(NVRTC)
+	LD_LIBRARY_PATH=$(NVRTC)/nvidia/cuda_nvrtc/lib python3 cuda/kernels/compile.py $(NVRTC)/nvidia/cuda_nvrtc/lib/libnvrtc.so.11.2
+
+$(NVRTC):
+	python3 -m pip install -q --no-deps --target $@ nvidia-cuda-nvrtc-cu11==11.8.89
+
+# What runs on a GPU machine without Go: copy the checkout with dist/gpu there
+# and run cuda/gpu-test.sh dist/gpu.
+GPU := dist/gpu
+gpu-bundle:
+	@mkdir -p $(GPU)
+	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o $(GPU)/headroom ./cmd/headroom
+	go test -c $(TAGS) -o $(GPU)/driver.test ./cuda/driver
+	go test -c $(TAGS) -o $(GPU)/cuda.test ./cuda
+	go test -c $(TAGS) -o $(GPU)/model.test ./model
+
+gpu-test: gpu-bundle
+	cuda/gpu-test.sh $(GPU)
+
+gpu-bench: gpu-bundle
+	cd cuda && ../$(GPU)/cuda.test -test.run '^$$' -test.bench . -test.benchmem
+	cd model && HEADROOM_TEST_DEVICE=cuda ../$(GPU)/model.test -test.run '^$$' -test.bench . -test.benchmem
 
 clean:
-	rm -rf bin $(CACHE)
+	rm -rf bin dist $(CACHE)

@@ -79,9 +79,11 @@ type Train struct {
 
 // Device is where.
 type Device struct {
-	Kind     string
-	Capacity memory.Bytes // 0: auto
-	Squeeze  []Squeeze
+	Kind      string
+	Ordinal   int          // which GPU
+	Precision string       // of matrix products on a GPU
+	Capacity  memory.Bytes // 0: auto
+	Squeeze   []Squeeze
 }
 
 // Squeeze is memory that another process holds for a while: from the moment

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"headroom/cuda"
+	"headroom/cuda/driver"
 	"headroom/device"
 	"headroom/device/host"
 )
@@ -25,14 +27,19 @@ var openers = []opener{
 }
 
 // OpenDevice opens the device that c asks for. It is the caller's until Close.
-// With device.kind auto it is the best one that there is.
-func (c *Config) OpenDevice() (device.Device, error) {
+// With device.kind auto it is the best one that there is and that can do what c
+// asks for; passed, if not nil, is told of every better kind that is not there.
+func (c *Config) OpenDevice(passed func(kind string, why error)) (device.Device, error) {
+	auto := c.Device.Kind == "auto"
 	for _, o := range openers {
-		if c.Device.Kind != "auto" && c.Device.Kind != o.kind {
+		if !auto && c.Device.Kind != o.kind || auto && o.kind != "host" && len(c.Device.Squeeze) > 0 {
 			continue
 		}
 		d, err := o.open(c.Device)
-		if c.Device.Kind == "auto" && errors.Is(err, ErrNoDevice) {
+		if auto && errors.Is(err, ErrNoDevice) {
+			if passed != nil {
+				passed(o.kind, err)
+			}
 			continue
 		}
 		if err != nil {
@@ -51,6 +58,11 @@ func openHost(d Device) (device.Device, error) {
 	return host.Open(host.Options{Capacity: capacity})
 }
 
-func openCUDA(Device) (device.Device, error) {
-	return nil, fmt.Errorf("%w: this build has no CUDA; set device.kind to auto or host", ErrNoDevice)
+func openCUDA(d Device) (device.Device, error) {
+	gpu, err := cuda.Open(cuda.Options{Ordinal: d.Ordinal, Limit: d.Capacity, Precision: cuda.Precision(d.Precision)})
+	var missing *driver.Unavailable
+	if errors.As(err, &missing) {
+		return nil, fmt.Errorf("%w: %w", ErrNoDevice, err)
+	}
+	return gpu, err
 }

@@ -26,6 +26,10 @@ type Job struct {
 	// Set is the data, which every attempt shares.
 	Set data.Set
 
+	// Passed, if not nil, is told of every better kind of device that
+	// device.kind auto did not find.
+	Passed func(kind string, why error)
+
 	dev     device.Device // of the attempt that runs
 	foreign memory.Bytes  // taken by the squeeze at the moment
 }
@@ -123,7 +127,7 @@ func (j *Job) Options() harness.Options {
 // open builds the trainer of an attempt on a fresh device, which is as full as
 // the last one was.
 func (j *Job) open(context.Context) (harness.Trainer, error) {
-	dev, err := j.Config.OpenDevice()
+	dev, err := j.Config.OpenDevice(j.Passed)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +145,15 @@ func (j *Job) build(dev device.Device) (*model.Trainer, error) {
 	}
 	press(dev, j.foreign)
 	return model.New(dev, j.Config.Spec(), j.Set)
+}
+
+// Device is the name of the device of the attempt that runs, "" before there is
+// one.
+func (j *Job) Device() string {
+	if j.dev == nil {
+		return ""
+	}
+	return j.dev.Name()
 }
 
 func (j *Job) beforeStep(finished int) {

@@ -120,7 +120,7 @@ func TestTrainerTooLargeForTheDevice(t *testing.T) {
 
 func TestDevices(t *testing.T) {
 	for kind, want := range map[string]string{"host": "", "auto": "", "cuda": "open device cuda: no such device here"} {
-		d, err := (&Config{Device: Device{Kind: kind, Capacity: memory.MiB}}).OpenDevice()
+		d, err := (&Config{Device: Device{Kind: kind, Capacity: memory.MiB}}).OpenDevice(nil)
 		if want != "" {
 			if !errors.Is(err, ErrNoDevice) || !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("%s: %v", kind, err)

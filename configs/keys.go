@@ -31,6 +31,7 @@ const million = 1_000_000
 
 var (
 	forGPT   = Only{"model.kind", []string{"gpt"}}
+	forGPU   = Only{"device.kind", []string{"auto", "cuda"}}
 	forText  = Only{"data.kind", []string{"text"}}
 	forBlobs = Only{"data.kind", []string{"blobs"}}
 	forAdamW = Only{"optimizer.kind", []string{"adamw"}}
@@ -124,6 +125,10 @@ var keys = []Key{
 
 	{Name: "device.kind", Default: "auto", Doc: "auto takes the best there is; host: the processor and a piece of its memory; cuda: an NVIDIA GPU",
 		value: func(c *Config) value { return choice{&c.Device.Kind, []string{"auto", "host", "cuda"}} }},
+	{Name: "device.ordinal", Default: "0", Only: forGPU, Doc: "which GPU, as CUDA numbers those that CUDA_VISIBLE_DEVICES leaves",
+		value: func(c *Config) value { return whole[int]{p: &c.Device.Ordinal, max: 1000} }},
+	{Name: "device.precision", Default: "fp32", Only: forGPU, Doc: "of matrix products on a GPU: fp32 throughout, or factors rounded to TensorFloat-32 or bfloat16; weights and sums stay float32",
+		value: func(c *Config) value { return choice{&c.Device.Precision, []string{"fp32", "tf32", "bf16"}} }},
 	{Name: "device.capacity", Default: "auto", Doc: "memory that the run may use; auto is all that a GPU has, and " + hostCapacity.String() + " on the host",
 		value: func(c *Config) value { return size{&c.Device.Capacity, "auto"} }},
 	{Name: "device.squeeze", Default: "[]", Doc: "memory to take away while steps from to to are made, as another process would; only on the host",

@@ -68,10 +68,10 @@ func TestBadFiles(t *testing.T) {
 		{"misspelt key", spoilt("width", "widht"), "my.yaml:3: model.widht: 64: unknown key; did you mean model.width?"},
 		{"misspelt group", good + "modell:\n  kind: gpt\n", "my.yaml:11: modell: {kind: gpt}: unknown key; did you mean model?"},
 		{"key of another group", good + "lr: 3\n", "my.yaml:11: lr: 3: unknown key; did you mean optimizer.lr?"},
-		{"key like no other", good + "device: {zebra: 1}\n", "my.yaml:11: device.zebra: 1: unknown key; device has kind, capacity and squeeze"},
+		{"key like no other", good + "device: {zebra: 1}\n", "my.yaml:11: device.zebra: 1: unknown key; device has kind, ordinal, precision, capacity and squeeze"},
 		{"dotted key", good + "optimizer.lr: 4\n", "my.yaml:11: optimizer.lr: 4: write lr below optimizer"},
-		{"group with a value", good + "device: host\n", "my.yaml:11: device: host: not a mapping; write keys below it: kind, capacity and squeeze"},
-		{"group without keys", good + "device:\n", "my.yaml:11: device: not a mapping; write keys below it: kind, capacity and squeeze"},
+		{"group with a value", good + "device: host\n", "my.yaml:11: device: host: not a mapping; write keys below it: kind, ordinal, precision, capacity and squeeze"},
+		{"group without keys", good + "device:\n", "my.yaml:11: device: not a mapping; write keys below it: kind, ordinal, precision, capacity and squeeze"},
 
 		{"word for a number", spoilt("64", "two"), "my.yaml:3: model.width: two: not a whole number; allowed: a whole number, 1 to 1000000"},
 		{"quotes for a number", spoilt("64", `"64"`), `my.yaml:3: model.width: "64": text, not a whole number; allowed: a whole number, 1 to 1000000`},

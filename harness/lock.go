@@ -36,6 +36,17 @@ func (e *Locked) Error() string {
 // takeLock locks dir for this process and writes down who that is. The kernel
 // lets go of the lock when the process ends, however it ends.
 func takeLock(dir string) (*flock.Flock, error) {
+	meant, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = meant.Close() }() // nothing was written
+	return lockMeant(dir, meant)
+}
+
+// lockMeant is takeLock once the file to lock is open. That file shows whether
+// the folder is still the same when the lock is got.
+func lockMeant(dir string, meant *os.File) (*flock.Flock, error) {
 	path := filepath.Join(dir, "lock")
 	lock := flock.New(path, flock.SetPermissions(0o644))
 	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
@@ -45,7 +56,11 @@ func takeLock(dir string) (*flock.Flock, error) {
 		return nil, err
 	}
 	if !got {
-		return nil, holder(dir)
+		who := holder(dir)
+		return nil, errors.Join(who, lock.Close())
+	}
+	if !still(path, meant) {
+		return nil, errors.Join(&Locked{Dir: dir}, lock.Unlock())
 	}
 	host, _ := os.Hostname() // a name for people; an empty one still tells the process
 	text, err := json.Marshal(Locked{PID: os.Getpid(), Host: host, Started: time.Now().Truncate(time.Second)})
@@ -56,6 +71,19 @@ func takeLock(dir string) (*flock.Flock, error) {
 		return nil, errors.Join(err, lock.Unlock())
 	}
 	return lock, nil
+}
+
+// still tells whether path is the file that it was when f was opened. While a
+// lock was waited for, the process that held it may have renamed the folder: the
+// lock is then that of the folder set aside, and whatever is at path by now
+// belongs to somebody else. Folders are never renamed back.
+func still(path string, f *os.File) bool {
+	then, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	now, err := os.Stat(path)
+	return err == nil && os.SameFile(then, now)
 }
 
 func holder(dir string) *Locked {

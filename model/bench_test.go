@@ -3,7 +3,6 @@ package model
 import (
 	"testing"
 
-	"headroom/device/host"
 	"headroom/memory"
 )
 
@@ -13,7 +12,7 @@ func BenchmarkStep(b *testing.B) {
 	s := tiny(GPT)
 	s.spec.Width, s.spec.Heads, s.spec.Dropout = 64, 4, 0
 	s.set = text{n: 500, tokens: 64, classes: 256}
-	d, err := host.Open(host.Options{Capacity: memory.GiB})
+	d, err := openDevice(memory.GiB)
 	if err != nil {
 		b.Fatal(err)
 	}

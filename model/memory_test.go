@@ -5,7 +5,6 @@ import (
 	"math"
 	"testing"
 
-	"headroom/device/host"
 	"headroom/memory"
 )
 
@@ -89,7 +88,12 @@ func TestRequirementsOfGPT2(t *testing.T) {
 
 func TestNewFailsWhole(t *testing.T) {
 	for _, s := range subjects() {
-		d := openHost(t)
+		d := openFaulty(t)
+		fitted, err := s.spec.Fit(s.set.Shape())
+		if err != nil {
+			t.Fatal(err)
+		}
+		need := fitted.Requirements().Total()
 		for nth := 1; ; nth++ {
 			d.FailAt(nth)
 			tr, err := New(d, s.spec, s.set)
@@ -105,6 +109,8 @@ func TestNewFailsWhole(t *testing.T) {
 			var oom *memory.OutOfMemory
 			if !errors.As(err, &oom) || oom.Phase != memory.PhaseLoad || oom.Micro != 0 {
 				t.Errorf("%s: allocation %d: %v", s.name, nth, err)
+			} else if oom.Needed() < need || oom.Needed() > need+4*alignment {
+				t.Errorf("%s: allocation %d: needs %v, want all of the model's %v", s.name, nth, oom.Needed(), need)
 			}
 			if d.Live() != 0 {
 				t.Errorf("%s: allocation %d: %d tensors left", s.name, nth, d.Live())
@@ -120,7 +126,7 @@ func TestSmallDevice(t *testing.T) {
 	s.spec.Width = 64
 	reference, _ := s.open(t)
 	steps(t, reference, 1, plan(64, 1))
-	d, err := host.Open(host.Options{Capacity: 4 * memory.MiB, Poison: true})
+	d, err := openDevice(4 * memory.MiB)
 	if err != nil {
 		t.Fatal(err)
 	}

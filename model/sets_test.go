@@ -90,9 +90,18 @@ func tiny(kind Kind) subject {
 
 func subjects() []subject { return []subject{tiny(GPT), tiny(MLP)} }
 
-func openHost(t testing.TB) *device.Faulty {
+// openDevice opens the device that the tests of this package train on: the
+// embedded one, unless gpu_test.go was asked for a GPU.
+var openDevice = func(capacity memory.Bytes) (device.Device, error) {
+	return host.Open(host.Options{Capacity: capacity, Poison: true})
+}
+
+// onGPU tells whether openDevice opens one.
+var onGPU = false
+
+func openFaulty(t testing.TB) *device.Faulty {
 	t.Helper()
-	d, err := host.Open(host.Options{Capacity: 512 * memory.MiB, Poison: true})
+	d, err := openDevice(512 * memory.MiB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +112,7 @@ func openHost(t testing.TB) *device.Faulty {
 // may be left on it, when the test ends.
 func (s subject) open(t testing.TB) (*Trainer, *device.Faulty) {
 	t.Helper()
-	d := openHost(t)
+	d := openFaulty(t)
 	tr, err := New(d, s.spec, s.set)
 	if err != nil {
 		t.Fatal(err)

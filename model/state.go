@@ -46,6 +46,7 @@ func newState(dev device.Device, l *layout, moments int) (*state, error) {
 			var oom *memory.OutOfMemory
 			if errors.As(err, &oom) {
 				oom.Phase = memory.PhaseLoad
+				oom.Whole = memory.Bytes(4 * (l.total*(2+moments) + numbersLen))
 				return nil, oom
 			}
 			return nil, err

@@ -202,7 +202,7 @@ func checkData(cfg *configs.Config) check {
 // checkDevice opens the device as a run would, and looks whether the machine
 // has the memory that an embedded one may take.
 func checkDevice(cfg *configs.Config, m machine) check {
-	dev, err := cfg.OpenDevice()
+	dev, err := cfg.OpenDevice(nil)
 	if err != nil {
 		return check{"device", fail, err.Error(), "set device.kind to one that is there"}
 	}

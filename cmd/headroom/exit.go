@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"headroom/configs"
+	"headroom/device"
 	"headroom/harness"
 	"headroom/memory"
 )
@@ -113,4 +114,7 @@ func causeOf(err error) (memory.Cause, bool) {
 	return "", false
 }
 
-func isDevice(err error) bool { return errors.Is(err, configs.ErrNoDevice) }
+func isDevice(err error) bool {
+	var lost *device.Lost
+	return errors.Is(err, configs.ErrNoDevice) || errors.As(err, &lost)
+}

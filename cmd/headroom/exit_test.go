@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"headroom/configs"
+	"headroom/device"
 	"headroom/harness"
 	"headroom/memory"
 )
@@ -22,6 +23,9 @@ func TestExitStatus(t *testing.T) {
 		{nil, 0},
 		{errors.New("anything"), 1},
 		{&harness.NotFinite{}, 1},
+		{&harness.Panicked{Step: 3, Value: "a shape is wrong"}, 1},
+		{&harness.BrokenPromise{}, 1},
+		{&harness.CheckpointError{Err: errors.New("no space left")}, 1},
 		{usagef("", "x"), 2},
 		{&harness.Mismatch{}, 2},
 		{&harness.Locked{}, 2},
@@ -33,6 +37,7 @@ func TestExitStatus(t *testing.T) {
 		{gaveUp(memory.Unknown), 121},
 		{&harness.GaveUp{}, 121},
 		{configs.ErrNoDevice, 122},
+		{fmt.Errorf("step 3: %w", &device.Lost{Device: "GPU 0", Err: errors.New("fell off the bus")}), 122},
 	} {
 		for _, err := range []error{c.err, wrapped(c.err)} {
 			if got := exitStatus(err); got != c.want {

@@ -193,6 +193,10 @@ func (f *finder) curve(ctx context.Context, plan harness.Plan) ([]timing, error)
 func (f *finder) time(ctx context.Context, p harness.Plan, n int) (timing, error) {
 	const enough = 5 * time.Second
 	t := timing{Micro: p.Largest(), Accumulation: p.Accumulation()}
+	// As a run does before a new plan: segments cut to other sizes are in its way.
+	if _, err := f.trainer.EmptyCache(); err != nil {
+		return t, fmt.Errorf("find: empty the cache: %w", err)
+	}
 	begin, samples := f.u.now(), 0
 	for begun := begin; t.Steps < n && f.u.now().Sub(begun) < enough; {
 		if err := f.stopped(ctx); err != nil {

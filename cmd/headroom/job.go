@@ -109,8 +109,14 @@ func openJob(cfg *configs.Config) (*configs.Job, *harness.Folder, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if kept, err := folder.Config(); err == nil && bytes.Equal(kept, text) {
+	kept, err := folder.Config()
+	if err == nil && bytes.Equal(kept, text) {
 		return job, folder, nil
+	}
+	// goOn looked before the folder was ours. Since then another process may
+	// have run something else in it, and to its end.
+	if err := goOn(job.Config); err != nil {
+		return nil, nil, errors.Join(err, folder.Close())
 	}
 	if err := folder.SetConfig(text); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("write run.yaml: %w", err), folder.Close())

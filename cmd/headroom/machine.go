@@ -130,7 +130,7 @@ func cgroup(root fs.FS) (limit, used memory.Bytes) {
 // lookAtCUDA opens the device that a run would, and closes it again.
 func (m *machine) lookAtCUDA() {
 	cfg := configs.Config{Device: configs.Device{Kind: "cuda"}}
-	dev, err := cfg.OpenDevice()
+	dev, err := cfg.OpenDevice(nil)
 	if err != nil {
 		m.CUDAErr = err.Error()
 		return

@@ -81,6 +81,7 @@ type session struct {
 func (s *session) run(ctx context.Context, job *configs.Job, folder *harness.Folder) (harness.Result, error) {
 	ctx, interrupt, done := stopping(ctx, func(_ os.Signal, again bool) { s.u.asked(again) })
 	defer done()
+	job.Passed = s.u.passed()
 	o := job.Options()
 	o.Folder, o.Interrupt = folder, interrupt
 	o.OnEntry, o.OnStep = s.entry, s.step

@@ -74,10 +74,13 @@ func (u *ui) hint(text string) {
 	}
 }
 
+// errStdout tells that an answer could not be printed.
+var errStdout = errors.New("write to standard output")
+
 // answer prints what a command was asked for.
 func (u *ui) answer(text string) error {
 	if _, err := io.WriteString(u.out, text+"\n"); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
+		return fmt.Errorf("%w: %w", errStdout, err)
 	}
 	return nil
 }
@@ -114,7 +117,7 @@ func hintFor(err error) string {
 		return "a smaller model, an optimizer with less state, or a device with more memory"
 	case errors.As(err, &unsaved):
 		return "" // says itself what to do
-	case errors.Is(err, syscall.ENOSPC):
+	case errors.Is(err, syscall.ENOSPC) && !errors.Is(err, errStdout):
 		return "make room on that disk; the same command then goes on from the newest checkpoint"
 	}
 	return ""
@@ -185,6 +188,17 @@ func (u *ui) interrupted(r harness.Result, total int, saved bool) {
 }
 
 func (u *ui) setAside(from, to string) { u.say("the run in %s is now in %s", from, to) }
+
+// passed tells once why device.kind auto did without a better device.
+func (u *ui) passed() func(kind string, why error) {
+	told := map[string]bool{}
+	return func(kind string, why error) {
+		if !told[kind] {
+			told[kind] = true
+			u.say("training without %s: %v", kind, why)
+		}
+	}
+}
 
 func (u *ui) reportWritten(path string) { u.say("report: %s", path) }
 

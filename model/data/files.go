@@ -21,6 +21,9 @@ func listFiles(name, glob string) ([]string, error) {
 	}
 	// WalkDir does not follow a root that is a symbolic link.
 	root, err := filepath.EvalSymlinks(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", name, err) // of a circle of links it names none
+	}
 	if err != nil {
 		return nil, err
 	}

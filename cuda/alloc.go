@@ -1,0 +1,23 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+
+	"headroom/device"
+	"headroom/memory"
+)
+
+// Alloc is the allocator's; a failure also tells who else holds memory of the
+// GPU, as far as NVML does.
+func (g *gpu) Alloc(n int, t device.DType) (device.Tensor, error) {
+	x, err := g.Allocator.Alloc(n, t)
+	var oom *memory.OutOfMemory
+	if errors.As(err, &oom) {
+		if now, watched := GPUOf(int(g.ordinal)); watched == nil {
+			oom.Others = Took(nil, now.Holders)
+		}
+	}
+	return x, err
+}

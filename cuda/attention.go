@@ -1,0 +1,100 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"math"
+
+	"headroom/device"
+)
+
+// rowsAChunk is how many query positions a chunk takes: short of the whole
+// sequence, so that keys after a chunk's last query are left out of the products.
+const rowsAChunk = 256
+
+// chunk is a part of an attention's scores: pairs (sample, head) pairs from first
+// on, and of each the rows query positions from r0 on.
+type chunk struct{ first, pairs, r0, rows int }
+
+func (c chunk) keys() int { return c.r0 + c.rows }
+
+// chunks cuts an attention into pieces whose scores fit the scratch memory. Of
+// one group of pairs the last rows come first: their gradients of keys and
+// values cover every position, and earlier rows add to them.
+func chunks(s device.Attention) []chunk {
+	room := int(chunkBytes) / 4
+	rows := min(s.T, rowsAChunk, max(1, room/s.T))
+	blocks := (s.T + rows - 1) / rows
+	pairs := max(1, min(s.B*s.H, room/(rows*s.T), int(pieceBytes)/(addressArrays*8)))
+	var all []chunk
+	for first := 0; first < s.B*s.H; first += pairs {
+		for block := blocks - 1; block >= 0; block-- {
+			r0 := block * rows
+			all = append(all, chunk{first, min(pairs, s.B*s.H-first), r0, min(rows, s.T-r0)})
+		}
+	}
+	return all
+}
+
+// addressArrays is how many arrays of addresses a chunk needs at most: six for
+// values and six for gradients.
+const addressArrays = 12
+
+// addresses are the arrays of matrix addresses of a chunk, on the device.
+type addresses struct{ q, k, v, out, scores, other device.Addr }
+
+// addressesOf fills in the set'th six arrays for a chunk of qkv and out.
+func (g *gpu) addressesOf(set int, c chunk, s device.Attention, qkv, out device.Tensor) addresses {
+	array := func(i int) device.Addr {
+		return g.scratch.pieces + device.Addr((6*set+i)*c.pairs*8)
+	}
+	a := addresses{array(0), array(1), array(2), array(3), array(4), array(5)}
+	g.launch("attention_addresses", walk(c.pairs), a.q, a.k, a.v, a.out, a.scores, a.other,
+		qkv, out, g.scratch.scores, g.scratch.other, c.first, c.pairs, s.T, s.H, s.D, c.r0, c.rows)
+	return a
+}
+
+func (g *gpu) Attention(out, lse, qkv device.Tensor, s device.Attention) {
+	s.Check(out, lse, qkv)
+	wide, narrow := 3*s.H*s.D, s.H*s.D
+	for _, c := range chunks(s) {
+		n := c.keys()
+		a := g.addressesOf(0, c, s, qkv, out)
+		g.product(matrix{a.scores, n, 0}, matrix{a.q, wide, s.D | offset(qkv)}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: n, K: s.D, TransB: true}, scale(s), c.pairs)
+		g.launch("causal_softmax", warps(c.pairs*c.rows), g.scratch.scores, lse, c.pairs, c.first, s.T, c.r0, c.rows)
+		g.product(matrix{a.out, narrow, s.D | offset(out)}, matrix{a.scores, n, 0}, matrix{a.v, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: s.D, K: n}, 1, c.pairs)
+	}
+}
+
+func (g *gpu) AttentionGrad(dqkv, delta, dout, qkv, out, lse device.Tensor, s device.Attention) {
+	s.CheckGrad(dqkv, delta, dout, qkv, out, lse)
+	rows := s.B * s.H * s.T
+	g.launch("attention_delta", warps(rows), delta, dout, out, rows, s.T, s.H, s.D)
+	for _, c := range chunks(s) {
+		g.gradOfChunk(c, dqkv, delta, dout, qkv, lse, s)
+	}
+}
+
+// gradOfChunk computes the scores again, then the gradients: with P the
+// probabilities and dS the gradient of the scores, dV = Pᵀ·dO, dQ = dS·K and
+// dK = dSᵀ·Q.
+func (g *gpu) gradOfChunk(c chunk, dqkv, delta, dout, qkv, lse device.Tensor, s device.Attention) {
+	n, wide, narrow := c.keys(), 3*s.H*s.D, s.H*s.D
+	a := g.addressesOf(0, c, s, qkv, dout)
+	d := g.addressesOf(1, c, s, dqkv, dout)
+	g.product(matrix{a.scores, n, 0}, matrix{a.q, wide, s.D | offset(qkv)}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: n, K: s.D, TransB: true}, scale(s), c.pairs)
+	g.product(matrix{a.other, n, 0}, matrix{a.out, narrow, s.D | offset(dout)}, matrix{a.v, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: n, K: s.D, TransB: true}, 1, c.pairs)
+	g.launch("causal_softmax_grad", warps(c.pairs*c.rows), g.scratch.scores, g.scratch.other, lse, delta, c.pairs, c.first, s.T, c.r0, c.rows, scale(s))
+	add := float32(1)
+	if n == s.T {
+		add = 0 // the first chunk of its pairs writes what the others add to
+	}
+	g.product(matrix{d.v, wide, s.D | offset(dqkv)}, matrix{a.scores, n, 0}, matrix{a.out, narrow, s.D | offset(dout)}, device.MatMul{M: n, N: s.D, K: c.rows, TransA: true, Beta: add}, 1, c.pairs)
+	g.product(matrix{d.k, wide, s.D | offset(dqkv)}, matrix{a.other, n, 0}, matrix{a.q, wide, s.D | offset(qkv)}, device.MatMul{M: n, N: s.D, K: c.rows, TransA: true, Beta: add}, 1, c.pairs)
+	g.product(matrix{d.q, wide, s.D | offset(dqkv)}, matrix{a.other, n, 0}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: s.D, K: n}, 1, c.pairs)
+}
+
+// offset is how many elements a tensor starts after a multiple of 16 bytes.
+func offset(t device.Tensor) int { return int(t.Addr % 16 / 4) }
+
+func scale(s device.Attention) float32 { return float32(1 / math.Sqrt(float64(s.D))) }

@@ -1,0 +1,162 @@
+//go:build cuda
+
+package cuda
+
+/*
+#cgo LDFLAGS: -ldl
+#include "blas.h"
+#include <stdlib.h>
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"headroom/cuda/driver"
+	"headroom/device"
+)
+
+// blas is cuBLAS.
+type blas struct {
+	handle  *C.headroom_blas
+	compute C.int // a cublasComputeType_t
+	path    string
+}
+
+// computeTypes are values of cublasComputeType_t.
+var computeTypes = map[Precision]C.int{"": 68, FP32: 68, TF32: 77, BF16: 75}
+
+// blasFiles are the versions of cuBLAS that serve, newest first.
+var blasFiles = []string{"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"}
+
+// blasFolders are where cuBLAS is looked for after the loader's own path: a
+// toolkit, or the copy that a PyTorch installation brings along.
+var blasFolders = []string{
+	"/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/x86_64-linux/lib", "/opt/cuda/lib64",
+	"/usr/lib/python3*/dist-packages/nvidia/*/lib",
+	"/usr/local/lib/python3*/*-packages/nvidia/*/lib",
+	"/opt/*/lib/python3*/site-packages/nvidia/*/lib",
+	"/opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib",
+}
+
+// blasPaths lists everything to try, in order. HEADROOM_CUBLAS, a file or a
+// folder, comes first.
+func blasPaths() []string {
+	var paths []string
+	folders := blasFolders
+	for _, root := range []string{os.Getenv("VIRTUAL_ENV"), os.Getenv("CONDA_PREFIX")} {
+		if root != "" {
+			folders = append([]string{filepath.Join(root, "lib/python3*/site-packages/nvidia/*/lib"), filepath.Join(root, "lib")}, folders...)
+		}
+	}
+	if own := os.Getenv("HEADROOM_CUBLAS"); own != "" {
+		paths = append(paths, own)
+		folders = append([]string{own}, folders...)
+	}
+	paths = append(paths, blasFiles...)
+	for _, folder := range folders {
+		for _, file := range blasFiles {
+			found, err := filepath.Glob(filepath.Join(folder, file))
+			if err == nil {
+				paths = append(paths, found...)
+			}
+		}
+	}
+	return slices.Compact(paths)
+}
+
+// openBLAS opens the first cuBLAS that can be opened. None is a
+// *driver.Unavailable that says where it looked.
+func openBLAS(p Precision) (*blas, error) {
+	var tried []string
+	for _, path := range blasPaths() {
+		name := C.CString(path)
+		var why *C.char
+		handle := C.headroom_blas_open(name, &why)
+		C.free(unsafe.Pointer(name))
+		if handle != nil {
+			return &blas{handle: handle, compute: computeTypes[p], path: path}, nil
+		}
+		tried = append(tried, C.GoString(why))
+	}
+	return nil, &driver.Unavailable{Reason: fmt.Sprintf("cuBLAS was not found; looked for %s on the loader's path and in %s; "+
+		"install the CUDA toolkit or PyTorch, or set HEADROOM_CUBLAS to the library (%s)",
+		strings.Join(blasFiles, ", "), strings.Join(blasFolders, ", "), strings.Join(tried, "; "))}
+}
+
+// start makes the handle; scratch memory and context are there.
+func (b *blas) start(workspace device.Addr) error {
+	if err := b.check(C.headroom_blas_start(b.handle, C.uint64_t(workspace), C.size_t(blasBytes))); err != nil {
+		return fmt.Errorf("start cuBLAS: %w", err)
+	}
+	return nil
+}
+
+func (b *blas) close() { C.headroom_blas_close(b.handle) }
+
+// check puts a cublasStatus_t into words.
+func (b *blas) check(status C.int) error {
+	names := map[C.int]string{1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 11: "MAPPING_ERROR", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED"}
+	if status == 0 {
+		return nil
+	}
+	return fmt.Errorf("CUBLAS_STATUS_%s (%d)", names[status], status)
+}
+
+// matrix is a row-major matrix: where it starts and how many elements lie
+// between the starts of its rows. In a batched product it is the address of an
+// array of starts.
+type matrix struct {
+	at     device.Addr
+	stride int
+	offset int // in a batch: elements by which its matrices may start after a multiple of the stride
+}
+
+// exact is the compute type of float32 throughout.
+const exact = 68
+
+// product is c = alpha·op(a)·op(b) + beta·c with c m×n, row-major, or count such
+// products if count > 0. Row-major matrices are their own transposes in cuBLAS's
+// order, so what it computes is cᵀ = op(b)ᵀ·op(a)ᵀ.
+func (g *gpu) product(c, a, b matrix, p device.MatMul, alpha float32, count int) {
+	if g.pending != nil {
+		return
+	}
+	l := g.blas
+	ta, tb, compute := flag(p.TransA), flag(p.TransB), l.compute
+	if count > 0 && !aligned(a, b, c) {
+		compute = exact
+	}
+	g.fail("matrix product", g.bound.do(func() error {
+		if count > 0 {
+			return l.check(C.headroom_blas_products(l.handle, compute, tb, ta, C.int(p.N), C.int(p.M), C.int(p.K), C.float(alpha),
+				C.uint64_t(b.at), C.int(b.stride), C.uint64_t(a.at), C.int(a.stride), C.float(p.Beta), C.uint64_t(c.at), C.int(c.stride), C.int(count)))
+		}
+		return l.check(C.headroom_blas_product(l.handle, compute, tb, ta, C.int(p.N), C.int(p.M), C.int(p.K), C.float(alpha),
+			C.uint64_t(b.at), C.int(b.stride), C.uint64_t(a.at), C.int(a.stride), C.float(p.Beta), C.uint64_t(c.at), C.int(c.stride)))
+	}))
+}
+
+// aligned tells whether the matrices of a batch may be read 16 bytes at a time.
+// cuBLAS cannot see their addresses and takes it for granted where it uses the
+// tensor cores.
+func aligned(batch ...matrix) bool {
+	for _, m := range batch {
+		if m.stride%4 != 0 || m.offset%4 != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func flag(b bool) C.int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,13 @@
+// Package driver connects the program to NVIDIA's driver when it is asked to,
+// and not before, so that one binary runs on machines with and without one.
+//
+// gorgonia.org/cu calls the driver's functions by name and calls cuInit from a
+// package initialiser; a program that links libcuda therefore does not start
+// where there is none. This package defines those functions itself, as jumps
+// through a table. Until [Load] the table answers that there is no device
+// (cuInit: success, so that the initialiser passes). Load opens libcuda.so.1 and
+// fills the table in.
+//
+// Without the build tag cuda the package is empty of all that, and Load says
+// that the program was built without GPU support.
+package driver

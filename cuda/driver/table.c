@@ -1,0 +1,66 @@
+//go:build cuda
+
+#include "table.h"
+
+#include <dlfcn.h>
+#include <stddef.h>
+
+// Answers of an empty table, values of CUresult.
+static int answer_success(void) { return 0; }
+static int answer_no_device(void) { return 100; }
+static int answer_not_supported(void) { return 801; }
+
+// For every function one slot and, under the function's own name, a jump through
+// it. A jump leaves registers and stack as the caller set them up, so it serves
+// any signature. The names are hidden: exported, they would stand in front of the
+// driver's own when its libraries look each other up.
+#if defined(__x86_64__)
+#define JUMP(name) "\tjmp *slot_" #name "(%rip)\n"
+#elif defined(__aarch64__)
+#define JUMP(name)                     \
+  "\tadrp x16, slot_" #name "\n"       \
+  "\tldr x16, [x16, :lo12:slot_" #name "]\n" \
+  "\tbr x16\n"
+#else
+#error "the table of driver functions knows x86-64 and 64-bit Arm"
+#endif
+
+#define SYMBOL(name)                                      \
+  __attribute__((used, visibility("hidden"))) int (*slot_##name)(void) = answer_no_device; \
+  __asm__(".pushsection .text\n\t.globl " #name "\n\t.type " #name ", @function\n" #name ":\n" \
+          JUMP(name) "\t.size " #name ", . - " #name "\n\t.hidden " #name "\n\t.popsection\n");
+#include "symbols.h"
+#undef SYMBOL
+
+static const struct {
+  const char *name;
+  int (**slot)(void);
+} table[] = {
+#define SYMBOL(name) {#name, &slot_##name},
+#include "symbols.h"
+#undef SYMBOL
+};
+
+// The driver is not needed for the program to start: cu's initialiser calls
+// cuInit, which must succeed before there is anything behind it.
+__attribute__((constructor)) static void start(void) { slot_cuInit = answer_success; }
+
+int headroom_driver_load(const char *path, const char **why) {
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) {
+    *why = dlerror();
+    return -1;
+  }
+  int (*init)(unsigned) = (int (*)(unsigned))dlsym(library, "cuInit");
+  if (init == NULL) {
+    *why = "it has no cuInit";
+    return -1;
+  }
+  int result = init(0);
+  if (result != 0) return result;
+  for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    void *f = dlsym(library, table[i].name);
+    *table[i].slot = f != NULL ? (int (*)(void))f : answer_not_supported;
+  }
+  return 0;
+}

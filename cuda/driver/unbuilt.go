@@ -1,0 +1,11 @@
+//go:build !cuda
+
+package driver
+
+// Built tells whether the program was built with GPU support.
+const Built = false
+
+// Load says that the program was built without GPU support.
+func Load() error {
+	return &Unavailable{Reason: "this program was built without GPU support; build it with make build"}
+}

@@ -1,0 +1,33 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"gorgonia.org/cu"
+
+	"headroom/device"
+)
+
+// dead are the errors after which a context answers nothing else.
+var dead = []error{
+	cu.IllegalAddress, cu.LaunchFailed, cu.HardwareStackError, cu.IllegalInstruction, cu.MisalignedAddress,
+	cu.InvalidAddressSpace, cu.InvalidPc, cu.EccUncorrectable, cu.NvlinkUncorrectable, cu.LaunchTimeout,
+	cu.ContextIsDestroyed, cu.Assert, cu.Deinitialized,
+}
+
+// fault puts a driver's error into this module's terms: what was being done in
+// front, and a device that is gone as *device.Lost.
+func fault(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, d := range dead {
+		if errors.Is(err, d) {
+			return &device.Lost{Device: "the GPU", Err: fmt.Errorf("%s: %w", what, err)}
+		}
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

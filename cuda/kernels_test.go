@@ -1,0 +1,41 @@
+package cuda
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestKernelsAreOfTheirSources fails when a kernel's source was changed without
+// make kernels. The compiled file's first line tells what it was made from.
+func TestKernelsAreOfTheirSources(t *testing.T) {
+	header, err := os.ReadFile("kernels/common.cuh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("kernels/*.cu")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no kernels: %v", err)
+	}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compiled, err := os.ReadFile(strings.TrimSuffix(file, ".cu") + ".ptx")
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(string(compiled), "\n")
+		want := fmt.Sprintf("// sha256 of common.cuh and %s: %x", filepath.Base(file), sha256.Sum256(append(header[:len(header):len(header)], source...)))
+		if first != want {
+			t.Errorf("%s was not compiled from its source as it is; run make kernels", file)
+		}
+		if !strings.Contains(string(compiled), ".target sm_70") {
+			t.Errorf("%s is not for compute capability 7.0, the oldest that is served", file)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+//go:build cuda
+
+package cuda
+
+import "headroom/device"
+
+func (g *gpu) Embed(out, tok, tokens, positions device.Tensor, s device.Embed) {
+	s.Check(out, tok, tokens, positions)
+	g.launch("embed", shape{gridX: s.B * s.T, gridY: 1, blockX: threads, blockY: 1},
+		out, tok, tokens, positions, s.B*s.T, s.T, s.C, s.V, g.scratch.fault)
+}
+
+func (g *gpu) EmbedGrad(dtokens, dpositions, dout, tok device.Tensor, s device.Embed) {
+	s.CheckGrad(dtokens, dpositions, dout, tok)
+	g.launch("embed_grad_positions", walk(s.T*s.C), dpositions, dout, s.B, s.T, s.C)
+	g.launch("embed_grad_tokens", shape{gridX: s.B * s.T, gridY: 1, blockX: 256, blockY: 1},
+		dtokens, dout, tok, s.B*s.T, s.C, s.V, g.scratch.fault)
+}
+
+func (g *gpu) LayerNorm(out, mean, rstd, x, gamma, beta device.Tensor, rows, cols int, eps float32) {
+	device.CheckLayerNorm(out, mean, rstd, x, gamma, beta, rows, cols)
+	g.launch("layernorm", warps(rows), out, mean, rstd, x, gamma, beta, rows, cols, eps)
+}
+
+func (g *gpu) LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd device.Tensor, rows, cols int) {
+	device.CheckLayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd, rows, cols)
+	each, pieces := rowsAPiece(rows, cols)
+	second := g.scratch.secondPieces()
+	g.launch("layernorm_pieces", columns(cols, pieces), g.scratch.pieces, second, dy, x, mean, rstd, rows, cols, each)
+	g.launch("add_pieces", walk(cols), dgamma, g.scratch.pieces, pieces, cols)
+	g.launch("add_pieces", walk(cols), dbeta, second, pieces, cols)
+	g.launch("layernorm_dx", warps(rows), dx, dy, x, gamma, mean, rstd, rows, cols)
+}
+
+func (g *gpu) CrossEntropy(loss, logits, target device.Tensor, rows, classes int, scale float32) {
+	device.CheckCrossEntropy(loss, logits, target, rows, classes)
+	block := 1024
+	for block > 32 && block/2 >= classes {
+		block /= 2
+	}
+	g.launch("cross_entropy", shape{gridX: rows, gridY: 1, blockX: block, blockY: 1}, loss, logits, target, classes, scale, g.scratch.fault)
+}

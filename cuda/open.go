@@ -1,0 +1,132 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"gorgonia.org/cu"
+
+	"headroom/cuda/driver"
+	"headroom/device"
+	"headroom/memory"
+)
+
+// gpu implements device.Device.
+type gpu struct {
+	*device.Allocator
+	bound   *bound
+	name    string
+	ordinal cu.Device
+	kernels kernels
+	blas    *blas
+	scratch scratch
+	pending error // the first thing that went wrong since the last Sync
+	dead    bool  // pending is for ever: the context is gone
+	closed  bool
+}
+
+// contextBytes is about what a context takes of the device: what is asked for
+// when there is no room for one.
+const contextBytes = 500 * memory.MiB
+
+// Open opens a GPU. No driver, or no such device, is a *driver.Unavailable; no
+// room for the context and the scratch memory is a *memory.OutOfMemory.
+func Open(o Options) (device.Device, error) {
+	if err := errors.Join(o.Validate(), driver.Load()); err != nil {
+		return nil, err
+	}
+	n, err := cu.NumDevices()
+	if err != nil {
+		return nil, fmt.Errorf("count GPUs: %w", err)
+	}
+	if o.Ordinal >= n {
+		return nil, &driver.Unavailable{Reason: fmt.Sprintf("GPU %d was asked for and %d are visible; see CUDA_VISIBLE_DEVICES", o.Ordinal, n)}
+	}
+	g := &gpu{ordinal: cu.Device(o.Ordinal)}
+	context, err := g.ordinal.RetainPrimaryCtx()
+	if errors.Is(err, cu.OutOfMemory) {
+		return nil, &memory.OutOfMemory{Requested: contextBytes}
+	}
+	if err != nil {
+		return nil, fault(fmt.Sprintf("open GPU %d: create the context", o.Ordinal), err)
+	}
+	g.bound = &bound{context}
+	if err := g.bound.do(func() error { return g.start(o) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("open GPU %d: %w", o.Ordinal, err), g.stop())
+	}
+	return g, nil
+}
+
+func (g *gpu) start(o Options) error {
+	var err error
+	if g.name, err = g.ordinal.Name(); err != nil {
+		return fault("read the device's name", err)
+	}
+	if g.kernels, err = loadKernels(); err != nil {
+		return err
+	}
+	if g.blas, err = openBLAS(o.Precision); err != nil {
+		return err
+	}
+	g.Allocator = device.NewAllocator(&segments{bound: g.bound})
+	if o.Limit > 0 {
+		if err := g.SetLimit(o.Limit); err != nil {
+			return err
+		}
+	}
+	if err := g.scratch.open(); err != nil {
+		return err
+	}
+	return g.blas.start(g.scratch.blas)
+}
+
+// Name is the product's name, such as "NVIDIA H200".
+func (g *gpu) Name() string { return g.name }
+
+// Sync waits for the stream.
+func (g *gpu) Sync() error {
+	g.fail("wait for the stream", g.bound.do(cu.Synchronize)) //nolint:misspell // the name is cu's
+	g.fail("check indices", g.bound.do(g.scratch.takeFault))
+	err := g.pending
+	if !g.dead {
+		g.pending = nil
+	}
+	return err
+}
+
+// fail keeps the first thing that went wrong.
+func (g *gpu) fail(what string, err error) {
+	if err == nil || g.pending != nil {
+		return
+	}
+	g.pending = fault(what, err)
+	var lost *device.Lost
+	g.dead = errors.As(g.pending, &lost)
+}
+
+// Close waits and gives everything back.
+func (g *gpu) Close() error {
+	if g.closed {
+		return nil
+	}
+	g.closed = true
+	return errors.Join(g.Sync(), g.stop())
+}
+
+func (g *gpu) stop() error {
+	err := g.bound.do(func() error {
+		var err error
+		if g.Allocator != nil && !g.dead {
+			err = g.Allocator.Close()
+		}
+		g.scratch.close()
+		if g.blas != nil {
+			g.blas.close()
+		}
+		g.kernels.unload()
+		return err
+	})
+	return errors.Join(err, g.ordinal.ReleasePrimaryCtx())
+}

@@ -1,0 +1,53 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"headroom/device"
+	"headroom/memory"
+)
+
+// rowsAPiece cuts rows into pieces for a reduction over rows: few enough to fit
+// the scratch memory twice, by sizes alone.
+func rowsAPiece(rows, cols int) (each, pieces int) {
+	each = 64
+	for most := max(1, int(pieceBytes/8)/cols); (rows+each-1)/each > min(most, 512); {
+		each *= 2
+	}
+	return each, (rows + each - 1) / each
+}
+
+// columns is the shape of a reduction over rows.
+func columns(cols, pieces int) shape {
+	return shape{gridX: (cols + 31) / 32, gridY: pieces, blockX: 32, blockY: 8}
+}
+
+func (g *gpu) BiasGrad(db, dy device.Tensor, rows, cols int) {
+	device.CheckBiasGrad(db, dy, rows, cols)
+	each, pieces := rowsAPiece(rows, cols)
+	g.launch("column_sums", columns(cols, pieces), g.scratch.pieces, dy, rows, cols, each)
+	g.launch("add_pieces", walk(cols), db, g.scratch.pieces, pieces, cols)
+}
+
+func (g *gpu) Sum(dst, x device.Tensor) {
+	device.CheckSum(dst, x)
+	g.sum(dst, x, 0)
+}
+
+func (g *gpu) SumSquares(dst, x device.Tensor) {
+	device.CheckSumSquares(dst, x)
+	g.sum(dst, x, 1)
+}
+
+// sum reduces x to dst[0]. squares adds to what dst holds.
+func (g *gpu) sum(dst, x device.Tensor, squares int) {
+	s := walk(x.Len)
+	s.gridX = min(s.gridX, 1024)
+	g.launch("sum_pieces", s, g.scratch.pieces, x, x.Len, squares)
+	g.launch("sum_all", shape{gridX: 1, gridY: 1, blockX: 1024, blockY: 1}, dst, g.scratch.pieces, s.gridX, squares)
+}
+
+// The second half of the scratch for pieces.
+func (s *scratch) secondPieces() device.Addr {
+	return s.pieces + device.Addr(pieceBytes/2/memory.KiB*memory.KiB)
+}

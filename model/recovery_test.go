@@ -1,0 +1,89 @@
+package model
+
+import (
+	"context"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"headroom/device"
+	"headroom/harness"
+	"headroom/memory"
+)
+
+// BenchmarkRecovery measures what a failure of memory costs: from the failing
+// allocation to the first allocation of the step that is tried again, with all
+// that lies between: unwinding, diagnosis, decision, journal (fsynced), emptying
+// the cache. One iteration is one failure of a step of GPT-2's shape on a GPU,
+// of a small GPT on the embedded device.
+func BenchmarkRecovery(b *testing.B) {
+	s := tiny(GPT)
+	effective := 8
+	if onGPU {
+		s.spec.Width, s.spec.Layers, s.spec.Heads = 768, 12, 12
+		s.set, effective = text{n: 200, tokens: 512, classes: 256}, 16
+	}
+	folder, err := harness.OpenFolder(filepath.Join(b.TempDir(), "run"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = folder.Close() }()
+	var failedAt time.Time
+	var took []time.Duration
+	_, err = harness.Run(context.Background(), harness.Options{
+		Folder: folder, Steps: b.N, Plan: plan(effective, effective),
+		Open: func(context.Context) (harness.Trainer, error) {
+			dev, err := openDevice(16 * memory.GiB)
+			if err != nil {
+				return nil, err
+			}
+			d := device.NewFaulty(dev)
+			tr, err := New(d, s.spec, s.set)
+			if err != nil {
+				return nil, err
+			}
+			fail, seen := 0, 0
+			d.FailIf(func(int, memory.Bytes) bool {
+				seen++
+				switch {
+				case !failedAt.IsZero():
+					took = append(took, time.Since(failedAt))
+					failedAt = time.Time{}
+					fail = -1
+				case fail == seen:
+					failedAt = time.Now()
+					return true
+				}
+				return false
+			})
+			return &stumbling{tr, &fail, &seen}, nil
+		},
+	})
+	if err != nil || len(took) != b.N {
+		b.Fatalf("%d recoveries, want %d: %v", len(took), b.N, err)
+	}
+	slices.Sort(took)
+	b.ReportMetric(took[len(took)/2].Seconds()*1e3, "ms-median")
+	b.ReportMetric(took[len(took)-1].Seconds()*1e3, "ms-worst")
+}
+
+// stumbling is a trainer of whose steps one allocation, drawn anew for each, fails
+// at the first try.
+type stumbling struct {
+	*Trainer
+	fail, seen *int // the allocation to fail, 0 once a step is done, -1 once it failed; allocations seen in this try
+}
+
+func (f *stumbling) Step(ctx context.Context, p harness.Plan) (harness.StepReport, error) {
+	if *f.fail == 0 {
+		*f.fail = 1 + rand.IntN(20)
+	}
+	*f.seen = 0
+	r, err := f.Trainer.Step(ctx, p)
+	if err == nil {
+		*f.fail = 0
+	}
+	return r, err
+}

@@ -1,0 +1,172 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"headroom/device"
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/model/data"
+)
+
+// watched is a set that remembers which samples were asked for.
+type watched struct {
+	data.Set
+	asked []int
+}
+
+func (w *watched) Sample(i int, x *data.Sample) error {
+	w.asked = append(w.asked, i)
+	return w.Set.Sample(i, x)
+}
+
+// TestWholeRunWithRandomFailures trains through failures of allocations chosen
+// at random, over several epochs, with a checkpoint every few steps, an
+// interrupt, and now and then so many failures that it gives up and is run again. Every step has to be made of exactly the effective batch, every
+// epoch of each sample once, the records have to say so, and the weights have to
+// be those of a run in which nothing failed.
+func TestWholeRunWithRandomFailures(t *testing.T) {
+	const total = 30
+	for _, s := range swept() {
+		t.Run(s.name, func(t *testing.T) {
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			s.spec.Optimizer.Eps = 1e-4 // as in the sweep with a smaller retry
+			r := &wholeRun{t: t, subject: s, random: rand.New(rand.NewPCG(seed, 0)), dir: filepath.Join(t.TempDir(), "run"), steps: map[int][]int{}}
+			r.seldom = 4 * sweep{s, wholePlan, wholePlan}.allocations(t)
+			r.reach(total/2, harness.ErrInterrupted)
+			r.reach(total, nil)
+			if r.failed == 0 {
+				t.Fatal("nothing failed, so the test shows nothing")
+			}
+			r.account(total)
+			plain, _ := s.open(t)
+			steps(t, plain, total, wholePlan)
+			if off := distance(r.weights, download(t, plain, plain.st.weights)); !(off <= 1e-5) {
+				t.Errorf("weights are %.1e from those of a run without failures, want 1e-5 at most", off)
+			}
+			t.Logf("%d allocations failed", r.failed)
+		})
+	}
+}
+
+var wholePlan = plan(7, 4)
+
+// wholeRun is a run of a subject in a folder.
+type wholeRun struct {
+	t *testing.T
+	subject
+	random  *rand.Rand
+	dir     string
+	steps   map[int][]int // samples of each step, as the trainer asked for them
+	seldom  int           // one allocation in so many fails
+	failed  int           // allocations
+	weights []float32     // at the end
+}
+
+// reach runs until a run ends with want after that many steps. Between them are
+// runs that gave up, where the smallest micro-batch failed too.
+func (r *wholeRun) reach(step int, want error) {
+	r.t.Helper()
+	var gaveUp *harness.GaveUp
+	for range 100 {
+		result, err := r.run(step)
+		if errors.Is(err, want) && result.Steps == step {
+			return
+		}
+		if !errors.As(err, &gaveUp) {
+			r.t.Fatalf("%+v, %v; want step %d and %v", result, err, step, want)
+		}
+	}
+	r.t.Fatalf("step %d was never reached", step)
+}
+
+// run goes on to the end of a run of 30 steps, or interrupts it at step until.
+func (r *wholeRun) run(until int) (harness.Result, error) {
+	folder, err := harness.OpenFolder(r.dir)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() {
+		if err := folder.Close(); err != nil {
+			r.t.Error(err)
+		}
+	}()
+	set := &watched{Set: r.set}
+	var tr *Trainer
+	var dev *device.Faulty
+	interrupt := make(chan struct{})
+	defer func() {
+		if dev != nil {
+			r.failed += dev.Injected()
+		}
+	}()
+	return harness.Run(context.Background(), harness.Options{
+		Folder: folder, Steps: 30, Plan: wholePlan, CheckpointEvery: 4, Keep: 2, Interrupt: interrupt,
+		Policy: harness.Policy{GrowAfter: 2},
+		Open: func(context.Context) (harness.Trainer, error) {
+			dev = openFaulty(r.t)
+			var err error
+			if tr, err = New(dev, r.spec, set); err != nil {
+				return nil, err
+			}
+			dev.FailIf(func(n int, _ memory.Bytes) bool { return n == 5 || r.random.IntN(r.seldom) == 0 })
+			return tr, nil
+		},
+		OnStep: func(s harness.StepReport) {
+			r.steps[s.Step] = slices.Clone(set.asked[max(0, len(set.asked)-wholePlan.Effective):])
+			r.weights = download(r.t, tr, tr.st.weights)
+			if s.Step == until && until < 30 {
+				close(interrupt)
+			}
+		},
+	})
+}
+
+// account holds metrics and trainer against what was configured.
+func (r *wholeRun) account(total int) {
+	r.t.Helper()
+	metrics, err := harness.ReadMetrics(r.dir)
+	if err != nil || len(metrics) != total {
+		r.t.Fatalf("%d steps in the metrics, want %d: %v", len(metrics), total, err)
+	}
+	var stream []int
+	for i, s := range metrics {
+		sum := 0
+		for _, n := range s.Splits {
+			sum += n
+		}
+		if s.Step != i+1 || s.First != int64(len(stream)) || s.Samples != wholePlan.Effective || sum != wholePlan.Effective {
+			r.t.Fatalf("step %d: %+v, want %d samples from %d on", i+1, s, wholePlan.Effective, len(stream))
+		}
+		stream = append(stream, r.steps[s.Step]...)
+	}
+	for epoch := range slices.Chunk(stream, r.set.Len()) {
+		if sorted := slices.Compact(slices.Sorted(slices.Values(epoch))); len(sorted) != len(epoch) {
+			r.t.Fatalf("an epoch has a sample twice: %v", epoch)
+		}
+	}
+	failures, probes := 0, 0
+	journal, err := harness.ReadJournal(r.dir)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, e := range journal {
+		switch e.Kind {
+		case harness.KindOOM:
+			failures++
+		case harness.KindProbe:
+			if e.OOM != nil {
+				probes++
+			}
+		}
+	}
+	if failures+probes != r.failed {
+		r.t.Errorf("the journal tells of %d failures and %d probes that failed, %d allocations did", failures, probes, r.failed)
+	}
+}
