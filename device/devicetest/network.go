@@ -36,7 +36,7 @@ func testLayerNorm(r *rig) {
 		before := r.random(2 * cols)
 		steady(cols, dy, before)
 		for i := range x {
-			x[i] = float64(float32(0.3*x[i] + 3 + float64(i%cols%2))) // no row of almost equal numbers
+			x[i] = float64(float32(0.3*x[i] + 3 + 2*float64(i%cols%2))) // no row of almost equal numbers: their gradient is all rounding
 		}
 		out, mean, rstd := refLayerNorm(x, gamma, beta, cols, float64(eps))
 		dx, dgamma, dbeta := refLayerNormGrad(dy, x, gamma, cols, float64(eps))
