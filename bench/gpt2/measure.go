@@ -1,0 +1,114 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/model"
+)
+
+// result is what a run measured. torch_gpt2.py writes the same keys.
+type result struct {
+	Tool      string   `json:"tool"`
+	Device    string   `json:"device"`
+	Command   []string `json:"command"`
+	Revision  string   `json:"revision"` // of the source the program was built from; "" if not known
+	Precision string   `json:"precision"`
+	Context   int      `json:"context"`
+	Micro     int      `json:"micro"`
+	Effective int      `json:"effective"`
+	Seed      uint64   `json:"seed"`
+	Stream    uint32   `json:"stream_crc32"`
+
+	BuildSeconds float64   `json:"build_seconds"` // to build the model and its initial weights
+	Losses       []float64 `json:"losses"`
+	GradNorms    []float64 `json:"grad_norms"` // before clipping
+	StepSeconds  []float64 `json:"step_seconds"`
+	MomentScale  float64   `json:"moment_scale"` // the saved first moments ÷ the gradients of the first step
+
+	Median       float64      `json:"median_step_seconds"` // after warm-up
+	TokensPerSec float64      `json:"tokens_per_second"`   // at the median
+	Peak         memory.Bytes `json:"peak_bytes"`          // allocated, over all steps
+	PeakReserved memory.Bytes `json:"peak_reserved_bytes"`
+	Memory       []peak       `json:"memory"` // of one micro-batch, forward and backward
+}
+
+// peak is the memory that a micro-batch of this size reached.
+type peak struct {
+	Micro    int          `json:"micro"`
+	Bytes    memory.Bytes `json:"peak_bytes"`
+	Reserved memory.Bytes `json:"peak_reserved_bytes"`
+}
+
+// train makes all steps and fills in what they were.
+func (r *result) train(t *model.Trainer, o options) error {
+	plan := harness.Plan{Effective: o.effective, World: 1, Micro: o.micro}
+	for i := range o.steps {
+		start := time.Now()
+		report, err := t.Step(context.Background(), plan)
+		if err != nil {
+			return err
+		}
+		seconds := time.Since(start).Seconds()
+		r.Losses = append(r.Losses, report.Loss)
+		r.GradNorms = append(r.GradNorms, report.GradNorm)
+		r.StepSeconds = append(r.StepSeconds, seconds)
+		r.Peak = max(r.Peak, report.Memory.Peak)
+		r.PeakReserved = max(r.PeakReserved, report.Memory.PeakReserved)
+		if i == 0 || (i+1)%20 == 0 || i+1 == o.steps {
+			fmt.Fprintf(os.Stderr, "step %d: loss %.6f, gradient norm %.4f, %.4f s\n", i+1, report.Loss, report.GradNorm, seconds)
+		}
+		if i == 0 && o.gradients != "" {
+			if err := save(t, o.gradients); err != nil {
+				return err
+			}
+		}
+	}
+	if len(r.StepSeconds) > o.warmup {
+		r.Median = median(r.StepSeconds[o.warmup:])
+		r.TokensPerSec = float64(o.effective*o.context) / r.Median
+	}
+	if len(r.GradNorms) > 0 {
+		r.MomentScale = momentScale(t.Spec().Optimizer, r.GradNorms[0])
+	}
+	return nil
+}
+
+// momentScale is what the first moments are after one step, divided by the
+// gradients: 1−β₁, and less where the gradients were clipped.
+func momentScale(o model.Optimizer, norm float64) float64 {
+	scale := 1 - float64(float32(o.Beta1))
+	if o.Clip > 0 && norm > o.Clip {
+		scale *= o.Clip / norm
+	}
+	return scale
+}
+
+// probe measures the memory of one micro-batch of each size.
+func (r *result) probe(t *model.Trainer, sizes []int) error {
+	for _, n := range sizes {
+		if _, err := t.EmptyCache(); err != nil {
+			return err
+		}
+		stats, err := t.Probe(context.Background(), n)
+		if err != nil {
+			return fmt.Errorf("probe micro-batch %d: %w", n, err)
+		}
+		fmt.Fprintf(os.Stderr, "micro-batch %d: peak %v\n", n, stats.Peak)
+		r.Memory = append(r.Memory, peak{n, stats.Peak, stats.PeakReserved})
+	}
+	return nil
+}
+
+// median of at least one value.
+func median(values []float64) float64 {
+	sorted := slices.SortedFunc(slices.Values(values), cmp.Compare[float64])
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
