@@ -77,6 +77,9 @@ func (r *runner) startFrom(c *Checkpoint) error {
 		}
 	}
 	r.result.Attempts++
+	if !r.planned {
+		r.beginHistory(c)
+	}
 	r.record(Entry{Kind: KindAttempt, Text: fmt.Sprintf("attempt %d starts from step %d of %d", r.number, r.step, r.o.Steps)})
 	r.setStatus(StateRunning, "")
 	if err := r.f.CutMetrics(r.step); err != nil {
@@ -92,7 +95,7 @@ func (r *runner) work(ctx context.Context, from *Checkpoint) error {
 			return r.loadFailed(ctx, "load checkpoint of step "+fmt.Sprint(from.Step), err)
 		}
 	}
-	if err := r.prepare(ctx, from); err != nil {
+	if err := r.prepare(ctx); err != nil {
 		return err
 	}
 	for r.step < r.o.Steps {
@@ -116,19 +119,13 @@ func (r *runner) work(ctx context.Context, from *Checkpoint) error {
 }
 
 // prepare takes the first look at the trainer and settles the attempt's plan.
-func (r *runner) prepare(ctx context.Context, from *Checkpoint) error {
+func (r *runner) prepare(ctx context.Context) error {
 	r.seen = newEvidence(r.trainer.Memory())
 	r.status.Capacity = r.seen.baseline.Capacity
 	recomputer, able := r.trainer.(Recomputer)
 	if r.o.Policy.Recompute && !able {
 		r.o.Policy.Recompute = false
 		r.log.Warn("recompute is allowed, but this model cannot compute activations again")
-	}
-	if !r.planned {
-		r.planned, r.history = true, NewHistory(r.o.Plan)
-		if from != nil {
-			r.history = r.history.Resume(from.Learned)
-		}
 	}
 	if able && r.history.Recomputing() {
 		recomputer.SetRecompute(true)

@@ -41,9 +41,9 @@ func (r *runner) search(ctx context.Context, limit int) error {
 		return fmt.Errorf("search between micro-batch %d and %d: %w", o.Min, o.Max, err)
 	}
 	seconds := r.o.Now().Sub(start).Seconds()
-	text := fmt.Sprintf("micro-batch %d is the largest up to %d that fits (%d probes, %.1f s)", result.Fits, limit, len(result.Probes), seconds)
+	text := fmt.Sprintf("micro-batch %d is the largest up to %d that fits (%d probes, %s)", result.Fits, limit, len(result.Probes), lasting(seconds))
 	if err != nil {
-		text = fmt.Sprintf("not even micro-batch %d fits (%d probes, %.1f s)", o.Min, len(result.Probes), seconds)
+		text = fmt.Sprintf("not even micro-batch %d fits (%d probes, %s)", o.Min, len(result.Probes), lasting(seconds))
 	}
 	r.record(Entry{Kind: KindSearch, Text: text, Search: &result, Memory: &stats, Seconds: seconds})
 	return r.answer(ctx, Event{Search: &Searched{Result: result, Err: err, Stats: stats}})

@@ -19,6 +19,7 @@ import (
 //	metrics.jsonl           a [StepReport] a line
 //	checkpoints/step-000200/
 //	logs/attempt-001.log
+//	learned.json            a [Learned] that no checkpoint may have yet
 //	status.json             a [Status], replaced atomically
 //	report.html report.md   drawn from the above
 //	lock

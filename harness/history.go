@@ -54,7 +54,7 @@ func NewHistory(p Plan) History {
 }
 
 // Learned is what one process of a run has found out and the next one need not
-// find out again. It is kept in every checkpoint.
+// find out again. It is kept in every checkpoint, and in learned.json until then.
 type Learned struct {
 	Asked     int          `json:"asked"` // micro-batch asked for; 0 was a search
 	Micro     int          `json:"micro"` // micro-batch in force

@@ -116,3 +116,16 @@ func (r *runner) closeLog() {
 		r.log.Warn("close the log of the attempt", zap.Error(err))
 	}
 }
+
+// lasting prints a time in seconds as people read it.
+func lasting(seconds float64) string {
+	switch ms := 1000 * seconds; {
+	case ms < 0.05:
+		return "under 0.1 ms"
+	case ms < 9.95:
+		return fmt.Sprintf("%.1f ms", ms)
+	case ms < 999.5:
+		return fmt.Sprintf("%.0f ms", ms)
+	}
+	return fmt.Sprintf("%.1f s", seconds)
+}

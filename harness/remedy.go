@@ -20,6 +20,7 @@ const (
 func (r *runner) answer(ctx context.Context, e Event) error {
 	d := Decide(r.o.Policy, r.history, e)
 	r.history = r.history.Apply(e, d)
+	r.keepLearned()
 	switch d.Remedy {
 	case Continue:
 		if d.Reason != "" {
@@ -71,7 +72,7 @@ func (r *runner) emptyCache() error {
 	}
 	seconds := r.o.Now().Sub(start).Seconds()
 	stats := r.trainer.Memory()
-	r.record(Entry{Kind: KindRemedy, Text: fmt.Sprintf("emptied the cache: %v given back in %.3g s", given, seconds), Memory: &stats, Seconds: seconds})
+	r.record(Entry{Kind: KindRemedy, Text: fmt.Sprintf("emptied the cache: %v given back in %s", given, lasting(seconds)), Memory: &stats, Seconds: seconds})
 	return nil
 }
 

@@ -45,13 +45,16 @@ type Options struct {
 // Result is what a run came to. It is filled in as far as the run got, also
 // when Run returns an error.
 type Result struct {
-	Steps    int        // optimizer steps finished, of the whole run
-	Resumed  int        // the step it started from
-	Attempts int        // attempts of this call
-	Failures int        // failures of memory survived in this call
-	Plan     Plan       // in force at the end
-	Last     StepReport // the newest step of this call
-	Finished bool       // whether all steps of the run are made
+	Steps    int // optimizer steps finished, of the whole run
+	Resumed  int // the step it started from
+	Attempts int // attempts of this call
+	Failures int // failures of memory survived in this call
+	// AllFailures counts those of memory in the whole run, by all its calls, the
+	// one it ended with included: as [Status] does.
+	AllFailures int
+	Plan        Plan       // in force at the end
+	Last        StepReport // the newest step of this call
+	Finished    bool       // whether all steps of the run are made
 }
 
 // ErrInterrupted is returned after a clean, resumable end.

@@ -27,7 +27,8 @@ type runner struct {
 	trainer Trainer
 	seen    evidence
 	history History
-	planned bool // history has been started
+	planned bool    // history has been started
+	kept    Learned // that a later process can know of
 	result  Result
 
 	loadWaits int // in a row, for room to build the model
@@ -82,16 +83,17 @@ func (r *runner) canceled(ctx context.Context) error {
 
 // end records how the run ended and fills in the result.
 func (r *runner) end(ctx context.Context, err error) (Result, error) {
-	r.result.Steps = r.step
+	failures, newest := r.f.tally()
+	r.result.Steps, r.result.AllFailures = r.step, failures
 	if r.planned {
 		r.result.Plan = r.history.Plan
 	}
 	if err == nil || errors.Is(err, errFinished) {
 		r.result.Finished = true
-		if _, newest := r.f.tally(); newest == KindDone {
+		if newest == KindDone {
 			return r.result, nil
 		}
-		r.record(Entry{Kind: KindDone, Text: fmt.Sprintf("done: %d steps, %d failures of memory survived", r.step, r.result.Failures), Plan: &r.result.Plan})
+		r.record(Entry{Kind: KindDone, Text: doneText(r.step, failures), Plan: &r.result.Plan})
 		r.setStatus(StateDone, "")
 		return r.result, nil
 	}
@@ -111,4 +113,16 @@ func (r *runner) end(ctx context.Context, err error) (Result, error) {
 		r.setStatus(StateFailed, err.Error())
 	}
 	return r.result, err
+}
+
+// doneText counts the failures of the whole run: what an earlier, killed process
+// survived is as much a part of it.
+func doneText(steps, failures int) string {
+	switch failures {
+	case 0:
+		return fmt.Sprintf("done: %d steps", steps)
+	case 1:
+		return fmt.Sprintf("done: %d steps, 1 failure of memory survived", steps)
+	}
+	return fmt.Sprintf("done: %d steps, %d failures of memory survived", steps, failures)
 }

@@ -49,7 +49,7 @@ func (r *runner) save(must bool) error {
 	}
 	r.saved = r.step
 	seconds := r.o.Now().Sub(start).Seconds()
-	r.record(Entry{Kind: KindCheckpoint, Text: fmt.Sprintf("checkpoint of step %d: %v in %.1f s", c.Step, memory.Bytes(c.Size), seconds), Seconds: seconds})
+	r.record(Entry{Kind: KindCheckpoint, Text: fmt.Sprintf("checkpoint of step %d: %v in %s", c.Step, memory.Bytes(c.Size), lasting(seconds)), Seconds: seconds})
 	if err := r.f.prune(r.o.Keep); err != nil {
 		r.log.Warn("older checkpoints cannot be removed", zap.Error(err))
 	}

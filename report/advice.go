@@ -50,7 +50,7 @@ func adviseBroken(_ Input, r *Report) string {
 
 func adviseEnd(_ Input, r *Report) string {
 	from := fmt.Sprintf("start the same command again: it goes on from step %s", count(r.Checkpoints.Newest))
-	if r.Checkpoints.Newest == 0 {
+	if r.Checkpoints.Written == 0 {
 		from = "start the same command again: it begins from step 0, because no checkpoint was written"
 	}
 	switch r.Outcome.State {

@@ -141,12 +141,14 @@ type layout struct {
 	Headline string
 	Overflow float64 // pixels that the page is wider than its window
 	Cut      []string
+	Hidden   []string
 	Faint    []string
 	Ground   string // colour behind the page
 }
 
 // measure runs in the page. Cut is text that reaches out of its picture, Faint
-// text with a contrast below 4.5 to what is behind it (WCAG 2.1, 1.4.3).
+// text with a contrast below 4.5 to what is behind it (WCAG 2.1, 1.4.3). Hidden is
+// what is wider than its frame where nothing says that it can be scrolled.
 const measure = `(() => {
 	const box = e => e.getBoundingClientRect();
 	const rgb = c => c.match(/[\d.]+/g).map(Number);
@@ -157,11 +159,13 @@ const measure = `(() => {
 	const texts = [...document.querySelectorAll('main *')].filter(e => !e.matches('title, desc, style') && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()));
 	const faint = texts.filter(e => { const s = getComputedStyle(e), a = light(e instanceof SVGElement ? s.fill : s.color), b = light(behind(e)); return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5 });
 	const cut = [...document.querySelectorAll('svg text')].filter(e => { const t = box(e), p = box(e.closest('svg')); return t.width === 0 || t.left < p.left - 1 || t.right > p.right + 1 || t.top < p.top - 1 || t.bottom > p.bottom + 1 });
+	const hidden = [...document.querySelectorAll('figure, .table')].filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e, '::before').content === 'none');
 	return {
 		Pictures: [...document.querySelectorAll('figure > svg')].map(e => ({ID: e.parentElement.id, Width: box(e).width, Height: box(e).height})),
 		Headline: document.querySelector('h1').innerText,
 		Overflow: document.documentElement.scrollWidth - window.innerWidth,
 		Cut: cut.map(e => e.textContent), Faint: faint.map(e => e.textContent),
+		Hidden: hidden.map(e => e.id || e.innerText.slice(0, 40)),
 		Ground: getComputedStyle(document.body).backgroundColor,
 	};
 })()`
@@ -175,6 +179,8 @@ type view struct {
 var views = []view{
 	{"light", "light", "screen", 1280, 900},
 	{"dark", "dark", "screen", 1280, 900},
+	{"tablet", "light", "screen", 820, 1180},
+	{"narrow", "light", "screen", 500, 900},
 	{"phone", "light", "screen", 390, 844},
 	{"print", "dark", "print", 794, 1123},
 }
@@ -266,6 +272,9 @@ func (v view) check(t *testing.T, r *Report, l layout) {
 	}
 	if l.Overflow > 0 {
 		t.Errorf("%s: the page is %v pixels wider than its window", v.name, l.Overflow)
+	}
+	if len(l.Hidden) > 0 {
+		t.Errorf("%s: cut off without a word: %q", v.name, l.Hidden)
 	}
 	if len(l.Cut) > 0 || len(l.Faint) > 0 {
 		t.Errorf("%s: text that is cut: %q; text that is faint: %q", v.name, l.Cut, l.Faint)

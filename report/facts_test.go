@@ -64,6 +64,9 @@ func TestOutcome(t *testing.T) {
 		{"done", end(harness.KindDone), Finished, Bad, "nothing"}, // 10 of 20 steps: not what it says
 		{"failed", end(harness.KindFailed), Failed, Bad, "mend what ended the run, then start the same command again: it begins from step 0"},
 		{"interrupted", end(harness.KindInterrupted), Interrupted, Warn, "start the same command again"},
+		{"killed after a checkpoint of step 0", func(d *diary) {
+			d.Entries = append(d.Entries, harness.Entry{Kind: harness.KindCheckpoint, Attempt: 1, Time: d.Entries[0].Time})
+		}, CutOff, Bad, "start the same command again: it goes on from step 0"},
 		{"killed", func(*diary) {}, CutOff, Bad, "start the same command again"},
 		{"running", func(d *diary) { d.Running = true }, Running, Info, "nothing yet"},
 		{"running again", func(d *diary) { end(harness.KindInterrupted)(d); d.begin(); d.Running = true }, Running, Info, "nothing yet"},

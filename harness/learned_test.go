@@ -1,0 +1,124 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// killed runs j until step begins, then leaves as a process that is killed does:
+// with whatever is on disk by then.
+func killed(t *testing.T, j *journey, step int) {
+	t.Helper()
+	gone, dead := errors.New("the process is gone"), false
+	j.lab.before = func(_ *lab, s int) { dead = dead || s == step }
+	j.lab.twist = func(*StepReport) error {
+		if dead {
+			return gone
+		}
+		return nil
+	}
+	disk := &faulty{disk: fast{}, fail: func(int, string) error {
+		if dead {
+			return gone
+		}
+		return nil
+	}}
+	if _, err := j.runOn(context.Background(), disk); !errors.Is(err, gone) {
+		t.Fatalf("the process was not killed: %v", err)
+	}
+	j.lab.before, j.lab.twist, j.lab.trace, j.entries = nil, nil, nil, nil
+}
+
+// A process that is killed before its first checkpoint has found out for the
+// next one what fits, and its failures are counted.
+func TestKilledBeforeACheckpoint(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		micro    int
+		failures int
+	}{{"too large", 64, 2}, {"auto", 0, 0}} {
+		t.Run(test.name, func(t *testing.T) {
+			j := newJourney(t, plan64.WithMicro(test.micro), 4)
+			killed(t, j, 3)
+			first := 0 // plan in status.json when the attempt begins
+			open := j.options.Open
+			j.options.Open = func(ctx context.Context) (Trainer, error) {
+				s, err := ReadStatus(j.dir)
+				if first = s.Plan.Largest(); err != nil {
+					t.Error(err)
+				}
+				return open(ctx)
+			}
+			result := j.mustRun()
+			if got := story(j.lab.trace); got != "32 32 32 32" || first != 32 {
+				t.Errorf("trajectory %s, status began with micro-batch %d", got, first)
+			}
+			if result.Failures != 0 || result.AllFailures != test.failures {
+				t.Errorf("%d failures, %d in all, want %d", result.Failures, result.AllFailures, test.failures)
+			}
+			if got := j.entries[len(j.entries)-1].Text; got != doneText(4, test.failures) {
+				t.Errorf("the last entry says %q", got)
+			}
+			j.account(4)
+		})
+	}
+}
+
+func TestLearnedOrCheckpoint(t *testing.T) {
+	j := newJourney(t, plan64, 6)
+	j.options.CheckpointEvery = 2
+	killed(t, j, 4)
+	f, err := openFolder(j.dir, fast{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := func(l learnedFile) int {
+		if err := f.setLearned(l); err != nil {
+			t.Fatal(err)
+		}
+		r := newRunner(context.Background(), Options{Folder: f, Plan: plan64, Now: time.Now})
+		from, _, err := f.newestWhole()
+		if err != nil || from == nil || from.Step != 2 || from.Attempt != 1 {
+			t.Fatalf("checkpoint %+v, %v", from, err)
+		}
+		r.beginHistory(from)
+		return r.history.Plan.Largest()
+	}
+	small := Learned{Asked: 64, Micro: 8}
+	for _, test := range []struct{ attempt, step, want int }{{1, 1, 32}, {1, 2, 8}, {1, 3, 8}, {2, 0, 8}} {
+		if got := begun(learnedFile{test.attempt, test.step, small}); got != test.want {
+			t.Errorf("learned in attempt %d at step %d: begins with %d, want %d", test.attempt, test.step, got, test.want)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(j.dir, "learned.json"), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if result := j.mustRun(); !result.Finished || slices.ContainsFunc(j.lab.trace, func(w string) bool { return strings.HasPrefix(w, "?") }) {
+		t.Errorf("with a torn learned.json: %+v, %v", result, j.lab.trace)
+	}
+}
+
+func TestLasting(t *testing.T) {
+	for seconds, want := range map[float64]string{0: "under 0.1 ms", 3.91e-05: "under 0.1 ms", 0.000839: "0.8 ms", 0.0424: "42 ms", 0.9996: "1.0 s", 12.34: "12.3 s"} {
+		if got := lasting(seconds); got != want {
+			t.Errorf("%v s is %q, want %q", seconds, got, want)
+		}
+	}
+}
+
+func TestDoneText(t *testing.T) {
+	for n, want := range []string{"done: 8 steps", "done: 8 steps, 1 failure of memory survived", "done: 8 steps, 2 failures of memory survived"} {
+		if got := doneText(8, n); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
