@@ -87,13 +87,16 @@ func (l *loader) schedule() {
 		return
 	}
 	l.rule(s.Min > l.c.Optimizer.LR, "schedule.min", "optimizer.lr", "at most optimizer.lr (%g)", l.c.Optimizer.LR)
-	l.rule(s.Steps > 0 && s.Warmup >= s.Steps, "schedule.warmup", "schedule.steps", "below schedule.steps (%d)", s.Steps)
-	l.rule(s.Steps == 0 && t.Steps > 0 && s.Warmup >= t.Steps, "schedule.warmup", "train.steps", "below train.steps (%d), where the schedule ends", t.Steps)
+	l.rule(s.Steps > 0 && s.Warmup >= s.Steps, "schedule.warmup", "schedule.steps", "must be below schedule.steps (%d)", s.Steps)
+	l.rule(s.Steps == 0 && t.Steps > 0 && s.Warmup >= t.Steps, "schedule.warmup", "train.steps", "must be below train.steps (%d), where the schedule ends", t.Steps)
 }
+
+// noSqueeze is how to do without the squeeze of a preset.
+const noSqueeze = "--set 'device.squeeze=[]' does without"
 
 func (l *loader) squeeze() {
 	d := l.c.Device
-	l.rule(d.Kind == "cuda" && len(d.Squeeze) > 0, "device.squeeze", "device.kind", "only the host device can be squeezed")
+	l.rule(d.Kind == "cuda" && len(d.Squeeze) > 0, "device.squeeze", "device.kind", "only the host device can be squeezed; %s, or set device.kind to host", noSqueeze)
 	capacity := d.Capacity
 	if capacity == 0 {
 		capacity = hostCapacity
@@ -102,5 +105,5 @@ func (l *loader) squeeze() {
 	for _, s := range d.Squeeze {
 		most = max(most, taken(d.Squeeze, s.From))
 	}
-	l.rule(most >= capacity, "device.squeeze", "device.capacity", "takes up to %v, which leaves nothing of %v", most, capacity)
+	l.rule(most >= capacity, "device.squeeze", "device.capacity", "takes up to %v, which leaves nothing of %v; %s, or give more device.capacity", most, capacity, noSqueeze)
 }

@@ -30,8 +30,14 @@ type Job struct {
 	// device.kind auto did not find.
 	Passed func(kind string, why error)
 
-	dev     device.Device // of the attempt that runs
-	foreign memory.Bytes  // taken by the squeeze at the moment
+	// Squeezed, if not nil, is told of every squeeze that begins or ends, before
+	// the step that is the first to meet it so. An attempt that starts from an
+	// earlier step may meet one again.
+	Squeezed func(s Squeeze, begins bool)
+
+	dev      device.Device // of the attempt that runs
+	foreign  memory.Bytes  // taken by the squeeze at the moment
+	finished int           // steps, when the squeeze was last looked at; -1 before
 }
 
 // Open reads the data and resolves the configuration, of which it makes a copy.
@@ -57,7 +63,7 @@ func (c *Config) Open() (*Job, error) {
 	if _, err := r.Spec().Fit(set.Shape()); err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
-	return &Job{Config: &r, Set: set}, nil
+	return &Job{Config: &r, Set: set, finished: -1}, nil
 }
 
 // Spec is the model and how it is trained. The sizes that belong to the data are
@@ -161,6 +167,12 @@ func (j *Job) beforeStep(finished int) {
 		j.foreign = now
 		press(j.dev, now)
 	}
+	for _, s := range j.Config.Device.Squeeze {
+		if begins := s.acts(finished); j.Squeezed != nil && begins != s.acts(j.finished) {
+			j.Squeezed(s, begins)
+		}
+	}
+	j.finished = finished
 }
 
 // squeezable is a device that can play another process on it.

@@ -3,6 +3,7 @@ package configs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -103,6 +104,27 @@ func TestSqueeze(t *testing.T) {
 	}
 	if got := trainer.Memory().Foreign; got != 3*memory.MiB {
 		t.Errorf("in the next attempt others hold %v, want 3 MiB", got)
+	}
+	if err := trainer.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSqueezeIsTold(t *testing.T) {
+	j := openTight(t)
+	var told []string
+	j.Squeezed = func(s Squeeze, begins bool) { told = append(told, fmt.Sprintf("%v %t", s.Take, begins)) }
+	o := j.Options()
+	trainer, err := o.Open(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for finished := range 7 {
+		o.BeforeStep(finished)
+		o.BeforeStep(finished)
+	}
+	if got, want := strings.Join(told, ", "), "1 MiB true, 2 MiB true, 1 MiB false, 2 MiB false"; got != want {
+		t.Errorf("told %s, want %s", got, want)
 	}
 	if err := trainer.Close(); err != nil {
 		t.Error(err)

@@ -135,10 +135,13 @@ func (v squeezes) allowed() string {
 	return "a list of {from: steps, to: steps, take: size}, to above from"
 }
 
+// acts tells whether the other process is there once so many steps are finished.
+func (s Squeeze) acts(finished int) bool { return s.From <= finished && finished < s.To }
+
 // taken is what the squeezes take away once so many steps are finished.
 func taken(all []Squeeze, finished int) (sum memory.Bytes) {
 	for _, s := range all {
-		if s.From <= finished && finished < s.To {
+		if s.acts(finished) {
 			sum += s.Take
 		}
 	}

@@ -139,17 +139,17 @@ batch: {effective: 8, micro: 9, min_micro: 10}
 		}},
 		{"decay", spoilt("32", "32\nschedule: {kind: cosine, min: 3, warmup: 10, steps: 10}"), []string{
 			"my.yaml:9: schedule.min: 3: at most optimizer.lr (0.001)",
-			"my.yaml:9: schedule.warmup: 10: below schedule.steps (10)",
+			"my.yaml:9: schedule.warmup: 10: must be below schedule.steps (10)",
 		}},
 		{"decay to the end", good + "schedule: {kind: linear, warmup: 100}\n", []string{
-			"my.yaml:11: schedule.warmup: 100: below train.steps (100), where the schedule ends",
+			"my.yaml:11: schedule.warmup: 100: must be below train.steps (100), where the schedule ends",
 		}},
 		{"min_micro", good + "batch2: 1\ndevice: {capacity: 4MiB, squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]}\n", []string{
 			"my.yaml:11: batch2: 1: unknown key; did you mean batch?",
-			"my.yaml:12: device.squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]: takes up to 4 MiB, which leaves nothing of 4 MiB",
+			"my.yaml:12: device.squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]: takes up to 4 MiB, which leaves nothing of 4 MiB; --set 'device.squeeze=[]' does without, or give more device.capacity",
 		}},
 		{"squeeze of a GPU", good + "device: {kind: cuda, squeeze: [{from: 1, to: 9, take: 2MiB}]}\n", []string{
-			"my.yaml:11: device.squeeze: [{from: 1, to: 9, take: 2MiB}]: only the host device can be squeezed",
+			"my.yaml:11: device.squeeze: [{from: 1, to: 9, take: 2MiB}]: only the host device can be squeezed; --set 'device.squeeze=[]' does without, or set device.kind to host",
 		}},
 		{"data", "model: {kind: mlp}\ndata: {kind: blobs}\ntrain: {epochs: 1}\n", []string{
 			"my.yaml:2: data.samples: all: blobs are drawn: set how many",

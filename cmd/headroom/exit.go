@@ -49,7 +49,7 @@ func exitStatus(err error) int {
 func exitTable() string {
 	var b strings.Builder
 	for _, e := range exits {
-		fmt.Fprintf(&b, "   %-5d%s\n", e.code, e.means)
+		b.WriteString(folded(fmt.Sprintf("   %-5d%s", e.code, e.means), 80, 8) + "\n")
 	}
 	return b.String()
 }

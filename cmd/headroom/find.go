@@ -35,16 +35,16 @@ is kept.`,
 
 func findAction(u *ui, c *cli.Context) (err error) {
 	u.quiet = c.Bool("quiet")
+	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.findStops(again) })
+	defer done()
 	cfg, err := loadConfig(c)
 	if err != nil {
 		return err
 	}
-	job, err := cfg.Open()
+	job, err := opened(cfg, interrupt)
 	if err != nil {
-		return asUsage(err)
+		return err
 	}
-	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.findStops(again) })
-	defer done()
 	f := &finder{u: u, o: job.Options(), interrupt: interrupt}
 	f.o.Plan.Micro = 0
 	if f.trainer, err = f.o.Open(ctx); err != nil {
@@ -55,7 +55,7 @@ func findAction(u *ui, c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	found.Device = deviceName(job.Config)
+	found.Device = job.Device()
 	if c.Bool("json") {
 		return u.answerJSON(found)
 	}

@@ -94,12 +94,35 @@ func openFolder(cfg *configs.Config) (*harness.Folder, error) {
 	return f, asUsage(err)
 }
 
+// opened is cfg with its data, unless interrupt is closed before that is read:
+// much data takes a while, and nothing is lost by leaving it.
+func opened(cfg *configs.Config, interrupt <-chan struct{}) (*configs.Job, error) {
+	var job *configs.Job
+	var err error
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		job, err = cfg.Open()
+	}()
+	select {
+	case <-interrupt:
+		return nil, harness.ErrInterrupted
+	case <-read:
+	}
+	select {
+	case <-interrupt:
+		return nil, harness.ErrInterrupted
+	default:
+		return job, asUsage(err)
+	}
+}
+
 // openJob reads the data and makes the run's folder ready for it. Nothing is
 // written before the data is known to be good.
-func openJob(cfg *configs.Config) (*configs.Job, *harness.Folder, error) {
-	job, err := cfg.Open()
+func openJob(cfg *configs.Config, interrupt <-chan struct{}) (*configs.Job, *harness.Folder, error) {
+	job, err := opened(cfg, interrupt)
 	if err != nil {
-		return nil, nil, asUsage(err)
+		return nil, nil, err
 	}
 	text, err := job.Config.YAML()
 	if err != nil {
@@ -124,13 +147,14 @@ func openJob(cfg *configs.Config) (*configs.Job, *harness.Folder, error) {
 	return job, folder, nil
 }
 
-// deviceName is what the configuration tells of the device, "" for auto.
-func deviceName(cfg *configs.Config) string {
-	switch {
-	case cfg.Device.Kind == "auto":
-		return ""
-	case cfg.Device.Capacity == 0:
-		return cfg.Device.Kind
+// deviceName is the device called name, or what the configuration tells of it
+// where name is not known: "" for auto.
+func deviceName(cfg *configs.Config, name string) string {
+	if name == "" && cfg.Device.Kind != "auto" {
+		name = cfg.Device.Kind
 	}
-	return fmt.Sprintf("%s, %v", cfg.Device.Kind, cfg.Device.Capacity)
+	if name == "" || cfg.Device.Capacity == 0 {
+		return name
+	}
+	return fmt.Sprintf("%s, %v", name, cfg.Device.Capacity)
 }

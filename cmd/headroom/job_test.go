@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ func TestOpenJobLooksAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, folder, err := openJob(cfg)
+		_, folder, err := openJob(cfg, nil)
 		if err != nil {
 			return err
 		}
@@ -30,5 +31,22 @@ func TestOpenJobLooksAgain(t *testing.T) {
 	}
 	if err := open("train.steps=9"); err != nil {
 		t.Errorf("the folder was left locked, or more steps refused: %v", err)
+	}
+}
+
+// TestInterruptedWhileReading is a signal that comes before the first step.
+func TestInterruptedWhileReading(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	cfg, err := configs.Load("endless.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	interrupt := make(chan struct{})
+	close(interrupt)
+	if _, _, err := openJob(cfg, interrupt); exitStatus(err) != 75 {
+		t.Errorf("%v: exit status %d, want 75", err, exitStatus(err))
+	}
+	if _, err := os.Stat("runs"); !os.IsNotExist(err) {
+		t.Errorf("runs: %v, want nothing there", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"headroom/harness"
+	"headroom/memory"
 )
 
 // progress shows how a run goes on: on a terminal as a line that is rewritten,
@@ -35,7 +36,7 @@ func (p *progress) step(s harness.StepReport) {
 		p.u.screen.show(fitted(p.parts(s), p.u.screen.width()-1))
 		return
 	}
-	p.u.line(plain, strings.Join(p.parts(s), " · "))
+	p.u.line(plain, joined(p.parts(s)))
 }
 
 // due tells whether s is to be shown: always the last step, and without a
@@ -53,43 +54,73 @@ func (p *progress) due(s harness.StepReport) bool {
 	return now.Sub(p.shown) >= gap
 }
 
+// part is one thing that the line says, in full and for a narrow terminal.
+type part struct{ long, short string }
+
 // parts are what the line says, the most important first.
-func (p *progress) parts(s harness.StepReport) []string {
-	parts := []string{
-		fmt.Sprintf("step %d/%d", s.Step, p.total),
-		fmt.Sprintf("loss %.4g", s.Loss),
-		"micro-batch " + splits(s.Splits),
-		fmt.Sprintf("peak %v of %v", s.Memory.Peak, s.Memory.Capacity),
+func (p *progress) parts(s harness.StepReport) []part {
+	same := func(text string) part { return part{text, text} }
+	parts := []part{same(fmt.Sprintf("step %d/%d", s.Step, p.total)), same(fmt.Sprintf("loss %.3f", s.Loss))}
+	if left := time.Duration(p.pace * float64(p.total-s.Step) * float64(time.Second)); left >= time.Second {
+		parts = append(parts, part{roughly(left) + " left", briefly(left) + " left"})
 	}
 	if p.pace > 0 {
-		parts = append(parts, rate(float64(s.Samples)/p.pace))
+		speed := rate(float64(s.Samples) / p.pace)
+		parts = append(parts, part{speed, strings.Replace(speed, " samples/s", "/s", 1)})
 	}
+	peak := share(s.Memory.Peak, s.Memory.Capacity)
+	parts = append(parts, same("micro "+splits(s.Splits)), part{"peak " + peak, peak})
 	if p.failures > 0 {
-		parts = append(parts, plural(p.failures, "failure")+" survived")
-	}
-	if left := time.Duration(p.pace * float64(p.total-s.Step) * float64(time.Second)); left >= time.Second {
-		parts = append(parts, roughly(left)+" left")
+		parts = append(parts, part{plural(p.failures, "failure") + " survived", fmt.Sprintf("%d OOM", p.failures)})
 	}
 	return parts
 }
 
-// splits is how a step was cut, as people speak of it: "27 × 3".
+// splits is how a step was cut, as people speak of it: "27×3".
 func splits(sizes []int) string {
 	if len(sizes) == 0 {
 		return "?"
 	}
-	return fmt.Sprintf("%d × %d", sizes[0], len(sizes))
+	return fmt.Sprintf("%d×%d", sizes[0], len(sizes))
 }
 
-// fitted joins as many of the parts as fit into width columns, and always as
-// much of the first one as does.
-func fitted(parts []string, width int) string {
-	line := parts[0]
-	if utf8.RuneCountInString(line) > width {
-		return line[:max(0, width)] // step and numbers are ASCII
+// share is a part of all, with the unit of all: "12.6/15 MiB".
+func share(part, all memory.Bytes) string {
+	_, unit, _ := strings.Cut(all.String(), " ")
+	one, err := memory.Parse("1" + unit)
+	if err != nil {
+		return fmt.Sprintf("%v/%v", part, all)
 	}
-	for _, part := range parts[1:] {
-		longer := line + " · " + part
+	digits := func(b memory.Bytes) string {
+		if v := float64(b) / float64(one); v < 100 {
+			return fmt.Sprintf("%.3g", v)
+		}
+		return fmt.Sprintf("%.0f", float64(b)/float64(one))
+	}
+	return digits(part) + "/" + digits(all) + " " + unit
+}
+
+func joined(parts []part) string {
+	texts := make([]string, len(parts))
+	for i, p := range parts {
+		texts[i] = p.long
+	}
+	return strings.Join(texts, " · ")
+}
+
+// fitted is the parts in width columns. Where that is too narrow for all of
+// them they are shortened and stand closer, and the least important are left
+// out; as much of the first one as fits is always there.
+func fitted(parts []part, width int) string {
+	if line := joined(parts); utf8.RuneCountInString(line) <= width {
+		return line
+	}
+	line := parts[0].short
+	if len(line) > width { // step and numbers are ASCII
+		return line[:max(0, width)]
+	}
+	for _, p := range parts[1:] {
+		longer := line + "  " + p.short
 		if utf8.RuneCountInString(longer) > width {
 			break
 		}
@@ -115,6 +146,19 @@ func roughly(d time.Duration) string {
 		return fmt.Sprintf("%dh %02dm", int(d.Hours()), int(d.Minutes())%60)
 	case d >= time.Minute:
 		return fmt.Sprintf("%dm %02ds", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("%.0fs", d.Seconds())
+}
+
+// briefly is d in one unit.
+func briefly(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%.0fd", d.Hours()/24)
+	case d >= time.Hour:
+		return fmt.Sprintf("%.1fh", d.Hours())
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
 	}
 	return fmt.Sprintf("%.0fs", d.Seconds())
 }

@@ -18,17 +18,42 @@ func aStep(n int) harness.StepReport {
 
 func TestLiveLineFitsEveryWidth(t *testing.T) {
 	p := progress{total: 2000, pace: 0.5, failures: 2}
-	const whole = "step 120/2000 · loss 3.142 · micro-batch 27 × 3 · peak 3 GiB of 4 GiB · 160 samples/s · 2 failures survived · 15m 40s left"
+	const whole = "step 120/2000 · loss 3.142 · 15m 40s left · 160 samples/s · micro 27×3 · peak 3/4 GiB · 2 failures survived"
+	last := -1
 	for width := range 200 {
 		got := fitted(p.parts(aStep(120)), width)
 		if n := utf8.RuneCountInString(got); n > width {
 			t.Fatalf("width %d: %d columns: %s", width, n, got)
 		}
-		if !strings.HasPrefix(whole, got) || strings.HasSuffix(got, "· ") {
-			t.Fatalf("width %d: %q", width, got)
+		said := len(strings.Split(strings.ReplaceAll(got, " · ", "  "), "  "))
+		if said < last {
+			t.Fatalf("width %d: %q says less than the narrower line", width, got)
 		}
+		last = said
 		if width >= utf8.RuneCountInString(whole) && got != whole {
 			t.Fatalf("width %d: %q, want all of it", width, got)
+		}
+	}
+}
+
+// TestLiveLineSaysAllOn80Columns has runs whose numbers are long.
+func TestLiveLineSaysAllOn80Columns(t *testing.T) {
+	small, large := aStep(120), aStep(12000)
+	small.Splits = []int{16, 16}
+	small.Memory = memory.Stats{Peak: 12*memory.MiB + 640*memory.KiB, Capacity: 15 * memory.MiB}
+	large.Memory = memory.Stats{Peak: 126 * memory.GiB, Capacity: 140 * memory.GiB}
+	for _, test := range []struct {
+		p    progress
+		s    harness.StepReport
+		want string
+	}{
+		{progress{total: 200, pace: 0.95, failures: 2}, small,
+			"step 120/200  loss 3.142  1m left  84.2/s  micro 16×2  12.6/15 MiB  2 OOM"},
+		{progress{total: 20000, pace: 1, failures: 12}, large,
+			"step 12000/20000  loss 3.142  2.2h left  80/s  micro 27×3  126/140 GiB  12 OOM"},
+	} {
+		if got := fitted(test.p.parts(test.s), 79); got != test.want {
+			t.Errorf("%s\nwant\n%s", got, test.want)
 		}
 	}
 }

@@ -37,7 +37,7 @@ A run may be reported while it works.`,
 			if err != nil {
 				return err
 			}
-			r, err := drawn(dir, u.now())
+			r, err := drawn(dir, "", u.now())
 			if err != nil {
 				return err
 			}
@@ -66,15 +66,16 @@ func formatOf(format, output string) (string, error) {
 }
 
 // drawn is the report of the run in dir. A run's configuration says what the
-// journal does not have to.
-func drawn(dir string, now time.Time) (*report.Report, error) {
+// journal does not have to; device is the name of the one it ran on, "" if that
+// is not known any more.
+func drawn(dir, device string, now time.Time) (*report.Report, error) {
 	in, err := report.Read(dir)
 	if err != nil {
 		return nil, fmt.Errorf("report %s: %w", dir, err)
 	}
 	in.Made = now
 	if cfg, err := keptConfig(dir); err == nil {
-		in.Effective, in.Device = cfg.Batch.Effective, deviceName(cfg)
+		in.Effective, in.Device = cfg.Batch.Effective, deviceName(cfg, device)
 	}
 	return report.New(in), nil
 }

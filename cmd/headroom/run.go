@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/urfave/cli/v2"
 	"go.uber.org/zap"
@@ -19,9 +20,9 @@ func runCommand(u *ui) *cli.Command {
 		Name:      "run",
 		Usage:     "train to the end, in whatever memory there is",
 		ArgsUsage: "CONFIG",
-		Description: `CONFIG is a file, or the name of a preset. The run is kept in runs/NAME; the same
-command goes on with it after an interrupt, a crash or a loss of power, and does
-nothing if it is finished.
+		Description: `CONFIG is a file, or the name of a preset. The run is kept in runs/NAME; the
+same command goes on with it after an interrupt, a crash or a loss of power, and
+does nothing if it is finished.
 
 The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the
 second one stops at once.`,
@@ -41,6 +42,9 @@ second one stops at once.`,
 
 func runAction(u *ui, c *cli.Context) error {
 	u.quiet = c.Bool("quiet")
+	s := &session{u: u, verbose: c.Bool("verbose")}
+	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.asked(s.training.Load(), again) })
+	defer done()
 	cfg, err := loadConfig(c)
 	if err != nil {
 		return err
@@ -52,20 +56,26 @@ func runAction(u *ui, c *cli.Context) error {
 	if aside != "" {
 		u.setAside(cfg.RunDir(), aside)
 	}
+	open := cfg.Schedule.Kind != "constant" && cfg.Schedule.Steps == 0
 	if err := goOn(cfg); err != nil {
 		return err
 	}
-	job, folder, err := openJob(cfg)
+	job, folder, err := openJob(cfg, interrupt)
 	if err != nil {
 		return err
 	}
-	s := &session{u: u, name: cfg.Name, dir: cfg.RunDir(), verbose: c.Bool("verbose"),
-		progress: progress{u: u, total: job.Config.Train.Steps, started: u.now(), hidden: c.Bool("no-progress")}}
+	if open && job.Config.Schedule.Steps < job.Config.Train.Steps {
+		u.shortSchedule(job.Config)
+	}
+	s.name, s.dir = cfg.Name, cfg.RunDir()
+	s.progress = progress{u: u, total: job.Config.Train.Steps, started: u.now(), hidden: c.Bool("no-progress")}
 	if c.Bool("json") {
 		s.stream = &stream{u: u}
 		u.screen.live = u.screen.live && !u.outShows
 	}
-	result, err := s.run(c.Context, job, folder)
+	s.training.Store(true)
+	result, err := s.run(ctx, interrupt, job, folder)
+	done() // a report is drawn in a moment: a signal may end that
 	return s.end(result, errors.Join(err, folder.Close()))
 }
 
@@ -74,21 +84,28 @@ type session struct {
 	u         *ui
 	name, dir string
 	verbose   bool
+	training  atomic.Bool // the signals are the run's to answer
+	device    string      // that it ran on, "" if it opened none
 	progress  progress
 	stream    *stream // nil without --json
 }
 
-func (s *session) run(ctx context.Context, job *configs.Job, folder *harness.Folder) (harness.Result, error) {
-	ctx, interrupt, done := stopping(ctx, func(_ os.Signal, again bool) { s.u.asked(again) })
-	defer done()
-	job.Passed = s.u.passed()
+func (s *session) run(ctx context.Context, interrupt <-chan struct{}, job *configs.Job, folder *harness.Folder) (harness.Result, error) {
+	job.Passed, job.Squeezed = s.u.passed(), s.squeezed
 	o := job.Options()
 	o.Folder, o.Interrupt = folder, interrupt
 	o.OnEntry, o.OnStep = s.entry, s.step
 	if s.verbose {
 		o.Log = consoleLog(s.u.screen)
 	}
-	return harness.Run(ctx, o)
+	result, err := harness.Run(ctx, o)
+	s.device = job.Device()
+	return result, err
+}
+
+func (s *session) squeezed(q configs.Squeeze, begins bool) {
+	s.stream.send(squeezeLine{"squeeze", begins, q.From, q.To, q.Take})
+	s.u.squeezed(q, begins)
 }
 
 func (s *session) entry(e harness.Entry) {
@@ -96,7 +113,9 @@ func (s *session) entry(e harness.Entry) {
 	if e.Kind == harness.KindOOM {
 		s.progress.failures++
 	}
-	s.u.entry(e, s.verbose)
+	if !s.verbose { // the log tells it
+		s.u.entry(e)
+	}
 }
 
 func (s *session) step(r harness.StepReport) {
@@ -113,7 +132,7 @@ func (s *session) end(result harness.Result, err error) error {
 	case err == nil:
 		s.u.finished(result)
 	case isInterrupted(err):
-		s.u.interrupted(result, s.progress.total, errors.Is(err, harness.ErrInterrupted))
+		s.u.interrupted(result, s.progress.total, errors.Is(err, harness.ErrInterrupted), s.kept())
 	default:
 		s.u.screen.show("")
 	}
@@ -130,10 +149,16 @@ func (s *session) end(result harness.Result, err error) error {
 	return err
 }
 
+// kept tells whether there is a checkpoint to go on from.
+func (s *session) kept() bool {
+	all, err := filepath.Glob(filepath.Join(s.dir, "checkpoints", "step-*"))
+	return err == nil && len(all) > 0
+}
+
 // report draws the run's report. Without one the run is what it is, so a
 // failure is only told.
 func (s *session) report() {
-	r, err := drawn(s.dir, s.u.now())
+	r, err := drawn(s.dir, s.device, s.u.now())
 	if err == nil {
 		err = writeReport(s.u, r, s.dir)
 	}
@@ -142,8 +167,30 @@ func (s *session) report() {
 	}
 }
 
-// consoleLog shows the log between the other lines.
+// consoleLog shows the log between the other lines, but for what the end of the
+// command tells.
 func consoleLog(s *screen) *zap.Logger {
 	config := zap.NewDevelopmentEncoderConfig()
-	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(s), zapcore.DebugLevel))
+	return zap.New(besides{zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(s), zapcore.DebugLevel)})
+}
+
+// besides leaves the last entry of a run to [session.end].
+type besides struct{ zapcore.Core }
+
+func (b besides) With(fields []zapcore.Field) zapcore.Core { return besides{b.Core.With(fields)} }
+
+func (b besides) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if b.Enabled(e.Level) {
+		return to.AddCore(e, b)
+	}
+	return to
+}
+
+func (b besides) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	for _, f := range fields {
+		if f.Key == "kind" && ending(harness.Kind(f.String)) {
+			return nil
+		}
+	}
+	return b.Core.Write(e, fields)
 }

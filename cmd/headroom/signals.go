@@ -4,13 +4,15 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 )
 
 // stopping turns signals into the two ways a run can be asked to end. The first
 // one closes interrupt: finish the step, save, go. The second one cancels the
 // context: stop now. From the third on the system's default applies, so a
-// device that hangs cannot hold the terminal. done gives the signals back.
+// device that hangs cannot hold the terminal. done gives the signals back; it may
+// be called twice.
 //
 // A signal that was ignored when the process started (nohup, a background job
 // of a script) stays ignored.
@@ -39,9 +41,9 @@ func stopping(ctx context.Context, heard func(s os.Signal, again bool)) (_ conte
 		case <-gone:
 		}
 	}()
-	return ctx, asked, func() {
+	return ctx, asked, sync.OnceFunc(func() {
 		signal.Stop(signals)
 		close(gone)
 		cancel()
-	}
+	})
 }

@@ -1,6 +1,9 @@
 package main
 
-import "headroom/harness"
+import (
+	"headroom/harness"
+	"headroom/memory"
+)
 
 // stream is stdout with --json: an object a line, each with a "kind". Those of
 // the journal stand as they do in journal.jsonl. A nil stream sends nothing.
@@ -13,6 +16,15 @@ type stream struct {
 type stepLine struct {
 	Kind string `json:"kind"` // "step"
 	harness.StepReport
+}
+
+// squeezeLine is another process that device.squeeze plays, as it comes and goes.
+type squeezeLine struct {
+	Kind   string       `json:"kind"` // "squeeze"
+	Begins bool         `json:"begins"`
+	From   int          `json:"from"` // steps
+	To     int          `json:"to"`
+	Take   memory.Bytes `json:"take"`
 }
 
 // resultLine is the last line.

@@ -20,21 +20,23 @@ func (u *ui) standings(all []standing) error {
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RUN\tSTATE\tSTEP\tLOSS\tPLAN\tPEAK\tFAILURES\tUPDATED")
+	fmt.Fprintln(w, "RUN\tSTATE\tSTEP\tLOSS\tMICRO\tPEAK\tOOM\tUPDATED")
 	for _, s := range all {
-		peak, updated := "-", "-"
+		loss, micro, peak, updated := "-", "-", "-", "-"
+		if s.Step > 0 {
+			loss = fmt.Sprintf("%.3f", s.Loss)
+		}
 		if s.Capacity > 0 {
-			peak = fmt.Sprintf("%v of %v", s.Peak, s.Capacity)
+			peak = share(s.Peak, s.Capacity)
 		}
 		if !s.Updated.IsZero() {
-			updated = roughly(u.now().Sub(s.Updated)) + " ago"
+			updated = briefly(u.now().Sub(s.Updated)) + " ago"
 		}
-		plan := "-"
 		if s.Plan.Micro > 0 {
-			plan = s.Plan.String()
+			micro = fmt.Sprintf("%d×%d", s.Plan.Largest(), s.Plan.Accumulation())
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%.4g\t%s\t%s\t%d\t%s\n",
-			s.Name, s.State, s.Step, s.Steps, s.Loss, plan, peak, s.Failures, updated)
+		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%s\t%s\t%d\t%s\n",
+			s.Name, s.State, s.Step, s.Steps, loss, micro, peak, s.Failures, updated)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("status: %w", err)

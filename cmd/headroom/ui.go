@@ -108,6 +108,7 @@ func hintFor(err error) string {
 	var gave *harness.GaveUp
 	var oom *memory.OutOfMemory
 	var unsaved *harness.CheckpointError
+	var infinite *harness.NotFinite
 	switch {
 	case errors.As(err, &gave):
 		return gave.Decision.Hint
@@ -115,6 +116,8 @@ func hintFor(err error) string {
 		return usage.hint
 	case errors.As(err, &oom):
 		return "a smaller model, an optimizer with less state, or a device with more memory"
+	case errors.As(err, &infinite):
+		return "lower optimizer.lr or set optimizer.clip, then run again with --fresh"
 	case errors.As(err, &unsaved):
 		return "" // says itself what to do
 	case errors.Is(err, syscall.ENOSPC) && !errors.Is(err, errStdout):
@@ -124,24 +127,20 @@ func hintFor(err error) string {
 }
 
 // entry tells what happened in a run, in the journal's own words.
-func (u *ui) entry(e harness.Entry, everything bool) {
+func (u *ui) entry(e harness.Entry) {
+	if ending(e.Kind) {
+		return
+	}
 	switch e.Kind {
-	case harness.KindDone, harness.KindFailed, harness.KindInterrupted:
-		return // the end of the command tells these
 	case harness.KindDecision:
-		if e.Decision != nil && e.Decision.Remedy == harness.Stop {
-			return // likewise
+		if e.Decision == nil || e.Decision.Remedy != harness.Stop { // likewise
+			u.say("%s", e.Text)
 		}
 	case harness.KindCheckpoint:
-		if !everything {
-			return
-		}
 	case harness.KindCheckpointFailed, harness.KindDamaged, harness.KindJournalFailed:
 		u.warn("%s", e.Text)
-		return
 	case harness.KindProbe:
 		u.say("  %s", e.Text)
-		return
 	case harness.KindOOM:
 		text := e.Text
 		if e.Verdict != nil {
@@ -150,9 +149,14 @@ func (u *ui) entry(e harness.Entry, everything bool) {
 		if !u.quiet {
 			u.line(yellow, text)
 		}
-		return
+	default:
+		u.say("%s", e.Text)
 	}
-	u.say("%s", e.Text)
+}
+
+// ending tells of an entry that the end of the command tells too.
+func ending(k harness.Kind) bool {
+	return k == harness.KindDone || k == harness.KindFailed || k == harness.KindInterrupted
 }
 
 // finished is the last word on a run that has come to its end.
@@ -161,12 +165,12 @@ func (u *ui) finished(r harness.Result) {
 	if u.quiet {
 		return
 	}
-	text := fmt.Sprintf("done: %s, loss %.4g", plural(r.Steps, "step"), r.Last.Loss)
+	text := fmt.Sprintf("done: %s, loss %.3f", plural(r.Steps, "step"), r.Last.Loss)
 	if r.Resumed > 0 {
 		text += fmt.Sprintf(", the first %d of them before this command", r.Resumed)
 	}
-	if r.Failures > 0 {
-		text += fmt.Sprintf(", %s of memory survived", plural(r.Failures, "failure"))
+	if r.AllFailures > 0 {
+		text += fmt.Sprintf(", %s of memory survived", plural(r.AllFailures, "failure"))
 	}
 	u.line(green, text)
 }
@@ -178,13 +182,17 @@ func (u *ui) alreadyFinished(name, dir string, steps int) {
 	}
 }
 
-func (u *ui) interrupted(r harness.Result, total int, saved bool) {
+// interrupted tells where the next call begins: at the step just saved, at the
+// newest checkpoint if one is kept, or from the start.
+func (u *ui) interrupted(r harness.Result, total int, saved, kept bool) {
 	u.screen.show("")
+	how, from := "not saved", "step 0"
 	if saved {
-		u.line(yellow, fmt.Sprintf("interrupted after step %d of %d, and saved; the same command goes on from there", r.Steps, total))
-		return
+		how, from = "and saved", "there"
+	} else if kept {
+		from = "the newest checkpoint"
 	}
-	u.line(yellow, fmt.Sprintf("interrupted after step %d of %d, not saved; the same command goes on from the newest checkpoint", r.Steps, total))
+	u.line(yellow, fmt.Sprintf("interrupted after step %d of %d, %s; the same command goes on from %s", r.Steps, total, how, from))
 }
 
 func (u *ui) setAside(from, to string) { u.say("the run in %s is now in %s", from, to) }
@@ -215,13 +223,31 @@ func (u *ui) noRuns() {
 	}
 }
 
-// asked answers a signal.
-func (u *ui) asked(again bool) {
-	if again {
-		u.line(yellow, "stopping now: the steps since the newest checkpoint will be made again")
-		return
+// squeezed tells that what follows is staged.
+func (u *ui) squeezed(s configs.Squeeze, begins bool) {
+	text := fmt.Sprintf("another process is played that takes %v from step %d to %d", s.Take, s.From, s.To)
+	if !begins {
+		text = fmt.Sprintf("the other process is gone, and its %v are free again", s.Take)
 	}
-	u.line(yellow, "stopping after this step and saving a checkpoint; once more stops at once")
+	u.say("device.squeeze: %s", text)
+}
+
+// shortSchedule warns that a run which was made longer does not learn much in
+// the steps added.
+func (u *ui) shortSchedule(c *configs.Config) {
+	u.warn("schedule.steps stays %d, as this run began, so the steps from there to %d are made at schedule.min (%g); schedule.steps=%[1]d says so on purpose, and --fresh starts over with a schedule of all %[2]d",
+		c.Schedule.Steps, c.Train.Steps, c.Schedule.Min)
+}
+
+// asked answers a signal, before the training or in it.
+func (u *ui) asked(training, again bool) {
+	text := "stopping after this step and saving a checkpoint; once more stops at once"
+	if again {
+		text = "stopping now: the steps since the newest checkpoint will be made again"
+	} else if !training {
+		text = "interrupted before the first step; the same command starts again"
+	}
+	u.line(yellow, text)
 }
 
 // otherRun refuses to mix two runs in one folder.
