@@ -16,7 +16,6 @@ struct headroom_blas {
   handle h;
   int (*create)(handle *);
   int (*destroy)(handle);
-  int (*version)(handle, int *);
   int (*workspace)(handle, void *, size_t);
   int (*product)(handle, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int, const void *,
                  void *, int, int, int, int);
@@ -38,11 +37,10 @@ headroom_blas *headroom_blas_open(const char *path, const char **why) {
   b->library = library;
   *(void **)&b->create = dlsym(library, "cublasCreate_v2");
   *(void **)&b->destroy = dlsym(library, "cublasDestroy_v2");
-  *(void **)&b->version = dlsym(library, "cublasGetVersion_v2");
   *(void **)&b->workspace = dlsym(library, "cublasSetWorkspace_v2");
   *(void **)&b->product = dlsym(library, "cublasGemmEx");
   *(void **)&b->products = dlsym(library, "cublasGemmBatchedEx");
-  if (!b->create || !b->destroy || !b->version || !b->product || !b->products) {
+  if (!b->create || !b->destroy || !b->product || !b->products) {
     *why = "it lacks functions that cuBLAS 11 and later have";
     headroom_blas_close(b);
     return NULL;
@@ -60,12 +58,6 @@ int headroom_blas_start(headroom_blas *b, uint64_t workspace, size_t bytes) {
   int status = b->create(&b->h);
   if (status == 0 && b->workspace != NULL) status = b->workspace(b->h, (void *)workspace, bytes);
   return status;
-}
-
-int headroom_blas_version(headroom_blas *b) {
-  int version = 0;
-  b->version(b->h, &version);
-  return version;
 }
 
 int headroom_blas_product(headroom_blas *b, int compute, int transa, int transb, int m, int n, int k, float alpha,

@@ -25,7 +25,6 @@ import (
 type blas struct {
 	handle  *C.headroom_blas
 	compute C.int // a cublasComputeType_t
-	path    string
 }
 
 // computeTypes are values of cublasComputeType_t.
@@ -80,7 +79,7 @@ func openBLAS(p Precision) (*blas, error) {
 		handle := C.headroom_blas_open(name, &why)
 		C.free(unsafe.Pointer(name))
 		if handle != nil {
-			return &blas{handle: handle, compute: computeTypes[p], path: path}, nil
+			return &blas{handle: handle, compute: computeTypes[p]}, nil
 		}
 		tried = append(tried, C.GoString(why))
 	}

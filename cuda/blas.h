@@ -13,7 +13,6 @@ headroom_blas *headroom_blas_open(const char *path, const char **why);
 void headroom_blas_close(headroom_blas *b);
 // Makes the handle, with a workspace of its own on the null stream.
 int headroom_blas_start(headroom_blas *b, uint64_t workspace, size_t bytes);
-int headroom_blas_version(headroom_blas *b);
 
 // One product, or count products whose matrices' addresses are in arrays on the
 // device. Matrices are float32 and, as cuBLAS has them, column-major.

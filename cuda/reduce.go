@@ -2,10 +2,7 @@
 
 package cuda
 
-import (
-	"headroom/device"
-	"headroom/memory"
-)
+import "headroom/device"
 
 // rowsAPiece cuts rows into pieces for a reduction over rows: few enough to fit
 // the scratch memory twice, by sizes alone.
@@ -49,5 +46,5 @@ func (g *gpu) sum(dst, x device.Tensor, squares int) {
 
 // The second half of the scratch for pieces.
 func (s *scratch) secondPieces() device.Addr {
-	return s.pieces + device.Addr(pieceBytes/2/memory.KiB*memory.KiB)
+	return s.pieces + device.Addr(pieceBytes/2)
 }
