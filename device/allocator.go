@@ -70,7 +70,7 @@ func roundUp(n, to memory.Bytes) memory.Bytes { return (n + to - 1) / to * to }
 // 512 bytes. An error of the source that is not about memory is returned as it
 // is. It panics with a *[ShapeError] if n is not positive or t is no type.
 func (a *Allocator) Alloc(n int, t DType) (Tensor, error) {
-	if n <= 0 || t != F32 && t != I32 {
+	if n <= 0 || t != I32 && !t.Float() {
 		panic(&ShapeError{Op: "Alloc", Text: fmt.Sprintf("%d elements of %v", n, t)})
 	}
 	size := maxBytes

@@ -61,6 +61,24 @@ func panics(t *testing.T, f func()) (text string) {
 	return ""
 }
 
+// TestSizesGoByType: what counts is bytes.
+func TestSizesGoByType(t *testing.T) {
+	a, _ := open(t, 64<<20)
+	for _, c := range []struct {
+		n    int
+		d    DType
+		want memory.Bytes
+	}{
+		{128, F32, 512}, {129, F32, 1024}, {128, I32, 512}, {129, I32, 1024}, {256, BF16, 512}, {257, BF16, 1024},
+	} {
+		x := must(t)(a.Alloc(c.n, c.d))
+		if got := a.Stats().Allocated; got != c.want || x.DType != c.d || x.Len != c.n {
+			t.Errorf("%d of %v: %+v counts as %d bytes, want %d", c.n, c.d, x, got, c.want)
+		}
+		a.Free(x)
+	}
+}
+
 // TestStats follows every number through one life.
 func TestStats(t *testing.T) {
 	a, s := open(t, 64<<20)

@@ -1,21 +1,22 @@
 package device
 
 // CheckUpload checks [Copier.Upload] of n elements.
-func CheckUpload(dst Tensor, n int) { Want("Upload", "dst", dst, n, F32) }
+func CheckUpload(dst Tensor, n int) { WantFloat("Upload", "dst", dst, n) }
 
 // CheckUploadInts checks [Copier.UploadInts] of n elements.
 func CheckUploadInts(dst Tensor, n int) { Want("UploadInts", "dst", dst, n, I32) }
 
 // CheckDownload checks [Copier.Download] of n elements.
-func CheckDownload(src Tensor, n int) { Want("Download", "src", src, n, F32) }
+func CheckDownload(src Tensor, n int) { WantFloat("Download", "src", src, n) }
 
-// CheckCopy checks [Copier.Copy]: two tensors of one length and one type,
-// whichever that is.
+// CheckCopy checks [Copier.Copy].
 func CheckCopy(dst, src Tensor) {
-	t := F32
+	const op = "Copy"
 	if dst.DType == I32 {
-		t = I32
+		Want(op, "dst", dst, dst.Len, I32)
+		Want(op, "src", src, dst.Len, I32)
+		return
 	}
-	Want("Copy", "dst", dst, dst.Len, t)
-	Want("Copy", "src", src, dst.Len, t)
+	WantFloat(op, "dst", dst, dst.Len)
+	WantFloat(op, "src", src, dst.Len)
 }

@@ -7,22 +7,22 @@ func CheckFill(x Tensor) { Want("Fill", "x", x, x.Len, F32) }
 
 // CheckAdd checks [Elementwise.Add].
 func CheckAdd(y, x Tensor) {
-	Want("Add", "y", y, y.Len, F32)
-	Want("Add", "x", x, y.Len, F32)
+	WantFloat("Add", "y", y, y.Len)
+	WantFloat("Add", "x", x, y.Len)
 }
 
 // CheckGELU checks [Elementwise.GELU].
 func CheckGELU(y, x Tensor) {
-	Want("GELU", "y", y, y.Len, F32)
-	Want("GELU", "x", x, y.Len, F32)
+	WantFloat("GELU", "y", y, y.Len)
+	Want("GELU", "x", x, y.Len, y.DType)
 }
 
 // CheckGELUGrad checks [Elementwise.GELUGrad].
 func CheckGELUGrad(dx, x, dy Tensor) {
 	const op = "GELUGrad"
-	Want(op, "dx", dx, dx.Len, F32)
-	Want(op, "x", x, dx.Len, F32)
-	Want(op, "dy", dy, dx.Len, F32)
+	WantFloat(op, "dx", dx, dx.Len)
+	Want(op, "x", x, dx.Len, dx.DType)
+	Want(op, "dy", dy, dx.Len, dx.DType)
 }
 
 // Check checks [Elementwise.Dropout].
@@ -33,6 +33,6 @@ func (d Dropout) Check(y, x, samples Tensor) {
 		panic(&ShapeError{Op: op, Text: fmt.Sprintf("P is %v: in [0, 1)", d.P)})
 	}
 	Want(op, "samples", samples, samples.Len, I32)
-	Want(op, "y", y, samples.Len*d.Each, F32)
-	Want(op, "x", x, samples.Len*d.Each, F32)
+	WantFloat(op, "y", y, samples.Len*d.Each)
+	WantFloat(op, "x", x, samples.Len*d.Each)
 }

@@ -8,9 +8,13 @@ func (p MatMul) Check(c, a, b Tensor) {
 	positive(op, "M", p.M)
 	positive(op, "N", p.N)
 	positive(op, "K", p.K)
-	Want(op, "c", c, p.M*p.N, F32)
-	Want(op, "a", a, p.M*p.K, F32)
-	Want(op, "b", b, p.K*p.N, F32)
+	WantFloat(op, "a", a, p.M*p.K)
+	Want(op, "b", b, p.K*p.N, a.DType)
+	if c.DType == F32 {
+		Want(op, "c", c, p.M*p.N, F32)
+	} else {
+		Want(op, "c", c, p.M*p.N, a.DType)
+	}
 	if p.Beta != 0 && p.Beta != 1 {
 		panic(&ShapeError{Op: op, Text: fmt.Sprintf("beta is %v: 0 or 1", p.Beta)})
 	}
@@ -20,7 +24,7 @@ func (p MatMul) Check(c, a, b Tensor) {
 func CheckAddBias(x, b Tensor, rows, cols int) {
 	const op = "AddBias"
 	matrix(op, rows, cols)
-	Want(op, "x", x, rows*cols, F32)
+	WantFloat(op, "x", x, rows*cols)
 	Want(op, "b", b, cols, F32)
 }
 
@@ -29,7 +33,7 @@ func CheckBiasGrad(db, dy Tensor, rows, cols int) {
 	const op = "BiasGrad"
 	matrix(op, rows, cols)
 	Want(op, "db", db, cols, F32)
-	Want(op, "dy", dy, rows*cols, F32)
+	WantFloat(op, "dy", dy, rows*cols)
 }
 
 // matrix refuses dimensions that are not those of a matrix.

@@ -1,13 +1,15 @@
 package device
 
+import "fmt"
+
 // CheckLayerNorm checks [Network.LayerNorm].
 func CheckLayerNorm(out, mean, rstd, x, gamma, beta Tensor, rows, cols int) {
 	const op = "LayerNorm"
 	matrix(op, rows, cols)
-	Want(op, "out", out, rows*cols, F32)
+	WantFloat(op, "out", out, rows*cols)
 	Want(op, "mean", mean, rows, F32)
 	Want(op, "rstd", rstd, rows, F32)
-	Want(op, "x", x, rows*cols, F32)
+	WantFloat(op, "x", x, rows*cols)
 	Want(op, "gamma", gamma, cols, F32)
 	Want(op, "beta", beta, cols, F32)
 }
@@ -16,11 +18,11 @@ func CheckLayerNorm(out, mean, rstd, x, gamma, beta Tensor, rows, cols int) {
 func CheckLayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd Tensor, rows, cols int) {
 	const op = "LayerNormGrad"
 	matrix(op, rows, cols)
-	Want(op, "dx", dx, rows*cols, F32)
+	WantFloat(op, "dx", dx, rows*cols)
 	Want(op, "dgamma", dgamma, cols, F32)
 	Want(op, "dbeta", dbeta, cols, F32)
-	Want(op, "dy", dy, rows*cols, F32)
-	Want(op, "x", x, rows*cols, F32)
+	Want(op, "dy", dy, rows*cols, dx.DType)
+	WantFloat(op, "x", x, rows*cols)
 	Want(op, "gamma", gamma, cols, F32)
 	Want(op, "mean", mean, rows, F32)
 	Want(op, "rstd", rstd, rows, F32)
@@ -30,20 +32,20 @@ func CheckLayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd Tensor, rows
 func (s Attention) Check(out, lse, qkv Tensor) {
 	const op = "Attention"
 	s.check(op)
-	Want(op, "out", out, s.B*s.T*s.H*s.D, F32)
+	WantFloat(op, "out", out, s.B*s.T*s.H*s.D)
 	Want(op, "lse", lse, s.B*s.H*s.T, F32)
-	Want(op, "qkv", qkv, s.B*s.T*3*s.H*s.D, F32)
+	Want(op, "qkv", qkv, s.B*s.T*3*s.H*s.D, out.DType)
 }
 
 // CheckGrad checks [Network.AttentionGrad].
 func (s Attention) CheckGrad(dqkv, delta, dout, qkv, out, lse Tensor) {
 	const op = "AttentionGrad"
 	s.check(op)
-	Want(op, "dqkv", dqkv, s.B*s.T*3*s.H*s.D, F32)
+	WantFloat(op, "dqkv", dqkv, s.B*s.T*3*s.H*s.D)
 	Want(op, "delta", delta, s.B*s.H*s.T, F32)
-	Want(op, "dout", dout, s.B*s.T*s.H*s.D, F32)
-	Want(op, "qkv", qkv, s.B*s.T*3*s.H*s.D, F32)
-	Want(op, "out", out, s.B*s.T*s.H*s.D, F32)
+	Want(op, "dout", dout, s.B*s.T*s.H*s.D, dqkv.DType)
+	Want(op, "qkv", qkv, s.B*s.T*3*s.H*s.D, dqkv.DType)
+	Want(op, "out", out, s.B*s.T*s.H*s.D, dqkv.DType)
 	Want(op, "lse", lse, s.B*s.H*s.T, F32)
 }
 
@@ -60,7 +62,10 @@ func CheckCrossEntropy(loss, logits, target Tensor, rows, classes int) {
 	positive(op, "rows", rows)
 	positive(op, "classes", classes)
 	Want(op, "loss", loss, rows, F32)
-	Want(op, "logits", logits, rows*classes, F32)
+	WantFloat(op, "logits", logits, logits.Len)
+	if logits.Len%rows != 0 || logits.Len/rows < classes {
+		panic(&ShapeError{Op: op, Text: fmt.Sprintf("logits holds %d elements: a multiple of rows = %d, at least rows·classes = %d", logits.Len, rows, rows*classes)})
+	}
 	Want(op, "target", target, rows, I32)
 }
 

@@ -3,54 +3,65 @@ package device
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 )
 
+// kinds are the kinds of operands: which types each may be, given that of the
+// operands of kind "s".
+var kinds = map[string]func(same DType) []DType{
+	"i": func(DType) []DType { return []DType{I32} },
+	"f": func(DType) []DType { return []DType{F32} },
+	"a": func(DType) []DType { return []DType{F32, BF16} },      // activations
+	"s": func(same DType) []DType { return []DType{same} },      // activations of one type
+	"o": func(same DType) []DType { return []DType{F32, same} }, // F32, or as those of one type
+}
+
 // checked is the check of one operation with operands and dimensions that pass.
 type checked struct {
 	op       string
-	operands string // "f name length" or "i name length", separated by commas
+	operands string // "kind name length", separated by commas; kinds is what kinds there are
 	dims     string // names
 	sizes    []int
 	check    func(t []Tensor, n []int)
 }
 
 var allChecks = []checked{
-	{"Upload", "f dst 5", "", nil, func(t []Tensor, _ []int) { CheckUpload(t[0], 5) }},
+	{"Upload", "a dst 5", "", nil, func(t []Tensor, _ []int) { CheckUpload(t[0], 5) }},
 	{"UploadInts", "i dst 5", "", nil, func(t []Tensor, _ []int) { CheckUploadInts(t[0], 5) }},
-	{"Download", "f src 5", "", nil, func(t []Tensor, _ []int) { CheckDownload(t[0], 5) }},
-	{"Copy", "f dst 5,f src 5", "", nil, func(t []Tensor, _ []int) { CheckCopy(t[0], t[1]) }},
+	{"Download", "a src 5", "", nil, func(t []Tensor, _ []int) { CheckDownload(t[0], 5) }},
+	{"Copy", "a dst 5,a src 5", "", nil, func(t []Tensor, _ []int) { CheckCopy(t[0], t[1]) }},
 	{"Copy", "i dst 5,i src 5", "", nil, func(t []Tensor, _ []int) { CheckCopy(t[0], t[1]) }},
-	{"MatMul", "f c 6,f a 8,f b 12", "M N K", []int{2, 3, 4}, func(t []Tensor, n []int) {
+	{"MatMul", "o c 6,s a 8,s b 12", "M N K", []int{2, 3, 4}, func(t []Tensor, n []int) {
 		MatMul{M: n[0], N: n[1], K: n[2], Beta: 1}.Check(t[0], t[1], t[2])
 	}},
-	{"AddBias", "f x 6,f b 3", "rows cols", []int{2, 3}, func(t []Tensor, n []int) { CheckAddBias(t[0], t[1], n[0], n[1]) }},
-	{"BiasGrad", "f db 3,f dy 6", "rows cols", []int{2, 3}, func(t []Tensor, n []int) { CheckBiasGrad(t[0], t[1], n[0], n[1]) }},
+	{"AddBias", "a x 6,f b 3", "rows cols", []int{2, 3}, func(t []Tensor, n []int) { CheckAddBias(t[0], t[1], n[0], n[1]) }},
+	{"BiasGrad", "f db 3,a dy 6", "rows cols", []int{2, 3}, func(t []Tensor, n []int) { CheckBiasGrad(t[0], t[1], n[0], n[1]) }},
 	{"Fill", "f x 5", "", nil, func(t []Tensor, _ []int) { CheckFill(t[0]) }},
-	{"Add", "f y 5,f x 5", "", nil, func(t []Tensor, _ []int) { CheckAdd(t[0], t[1]) }},
-	{"GELU", "f y 5,f x 5", "", nil, func(t []Tensor, _ []int) { CheckGELU(t[0], t[1]) }},
-	{"GELUGrad", "f dx 5,f x 5,f dy 5", "", nil, func(t []Tensor, _ []int) { CheckGELUGrad(t[0], t[1], t[2]) }},
-	{"Dropout", "f y 6,f x 6,i samples 2", "Each", []int{3}, func(t []Tensor, n []int) { Dropout{Each: n[0]}.Check(t[0], t[1], t[2]) }},
+	{"Add", "a y 5,a x 5", "", nil, func(t []Tensor, _ []int) { CheckAdd(t[0], t[1]) }},
+	{"GELU", "s y 5,s x 5", "", nil, func(t []Tensor, _ []int) { CheckGELU(t[0], t[1]) }},
+	{"GELUGrad", "s dx 5,s x 5,s dy 5", "", nil, func(t []Tensor, _ []int) { CheckGELUGrad(t[0], t[1], t[2]) }},
+	{"Dropout", "a y 6,a x 6,i samples 2", "Each", []int{3}, func(t []Tensor, n []int) { Dropout{Each: n[0]}.Check(t[0], t[1], t[2]) }},
 	{"Embed", "f out 12,i tok 4,f tokens 15,f positions 6", "B T C V", []int{2, 2, 3, 5}, func(t []Tensor, n []int) {
 		Embed{n[0], n[1], n[2], n[3]}.Check(t[0], t[1], t[2], t[3])
 	}},
 	{"EmbedGrad", "f dtokens 15,f dpositions 6,f dout 12,i tok 4", "B T C V", []int{2, 2, 3, 5}, func(t []Tensor, n []int) {
 		Embed{n[0], n[1], n[2], n[3]}.CheckGrad(t[0], t[1], t[2], t[3])
 	}},
-	{"LayerNorm", "f out 6,f mean 2,f rstd 2,f x 6,f gamma 3,f beta 3", "rows cols", []int{2, 3}, func(t []Tensor, n []int) {
+	{"LayerNorm", "a out 6,f mean 2,f rstd 2,a x 6,f gamma 3,f beta 3", "rows cols", []int{2, 3}, func(t []Tensor, n []int) {
 		CheckLayerNorm(t[0], t[1], t[2], t[3], t[4], t[5], n[0], n[1])
 	}},
-	{"LayerNormGrad", "f dx 6,f dgamma 3,f dbeta 3,f dy 6,f x 6,f gamma 3,f mean 2,f rstd 2", "rows cols", []int{2, 3}, func(t []Tensor, n []int) {
+	{"LayerNormGrad", "s dx 6,f dgamma 3,f dbeta 3,s dy 6,a x 6,f gamma 3,f mean 2,f rstd 2", "rows cols", []int{2, 3}, func(t []Tensor, n []int) {
 		CheckLayerNormGrad(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], n[0], n[1])
 	}},
-	{"Attention", "f out 210,f lse 30,f qkv 630", "B T H D", []int{2, 5, 3, 7}, func(t []Tensor, n []int) {
+	{"Attention", "s out 210,f lse 30,s qkv 630", "B T H D", []int{2, 5, 3, 7}, func(t []Tensor, n []int) {
 		Attention{n[0], n[1], n[2], n[3]}.Check(t[0], t[1], t[2])
 	}},
-	{"AttentionGrad", "f dqkv 630,f delta 30,f dout 210,f qkv 630,f out 210,f lse 30", "B T H D", []int{2, 5, 3, 7}, func(t []Tensor, n []int) {
+	{"AttentionGrad", "s dqkv 630,f delta 30,s dout 210,s qkv 630,s out 210,f lse 30", "B T H D", []int{2, 5, 3, 7}, func(t []Tensor, n []int) {
 		Attention{n[0], n[1], n[2], n[3]}.CheckGrad(t[0], t[1], t[2], t[3], t[4], t[5])
 	}},
-	{"CrossEntropy", "f loss 2,f logits 6,i target 2", "rows classes", []int{2, 3}, func(t []Tensor, n []int) {
+	{"CrossEntropy", "f loss 2,a logits 6,i target 2", "rows classes", []int{2, 3}, func(t []Tensor, n []int) {
 		CheckCrossEntropy(t[0], t[1], t[2], n[0], n[1])
 	}},
 	{"Sum", "f dst 1,f x 5", "", nil, func(t []Tensor, _ []int) { CheckSum(t[0], t[1]) }},
@@ -62,19 +73,23 @@ var allChecks = []checked{
 // anyLength are the operands that alone say how long they are.
 var anyLength = map[string]bool{"Fill x": true, "Sum x": true, "SumSquares x": true}
 
-func (c checked) right() (names []string, tensors []Tensor) {
-	for _, o := range strings.Split(c.operands, ",") {
-		var kind, name string
-		t := Tensor{Addr: 512, DType: F32}
-		if _, err := fmt.Sscan(o, &kind, &name, &t.Len); err != nil {
+// operand is one of an operation's: its kind, and a tensor that fits, of F32
+// unless it can only be I32.
+type operand struct {
+	kind, name string
+	right      Tensor
+}
+
+func (c checked) right() (all []operand, tensors []Tensor) {
+	for _, text := range strings.Split(c.operands, ",") {
+		o := operand{right: Tensor{Addr: 512}}
+		if _, err := fmt.Sscan(text, &o.kind, &o.name, &o.right.Len); err != nil {
 			panic(err)
 		}
-		if kind == "i" {
-			t.DType = I32
-		}
-		names, tensors = append(names, name), append(tensors, t)
+		o.right.DType = kinds[o.kind](F32)[0]
+		all, tensors = append(all, o), append(tensors, o.right)
 	}
-	return names, tensors
+	return all, tensors
 }
 
 func TestRightOperandsPassWithoutGarbage(t *testing.T) {
@@ -86,25 +101,76 @@ func TestRightOperandsPassWithoutGarbage(t *testing.T) {
 	}
 }
 
+// TestOperandTypes gives every operand every type, in all combinations.
+func TestOperandTypes(t *testing.T) {
+	for _, c := range allChecks {
+		_, tensors := c.right()
+		var assign func(i int)
+		assign = func(i int) {
+			if i == len(tensors) {
+				c.wantTypes(t, tensors)
+				return
+			}
+			for _, d := range []DType{F32, I32, BF16} {
+				tensors[i].DType = d
+				assign(i + 1)
+			}
+		}
+		assign(0)
+	}
+}
+
+// wantTypes checks that the check passes if and only if the tensors' types are
+// what some entry for the operation allows.
+func (c checked) wantTypes(t *testing.T, tensors []Tensor) {
+	t.Helper()
+	want := slices.ContainsFunc(allChecks, func(o checked) bool {
+		return o.op == c.op && (o.allows(F32, tensors) || o.allows(BF16, tensors))
+	})
+	var err error
+	func() {
+		defer func() {
+			if shape, ok := recover().(*ShapeError); ok {
+				err = shape
+			}
+		}()
+		c.check(tensors, c.sizes)
+	}()
+	if (err == nil) != want {
+		t.Errorf("%s of %v: %v; want it to pass: %v", c.op, tensors, err, want)
+	}
+}
+
+// allows tells whether tensors have the types of c's kinds, with those of one
+// type being of type same.
+func (c checked) allows(same DType, tensors []Tensor) bool {
+	operands, _ := c.right()
+	for i, o := range operands {
+		if !slices.Contains(kinds[o.kind](same), tensors[i].DType) {
+			return false
+		}
+	}
+	return true
+}
+
 func TestWrongOperandsPanic(t *testing.T) {
 	for _, c := range allChecks {
-		names, right := c.right()
-		for i, name := range names {
+		operands, right := c.right()
+		for i, o := range operands {
 			spoil := func(change func(*Tensor)) string {
 				tensors := append([]Tensor(nil), right...)
 				change(&tensors[i])
 				return panics(t, func() { c.check(tensors, c.sizes) })
 			}
-			if got, want := spoil(func(x *Tensor) { *x = Tensor{} }), "shape: "+c.op+": "+name+" is no tensor"; got != want {
+			if got, want := spoil(func(x *Tensor) { *x = Tensor{} }), "shape: "+c.op+": "+o.name+" is no tensor"; got != want {
 				t.Errorf("panic %q, want %q", got, want)
 			}
-			got := []string{spoil(func(x *Tensor) { x.DType = F32 + I32 - x.DType })}
-			if !anyLength[c.op+" "+name] {
-				got = append(got, spoil(func(x *Tensor) { x.Len++ }), spoil(func(x *Tensor) { x.Len-- }))
+			if anyLength[c.op+" "+o.name] {
+				continue
 			}
-			for _, text := range got {
+			for _, text := range []string{spoil(func(x *Tensor) { x.Len++ }), spoil(func(x *Tensor) { x.Len-- })} {
 				if !strings.HasPrefix(text, "shape: "+c.op+": ") || !strings.Contains(text, " holds ") {
-					t.Errorf("%s, %s spoilt: panic %q", c.op, name, text)
+					t.Errorf("%s, %s spoilt: panic %q", c.op, o.name, text)
 				}
 			}
 		}
@@ -139,6 +205,23 @@ func TestWrongNumbersPanic(t *testing.T) {
 	for _, p := range []float32{1, 1.5, -0.1, nan} {
 		got := panics(t, func() { Dropout{P: p, Each: 1}.Check(one, one, id) })
 		if want := fmt.Sprintf("shape: Dropout: P is %v: in [0, 1)", p); got != want {
+			t.Errorf("panic %q, want %q", got, want)
+		}
+	}
+}
+
+// TestLogits: rows may be longer than there are classes, all by as much, but
+// not shorter.
+func TestLogits(t *testing.T) {
+	loss, target := Tensor{512, 3, F32}, Tensor{512, 3, I32}
+	check := func(n int, d DType) { CheckCrossEntropy(loss, Tensor{512, n, d}, target, 3, 5) }
+	for _, n := range []int{15, 18, 24} {
+		check(n, F32)
+		check(n, BF16)
+	}
+	for _, n := range []int{0, 12, 14, 16, 17} {
+		want := fmt.Sprintf("shape: CrossEntropy: logits holds %d elements: a multiple of rows = 3, at least rows·classes = 15", n)
+		if got := panics(t, func() { check(n, BF16) }); got != want {
 			t.Errorf("panic %q, want %q", got, want)
 		}
 	}

@@ -43,11 +43,13 @@ type Memory interface {
 }
 
 // Copier moves data. Uploads have taken their copy of src when they return;
-// downloads wait for everything asked for before. Lengths must be equal.
+// downloads wait for everything asked for before. Lengths must be equal. Floats
+// of one type become those of another, rounded if need be.
 type Copier interface {
 	Upload(dst Tensor, src []float32)
 	UploadInts(dst Tensor, src []int32)
 	Download(dst []float32, src Tensor) error
+	// Copy is from F32 or BF16 to either, or from I32 to I32.
 	Copy(dst, src Tensor)
 }
 
@@ -55,11 +57,11 @@ type Copier interface {
 type Linear interface {
 	// MatMul computes c = op(a)·op(b) + beta·c where c is m×n, op(a) is m×k and
 	// op(b) is k×n; op transposes what is stored if asked. beta is 0 (c is not
-	// read) or 1.
+	// read) or 1. a and b are F32, or both BF16; c is of their type or F32.
 	MatMul(c, a, b Tensor, p MatMul)
-	// AddBias computes x[r,·] += b for every row; x is rows×cols, b is cols.
+	// AddBias computes x[r,·] += b for every row; x is rows×cols, b is cols, F32.
 	AddBias(x, b Tensor, rows, cols int)
-	// BiasGrad computes db += Σ_r dy[r,·]; dy is rows×cols, db is cols.
+	// BiasGrad computes db += Σ_r dy[r,·]; dy is rows×cols, db is cols, F32.
 	BiasGrad(db, dy Tensor, rows, cols int)
 }
 
@@ -74,15 +76,16 @@ type MatMul struct {
 type Elementwise interface {
 	// Fill sets every element of x, which is F32, to v.
 	Fill(x Tensor, v float32)
-	// Add computes y += x.
+	// Add computes y += x. Each may be F32 or BF16.
 	Add(y, x Tensor)
 	// GELU computes y = 0.5·x·(1+tanh(√(2/π)·(x+0.044715·x³))), the "tanh"
-	// form of PyTorch and GPT-2. y may be x.
+	// form of PyTorch and GPT-2. y may be x. Both are F32 or both BF16.
 	GELU(y, x Tensor)
-	// GELUGrad computes dx = dy·GELU′(x). dx may be dy.
+	// GELUGrad computes dx = dy·GELU′(x). dx may be dy. All are F32 or all BF16.
 	GELUGrad(dx, x, dy Tensor)
 	// Dropout computes y = x·keep/(1−P), with keep drawn as [Dropout] says. The
-	// same call on the gradient is its backward. y may be x.
+	// same call on the gradient is its backward. y may be x. Each may be F32 or
+	// BF16.
 	Dropout(y, x, samples Tensor, d Dropout)
 }
 
@@ -98,7 +101,7 @@ type Dropout struct {
 }
 
 // Network is what neural networks need beyond matrix products. B is samples, T
-// positions, C channels, V classes.
+// positions, C channels, V classes. Operands are F32 where nothing else is said.
 type Network interface {
 	// Embed computes out[b,t,·] = tokens[tok[b,t],·] + positions[t,·].
 	// out is B×T×C, tok is B×T of I32, tokens is V×C, positions is T'×C, T' ≥ T.
@@ -109,22 +112,25 @@ type Network interface {
 
 	// LayerNorm normalises each of rows rows of cols elements with the biased
 	// variance, then scales by gamma and shifts by beta. mean and rstd, rows
-	// elements each, are kept for the gradient.
+	// elements each, are kept for the gradient. out and x may each be BF16.
 	LayerNorm(out, mean, rstd, x, gamma, beta Tensor, rows, cols int, eps float32)
-	// LayerNormGrad computes dx and adds to dgamma and dbeta. dx may be dy.
+	// LayerNormGrad computes dx and adds to dgamma and dbeta. dx may be dy. dx
+	// and dy may both be BF16, and so may x.
 	LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd Tensor, rows, cols int)
 
 	// Attention is causal scaled dot-product attention with scale 1/√D. qkv is
 	// B×T×3×H×D, out is B×T×H×D, lse, B×H×T, keeps log Σ exp of the scores for
-	// the gradient: memory grows with T, not T².
+	// the gradient: memory grows with T, not T². qkv and out may both be BF16.
 	Attention(out, lse, qkv Tensor, s Attention)
-	// AttentionGrad computes dqkv. delta, B×H×T, is scratch.
+	// AttentionGrad computes dqkv. delta, B×H×T, is scratch. All but delta and
+	// lse may be BF16, all of them or none.
 	AttentionGrad(dqkv, delta, dout, qkv, out, lse Tensor, s Attention)
 
 	// CrossEntropy computes loss[r] = −log softmax(logits[r,·])[target[r]] and
-	// replaces logits by the gradient of scale·Σ loss. target is I32; rows with
-	// a target of IgnoreIndex have loss and gradient 0. Other targets outside
-	// [0, V) are an error at Sync.
+	// replaces logits, which may be BF16, by the gradient of scale·Σ loss. Rows of
+	// logits may be longer than classes: what follows counts for nothing and has
+	// gradient 0. target is I32; rows with a target of IgnoreIndex have loss and
+	// gradient 0. Other targets outside [0, classes) are an error at Sync.
 	CrossEntropy(loss, logits, target Tensor, rows, classes int, scale float32)
 	// Sum computes dst[0] = Σ x in an order that does not vary.
 	Sum(dst, x Tensor)
@@ -140,7 +146,7 @@ type Embed struct{ B, T, C, V int }
 // channels.
 type Attention struct{ B, T, H, D int }
 
-// Optimizer updates weights in place. All tensors have one length.
+// Optimizer updates weights in place. All tensors are F32 and have one length.
 type Optimizer interface {
 	// SumSquares computes dst[0] += Σ x².
 	SumSquares(dst, x Tensor)

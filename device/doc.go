@@ -15,6 +15,12 @@
 //     shape is a mistake in the program and panics with *[ShapeError] before
 //     anything runs.
 //
+// Weights, their gradients and statistics are F32. Activations and their
+// gradients may be BF16, as in mixed precision (Micikevicius et al., 2018);
+// whatever the types, sums are F32 or better, and what is stored as BF16 is
+// rounded to nearest. Within an attention of BF16 the probabilities are factors of
+// a product, and may be rounded to BF16 as well.
+//
 // Tensors are flat, row-major and contiguous; their dimensions travel with the
 // operation. Results do not depend on how many threads a device uses: the same
 // inputs give the same bits on the same device.

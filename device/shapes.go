@@ -21,6 +21,17 @@ func Want(op, name string, t Tensor, n int, d DType) {
 	panic(&ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d of %v, not %d of %v", name, t.Len, t.DType, n, d)})
 }
 
+// WantFloat is [Want] for an operand that may be F32 or BF16.
+func WantFloat(op, name string, t Tensor, n int) {
+	if t.Addr != 0 && t.Len == n && t.DType.Float() {
+		return
+	}
+	if t.Addr == 0 {
+		panic(&ShapeError{Op: op, Text: name + " is no tensor"})
+	}
+	panic(&ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d of %v, not %d of F32 or BF16", name, t.Len, t.DType, n)})
+}
+
 // positive refuses a dimension below 1: a negative one could multiply with
 // another to a length that fits.
 func positive(op, name string, n int) {

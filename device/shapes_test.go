@@ -21,3 +21,24 @@ func TestWant(t *testing.T) {
 		}
 	}
 }
+
+func TestWantFloat(t *testing.T) {
+	for _, d := range []DType{F32, BF16} {
+		WantFloat("Add", "x", Tensor{Addr: 512, Len: 6, DType: d}, 6)
+	}
+	for _, c := range []struct {
+		x    Tensor
+		n    int
+		want string
+	}{
+		{Tensor{512, 6, F32}, 5, "shape: Add: x holds 6 of F32, not 5 of F32 or BF16"},
+		{Tensor{512, 6, BF16}, 7, "shape: Add: x holds 6 of BF16, not 7 of F32 or BF16"},
+		{Tensor{512, 6, I32}, 6, "shape: Add: x holds 6 of I32, not 6 of F32 or BF16"},
+		{Tensor{0, 6, BF16}, 6, "shape: Add: x is no tensor"},
+		{Tensor{}, 0, "shape: Add: x is no tensor"},
+	} {
+		if got := panics(t, func() { WantFloat("Add", "x", c.x, c.n) }); got != c.want {
+			t.Errorf("panic %q, want %q", got, c.want)
+		}
+	}
+}

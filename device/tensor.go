@@ -11,12 +11,21 @@ type DType uint8
 
 // The element types.
 const (
-	F32 DType = iota + 1
-	I32
+	F32  DType = iota + 1
+	I32        // tokens, targets, numbers of samples
+	BF16       // bfloat16: the upper half of an F32, rounded to nearest, ties to even
 )
 
 // Size is the bytes of one element.
-func (t DType) Size() int { return 4 }
+func (t DType) Size() int {
+	if t == BF16 {
+		return 2
+	}
+	return 4
+}
+
+// Float tells whether t is F32 or BF16.
+func (t DType) Float() bool { return t == F32 || t == BF16 }
 
 func (t DType) String() string {
 	switch t {
@@ -24,6 +33,8 @@ func (t DType) String() string {
 		return "F32"
 	case I32:
 		return "I32"
+	case BF16:
+		return "BF16"
 	}
 	return fmt.Sprintf("DType(%d)", uint8(t))
 }

@@ -5,18 +5,20 @@ import (
 	"headroom/memory"
 )
 
-// rounded is what a tensor of n elements counts as.
-func rounded(n int) memory.Bytes { return memory.Bytes((4*n + 511) / 512 * 512) }
+// counted is what a tensor of n elements of type t counts as.
+func counted(n int, t device.DType) memory.Bytes {
+	return memory.Bytes((n*t.Size() + 511) / 512 * 512)
+}
 
 func testAlignment(r *rig) {
 	for _, n := range []int{1, 3, 127, 128, 129, 5000, 300_000} {
-		t := r.alloc(n, device.F32)
-		if t.Addr%512 != 0 || t.Addr == 0 || t.Len != n || t.DType != device.F32 {
+		t := r.alloc(n, r.act)
+		if t.Addr%512 != 0 || t.Addr == 0 || t.Len != n || t.DType != r.act {
 			r.Errorf("alloc %d: %+v, want it at a multiple of 512", n, t)
 		}
 		defer r.d.Free(t)
 	}
-	if err := panicOf(func() { _, _ = r.d.Alloc(0, device.F32) }); !isShapeError(err) {
+	if err := panicOf(func() { _, _ = r.d.Alloc(0, r.act) }); !isShapeError(err) {
 		r.Errorf("alloc of 0 elements: %v, want a *device.ShapeError", err)
 	}
 }
@@ -26,15 +28,16 @@ func testStats(r *rig) {
 	if start.Allocated != 0 || start.Capacity <= 0 || start.Capacity > suiteCapacity {
 		r.Fatalf("a fresh device of %v tells %+v", suiteCapacity, start)
 	}
-	a, b := r.alloc(1000, device.F32), r.alloc(70_000, device.I32)
-	both := rounded(1000) + rounded(70_000)
+	a, b := r.alloc(1000, r.act), r.alloc(70_000, device.I32)
+	one := counted(1000, r.act)
+	both := one + counted(70_000, device.I32)
 	r.wantStats("two tensors", both, both)
 	r.d.Free(b)
-	r.wantStats("one freed", rounded(1000), both)
+	r.wantStats("one freed", one, both)
 	r.d.ResetPeak()
-	r.wantStats("peak reset", rounded(1000), rounded(1000))
+	r.wantStats("peak reset", one, one)
 	r.d.Free(a)
-	r.wantStats("both freed", 0, rounded(1000))
+	r.wantStats("both freed", 0, one)
 }
 
 func (r *rig) wantStats(when string, allocated, peak memory.Bytes) {
@@ -69,7 +72,7 @@ func testReuse(r *rig) {
 }
 
 func testEmptyCache(r *rig) {
-	kept := r.inout([]float64{5, 6})
+	kept := r.inout(device.F32, []float64{5, 6})
 	for _, n := range []int{10, 100_000, 2_000_000} {
 		r.d.Free(r.alloc(n, device.F32))
 	}
@@ -104,18 +107,18 @@ func testRandomAllocations(r *rig) {
 			}
 		}
 		r.d.Free(live[i].t)
-		sum -= rounded(live[i].t.Len)
+		sum -= counted(live[i].t.Len, device.F32)
 		live[i] = live[len(live)-1]
 		live = live[:len(live)-1]
 	}
 	for step := range 400 {
 		if len(live) > 0 && r.rng.IntN(5) < 2 {
 			drop(r.rng.IntN(len(live)))
-		} else if n := 1 + r.rng.IntN(1<<r.rng.IntN(16)); sum+rounded(n) < suiteCapacity/4 {
+		} else if n := 1 + r.rng.IntN(1<<r.rng.IntN(16)); sum+counted(n, device.F32) < suiteCapacity/4 {
 			t := r.alloc(n, device.F32)
 			r.d.Fill(t, float32(step))
 			live = append(live, owned{t, float32(step)})
-			sum += rounded(n)
+			sum += counted(n, device.F32)
 		}
 		if got := r.d.Stats().Allocated; got != sum {
 			r.Fatalf("step %d: %v allocated, want %v", step, got, sum)

@@ -28,20 +28,21 @@ func Bench(b *testing.B, open Opener) {
 		{M: 64, N: 256, K: 2048, TransA: true, Beta: 1}, {M: 64, N: 64, K: 2048, TransA: true, Beta: 1}, // of the weights
 		{M: 256, N: 256, K: 256, TransA: true, TransB: true}, {M: 2048, N: 512, K: 128},
 	} {
-		x, y, z := bench.tensor(b, p.M*p.N), bench.tensor(b, p.M*p.K), bench.tensor(b, p.K*p.N)
-		name := fmt.Sprintf("MatMul/%dx%dx%d,%v,%v", p.M, p.N, p.K, p.TransA, p.TransB)
-		bench.run(b, name, 2*p.M*p.N*p.K, "GFLOP/s", func() { d.MatMul(x, y, z, p) })
+		bench.matMul(b, device.F32, p)
 	}
-	bench.attention(b, device.Attention{B: 32, T: 64, H: 4, D: 16})
-	bench.attention(b, device.Attention{B: 16, T: 128, H: 4, D: 32})
+	bench.attention(b, device.F32, device.Attention{B: 32, T: 64, H: 4, D: 16})
+	bench.attention(b, device.F32, device.Attention{B: 16, T: 128, H: 4, D: 32})
 	bench.rows(b)
+	bench.matMul(b, device.BF16, device.MatMul{M: 2048, N: 256, K: 64})
+	bench.matMul(b, device.BF16, device.MatMul{M: 2048, N: 512, K: 128})
+	bench.attention(b, device.BF16, device.Attention{B: 16, T: 128, H: 4, D: 32})
 }
 
 type bench struct{ d device.Device }
 
-func (x *bench) tensor(b *testing.B, n int) device.Tensor {
+func (x *bench) tensor(b *testing.B, dtype device.DType, n int) device.Tensor {
 	b.Helper()
-	t, err := x.d.Alloc(n, device.F32)
+	t, err := x.d.Alloc(n, dtype)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -66,13 +67,19 @@ func (x *bench) run(b *testing.B, name string, work int, unit string, op func())
 	})
 }
 
+func (x *bench) matMul(b *testing.B, dtype device.DType, p device.MatMul) {
+	c, left, right := x.tensor(b, dtype, p.M*p.N), x.tensor(b, dtype, p.M*p.K), x.tensor(b, dtype, p.K*p.N)
+	name := fmt.Sprintf("MatMul/%v,%dx%dx%d,%v,%v", dtype, p.M, p.N, p.K, p.TransA, p.TransB)
+	x.run(b, name, 2*p.M*p.N*p.K, "GFLOP/s", func() { x.d.MatMul(c, left, right, p) })
+}
+
 // attention counts the products of a full square of scores, as papers do for
 // attention that is not causal, halved.
-func (x *bench) attention(b *testing.B, s device.Attention) {
+func (x *bench) attention(b *testing.B, dtype device.DType, s device.Attention) {
 	n := s.B * s.T * s.H * s.D
-	qkv, out, lse := x.tensor(b, 3*n), x.tensor(b, n), x.tensor(b, s.B*s.H*s.T)
-	dqkv, dout, delta := x.tensor(b, 3*n), x.tensor(b, n), x.tensor(b, s.B*s.H*s.T)
-	name := fmt.Sprintf("/B%d,T%d,H%d,D%d", s.B, s.T, s.H, s.D)
+	qkv, out, lse := x.tensor(b, dtype, 3*n), x.tensor(b, dtype, n), x.tensor(b, device.F32, s.B*s.H*s.T)
+	dqkv, dout, delta := x.tensor(b, dtype, 3*n), x.tensor(b, dtype, n), x.tensor(b, device.F32, s.B*s.H*s.T)
+	name := fmt.Sprintf("/%v,B%d,T%d,H%d,D%d", dtype, s.B, s.T, s.H, s.D)
 	x.run(b, "Attention"+name, 2*n*s.T, "GFLOP/s", func() { x.d.Attention(out, lse, qkv, s) })
 	x.run(b, "AttentionGrad"+name, 5*n*s.T, "GFLOP/s", func() { x.d.AttentionGrad(dqkv, delta, dout, qkv, out, lse, s) })
 }
@@ -82,8 +89,9 @@ func (x *bench) attention(b *testing.B, s device.Attention) {
 func (x *bench) rows(b *testing.B) {
 	const rows, cols, each = 2048, 256, "elements/ns"
 	const n = rows * cols
-	in, out, grad, last := x.tensor(b, n), x.tensor(b, n), x.tensor(b, n), x.tensor(b, n)
-	gamma, beta, mean, rstd := x.tensor(b, cols), x.tensor(b, cols), x.tensor(b, rows), x.tensor(b, rows)
+	tensor := func(n int) device.Tensor { return x.tensor(b, device.F32, n) }
+	in, out, grad, last := tensor(n), tensor(n), tensor(n), tensor(n)
+	gamma, beta, mean, rstd := tensor(cols), tensor(cols), tensor(rows), tensor(rows)
 	target, err := x.d.Alloc(rows, device.I32)
 	if err != nil {
 		b.Fatal(err)

@@ -1,11 +1,17 @@
 // Package devicetest is the conformance suite that every device must pass. A
-// device's own tests call [Run] with a way to open it and the tolerance of its
-// arithmetic, and its benchmarks call [Bench].
+// device's own tests call [Run] and, for mixed precision, [RunMixed] with a way
+// to open it and the tolerance of its arithmetic; its benchmarks call [Bench].
 //
 // Every operation, forward and gradient, is compared with a float64 reference
-// written straight from its formula, on fresh random numbers. The references of
-// the gradients are themselves checked against central differences. The seed is
-// logged; HEADROOM_SEED in the environment repeats a run.
+// written straight from its formula, on fresh random numbers that the operands'
+// types can hold. The references of the gradients are themselves checked
+// against central differences. The seed is logged; HEADROOM_SEED in the
+// environment repeats a run.
+//
+// In mixed precision every operand that may be BF16 is, and where operands need
+// not agree every combination is tried. What is stored as BF16 has the tolerance
+// given and must not lean to one side, as it would if it were cut off instead of
+// rounded; what is stored as F32 must be as good as if all were F32.
 //
 // Operands lie in larger tensors, once aligned and once off by one element, so
 // that a write beside an output shows, as does a write to an input. Outputs
@@ -15,5 +21,6 @@
 //
 // Beyond the numbers it checks memory (alignment, statistics, reuse, giving
 // back, running out), dropout's bits and its independence of how a step is cut,
-// wrong shapes, and what Sync promises. It uses nothing but [device.Device].
+// the bits of rounding, wrong shapes, and what Sync promises. It uses nothing
+// but [device.Device].
 package devicetest

@@ -7,8 +7,8 @@ import (
 	"headroom/device"
 )
 
-// refDropout is exact: a float32 product or 0.
-func refDropout(x []float64, samples []int32, p device.Dropout) []float64 {
+// refDropout is exact: a float32 product, rounded if the output is BF16, or 0.
+func refDropout(t device.DType, x []float64, samples []int32, p device.Dropout) []float64 {
 	y := make([]float64, len(x))
 	for i, v := range x {
 		at := i % p.Each
@@ -16,7 +16,7 @@ func refDropout(x []float64, samples []int32, p device.Dropout) []float64 {
 			y[i] = float64(float32(v) * p.Scale())
 		}
 	}
-	return y
+	return rounded(t, y)
 }
 
 func testDropout(r *rig) {
@@ -24,17 +24,23 @@ func testDropout(r *rig) {
 		for _, chance := range []float32{0, 0.1, 0.5, 0.9} {
 			p := device.Dropout{P: chance, Seed: r.rng.Uint64(), Step: r.rng.Uint32(), Site: r.rng.Uint32(), Each: each}
 			samples := []int32{7, 0, math.MaxInt32, int32(r.rng.IntN(1 << 30)), 7}
-			x := r.random(len(samples) * each)
-			want := refDropout(x, samples, p)
-			r.verify(fmt.Sprintf("%d,%v", each, chance), func(r *rig) []result {
-				numbers, out, same := r.ints(samples), r.output(len(x)), r.inout(x)
-				r.d.Dropout(out, r.input(x), numbers, p)
-				r.d.Dropout(same, same, numbers, p)
-				// A tolerance of 0: the bits are the contract.
-				return []result{{"y", out, want, 0}, {"y in place of x", same, want, 0}}
-			})
+			for _, types := range r.pairs() {
+				r.dropout(p, types, samples)
+			}
 		}
 	}
+}
+
+func (r *rig) dropout(p device.Dropout, types pair, samples []int32) {
+	x := r.random(types.in, len(samples)*p.Each)
+	want := refDropout(types.out, x, samples, p)
+	inPlace := refDropout(types.in, x, samples, p)
+	r.verify(fmt.Sprintf("%v,%d,%v", types, p.Each, p.P), func(r *rig) []result {
+		numbers, out, same := r.ints(samples), r.output(types.out, len(x)), r.inout(types.in, x)
+		r.d.Dropout(out, r.input(types.in, x), numbers, p)
+		r.d.Dropout(same, same, numbers, p)
+		return []result{exact("y", out, want), exact("y in place of x", same, inPlace)}
+	})
 }
 
 // testDropoutEdge makes P exactly the first element's word over 2³²: a word
@@ -48,9 +54,9 @@ func testDropoutEdge(r *rig) {
 	p.P = float32(word) / (1 << 32)
 	x := []float64{1, 1, 1, 1}
 	r.verify(fmt.Sprintf("P=%v", p.P), func(r *rig) []result {
-		out := r.output(4)
-		r.d.Dropout(out, r.input(x), r.ints([]int32{1}), p)
-		return []result{{"y", out, refDropout(x, []int32{1}, p), 0}}
+		out := r.output(r.act, 4)
+		r.d.Dropout(out, r.input(r.act, x), r.ints([]int32{1}), p)
+		return []result{exact("y", out, refDropout(r.act, x, []int32{1}, p))}
 	})
 }
 
@@ -59,8 +65,8 @@ func testDropoutCut(r *rig) {
 	const n, each = 6, 37
 	p := device.Dropout{P: 0.4, Seed: r.rng.Uint64(), Step: 3, Site: 1, Each: each}
 	samples := r.indices(n, 1<<20)
-	x := r.random(n * each)
-	from, together, apart := r.input(x), r.output(n*each), r.output(n*each)
+	x := r.random(r.act, n*each)
+	from, together, apart := r.input(r.act, x), r.output(r.act, n*each), r.output(r.act, n*each)
 	numbers := r.ints(samples)
 	r.d.Dropout(together, from, numbers, p)
 	for i := n - 1; i >= 0; i-- {
@@ -81,7 +87,7 @@ func testDropoutRate(r *rig) {
 	for i := range ones {
 		ones[i] = 1
 	}
-	from, numbers, out := r.input(ones), r.ints([]int32{11}), r.output(n)
+	from, numbers, out := r.input(r.act, ones), r.ints([]int32{11}), r.output(r.act, n)
 	draw := func(p device.Dropout) []float32 {
 		r.d.Dropout(out, from, numbers, p)
 		r.sync()

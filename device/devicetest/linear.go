@@ -17,19 +17,27 @@ func testMatMul(r *rig) {
 	for _, shape := range products {
 		for variant := range 8 {
 			p := device.MatMul{M: shape[0], N: shape[1], K: shape[2], TransA: variant&1 != 0, TransB: variant&2 != 0, Beta: float32(variant >> 2)}
-			a, b, c := r.random(p.M*p.K), r.random(p.K*p.N), r.random(p.M*p.N)
-			steady(p.M*p.N, a, b, c)
-			want := refMatMul(c, a, b, p)
-			r.verify(fmt.Sprintf("%dx%dx%d,%v,%v,beta=%v", p.M, p.N, p.K, p.TransA, p.TransB, p.Beta), func(r *rig) []result {
-				out := r.output(p.M * p.N) // NaN: with beta 0 it must not be read
-				if p.Beta == 1 {
-					out = r.inout(c)
+			for _, types := range r.pairs() {
+				if types.in == r.act {
+					r.matMul(p, types)
 				}
-				r.d.MatMul(out, r.input(a), r.input(b), p)
-				return []result{r.forward("c", out, want)}
-			})
+			}
 		}
 	}
+}
+
+func (r *rig) matMul(p device.MatMul, types pair) {
+	a, b, c := r.random(types.in, p.M*p.K), r.random(types.in, p.K*p.N), r.random(types.out, p.M*p.N)
+	steady(p.M*p.N, a, b, c)
+	want := refMatMul(c, a, b, p)
+	r.verify(fmt.Sprintf("%v,%dx%dx%d,%v,%v,beta=%v", types, p.M, p.N, p.K, p.TransA, p.TransB, p.Beta), func(r *rig) []result {
+		out := r.output(types.out, p.M*p.N) // NaN: with beta 0 it must not be read
+		if p.Beta == 1 {
+			out = r.inout(types.out, c)
+		}
+		r.d.MatMul(out, r.input(types.in, a), r.input(types.in, b), p)
+		return []result{r.forward("c", out, want)}
+	})
 }
 
 // rows are shapes of matrices that are taken row by row, as rows, columns.
@@ -38,7 +46,7 @@ var rows = [][2]int{{1, 1}, {1, 17}, {3, 1}, {17, 65}, {65, 3}, {1025, 33}, {129
 func testBias(r *rig) {
 	for _, shape := range rows {
 		n, cols := shape[0], shape[1]
-		x, b := r.random(n*cols), r.random(cols)
+		x, b := r.random(r.act, n*cols), r.random(device.F32, cols)
 		steady(cols, x, b)
 		added, sums := make([]float64, n*cols), append([]float64(nil), b...)
 		for i, v := range x {
@@ -46,13 +54,13 @@ func testBias(r *rig) {
 			sums[i%cols] += v
 		}
 		r.verify(fmt.Sprintf("AddBias,%dx%d", n, cols), func(r *rig) []result {
-			out := r.inout(x)
-			r.d.AddBias(out, r.input(b), n, cols)
+			out := r.inout(r.act, x)
+			r.d.AddBias(out, r.input(device.F32, b), n, cols)
 			return []result{r.forward("x", out, added)}
 		})
 		r.verify(fmt.Sprintf("BiasGrad,%dx%d", n, cols), func(r *rig) []result {
-			db := r.inout(b)
-			r.d.BiasGrad(db, r.input(x), n, cols)
+			db := r.inout(device.F32, b)
+			r.d.BiasGrad(db, r.input(r.act, x), n, cols)
 			return []result{r.gradient("db", db, sums)}
 		})
 	}

@@ -32,7 +32,7 @@ func refSGD(w, g, m []float64, p device.SGD) {
 // testAdamW makes three steps from moments of 0, so that bias correction shows.
 func testAdamW(r *rig) {
 	for _, n := range lengths {
-		w, g := r.random(n), r.random(n)
+		w, g := r.random(device.F32, n), r.random(device.F32, n)
 		apart(w, g)
 		p := device.AdamW{LR: 0.5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, GradScale: 0.25}
 		wantW, wantM, wantV := slices.Clone(w), make([]float64, n), make([]float64, n)
@@ -41,8 +41,8 @@ func testAdamW(r *rig) {
 		}
 		r.verify(fmt.Sprint(n), func(r *rig) []result {
 			p := p
-			weights, grads := r.inout(w), r.input(g)
-			m, v := r.inout(make([]float64, n)), r.inout(make([]float64, n))
+			weights, grads := r.inout(device.F32, w), r.input(device.F32, g)
+			m, v := r.inout(device.F32, make([]float64, n)), r.inout(device.F32, make([]float64, n))
 			for p.Step = 1; p.Step <= 3; p.Step++ {
 				r.d.AdamW(weights, grads, m, v, p)
 			}
@@ -53,14 +53,14 @@ func testAdamW(r *rig) {
 
 func testSGD(r *rig) {
 	for _, n := range lengths {
-		w, g, m := r.random(n), r.random(n), r.random(n)
+		w, g, m := r.random(device.F32, n), r.random(device.F32, n), r.random(device.F32, n)
 		apart(w, g, m)
 		p := device.SGD{LR: 0.5, Momentum: 0.9, WeightDecay: 0.01, GradScale: 0.5}
 		wantW, wantM := slices.Clone(w), slices.Clone(m)
 		refSGD(wantW, g, wantM, p)
 		r.verify(fmt.Sprint(n), func(r *rig) []result {
-			weights, momentum := r.inout(w), r.inout(m)
-			r.d.SGD(weights, r.input(g), momentum, p)
+			weights, momentum := r.inout(device.F32, w), r.inout(device.F32, m)
+			r.d.SGD(weights, r.input(device.F32, g), momentum, p)
 			return []result{r.forward("w", weights, wantW), r.forward("m", momentum, wantM)}
 		})
 	}

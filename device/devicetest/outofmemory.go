@@ -10,10 +10,10 @@ import (
 // testOutOfMemory fills the device with tensors of one size until one fails.
 func testOutOfMemory(r *rig) {
 	const n = 1 << 20
-	kept := r.inout([]float64{1, 2, 3})
+	kept := r.inout(device.F32, []float64{1, 2, 3})
 	var filled []device.Tensor
 	var failure error
-	for range suiteCapacity / rounded(n) {
+	for range suiteCapacity / counted(n, device.F32) {
 		t, err := r.d.Alloc(n, device.F32)
 		if err != nil {
 			failure = err
@@ -22,9 +22,9 @@ func testOutOfMemory(r *rig) {
 		r.d.Fill(t, float32(len(filled)))
 		filled = append(filled, t)
 	}
-	r.wantOutOfMemory(failure, rounded(n))
-	if len(filled) < int(suiteCapacity/rounded(n))*3/4 {
-		r.Errorf("only %d tensors of %v fitted in %v", len(filled), rounded(n), suiteCapacity)
+	r.wantOutOfMemory(failure, counted(n, device.F32))
+	if len(filled) < int(suiteCapacity/counted(n, device.F32))*3/4 {
+		r.Errorf("only %d tensors of %v fitted in %v", len(filled), counted(n, device.F32), suiteCapacity)
 	}
 	r.usable()
 	for i, t := range filled {

@@ -3,6 +3,7 @@ package devicetest
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"headroom/device"
@@ -133,6 +134,25 @@ func TestReferenceMatMul(t *testing.T) {
 	loss := func() float64 { return weighted(refMatMul(nil, a, b, p), dc) }
 	wantSlope(t, "a", a, refMatMul(nil, dc, b, device.MatMul{M: 3, N: 5, K: 4, TransB: true}), loss)
 	wantSlope(t, "b", b, refMatMul(nil, a, dc, device.MatMul{M: 5, N: 4, K: 3, TransA: true}), loss)
+}
+
+// Numbers cut off to BF16 lean towards 0, rounded ones nowhere.
+func TestLean(t *testing.T) {
+	x := reals(testRNG(t), 1000)
+	cut := make([]float32, len(x))
+	for i, v := range x {
+		cut[i] = math.Float32frombits(math.Float32bits(float32(v)) &^ 0xffff)
+	}
+	if got := lean(cut, x); !(got < -2e-3 && got > -4e-3) {
+		t.Errorf("numbers cut off lean by %v", got)
+	}
+	if got := lean(narrow(rounded(device.BF16, slices.Clone(x))), x); !(math.Abs(got) < 1e-6) {
+		t.Errorf("rounded numbers lean by %v", got)
+	}
+	cut[3] = float32(math.NaN())
+	if got := lean(cut, x); got == got {
+		t.Errorf("NaN leans by %v", got)
+	}
 }
 
 // A distance that let NaN or a short output pass would let everything pass.

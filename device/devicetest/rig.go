@@ -1,6 +1,7 @@
 package devicetest
 
 import (
+	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
@@ -18,6 +19,7 @@ type rig struct {
 	*testing.T
 	d      device.Device
 	rng    *rand.Rand
+	act    device.DType // of activations, where the contract leaves a choice
 	tol    Tolerance
 	lead   int // elements before an operand in the tensor it lies in
 	placed []*operand
@@ -32,12 +34,13 @@ type operand struct {
 	input       []float32 // what it must still hold; nil for outputs
 }
 
-// guard surrounds every operand. It is no NaN, so that it compares with ==.
-const guard float32 = -8.125e27
+// guard surrounds every operand. It is no NaN, so that it compares with ==, and
+// BF16 holds it.
+const guard float32 = -0x1.ap92
 
 // guards is how many guarding elements lie behind an operand, and before an
-// aligned one: 512 bytes.
-const guards = 128
+// aligned one: at least 512 bytes.
+const guards = 256
 
 func pickSeed(t testing.TB) uint64 {
 	text, set := os.LookupEnv("HEADROOM_SEED")
@@ -55,10 +58,10 @@ func pickSeed(t testing.TB) uint64 {
 
 // newRig draws its numbers from the seed and the test's name, so that a test
 // alone repeats what it did among others.
-func newRig(t *testing.T, d device.Device, seed uint64, tol Tolerance) *rig {
+func newRig(t *testing.T, d device.Device, seed uint64, act device.DType, tol Tolerance) *rig {
 	h := fnv.New64()
 	h.Write([]byte(t.Name()))
-	return &rig{T: t, d: d, rng: rand.New(rand.NewPCG(seed, h.Sum64())), tol: tol, lead: guards}
+	return &rig{T: t, d: d, rng: rand.New(rand.NewPCG(seed, h.Sum64())), act: act, tol: tol, lead: guards}
 }
 
 // close frees everything, after which nothing may be allocated, and closes the
@@ -83,14 +86,39 @@ func (r *rig) freeAll() {
 	r.placed = nil
 }
 
-// random is n numbers from a normal distribution, as float32 has them.
-func (r *rig) random(n int) []float64 {
+// random is n numbers from a normal distribution, as t has them.
+func (r *rig) random(t device.DType, n int) []float64 {
 	x := make([]float64, n)
 	for i := range x {
-		x[i] = float64(float32(r.rng.NormFloat64()))
+		x[i] = r.rng.NormFloat64()
+	}
+	return rounded(t, x)
+}
+
+// rounded makes x what a tensor of type t can hold, so that the reference
+// computes with the same numbers as the device, and returns it.
+func rounded(t device.DType, x []float64) []float64 {
+	for i, v := range x {
+		x[i] = float64(float32(v))
+		if t == device.BF16 {
+			x[i] = float64(device.FromBF16(device.ToBF16(float32(v))))
+		}
 	}
 	return x
 }
+
+// pair is a choice of types for an operation's output and its input.
+type pair struct{ out, in device.DType }
+
+// pairs are the choices for operands that need not agree.
+func (r *rig) pairs() []pair {
+	if r.act == device.F32 {
+		return []pair{{device.F32, device.F32}}
+	}
+	return []pair{{r.act, r.act}, {r.act, device.F32}, {device.F32, r.act}, {device.F32, device.F32}}
+}
+
+func (p pair) String() string { return fmt.Sprintf("%v from %v", p.out, p.in) }
 
 // steady makes numbers positive where they end in few outputs: a sum that
 // happens to cancel would test the luck of the draw instead of the device.
@@ -114,24 +142,29 @@ func (r *rig) indices(n, below int) []int32 {
 	return x
 }
 
-// input is a tensor of x that operations must not change.
-func (r *rig) input(x []float64) device.Tensor {
-	o := r.place(narrow(x))
+// input is a tensor of x, which t can hold, that operations must not change.
+func (r *rig) input(t device.DType, x []float64) device.Tensor {
+	r.Helper()
+	o := r.place(t, narrow(x))
 	o.input = narrow(x)
 	return o.view
 }
 
-// inout is a tensor of x that operations may change.
-func (r *rig) inout(x []float64) device.Tensor { return r.place(narrow(x)).view }
-
-// output is a tensor of n NaN.
-func (r *rig) output(n int) device.Tensor {
-	return r.place(slices.Repeat([]float32{float32(math.NaN())}, n)).view
+// inout is a tensor of x, which t can hold, that operations may change.
+func (r *rig) inout(t device.DType, x []float64) device.Tensor {
+	r.Helper()
+	return r.place(t, narrow(x)).view
 }
 
-func (r *rig) place(x []float32) *operand {
+// output is a tensor of n NaN.
+func (r *rig) output(t device.DType, n int) device.Tensor {
 	r.Helper()
-	o := &operand{whole: r.alloc(r.lead+len(x)+guards, device.F32), lead: r.lead}
+	return r.place(t, slices.Repeat([]float32{float32(math.NaN())}, n)).view
+}
+
+func (r *rig) place(t device.DType, x []float32) *operand {
+	r.Helper()
+	o := &operand{whole: r.alloc(r.lead+len(x)+guards, t), lead: r.lead}
 	o.view = o.whole.View(r.lead, len(x))
 	all := slices.Repeat([]float32{guard}, o.whole.Len)
 	copy(all[r.lead:], x)

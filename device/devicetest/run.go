@@ -1,6 +1,7 @@
 package devicetest
 
 import (
+	"slices"
 	"testing"
 
 	"headroom/device"
@@ -23,26 +24,47 @@ var Float32 = Tolerance{Forward: 1e-5, Gradient: 1e-5}
 // suiteCapacity is enough for every shape of the suite.
 const suiteCapacity = 64 * memory.MiB
 
-// Run runs the whole suite as subtests of t.
+// Run runs the whole suite as subtests of t, with operands of F32.
 func Run(t *testing.T, open Opener, tolerance Tolerance) {
+	run(t, open, device.F32, tolerance, slices.Concat(activations, others))
+}
+
+// RunMixed runs the part of the suite in which types matter as subtests of t,
+// with BF16 wherever it is allowed, alone and together with F32. tolerance is
+// for what is stored as BF16, at least 1/256, the most that rounding changes a
+// number; what is stored as F32 is held to [Float32], because sums are F32
+// whatever the operands are.
+func RunMixed(t *testing.T, open Opener, tolerance Tolerance) {
+	run(t, open, device.BF16, tolerance, slices.Concat(activations, []part{{"Rounding", testRounding}}))
+}
+
+type part struct {
+	name string
+	test func(r *rig)
+}
+
+// activations are the parts with operands that may be BF16.
+var activations = []part{
+	{"MatMul", testMatMul}, {"Bias", testBias}, {"Add", testAdd}, {"GELU", testGELU}, {"Copy", testCopy},
+	{"LayerNorm", testLayerNorm}, {"Attention", testAttention}, {"CrossEntropy", testCrossEntropy},
+	{"Dropout", testDropout}, {"DropoutEdge", testDropoutEdge}, {"DropoutCut", testDropoutCut}, {"DropoutRate", testDropoutRate},
+	{"Shapes", testShapes}, {"Sync", testSync}, {"SyncSkips", testSyncSkips},
+	{"Alignment", testAlignment}, {"Stats", testStats},
+}
+
+var others = []part{
+	{"Fill", testFill}, {"Sum", testSum}, {"CopyInts", testCopyInts}, {"Embed", testEmbed}, {"AdamW", testAdamW}, {"SGD", testSGD},
+	{"Reuse", testReuse}, {"EmptyCache", testEmptyCache},
+	{"OutOfMemory", testOutOfMemory}, {"TooLarge", testTooLarge}, {"RandomAllocations", testRandomAllocations},
+	{"WrongFree", testWrongFree}, {"CloseWithTensors", testCloseWithTensors},
+}
+
+func run(t *testing.T, open Opener, act device.DType, tolerance Tolerance, parts []part) {
 	seed := pickSeed(t)
-	for _, part := range []struct {
-		name string
-		test func(r *rig)
-	}{
-		{"MatMul", testMatMul}, {"Bias", testBias},
-		{"Fill", testFill}, {"Add", testAdd}, {"GELU", testGELU}, {"Sum", testSum}, {"Copy", testCopy},
-		{"Embed", testEmbed}, {"LayerNorm", testLayerNorm}, {"Attention", testAttention}, {"CrossEntropy", testCrossEntropy},
-		{"AdamW", testAdamW}, {"SGD", testSGD},
-		{"Dropout", testDropout}, {"DropoutEdge", testDropoutEdge}, {"DropoutCut", testDropoutCut}, {"DropoutRate", testDropoutRate},
-		{"Shapes", testShapes}, {"Sync", testSync}, {"SyncSkips", testSyncSkips},
-		{"Alignment", testAlignment}, {"Stats", testStats}, {"Reuse", testReuse}, {"EmptyCache", testEmptyCache},
-		{"OutOfMemory", testOutOfMemory}, {"TooLarge", testTooLarge}, {"RandomAllocations", testRandomAllocations},
-		{"WrongFree", testWrongFree}, {"CloseWithTensors", testCloseWithTensors},
-	} {
+	for _, part := range parts {
 		t.Run(part.name, func(t *testing.T) {
 			d := open(t, suiteCapacity)
-			r := newRig(t, d, seed, tolerance)
+			r := newRig(t, d, seed, act, tolerance)
 			defer r.close()
 			part.test(r)
 		})

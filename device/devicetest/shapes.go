@@ -14,13 +14,13 @@ type wrongCall struct {
 	call func(d device.Device)
 }
 
-// testShapes makes every operation with each of its operands too short, of the
+// testShapes makes every operation with each of its operands too long, of every
 // wrong type, and missing: all panic with *device.ShapeError, write nothing and
 // leave the device as it was.
 func testShapes(r *rig) {
-	canary := r.inout(r.random(64))
-	before := r.read(canary)
-	for _, c := range r.wrongCalls(canary) {
+	on := canaries{r.inout(device.F32, r.random(device.F32, 64)), r.inout(r.act, r.random(r.act, 64)), r.ints(make([]int32, 64))}
+	before, beforeAct := r.read(on.f32), r.read(on.act)
+	for _, c := range on.wrongCalls() {
 		r.Run(c.name, func(t *testing.T) {
 			if err := panicOf(func() { c.call(r.d) }); !isShapeError(err) {
 				t.Errorf("panicked with %v, want a *device.ShapeError", err)
@@ -28,89 +28,158 @@ func testShapes(r *rig) {
 		})
 	}
 	r.sync()
-	if at, same := sameBits(before, r.read(canary)); !same {
-		r.Errorf("a wrong call wrote to element %d", at)
+	for _, c := range []struct {
+		t      device.Tensor
+		before []float32
+	}{{on.f32, before}, {on.act, beforeAct}} {
+		if at, same := sameBits(c.before, r.read(c.t)); !same {
+			r.Errorf("a wrong call wrote to element %d of %v", at, c.t.DType)
+		}
 	}
-	r.d.Fill(canary, 3)
+	r.d.Fill(on.f32, 3)
 	r.sync()
-	if got := r.read(canary)[0]; got != 3 {
+	if got := r.read(on.f32)[0]; got != 3 {
 		r.Errorf("after wrong calls the device fills with %v, not 3", got)
 	}
 }
 
+// canaries are tensors of 64 elements in which all operands lie.
+type canaries struct{ f32, act, i32 device.Tensor }
+
+// fitting is an operand that fits, and the types with which it would not.
+type fitting struct {
+	t     device.Tensor
+	wrong []device.DType
+}
+
+// f is n elements that must be F32.
+func (c canaries) f(n int) fitting {
+	return fitting{c.f32.View(0, n), []device.DType{device.I32, device.BF16}}
+}
+
+// either is n elements of an activation that may be F32 or BF16.
+func (c canaries) either(n int) fitting {
+	return fitting{c.act.View(0, n), []device.DType{device.I32}}
+}
+
+// tied is n elements of an activation whose type must be that of another.
+func (c canaries) tied(n int) fitting {
+	other := device.F32
+	if c.act.DType == device.F32 {
+		other = device.BF16
+	}
+	return fitting{c.act.View(0, n), []device.DType{device.I32, other}}
+}
+
+// product is n elements of a product, F32 or of the type of its factors.
+func (c canaries) product(n int) fitting {
+	if c.act.DType == device.F32 {
+		return c.f(n)
+	}
+	return c.either(n)
+}
+
+// ids is n integers.
+func (c canaries) ids(n int) fitting {
+	return fitting{c.i32.View(0, n), []device.DType{device.F32, device.BF16}}
+}
+
+// rightCall is an operation with operands that fit.
+type rightCall struct {
+	name string
+	args []fitting
+	call func(d device.Device, a []device.Tensor)
+}
+
 // wrongCalls takes the right operands of every operation and spoils one at a
-// time. All operands lie in f, which has 64 elements, and in i.
-func (r *rig) wrongCalls(f device.Tensor) []wrongCall {
-	i := r.ints(make([]int32, 64))
-	n := func(count int) device.Tensor { return f.View(0, count) }
-	ids := func(count int) device.Tensor { return i.View(0, count) }
-	embed, attention := device.Embed{B: 1, T: 2, C: 3, V: 4}, device.Attention{B: 1, T: 2, H: 2, D: 3}
-	drop := device.Dropout{P: 0.5, Each: 3}
-	var calls []wrongCall
-	for _, o := range []struct {
-		name string
-		args []device.Tensor
-		call func(d device.Device, a []device.Tensor)
-	}{
-		{"MatMul", []device.Tensor{n(6), n(8), n(12)}, func(d device.Device, a []device.Tensor) {
-			d.MatMul(a[0], a[1], a[2], device.MatMul{M: 2, N: 3, K: 4})
-		}},
-		{"AddBias", []device.Tensor{n(6), n(3)}, func(d device.Device, a []device.Tensor) { d.AddBias(a[0], a[1], 2, 3) }},
-		{"BiasGrad", []device.Tensor{n(3), n(6)}, func(d device.Device, a []device.Tensor) { d.BiasGrad(a[0], a[1], 2, 3) }},
-		{"Add", []device.Tensor{n(5), n(5)}, func(d device.Device, a []device.Tensor) { d.Add(a[0], a[1]) }},
-		{"Copy", []device.Tensor{n(5), n(5)}, func(d device.Device, a []device.Tensor) { d.Copy(a[0], a[1]) }},
-		{"Upload", []device.Tensor{n(5)}, func(d device.Device, a []device.Tensor) { d.Upload(a[0], make([]float32, 5)) }},
-		{"UploadInts", []device.Tensor{ids(5)}, func(d device.Device, a []device.Tensor) { d.UploadInts(a[0], make([]int32, 5)) }},
-		{"Download", []device.Tensor{n(5)}, func(d device.Device, a []device.Tensor) { _ = d.Download(make([]float32, 5), a[0]) }},
-		{"GELU", []device.Tensor{n(5), n(5)}, func(d device.Device, a []device.Tensor) { d.GELU(a[0], a[1]) }},
-		{"GELUGrad", []device.Tensor{n(5), n(5), n(5)}, func(d device.Device, a []device.Tensor) { d.GELUGrad(a[0], a[1], a[2]) }},
-		{"Dropout", []device.Tensor{n(6), n(6), ids(2)}, func(d device.Device, a []device.Tensor) { d.Dropout(a[0], a[1], a[2], drop) }},
-		{"Embed", []device.Tensor{n(6), ids(2), n(12), n(6)}, func(d device.Device, a []device.Tensor) { d.Embed(a[0], a[1], a[2], a[3], embed) }},
-		{"EmbedGrad", []device.Tensor{n(12), n(6), n(6), ids(2)}, func(d device.Device, a []device.Tensor) {
-			d.EmbedGrad(a[0], a[1], a[2], a[3], embed)
-		}},
-		{"LayerNorm", []device.Tensor{n(6), n(2), n(2), n(6), n(3), n(3)}, func(d device.Device, a []device.Tensor) {
-			d.LayerNorm(a[0], a[1], a[2], a[3], a[4], a[5], 2, 3, 1e-5)
-		}},
-		{"LayerNormGrad", []device.Tensor{n(6), n(3), n(3), n(6), n(6), n(3), n(2), n(2)}, func(d device.Device, a []device.Tensor) {
-			d.LayerNormGrad(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], 2, 3)
-		}},
-		{"Attention", []device.Tensor{n(12), n(4), n(36)}, func(d device.Device, a []device.Tensor) { d.Attention(a[0], a[1], a[2], attention) }},
-		{"AttentionGrad", []device.Tensor{n(36), n(4), n(12), n(36), n(12), n(4)}, func(d device.Device, a []device.Tensor) {
-			d.AttentionGrad(a[0], a[1], a[2], a[3], a[4], a[5], attention)
-		}},
-		{"CrossEntropy", []device.Tensor{n(2), n(6), ids(2)}, func(d device.Device, a []device.Tensor) { d.CrossEntropy(a[0], a[1], a[2], 2, 3, 1) }},
-		{"Sum", []device.Tensor{n(1)}, func(d device.Device, a []device.Tensor) { d.Sum(a[0], f) }},
-		{"SumSquares", []device.Tensor{n(1)}, func(d device.Device, a []device.Tensor) { d.SumSquares(a[0], f) }},
-		{"AdamW", []device.Tensor{n(5), n(5), n(5), n(5)}, func(d device.Device, a []device.Tensor) {
-			d.AdamW(a[0], a[1], a[2], a[3], device.AdamW{Step: 1})
-		}},
-		{"SGD", []device.Tensor{n(5), n(5), n(5)}, func(d device.Device, a []device.Tensor) { d.SGD(a[0], a[1], a[2], device.SGD{}) }},
-	} {
+// time.
+func (c canaries) wrongCalls() []wrongCall {
+	calls := wrongNumbers(c)
+	for _, o := range append(c.simpleCalls(), c.networkCalls()...) {
 		for at, right := range o.args {
 			for how, wrong := range spoil(right) {
-				args := append([]device.Tensor(nil), o.args...)
+				args := make([]device.Tensor, len(o.args))
+				for i, a := range o.args {
+					args[i] = a.t
+				}
 				args[at] = wrong
 				calls = append(calls, wrongCall{fmt.Sprintf("%s,operand %d %s", o.name, at, how), func(d device.Device) { o.call(d, args) }})
 			}
 		}
 	}
-	return append(calls, wrongNumbers(n, ids)...)
+	return calls
 }
 
-func spoil(t device.Tensor) map[string]device.Tensor {
-	longer, other := t, t
+func spoil(right fitting) map[string]device.Tensor {
+	longer := right.t
 	longer.Len++
-	other.DType = device.F32 + device.I32 - t.DType
-	return map[string]device.Tensor{"too long": longer, "of the other type": other, "missing": {}}
+	all := map[string]device.Tensor{"too long": longer, "missing": {}}
+	for _, wrong := range right.wrong {
+		other := right.t
+		other.DType = wrong
+		all[fmt.Sprintf("of %v", wrong)] = other
+	}
+	return all
+}
+
+func (c canaries) simpleCalls() []rightCall {
+	f, either, tied, ids := c.f, c.either, c.tied, c.ids
+	return []rightCall{
+		{"MatMul", []fitting{c.product(6), tied(8), tied(12)}, func(d device.Device, a []device.Tensor) {
+			d.MatMul(a[0], a[1], a[2], device.MatMul{M: 2, N: 3, K: 4})
+		}},
+		{"AddBias", []fitting{either(6), f(3)}, func(d device.Device, a []device.Tensor) { d.AddBias(a[0], a[1], 2, 3) }},
+		{"BiasGrad", []fitting{f(3), either(6)}, func(d device.Device, a []device.Tensor) { d.BiasGrad(a[0], a[1], 2, 3) }},
+		{"Add", []fitting{either(5), either(5)}, func(d device.Device, a []device.Tensor) { d.Add(a[0], a[1]) }},
+		{"Copy", []fitting{either(5), either(5)}, func(d device.Device, a []device.Tensor) { d.Copy(a[0], a[1]) }},
+		{"Upload", []fitting{either(5)}, func(d device.Device, a []device.Tensor) { d.Upload(a[0], make([]float32, 5)) }},
+		{"UploadInts", []fitting{ids(5)}, func(d device.Device, a []device.Tensor) { d.UploadInts(a[0], make([]int32, 5)) }},
+		{"Download", []fitting{either(5)}, func(d device.Device, a []device.Tensor) { _ = d.Download(make([]float32, 5), a[0]) }},
+		{"GELU", []fitting{tied(5), tied(5)}, func(d device.Device, a []device.Tensor) { d.GELU(a[0], a[1]) }},
+		{"GELUGrad", []fitting{tied(5), tied(5), tied(5)}, func(d device.Device, a []device.Tensor) { d.GELUGrad(a[0], a[1], a[2]) }},
+		{"Dropout", []fitting{either(6), either(6), ids(2)}, func(d device.Device, a []device.Tensor) {
+			d.Dropout(a[0], a[1], a[2], device.Dropout{P: 0.5, Each: 3})
+		}},
+		{"Sum", []fitting{f(1)}, func(d device.Device, a []device.Tensor) { d.Sum(a[0], c.f32) }},
+		{"SumSquares", []fitting{f(1)}, func(d device.Device, a []device.Tensor) { d.SumSquares(a[0], c.f32) }},
+		{"AdamW", []fitting{f(5), f(5), f(5), f(5)}, func(d device.Device, a []device.Tensor) {
+			d.AdamW(a[0], a[1], a[2], a[3], device.AdamW{Step: 1})
+		}},
+		{"SGD", []fitting{f(5), f(5), f(5)}, func(d device.Device, a []device.Tensor) { d.SGD(a[0], a[1], a[2], device.SGD{}) }},
+	}
+}
+
+func (c canaries) networkCalls() []rightCall {
+	f, either, tied, ids := c.f, c.either, c.tied, c.ids
+	embed, attention := device.Embed{B: 1, T: 2, C: 3, V: 4}, device.Attention{B: 1, T: 2, H: 2, D: 3}
+	return []rightCall{
+		{"Embed", []fitting{f(6), ids(2), f(12), f(6)}, func(d device.Device, a []device.Tensor) { d.Embed(a[0], a[1], a[2], a[3], embed) }},
+		{"EmbedGrad", []fitting{f(12), f(6), f(6), ids(2)}, func(d device.Device, a []device.Tensor) {
+			d.EmbedGrad(a[0], a[1], a[2], a[3], embed)
+		}},
+		{"LayerNorm", []fitting{either(6), f(2), f(2), either(6), f(3), f(3)}, func(d device.Device, a []device.Tensor) {
+			d.LayerNorm(a[0], a[1], a[2], a[3], a[4], a[5], 2, 3, 1e-5)
+		}},
+		{"LayerNormGrad", []fitting{tied(6), f(3), f(3), tied(6), either(6), f(3), f(2), f(2)}, func(d device.Device, a []device.Tensor) {
+			d.LayerNormGrad(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], 2, 3)
+		}},
+		{"Attention", []fitting{tied(12), f(4), tied(36)}, func(d device.Device, a []device.Tensor) { d.Attention(a[0], a[1], a[2], attention) }},
+		{"AttentionGrad", []fitting{tied(36), f(4), tied(12), tied(36), tied(12), f(4)}, func(d device.Device, a []device.Tensor) {
+			d.AttentionGrad(a[0], a[1], a[2], a[3], a[4], a[5], attention)
+		}},
+		{"CrossEntropy", []fitting{f(2), either(6), ids(2)}, func(d device.Device, a []device.Tensor) { d.CrossEntropy(a[0], a[1], a[2], 2, 3, 1) }},
+	}
 }
 
 // wrongNumbers are operands that fit one another but not the operation.
-func wrongNumbers(n, ids func(int) device.Tensor) []wrongCall {
+func wrongNumbers(c canaries) []wrongCall {
+	n := func(count int) device.Tensor { return c.f32.View(0, count) }
+	ids := func(count int) device.Tensor { return c.i32.View(0, count) }
+	act := func(count int) device.Tensor { return c.act.View(0, count) }
 	return []wrongCall{
-		{"MatMul,beta 2", func(d device.Device) { d.MatMul(n(1), n(1), n(1), device.MatMul{M: 1, N: 1, K: 1, Beta: 2}) }},
-		{"MatMul,negative", func(d device.Device) { d.MatMul(n(1), n(1), n(1), device.MatMul{M: -1, N: -1, K: -1}) }},
-		{"Dropout,P 1", func(d device.Device) { d.Dropout(n(1), n(1), ids(1), device.Dropout{P: 1, Each: 1}) }},
+		{"MatMul,beta 2", func(d device.Device) { d.MatMul(act(1), act(1), act(1), device.MatMul{M: 1, N: 1, K: 1, Beta: 2}) }},
+		{"MatMul,negative", func(d device.Device) { d.MatMul(act(1), act(1), act(1), device.MatMul{M: -1, N: -1, K: -1}) }},
+		{"Dropout,P 1", func(d device.Device) { d.Dropout(act(1), act(1), ids(1), device.Dropout{P: 1, Each: 1}) }},
 		{"Embed,positions too short", func(d device.Device) { d.Embed(n(6), ids(2), n(12), n(3), device.Embed{B: 1, T: 2, C: 3, V: 4}) }},
 		{"AdamW,step 0", func(d device.Device) { d.AdamW(n(1), n(1), n(1), n(1), device.AdamW{}) }},
 	}

@@ -32,24 +32,30 @@ func testSync(r *rig) {
 
 // testSyncSkips checks that weights are safe once something went wrong.
 func testSyncSkips(r *rig) {
-	x := r.inout([]float64{1, 2, 3})
-	grad, m, v := r.input([]float64{1, 1, 1}), r.inout(make([]float64, 3)), r.inout(make([]float64, 3))
+	x, y := r.inout(device.F32, []float64{1, 2, 3}), r.inout(r.act, []float64{1, 2, 3})
+	grad := r.input(device.F32, []float64{1, 1, 1})
+	m, v := r.inout(device.F32, make([]float64, 3)), r.inout(device.F32, make([]float64, 3))
 	r.sync()
 	r.wrongData()["target too large"]()
 	r.d.Fill(x, 9)
 	r.d.Add(x, grad)
+	r.d.Add(y, grad)
 	r.d.AdamW(x, grad, m, v, device.AdamW{LR: 1, Beta1: 0.9, Beta2: 0.9, Eps: 1e-8, GradScale: 1, Step: 1})
 	r.d.SGD(x, grad, m, device.SGD{LR: 1, GradScale: 1})
 	into := []float32{7, 7, 7}
-	if err := r.d.Download(into, x); err == nil {
-		r.Error("a download after a failure returned nil")
+	for _, t := range []device.Tensor{x, y} {
+		if err := r.d.Download(into, t); err == nil {
+			r.Errorf("a download of %v after a failure returned nil", t.DType)
+		}
 	}
 	if r.d.Sync() == nil {
 		r.Error("a download took the failure from Sync")
 	}
-	for i, got := range r.read(x) {
-		if got != float32(i+1) {
-			r.Errorf("element %d is %v: an operation after the failure was not skipped", i, got)
+	for _, t := range []device.Tensor{x, y} {
+		for i, got := range r.read(t) {
+			if got != float32(i+1) {
+				r.Errorf("element %d of %v is %v: an operation after the failure was not skipped", i, t.DType, got)
+			}
 		}
 	}
 	r.usable()
@@ -58,8 +64,9 @@ func testSyncSkips(r *rig) {
 // wrongData are operations on operands that fit, with a number out of range.
 func (r *rig) wrongData() map[string]func() {
 	s := device.Embed{B: 1, T: 3, C: 2, V: 4}
-	table, place, out := r.inout(make([]float64, 8)), r.inout(make([]float64, 6)), r.inout(make([]float64, 6))
-	loss, logits := r.inout(make([]float64, 3)), r.inout(make([]float64, 12))
+	table, place := r.inout(device.F32, make([]float64, 8)), r.inout(device.F32, make([]float64, 6))
+	out := r.inout(device.F32, make([]float64, 6))
+	loss, logits := r.inout(device.F32, make([]float64, 3)), r.inout(r.act, make([]float64, 12))
 	embed := func(tok ...int32) func() {
 		ids := r.ints(tok)
 		return func() { r.d.Embed(out, ids, table, place, s) }
@@ -86,8 +93,8 @@ func (r *rig) wrongData() map[string]func() {
 // usable checks that the device still computes.
 func (r *rig) usable() {
 	r.Helper()
-	x := r.inout([]float64{1, 2, 3})
-	r.d.Add(x, r.input([]float64{10, 20, 30}))
+	x := r.inout(r.act, []float64{1, 2, 3})
+	r.d.Add(x, r.input(r.act, []float64{10, 20, 30}))
 	r.sync()
 	for i, got := range r.read(x) {
 		if want := float32(11 * (i + 1)); got != want {

@@ -2,6 +2,7 @@ package devicetest
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"headroom/device"
@@ -16,11 +17,22 @@ type result struct {
 }
 
 func (r *rig) forward(name string, got device.Tensor, want []float64) result {
-	return result{name, got, want, r.tol.Forward}
+	return result{name, got, want, r.tolerance(got).Forward}
 }
 
 func (r *rig) gradient(name string, got device.Tensor, want []float64) result {
-	return result{name, got, want, r.tol.Gradient}
+	return result{name, got, want, r.tolerance(got).Gradient}
+}
+
+// exact is for results whose every bit is the contract.
+func exact(name string, got device.Tensor, want []float64) result { return result{name, got, want, 0} }
+
+// tolerance is the rig's, but not for sums that a mixed operation keeps as F32.
+func (r *rig) tolerance(got device.Tensor) Tolerance {
+	if got.DType == device.F32 && r.act != device.F32 {
+		return Float32
+	}
+	return r.tol
 }
 
 // verify runs a case on aligned operands and on others, each twice. call
@@ -51,6 +63,9 @@ func (r *rig) once(call func(r *rig) []result, compare bool) [][]float32 {
 		outputs[i] = r.read(one.got)
 		if compare {
 			r.near(one.name, outputs[i], one.want, one.tol)
+			if one.got.DType == device.BF16 {
+				r.fair(one.name, outputs[i], one.want)
+			}
 		}
 	}
 	r.intact()
@@ -64,6 +79,34 @@ func (r *rig) near(name string, got []float32, want []float64, tol float64) {
 		r.Errorf("%s (operands off by %d): relative error %.3g, allowed %.3g; most at %d: %v, want %v",
 			name, r.lead-guards, off, tol, at, got[at], want[at])
 	}
+}
+
+// fair checks that BF16 results are rounded and not cut off. It needs many to
+// tell.
+func (r *rig) fair(name string, got []float32, want []float64) {
+	r.Helper()
+	if len(want) < 1000 {
+		return
+	}
+	if off := lean(got, want); !(math.Abs(off) <= 1e-3) {
+		r.Errorf("%s (operands off by %d): off by %+.3g of its size on the average, allowed 0.001", name, r.lead-guards, off)
+	}
+}
+
+// lean is how much larger BF16 results are than they should be, relative to
+// their size, on the average: about -0.0026 if they are cut off, 0 if they are
+// rounded. They are compared with what rounding makes of want, because many
+// numbers of one size are all rounded one way.
+func lean(got []float32, want []float64) float64 {
+	var off, size float64
+	for i, w := range rounded(device.BF16, slices.Clone(want)) {
+		off += math.Copysign(1, w) * (float64(got[i]) - w)
+		size += math.Abs(w)
+	}
+	if size == 0 {
+		size = 1
+	}
+	return off / size
 }
 
 // distance is ‖got−want‖/‖want‖, or ‖got‖ if want is 0, and where the
@@ -91,7 +134,7 @@ func distance(got []float32, want []float64) (relative float64, most int) {
 func (r *rig) intact() {
 	r.Helper()
 	for i, o := range r.placed {
-		if o.whole.DType != device.F32 {
+		if !o.whole.DType.Float() {
 			continue
 		}
 		all := r.read(o.whole)

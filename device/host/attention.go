@@ -51,6 +51,7 @@ func (d *Device) Attention(out, lse, qkv device.Tensor, s device.Attention) {
 			}
 		}
 	})
+	d.store(out, to)
 }
 
 // AttentionGrad computes dqkv. With p the probabilities and ds the gradient of
@@ -84,6 +85,7 @@ func (d *Device) AttentionGrad(dqkv, delta, dout, qkv, out, lse device.Tensor, s
 			t.unload(into[1], into[2])
 		}
 	})
+	d.store(dqkv, to)
 }
 
 func dot(a, b []float32) float32 {

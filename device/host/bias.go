@@ -15,6 +15,7 @@ func (d *Device) AddBias(x, b device.Tensor, rows, cols int) {
 			add(to[r*cols:][:cols], from)
 		}
 	})
+	d.store(x, to)
 }
 
 // BiasGrad computes db += Σ_r dy[r,·].

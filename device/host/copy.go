@@ -12,6 +12,7 @@ func (d *Device) Upload(dst device.Tensor, src []float32) {
 	to := d.floats("Upload", "dst", dst)
 	if !d.failed() {
 		copy(to, src)
+		d.store(dst, to)
 	}
 }
 
@@ -36,7 +37,7 @@ func (d *Device) Download(dst []float32, src device.Tensor) error {
 	return nil
 }
 
-// Copy copies src into dst, both of one type and length.
+// Copy copies src into dst.
 func (d *Device) Copy(dst, src device.Tensor) {
 	device.CheckCopy(dst, src)
 	if dst.DType == device.I32 {
@@ -49,5 +50,6 @@ func (d *Device) Copy(dst, src device.Tensor) {
 	to, from := d.floats("Copy", "dst", dst), d.floats("Copy", "src", src)
 	if !d.failed() {
 		copy(to, from)
+		d.store(dst, to)
 	}
 }

@@ -23,11 +23,15 @@ func (d *Device) CrossEntropy(loss, logits, target device.Tensor, rows, classes 
 			return
 		}
 	}
+	stride := len(x) / rows
 	d.parallel(rows, max(1, grain(classes)/4), func(_, first, last int) {
 		for r := first; r < last; r++ {
-			losses[r] = crossEntropyRow(x[r*classes:][:classes], int(targets[r]), scale)
+			row := x[r*stride:][:stride]
+			losses[r] = crossEntropyRow(row[:classes], int(targets[r]), scale)
+			clear(row[classes:])
 		}
 	})
+	d.store(logits, x)
 }
 
 func crossEntropyRow(x []float32, target int, scale float32) (loss float32) {

@@ -15,5 +15,8 @@
 //
 // Operations run when they are called. They use no device memory, but small
 // scratch on Go's heap (packed panels of a matrix product, the tile of an
-// attention, partial sums), which is kept from call to call.
+// attention, partial sums), which is kept from call to call. They compute in
+// float32 whatever the operands are: scratch then also holds every BF16 operand
+// as float32, so BF16 saves memory of the device, which is what it is there to
+// show, but neither time nor memory of the process.
 package host

@@ -23,6 +23,7 @@ func (d *Device) Add(y, x device.Tensor) {
 		return
 	}
 	d.parallel(len(to), elements, func(_, first, last int) { add(to[first:last], from[first:last]) })
+	d.store(y, to)
 }
 
 // add computes y += x; x is at least as long as y.
@@ -53,6 +54,7 @@ func (d *Device) GELU(y, x device.Tensor) {
 			to[i] = v / (1 + exp(-2*geluInner*v*(1+geluCubic*v*v)))
 		}
 	})
+	d.store(y, to)
 }
 
 // GELUGrad computes dx = dy·(σ + x·σ·(1−σ)·2u′), σ = σ(2u).
@@ -71,6 +73,7 @@ func (d *Device) GELUGrad(dx, x, dy device.Tensor) {
 			to[i] = grad[i] * s * (1 + v*(1-s)*slope)
 		}
 	})
+	d.store(dx, to)
 }
 
 // Dropout multiplies what [device.Dropout.Draw] keeps by Scale and makes the
@@ -101,4 +104,5 @@ func (d *Device) Dropout(y, x, samples device.Tensor, p device.Dropout) {
 			}
 		}
 	})
+	d.store(y, to)
 }

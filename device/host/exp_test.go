@@ -3,6 +3,8 @@ package host
 import (
 	"math"
 	"testing"
+
+	"headroom/device"
 )
 
 func TestExp(t *testing.T) {
@@ -28,8 +30,15 @@ func TestExp(t *testing.T) {
 // What is no number must come out as no number: that is how a trainer finds a
 // run that diverged.
 func TestNaNComesThrough(t *testing.T) {
+	for _, act := range []device.DType{device.F32, device.BF16} {
+		t.Run(act.String(), func(t *testing.T) { nanComesThrough(t, act) })
+	}
+}
+
+func nanComesThrough(t *testing.T, act device.DType) {
 	k := newDesk(t, 1)
-	x := k.random(8)
+	k.act = act
+	x, weights := k.randomAct(8), k.random(8)
 	values := []float32{1, 2, float32(math.NaN()), 4, 5, 6, 7, 8}
 	set := func() { k.d.Upload(x, values) }
 	isNaN := func(name string, bits []uint32) {
@@ -37,9 +46,10 @@ func TestNaNComesThrough(t *testing.T) {
 			t.Errorf("%s: %v, want NaN", name, v)
 		}
 	}
-	y, mean, rstd, loss := k.out(8), k.out(1), k.out(1), k.out(1)
+	y, mean, rstd, loss := k.outAct(8), k.out(1), k.out(1), k.out(1)
 	set()
-	k.d.Sum(loss, x)
+	k.d.Copy(weights, x)
+	k.d.Sum(loss, weights)
 	isNaN("Sum", k.bits(loss))
 	k.d.LayerNorm(y, mean, rstd, x, k.random(8), k.random(8), 1, 8, 1e-5)
 	isNaN("LayerNorm", k.bits(y))

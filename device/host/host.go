@@ -32,9 +32,10 @@ type Device struct {
 	workers  int
 	pending  error // the first failure since the last Sync
 
-	left, right []float32 // panels of a matrix product
-	partial     []float64 // partial sums of reductions
-	tiles       []tile    // of attention, one a worker
+	left, right []float32            // panels of a matrix product
+	partial     []float64            // partial sums of reductions
+	tiles       []tile               // of attention, one a worker
+	wide        map[string][]float32 // BF16 operands widened, by name
 }
 
 var _ device.Device = (*Device)(nil)
@@ -48,7 +49,7 @@ func Open(o Options) (*Device, error) {
 	if o.Workers < 0 {
 		return nil, fmt.Errorf("open host device: %d workers: at least 1, or 0 for one a processor", o.Workers)
 	}
-	d := &Device{name: o.Name, poison: o.Poison, workers: o.Workers}
+	d := &Device{name: o.Name, poison: o.Poison, workers: o.Workers, wide: map[string][]float32{}}
 	if d.name == "" {
 		d.name = "host"
 	}

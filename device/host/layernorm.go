@@ -28,6 +28,7 @@ func (d *Device) LayerNorm(out, mean, rstd, x, gamma, beta device.Tensor, rows, 
 			}
 		}
 	})
+	d.store(out, to)
 }
 
 // moments is the mean of a row and 1/√(biased variance + eps).
@@ -86,6 +87,7 @@ func (d *Device) LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd devic
 			toBeta[i-cols] += float32(sum)
 		}
 	})
+	d.store(dx, to)
 }
 
 // layerNormRow does one row. dx may be dy. sum holds the sums for dgamma, then

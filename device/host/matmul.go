@@ -37,11 +37,12 @@ func (d *Device) MatMul(c, a, b device.Tensor, p device.MatMul) {
 	beta := p.Beta
 	for from := 0; from < p.K; from += depth {
 		to := min(p.K, from+depth)
-		l := d.panel(&d.left, operand{left, a.Addr, p.M, p.K, p.TransA}, from, to)
-		r := d.panel(&d.right, operand{right, b.Addr, p.N, p.K, !p.TransB}, from, to)
+		l := d.panel(&d.left, operand{left, p.M, p.K, p.TransA}, from, to)
+		r := d.panel(&d.right, operand{right, p.N, p.K, !p.TransB}, from, to)
 		d.tiled(out, p.M, p.N, to-from, l, r, beta)
 		beta = 1
 	}
+	d.store(c, out)
 }
 
 // tiled computes c = left·rightᵀ + beta·c over a slice of k elements.
@@ -62,7 +63,6 @@ func (d *Device) tiled(c []float32, m, n, k int, left, right panel, beta float32
 // operand is rows×k values: stored so, or as k×rows if transposed.
 type operand struct {
 	x          []float32
-	at         device.Addr
 	rows, k    int
 	transposed bool
 }
@@ -78,7 +78,7 @@ type panel struct {
 // gonum's dot product begins at such a boundary, so that elsewhere the order of
 // its sum, hence its bits, would depend on the address.
 func (d *Device) panel(scratch *[]float32, o operand, from, to int) panel {
-	if !o.transposed && o.k%4 == 0 && o.at%16 == 0 {
+	if !o.transposed && o.k%4 == 0 && aligned(o.x) {
 		return panel{o.x[from:], o.k}
 	}
 	x := grow(scratch, o.rows*panelStride)

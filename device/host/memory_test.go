@@ -121,6 +121,14 @@ func TestForeignAddress(t *testing.T) {
 			t.Errorf("%s: %v, want a *device.ShapeError", name, err)
 		}
 	}
+	for name, wrong := range map[string]device.Tensor{
+		"over": {Addr: x.Addr + 2, Len: 16 << 20, DType: device.BF16},
+		"odd":  {Addr: x.Addr + 1, Len: 1, DType: device.BF16},
+	} {
+		if err := panicked(func() { d.Upload(wrong, make([]float32, wrong.Len)) }); !isShape(err) {
+			t.Errorf("%s of BF16: %v, want a *device.ShapeError", name, err)
+		}
+	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
@@ -128,12 +136,14 @@ func TestForeignAddress(t *testing.T) {
 
 func TestPoison(t *testing.T) {
 	k := newDesk(t, 1)
-	x := k.out(1000)
-	k.d.Fill(x, 1)
-	k.d.Free(x)
-	for _, bits := range k.bits(k.out(1000)) {
-		if !math.IsNaN(float64(math.Float32frombits(bits))) {
-			t.Fatal("a fresh tensor of a poisoned device holds a number")
+	for _, dtype := range []device.DType{device.F32, device.BF16} {
+		x := k.out(1000)
+		k.d.Fill(x, 1)
+		k.d.Free(x)
+		for _, bits := range k.bits(k.alloc(dtype, 1000)) {
+			if !math.IsNaN(float64(math.Float32frombits(bits))) {
+				t.Fatalf("a fresh tensor of %v of a poisoned device holds a number", dtype)
+			}
 		}
 	}
 	ids, _ := k.d.Alloc(4, device.I32)

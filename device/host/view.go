@@ -23,17 +23,17 @@ func address(mem []byte) device.Addr {
 	return device.Addr(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 }
 
-// floats is the memory of t, which the operation's check found to be F32.
-func (d *Device) floats(op, name string, t device.Tensor) []float32 {
-	return view[float32](d, op, name, t)
-}
+// aligned tells whether x begins at a multiple of 16 bytes. x may be scratch on
+// Go's heap: only its address is looked at, and what is there does not move.
+func aligned(x []float32) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(x)))%16 == 0 }
 
 // ints is the memory of t, which the operation's check found to be I32.
 func (d *Device) ints(op, name string, t device.Tensor) []int32 {
 	return view[int32](d, op, name, t)
 }
 
-func view[E float32 | int32](d *Device, op, name string, t device.Tensor) []E {
+// view is the memory of t as elements of type E, which must be those of t.
+func view[E float32 | int32 | uint16](d *Device, op, name string, t device.Tensor) []E {
 	if t.Len == 0 {
 		return nil
 	}
@@ -51,10 +51,13 @@ func (d *Device) Alloc(n int, dtype device.DType) (device.Tensor, error) {
 	if err != nil || !d.poison {
 		return t, err
 	}
-	if dtype == device.I32 {
+	switch nan := float32(math.NaN()); dtype {
+	case device.F32:
+		fill(view[float32](d, "Alloc", "t", t), nan)
+	case device.BF16:
+		fill(view[uint16](d, "Alloc", "t", t), device.ToBF16(nan))
+	default:
 		fill(d.ints("Alloc", "t", t), PoisonInt)
-	} else {
-		fill(d.floats("Alloc", "t", t), float32(math.NaN()))
 	}
 	return t, nil
 }

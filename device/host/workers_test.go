@@ -15,6 +15,7 @@ import (
 type desk struct {
 	t   *testing.T
 	d   *Device
+	act device.DType // of activations
 	rng *rand.Rand
 }
 
@@ -29,21 +30,40 @@ func newDesk(t *testing.T, workers int) *desk {
 			t.Error(err)
 		}
 	})
-	return &desk{t, d, rand.New(rand.NewPCG(1, 2))}
+	return &desk{t, d, device.F32, rand.New(rand.NewPCG(1, 2))}
 }
 
-func (k *desk) out(n int) device.Tensor {
+func (k *desk) alloc(t device.DType, n int) device.Tensor {
 	k.t.Helper()
-	x, err := k.d.Alloc(n, device.F32)
+	x, err := k.d.Alloc(n, t)
 	if err != nil {
 		k.t.Fatal(err)
 	}
 	return x
 }
 
+func (k *desk) out(n int) device.Tensor {
+	k.t.Helper()
+	return k.alloc(device.F32, n)
+}
+
+func (k *desk) outAct(n int) device.Tensor {
+	k.t.Helper()
+	return k.alloc(k.act, n)
+}
+
 func (k *desk) random(n int) device.Tensor {
 	k.t.Helper()
-	x, values := k.out(n), make([]float32, n)
+	return k.randomly(k.out(n))
+}
+
+func (k *desk) randomAct(n int) device.Tensor {
+	k.t.Helper()
+	return k.randomly(k.outAct(n))
+}
+
+func (k *desk) randomly(x device.Tensor) device.Tensor {
+	values := make([]float32, x.Len)
 	for i := range values {
 		values[i] = float32(k.rng.NormFloat64())
 	}
@@ -53,10 +73,7 @@ func (k *desk) random(n int) device.Tensor {
 
 func (k *desk) ints(n, below int) device.Tensor {
 	k.t.Helper()
-	x, err := k.d.Alloc(n, device.I32)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	x := k.alloc(device.I32, n)
 	values := make([]int32, n)
 	for i := range values {
 		values[i] = int32(k.rng.IntN(below))
@@ -87,40 +104,53 @@ func (k *desk) bits(tensors ...device.Tensor) []uint32 {
 func everything(k *desk) []uint32 {
 	const rows, cols = 1500, 65
 	const n = rows * cols
-	x, y, gamma, beta := k.random(n), k.random(n), k.random(cols), k.random(cols)
+	x, y, gamma, beta := k.randomAct(n), k.randomAct(n), k.random(cols), k.random(cols)
+	weights := k.random(n)
 	db, dg, dgg, norm, total := k.random(cols), k.random(cols), k.random(cols), k.random(1), k.out(1)
 	k.d.BiasGrad(db, x, rows, cols)
-	k.d.Sum(total, x)
-	k.d.SumSquares(norm, x)
-	ln, mean, rstd, dx := k.out(n), k.out(rows), k.out(rows), k.out(n)
+	k.d.Sum(total, weights)
+	k.d.SumSquares(norm, weights)
+	ln, mean, rstd, dx := k.outAct(n), k.out(rows), k.out(rows), k.outAct(n)
 	k.d.LayerNorm(ln, mean, rstd, x, gamma, beta, rows, cols, 1e-5)
 	k.d.LayerNormGrad(dx, dg, dgg, y, x, gamma, mean, rstd, rows, cols)
-	c, w := k.out(rows*70), k.random(cols*70)
+	c, w, dw := k.outAct(rows*70), k.randomAct(cols*70), k.random(cols*70)
 	k.d.MatMul(c, x, w, device.MatMul{M: rows, N: 70, K: cols})
-	k.d.MatMul(w, x, c, device.MatMul{M: cols, N: 70, K: rows, TransA: true, Beta: 1})
+	k.d.MatMul(dw, x, c, device.MatMul{M: cols, N: 70, K: rows, TransA: true, Beta: 1})
 	embed := device.Embed{B: 50, T: 30, C: cols, V: 7}
 	tok, table, place := k.ints(rows, 7), k.random(7*cols), k.random(30*cols)
-	k.d.EmbedGrad(table, place, y, tok, embed)
+	k.d.EmbedGrad(table, place, weights, tok, embed)
 	s := device.Attention{B: 5, T: 70, H: 3, D: 10}
 	size := s.B * s.T * s.H * s.D
-	qkv, out, lse, dqkv := k.random(3*size), k.out(size), k.out(s.B*s.H*s.T), k.out(3*size)
+	qkv, out, lse, dqkv := k.randomAct(3*size), k.outAct(size), k.out(s.B*s.H*s.T), k.outAct(3*size)
 	k.d.Attention(out, lse, qkv, s)
-	k.d.AttentionGrad(dqkv, k.out(lse.Len), k.random(size), qkv, out, lse, s)
+	k.d.AttentionGrad(dqkv, k.out(lse.Len), k.randomAct(size), qkv, out, lse, s)
 	loss := k.out(rows)
 	k.d.CrossEntropy(loss, y, tok, rows, cols, 0.1)
 	k.d.GELU(x, x)
+	k.d.GELUGrad(ln, x, y)
+	k.d.Add(ln, dx)
+	k.d.AddBias(ln, beta, rows, cols)
 	k.d.Dropout(x, x, tok, device.Dropout{P: 0.2, Each: cols})
-	k.d.AdamW(x, dx, ln, c.View(0, n), device.AdamW{LR: 0.1, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, GradScale: 1, Step: 1})
-	return k.bits(x, y, db, dg, dgg, norm, total, mean, rstd, dx, w, table, place, out, lse, dqkv, loss)
+	v := k.out(n)
+	k.d.Copy(v, ln)
+	k.d.AdamW(weights, k.random(n), k.random(n), v, device.AdamW{LR: 0.1, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, GradScale: 1, Step: 1})
+	return k.bits(x, y, ln, c, weights, db, dg, dgg, norm, total, mean, rstd, dx, dw, table, place, out, lse, dqkv, loss)
 }
 
 func TestResultsDoNotDependOnWorkers(t *testing.T) {
-	want := everything(newDesk(t, 1))
-	for _, workers := range []int{2, 3, 8} {
-		got := everything(newDesk(t, workers))
-		for i := range want {
-			if got[i] != want[i] {
-				t.Fatalf("%d workers: word %d is %x, with one worker %x", workers, i, got[i], want[i])
+	for _, act := range []device.DType{device.F32, device.BF16} {
+		var want []uint32
+		for _, workers := range []int{1, 2, 3, 8} {
+			k := newDesk(t, workers)
+			k.act = act
+			got := everything(k)
+			if workers == 1 {
+				want = got
+			}
+			for i := range want {
+				if got[i] != want[i] {
+					t.Fatalf("%v, %d workers: word %d is %x, with one worker %x", act, workers, i, got[i], want[i])
+				}
 			}
 		}
 	}
@@ -149,9 +179,16 @@ func TestSumsOverRowsDoNotDependOnWorkers(t *testing.T) {
 // A row of a product is the same whichever rows it is computed with, so that a
 // smaller micro-batch changes no activation.
 func TestMatMulRowsStandAlone(t *testing.T) {
+	for _, act := range []device.DType{device.F32, device.BF16} {
+		matMulRowsStandAlone(t, act)
+	}
+}
+
+func matMulRowsStandAlone(t *testing.T, act device.DType) {
 	k := newDesk(t, 2)
+	k.act = act
 	const rows, n, depth = 200, 300, 600
-	a, b, all, one := k.random(rows*depth), k.random(depth*n), k.out(rows*n), k.out(rows*n)
+	a, b, all, one := k.randomAct(rows*depth), k.randomAct(depth*n), k.out(rows*n), k.out(rows*n)
 	k.d.MatMul(all, a, b, device.MatMul{M: rows, N: n, K: depth})
 	for r := range rows {
 		k.d.MatMul(one.View(r*n, n), a.View(r*depth, depth), b, device.MatMul{M: 1, N: n, K: depth})
@@ -159,19 +196,26 @@ func TestMatMulRowsStandAlone(t *testing.T) {
 	want, got := k.bits(all), k.bits(one)
 	for i := range want {
 		if got[i] != want[i] {
-			t.Fatalf("row %d alone differs at column %d: %x, with others %x", i/n, i%n, got[i], want[i])
+			t.Fatalf("%v: row %d alone differs at column %d: %x, with others %x", act, i/n, i%n, got[i], want[i])
 		}
 	}
 }
 
 // The order of gonum's dot product goes by the address modulo 16.
 func TestMatMulDoesNotDependOnAddress(t *testing.T) {
+	for _, act := range []device.DType{device.F32, device.BF16} {
+		matMulDoesNotDependOnAddress(t, act)
+	}
+}
+
+func matMulDoesNotDependOnAddress(t *testing.T, act device.DType) {
 	k := newDesk(t, 2)
+	k.act = act
 	const m, n, depth = 9, 11, 64
-	a, b := k.random(m*depth), k.random(n*depth)
+	a, b := k.randomAct(m*depth), k.randomAct(n*depth)
 	var want []uint32
 	for shift := range 4 {
-		a2, b2, c := k.out(m*depth+shift).View(shift, m*depth), k.out(n*depth+shift).View(shift, n*depth), k.out(m*n)
+		a2, b2, c := k.outAct(m*depth+shift).View(shift, m*depth), k.outAct(n*depth+shift).View(shift, n*depth), k.out(m*n)
 		k.d.Copy(a2, a)
 		k.d.Copy(b2, b)
 		k.d.MatMul(c, a2, b2, device.MatMul{M: m, N: n, K: depth, TransB: true})
@@ -181,7 +225,7 @@ func TestMatMulDoesNotDependOnAddress(t *testing.T) {
 		}
 		for i := range want {
 			if got[i] != want[i] {
-				t.Fatalf("operands %d elements on: element %d is %x, not %x", shift, i, got[i], want[i])
+				t.Fatalf("%v operands %d elements on: element %d is %x, not %x", act, shift, i, got[i], want[i])
 			}
 		}
 	}

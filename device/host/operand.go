@@ -1,0 +1,43 @@
+package host
+
+import "headroom/device"
+
+// Operations compute in float32. An F32 operand is the device's memory itself;
+// a BF16 one is widened into scratch, which is exact, when the operation asks
+// for it with floats, and rounded back, if it is an output, when the operation
+// is done with it and calls store.
+
+// floats is the values of t, which the operation's check found to be F32 or
+// BF16. The scratch of a BF16 operand goes by the operand's name: those of one
+// operation have different ones.
+func (d *Device) floats(op, name string, t device.Tensor) []float32 {
+	if t.DType != device.BF16 {
+		return view[float32](d, op, name, t)
+	}
+	from := view[uint16](d, op, name, t)
+	to := d.wide[name]
+	if cap(to) < len(from) {
+		to = make([]float32, len(from))
+		d.wide[name] = to
+	}
+	to = to[:len(from)]
+	d.parallel(len(to), elements, func(_, first, last int) {
+		for i, v := range from[first:last] {
+			to[first+i] = device.FromBF16(v)
+		}
+	})
+	return to
+}
+
+// store makes values, which floats gave for t, the contents of t.
+func (d *Device) store(t device.Tensor, values []float32) {
+	if t.DType != device.BF16 {
+		return
+	}
+	to := view[uint16](d, "store", "t", t)
+	d.parallel(len(to), elements, func(_, first, last int) {
+		for i, v := range values[first:last] {
+			to[first+i] = device.ToBF16(v)
+		}
+	})
+}
