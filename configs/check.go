@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"headroom/cuda"
 	"headroom/memory"
 )
 
@@ -16,6 +17,8 @@ func (l *loader) check() {
 	if c.Model.Kind == "gpt" {
 		l.rule(c.Model.Width%max(1, c.Model.Heads) != 0, "model.heads", "model.width",
 			"must divide model.width (%d)", c.Model.Width)
+		l.rule(c.Device.Precision == "bf16" && c.Device.Kind != "host" && c.Model.Width/max(1, c.Model.Heads) > cuda.MostChannels, "model.heads", "model.width",
+			"leaves %d channels a head, and on a GPU device.precision bf16 takes at most %d: use more heads, or another precision", c.Model.Width/max(1, c.Model.Heads), cuda.MostChannels)
 	}
 	l.rule(c.Model.Kind == "gpt" && c.Data.Kind != "text", "data.kind", "model.kind", "model.kind gpt reads text alone")
 	l.rule(c.Model.Kind == "mlp" && c.Data.Kind == "text", "data.kind", "model.kind", "model.kind mlp reads features: idx or blobs")

@@ -81,7 +81,7 @@ type Train struct {
 type Device struct {
 	Kind      string
 	Ordinal   int          // which GPU
-	Precision string       // of matrix products on a GPU
+	Precision string       // fp32, tf32 or bf16
 	Capacity  memory.Bytes // 0: auto
 	Squeeze   []Squeeze
 }

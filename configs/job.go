@@ -71,7 +71,7 @@ func (c *Config) Open() (*Job, error) {
 func (c *Config) Spec() model.Spec {
 	s := model.Spec{
 		Kind: model.Kind(c.Model.Kind), Width: c.Model.Width, Layers: c.Model.Layers, Dropout: c.Model.Dropout,
-		Seed: c.Seed,
+		Mixed: c.Device.Precision == "bf16", Seed: c.Seed,
 		Optimizer: model.Optimizer{
 			Kind: model.OptimizerKind(c.Optimizer.Kind), LR: c.Optimizer.LR,
 			WeightDecay: c.Optimizer.WeightDecay, Clip: c.Optimizer.Clip,

@@ -127,7 +127,7 @@ var keys = []Key{
 		value: func(c *Config) value { return choice{&c.Device.Kind, []string{"auto", "host", "cuda"}} }},
 	{Name: "device.ordinal", Default: "0", Only: forGPU, Doc: "which GPU, as CUDA numbers those that CUDA_VISIBLE_DEVICES leaves",
 		value: func(c *Config) value { return whole[int]{p: &c.Device.Ordinal, max: 1000} }},
-	{Name: "device.precision", Default: "fp32", Only: forGPU, Doc: "of matrix products on a GPU: fp32 throughout, or factors rounded to TensorFloat-32 or bfloat16; weights and sums stay float32",
+	{Name: "device.precision", Default: "fp32", Doc: "fp32: float32 throughout; tf32: matrix products on a GPU round their factors to TensorFloat-32; bf16: mixed precision, activations and products in bfloat16, weights and sums in float32",
 		value: func(c *Config) value { return choice{&c.Device.Precision, []string{"fp32", "tf32", "bf16"}} }},
 	{Name: "device.capacity", Default: "auto", Doc: "memory that the run may use; auto is all that a GPU has, and " + hostCapacity.String() + " on the host",
 		value: func(c *Config) value { return size{&c.Device.Capacity, "auto"} }},

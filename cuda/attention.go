@@ -56,20 +56,28 @@ func (g *gpu) addressesOf(set int, c chunk, s device.Attention, qkv, out device.
 
 func (g *gpu) Attention(out, lse, qkv device.Tensor, s device.Attention) {
 	s.Check(out, lse, qkv)
+	if qkv.DType == device.BF16 {
+		g.flash(out, lse, qkv, s)
+		return
+	}
 	wide, narrow := 3*s.H*s.D, s.H*s.D
 	for _, c := range chunks(s) {
 		n := c.keys()
 		a := g.addressesOf(0, c, s, qkv, out)
-		g.product(matrix{a.scores, n, 0}, matrix{a.q, wide, s.D | offset(qkv)}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: n, K: s.D, TransB: true}, scale(s), c.pairs)
+		g.products(matrix{a.scores, n, 0}, matrix{a.q, wide, s.D | offset(qkv)}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: n, K: s.D, TransB: true}, scale(s), c.pairs)
 		g.launch("causal_softmax", warps(c.pairs*c.rows), g.scratch.scores, lse, c.pairs, c.first, s.T, c.r0, c.rows)
-		g.product(matrix{a.out, narrow, s.D | offset(out)}, matrix{a.scores, n, 0}, matrix{a.v, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: s.D, K: n}, 1, c.pairs)
+		g.products(matrix{a.out, narrow, s.D | offset(out)}, matrix{a.scores, n, 0}, matrix{a.v, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: s.D, K: n}, 1, c.pairs)
 	}
 }
 
 func (g *gpu) AttentionGrad(dqkv, delta, dout, qkv, out, lse device.Tensor, s device.Attention) {
 	s.CheckGrad(dqkv, delta, dout, qkv, out, lse)
 	rows := s.B * s.H * s.T
-	g.launch("attention_delta", warps(rows), delta, dout, out, rows, s.T, s.H, s.D)
+	g.launch("attention_delta"+types(out), warps(rows), delta, dout, out, rows, s.T, s.H, s.D)
+	if qkv.DType == device.BF16 {
+		g.flashGrad(dqkv, delta, dout, qkv, lse, s)
+		return
+	}
 	for _, c := range chunks(s) {
 		g.gradOfChunk(c, dqkv, delta, dout, qkv, lse, s)
 	}
@@ -82,16 +90,16 @@ func (g *gpu) gradOfChunk(c chunk, dqkv, delta, dout, qkv, lse device.Tensor, s 
 	n, wide, narrow := c.keys(), 3*s.H*s.D, s.H*s.D
 	a := g.addressesOf(0, c, s, qkv, dout)
 	d := g.addressesOf(1, c, s, dqkv, dout)
-	g.product(matrix{a.scores, n, 0}, matrix{a.q, wide, s.D | offset(qkv)}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: n, K: s.D, TransB: true}, scale(s), c.pairs)
-	g.product(matrix{a.other, n, 0}, matrix{a.out, narrow, s.D | offset(dout)}, matrix{a.v, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: n, K: s.D, TransB: true}, 1, c.pairs)
+	g.products(matrix{a.scores, n, 0}, matrix{a.q, wide, s.D | offset(qkv)}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: n, K: s.D, TransB: true}, scale(s), c.pairs)
+	g.products(matrix{a.other, n, 0}, matrix{a.out, narrow, s.D | offset(dout)}, matrix{a.v, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: n, K: s.D, TransB: true}, 1, c.pairs)
 	g.launch("causal_softmax_grad", warps(c.pairs*c.rows), g.scratch.scores, g.scratch.other, lse, delta, c.pairs, c.first, s.T, c.r0, c.rows, scale(s))
 	add := float32(1)
 	if n == s.T {
 		add = 0 // the first chunk of its pairs writes what the others add to
 	}
-	g.product(matrix{d.v, wide, s.D | offset(dqkv)}, matrix{a.scores, n, 0}, matrix{a.out, narrow, s.D | offset(dout)}, device.MatMul{M: n, N: s.D, K: c.rows, TransA: true, Beta: add}, 1, c.pairs)
-	g.product(matrix{d.k, wide, s.D | offset(dqkv)}, matrix{a.other, n, 0}, matrix{a.q, wide, s.D | offset(qkv)}, device.MatMul{M: n, N: s.D, K: c.rows, TransA: true, Beta: add}, 1, c.pairs)
-	g.product(matrix{d.q, wide, s.D | offset(dqkv)}, matrix{a.other, n, 0}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: s.D, K: n}, 1, c.pairs)
+	g.products(matrix{d.v, wide, s.D | offset(dqkv)}, matrix{a.scores, n, 0}, matrix{a.out, narrow, s.D | offset(dout)}, device.MatMul{M: n, N: s.D, K: c.rows, TransA: true, Beta: add}, 1, c.pairs)
+	g.products(matrix{d.k, wide, s.D | offset(dqkv)}, matrix{a.other, n, 0}, matrix{a.q, wide, s.D | offset(qkv)}, device.MatMul{M: n, N: s.D, K: c.rows, TransA: true, Beta: add}, 1, c.pairs)
+	g.products(matrix{d.q, wide, s.D | offset(dqkv)}, matrix{a.other, n, 0}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: s.D, K: n}, 1, c.pairs)
 }
 
 // offset is how many elements a tensor starts after a multiple of 16 bytes.

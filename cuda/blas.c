@@ -61,9 +61,9 @@ int headroom_blas_start(headroom_blas *b, uint64_t workspace, size_t bytes) {
 }
 
 int headroom_blas_product(headroom_blas *b, int compute, int transa, int transb, int m, int n, int k, float alpha,
-                          uint64_t a, int lda, uint64_t bb, int ldb, float beta, uint64_t c, int ldc) {
-  return b->product(b->h, transa, transb, m, n, k, &alpha, (const void *)a, R_32F, lda, (const void *)bb, R_32F, ldb, &beta,
-                    (void *)c, R_32F, ldc, compute, GEMM_DEFAULT);
+                          uint64_t a, int lda, uint64_t bb, int ldb, int ab, float beta, uint64_t c, int ldc, int tc) {
+  return b->product(b->h, transa, transb, m, n, k, &alpha, (const void *)a, ab, lda, (const void *)bb, ab, ldb, &beta,
+                    (void *)c, tc, ldc, compute, GEMM_DEFAULT);
 }
 
 int headroom_blas_products(headroom_blas *b, int compute, int transa, int transb, int m, int n, int k, float alpha,

@@ -27,8 +27,11 @@ type blas struct {
 	compute C.int // a cublasComputeType_t
 }
 
-// computeTypes are values of cublasComputeType_t.
-var computeTypes = map[Precision]C.int{"": 68, FP32: 68, TF32: 77, BF16: 75}
+// computeTypes are values of cublasComputeType_t, for products of float32.
+var computeTypes = map[Precision]C.int{"": exact, FP32: exact, TF32: 77, BF16: exact}
+
+// dataTypes are values of cudaDataType.
+var dataTypes = map[device.DType]C.int{device.F32: 0, device.BF16: 14}
 
 // blasFiles are the versions of cuBLAS that serve, newest first.
 var blasFiles = []string{"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"}
@@ -107,38 +110,54 @@ func (b *blas) check(status C.int) error {
 	return fmt.Errorf("CUBLAS_STATUS_%s (%d)", names[status], status)
 }
 
-// matrix is a row-major matrix: where it starts and how many elements lie
-// between the starts of its rows. In a batched product it is the address of an
-// array of starts.
+// exact is the compute type of float32 throughout, and of sums of products of
+// bfloat16 in float32.
+const exact = 68
+
+// product is c = op(a)·op(b) + beta·c with c m×n, all row-major. Row-major matrices
+// are their own transposes in cuBLAS's order, so what it computes is
+// cᵀ = op(b)ᵀ·op(a)ᵀ.
+func (g *gpu) product(c, a, b device.Tensor, p device.MatMul) {
+	strideA, strideB := p.K, p.N
+	if p.TransA {
+		strideA = p.M
+	}
+	if p.TransB {
+		strideB = p.K
+	}
+	l, compute := g.blas, g.blas.compute
+	if a.DType == device.BF16 {
+		compute = exact
+	}
+	what := "matrix product"
+	if g.profile != nil {
+		what = fmt.Sprintf("matrix product %d×%d×%d%s", p.M, p.N, p.K, types(c, a))
+	}
+	g.call(what, func() error {
+		return l.check(C.headroom_blas_product(l.handle, compute, flag(p.TransB), flag(p.TransA), C.int(p.N), C.int(p.M), C.int(p.K), 1,
+			C.uint64_t(b.Addr), C.int(strideB), C.uint64_t(a.Addr), C.int(strideA), dataTypes[a.DType],
+			C.float(p.Beta), C.uint64_t(c.Addr), C.int(p.N), dataTypes[c.DType]))
+	})
+}
+
+// matrix is a batch of row-major matrices of float32: the address of an array of
+// their starts, and how many elements lie between the starts of their rows.
 type matrix struct {
 	at     device.Addr
 	stride int
-	offset int // in a batch: elements by which its matrices may start after a multiple of the stride
+	offset int // elements by which the matrices may start after a multiple of the stride
 }
 
-// exact is the compute type of float32 throughout.
-const exact = 68
-
-// product is c = alpha·op(a)·op(b) + beta·c with c m×n, row-major, or count such
-// products if count > 0. Row-major matrices are their own transposes in cuBLAS's
-// order, so what it computes is cᵀ = op(b)ᵀ·op(a)ᵀ.
-func (g *gpu) product(c, a, b matrix, p device.MatMul, alpha float32, count int) {
-	if g.pending != nil {
-		return
-	}
-	l := g.blas
-	ta, tb, compute := flag(p.TransA), flag(p.TransB), l.compute
-	if count > 0 && !aligned(a, b, c) {
+// products are count products c = alpha·op(a)·op(b) + beta·c.
+func (g *gpu) products(c, a, b matrix, p device.MatMul, alpha float32, count int) {
+	l, compute := g.blas, g.blas.compute
+	if !aligned(a, b, c) {
 		compute = exact
 	}
-	g.fail("matrix product", g.bound.do(func() error {
-		if count > 0 {
-			return l.check(C.headroom_blas_products(l.handle, compute, tb, ta, C.int(p.N), C.int(p.M), C.int(p.K), C.float(alpha),
-				C.uint64_t(b.at), C.int(b.stride), C.uint64_t(a.at), C.int(a.stride), C.float(p.Beta), C.uint64_t(c.at), C.int(c.stride), C.int(count)))
-		}
-		return l.check(C.headroom_blas_product(l.handle, compute, tb, ta, C.int(p.N), C.int(p.M), C.int(p.K), C.float(alpha),
-			C.uint64_t(b.at), C.int(b.stride), C.uint64_t(a.at), C.int(a.stride), C.float(p.Beta), C.uint64_t(c.at), C.int(c.stride)))
-	}))
+	g.call("matrix products", func() error {
+		return l.check(C.headroom_blas_products(l.handle, compute, flag(p.TransB), flag(p.TransA), C.int(p.N), C.int(p.M), C.int(p.K), C.float(alpha),
+			C.uint64_t(b.at), C.int(b.stride), C.uint64_t(a.at), C.int(a.stride), C.float(p.Beta), C.uint64_t(c.at), C.int(c.stride), C.int(count)))
+	})
 }
 
 // aligned tells whether the matrices of a batch may be read 16 bytes at a time.

@@ -5,14 +5,23 @@ package cuda
 import "headroom/device"
 
 // quads is how many groups of four elements a kernel may move at a time: none
-// where a tensor does not start at a multiple of 16 bytes.
+// where a tensor does not start at a multiple of their size.
 func quads(n int, tensors ...device.Tensor) int {
 	for _, t := range tensors {
-		if t.Addr%16 != 0 {
+		if t.Addr%device.Addr(4*t.DType.Size()) != 0 {
 			return 0
 		}
 	}
 	return n / 4
+}
+
+// groups cuts rows of cols elements into groups of w, 4 where that is possible in
+// all tensors, else 1.
+func groups(cols int, tensors ...device.Tensor) (across, w int) {
+	if cols%4 == 0 && quads(cols, tensors...) > 0 {
+		return cols / 4, 4
+	}
+	return cols, 1
 }
 
 func (g *gpu) Fill(x device.Tensor, v float32) {
@@ -23,22 +32,25 @@ func (g *gpu) Fill(x device.Tensor, v float32) {
 func (g *gpu) Add(y, x device.Tensor) {
 	device.CheckAdd(y, x)
 	q := quads(y.Len, y, x)
-	g.launch("add", walk(y.Len-3*q), y, x, q, y.Len, g.scratch.fault)
+	g.launch("add"+types(y, x), walk(y.Len-3*q), y, x, q, y.Len, g.scratch.fault)
 }
 
 func (g *gpu) GELU(y, x device.Tensor) {
 	device.CheckGELU(y, x)
 	q := quads(y.Len, y, x)
-	g.launch("gelu", walk(y.Len-3*q), y, x, q, y.Len)
+	g.launch("gelu"+types(y), walk(y.Len-3*q), y, x, q, y.Len)
 }
 
 func (g *gpu) GELUGrad(dx, x, dy device.Tensor) {
 	device.CheckGELUGrad(dx, x, dy)
 	q := quads(dx.Len, dx, x, dy)
-	g.launch("gelu_grad", walk(dx.Len-3*q), dx, x, dy, q, dx.Len)
+	g.launch("gelu_grad"+types(dx), walk(dx.Len-3*q), dx, x, dy, q, dx.Len)
 }
 
 func (g *gpu) Dropout(y, x, samples device.Tensor, d device.Dropout) {
 	d.Check(y, x, samples)
-	g.launch("dropout", walk((d.Each+3)/4*samples.Len), y, x, samples, samples.Len, d.Each, d.Seed, d.Step, d.Site, d.Threshold(), d.Scale())
+	_, w := groups(d.Each, y, x)
+	s := walk((d.Each + 3) / 4)
+	s.gridY = min(samples.Len, max(1, 4*gridLimit/s.gridX))
+	g.launch("dropout"+types(y, x), s, y, x, samples, samples.Len, d.Each, d.Seed, d.Step, d.Site, d.Threshold(), d.Scale(), w/4)
 }

@@ -38,18 +38,21 @@ func skipOrFail(t testing.TB, err error, missing bool) {
 // TestDevice runs the conformance suite in every precision.
 func TestDevice(t *testing.T) {
 	for _, c := range []struct {
+		name      string
 		precision Precision
+		run       func(*testing.T, devicetest.Opener, devicetest.Tolerance)
 		tolerance devicetest.Tolerance
 	}{
-		{FP32, devicetest.Float32},
-		{TF32, devicetest.Tolerance{Forward: 1e-3, Gradient: 1e-3}},
-		{BF16, devicetest.Tolerance{Forward: 1e-2, Gradient: 1e-2}},
+		{"fp32", FP32, devicetest.Run, devicetest.Float32},
+		{"tf32", TF32, devicetest.Run, devicetest.Tolerance{Forward: 1e-3, Gradient: 1e-3}},
+		{"bf16", BF16, devicetest.RunMixed, devicetest.Tolerance{Forward: 1e-2, Gradient: 1e-2}},
+		{"fp32 beside bf16", BF16, devicetest.Run, devicetest.Float32},
 	} {
-		t.Run(string(c.precision), func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			if err := openGPU(t, Options{}).Close(); err != nil { // skips here, once, where there is none
 				t.Fatal(err)
 			}
-			devicetest.Run(t, func(t testing.TB, capacity memory.Bytes) device.Device {
+			c.run(t, func(t testing.TB, capacity memory.Bytes) device.Device {
 				return openGPU(t, Options{Limit: capacity, Precision: c.precision})
 			}, c.tolerance)
 		})

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"fmt"
 	"math"
+	"slices"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -24,44 +25,92 @@ type kernels struct {
 
 // sources names every kernel file and its functions.
 var sources = map[string][]string{
-	"attention":   {"attention_addresses", "causal_softmax", "attention_delta", "causal_softmax_grad"},
-	"elementwise": {"fill", "add", "gelu", "gelu_grad", "add_bias", "dropout"},
+	"attention":   append(each("attention_delta"), "attention_addresses", "causal_softmax", "causal_softmax_grad"),
+	"elementwise": slices.Concat([]string{"fill", "copy_fb", "copy_bf"}, pairs("add", "dropout"), each("gelu", "gelu_grad", "add_bias")),
 	"embed":       {"embed", "embed_grad_positions", "embed_grad_tokens"},
-	"layernorm":   {"layernorm", "layernorm_dx", "layernorm_pieces"},
-	"loss":        {"cross_entropy"},
+	"flash":       {"flash_64", "flash_keys_64", "flash_queries_64", "flash_128", "flash_keys_128", "flash_queries_128"},
+	"layernorm":   pairs("layernorm", "layernorm_dx", "layernorm_pieces"),
+	"loss":        each("cross_entropy"),
 	"optimizer":   {"adamw", "sgd"},
-	"reduce":      {"column_sums", "add_pieces", "sum_pieces", "sum_all"},
+	"reduce":      append(each("column_sums"), "add_pieces", "sum_pieces", "sum_all"),
 }
 
-func loadKernels() (kernels, error) {
-	k := kernels{functions: map[string]cu.Function{}}
-	for file, names := range sources {
-		image, err := ptx.ReadFile("kernels/" + file + ".ptx")
-		if err != nil {
-			return k, fmt.Errorf("read kernels: %w", err)
+// each are the kernels that come for one operand of either type, pairs those for
+// two operands; see [types].
+func each(names ...string) []string  { return suffixed(names, "_f", "_b") }
+func pairs(names ...string) []string { return suffixed(names, "_ff", "_fb", "_bf", "_bb") }
+
+func suffixed(names []string, suffixes ...string) []string {
+	var all []string
+	for _, name := range names {
+		for _, s := range suffixes {
+			all = append(all, name+s)
 		}
-		module, err := cu.LoadData(string(image))
-		if err != nil {
-			return k, fault("load the kernels of "+file, err)
+	}
+	return all
+}
+
+// types is the end of the name of a kernel for these operands.
+func types(operands ...device.Tensor) string {
+	var name [4]byte
+	name[0] = '_'
+	for i, t := range operands {
+		name[i+1] = 'f'
+		if t.DType == device.BF16 {
+			name[i+1] = 'b'
 		}
-		k.modules = append(k.modules, module)
-		for _, name := range names {
-			if k.functions[name], err = module.Function(name); err != nil {
-				return k, fault("find the kernel "+name, err)
-			}
+	}
+	return string(name[:len(operands)+1])
+}
+
+// loadKernels loads all kernels, but those of attention in bfloat16 only if that is
+// what the device is for: they are a megabyte, and do not run on every GPU.
+func loadKernels(p Precision) (*kernels, error) {
+	k := &kernels{functions: map[string]cu.Function{}}
+	for file := range sources {
+		if file == "flash" {
+			continue
 		}
+		if err := k.load(file); err != nil {
+			return k, err
+		}
+	}
+	if p == BF16 {
+		return k, k.loadFlash()
 	}
 	return k, nil
 }
 
-func (k kernels) unload() {
+func (k *kernels) load(file string) error {
+	image, err := ptx.ReadFile("kernels/" + file + ".ptx")
+	if err != nil {
+		return fmt.Errorf("read kernels: %w", err)
+	}
+	module, err := cu.LoadData(string(image))
+	if err != nil {
+		return fault("load the kernels of "+file, err)
+	}
+	k.modules = append(k.modules, module)
+	for _, name := range sources[file] {
+		if k.functions[name], err = module.Function(name); err != nil {
+			return fault("find the kernel "+name, err)
+		}
+	}
+	return nil
+}
+
+func (k *kernels) unload() {
+	if k == nil {
+		return
+	}
 	for _, m := range k.modules {
 		_ = m.Unload() // the context goes next and takes them along
 	}
 }
 
-// shape is a launch's grid and block.
-type shape struct{ gridX, gridY, blockX, blockY int }
+// shape is a launch's grid and block, and the dynamic shared memory of a block in
+// bytes.
+type shape struct{ gridX, gridY, blockX, blockY, shared int }
 
 const (
 	threads   = 256
@@ -78,9 +127,6 @@ func warps(rows int) shape { return shape{gridX: (rows + 7) / 8, gridY: 1, block
 
 // launch runs a kernel. Arguments are of the types that kernels take.
 func (g *gpu) launch(name string, s shape, arguments ...any) {
-	if g.pending != nil {
-		return
-	}
 	// cu reads eight bytes for every argument, whatever its type.
 	words := make([]uint64, len(arguments))
 	params := make([]unsafe.Pointer, len(arguments))
@@ -89,8 +135,21 @@ func (g *gpu) launch(name string, s shape, arguments ...any) {
 		params[i] = unsafe.Pointer(&words[i])
 	}
 	f := g.kernels.functions[name]
-	g.fail("launch "+name, g.bound.do(func() error {
-		return f.Launch(s.gridX, s.gridY, 1, s.blockX, s.blockY, 1, 0, cu.Stream{}, params)
+	g.call(name, func() error {
+		return f.Launch(s.gridX, s.gridY, 1, s.blockX, s.blockY, 1, s.shared, cu.Stream{}, params)
+	})
+}
+
+// call does something with the driver, unless something went wrong before.
+func (g *gpu) call(what string, f func() error) {
+	if g.pending != nil {
+		return
+	}
+	g.fail(what, g.bound.do(func() error {
+		if g.profile != nil {
+			return g.profile.around(what, f)
+		}
+		return f()
 	}))
 }
 

@@ -6,17 +6,14 @@ import "headroom/device"
 
 func (g *gpu) MatMul(c, a, b device.Tensor, p device.MatMul) {
 	p.Check(c, a, b)
-	strideA, strideB := p.K, p.N
-	if p.TransA {
-		strideA = p.M
-	}
-	if p.TransB {
-		strideB = p.K
-	}
-	g.product(matrix{at: c.Addr, stride: p.N}, matrix{at: a.Addr, stride: strideA}, matrix{at: b.Addr, stride: strideB}, p, 1, 0)
+	g.product(c, a, b, p)
 }
 
 func (g *gpu) AddBias(x, b device.Tensor, rows, cols int) {
 	device.CheckAddBias(x, b, rows, cols)
-	g.launch("add_bias", walk(rows*cols), x, b, rows, cols)
+	across, w := groups(cols, x, b)
+	const threads = 64 // little is lost where a row does not fill them
+	s := shape{gridX: (across + threads - 1) / threads, blockX: threads, blockY: 1}
+	s.gridY = max(1, min(rows, 4*gridLimit/s.gridX))
+	g.launch("add_bias"+types(x), s, x, b, rows, across, w)
 }

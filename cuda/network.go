@@ -19,17 +19,19 @@ func (g *gpu) EmbedGrad(dtokens, dpositions, dout, tok device.Tensor, s device.E
 
 func (g *gpu) LayerNorm(out, mean, rstd, x, gamma, beta device.Tensor, rows, cols int, eps float32) {
 	device.CheckLayerNorm(out, mean, rstd, x, gamma, beta, rows, cols)
-	g.launch("layernorm", warps(rows), out, mean, rstd, x, gamma, beta, rows, cols, eps)
+	across, w := groups(cols, out, x, gamma, beta)
+	g.launch("layernorm"+types(out, x), warps(rows), out, mean, rstd, x, gamma, beta, rows, across, w, eps)
 }
 
 func (g *gpu) LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd device.Tensor, rows, cols int) {
 	device.CheckLayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd, rows, cols)
 	each, pieces := rowsAPiece(rows, cols)
 	second := g.scratch.secondPieces()
-	g.launch("layernorm_pieces", columns(cols, pieces), g.scratch.pieces, second, dy, x, mean, rstd, rows, cols, each)
-	g.launch("add_pieces", walk(cols), dgamma, g.scratch.pieces, pieces, cols)
-	g.launch("add_pieces", walk(cols), dbeta, second, pieces, cols)
-	g.launch("layernorm_dx", warps(rows), dx, dy, x, gamma, mean, rstd, rows, cols)
+	g.launch("layernorm_pieces"+types(dy, x), columns(cols, pieces), g.scratch.pieces, second, dy, x, mean, rstd, rows, cols, each)
+	g.launch("add_pieces", columns(cols, 1), dgamma, g.scratch.pieces, pieces, cols)
+	g.launch("add_pieces", columns(cols, 1), dbeta, second, pieces, cols)
+	across, w := groups(cols, dx, dy, x, gamma)
+	g.launch("layernorm_dx"+types(dx, x), warps(rows), dx, dy, x, gamma, mean, rstd, rows, across, w)
 }
 
 func (g *gpu) CrossEntropy(loss, logits, target device.Tensor, rows, classes int, scale float32) {
@@ -38,5 +40,6 @@ func (g *gpu) CrossEntropy(loss, logits, target device.Tensor, rows, classes int
 	for block > 32 && block/2 >= classes {
 		block /= 2
 	}
-	g.launch("cross_entropy", shape{gridX: rows, gridY: 1, blockX: block, blockY: 1}, loss, logits, target, classes, scale, g.scratch.fault)
+	g.launch("cross_entropy"+types(logits), shape{gridX: rows, gridY: 1, blockX: block, blockY: 1},
+		loss, logits, target, classes, logits.Len/rows, scale, g.scratch.fault)
 }

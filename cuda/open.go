@@ -19,12 +19,14 @@ type gpu struct {
 	bound   *bound
 	name    string
 	ordinal cu.Device
-	kernels kernels
+	kernels *kernels
 	blas    *blas
 	scratch scratch
+	staging staging
 	pending error // the first thing that went wrong since the last Sync
 	dead    bool  // pending is for ever: the context is gone
 	closed  bool
+	profile *profile // nil unless work is timed
 }
 
 // contextBytes is about what a context takes of the device: what is asked for
@@ -64,7 +66,10 @@ func (g *gpu) start(o Options) error {
 	if g.name, err = g.ordinal.Name(); err != nil {
 		return fault("read the device's name", err)
 	}
-	if g.kernels, err = loadKernels(); err != nil {
+	if err := g.serves(o.Precision); err != nil {
+		return err
+	}
+	if g.kernels, err = loadKernels(o.Precision); err != nil {
 		return err
 	}
 	if g.blas, err = openBLAS(o.Precision); err != nil {
@@ -76,10 +81,25 @@ func (g *gpu) start(o Options) error {
 			return err
 		}
 	}
-	if err := g.scratch.open(); err != nil {
+	if err := errors.Join(g.scratch.open(), g.staging.open()); err != nil {
 		return err
 	}
 	return g.blas.start(g.scratch.blas)
+}
+
+// serves checks that the GPU knows bfloat16 if that is asked for.
+func (g *gpu) serves(p Precision) error {
+	if p != BF16 {
+		return nil
+	}
+	major, err := g.ordinal.Attribute(cu.ComputeCapabilityMajor)
+	if err != nil {
+		return fault("read the compute capability", err)
+	}
+	if major < 8 {
+		return fmt.Errorf("precision bf16: %s has compute capability %d.x, and bfloat16 needs 8.0; use fp32", g.name, major)
+	}
+	return nil
 }
 
 // Name is the product's name, such as "NVIDIA H200".
@@ -121,6 +141,7 @@ func (g *gpu) stop() error {
 		if g.Allocator != nil && !g.dead {
 			err = g.Allocator.Close()
 		}
+		g.staging.close()
 		g.scratch.close()
 		if g.blas != nil {
 			g.blas.close()

@@ -2,19 +2,23 @@ package cuda
 
 import (
 	"fmt"
+	"time"
 
 	"headroom/memory"
 )
 
-// Precision is how matrix products compute. Tensors are float32 in any case.
+// Precision is what a device is opened for.
 type Precision string
 
 // The precisions.
 const (
-	FP32 Precision = "fp32" // float32 throughout
-	TF32 Precision = "tf32" // factors rounded to TensorFloat-32; from compute capability 8.0
-	BF16 Precision = "bf16" // factors rounded to bfloat16; from compute capability 8.0
+	FP32 Precision = "fp32" // products of float32 throughout
+	TF32 Precision = "tf32" // factors of such products rounded to TensorFloat-32; from compute capability 8.0
+	BF16 Precision = "bf16" // tensors of bfloat16 too, for mixed precision; needs compute capability 8.0
 )
+
+// MostChannels is the largest attention head, in channels, of tensors of bfloat16.
+const MostChannels = 128
 
 // Options say which device to open, and how.
 type Options struct {
@@ -34,4 +38,11 @@ func (o Options) Validate() error {
 		return fmt.Errorf("device %d with limit %v: neither may be negative", o.Ordinal, o.Limit)
 	}
 	return nil
+}
+
+// Timed is what one kind of work took on the GPU; see [Profile].
+type Timed struct {
+	Name  string // a kernel's, or a matrix product's with its shape and types
+	Calls int
+	Time  time.Duration
 }

@@ -22,8 +22,9 @@ func columns(cols, pieces int) shape {
 func (g *gpu) BiasGrad(db, dy device.Tensor, rows, cols int) {
 	device.CheckBiasGrad(db, dy, rows, cols)
 	each, pieces := rowsAPiece(rows, cols)
-	g.launch("column_sums", columns(cols, pieces), g.scratch.pieces, dy, rows, cols, each)
-	g.launch("add_pieces", walk(cols), db, g.scratch.pieces, pieces, cols)
+	across, w := groups(cols, dy)
+	g.launch("column_sums"+types(dy), columns(across, pieces), g.scratch.pieces, dy, rows, across, w, each)
+	g.launch("add_pieces", columns(cols, 1), db, g.scratch.pieces, pieces, cols)
 }
 
 func (g *gpu) Sum(dst, x device.Tensor) {

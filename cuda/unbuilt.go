@@ -9,3 +9,6 @@ import (
 
 // Open says that the program was built without GPU support.
 func Open(Options) (device.Device, error) { return nil, driver.Load() }
+
+// Profile says that the program was built without GPU support.
+func Profile(device.Device) (stop func() ([]Timed, error), err error) { return nil, driver.Load() }

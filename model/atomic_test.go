@@ -69,7 +69,7 @@ func checkFailure(t *testing.T, err error, fail []int) {
 func swept() []subject {
 	gpt, mlp := tiny(GPT), tiny(MLP)
 	gpt.spec.Width, gpt.set = 8, text{n: 30, tokens: 6, classes: 11}
-	return []subject{gpt, mlp}
+	return []subject{gpt, mlp, gpt.mixed(), mlp.mixed()}
 }
 
 // allocations is how many a step of the sweep's plan makes.

@@ -27,7 +27,7 @@ const deviation = 0.02
 // "transformer.".
 func newGPT(s Spec, l *layout) *gpt {
 	g := &gpt{
-		tokens:    l.matrix("wte.weight", s.Vocab, s.Width, deviation),
+		tokens:    l.padded("wte.weight", s.Vocab, (s.Vocab+7)/8*8, s.Width, deviation),
 		positions: l.matrix("wpe.weight", s.Context, s.Width, deviation),
 		embed:     device.Embed{C: s.Width, V: s.Vocab},
 	}
@@ -37,6 +37,10 @@ func newGPT(s Spec, l *layout) *gpt {
 	g.last = l.norm("ln_f", s.Width)
 	return g
 }
+
+// classes is how many logits a row has: a multiple of eight, so that its rows
+// start where tensor cores can read them. Those without a token are 0.
+func (g *gpt) classes() int { return g.tokens.room / g.embed.C }
 
 func (g *gpt) forward(s *scope, in input) (device.Tensor, func(device.Tensor)) {
 	shape := g.embed
@@ -54,16 +58,17 @@ func (g *gpt) forward(s *scope, in input) (device.Tensor, func(device.Tensor)) {
 		}
 	}
 	h := g.last.forward(s, x, in.rows)
-	logits := s.floats(in.rows * shape.V)
-	s.dev.MatMul(logits, h.out, s.w(g.tokens), device.MatMul{M: in.rows, N: shape.V, K: shape.C, TransB: true})
+	logits := s.activations(in.rows * g.classes())
+	s.dev.MatMul(logits, h.out, s.factor(g.tokens), device.MatMul{M: in.rows, N: g.classes(), K: shape.C, TransB: true})
 
 	return logits, func(dlogits device.Tensor) {
-		s.dev.MatMul(s.g(g.tokens), dlogits, h.out, device.MatMul{M: shape.V, N: shape.C, K: in.rows, TransA: true, Beta: 1})
+		s.dev.MatMul(s.factorGrad(g.tokens), dlogits, h.out, device.MatMul{M: g.classes(), N: shape.C, K: in.rows, TransA: true, Beta: 1})
 		d := h.out // its gradient takes its place
-		s.dev.MatMul(d, dlogits, s.w(g.tokens), device.MatMul{M: in.rows, N: shape.C, K: shape.V})
+		s.dev.MatMul(d, dlogits, s.factor(g.tokens), device.MatMul{M: in.rows, N: shape.C, K: g.classes()})
 		s.free(dlogits)
 		g.last.backward(s, d, x, h.stats, in.rows)
 		s.free(x, h.stats)
+		d = s.as(device.F32, d)
 		for i := len(g.blocks) - 1; i >= 0; i-- {
 			if s.recompute {
 				kept[i] = g.blocks[i].forward(s, kept[i].x, in)
@@ -127,29 +132,29 @@ func (b block) attention(in input) device.Attention {
 func (b block) forward(s *scope, x device.Tensor, in input) activations {
 	a := activations{x: x}
 	a.ln1 = b.ln1.forward(s, x, in.rows)
-	a.qkv = b.qkv.forward(s, a.ln1.out, in.rows)
-	a.att, a.lse = s.floats(x.Len), s.floats(in.rows*b.heads)
+	a.qkv = b.qkv.forward(s, s.kind, a.ln1.out, in.rows)
+	a.att, a.lse = s.activations(x.Len), s.floats(in.rows*b.heads)
 	s.dev.Attention(a.att, a.lse, a.qkv, b.attention(in))
-	a.mid = b.join.forward(s, a.att, in.rows)
+	a.mid = b.join.forward(s, device.F32, a.att, in.rows)
 	s.drop(a.mid, in, b.site)
 	s.dev.Add(a.mid, x)
 
 	a.ln2 = b.ln2.forward(s, a.mid, in.rows)
-	a.sum = b.expand.forward(s, a.ln2.out, in.rows)
-	a.act = s.floats(a.sum.Len)
+	a.sum = b.expand.forward(s, s.kind, a.ln2.out, in.rows)
+	a.act = s.activations(a.sum.Len)
 	s.dev.GELU(a.act, a.sum)
 	return a
 }
 
 func (b block) output(s *scope, a activations, in input) device.Tensor {
-	y := b.contract.forward(s, a.act, in.rows)
+	y := b.contract.forward(s, device.F32, a.act, in.rows)
 	s.drop(y, in, b.site+1)
 	s.dev.Add(y, a.mid)
 	return y
 }
 
 // backward turns d, the gradient of the block's output, into that of its input,
-// and frees a. Gradients take the place of activations as these are done with.
+// and frees a. Like the residual stream itself d is float32 in any case. Gradients take the place of activations as these are done with.
 func (b block) backward(s *scope, d device.Tensor, a activations, in input) {
 	dy := s.dropped(d, in, b.site+1)
 	b.contract.gradients(s, dy, a.act, in.rows)
@@ -166,10 +171,10 @@ func (b block) backward(s *scope, d device.Tensor, a activations, in input) {
 
 	dy = s.dropped(d, in, b.site)
 	b.join.gradients(s, dy, a.att, in.rows)
-	datt := s.floats(d.Len)
+	datt := s.activations(d.Len)
 	b.join.input(s, datt, dy, in.rows)
 	s.freeDropped(dy, d)
-	dqkv, delta := s.floats(a.qkv.Len), s.floats(a.lse.Len)
+	dqkv, delta := s.activations(a.qkv.Len), s.floats(a.lse.Len)
 	s.dev.AttentionGrad(dqkv, delta, datt, a.qkv, a.att, a.lse, b.attention(in))
 	s.free(datt, delta, a.qkv, a.att, a.lse)
 	b.qkv.gradients(s, dqkv, a.ln1.out, in.rows)

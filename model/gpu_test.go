@@ -3,10 +3,13 @@
 package model
 
 import (
+	"bytes"
 	"os"
+	"testing"
 
 	"headroom/cuda"
 	"headroom/device"
+	"headroom/device/host"
 	"headroom/memory"
 )
 
@@ -16,7 +19,61 @@ func init() {
 	if os.Getenv("HEADROOM_TEST_DEVICE") == "cuda" {
 		onGPU = true
 		openDevice = func(capacity memory.Bytes) (device.Device, error) {
-			return cuda.Open(cuda.Options{Limit: capacity})
+			return cuda.Open(cuda.Options{Limit: capacity, Precision: cuda.BF16})
 		}
 	}
+}
+
+// TestCheckpointMovesBetweenDevices trains on the GPU, on the host from what that
+// left, and on the GPU again: each must hold what it was given to the bit, and go
+// on from there.
+func TestCheckpointMovesBetweenDevices(t *testing.T) {
+	if !onGPU {
+		t.Skip("needs HEADROOM_TEST_DEVICE=cuda")
+	}
+	for _, s := range subjects() {
+		t.Run(s.name, func(t *testing.T) {
+			first, _ := s.open(t)
+			last, _ := s.open(t)
+			dev, err := host.Open(host.Options{Capacity: 512 * memory.MiB})
+			if err != nil {
+				t.Fatal(err)
+			}
+			between, err := New(dev, s.spec, s.set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := between.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			steps(t, first, 3, plan(10, 4))
+			move(t, between, first)
+			steps(t, between, 2, plan(10, 4))
+			move(t, last, between)
+			if got := steps(t, last, 1, plan(10, 4)); got.Step != 6 {
+				t.Errorf("step %d after 3, 2 and 1", got.Step)
+			}
+		})
+	}
+}
+
+// move takes what from has trained to to, and checks that it is all there.
+func move(t *testing.T, to, from *Trainer) {
+	t.Helper()
+	var sent, kept bytes.Buffer
+	if err := from.Save(&sent); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Load(bytes.NewReader(sent.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Save(&kept); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(sent.Bytes(), kept.Bytes()) {
+		t.Error("the checkpoint is not what it was after one load and save")
+	}
+	same(t, "after the move", capture(t, to), capture(t, from))
 }

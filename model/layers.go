@@ -13,9 +13,10 @@ func (l *layout) linear(name string, in, out int, std float64) linear {
 	return linear{l.matrix(name+".weight", in, out, std), l.vector(name+".bias", out, 0), in, out}
 }
 
-func (l linear) forward(s *scope, x device.Tensor, rows int) device.Tensor {
-	y := s.floats(rows * l.out)
-	s.dev.MatMul(y, x, s.w(l.weight), device.MatMul{M: rows, N: l.out, K: l.in})
+// forward computes y, of type t.
+func (l linear) forward(s *scope, t device.DType, x device.Tensor, rows int) device.Tensor {
+	y := s.alloc(rows*l.out, t)
+	s.dev.MatMul(y, x, s.factor(l.weight), device.MatMul{M: rows, N: l.out, K: l.in})
 	s.dev.AddBias(y, s.w(l.bias), rows, l.out)
 	return y
 }
@@ -28,7 +29,7 @@ func (l linear) gradients(s *scope, dy, x device.Tensor, rows int) {
 
 // input writes the gradient of the layer's input to dx.
 func (l linear) input(s *scope, dx, dy device.Tensor, rows int) {
-	s.dev.MatMul(dx, dy, s.w(l.weight), device.MatMul{M: rows, N: l.in, K: l.out, TransB: true})
+	s.dev.MatMul(dx, dy, s.factor(l.weight), device.MatMul{M: rows, N: l.in, K: l.out, TransB: true})
 }
 
 // norm is a layer normalisation.
@@ -49,7 +50,7 @@ func (l *layout) norm(name string, cols int) norm {
 type normed struct{ out, stats device.Tensor }
 
 func (l norm) forward(s *scope, x device.Tensor, rows int) normed {
-	n := normed{s.floats(rows * l.cols), s.floats(2 * rows)}
+	n := normed{s.activations(rows * l.cols), s.floats(2 * rows)}
 	s.dev.LayerNorm(n.out, n.stats.View(0, rows), n.stats.View(rows, rows), x, s.w(l.gamma), s.w(l.beta), rows, l.cols, epsilon)
 	return n
 }
@@ -73,14 +74,19 @@ func (s *scope) dropTo(y, x device.Tensor, in input, site int) {
 	s.dev.Dropout(y, x, in.samples, d)
 }
 
-// dropped is the gradient d after the dropout at site: d itself where nothing
-// is dropped, otherwise a new tensor. [scope.freeDropped] ends its life.
+// dropped is the gradient d of the residual stream after the dropout at site, as
+// activations are: d itself where nothing is dropped and nothing rounded,
+// otherwise a new tensor. [scope.freeDropped] ends its life.
 func (s *scope) dropped(d device.Tensor, in input, site int) device.Tensor {
-	if s.dropout.P == 0 {
+	if s.dropout.P == 0 && s.kind == d.DType {
 		return d
 	}
-	y := s.floats(d.Len)
-	s.dropTo(y, d, in, site)
+	y := s.activations(d.Len)
+	if s.dropout.P == 0 {
+		s.dev.Copy(y, d)
+	} else {
+		s.dropTo(y, d, in, site)
+	}
 	return y
 }
 

@@ -3,8 +3,8 @@ package model
 import "headroom/memory"
 
 // alignment is the elements that every parameter starts at a multiple of: 512
-// bytes, which every device can read at full speed.
-const alignment = 128
+// bytes at least, which every device can read at full speed.
+const alignment = 256
 
 // parameter is one named array of weights: where it lies in the flat tensors of
 // the trainer's state, and how it starts.
@@ -14,6 +14,7 @@ type parameter struct {
 	std   float64 // of the initial normal distribution; 0 for a constant
 	value float32 // the constant
 	at, n int     // elements [at, at+n)
+	room  int     // elements from at that nothing else takes; those beyond n are 0
 }
 
 // layout places all parameters in one flat tensor. Matrices come first, because
@@ -26,13 +27,18 @@ type layout struct {
 }
 
 func (l *layout) matrix(name string, rows, cols int, std float64) *parameter {
-	p := &parameter{name: name, shape: []int{rows, cols}, std: std, n: rows * cols}
+	return l.padded(name, rows, rows, cols, std)
+}
+
+// padded is a matrix with room for more rows than it has.
+func (l *layout) padded(name string, rows, room, cols int, std float64) *parameter {
+	p := &parameter{name: name, shape: []int{rows, cols}, std: std, n: rows * cols, room: room * cols}
 	l.list = append(l.list, p)
 	return p
 }
 
 func (l *layout) vector(name string, n int, value float32) *parameter {
-	p := &parameter{name: name, shape: []int{n}, value: value, n: n}
+	p := &parameter{name: name, shape: []int{n}, value: value, n: n, room: n}
 	l.list = append(l.list, p)
 	return p
 }
@@ -44,7 +50,7 @@ func (l *layout) place() {
 		for _, p := range l.list {
 			if len(p.shape) == dims {
 				p.at = l.total
-				l.total += (p.n + alignment - 1) / alignment * alignment
+				l.total += (p.room + alignment - 1) / alignment * alignment
 			}
 		}
 		if dims == 2 {
@@ -56,7 +62,7 @@ func (l *layout) place() {
 // Requirements is what a model holds on its device whatever the micro-batch.
 type Requirements struct {
 	Parameters int          // weights, counted
-	Weights    memory.Bytes // and the padding between them
+	Weights    memory.Bytes // with the padding between them and, in mixed precision, their copy in bfloat16
 	Gradients  memory.Bytes
 	Optimizer  memory.Bytes // moments
 }
@@ -70,6 +76,9 @@ func (s Spec) Requirements() Requirements {
 	_, l := s.build()
 	flat := memory.Bytes(l.total) * 4
 	r := Requirements{Weights: flat, Gradients: flat}
+	if s.Mixed {
+		r.Weights += memory.Bytes(l.matrices) * 2
+	}
 	r.Optimizer = flat * memory.Bytes(len(s.Optimizer.withDefaults().moments()))
 	for _, p := range l.list {
 		r.Parameters += p.n

@@ -33,20 +33,20 @@ func (m *mlp) forward(s *scope, in input) (device.Tensor, func(device.Tensor)) {
 	inputs, sums := make([]device.Tensor, len(m.hidden)), make([]device.Tensor, len(m.hidden))
 	for i, layer := range m.hidden {
 		inputs[i] = x
-		sums[i] = layer.forward(s, x, in.n)
-		x = s.floats(in.n * layer.out)
+		sums[i] = layer.forward(s, s.kind, x, in.n)
+		x = s.activations(in.n * layer.out)
 		s.dev.GELU(x, sums[i])
 		s.drop(x, in, i)
 		if s.recompute {
 			s.free(sums[i])
 		}
 	}
-	logits := m.output.forward(s, x, in.n)
+	logits := m.output.forward(s, s.kind, x, in.n)
 	return logits, func(d device.Tensor) {
 		d = m.back(s, m.output, d, x, in.n)
 		for i := len(m.hidden) - 1; i >= 0; i-- {
 			if s.recompute {
-				sums[i] = m.hidden[i].forward(s, inputs[i], in.n)
+				sums[i] = m.hidden[i].forward(s, s.kind, inputs[i], in.n)
 			}
 			s.drop(d, in, i)
 			s.dev.GELUGrad(d, sums[i], d)

@@ -18,6 +18,7 @@ type scope struct {
 	phase     memory.Phase
 	micro     int
 	recompute bool
+	kind      device.DType // of activations and their gradients: F32, or BF16 in mixed precision
 
 	dropout device.Dropout // Site and Each are filled in at each use
 }
@@ -63,6 +64,21 @@ func (s *scope) alloc(n int, t device.DType) device.Tensor {
 
 func (s *scope) floats(n int) device.Tensor { return s.alloc(n, device.F32) }
 
+// activations are n elements of the kind that this model's activations are.
+func (s *scope) activations(n int) device.Tensor { return s.alloc(n, s.kind) }
+
+// as is x as a tensor of the given type: x itself if it is one, otherwise a copy,
+// and x is freed.
+func (s *scope) as(t device.DType, x device.Tensor) device.Tensor {
+	if x.DType == t {
+		return x
+	}
+	y := s.alloc(x.Len, t)
+	s.dev.Copy(y, x)
+	s.free(x)
+	return y
+}
+
 // ints returns a device copy of src.
 func (s *scope) ints(src []int32) device.Tensor {
 	x := s.alloc(len(src), device.I32)
@@ -89,3 +105,20 @@ func (s *scope) freeAll() {
 // w is the value of a parameter, g its gradient.
 func (s *scope) w(p *parameter) device.Tensor { return s.st.weights.View(p.at, p.n) }
 func (s *scope) g(p *parameter) device.Tensor { return s.st.grads.View(p.at, p.n) }
+
+// factor is a matrix as the factor of a product with activations, with all the
+// rows that it has room for; factorGrad is its gradient.
+func (s *scope) factor(p *parameter) device.Tensor {
+	if s.kind == device.BF16 {
+		return s.st.factors.View(p.at, p.room)
+	}
+	return s.st.weights.View(p.at, p.room)
+}
+func (s *scope) factorGrad(p *parameter) device.Tensor { return s.st.grads.View(p.at, p.room) }
+
+// takeFactors makes the factors those of the weights as they are now.
+func (s *scope) takeFactors() {
+	if s.kind == device.BF16 {
+		s.dev.Copy(s.st.factors, s.st.weights.View(0, s.st.factors.Len))
+	}
+}

@@ -88,7 +88,16 @@ func tiny(kind Kind) subject {
 	}, text{n: 50, tokens: 8, classes: 23}}
 }
 
-func subjects() []subject { return []subject{tiny(GPT), tiny(MLP)} }
+// mixed is s in mixed precision.
+func (s subject) mixed() subject {
+	s.name += " mixed"
+	s.spec.Mixed = true
+	return s
+}
+
+func subjects() []subject {
+	return []subject{tiny(GPT), tiny(MLP), tiny(GPT).mixed(), tiny(MLP).mixed()}
+}
 
 // openDevice opens the device that the tests of this package train on: the
 // embedded one, unless gpu_test.go was asked for a GPU.

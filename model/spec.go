@@ -33,6 +33,11 @@ type Spec struct {
 	Features int // [model.features] inputs of an MLP
 	Classes  int // [model.classes] outputs of an MLP
 
+	// Mixed has activations, their gradients and matrix products in bfloat16, as
+	// PyTorch's autocast does; weights, their gradients, the residual stream, sums
+	// and statistics stay float32. [device.precision] bf16
+	Mixed bool
+
 	Seed      uint64 // [seed] of initial weights, dropout and the order of samples
 	Optimizer Optimizer
 	Schedule  Schedule

@@ -15,6 +15,7 @@ type state struct {
 	grads   device.Tensor // scratch between steps
 	moments []device.Tensor
 	numbers device.Tensor // see the constants below
+	factors device.Tensor // mixed precision: the matrices as factors of products, made anew at each step
 }
 
 // Elements of state.numbers.
@@ -27,26 +28,40 @@ const (
 
 func (st *state) number(i int) device.Tensor { return st.numbers.View(i, 1) }
 
+// part is one tensor of a state: where it goes, and what it is to be.
+type part struct {
+	to    *device.Tensor
+	n     int
+	dtype device.DType
+}
+
+// parts are all tensors of the state of a model, whether mixed or not.
+func (st *state) parts(mixed bool) []part {
+	all := []part{{&st.weights, st.layout.total, device.F32}, {&st.grads, st.layout.total, device.F32}}
+	for i := range st.moments {
+		all = append(all, part{&st.moments[i], st.layout.total, device.F32})
+	}
+	if mixed {
+		all = append(all, part{&st.factors, st.layout.matrices, device.BF16})
+	}
+	return append(all, part{&st.numbers, numbersLen, device.F32})
+}
+
 // newState allocates the state of layout l. When there is no room it frees what
 // it has and returns the *memory.OutOfMemory with Phase load.
-func newState(dev device.Device, l *layout, moments int) (*state, error) {
+func newState(dev device.Device, l *layout, moments int, mixed bool) (*state, error) {
 	st := &state{layout: l, moments: make([]device.Tensor, moments)}
-	parts := []*device.Tensor{&st.weights, &st.grads}
-	for i := range st.moments {
-		parts = append(parts, &st.moments[i])
+	var whole memory.Bytes
+	for _, p := range st.parts(mixed) {
+		whole += device.Tensor{Len: p.n, DType: p.dtype}.Bytes()
 	}
-	for _, x := range append(parts, &st.numbers) {
-		n := l.total
-		if x == &st.numbers {
-			n = numbersLen
-		}
+	for _, p := range st.parts(mixed) {
 		var err error
-		if *x, err = dev.Alloc(n, device.F32); err != nil {
+		if *p.to, err = dev.Alloc(p.n, p.dtype); err != nil {
 			st.free(dev)
 			var oom *memory.OutOfMemory
 			if errors.As(err, &oom) {
-				oom.Phase = memory.PhaseLoad
-				oom.Whole = memory.Bytes(4 * (l.total*(2+moments) + numbersLen))
+				oom.Phase, oom.Whole = memory.PhaseLoad, whole
 				return nil, oom
 			}
 			return nil, err
@@ -55,12 +70,13 @@ func newState(dev device.Device, l *layout, moments int) (*state, error) {
 	return st, nil
 }
 
-func (st *state) tensors() []device.Tensor {
+// lasting are the tensors that are more than a copy.
+func (st *state) lasting() []device.Tensor {
 	return append([]device.Tensor{st.weights, st.grads, st.numbers}, st.moments...)
 }
 
 func (st *state) free(dev device.Device) {
-	for _, x := range st.tensors() {
+	for _, x := range append(st.lasting(), st.factors) {
 		if x.Valid() {
 			dev.Free(x)
 		}
@@ -69,7 +85,7 @@ func (st *state) free(dev device.Device) {
 
 // initialise gives every weight its initial value and zeroes all else.
 func (st *state) initialise(dev device.Device, seed uint64) {
-	for _, x := range st.tensors() {
+	for _, x := range st.lasting() {
 		dev.Fill(x, 0)
 	}
 	for _, p := range st.layout.list {

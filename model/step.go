@@ -64,6 +64,7 @@ func (t *Trainer) gradients(ctx context.Context, b *batch, splits []int) error {
 	return t.settle(s.within(func() error {
 		t.dev.Fill(t.st.grads, 0)
 		t.dev.Fill(t.st.numbers, 0)
+		s.takeFactors()
 		from := 0
 		for _, n := range splits {
 			if ctx.Err() != nil {
@@ -80,8 +81,12 @@ func (t *Trainer) gradients(ctx context.Context, b *batch, splits []int) error {
 }
 
 func (t *Trainer) scope() *scope {
+	kind := device.F32
+	if t.spec.Mixed {
+		kind = device.BF16
+	}
 	return &scope{
-		dev: t.dev, st: t.st, recompute: t.recompute,
+		dev: t.dev, st: t.st, recompute: t.recompute, kind: kind,
 		dropout: device.Dropout{P: float32(t.spec.Dropout), Seed: t.spec.Seed, Step: uint32(t.step)},
 	}
 }
@@ -158,6 +163,7 @@ func (t *Trainer) Probe(ctx context.Context, micro int) (memory.Stats, error) {
 	b.counted = len(b.targets)
 	s := t.scope()
 	err := s.within(func() error {
+		s.takeFactors()
 		t.microBatch(s, b, 0, micro)
 		return nil
 	})

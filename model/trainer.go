@@ -47,7 +47,7 @@ func New(dev device.Device, spec Spec, set data.Set) (*Trainer, error) {
 	}
 	spec.Optimizer = spec.Optimizer.withDefaults()
 	net, l := spec.build()
-	st, err := newState(dev, l, len(spec.Optimizer.moments()))
+	st, err := newState(dev, l, len(spec.Optimizer.moments()), spec.Mixed)
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ func run(o options) (err error) {
 		}
 	}
 	if err = r.train(t, o); err == nil {
-		err = r.probe(t, o.memory)
+		err = errors.Join(r.probe(t, o.memory), profile(t, dev, o))
 	}
 	return errors.Join(err, r.write(o.out)) // what was measured before a failure counts too
 }

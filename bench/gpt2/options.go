@@ -29,6 +29,7 @@ type options struct {
 	memory                                 sizes
 
 	weights, saveWeights, gradients, out string
+	profile                              string
 }
 
 // sizes is a flag: whole numbers with commas between.
@@ -57,7 +58,7 @@ func parseFlags(args []string) (options, error) {
 	f := flag.NewFlagSet("gpt2bench", flag.ContinueOnError)
 	f.SetOutput(os.Stderr)
 	f.StringVar(&o.device, "device", "cuda", "cuda or host")
-	f.StringVar(&o.precision, "precision", "tf32", "of matrix products on the GPU: fp32, tf32 or bf16")
+	f.StringVar(&o.precision, "precision", "tf32", "fp32, tf32 or bf16")
 	f.Float64Var(&o.limit, "limit", 0, "most memory to use, in `GiB`; 0 is all of it, and 4 on the host")
 	f.IntVar(&o.layers, "layers", 12, "blocks")
 	f.IntVar(&o.width, "width", 768, "channels")
@@ -78,6 +79,7 @@ func parseFlags(args []string) (options, error) {
 	f.StringVar(&o.weights, "weights", "", "take the initial weights from this safetensors `file`")
 	f.StringVar(&o.saveWeights, "save-weights", "", "write the initial weights to this safetensors `file`")
 	f.StringVar(&o.gradients, "gradients", "", "write the state after the first step to this safetensors `file`; its adamw.m.* are moment_scale × the gradients")
+	f.StringVar(&o.profile, "profile", "", "time one more step by kernels, and write the table to this Markdown `file`")
 	f.StringVar(&o.out, "out", "", "write the result to this JSON `file` instead of standard output")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -126,6 +128,7 @@ func (o options) open() (device.Device, error) {
 func (o options) spec() model.Spec {
 	return model.Spec{
 		Kind: model.GPT, Width: o.width, Layers: o.layers, Heads: o.heads, Context: o.positions, Vocab: o.vocab, Seed: o.seed,
+		Mixed:     o.precision == "bf16",
 		Optimizer: model.Optimizer{LR: o.lr, WeightDecay: o.decay, Clip: o.clip},
 		Schedule:  model.Schedule{Warmup: o.ramp},
 	}

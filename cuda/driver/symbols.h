@@ -1,4 +1,5 @@
-/* Every function of the driver that gorgonia.org/cu refers to. */
+/* Every function of the driver that gorgonia.org/cu refers to, and those that
+   package cuda calls itself. */
 SYMBOL(cuArray3DCreate_v2)
 SYMBOL(cuArray3DGetDescriptor_v2)
 SYMBOL(cuArrayCreate_v2)
@@ -45,6 +46,7 @@ SYMBOL(cuEventQuery)
 SYMBOL(cuEventRecord)
 SYMBOL(cuEventSynchronize)
 SYMBOL(cuFuncGetAttribute)
+SYMBOL(cuFuncSetAttribute)
 SYMBOL(cuFuncSetCacheConfig)
 SYMBOL(cuFuncSetSharedMemConfig)
 SYMBOL(cuGraphAddChildGraphNode)
@@ -72,6 +74,7 @@ SYMBOL(cuMemAllocManaged)
 SYMBOL(cuMemAllocPitch_v2)
 SYMBOL(cuMemAlloc_v2)
 SYMBOL(cuMemFreeHost)
+SYMBOL(cuMemHostAlloc)
 SYMBOL(cuMemFree_v2)
 SYMBOL(cuMemGetAddressRange_v2)
 SYMBOL(cuMemGetInfo_v2)

@@ -1,6 +1,6 @@
 #include "common.cuh"
 
-// Attention is computed for a chunk at a time: some (sample, head) pairs, and of
+// Attention in float is computed for a chunk at a time: some (sample, head) pairs, and of
 // each of them R query positions from r0 on. The chunk's scores are a matrix
 // pairs×R×N with N = r0+R, the keys that its last query may see. Matrix products
 // are cuBLAS's; between them run the kernels of this file. A chunk is small
@@ -50,16 +50,24 @@ extern "C" __global__ void causal_softmax(float *scores, float *lse, int pairs, 
 }
 
 // delta[b, h, t] = Σ_d dout·out. One warp a row.
-extern "C" __global__ void attention_delta(float *delta, const float *dout, const float *out, int rows, int T, int H, int D) {
+template <typename O>
+__device__ inline void delta_row(float *delta, const O *dout, const O *out, int rows, int T, int H, int D) {
   int r = blockIdx.x * blockDim.y + threadIdx.y;
   if (r >= rows) return;
   int t = r % T, pair = r / T, h = pair % H, b = pair / H;
   long long at = (((long long)b * T + t) * H + h) * D;
   float sum = 0.f;
-  for (int d = threadIdx.x; d < D; d += WARP) sum += dout[at + d] * out[at + d];
+  for (int d = threadIdx.x; d < D; d += WARP) sum += get(dout, at + d) * get(out, at + d);
   sum = warp_sum(sum);
   if (threadIdx.x == 0) delta[r] = sum;
 }
+
+#define DELTA(type, O)                                                                                                \
+  extern "C" __global__ void attention_delta_##type(float *delta, const O *dout, const O *out, int rows, int T, int H, \
+                                                    int D) {                                                          \
+    delta_row(delta, dout, out, rows, T, H, D);                                                                       \
+  }
+EACH_TYPE(DELTA)
 
 // From scores s and the products dout·vᵀ, in place: probabilities p = exp(s−lse)
 // and the gradient of the scores, scale·p·(dp−delta). One warp a row.

@@ -4,7 +4,7 @@
 
 LIBNVRTC is the path of libnvrtc.so of CUDA 11.8, the oldest toolkit that serves:
 its PTX runs on every driver from 520 on, and on every GPU of compute capability
-7.0 or later. With --check nothing is written: the exit status tells whether the
+7.0 or later (8.0 for those that include mma.cuh). With --check nothing is written: the exit status tells whether the
 files agree with their sources.
 """
 
@@ -14,16 +14,18 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).parent
-OPTIONS = [b"--gpu-architecture=compute_70", b"--std=c++14", b"--fmad=true", b"-default-device"]
+OPTIONS = [b"--std=c++14", b"--fmad=true", b"-default-device"]
 
 
-def compile_source(nvrtc: ctypes.CDLL, name: str, source: bytes, header: bytes) -> bytes:
+def compile_source(nvrtc: ctypes.CDLL, name: str, source: bytes, headers: dict[str, bytes]) -> bytes:
     program = ctypes.c_void_p()
-    headers = (ctypes.c_char_p * 1)(header)
-    names = (ctypes.c_char_p * 1)(b"common.cuh")
-    check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), 1, headers, names))
-    options = (ctypes.c_char_p * len(OPTIONS))(*OPTIONS)
-    result = nvrtc.nvrtcCompileProgram(program, len(OPTIONS), options)
+    texts = (ctypes.c_char_p * len(headers))(*headers.values())
+    names = (ctypes.c_char_p * len(headers))(*(h.encode() for h in headers))
+    check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), len(headers), texts, names))
+    # Tensor cores take bfloat16 from 8.0 on; all else runs from 7.0 on.
+    target = b"compute_80" if b"mma.cuh" in source else b"compute_70"
+    options = (ctypes.c_char_p * (len(OPTIONS) + 1))(*OPTIONS, b"--gpu-architecture=" + target)
+    result = nvrtc.nvrtcCompileProgram(program, len(options), options)
     size = ctypes.c_size_t()
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
@@ -48,13 +50,13 @@ def main() -> None:
     if len(arguments) != 1:
         sys.exit(__doc__)
     nvrtc = ctypes.CDLL(arguments[0])
-    header = (HERE / "common.cuh").read_bytes()
+    headers = {path.name: path.read_bytes() for path in sorted(HERE.glob("*.cuh"))}
     drifted = []
     for path in sorted(HERE.glob("*.cu")):
         source = path.read_bytes()
-        digest = hashlib.sha256(header + source).hexdigest()
-        ptx = compile_source(nvrtc, path.name, source, header)
-        text = f"// sha256 of common.cuh and {path.name}: {digest}\n".encode() + ptx
+        digest = hashlib.sha256(b"".join(headers.values()) + source).hexdigest()
+        ptx = compile_source(nvrtc, path.name, source, headers)
+        text = f"// sha256 of the headers and {path.name}: {digest}\n".encode() + ptx
         target = path.with_suffix(".ptx")
         if "--check" in sys.argv:
             if not target.exists() or target.read_bytes() != text:

@@ -1,0 +1,103 @@
+//go:build cuda
+
+package cuda
+
+/*
+#include <cuda.h>
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"headroom/device"
+)
+
+// Attention of bfloat16 takes this many positions of a head at a time.
+const flashRows = 64
+
+// flashKernels are for heads of up to some channels.
+type flashKernels struct {
+	channels int // that tiles have room for
+	stages   int // tiles of what is walked over
+}
+
+func flashFor(channels int) flashKernels {
+	if channels <= 64 {
+		return flashKernels{64, 2}
+	}
+	return flashKernels{MostChannels, 1}
+}
+
+// shared is the bytes of some tiles and, for each stage, of some floats a row.
+func (f flashKernels) shared(tiles, floats int) int {
+	return tiles*flashRows*(f.channels+8)*2 + f.stages*floats*flashRows*4
+}
+
+func (f flashKernels) forwardShared() int { return f.shared(1+2*f.stages, 0) }
+func (f flashKernels) keysShared() int    { return f.shared(2+2*f.stages, 2) }
+func (f flashKernels) queriesShared() int { return f.shared(2+2*f.stages, 0) }
+
+func (f flashKernels) name(part string) string { return fmt.Sprintf("flash_%s%d", part, f.channels) }
+
+// loadFlash loads the kernels, unless they are there, and lets them have the shared
+// memory that they need: more than 48 KiB a block must be asked for.
+func (k *kernels) loadFlash() error {
+	if _, loaded := k.functions["flash_64"]; loaded {
+		return nil
+	}
+	if err := k.load("flash"); err != nil {
+		return err
+	}
+	for _, channels := range []int{64, MostChannels} {
+		f := flashFor(channels)
+		for part, bytes := range map[string]int{"": f.forwardShared(), "keys_": f.keysShared(), "queries_": f.queriesShared()} {
+			function := k.functions[f.name(part)]
+			handle := *(*C.CUfunction)(unsafe.Pointer(&function)) // all that cu's type holds
+			if result := C.cuFuncSetAttribute(handle, C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, C.int(bytes)); result != 0 {
+				return fmt.Errorf("allow %s %d bytes of shared memory: CUresult %d", f.name(part), bytes, int(result))
+			}
+		}
+	}
+	return nil
+}
+
+// launchFlash runs one of the kernels over all heads. rows are the tensors whose
+// rows are channels.
+func (g *gpu) launchFlash(part string, shared func(flashKernels) int, s device.Attention, rows []device.Tensor, arguments ...any) {
+	f := flashFor(s.D)
+	by8 := 1
+	for _, t := range rows {
+		if s.D%8 != 0 || t.Addr%16 != 0 {
+			by8 = 0
+		}
+	}
+	grid := shape{gridX: s.B * s.H, gridY: (s.T + flashRows - 1) / flashRows, blockX: 128, blockY: 1, shared: shared(f)}
+	g.launch(f.name(part), grid, append(arguments, s.T, s.H, s.D, by8, scale(s))...)
+}
+
+// ready tells whether the kernels are loaded and heads small enough; if not, that
+// is an error for Sync.
+func (g *gpu) ready(s device.Attention) bool {
+	if s.D > MostChannels && g.pending == nil {
+		g.pending = fmt.Errorf("attention heads of %d channels: at most %d in bfloat16; use more heads, or another precision", s.D, MostChannels)
+	}
+	g.call("load the kernels of attention", g.kernels.loadFlash)
+	return g.pending == nil
+}
+
+func (g *gpu) flash(out, lse, qkv device.Tensor, s device.Attention) {
+	if g.ready(s) {
+		g.launchFlash("", flashKernels.forwardShared, s, []device.Tensor{out, qkv}, out, lse, qkv)
+	}
+}
+
+func (g *gpu) flashGrad(dqkv, delta, dout, qkv, lse device.Tensor, s device.Attention) {
+	if !g.ready(s) {
+		return
+	}
+	rows := []device.Tensor{dqkv, dout, qkv}
+	g.launchFlash("keys_", flashKernels.keysShared, s, rows, dqkv, delta, dout, qkv, lse)
+	g.launchFlash("queries_", flashKernels.queriesShared, s, rows, dqkv, delta, dout, qkv, lse)
+}

@@ -1,0 +1,79 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gorgonia.org/cu"
+
+	"headroom/device"
+)
+
+// profile times everything asked of the GPU, between two events each.
+type profile struct{ spans []span }
+
+type span struct {
+	name       string
+	begin, end cu.Event
+}
+
+// Profile begins to time whatever d, which Open has returned, is asked for. stop
+// waits, ends it and tells what took how long, longest first. What the GPU does is
+// slowed by a few microseconds a call, which are not counted.
+func Profile(d device.Device) (stop func() ([]Timed, error), err error) {
+	g, ok := d.(*gpu)
+	if !ok {
+		return nil, fmt.Errorf("profile: %s is no GPU", d.Name())
+	}
+	if err := g.Sync(); err != nil {
+		return nil, err
+	}
+	g.profile = &profile{}
+	return g.stopProfile, nil
+}
+
+func (g *gpu) stopProfile() ([]Timed, error) {
+	p := g.profile
+	g.profile = nil
+	if err := g.Sync(); err != nil {
+		return nil, err
+	}
+	totals := map[string]*Timed{}
+	err := g.bound.do(func() error {
+		var errs []error
+		for _, s := range p.spans {
+			ms, err := s.begin.Elapsed(s.end)
+			errs = append(errs, err, cu.DestroyEvent(&s.begin), cu.DestroyEvent(&s.end))
+			t := totals[s.name]
+			if t == nil {
+				t = &Timed{Name: s.name}
+				totals[s.name] = t
+			}
+			t.Calls++
+			t.Time += time.Duration(ms * float64(time.Millisecond))
+		}
+		return errors.Join(errs...)
+	})
+	var all []Timed
+	for _, t := range totals {
+		all = append(all, *t)
+	}
+	slices.SortFunc(all, func(a, b Timed) int { return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.Name, b.Name)) })
+	return all, err
+}
+
+// around calls f between two events.
+func (p *profile) around(name string, f func() error) error {
+	begin, err1 := cu.MakeEvent(cu.DefaultEvent)
+	end, err2 := cu.MakeEvent(cu.DefaultEvent)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	p.spans = append(p.spans, span{name, begin, end})
+	return errors.Join(begin.Record(cu.Stream{}), f(), end.Record(cu.Stream{}))
+}
