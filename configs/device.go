@@ -30,6 +30,12 @@ var openers = []opener{
 // With device.kind auto it is the best one that there is and that can do what c
 // asks for; passed, if not nil, is told of every better kind that is not there.
 func (c *Config) OpenDevice(passed func(kind string, why error)) (device.Device, error) {
+	d, _, err := c.openDevice(passed)
+	return d, err
+}
+
+// openDevice also tells the kind.
+func (c *Config) openDevice(passed func(kind string, why error)) (device.Device, string, error) {
 	auto := c.Device.Kind == "auto"
 	for _, o := range openers {
 		if !auto && c.Device.Kind != o.kind || auto && o.kind != "host" && len(c.Device.Squeeze) > 0 {
@@ -43,11 +49,11 @@ func (c *Config) OpenDevice(passed func(kind string, why error)) (device.Device,
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("open device %s: %w", o.kind, err)
+			return nil, o.kind, fmt.Errorf("open device %s: %w", o.kind, err)
 		}
-		return d, nil
+		return d, o.kind, nil
 	}
-	return nil, fmt.Errorf("open device %s: %w", c.Device.Kind, ErrNoDevice)
+	return nil, c.Device.Kind, fmt.Errorf("open device %s: %w", c.Device.Kind, ErrNoDevice)
 }
 
 func openHost(d Device) (device.Device, error) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"headroom/cuda"
 	"headroom/device"
 	"headroom/harness"
 	"headroom/memory"
@@ -35,7 +36,13 @@ type Job struct {
 	// earlier step may meet one again.
 	Squeezed func(s Squeeze, begins bool)
 
+	// Wrap, if not nil, is given every device that is opened and returns the one
+	// to use instead: a device on which things go wrong.
+	Wrap func(device.Device) device.Device
+
 	dev      device.Device // of the attempt that runs
+	kind     string        // of the newest device opened
+	uuid     string        // of the GPU that it is, as NVML has it; "" if it is none, or not known
 	foreign  memory.Bytes  // taken by the squeeze at the moment
 	finished int           // steps, when the squeeze was last looked at; -1 before
 }
@@ -126,6 +133,8 @@ func (j *Job) Options() harness.Options {
 		CheckpointEvery: c.Train.CheckpointEvery,
 		Keep:            c.Train.Keep,
 		Open:            j.open,
+		Lost:            isLost,
+		Watch:           j.watch,
 		BeforeStep:      j.beforeStep,
 	}
 }
@@ -133,9 +142,14 @@ func (j *Job) Options() harness.Options {
 // open builds the trainer of an attempt on a fresh device, which is as full as
 // the last one was.
 func (j *Job) open(context.Context) (harness.Trainer, error) {
-	dev, err := j.Config.OpenDevice(j.Passed)
+	dev, kind, err := j.Config.openDevice(j.Passed)
+	j.kind = kind
 	if err != nil {
 		return nil, err
+	}
+	j.uuid = j.identity()
+	if j.Wrap != nil {
+		dev = j.Wrap(dev)
 	}
 	t, err := j.build(dev)
 	if err != nil {
@@ -143,6 +157,24 @@ func (j *Job) open(context.Context) (harness.Trainer, error) {
 	}
 	j.dev = dev
 	return t, nil
+}
+
+// identity is the UUID of the GPU that was opened; "" without one, or without
+// NVML.
+func (j *Job) identity() string {
+	if j.kind != "cuda" {
+		return ""
+	}
+	gpu, err := cuda.GPUOf(j.Config.Device.Ordinal)
+	if err != nil {
+		return ""
+	}
+	return gpu.UUID
+}
+
+func isLost(err error) bool {
+	var lost *device.Lost
+	return errors.As(err, &lost)
 }
 
 func (j *Job) build(dev device.Device) (*model.Trainer, error) {
@@ -161,6 +193,10 @@ func (j *Job) Device() string {
 	}
 	return j.dev.Name()
 }
+
+// Kind is the kind of device that was opened last, or could not be: "host",
+// "cuda"; "" before there is one.
+func (j *Job) Kind() string { return j.kind }
 
 func (j *Job) beforeStep(finished int) {
 	if now := taken(j.Config.Device.Squeeze, finished); now != j.foreign {

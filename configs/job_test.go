@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"headroom/device"
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/search"
@@ -63,10 +64,13 @@ func TestOpenLeavesTheConfigurationAlone(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	o := openTight(t).Options()
-	if o.Open == nil || o.BeforeStep == nil {
-		t.Fatal("no Open or no BeforeStep")
+	if o.Open == nil || o.BeforeStep == nil || o.Watch == nil {
+		t.Fatal("no Open, no BeforeStep or no Watch")
 	}
-	o.Open, o.BeforeStep = nil, nil
+	if lost := (&device.Lost{Device: "a GPU", Err: errors.New("gone")}); !o.Lost(fmt.Errorf("step 1: %w", lost)) || o.Lost(&memory.OutOfMemory{}) {
+		t.Error("losses are not told from other errors")
+	}
+	o.Open, o.BeforeStep, o.Watch, o.Lost = nil, nil, nil, nil
 	want := harness.Options{
 		Steps: 10, Plan: harness.Plan{Effective: 16, World: 1, Micro: 8},
 		Search:          search.Options{Min: 2, Headroom: 0.05},

@@ -204,6 +204,18 @@ func throttled(reasons func() (uint64, nvml.Return)) func() ([]string, nvml.Retu
 	}
 }
 
+// countVisible is how many GPUs CUDA may use.
+func countVisible() (int, error) {
+	if err := driver.Load(); err != nil {
+		return 0, err
+	}
+	n, err := cu.NumDevices()
+	if err != nil {
+		return 0, fault("count GPUs", err)
+	}
+	return n, nil
+}
+
 // uuidOf is the UUID of the GPU that CUDA counts as ordinal, as NVML writes it.
 func uuidOf(ordinal int) (string, error) {
 	if err := driver.Load(); err != nil {

@@ -3,7 +3,9 @@ package cuda
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -41,12 +43,40 @@ type GPU struct {
 	Holders        []Holder     `json:"holders"`         // largest first
 }
 
+// MarshalJSON leaves out what is not known.
+func (g GPU) MarshalJSON() ([]byte, error) {
+	type plain GPU
+	return known(plain(g))
+}
+
+// known is v, a structure, as JSON without the fields that NVML does not give.
+func known(v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(fields, func(_ string, v json.RawMessage) bool {
+		return string(v) == strconv.Itoa(Unknown) || string(v) == `""` || string(v) == "null"
+	})
+	return json.Marshal(fields)
+}
+
 // A Holder is a process that holds memory of a GPU.
 type Holder struct {
 	PID   int          `json:"pid"`
 	Name  string       `json:"name"` // its command; "" if it is not to be seen from here
 	Bytes memory.Bytes `json:"bytes"`
 	Self  bool         `json:"self,omitempty"` // this very process
+}
+
+// MarshalJSON leaves out what is not known.
+func (h Holder) MarshalJSON() ([]byte, error) {
+	type plain Holder
+	return known(plain(h))
 }
 
 func newHolder(pid int, held memory.Bytes) Holder {
@@ -66,9 +96,9 @@ func (h Holder) String() string {
 
 // Driver is the versions of what is installed; "" where one is not given.
 type Driver struct {
-	Version string `json:"version"` // such as "580.159.03"
-	NVML    string `json:"nvml"`
-	CUDA    string `json:"cuda"` // the newest that the driver serves, such as "13.0"
+	Version string `json:"version,omitempty"` // such as "580.159.03"
+	NVML    string `json:"nvml,omitempty"`
+	CUDA    string `json:"cuda,omitempty"` // the newest that the driver serves, such as "13.0"
 }
 
 // GPUs are all GPUs of the machine, whether CUDA may use them or not. It opens
@@ -94,6 +124,22 @@ func GPUOf(ordinal int) (GPU, error) {
 		return GPU{}, &NVMLUnavailable{fmt.Sprintf("it does not list the GPU that CUDA counts as %d (%s)", ordinal, uuid)}
 	}
 	return all[i], nil
+}
+
+// VisibleGPUs are those that CUDA may use, in the order in which it counts them.
+// Errors are those of [GPUOf].
+func VisibleGPUs() ([]GPU, error) {
+	n, err := countVisible()
+	if err != nil {
+		return nil, err
+	}
+	all := make([]GPU, n)
+	for i := range all {
+		if all[i], err = GPUOf(i); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // DriverVersions says what is installed. An error is a *[NVMLUnavailable].
@@ -162,6 +208,9 @@ type Xid struct {
 
 func (x Xid) String() string {
 	text := fmt.Sprintf("Xid %d on GPU %d", x.Code, x.GPU)
+	if x.GPU == Unknown {
+		text = fmt.Sprintf("Xid %d on an unknown GPU", x.Code)
+	}
 	if meaning := xids[x.Code]; meaning != "" {
 		text += ": " + meaning
 	}

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"testing"
@@ -54,10 +55,26 @@ func TestHolder(t *testing.T) {
 	}
 }
 
+func TestJSONLeavesOutTheUnknown(t *testing.T) {
+	for want, v := range map[string]any{
+		`{"index":0}`: GPU{Total: Unknown, Free: Unknown, Used: Unknown, Reserved: Unknown, Utilisation: Unknown, Temperature: Unknown, UncorrectedECC: Unknown},
+		`{"free":1099511627776,"holders":[{"bytes":1048576,"name":"python","pid":7},{"pid":8}],"index":1,"temperature":0,"throttled":[],"total":0,"uncorrected_ecc":0,"used":0,"utilisation":0,"uuid":"GPU-1"}`: GPU{
+			Index: 1, UUID: "GPU-1", Free: memory.TiB, Reserved: Unknown, Throttled: []string{},
+			Holders: []Holder{{PID: 7, Name: "python", Bytes: memory.MiB}, {PID: 8, Bytes: Unknown}}},
+		`{"version":"580"}`: Driver{Version: "580"},
+	} {
+		if got, err := json.Marshal(v); string(got) != want || err != nil {
+			t.Errorf("%s, %v\nwant %s", got, err, want)
+		}
+	}
+}
+
 func TestXidString(t *testing.T) {
 	for x, want := range map[Xid]string{
 		{GPU: 2, Code: 79}:  "Xid 79 on GPU 2: the GPU has fallen off the bus",
 		{GPU: 0, Code: 999}: "Xid 999 on GPU 0",
+
+		{GPU: Unknown, Code: 61}: "Xid 61 on an unknown GPU: internal micro-controller breakpoint",
 	} {
 		if got := x.String(); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -88,6 +105,8 @@ func TestEveryCallAnswers(t *testing.T) {
 		}
 		_, err = GPUOf(0)
 		check("GPUOf", err)
+		_, err = VisibleGPUs()
+		check("VisibleGPUs", err)
 		_, err = DriverVersions()
 		check("DriverVersions", err)
 		w, err := Watch(t.Context())

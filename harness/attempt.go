@@ -57,7 +57,9 @@ func (r *runner) attempt(ctx context.Context) (err error) {
 	}
 	r.loadWaits = 0
 	defer r.closeTrainer()
-	return r.settle(r.work(ctx, from))
+	err = r.work(ctx, from)
+	r.lastLook()
+	return r.settle(err)
 }
 
 // startFrom puts the counters and the metrics where the checkpoint stands.
@@ -110,7 +112,9 @@ func (r *runner) work(ctx context.Context, from *Checkpoint) error {
 			return err
 		}
 		if every := r.o.CheckpointEvery; every > 0 && r.step%every == 0 && r.step < r.o.Steps {
-			if err := r.save(false); err != nil {
+			if err := r.save(false); r.isLost(err) {
+				return fmt.Errorf("save checkpoint of step %d: %w", r.step, err)
+			} else if err != nil {
 				r.saveFailed(err)
 			}
 		}
@@ -149,7 +153,7 @@ func (r *runner) loadFailed(ctx context.Context, what string, err error) error {
 		return r.canceled(ctx)
 	}
 	var oom *memory.OutOfMemory
-	if !errors.As(err, &oom) {
+	if r.isLost(err) || !errors.As(err, &oom) {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	failure := *oom

@@ -28,7 +28,7 @@ const (
 	Grow       Remedy = "grow"        // Decision.Plan from now on: larger
 	Recompute  Remedy = "recompute"   // activations again in the backward pass, from now on
 	Wait       Remedy = "wait"        // for other processes, then the same plan
-	Relaunch   Remedy = "relaunch"    // a new attempt from a checkpoint of the state as it is
+	Relaunch   Remedy = "relaunch"    // a new attempt from a checkpoint of the state as it is; after a Loss a new process, from the newest checkpoint
 	Stop       Remedy = "stop"        // Decision.Verdict says why, Decision.Hint what would help
 )
 
@@ -46,6 +46,7 @@ type Event struct {
 	OOM    *memory.Evidence // a step ran out of memory and has been put back
 	Step   *StepReport      // a step was finished
 	Search *Searched        // a search has ended: one that Decide asked for, or the first one of a run
+	Lost   *Loss            // the device is gone, and with it what was not saved
 }
 
 // Searched is the end of a search.
@@ -74,6 +75,8 @@ func Decide(p Policy, h History, e Event) Decision {
 		return afterSearch(p, h, *e.Search)
 	case e.Step != nil:
 		return grow(p, h, *e.Step)
+	case e.Lost != nil:
+		return afterLoss(h, *e.Lost)
 	}
 	return Decision{Remedy: Continue, Plan: h.Plan}
 }

@@ -7,6 +7,7 @@
 //	Plan      how an effective batch is cut into micro-batches; pure
 //	Decide    the only place that chooses a remedy; pure
 //	Trainer   what makes steps: one atomic step, one probe, save, load
+//	Watch     what sees the device from outside; may be absent
 //	Folder    journal, metrics, status, checkpoints, logs; one writer at a time
 //	Run       the shell around them: attempts, retries, searches, waits
 //
@@ -18,6 +19,11 @@
 //   - A step that ran out of memory is run again with the same samples. Nothing
 //     else is ever retried: a loss that is no number, a panic, any other error
 //     ends the run.
+//   - A device that is lost ends the process's part in the run with a
+//     *[DeviceLost]. A new process may go on from the newest checkpoint, which
+//     gives the same results; [Decide] grants three in a row without a new one.
+//   - Faults that the device's driver reports and, every half minute, how the
+//     device is go into the journal, if there is a [Watch].
 //   - A checkpoint is whole or absent. Whatever is killed at whatever moment,
 //     the next Run goes on from the newest whole one.
 //   - metrics.jsonl accounts for every step once: a checkpoint is declared only

@@ -35,6 +35,8 @@ type Folder struct {
 	metrics  *lines
 	attempts int      // number of the newest attempt
 	failures int      // of memory, in the journal
+	losses   int      // of the device, in the journal
+	trouble  troubles // with the device, since the run last got on
 	newest   Kind     // of the newest entry
 	repairs  []string // what opening had to put right
 }
@@ -168,11 +170,11 @@ func (f *Folder) SetConfig(text []byte) error {
 }
 
 // tally is what the journal tells of the run as a whole: failures of memory,
-// and the kind of its newest entry.
-func (f *Folder) tally() (failures int, newest Kind) {
+// losses of the device, and the kind of its newest entry.
+func (f *Folder) tally() (failures, losses int, newest Kind) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.failures, f.newest
+	return f.failures, f.losses, f.newest
 }
 
 func (f *Folder) takeRepairs() []string {

@@ -28,6 +28,9 @@ const (
 	KindJournalFailed    Kind = "journal failed"    // the journal could not be written for a while, and why
 	KindDone             Kind = "done"              // the job finished
 	KindFailed           Kind = "failed"            // the run ended without finishing
+	KindDevice           Kind = "device"            // how the device was, read from outside every so often
+	KindFault            Kind = "fault"             // the device's driver reported an error, such as an Xid
+	KindLost             Kind = "lost"              // the device is gone; a decision follows
 )
 
 // Entry is one line of journal.jsonl.
@@ -44,6 +47,8 @@ type Entry struct {
 	Probe    *search.Probe       `json:"probe,omitempty"`
 	Search   *search.Result      `json:"search,omitempty"`
 	Memory   *memory.Stats       `json:"memory,omitempty"`
+	Device   *Reading            `json:"device,omitempty"`
+	Fault    *Fault              `json:"fault,omitempty"`
 	Seconds  float64             `json:"seconds,omitempty"` // how long the thing told took, where that matters
 }
 
@@ -64,8 +69,12 @@ func (f *Folder) Record(e Entry) error {
 func (f *Folder) count(e Entry) {
 	f.attempts = max(f.attempts, e.Attempt)
 	f.newest = e.Kind
-	if e.Kind == KindOOM {
+	f.trouble.count(e)
+	switch e.Kind {
+	case KindOOM:
 		f.failures++
+	case KindLost:
+		f.losses++
 	}
 }
 

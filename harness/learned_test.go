@@ -62,7 +62,7 @@ func TestKilledBeforeACheckpoint(t *testing.T) {
 			if result.Failures != 0 || result.AllFailures != test.failures {
 				t.Errorf("%d failures, %d in all, want %d", result.Failures, result.AllFailures, test.failures)
 			}
-			if got := j.entries[len(j.entries)-1].Text; got != doneText(4, test.failures) {
+			if got := j.entries[len(j.entries)-1].Text; got != doneText(4, test.failures, 0) {
 				t.Errorf("the last entry says %q", got)
 			}
 			j.account(4)
@@ -117,7 +117,7 @@ func TestLasting(t *testing.T) {
 
 func TestDoneText(t *testing.T) {
 	for n, want := range []string{"done: 8 steps", "done: 8 steps, 1 failure of memory survived", "done: 8 steps, 2 failures of memory survived"} {
-		if got := doneText(8, n); got != want {
+		if got := doneText(8, n, 0); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -43,7 +43,9 @@ func (r *runner) journalState(err error) {
 
 func levelOf(k Kind) zapcore.Level {
 	switch k {
-	case KindOOM, KindCheckpointFailed, KindDamaged, KindJournalFailed:
+	case KindDevice:
+		return zapcore.DebugLevel
+	case KindOOM, KindCheckpointFailed, KindDamaged, KindJournalFailed, KindFault, KindLost:
 		return zapcore.WarnLevel
 	case KindFailed:
 		return zapcore.ErrorLevel
@@ -64,11 +66,11 @@ func (r *runner) tick(now time.Time) {
 
 // setStatus writes status.json. It is a convenience: a failure is logged once.
 func (r *runner) setStatus(state State, reason string) {
-	failures, _ := r.f.tally()
+	failures, losses, _ := r.f.tally()
 	now, last, s := r.o.Now(), r.result.Last, &r.status
 	s.State, s.Reason, s.Started, s.Updated = state, reason, r.started, now
 	s.PID, s.Host = os.Getpid(), r.host
-	s.Attempt, s.Step, s.Steps, s.Failures = r.number, r.step, r.o.Steps, failures
+	s.Attempt, s.Step, s.Steps, s.Failures, s.Losses = r.number, r.step, r.o.Steps, failures, losses
 	s.Plan = r.result.Plan
 	if r.planned {
 		s.Plan = r.history.Plan

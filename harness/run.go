@@ -26,6 +26,14 @@ type Options struct {
 	// small for it is a *memory.OutOfMemory.
 	Open func(ctx context.Context) (Trainer, error)
 
+	// Lost, if not nil, tells whether an error of the trainer means that its
+	// device is gone with everything on it. Such an error is answered with a
+	// *DeviceLost.
+	Lost func(error) bool
+	// Watch, if not nil, begins to watch the device. It ends with ctx. A nil
+	// Watch is one that sees nothing.
+	Watch func(ctx context.Context) Watch
+
 	// BeforeStep, if not nil, is called with the number of steps finished so
 	// far, before each step is first tried (not before its retries).
 	BeforeStep func(finished int)
@@ -52,6 +60,7 @@ type Result struct {
 	// AllFailures counts those of memory in the whole run, by all its calls, the
 	// one it ended with included: as [Status] does.
 	AllFailures int
+	Losses      int        // of the device, in the whole run
 	Plan        Plan       // in force at the end
 	Last        StepReport // the newest step of this call
 	Finished    bool       // whether all steps of the run are made
@@ -76,8 +85,8 @@ func (e *GaveUp) Error() string { return e.Decision.Reason }
 // The errors: ErrInterrupted; an error that wraps ctx's; a *[GaveUp] on memory;
 // a *[CheckpointError] where work would be lost; a *[BrokenPromise] or a
 // *[Panicked] of the trainer; a *[NotFinite]; a *[Mismatch] between checkpoint
-// and configuration; whatever else the trainer returned, with the step in
-// front.
+// and configuration; a *[DeviceLost], after which a new process may be called
+// for; whatever else the trainer returned, with the step in front.
 func Run(ctx context.Context, o Options) (Result, error) {
 	if err := o.complete(); err != nil {
 		return Result{Plan: o.Plan}, err
@@ -93,8 +102,16 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}()
 	r := newRunner(patient, o)
 	defer r.closeLog()
+	if o.Watch != nil {
+		seen, end := context.WithCancel(ctx)
+		defer end()
+		r.watch = o.Watch(seen)
+	}
 	for {
 		err := r.attempt(ctx)
+		if r.isLost(err) {
+			err = r.lost(ctx, err)
+		}
 		if !errors.Is(err, errRelaunch) {
 			return r.end(ctx, err)
 		}

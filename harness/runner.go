@@ -25,6 +25,8 @@ type runner struct {
 	logFile *os.File
 
 	trainer Trainer
+	watch   Watch     // nil if the device cannot be watched
+	read    time.Time // when the device was last read
 	seen    evidence
 	history History
 	planned bool    // history has been started
@@ -56,7 +58,7 @@ func newRunner(patient context.Context, o Options) *runner {
 	host, _ := os.Hostname() // a name for people
 	now := o.Now()
 	r := &runner{o: o, f: o.Folder, patient: patient, host: host, started: now, log: o.Log, saved: -1, begun: -1}
-	r.interval.from = now
+	r.interval.from, r.read = now, now
 	r.status, _ = ReadStatus(o.Folder.Dir()) // what an earlier call knew; none is as good
 	r.result.Plan = o.Plan
 	r.number = r.f.Attempts()
@@ -83,8 +85,8 @@ func (r *runner) canceled(ctx context.Context) error {
 
 // end records how the run ended and fills in the result.
 func (r *runner) end(ctx context.Context, err error) (Result, error) {
-	failures, newest := r.f.tally()
-	r.result.Steps, r.result.AllFailures = r.step, failures
+	failures, losses, newest := r.f.tally()
+	r.result.Steps, r.result.AllFailures, r.result.Losses = r.step, failures, losses
 	if r.planned {
 		r.result.Plan = r.history.Plan
 	}
@@ -93,12 +95,18 @@ func (r *runner) end(ctx context.Context, err error) (Result, error) {
 		if newest == KindDone {
 			return r.result, nil
 		}
-		r.record(Entry{Kind: KindDone, Text: doneText(r.step, failures), Plan: &r.result.Plan})
+		r.record(Entry{Kind: KindDone, Text: doneText(r.step, failures, losses), Plan: &r.result.Plan})
 		r.setStatus(StateDone, "")
 		return r.result, nil
 	}
 	var gaveUp *GaveUp
+	var lost *DeviceLost
 	switch {
+	case errors.As(err, &lost) && lost.Decision.Remedy == Relaunch:
+		r.setStatus(StateRunning, lost.Decision.Reason)
+	case errors.As(err, &lost):
+		r.record(Entry{Kind: KindFailed, Text: err.Error(), Decision: &lost.Decision})
+		r.setStatus(StateFailed, err.Error())
 	case errors.Is(err, ErrInterrupted):
 		r.record(Entry{Kind: KindInterrupted, Text: fmt.Sprintf("interrupted after step %d of %d, checkpoint written", r.step, r.o.Steps)})
 		r.setStatus(StateInterrupted, err.Error())
@@ -117,12 +125,16 @@ func (r *runner) end(ctx context.Context, err error) (Result, error) {
 
 // doneText counts the failures of the whole run: what an earlier, killed process
 // survived is as much a part of it.
-func doneText(steps, failures int) string {
-	switch failures {
-	case 0:
-		return fmt.Sprintf("done: %d steps", steps)
-	case 1:
-		return fmt.Sprintf("done: %d steps, 1 failure of memory survived", steps)
+func doneText(steps, failures, losses int) string {
+	text := fmt.Sprintf("done: %d steps", steps)
+	switch {
+	case failures == 1:
+		text += ", 1 failure of memory survived"
+	case failures > 1:
+		text += fmt.Sprintf(", %d failures of memory survived", failures)
 	}
-	return fmt.Sprintf("done: %d steps, %d failures of memory survived", steps, failures)
+	if losses > 0 {
+		text += fmt.Sprintf(", device lost %d×", losses)
+	}
+	return text
 }

@@ -15,7 +15,9 @@ func (r *runner) settle(err error) error {
 	switch {
 	case err == nil, errors.Is(err, ErrInterrupted), errors.Is(err, errRelaunch):
 		if failed := r.save(true); failed != nil {
-			r.saveFailed(failed)
+			if !r.isLost(failed) { // a loss is told as such
+				r.saveFailed(failed)
+			}
 			return &CheckpointError{Dir: r.f.Dir(), Step: r.step, Newest: r.saved, Err: failed}
 		}
 	case errors.As(err, &gaveUp):

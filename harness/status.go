@@ -36,6 +36,7 @@ type Status struct {
 	Peak             memory.Bytes    `json:"peak"`               // of the newest step
 	Capacity         memory.Bytes    `json:"capacity"`
 	Failures         int             `json:"failures"`          // of memory in the whole run, the one it ended with included
+	Losses           int             `json:"losses,omitempty"`  // of the device in the whole run
 	Verdict          *memory.Verdict `json:"verdict,omitempty"` // of the newest failure of memory
 	Reason           string          `json:"reason,omitempty"`  // of the newest decision; of the end, once it has ended
 	Started          time.Time       `json:"started"`           // this process's run

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"headroom/memory"
 )
@@ -36,6 +37,7 @@ func (r *runner) makeStep(ctx context.Context) error {
 				return err
 			}
 			r.tick(now)
+			r.observe(now)
 			return nil
 		}
 		if err := r.recover(ctx, plan, err, seconds); err != nil {
@@ -101,8 +103,8 @@ func (r *runner) recover(ctx context.Context, plan Plan, err error, seconds floa
 	switch {
 	case errors.As(err, &broken):
 		return err // names its step itself
-	case !errors.As(err, &oom):
-		return fmt.Errorf("step %d: %w", r.step+1, err)
+	case r.isLost(err), !errors.As(err, &oom):
+		return r.inStep(err)
 	}
 	evidence := r.seen.of(*oom, plan, r.o.Policy.minMicro())
 	verdict := memory.Diagnose(evidence)
@@ -117,4 +119,13 @@ func (r *runner) recover(ctx context.Context, plan Plan, err error, seconds floa
 		return err
 	}
 	return r.wanted(ctx)
+}
+
+// inStep is err with the step in front, where it does not name that itself.
+func (r *runner) inStep(err error) error {
+	step := fmt.Sprintf("step %d: ", r.step+1)
+	if strings.HasPrefix(err.Error(), step) {
+		return err
+	}
+	return fmt.Errorf("%s%w", step, err)
 }

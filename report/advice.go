@@ -57,21 +57,26 @@ func adviseEnd(_ Input, r *Report) string {
 	case Interrupted, CutOff:
 		return from
 	case Failed:
-		if hint := lastHint(r.Ledger); hint != "" {
-			return fmt.Sprintf("make room, then %s. What helps: %s", from, hint)
+		row := lastHinted(r.Ledger)
+		switch {
+		case row.What == deviceLost:
+			return row.Hint
+		case row.Hint != "":
+			return fmt.Sprintf("make room, then %s. What helps: %s", from, row.Hint)
 		}
 		return fmt.Sprintf("mend what ended the run, then %s", from)
 	}
 	return ""
 }
 
-func lastHint(rows []Row) string {
+// lastHinted is the newest row with a hint, an empty one without.
+func lastHinted(rows []Row) Row {
 	for _, row := range slices.Backward(rows) {
 		if row.Hint != "" {
-			return row.Hint
+			return row
 		}
 	}
-	return ""
+	return Row{}
 }
 
 // adviseMicro names the micro-batch that a run settled on after it had begun

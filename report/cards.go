@@ -19,9 +19,13 @@ type Card struct {
 
 // Cards are the answers in the order in which people ask.
 func (r *Report) Cards() []Card {
-	return []Card{
+	cards := []Card{
 		r.batchCard(), r.failureCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.checkpointCard(),
 	}
+	if w := r.Watched; w.Readings+len(w.Faults)+w.Losses > 0 {
+		cards = append(cards, w.card())
+	}
+	return cards
 }
 
 func (r *Report) batchCard() Card {

@@ -36,11 +36,14 @@ type Row struct {
 	largest       int     // micro-batch that failed
 }
 
+// deviceLost is [Row].What of a device that is gone.
+const deviceLost = "device lost"
+
 // bookkeeper turns the journal into rows.
 type bookkeeper struct {
 	rows    []Row
 	plan    *harness.Plan // in force from now on
-	failure bool          // the newest row is a failure that no decision has answered
+	failure bool          // the newest row is a failure or a loss that no decision has answered
 	search  bool          // the newest row is a search that runs
 	probed  float64       // seconds that its probes took
 	begun   time.Time     // of the newest row
@@ -86,6 +89,14 @@ func (b *bookkeeper) enter(e harness.Entry) {
 		b.open(e, Row{Tone: Warn, What: "checkpoint damaged", Why: e.Text})
 	case harness.KindInterrupted:
 		b.open(e, Row{Tone: Warn, What: "interrupted", Why: e.Text})
+	case harness.KindFault:
+		if e.Fault != nil {
+			e.Time = e.Fault.Time
+		}
+		b.open(e, Row{Tone: Warn, What: "device fault", Why: e.Text})
+	case harness.KindLost:
+		b.open(e, Row{Tone: Warn, What: deviceLost, Why: e.Text})
+		b.failure = true
 	case harness.KindFailed:
 		b.failed(e)
 	}

@@ -119,6 +119,8 @@ func attempts(in Input) []Attempt {
 			a.Number, a.From = max(1, e.Attempt), e.Step
 		case harness.KindDone, harness.KindFailed, harness.KindInterrupted:
 			a.Ended = e.Text
+		case harness.KindLost:
+			a.Ended = "device lost: " + e.Text
 		}
 	}
 	return withoutPreamble(all)

@@ -36,6 +36,7 @@ type Report struct {
 	Speed       Speed
 	Loss        Loss
 	Checkpoints Checkpoints
+	Watched     Watched
 	Sizes       []Size    // what each micro-batch that ran came to, largest first
 	Attempts    []Attempt // oldest first
 	Advice      []string  // what to change next, most urgent first; never empty
@@ -51,6 +52,7 @@ func New(in Input) *Report {
 	r.steps, r.Accounting = account(in)
 	r.Attempts = attempts(in)
 	r.Checkpoints = checkpoints(in.Entries)
+	r.Watched = watched(in.Entries)
 	r.Outcome = outcome(in, r)
 	r.Ledger = ledger(in.Entries)
 	r.Failures = failures(r.Ledger, r.Outcome)

@@ -87,8 +87,10 @@ func examine(m machine, now time.Time) []check {
 	checks := []check{
 		{Name: "build", State: ok, Found: readBuild().String()},
 		{Name: "processors", State: ok, Found: fmt.Sprintf("%d for this process, %s", m.CPUs, m.Platform)},
-		checkRAM(m), checkGPUs(m), checkFolder(m), checkDisk(m),
+		checkRAM(m), checkGPUs(m),
 	}
+	checks = append(checks, checkWatched(m)...)
+	checks = append(checks, checkFolder(m), checkDisk(m))
 	checks = append(checks, checkLimits(m)...)
 	return append(checks, checkTonight(m, now)...)
 }

@@ -37,6 +37,7 @@ func TestExitStatus(t *testing.T) {
 		{gaveUp(memory.Unknown), 121},
 		{&harness.GaveUp{}, 121},
 		{configs.ErrNoDevice, 122},
+		{&harness.DeviceLost{Err: &device.Lost{Device: "GPU 0", Err: errors.New("fell off the bus")}}, 122},
 		{fmt.Errorf("step 3: %w", &device.Lost{Device: "GPU 0", Err: errors.New("fell off the bus")}), 122},
 	} {
 		for _, err := range []error{c.err, wrapped(c.err)} {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"headroom/configs"
+	"headroom/cuda"
 	"headroom/memory"
 )
 
@@ -32,6 +33,10 @@ type machine struct {
 	CUDAFree  memory.Bytes `json:"cuda_free"`
 	CUDASize  memory.Bytes `json:"cuda_memory"`
 	CUDAErr   string       `json:"cuda_error,omitempty"` // why there is none
+
+	Driver   *cuda.Driver `json:"driver,omitempty"`
+	Watched  []cuda.GPU   `json:"watched,omitempty"`     // those that CUDA may use, as NVML sees them
+	WatchErr string       `json:"watch_error,omitempty"` // why NVML sees none
 
 	Runs     string       `json:"runs"` // the folder that runs are kept in
 	DiskFree memory.Bytes `json:"disk_free"`
@@ -60,6 +65,7 @@ func lookAround(runs string, env func(string) (string, bool)) machine {
 	if v, ok := env("CUDA_VISIBLE_DEVICES"); ok && (v == "" || v == "-1") {
 		m.GPUsHid = "CUDA_VISIBLE_DEVICES=" + v
 	}
+	m.watchGPUs()
 	m.lookAtCUDA()
 	m.DiskFree, m.Inodes, m.WriteErr = disk(runs)
 	m.AddressLimit = memory.Bytes(limit(unix.RLIMIT_AS))

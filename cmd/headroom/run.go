@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"headroom/configs"
+	"headroom/device"
 	"headroom/harness"
 )
 
@@ -22,7 +23,8 @@ func runCommand(u *ui) *cli.Command {
 		ArgsUsage: "CONFIG",
 		Description: `CONFIG is a file, or the name of a preset. The run is kept in runs/NAME; the
 same command goes on with it after an interrupt, a crash or a loss of power, and
-does nothing if it is finished.
+does nothing if it is finished. If the device is lost, a new process takes this
+one's place and goes on from the newest checkpoint.
 
 The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the
 second one stops at once.`,
@@ -45,16 +47,13 @@ func runAction(u *ui, c *cli.Context) error {
 	s := &session{u: u, verbose: c.Bool("verbose")}
 	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.asked(s.training.Load(), again) })
 	defer done()
-	cfg, err := loadConfig(c)
+	before, err := predecessor()
 	if err != nil {
 		return err
 	}
-	aside, err := makeWay(cfg, c.Bool("fresh"), c.Bool("again"))
+	cfg, err := runConfig(u, c, before)
 	if err != nil {
 		return err
-	}
-	if aside != "" {
-		u.setAside(cfg.RunDir(), aside)
 	}
 	open := cfg.Schedule.Kind != "constant" && cfg.Schedule.Steps == 0
 	if err := goOn(cfg); err != nil {
@@ -69,15 +68,41 @@ func runAction(u *ui, c *cli.Context) error {
 	}
 	s.name, s.dir = cfg.Name, cfg.RunDir()
 	s.progress = progress{u: u, total: job.Config.Train.Steps, started: u.now(), hidden: c.Bool("no-progress")}
+	if before != nil {
+		job.Config.Device.Kind, s.progress.failures = before.Device, before.Failures
+	}
 	if c.Bool("json") {
 		s.stream = &stream{u: u}
 		u.screen.live = u.screen.live && !u.outShows
 	}
 	s.training.Store(true)
 	result, err := s.run(ctx, interrupt, job, folder)
+	before.carry(&result)
 	done() // a report is drawn in a moment: a signal may end that
-	return s.end(result, errors.Join(err, folder.Close()))
+	err = s.goesOn(interrupt, result, job.Kind(), errors.Join(err, folder.Close()))
+	return s.end(result, err)
 }
+
+// runConfig is the configuration to run: that of the command line, after which
+// a run that is in the way is set aside, or that of the run to go on with.
+func runConfig(u *ui, c *cli.Context, before *relaunch) (*configs.Config, error) {
+	if before != nil {
+		cfg, err := keptConfig(before.Dir)
+		return cfg, asUsage(err)
+	}
+	cfg, err := loadConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	aside, err := makeWay(cfg, c.Bool("fresh"), c.Bool("again"))
+	if aside != "" {
+		u.setAside(cfg.RunDir(), aside)
+	}
+	return cfg, err
+}
+
+// wrapDevice is configs.Job.Wrap: nil but in tests, where devices are lost.
+var wrapDevice func(device.Device) device.Device
 
 // session is one call of run, from the first step to the last word.
 type session struct {
@@ -91,7 +116,7 @@ type session struct {
 }
 
 func (s *session) run(ctx context.Context, interrupt <-chan struct{}, job *configs.Job, folder *harness.Folder) (harness.Result, error) {
-	job.Passed, job.Squeezed = s.u.passed(), s.squeezed
+	job.Passed, job.Squeezed, job.Wrap = s.u.passed(), s.squeezed, wrapDevice
 	o := job.Options()
 	o.Folder, o.Interrupt = folder, interrupt
 	o.OnEntry, o.OnStep = s.entry, s.step
@@ -141,7 +166,7 @@ func (s *session) end(result harness.Result, err error) error {
 	}
 	last := resultLine{Kind: "result", Status: exitStatus(err), Name: s.name, Folder: s.dir,
 		Report: filepath.Join(s.dir, "report.html"), Finished: result.Finished, Steps: result.Steps,
-		Resumed: result.Resumed, Failures: result.Failures, Plan: result.Plan}
+		Resumed: result.Resumed, Failures: result.Failures, Losses: result.Losses, Plan: result.Plan}
 	if err != nil {
 		last.Error = err.Error()
 	}

@@ -38,6 +38,7 @@ type resultLine struct {
 	Steps    int          `json:"steps"`
 	Resumed  int          `json:"resumed"`
 	Failures int          `json:"failures"`
+	Losses   int          `json:"losses,omitempty"` // of the device, in the whole run
 	Plan     harness.Plan `json:"plan"`
 	Error    string       `json:"error,omitempty"`
 }

@@ -45,6 +45,9 @@ func (u *ui) standings(all []standing) error {
 		if len(all) == 1 && s.Reason != "" {
 			fmt.Fprintf(&b, "\n%s\n", s.Reason)
 		}
+		if len(all) == 1 && s.Losses > 0 {
+			fmt.Fprintf(&b, "\nthe device was lost %s in this run\n", plural(s.Losses, "time"))
+		}
 	}
 	return u.answer(strings.TrimRight(b.String(), "\n"))
 }

@@ -109,7 +109,10 @@ func hintFor(err error) string {
 	var oom *memory.OutOfMemory
 	var unsaved *harness.CheckpointError
 	var infinite *harness.NotFinite
+	var lost *harness.DeviceLost
 	switch {
+	case errors.As(err, &lost):
+		return lost.Decision.Hint
 	case errors.As(err, &gave):
 		return gave.Decision.Hint
 	case errors.As(err, &usage) && usage.hint != "":
@@ -136,8 +139,8 @@ func (u *ui) entry(e harness.Entry) {
 		if e.Decision == nil || e.Decision.Remedy != harness.Stop { // likewise
 			u.say("%s", e.Text)
 		}
-	case harness.KindCheckpoint:
-	case harness.KindCheckpointFailed, harness.KindDamaged, harness.KindJournalFailed:
+	case harness.KindCheckpoint, harness.KindDevice, harness.KindLost: // of a loss the decision tells
+	case harness.KindCheckpointFailed, harness.KindDamaged, harness.KindJournalFailed, harness.KindFault:
 		u.warn("%s", e.Text)
 	case harness.KindProbe:
 		u.say("  %s", e.Text)
@@ -171,6 +174,9 @@ func (u *ui) finished(r harness.Result) {
 	}
 	if r.AllFailures > 0 {
 		text += fmt.Sprintf(", %s of memory survived", plural(r.AllFailures, "failure"))
+	}
+	if r.Losses > 0 {
+		text += fmt.Sprintf(", the device lost %s", plural(r.Losses, "time"))
 	}
 	u.line(green, text)
 }

@@ -1,0 +1,318 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"headroom/memory"
+)
+
+var errGone = errors.New("the device is gone")
+
+// mortal is a trainer whose device is lost in the nth call of one of its
+// methods, and answers nothing from then on.
+type mortal struct {
+	Trainer
+	call string
+	nth  int
+	dead bool
+	used bool // after it was lost
+}
+
+func (m *mortal) fails(call string) error {
+	m.used = m.used || m.dead
+	if call == m.call {
+		m.nth--
+		m.dead = m.dead || m.nth == 0
+	}
+	if m.dead {
+		return fmt.Errorf("%s: %w", call, errGone)
+	}
+	return nil
+}
+
+func (m *mortal) Step(ctx context.Context, p Plan) (StepReport, error) {
+	if err := m.fails("step"); err != nil {
+		// A failure of memory in its wake is none to recover from.
+		return StepReport{}, errors.Join(err, &memory.OutOfMemory{Requested: 1})
+	}
+	return m.Trainer.Step(ctx, p)
+}
+
+func (m *mortal) Probe(ctx context.Context, n int) (memory.Stats, error) {
+	if err := m.fails("probe"); err != nil {
+		return memory.Stats{}, err
+	}
+	return m.Trainer.Probe(ctx, n)
+}
+
+func (m *mortal) EmptyCache() (memory.Bytes, error) {
+	if err := m.fails("empty"); err != nil {
+		return 0, err
+	}
+	return m.Trainer.EmptyCache()
+}
+
+func (m *mortal) Save(w io.Writer) error {
+	return errors.Join(m.fails("save"), m.Trainer.Save(w))
+}
+
+func (m *mortal) Load(r io.Reader) error {
+	return errors.Join(m.fails("load"), m.Trainer.Load(r))
+}
+
+// doomed makes the processes of j lose their device in the nth call, as many of
+// them as it says.
+func doomed(j *journey, processes int, call string, nth int) (last **mortal) {
+	last = new(*mortal)
+	j.options.Lost = func(err error) bool { return errors.Is(err, errGone) }
+	j.options.Open = func(ctx context.Context) (Trainer, error) {
+		if processes--; processes < 0 {
+			return j.lab.Open(ctx)
+		}
+		if call == "open" {
+			return nil, errors.Join(errGone, &memory.OutOfMemory{Requested: 1})
+		}
+		t, err := j.lab.Open(ctx)
+		*last = &mortal{Trainer: t, call: call, nth: nth}
+		return *last, err
+	}
+	return last
+}
+
+// TestLostDevice loses the device in every kind of call: the process ends
+// without another try, and the next one makes what is missing.
+func TestLostDevice(t *testing.T) {
+	for _, c := range []struct {
+		call  string
+		nth   int
+		saved int // step of the newest checkpoint then
+	}{
+		{"open", 1, 0}, {"empty", 1, 0}, {"probe", 2, 0}, {"step", 1, 0}, {"step", 5, 4}, {"save", 1, 0}, {"save", 2, 2}, {"save", 4, 6},
+	} {
+		t.Run(fmt.Sprint(c.call, c.nth), func(t *testing.T) {
+			j := newJourney(t, plan64.WithMicro(0), 7)
+			j.options.CheckpointEvery = 2
+			trainer := doomed(j, 1, c.call, c.nth)
+			_, err := j.run(t.Context())
+			var lost *DeviceLost
+			if !errors.As(err, &lost) || lost.Decision.Remedy != Relaunch || !errors.Is(err, errGone) {
+				t.Fatalf("%T %v", err, err)
+			}
+			if want := fmt.Sprintf("relaunch in a new process from step %d (1 of 3 without a new checkpoint): ", c.saved); !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("reason %q, want %q", err, want)
+			}
+			if c.call != "open" && (*trainer).used {
+				t.Error("the dead device was asked again")
+			}
+			if s, err := ReadStatus(j.dir); err != nil || s.State != StateStale || s.Losses != 1 { // running, by a process that is gone
+				t.Errorf("status %v with %d losses, %v", s.State, s.Losses, err)
+			}
+			if kinds := j.kinds(); !strings.HasSuffix(kinds, "lost, decision") || strings.Contains(kinds, "failed") || strings.Contains(kinds, "oom") {
+				t.Errorf("the journal tells: %s", kinds)
+			}
+			result := j.mustRun()
+			if !result.Finished || result.Losses != 1 || result.Resumed != c.saved {
+				t.Errorf("result %+v", result)
+			}
+			if last := j.entries[len(j.entries)-1]; last.Text != "done: 7 steps, device lost 1×" {
+				t.Errorf("the last word is %q", last.Text)
+			}
+			j.account(7)
+		})
+	}
+}
+
+func TestLostWhileLoading(t *testing.T) {
+	j := newJourney(t, plan64.WithMicro(32), 4)
+	j.options.Steps = 2
+	j.mustRun()
+	j.options.Steps = 4
+	doomed(j, 1, "load", 1)
+	var lost *DeviceLost
+	if _, err := j.run(t.Context()); !errors.As(err, &lost) || lost.Decision.Remedy != Relaunch {
+		t.Fatal(err)
+	}
+	j.mustRun()
+	j.account(4)
+}
+
+// TestLostAgainAndAgain holds that losses without a new checkpoint are counted
+// over processes, and that a checkpoint or a new start by the user begins anew.
+func TestLostAgainAndAgain(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		every int
+		nth   int
+		want  string // the outcome of every process
+	}{
+		{"no progress", 0, 2, "relaunch relaunch relaunch stop relaunch relaunch relaunch stop relaunch"},
+		{"a checkpoint each", 1, 2, "relaunch relaunch relaunch relaunch relaunch relaunch done done done"},
+		{"before the step", 1, 1, "relaunch relaunch relaunch stop relaunch relaunch relaunch stop relaunch"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := newJourney(t, plan64.WithMicro(32), 7)
+			j.options.CheckpointEvery = c.every
+			doomed(j, 1000, "step", c.nth)
+			var outcomes []string
+			for range 9 {
+				_, err := j.run(t.Context())
+				var lost *DeviceLost
+				switch {
+				case err == nil:
+					outcomes = append(outcomes, "done")
+				case errors.As(err, &lost):
+					outcomes = append(outcomes, string(lost.Decision.Remedy))
+				default:
+					t.Fatal(err)
+				}
+			}
+			if got := strings.Join(outcomes, " "); got != c.want {
+				t.Errorf("\n got %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestLostAndInterrupted(t *testing.T) {
+	interrupt := make(chan struct{})
+	j := newJourney(t, plan64.WithMicro(32), 7)
+	doomed(j, 1, "step", 3)
+	j.options.Interrupt = interrupt
+	j.options.BeforeStep = func(finished int) {
+		if finished == 2 {
+			close(interrupt)
+		}
+	}
+	_, err := j.run(t.Context())
+	var lost *DeviceLost
+	if !errors.Is(err, errGone) || errors.As(err, &lost) || strings.Contains(j.kinds(), "lost") {
+		t.Errorf("%v; the journal tells: %s", err, j.kinds())
+	}
+}
+
+// TestLossesAreTheCallersToName holds that without Options.Lost no error is one.
+func TestLossesAreTheCallersToName(t *testing.T) {
+	j := newJourney(t, plan64.WithMicro(32), 3)
+	doomed(j, 1, "load", 1)
+	j.options.Lost = nil
+	j.lab.twist = func(*StepReport) error { return errGone }
+	_, err := j.run(t.Context())
+	var lost *DeviceLost
+	if !errors.Is(err, errGone) || errors.As(err, &lost) {
+		t.Errorf("%T %v", err, err)
+	}
+}
+
+func TestAfterLoss(t *testing.T) {
+	h := NewHistory(plan64)
+	for before, want := range []Remedy{Relaunch, Relaunch, Relaunch, Stop, Stop} {
+		l := Loss{Why: "step 9: the GPU is lost", Reported: []string{"Xid 79 on GPU 0", "Xid 48 on GPU 0"}, From: 4, Before: before}
+		d := Decide(Policy{}, h, Event{Lost: &l})
+		if d.Remedy != want || d.Plan != plan64 || !strings.HasSuffix(d.Reason, ": step 9: the GPU is lost; the driver reported: Xid 79 on GPU 0, Xid 48 on GPU 0") {
+			t.Errorf("after %d: %+v", before, d)
+		}
+		if says := strings.Contains(d.Hint, "from step 4"); says != (want == Stop) {
+			t.Errorf("after %d: hint %q", before, d.Hint)
+		}
+		if h.Apply(Event{Lost: &l}, d) != h {
+			t.Error("a loss changes the history, which belongs to the process that ends")
+		}
+	}
+}
+
+func TestOnLine(t *testing.T) {
+	gone := errors.Join(fmt.Errorf("step 3: %w", errGone), errGone, errors.New("\nfree: no"))
+	if got, want := onLine(gone), "step 3: the device is gone; free: no"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// lookout is a watch that has seen what a test says.
+type lookout struct {
+	late  int // looks for faults before there are any
+	fault []Fault
+	read  func() *Reading
+	ended context.Context
+}
+
+func (l *lookout) Read() *Reading { return l.read() }
+
+func (l *lookout) Faults() []Fault {
+	if l.late--; l.late >= 0 {
+		return nil
+	}
+	faults := l.fault
+	l.fault = nil
+	return faults
+}
+
+func TestWatchedRun(t *testing.T) {
+	j := newJourney(t, plan64.WithMicro(32), 10)
+	clock := time.Unix(1e9, 0)
+	j.options.Now = func() time.Time { return clock }
+	j.options.OnStep = func(StepReport) { clock = clock.Add(11 * time.Second) }
+	hot := 60
+	eye := &lookout{fault: []Fault{{Time: clock, Code: 92, Text: "Xid 92"}}}
+	eye.read = func() *Reading {
+		if hot++; hot == 62 {
+			return nil // not known for once
+		}
+		now := hot
+		return &Reading{Temperature: &now}
+	}
+	j.options.Watch = func(ctx context.Context) Watch {
+		eye.ended = ctx
+		return eye
+	}
+	j.mustRun()
+	var told []string
+	for _, e := range j.entries {
+		if e.Kind == KindDevice || e.Kind == KindFault {
+			told = append(told, fmt.Sprintf("%d %s", e.Step, e.Text))
+		}
+		if e.Kind == KindDevice && e.Device == nil || e.Kind == KindFault && (e.Fault == nil || e.Fault.Code != 92) {
+			t.Errorf("%+v", e)
+		}
+	}
+	// A step takes 11 s, and the clock is looked at before that has passed.
+	if got, want := strings.Join(told, ", "), "1 Xid 92, 4 61 °C, 10 63 °C, 10 64 °C"; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	if eye.ended.Err() == nil {
+		t.Error("the watch goes on after the run")
+	}
+}
+
+// TestLossNamesFaults gives the driver time to report what it was.
+func TestLossNamesFaults(t *testing.T) {
+	j := newJourney(t, plan64.WithMicro(32), 10)
+	doomed(j, 1, "step", 1)
+	eye := &lookout{late: 2, fault: []Fault{{Code: 79, Text: "Xid 79"}, {Code: 79, Text: "Xid 79"}}, read: func() *Reading { return nil }}
+	j.options.Watch = func(context.Context) Watch { return eye }
+	_, err := j.run(t.Context())
+	if err == nil || !strings.HasSuffix(err.Error(), "; the driver reported: Xid 79") || j.slept != faultPatience {
+		t.Errorf("%v, after %v", err, j.slept)
+	}
+	if kinds := j.kinds(); !strings.HasSuffix(kinds, "fault, fault, lost, decision") {
+		t.Error(kinds)
+	}
+}
+
+func TestReadingInWords(t *testing.T) {
+	busy, hot, used, ecc := 97, 64, 3*memory.GiB, int64(2)
+	for want, r := range map[string]Reading{
+		"97 % busy, 64 °C, 3 GiB used, held back: power cap, too hot, uncorrected memory errors: 2": {&busy, &hot, &used, []string{"power cap", "too hot"}, &ecc},
+		"64 °C":            {Temperature: &hot},
+		"nothing is known": {},
+	} {
+		if got := r.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

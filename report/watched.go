@@ -1,0 +1,119 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"headroom/harness"
+)
+
+// Watched is what was seen of the device from outside the training.
+type Watched struct {
+	Readings    int
+	Coolest     float64 // °C; NaN if not known
+	Hottest     float64
+	Utilisation float64 // median of the readings, per cent; NaN if not known
+	Throttled   []Throttle
+	ECC         int64           // most uncorrected memory errors since the driver was loaded
+	Faults      []harness.Fault // oldest first
+	Losses      int             // of the device
+}
+
+// Throttle is something that held the device's clocks back.
+type Throttle struct {
+	Word     string
+	Readings int // in which it did
+}
+
+func watched(entries []harness.Entry) Watched {
+	w := Watched{Coolest: math.NaN(), Hottest: math.NaN(), Utilisation: math.NaN()}
+	var busy []float64
+	for _, e := range entries {
+		switch {
+		case e.Kind == harness.KindLost:
+			w.Losses++
+		case e.Fault != nil:
+			w.Faults = append(w.Faults, *e.Fault)
+		case e.Device != nil:
+			w.read(*e.Device)
+			if e.Device.Utilisation != nil {
+				busy = append(busy, float64(*e.Device.Utilisation))
+			}
+		}
+	}
+	w.Utilisation = median(busy)
+	return w
+}
+
+func (w *Watched) read(r harness.Reading) {
+	w.Readings++
+	if r.Temperature != nil {
+		t := float64(*r.Temperature)
+		if !(t >= w.Coolest) {
+			w.Coolest = t
+		}
+		if !(t <= w.Hottest) {
+			w.Hottest = t
+		}
+	}
+	if r.UncorrectedECC != nil {
+		w.ECC = max(w.ECC, *r.UncorrectedECC)
+	}
+	for _, word := range r.Throttled {
+		w.throttled(word)
+	}
+}
+
+func (w *Watched) throttled(word string) {
+	for i := range w.Throttled {
+		if w.Throttled[i].Word == word {
+			w.Throttled[i].Readings++
+			return
+		}
+	}
+	w.Throttled = append(w.Throttled, Throttle{word, 1})
+}
+
+func (w Watched) card() Card {
+	c := Card{Question: "Device", Answer: "not read", Tone: Info}
+	var answer, notes []string
+	switch {
+	case w.Hottest > w.Coolest:
+		answer = append(answer, fmt.Sprintf("%.0f to %.0f °C", w.Coolest, w.Hottest))
+	case w.Hottest == w.Coolest:
+		answer = append(answer, fmt.Sprintf("%.0f °C", w.Hottest))
+	}
+	if !math.IsNaN(w.Utilisation) {
+		answer = append(answer, fmt.Sprintf("%.0f %% busy", w.Utilisation))
+		notes = append(notes, "busy is the median of "+plural(w.Readings, "reading"))
+	}
+	if w.Losses > 0 {
+		c.Tone = Warn
+		answer = append(answer, "lost "+plural(w.Losses, "time"))
+	}
+	if answer != nil {
+		c.Answer = strings.Join(answer, ", ")
+	}
+	for _, t := range w.Throttled {
+		c.Tone = Warn
+		notes = append(notes, fmt.Sprintf("clocks held back in %s of %s: %s", count(t.Readings), plural(w.Readings, "reading"), t.Word))
+	}
+	if w.ECC > 0 {
+		c.Tone = Warn
+		notes = append(notes, plural(int(w.ECC), "uncorrected memory error")+" since the driver was loaded")
+	}
+	for i, f := range w.Faults {
+		c.Tone = Warn
+		if i == faultLimit {
+			notes = append(notes, fmt.Sprintf("and %s more", plural(len(w.Faults)-i, "fault")))
+			break
+		}
+		notes = append(notes, fmt.Sprintf("%s %s: %s", day(f.Time), stamp(f.Time), f.Text))
+	}
+	c.Note = strings.Join(notes, "; ")
+	return c
+}
+
+// faultLimit is how many faults a card names; the ledger has them all.
+const faultLimit = 4

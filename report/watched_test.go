@@ -1,0 +1,125 @@
+package report
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"headroom/harness"
+	"headroom/memory"
+)
+
+func (d *diary) reading(busy, hot int, throttled ...string) {
+	used, ecc := 3*memory.GiB, int64(0)
+	d.entry(harness.Entry{Kind: harness.KindDevice, Device: &harness.Reading{Utilisation: &busy, Temperature: &hot, Used: &used, Throttled: throttled, UncorrectedECC: &ecc}})
+}
+
+// lossy is a run whose GPU falls off the bus twice; after the second time it
+// stays away if it is to stop.
+func lossy(stop bool) *diary {
+	d := newDiary("lossy", 60)
+	d.begin()
+	d.walk(20, 0)
+	d.reading(97, 61)
+	d.walk(50, 0)
+	d.reading(99, 70, "power cap")
+	d.reading(40, 66)
+	for n := 1; n <= 2; n++ {
+		at := d.now.Add(-2 * time.Second)
+		d.entry(harness.Entry{Kind: harness.KindFault, Fault: &harness.Fault{Time: at, Code: 79, Text: "Xid 79 on GPU 0: the GPU has fallen off the bus"}, Text: "Xid 79"})
+		d.entry(harness.Entry{Kind: harness.KindLost, Text: "step 51: the GPU is lost"})
+		decision := harness.Decision{Remedy: harness.Relaunch, Plan: d.plan, Reason: "relaunch in a new process from step 50 (1 of 3): step 51: the GPU is lost"}
+		if stop && n == 2 {
+			decision = harness.Decision{Remedy: harness.Stop, Plan: d.plan, Reason: "the device was lost 2 times", Hint: "look for Xid in dmesg"}
+			d.entry(harness.Entry{Kind: harness.KindFailed, Text: decision.Reason, Decision: &decision})
+			return d
+		}
+		d.entry(harness.Entry{Kind: harness.KindDecision, Text: decision.Reason, Decision: &decision})
+		d.begin()
+	}
+	d.walk(60, 0)
+	d.entry(harness.Entry{Kind: harness.KindDone, Text: "done"})
+	return d
+}
+
+func (r *Report) card(question string) (Card, error) {
+	for _, c := range r.Cards() {
+		if c.Question == question {
+			return c, nil
+		}
+	}
+	return Card{}, errors.New("no card " + question)
+}
+
+func TestDeviceCard(t *testing.T) {
+	c, err := New(lossy(false).Input).card("Device")
+	if err != nil || c.Answer != "61 to 70 °C, 97 % busy, lost 2 times" || c.Tone != Warn {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for _, want := range []string{
+		"busy is the median of 3 readings", "clocks held back in 1 of 3 readings: power cap",
+		"2 Mar 2026 22:14:54: Xid 79 on GPU 0: the GPU has fallen off the bus",
+	} {
+		if !strings.Contains(c.Note, want) {
+			t.Errorf("no %q in %q", want, c.Note)
+		}
+	}
+	if strings.Contains(c.Note, "memory error") {
+		t.Errorf("%q", c.Note)
+	}
+	if c, err := New(night().Input).card("Device"); err == nil {
+		t.Errorf("a run that nothing was seen of has %+v", c)
+	}
+}
+
+func TestDeviceCardOfLittle(t *testing.T) {
+	hot, ecc := 60, int64(2)
+	for want, entries := range map[string][]harness.Entry{
+		"60 °C: ": {{Device: &harness.Reading{Temperature: &hot}}},
+		"not read: 2 uncorrected memory errors since the driver was loaded": {{Device: &harness.Reading{UncorrectedECC: &ecc}}},
+		"lost 1 time: ": {{Kind: harness.KindLost}},
+		"not read: 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; and 2 faults more": {
+			{Fault: &harness.Fault{Text: "a"}}, {Fault: &harness.Fault{Text: "a"}}, {Fault: &harness.Fault{Text: "a"}},
+			{Fault: &harness.Fault{Text: "a"}}, {Fault: &harness.Fault{Text: "a"}}, {Fault: &harness.Fault{Text: "a"}}},
+	} {
+		c, err := New(Input{Entries: entries}).card("Device")
+		if got := c.Answer + ": " + c.Note; got != want || err != nil {
+			t.Errorf("%q, %v\nwant %q", got, err, want)
+		}
+	}
+}
+
+func TestLossesInTheLedger(t *testing.T) {
+	r := New(lossy(false).Input)
+	if len(r.Ledger) != 6 {
+		t.Fatalf("%+v", r.Ledger)
+	}
+	fault, lost := r.Ledger[0], r.Ledger[1]
+	if fault.What != "device fault" || fault.Remedy != "" || fault.Time != r.Watched.Faults[0].Time || fault.Failed {
+		t.Errorf("fault %+v", fault)
+	}
+	if lost.What != "device lost" || lost.Remedy != "relaunch" || lost.Why != "step 51: the GPU is lost" || lost.Failed ||
+		lost.Reason != "relaunch in a new process from step 50 (1 of 3)" {
+		t.Errorf("loss %+v", lost)
+	}
+	if r.Failures.Total != 0 || r.Outcome.State != Finished || r.Attempts[0].Ended != "device lost: step 51: the GPU is lost" {
+		t.Errorf("failures %+v, outcome %+v, attempts %+v", r.Failures, r.Outcome, r.Attempts)
+	}
+}
+
+func TestLostForGood(t *testing.T) {
+	r := New(lossy(true).Input)
+	last := r.Ledger[len(r.Ledger)-1]
+	if last.What != "device lost" || last.Remedy != "stop" || last.Tone != Bad || r.Outcome.State != Failed || r.Outcome.Reason != "the device was lost 2 times" {
+		t.Errorf("%+v, outcome %+v", last, r.Outcome)
+	}
+	if r.Advice[0] != "look for Xid in dmesg" {
+		t.Errorf("advice %q", r.Advice)
+	}
+	for _, text := range []string{html(t, r), markdown(t, r, nil)} {
+		if !strings.Contains(text, "fallen off the bus") || !strings.Contains(text, "61 to 70 °C") {
+			t.Errorf("nothing of the device in\n%s", text)
+		}
+	}
+}
