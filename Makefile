@@ -68,21 +68,23 @@ $(NVRTC):
 	python3 -m pip install -q --no-deps --target $@ nvidia-cuda-nvrtc-cu11==11.8.89
 
 # What runs on a GPU machine without Go: copy the checkout with dist/gpu there
-# and run cuda/gpu-test.sh dist/gpu.
+# and run cuda/gpu-test.sh dist/gpu, or bench/gpu-bench.sh dist/gpu OUT.
 GPU := dist/gpu
 gpu-bundle:
 	@mkdir -p $(GPU)
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o $(GPU)/headroom ./cmd/headroom
-	go test -c $(TAGS) -o $(GPU)/driver.test ./cuda/driver
-	go test -c $(TAGS) -o $(GPU)/cuda.test ./cuda
-	go test -c $(TAGS) -o $(GPU)/model.test ./model
+	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o $(GPU)/gpt2bench ./bench/gpt2
+	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o $(GPU)/allocbench ./bench/allocator
+	go test -c $(TAGS) -ldflags '-s -w' -o $(GPU)/driver.test ./cuda/driver
+	go test -c $(TAGS) -ldflags '-s -w' -o $(GPU)/cuda.test ./cuda
+	go test -c $(TAGS) -ldflags '-s -w' -o $(GPU)/model.test ./model
+	go test -c $(TAGS) -ldflags '-s -w' -o $(GPU)/headroom.test ./cmd/headroom
 
 gpu-test: gpu-bundle
 	cuda/gpu-test.sh $(GPU)
 
 gpu-bench: gpu-bundle
-	cd cuda && ../$(GPU)/cuda.test -test.run '^$$' -test.bench . -test.benchmem
-	cd model && HEADROOM_TEST_DEVICE=cuda ../$(GPU)/model.test -test.run '^$$' -test.bench . -test.benchmem
+	bench/gpu-bench.sh $(GPU) $(GPU)/bench
 
 clean:
 	rm -rf bin dist $(CACHE)

@@ -41,12 +41,9 @@ func (f flashKernels) queriesShared() int { return f.shared(2+2*f.stages, 0) }
 
 func (f flashKernels) name(part string) string { return fmt.Sprintf("flash_%s%d", part, f.channels) }
 
-// loadFlash loads the kernels, unless they are there, and lets them have the shared
-// memory that they need: more than 48 KiB a block must be asked for.
+// loadFlash loads the kernels and lets them have the shared memory that they need:
+// more than 48 KiB a block must be asked for.
 func (k *kernels) loadFlash() error {
-	if _, loaded := k.functions["flash_64"]; loaded {
-		return nil
-	}
 	if err := k.load("flash"); err != nil {
 		return err
 	}
@@ -83,7 +80,9 @@ func (g *gpu) ready(s device.Attention) bool {
 	if s.D > MostChannels && g.pending == nil {
 		g.pending = fmt.Errorf("attention heads of %d channels: at most %d in bfloat16; use more heads, or another precision", s.D, MostChannels)
 	}
-	g.call("load the kernels of attention", g.kernels.loadFlash)
+	if _, loaded := g.kernels.functions["flash_64"]; !loaded {
+		g.call("load the kernels of attention", g.kernels.loadFlash)
+	}
 	return g.pending == nil
 }
 

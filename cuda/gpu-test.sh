@@ -27,5 +27,6 @@ suite driver.test cuda/driver "$@"
 suite cuda.test cuda "$@"
 settings=(HEADROOM_TEST_DEVICE=cuda)
 suite model.test model "$@"
+suite headroom.test cmd/headroom -test.run IllegalAddress "$@"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $broken -eq 0 ] && [ $failed -eq 0 ] && [ $passed -gt 0 ]

@@ -3,6 +3,7 @@ package model
 import (
 	"hash/fnv"
 	"math"
+	"sync"
 )
 
 // fill writes the initial values of p. They are a function of the seed, the
@@ -12,13 +13,22 @@ func (p *parameter) fill(dst []float32, seed uint64) {
 	h := fnv.New64a()
 	h.Write([]byte(p.name))
 	key := mix(seed) ^ mix(h.Sum64())
-	for i := range dst {
-		dst[i] = p.value
-		if p.std > 0 {
-			dst[i] = float32(p.std * normal(key, uint64(i)))
-		}
+	var pieces sync.WaitGroup
+	for from := 0; from < len(dst); from += pieceOfFill {
+		pieces.Go(func() {
+			for i := from; i < min(len(dst), from+pieceOfFill); i++ {
+				dst[i] = p.value
+				if p.std > 0 {
+					dst[i] = float32(p.std * normal(key, uint64(i)))
+				}
+			}
+		})
 	}
+	pieces.Wait()
 }
+
+// pieceOfFill is how many values a goroutine writes: a few milliseconds' worth.
+const pieceOfFill = 1 << 16
 
 // normal is draw i of the standard normal distribution under key, by Box and
 // Muller (1958).

@@ -150,3 +150,20 @@ func moments(x []float32) (mean, deviation float64) {
 	}
 	return mean, math.Sqrt(deviation)
 }
+
+// TestFillIsAFunctionOfTheIndex fills a parameter that takes several goroutines.
+func TestFillIsAFunctionOfTheIndex(t *testing.T) {
+	p := &parameter{name: "p", std: 0.5}
+	whole, start := make([]float32, 3*pieceOfFill-5), make([]float32, 7)
+	p.fill(whole, 3)
+	p.fill(start, 3)
+	if !slices.Equal(whole[:7], start) {
+		t.Errorf("%v at the start of a long parameter, %v of a short one", whole[:7], start)
+	}
+	for from := 0; from < len(whole); from += pieceOfFill {
+		mean, dev := moments(whole[from:min(len(whole), from+pieceOfFill)])
+		if math.Abs(mean) > 0.01 || math.Abs(dev-0.5) > 0.01 {
+			t.Errorf("from %d on: mean %v, deviation %v; want 0 and 0.5", from, mean, dev)
+		}
+	}
+}

@@ -3,7 +3,8 @@
 python3 compare.py RUNS OUTPUT [LIMIT]
 
 RUNS holds headroom-NAME.json and pytorch-NAME.json, and .safetensors of the same names with the
-gradients of the first step; NAME is precision-context. about.txt there goes on top. Writes
+gradients of the first step; NAME is precision-context or precision-context-variant, whose losses have no
+limit. control-NAME.json, if there, is PyTorch again, with other rounding. about.txt there goes on top. Writes
 OUTPUT/gpt2.json and OUTPUT/gpt2.md. The status is 1 if a run is missing or misses a limit; LIMIT
 replaces those of losses and gradients.
 """
@@ -68,9 +69,12 @@ class Pair:
         self.folder, self.name, self.precision = folder, name, name.split("-")[0]
         self.ours = json.loads((folder / f"headroom-{name}.json").read_text())
         self.theirs = json.loads((folder / f"pytorch-{name}.json").read_text())
-        for key in ["stream_crc32", "precision", "context", "micro", "effective"]:
-            if self.ours[key] != self.theirs[key]:
-                raise ValueError(f"{key}: headroom {self.ours[key]}, PyTorch {self.theirs[key]}")
+        control = folder / f"control-{name}.json"
+        self.control = json.loads(control.read_text()) if control.exists() else None
+        for other in [self.theirs, self.control or self.theirs]:
+            for key in ["stream_crc32", "precision", "context", "micro", "effective"]:
+                if self.ours[key] != other[key]:
+                    raise ValueError(f"{key}: headroom {self.ours[key]}, PyTorch {other[key]}")
 
     def our_gradients(self) -> Gradients:
         path = self.folder / f"headroom-{self.name}.safetensors"
@@ -91,12 +95,14 @@ class Pair:
     def row(self) -> dict[str, Any]:
         ours, theirs = self.ours, self.theirs
         losses = list(zip(ours["losses"] or [], theirs["losses"], strict=False))
+        again = zip(self.control["losses"], theirs["losses"], strict=False) if self.control else ()
         row: dict[str, Any] = {
             "name": self.name,
             "micro": ours["micro"],
             "effective": ours["effective"],
             "steps": len(losses),
             "loss_difference": max((abs(a - b) for a, b in losses), default=None),
+            "loss_difference_of_pytorch": max((abs(a - b) for a, b in again), default=None),
             "losses_first_last": [losses[0], losses[-1]] if losses else None,
             "first_grad_norm": [x["grad_norms"][0] for x in (ours, theirs) if losses],
             "tokens_per_second": [ours.get("tokens_per_second"), theirs.get("tokens_per_second")],
@@ -121,6 +127,8 @@ def missed(name: str, row: dict[str, Any]) -> list[str]:
     found = []
     for what, limits in LIMITS.items():
         limit, value = limits.get(name, limits.get(name.split("-")[0])), values[what]
+        if what == "loss" and name.count("-") > 1:
+            continue
         if limit is None or value is None:
             continue
         kept = value >= limit if what == "speed" else value <= limit
@@ -135,7 +143,7 @@ def number(value: float | None, form: str) -> str:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| run | micro | steps | loss, largest difference | gradient, relative | worst parameter "
+        "| run | micro | steps | loss, largest difference: to PyTorch, PyTorch to itself | gradient, relative | worst parameter "
         "| to PyTorch fp32: headroom, PyTorch | tokens/s: headroom, PyTorch | ratio "
         "| MiB a sample: headroom, PyTorch | ratio | limits missed |",
         "|---|---:|---:|---:|---:|---|---|---|---:|---|---:|---|",
@@ -152,7 +160,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             r["name"],
             str(r["micro"]),
             str(r["steps"]),
-            number(r["loss_difference"], ".1e"),
+            f"{number(r['loss_difference'], '.1e')}, {number(r['loss_difference_of_pytorch'], '.1e')}",
             f"{g['relative']:.1e}",
             f"{g['worst_parameter']} {g['worst']:.1e}",
             to_fp32,

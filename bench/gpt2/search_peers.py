@@ -1,6 +1,6 @@
-"""How PyTorch's own tools find the largest micro-batch of GPT-2 under a memory limit.
+"""How PyTorch's own tools, and headroom, find the largest micro-batch of GPT-2 under a memory limit.
 
-python3 search_peers.py --out peers.json
+python3 search_peers.py --headroom bin/headroom --out peers.json
 
 Each method runs in a process of its own, capped by set_per_process_memory_fraction, over the same model,
 AdamW state and three steps a trial:
@@ -8,10 +8,14 @@ AdamW state and three steps a trial:
 bisection    the truth: between 1 and --most, exhaustively, with the cache emptied before each trial
 lightning    Tuner.scale_batch_size, mode binsearch, as it comes: from 2 up, its margin of 5 % taken off
 accelerate   find_executable_batch_size from --most down
+headroom     headroom find over find.yaml, the same model, up to --most: a trial is one forward and
+             backward with the optimizer's state in place, and its last trials are confirmations
 
-Imports, building the model and a first step with one sample are not in the seconds. A size holds if
-three steps with it run afterwards in the same process, cache emptied. sizes are those tried, ! where it
-ran out of memory. --pretend N needs no GPU: a toy model that runs out of memory above N samples.
+Imports, building the model and a first step with one sample are not in the seconds; of headroom that
+step is its first trial. A size holds if three steps with it run afterwards in the same process, cache
+emptied; of headroom, if the whole step did that find makes with it. sizes are those tried, ! where it
+ran out of memory. The JSON goes to --out, and a table to the same name with .md. --pretend N needs no
+GPU: a toy model that runs out of memory above N samples, headroom's on the embedded device.
 """
 
 import argparse
@@ -19,6 +23,7 @@ import gc
 import importlib
 import json
 import logging
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,6 +31,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +40,7 @@ from gpt2 import GPT2, Config, adamw
 
 STEPS = 3
 TOY = Config(layers=1, width=16, heads=2, vocab=64, positions=8)
+HERE = Path(__file__).resolve().parent
 
 
 def arguments() -> argparse.Namespace:
@@ -43,8 +50,9 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--gib", type=float, default=24, help="cap on the process, in GiB")
     p.add_argument("--most", type=int, default=512, help="largest micro-batch considered")
     p.add_argument("--pretend", type=int, default=0)
+    p.add_argument("--headroom", type=Path, help="the program; without it there is no row of headroom's")
     p.add_argument("--only", choices=sorted(METHODS), help="run this one, here")
-    p.add_argument("--out", help="write the JSON here instead of to standard output")
+    p.add_argument("--out", type=Path, help="write the JSON here instead of to standard output")
     return p.parse_args()
 
 
@@ -60,7 +68,7 @@ class Bench:
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(a.gib * 2**30 / total)
         torch.backends.cuda.matmul.allow_tf32 = a.precision == "tf32"
-        self.model = GPT2(TOY if a.pretend else Config()).to(self.device)
+        self.model = GPT2(TOY if a.pretend else Config(positions=a.context)).to(self.device)
         self.optimizer = adamw(self.model, lr=3e-4, decay=0.1)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -177,7 +185,6 @@ def lightning(b: Bench) -> int:
         found = Tuner(trainer).scale_batch_size(Module(), mode="binsearch", steps_per_trial=STEPS)
     if found is None:
         raise RuntimeError("Lightning found no size")
-    b.model.to(b.device)  # Lightning leaves it on the host
     return found
 
 
@@ -216,6 +223,91 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def headroom(a: argparse.Namespace) -> dict[str, Any]:
+    """Run headroom find, and read the times of its trials from what it says as it goes."""
+    settings = {"batch.effective": a.most, "model.context": a.context, "device.precision": a.precision}
+    settings["device.capacity"] = f"{a.gib:g}GiB"
+    if a.pretend:
+        settings = {"batch.effective": a.most, "device.kind": "host", "device.capacity": "2MiB", "data.limit": "64KiB"}
+        settings |= {f"model.{key}": getattr(TOY, key) for key in ["layers", "width", "heads"]}
+        settings |= {"model.context": TOY.positions, "model.vocab": 256}
+    command = [str(a.headroom.resolve()), "find", str(HERE / "find.yaml"), "--json"]
+    command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    times, begun = [], time.perf_counter()
+    with subprocess.Popen(
+        command, cwd=HERE.parent.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout and process.stderr
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if re.search(r"micro-batch \d+ (fits|does not fit):", line):
+                times.append(time.perf_counter())
+        answer = process.stdout.read()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)}: status {process.returncode}\n{''.join(said)}")
+    whole = time.perf_counter() - begun
+    found = json.loads(answer)
+    probes = found["probes"]
+    if len(times) != len(probes) or probes[0]["n"] != 1:
+        raise RuntimeError(
+            f"{len(probes)} probes, first {probes[0]}, and {len(times)} lines about them: expected as many, from 1 on"
+        )
+    return {
+        "method": "headroom",
+        "found": found["largest"]["micro"],
+        "recommended": found["recommended"]["micro"],
+        "holds": found["largest"]["steps"] > 0,
+        "trials": len(probes),
+        "failures": sum(not p["fits"] for p in probes),
+        "largest_that_ran": max(p["n"] for p in probes if p["fits"]),
+        "seconds": round(times[-1] - times[0], 2),
+        "process_seconds": round(whole, 2),
+        "sizes": " ".join(f"{p['n']}" if p["fits"] else f"{p['n']}!" for p in probes),
+    }
+
+
+SAYS = {
+    "bisection": "three steps a trial",
+    "lightning": "three steps a trial, its set-up, and saving and loading the model before and after",
+    "accelerate": "three steps a trial",
+    "headroom": "one forward and backward a trial, confirmations of what was found and is recommended",
+}
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The rows as a table."""
+    peers = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    lines = [
+        f"GPT-2 124M, context {result['context']}, {result['precision']}, "
+        f"{result['gib']:g} GiB of {result['device']}; {peers}.  ",
+        f"Command: `{result['command']}`",
+        "",
+        "| method | found | holds | recommended | trials | ran out | seconds | in the seconds | sizes |",
+        "|---|---:|---|---:|---:|---:|---:|---|---|",
+    ]
+    for r in result["rows"]:
+        if "error" in r:
+            lines.append(f"| {r['method']} | {r['error']} |||||||")
+            continue
+        lines.append(
+            f"| {r['method']} | {r['found']} | {'yes' if r['holds'] else 'no'} "
+            f"| {r.get('recommended', '–')} | {r['trials']} | {r['failures']} | {r['seconds']} | {SAYS[r['method']]} | `{r['sizes']}` |"
+        )
+    lines += [
+        "",
+        "No row has imports, building the model, or a first step with one sample in its seconds; "
+        "headroom's is its first trial.",
+    ]
+    lines += [
+        f"headroom find took {r['process_seconds']} s as a whole, with building the model and timing "
+        "whole steps of smaller sizes."
+        for r in result["rows"]
+        if "process_seconds" in r
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def versions() -> dict[str, str]:
     import accelerate
     import lightning
@@ -227,28 +319,45 @@ def versions() -> dict[str, str]:
     }
 
 
+def rows(a: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every method, each in a process of its own."""
+    found: list[dict[str, Any]] = []
+    for method in METHODS:
+        command = [sys.executable, *sys.argv, "--only", method]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode == 0:
+            found.append(json.loads(done.stdout.splitlines()[-1]))
+        else:
+            found.append({"method": method, "error": f"status {done.returncode}, see standard error"})
+        print(found[-1], file=sys.stderr)
+    if a.headroom:
+        try:
+            found.append(headroom(a))
+        except (RuntimeError, OSError, ValueError, LookupError) as e:
+            print(e, file=sys.stderr)
+            found.append({"method": "headroom", "error": "failed, see standard error"})
+        print(found[-1], file=sys.stderr)
+    return found
+
+
 def main() -> int:
     a = arguments()
     if a.only:
         print(json.dumps(measure(a)))
         return 0
-    rows = []
-    for method in METHODS:
-        command = [sys.executable, *sys.argv, "--only", method]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode == 0:
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
-        else:
-            rows.append({"method": method, "error": f"status {done.returncode}, see standard error"})
-        print(rows[-1], file=sys.stderr)
-    result = vars(a) | {"versions": versions(), "rows": rows}
-    text = json.dumps(result, indent=1) + "\n"
+    about = {
+        "command": " ".join(["python3", *sys.argv]),
+        "device": "a pretended GPU" if a.pretend else torch.cuda.get_device_name(),
+        "versions": versions(),
+    }
+    result = vars(a) | about | {"rows": rows(a)}
+    text = json.dumps(result, indent=1, default=str) + "\n"
     if a.out:
-        with open(a.out, "w") as file:
-            file.write(text)
+        a.out.write_text(text)
+        a.out.with_suffix(".md").write_text(markdown(result))
     else:
         sys.stdout.write(text)
-    return 1 if any("error" in r for r in rows) else 0
+    return 1 if any("error" in r for r in result["rows"]) else 0
 
 
 if __name__ == "__main__":

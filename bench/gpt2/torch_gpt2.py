@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import stream
 from gpt2 import GPT2, Config, adamw, gradients, load
@@ -34,6 +35,12 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--lr-warmup", type=int, default=10)
     p.add_argument("--decay", type=float, default=0.1)
     p.add_argument("--clip", type=float, default=1.0)
+    p.add_argument(
+        "--attention",
+        default="default",
+        choices=["default", "math"],
+        help="math has PyTorch compute attention in another order, to see what rounding alone does",
+    )
     p.add_argument("--memory", default="", help="measure micro-batches of these sizes, such as 4,8")
     p.add_argument("--weights", required=True, help="initial weights, written by gpt2bench -save-weights")
     p.add_argument("--gradients", help="write the gradients of the first step here")
@@ -47,6 +54,10 @@ def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
     if precision == "bf16":
         return torch.autocast(device, dtype=torch.bfloat16)
     return nullcontext()
+
+
+def attention(kind: str) -> AbstractContextManager[Any]:
+    return sdpa_kernel(SDPBackend.MATH) if kind == "math" else nullcontext()
 
 
 class Run:
@@ -73,7 +84,7 @@ class Run:
     def backward(self, rows: torch.Tensor, share: float) -> torch.Tensor:
         """Forward and backward of one micro-batch, which is that share of its step."""
         rows = rows.to(self.a.device)
-        with autocast(self.a.device, self.a.precision):
+        with autocast(self.a.device, self.a.precision), attention(self.a.attention):
             loss = self.model(rows[:, :-1], rows[:, 1:]) * share
         loss.backward()
         return loss.detach()

@@ -26,6 +26,8 @@ for name, reference in [
     ("foreign", "foreign-reference"),
     ("whole", "whole-reference"),
 ]:
+    if not (runs / name).exists() or not (runs / reference).exists():
+        continue
     steps, wanted = metrics(name), metrics(reference)
     verdicts = [e["verdict"]["cause"] for e in entries(name) if e["kind"] == "oom"]
     micros: list[int] = []

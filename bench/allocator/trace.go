@@ -1,0 +1,134 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+
+	"headroom/memory"
+)
+
+// trace is what training with a sequence length drawn anew for every step asks
+// of an allocator. The file is JSON, so that replay.py replays the same.
+type trace struct {
+	Model   string         `json:"model"`
+	State   []memory.Bytes `json:"state"`   // tensors that live from before the first step to the end
+	Slots   int            `json:"slots"`   // tensors of a step
+	Ops     []op           `json:"ops"`     // of every step, in order
+	Lengths []int          `json:"lengths"` // tokens a sample, one number a step
+	Peak    memory.Bytes   `json:"peak"`    // most bytes that live at once, each tensor rounded up to 512
+}
+
+// op allocates the tensor Slot of a step, Fixed + Each·length bytes; with both 0
+// it frees it.
+type op struct {
+	Slot  int   `json:"slot"`
+	Fixed int64 `json:"fixed,omitempty"`
+	Each  int64 `json:"each,omitempty"`
+}
+
+func (o op) frees() bool { return o.Fixed == 0 && o.Each == 0 }
+
+func (o op) size(length int) memory.Bytes { return memory.Bytes(o.Fixed + o.Each*int64(length)) }
+
+// drawLengths draws n lengths uniformly between least and most.
+func drawLengths(seed uint64, n, least, most int) []int {
+	r := rand.New(rand.NewPCG(seed, 0))
+	lengths := make([]int, n)
+	for i := range lengths {
+		lengths[i] = least + r.IntN(most-least+1)
+	}
+	return lengths
+}
+
+// pairs is how many tensors a step allocates and frees.
+func (t *trace) pairs() int { return len(t.Ops) / 2 }
+
+// peak computes what Peak has to be.
+func (t *trace) peak() memory.Bytes {
+	var state, highest memory.Bytes
+	for _, n := range t.State {
+		state += rounded(n)
+	}
+	sizes := make([]memory.Bytes, t.Slots)
+	for _, length := range t.Lengths {
+		live := state
+		for _, o := range t.Ops {
+			if o.frees() {
+				live -= sizes[o.Slot]
+				continue
+			}
+			sizes[o.Slot] = rounded(o.size(length))
+			live += sizes[o.Slot]
+			highest = max(highest, live)
+		}
+	}
+	return highest
+}
+
+// rounded is what both headroom's and PyTorch's allocator count for n bytes.
+func rounded(n memory.Bytes) memory.Bytes { return (n + 511) / 512 * 512 }
+
+func (t *trace) write(path string) error {
+	text, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+func readTrace(path string) (*trace, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	t := new(trace)
+	if err := json.Unmarshal(text, t); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := t.validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return t, nil
+}
+
+// validate says what would make a replay meaningless: every tensor of a step has
+// to be allocated once, with at least a byte, and freed once after that.
+func (t *trace) validate() error {
+	for i, n := range t.State {
+		if n < 1 {
+			return fmt.Errorf("state %d holds %d bytes: at least 1", i, n)
+		}
+	}
+	if len(t.Lengths) == 0 {
+		return errors.New("no lengths: at least 1")
+	}
+	const fresh, live, freed = 0, 1, 2
+	slots := make([]int, t.Slots)
+	for i, o := range t.Ops {
+		if o.Slot < 0 || o.Slot >= t.Slots {
+			return fmt.Errorf("op %d is on tensor %d: 0 to %d", i, o.Slot, t.Slots-1)
+		}
+		want := fresh
+		if o.frees() {
+			want = live
+		}
+		if slots[o.Slot] != want {
+			return fmt.Errorf("op %d: tensor %d is allocated twice, or freed while it is not allocated", i, o.Slot)
+		}
+		slots[o.Slot]++
+		for _, length := range t.Lengths {
+			if !o.frees() && o.size(length) < 1 {
+				return fmt.Errorf("op %d allocates %d bytes at length %d: at least 1", i, o.size(length), length)
+			}
+		}
+	}
+	for i, s := range slots {
+		if s != freed {
+			return fmt.Errorf("tensor %d is not freed in its step", i)
+		}
+	}
+	return nil
+}
