@@ -59,6 +59,39 @@ func TestDevice(t *testing.T) {
 	}
 }
 
+// TestUploadsArriveWhole uploads several times what the staging memory holds, and
+// changes the source as soon as Upload has returned.
+func TestUploadsArriveWhole(t *testing.T) {
+	g := openGPU(t, Options{})
+	defer func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	const n = 3*int(stageBytes)/4 + 1001 // floats: a little over three halves
+	x, err := g.Alloc(n, device.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Free(x)
+	source, arrived := make([]float32, n), make([]float32, n)
+	for round := range 3 {
+		for i := range source {
+			source[i] = float32((i + round) % 65521)
+		}
+		g.Upload(x, source)
+		clear(source)
+		if err := g.Download(arrived, x); err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range arrived {
+			if want := float32((i + round) % 65521); v != want {
+				t.Fatalf("round %d: element %d arrived as %v, want %v", round, i, v, want)
+			}
+		}
+	}
+}
+
 func BenchmarkDevice(b *testing.B) {
 	devicetest.Bench(b, func(t testing.TB, capacity memory.Bytes) device.Device {
 		return openGPU(t, Options{Limit: capacity, Precision: TF32})
