@@ -40,10 +40,13 @@ func (g *gpu) Download(dst []float32, src device.Tensor) error {
 	if src.DType == device.BF16 {
 		rounded := make([]uint16, len(dst))
 		g.download(unsafe.Pointer(unsafe.SliceData(rounded)), src)
+		if g.pending != nil {
+			return g.pending
+		}
 		for i, v := range rounded {
 			dst[i] = device.FromBF16(v)
 		}
-		return g.pending
+		return nil
 	}
 	g.download(unsafe.Pointer(unsafe.SliceData(dst)), src)
 	return g.pending

@@ -92,9 +92,11 @@ func (k *kernels) load(file string) error {
 	}
 	k.modules = append(k.modules, module)
 	for _, name := range sources[file] {
-		if k.functions[name], err = module.Function(name); err != nil {
+		function, err := module.Function(name)
+		if err != nil {
 			return fault("find the kernel "+name, err)
 		}
+		k.functions[name] = function
 	}
 	return nil
 }

@@ -40,6 +40,9 @@ func Profile(d device.Device) (stop func() ([]Timed, error), err error) {
 func (g *gpu) stopProfile() ([]Timed, error) {
 	p := g.profile
 	g.profile = nil
+	if p == nil {
+		return nil, errors.New("profile: it was stopped before")
+	}
 	if err := g.Sync(); err != nil {
 		return nil, err
 	}
