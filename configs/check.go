@@ -17,9 +17,9 @@ func (l *loader) check() {
 	if c.Model.Kind == "gpt" {
 		l.rule(c.Model.Width%max(1, c.Model.Heads) != 0, "model.heads", "model.width",
 			"must divide model.width (%d)", c.Model.Width)
-		l.rule(c.Device.Precision == "bf16" && c.Device.Kind != "host" && c.Model.Width/max(1, c.Model.Heads) > cuda.MostChannels, "model.heads", "model.width",
-			"leaves %d channels a head, and on a GPU device.precision bf16 takes at most %d: use more heads, or another precision", c.Model.Width/max(1, c.Model.Heads), cuda.MostChannels)
+		l.wideHeads()
 	}
+	l.rule(c.Device.Precision == "tf32" && c.Device.Kind == "host", "device.precision", "device.kind", "only a GPU has it; use fp32 or bf16 on the host")
 	l.rule(c.Model.Kind == "gpt" && c.Data.Kind != "text", "data.kind", "model.kind", "model.kind gpt reads text alone")
 	l.rule(c.Model.Kind == "mlp" && c.Data.Kind == "text", "data.kind", "model.kind", "model.kind mlp reads features: idx or blobs")
 	l.rule(c.Data.Kind == "idx" && c.Data.Path == goroot, "data.path", "data.kind",
@@ -67,6 +67,16 @@ func (l *loader) only() {
 func (k Key) applies(c *Config) bool {
 	condition, ok := find(k.Only.Key)
 	return !ok || slices.Contains(k.Only.Values, condition.value(c).node().Value)
+}
+
+// wideHeads holds wherever the run may come to a GPU: which device it is will
+// only be known when it is opened.
+func (l *loader) wideHeads() {
+	c := l.c
+	channels := c.Model.Width / max(1, c.Model.Heads)
+	l.rule(c.Device.Precision == "bf16" && c.Device.Kind != "host" && channels > cuda.MostChannels, "model.heads", "model.width",
+		"leaves %d channels a head, and on a GPU device.precision bf16 takes at most %d; use more heads, another precision or device.kind host",
+		channels, cuda.MostChannels)
 }
 
 func (l *loader) batch() {

@@ -144,6 +144,29 @@ func TestTrainerTooLargeForTheDevice(t *testing.T) {
 	}
 }
 
+// TestPrecision: bf16 alone is mixed precision. Heads may be as wide as a GPU
+// takes them, and wider on the host.
+func TestPrecision(t *testing.T) {
+	for _, c := range []struct {
+		kind, precision string
+		width           int
+		mixed           bool
+	}{
+		{"auto", "fp32", 2048, false}, {"cuda", "tf32", 2048, false}, {"auto", "tf32", 64, false},
+		{"auto", "bf16", 512, true}, {"cuda", "bf16", 512, true}, {"host", "bf16", 516, true},
+	} {
+		sets := []string{"device.kind=" + c.kind, "device.precision=" + c.precision, fmt.Sprint("model.width=", c.width)}
+		got, err := parse([]byte(good), "my.yaml", sets)
+		if err != nil {
+			t.Errorf("%v: %v", sets, err)
+			continue
+		}
+		if got.Spec().Mixed != c.mixed {
+			t.Errorf("%v: mixed %v, want %v", sets, got.Spec().Mixed, c.mixed)
+		}
+	}
+}
+
 func TestDevices(t *testing.T) {
 	for kind, want := range map[string]string{"host": "", "auto": "", "cuda": "open device cuda: no such device here"} {
 		d, err := (&Config{Device: Device{Kind: kind, Capacity: memory.MiB}}).OpenDevice(nil)

@@ -110,6 +110,15 @@ func TestBadTogether(t *testing.T) {
 		want    []string
 	}{
 		{"heads", spoilt("64", "65"), []string{"my.yaml:3: model.heads: 4: must divide model.width (65)"}},
+		{"wide heads in bf16", spoilt("64", "516") + "device: {precision: bf16}\n", []string{
+			"my.yaml:3: model.heads: 4: leaves 129 channels a head, and on a GPU device.precision bf16 takes at most 128; use more heads, another precision or device.kind host",
+		}},
+		{"tf32 on the host", good + "device: {kind: host, precision: tf32}\n", []string{
+			"my.yaml:11: device.precision: tf32: only a GPU has it; use fp32 or bf16 on the host",
+		}},
+		{"fp16", good + "device: {precision: fp16}\n", []string{
+			"my.yaml:11: device.precision: fp16: not known; allowed: fp32, tf32 or bf16",
+		}},
 		{"missing", "seed: 1\n", []string{
 			"my.yaml: model.kind: missing; allowed: gpt or mlp",
 			"my.yaml: data.kind: missing; allowed: text, idx or blobs",

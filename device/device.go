@@ -120,7 +120,8 @@ type Network interface {
 
 	// Attention is causal scaled dot-product attention with scale 1/√D. qkv is
 	// B×T×3×H×D, out is B×T×H×D, lse, B×H×T, keeps log Σ exp of the scores for
-	// the gradient: memory grows with T, not T². qkv and out may both be BF16.
+	// the gradient: memory grows with T, not T². qkv and out may both be BF16; a
+	// device may then refuse heads of more than 128 channels, as an error at Sync.
 	Attention(out, lse, qkv Tensor, s Attention)
 	// AttentionGrad computes dqkv. delta, B×H×T, is scratch. All but delta and
 	// lse may be BF16, all of them or none.

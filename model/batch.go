@@ -89,9 +89,8 @@ func (b *batch) upload(s *scope, from, n, classes int) input {
 		in.data = s.ints(b.tokens[from*b.shape.Tokens:][:n*b.shape.Tokens])
 	} else {
 		features := b.features[from*b.shape.Features:][:n*b.shape.Features]
-		in.data = s.floats(len(features))
+		in.data = s.activations(len(features))
 		s.dev.Upload(in.data, features)
-		in.data = s.as(s.kind, in.data)
 	}
 	in.targets = s.ints(b.targets[from*y:][:n*y])
 	in.samples = s.ints(b.numbers[from:][:n])

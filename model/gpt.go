@@ -154,7 +154,8 @@ func (b block) output(s *scope, a activations, in input) device.Tensor {
 }
 
 // backward turns d, the gradient of the block's output, into that of its input,
-// and frees a. Like the residual stream itself d is float32 in any case. Gradients take the place of activations as these are done with.
+// and frees a. Like the residual stream, d is float32 in mixed precision too.
+// Gradients take the place of activations as these are done with.
 func (b block) backward(s *scope, d device.Tensor, a activations, in input) {
 	dy := s.dropped(d, in, b.site+1)
 	b.contract.gradients(s, dy, a.act, in.rows)

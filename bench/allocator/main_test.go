@@ -109,7 +109,7 @@ func TestScript(t *testing.T) {
 
 func TestFlagsThatMakeNoSense(t *testing.T) {
 	for _, args := range []string{
-		"", "-write a -trace b", "-write a -least 0", "-write a -least 9 -most 9", "-write a -steps 0", "-write a -micro 0",
+		"", "-write a -trace b", "-write a -least 0", "-write a -least 9 -most 9", "-write a -steps 0", "-write a -micro 0", "-write a -vocab 0",
 		"-trace a -device tpu", "-trace a -factor -1", "-trace a left",
 	} {
 		if _, err := parseFlags(strings.Fields(args)); err == nil {

@@ -64,6 +64,9 @@ func (o options) validate() error {
 	if o.steps < 1 || o.micro < 1 {
 		problems = append(problems, fmt.Errorf("-steps %d, -micro %d: at least 1", o.steps, o.micro))
 	}
+	if o.vocab < 1 {
+		problems = append(problems, fmt.Errorf("-vocab %d: at least 1", o.vocab))
+	}
 	if o.device != "cuda" && o.device != "host" {
 		problems = append(problems, fmt.Errorf("-device %q: cuda or host", o.device))
 	}

@@ -105,6 +105,9 @@ func (t *trace) validate() error {
 	if len(t.Lengths) == 0 {
 		return errors.New("no lengths: at least 1")
 	}
+	if t.Slots < 0 || t.Slots > len(t.Ops) {
+		return fmt.Errorf("%d tensors with %d operations: two for each", t.Slots, len(t.Ops))
+	}
 	const fresh, live, freed = 0, 1, 2
 	slots := make([]int, t.Slots)
 	for i, o := range t.Ops {

@@ -54,6 +54,8 @@ func TestTracesThatMakeNoSense(t *testing.T) {
 	for want, spoil := range map[string]func(*trace){
 		"no lengths":            func(t *trace) { t.Lengths = nil },
 		"state 0 holds 0 bytes": func(t *trace) { t.State[0] = 0 },
+		"-1 tensors with 4":     func(t *trace) { t.Slots = -1 },
+		"5 tensors with 4":      func(t *trace) { t.Slots = 5 },
 		"op 0 is on tensor 2":   func(t *trace) { t.Ops[0].Slot = 2 },
 		"op 1 is on tensor -1":  func(t *trace) { t.Ops[1].Slot = -1 },
 		"op 1: tensor 0":        func(t *trace) { t.Ops[1].Slot = 0 },

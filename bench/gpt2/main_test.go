@@ -153,6 +153,16 @@ func TestResult(t *testing.T) {
 	}
 }
 
+// Losses in mixed precision are near those of float32, and not the same.
+func TestPrecision(t *testing.T) {
+	full, mixed := execute(t, toy()).Losses, execute(t, toy("-precision", "bf16")).Losses
+	for i, want := range full {
+		if off := math.Abs(mixed[i]/want - 1); off == 0 || off > 1e-2 {
+			t.Errorf("step %d: loss %v in bf16, %v in fp32", i+1, mixed[i], want)
+		}
+	}
+}
+
 // A run that ends early still says what it measured.
 func TestWhatWasMeasuredBeforeAFailureIsWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "result.json")
@@ -176,6 +186,7 @@ func TestWhatWasMeasuredBeforeAFailureIsWritten(t *testing.T) {
 func TestFlagsThatMakeNoSense(t *testing.T) {
 	for _, args := range [][]string{
 		{"-context", "2048"}, {"-micro", "0"}, {"-steps", "-1"}, {"-vocab", "2000000"}, {"-memory", "4,x"}, {"left"},
+		{"-precision", "fp16"}, {"-device", "host", "-precision", "tf32"}, {"-device", "host", "-precision", "bf16", "-profile", "p.md"},
 	} {
 		if _, err := parseFlags(args); err == nil {
 			t.Errorf("%q was taken", args)

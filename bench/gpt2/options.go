@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -107,6 +108,12 @@ func (o options) validate() error {
 	}
 	if o.vocab < 1 || o.vocab > 1<<20 {
 		problems = append(problems, fmt.Errorf("-vocab %d: 1 to %d", o.vocab, 1<<20))
+	}
+	if !slices.Contains([]string{"fp32", "tf32", "bf16"}, o.precision) || o.device == "host" && o.precision == "tf32" {
+		problems = append(problems, fmt.Errorf("-precision %s: fp32 or bf16, or on a GPU tf32", o.precision))
+	}
+	if o.profile != "" && o.device != "cuda" {
+		problems = append(problems, fmt.Errorf("-profile with -device %s: only a GPU can be timed by kernels", o.device))
 	}
 	return errors.Join(problems...)
 }
