@@ -31,9 +31,18 @@ func (r *runner) search(ctx context.Context, limit int) error {
 		o.Headroom = r.o.Policy.Headroom
 	}
 	start := r.o.Now()
+	var lost error
 	result, err := search.Largest(r.patient, o, func(_ context.Context, n int) (memory.Bytes, error) {
-		return r.probe(ctx, n)
+		peak, err := r.probe(ctx, n)
+		if r.isLost(err) { // whatever else it says is no answer
+			lost = err
+			return 0, context.Canceled
+		}
+		return peak, err
 	})
+	if lost != nil {
+		return lost
+	}
 	if wanted := r.wanted(ctx); wanted != nil {
 		return wanted
 	}
@@ -57,7 +66,7 @@ func (r *runner) probe(ctx context.Context, n int) (memory.Bytes, error) {
 	start := r.o.Now()
 	stats, err := r.trainer.Probe(ctx, n)
 	var oom *memory.OutOfMemory
-	if err != nil && !errors.As(err, &oom) {
+	if err != nil && (r.isLost(err) || !errors.As(err, &oom)) {
 		return 0, fmt.Errorf("probe micro-batch %d: %w", n, err)
 	}
 	p := search.Probe{N: n, Peak: stats.Peak, Fits: err == nil}

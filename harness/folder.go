@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/gofrs/flock"
+	"golang.org/x/sys/unix"
 )
 
 // Folder is a run's folder, held by this process until Close:
@@ -28,7 +28,7 @@ import (
 type Folder struct {
 	dir  string
 	disk disk
-	lock *flock.Flock
+	lock *os.File
 
 	mu       sync.Mutex // guards what follows
 	journal  *lines
@@ -58,11 +58,27 @@ func openFolder(dir string, d disk) (*Folder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open run folder %s: cannot write in it: %w", dir, err)
 	}
+	return openLocked(dir, d, lock)
+}
+
+func openLocked(dir string, d disk, lock *os.File) (*Folder, error) {
 	f := &Folder{dir: dir, disk: d, lock: lock}
 	if err := f.open(); err != nil {
-		return nil, fmt.Errorf("open run folder %s: %w", dir, errors.Join(err, lock.Unlock()))
+		return nil, fmt.Errorf("open run folder %s: %w", dir, errors.Join(err, lock.Close()))
 	}
 	return f, nil
+}
+
+// InheritFolder is OpenFolder for a program whose process held the folder until
+// it executed that program: lock is the descriptor that [Folder.HandOver] left
+// open.
+func InheritFolder(dir string, lock int) (*Folder, error) {
+	unix.CloseOnExec(lock)
+	file := os.NewFile(uintptr(lock), filepath.Join(dir, "lock")) // nil, which answers with an error, if lock is negative
+	if err := lockMeant(dir, file); err != nil {
+		return nil, fmt.Errorf("open run folder %s: take its lock over: %w", dir, errors.Join(err, file.Close()))
+	}
+	return openLocked(dir, osDisk{}, file)
 }
 
 func makeFolder(dir string, d disk) error {
@@ -207,11 +223,24 @@ func logName(attempt int) string { return fmt.Sprintf("attempt-%03d.log", attemp
 func (f *Folder) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err := errors.Join(f.metrics.close(), f.journal.close(), f.lock.Unlock())
+	err := errors.Join(f.metrics.close(), f.journal.close(), f.lock.Close())
 	if err != nil {
 		return fmt.Errorf("close run folder %s: %w", f.dir, err)
 	}
 	return nil
+}
+
+// HandOver is Close, except that the folder stays held: by lock, which is open
+// in a program that this process executes, for [InheritFolder], and else the
+// caller's to close.
+func (f *Folder) HandOver() (lock *os.File, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, inherit := unix.FcntlInt(f.lock.Fd(), unix.F_SETFD, 0)
+	if err := errors.Join(f.metrics.close(), f.journal.close(), inherit); err != nil {
+		return f.lock, fmt.Errorf("hand over run folder %s: %w", f.dir, err)
+	}
+	return f.lock, nil
 }
 
 // SetAside renames the run folder dir to dir.1, or the first such name that is
@@ -235,7 +264,7 @@ func SetAside(dir string) (string, error) {
 		return "", err
 	}
 	to, err := renameFree(osDisk{}, dir, dir, 1)
-	return to, errors.Join(err, lock.Unlock())
+	return to, errors.Join(err, lock.Close())
 }
 
 // renameFree renames from to the first of base.n, base.n+1 … that is free; 0

@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,12 +8,15 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/gofrs/flock"
+	"golang.org/x/sys/unix"
 )
 
 // lockPatience is how long a lock may be held by a reader that looks whether a
 // run is alive.
-const lockPatience = 200 * time.Millisecond
+const (
+	lockPatience = 200 * time.Millisecond
+	lockTries    = 20
+)
 
 // Locked is a run's folder that another process holds. The fields are what that
 // process wrote about itself; they are zero if it has not yet.
@@ -33,44 +35,54 @@ func (e *Locked) Error() string {
 	return fmt.Sprintf("open run folder %s: in use by %s; wait for it, interrupt it, or name another folder", e.Dir, who)
 }
 
-// takeLock locks dir for this process and writes down who that is. The kernel
-// lets go of the lock when the process ends, however it ends.
-func takeLock(dir string) (*flock.Flock, error) {
-	meant, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
+// takeLock locks dir for this process and writes down who that is. The lock is
+// the open file's: the kernel lets go of it when that is closed, and so when the
+// process ends, however it ends, but not when it executes another program that
+// keeps the file open.
+func takeLock(dir string) (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = meant.Close() }() // nothing was written
-	return lockMeant(dir, meant)
+	if err := lockMeant(dir, file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 // lockMeant is takeLock once the file to lock is open. That file shows whether
 // the folder is still the same when the lock is got.
-func lockMeant(dir string, meant *os.File) (*flock.Flock, error) {
-	path := filepath.Join(dir, "lock")
-	lock := flock.New(path, flock.SetPermissions(0o644))
-	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
-	defer cancel()
-	got, err := lock.TryLockContext(ctx, lockPatience/20)
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return nil, err
+func lockMeant(dir string, file *os.File) error {
+	got, err := tryLock(file)
+	for tries := 0; err == nil && !got && tries < lockTries; tries++ {
+		time.Sleep(lockPatience / lockTries)
+		got, err = tryLock(file)
+	}
+	if err != nil {
+		return err
 	}
 	if !got {
-		who := holder(dir)
-		return nil, errors.Join(who, lock.Close())
+		return holder(dir)
 	}
-	if !still(path, meant) {
-		return nil, errors.Join(&Locked{Dir: dir}, lock.Unlock())
+	path := filepath.Join(dir, "lock")
+	if !still(path, file) {
+		return &Locked{Dir: dir}
 	}
 	host, _ := os.Hostname() // a name for people; an empty one still tells the process
 	text, err := json.Marshal(Locked{PID: os.Getpid(), Host: host, Started: time.Now().Truncate(time.Second)})
-	if err == nil {
-		err = os.WriteFile(path, append(text, '\n'), 0o644)
-	}
 	if err != nil {
-		return nil, errors.Join(err, lock.Unlock())
+		return err
 	}
-	return lock, nil
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// tryLock tells whether f is locked now.
+func tryLock(f *os.File) (bool, error) {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // still tells whether path is the file that it was when f was opened. While a
@@ -98,14 +110,10 @@ func holder(dir string) *Locked {
 // alive tells whether a process holds dir. If that cannot be found out it says
 // yes.
 func alive(dir string) bool {
-	path := filepath.Join(dir, "lock")
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		return false
+	file, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist)
 	}
-	lock := flock.New(path)
-	free, err := lock.TryRLock()
-	if free {
-		err = lock.Unlock()
-	}
-	return !free || err != nil
+	err = unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	return errors.Join(err, file.Close()) != nil
 }

@@ -17,6 +17,8 @@ type Loss struct {
 	Reported []string // faults of the device since the newest checkpoint, in the driver's words
 	From     int      // step of the newest checkpoint; 0 without one
 	Before   int      // losses before it since that checkpoint
+	Ending   bool     // the run had been asked to end
+	Untold   bool     // the journal, in which losses are counted, could not be written
 }
 
 // afterLoss never tries again in the process that lost the device: its context
@@ -26,7 +28,16 @@ func afterLoss(h History, l Loss) Decision {
 	if len(l.Reported) > 0 {
 		why += "; the driver reported: " + strings.Join(l.Reported, ", ")
 	}
-	if l.Before < lossLimit {
+	switch {
+	case l.Ending:
+		return Decision{Remedy: Stop, Plan: h.Plan,
+			Reason: "the device was lost while the run was being stopped: " + why,
+			Hint:   fmt.Sprintf("the same command goes on from step %d", l.From)}
+	case l.Untold:
+		return Decision{Remedy: Stop, Plan: h.Plan,
+			Reason: "the device was lost, and not relaunched since the journal, which counts that, cannot be written: " + why,
+			Hint:   fmt.Sprintf("make room on that disk; the same command then goes on from step %d", l.From)}
+	case l.Before < lossLimit:
 		return Decision{Remedy: Relaunch, Plan: h.Plan,
 			Reason: fmt.Sprintf("relaunch in a new process from step %d (%d of %d without a new checkpoint): %s", l.From, l.Before+1, lossLimit, why)}
 	}

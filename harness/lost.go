@@ -13,10 +13,14 @@ import (
 
 // DeviceLost is returned when the trainer's device was lost. Nothing can be done
 // with it in this process. If Decision.Remedy is [Relaunch] a new process is to
-// call Run for the same folder; if it is [Stop] that has been tried.
+// call Run for the same folder; if it is [Stop] that has been tried, or the run
+// had been asked to end (the error then wraps [ErrInterrupted] or the context's),
+// or the journal cannot be written.
 type DeviceLost struct {
 	Decision Decision
 	Err      error // of the trainer
+
+	ending bool // the run had been asked to end
 }
 
 func (e *DeviceLost) Error() string { return e.Decision.Reason }
@@ -34,11 +38,8 @@ func (r *runner) isLost(err error) bool {
 }
 
 // lost is the end of this process's part in the run. Who has asked for an end
-// gets it.
+// gets it, also while the driver was given time.
 func (r *runner) lost(ctx context.Context, err error) error {
-	if r.wanted(ctx) != nil {
-		return err
-	}
 	why := onLine(err)
 	if broken := (*CheckpointError)(nil); errors.As(err, &broken) { // its advice is about disks
 		why = fmt.Sprintf("save checkpoint of step %d: %s", broken.Step, onLine(broken.Err))
@@ -46,11 +47,13 @@ func (r *runner) lost(ctx context.Context, err error) error {
 	r.awaitFaults()
 	r.record(Entry{Kind: KindLost, Text: why})
 	t := r.f.troubles()
-	d := Decide(r.o.Policy, r.history, Event{Lost: &Loss{Why: why, Reported: t.faults, From: max(0, r.saved), Before: t.losses - 1}})
+	ending := r.wanted(ctx)
+	d := Decide(r.o.Policy, r.history, Event{Lost: &Loss{Why: why, Reported: t.faults, From: max(0, r.saved), Before: t.losses - 1,
+		Ending: ending != nil, Untold: r.journalDown}})
 	if d.Remedy == Relaunch { // the end tells of the other
 		r.decided(d)
 	}
-	return &DeviceLost{Decision: d, Err: err}
+	return &DeviceLost{Decision: d, Err: errors.Join(ending, err), ending: ending != nil}
 }
 
 // onLine is err on one line. A dead context answers everything with the same
@@ -81,7 +84,8 @@ func (r *runner) awaitFaults() {
 const faultsNamed = 5
 
 // troubles is what became of the device since the run last got on: saved a
-// checkpoint, or was started by somebody who may have looked at the machine.
+// checkpoint, or ended, so that whoever starts it again may have looked at the
+// machine. A kill is no end.
 type troubles struct {
 	losses int
 	faults []string // each once

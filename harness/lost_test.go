@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -46,7 +47,7 @@ func (m *mortal) Step(ctx context.Context, p Plan) (StepReport, error) {
 
 func (m *mortal) Probe(ctx context.Context, n int) (memory.Stats, error) {
 	if err := m.fails("probe"); err != nil {
-		return memory.Stats{}, err
+		return memory.Stats{}, errors.Join(err, &memory.OutOfMemory{Requested: 1}) // likewise
 	}
 	return m.Trainer.Probe(ctx, n)
 }
@@ -179,20 +180,44 @@ func TestLostAgainAndAgain(t *testing.T) {
 	}
 }
 
+// TestLostAndInterrupted asks for an end before the device is lost in a step or
+// in the checkpoint that an end needs, and while the driver is given time.
 func TestLostAndInterrupted(t *testing.T) {
-	interrupt := make(chan struct{})
-	j := newJourney(t, plan64.WithMicro(32), 7)
-	doomed(j, 1, "step", 3)
-	j.options.Interrupt = interrupt
-	j.options.BeforeStep = func(finished int) {
-		if finished == 2 {
-			close(interrupt)
-		}
-	}
-	_, err := j.run(t.Context())
-	var lost *DeviceLost
-	if !errors.Is(err, errGone) || errors.As(err, &lost) || strings.Contains(j.kinds(), "lost") {
-		t.Errorf("%v; the journal tells: %s", err, j.kinds())
+	for _, c := range []struct {
+		name, call  string
+		nth, before int // the interrupt comes before that step; never if it is 0
+	}{{"in the step", "step", 3, 3}, {"in the last checkpoint", "save", 2, 4}, {"while waiting for faults", "step", 3, 0}} {
+		t.Run(c.name, func(t *testing.T) {
+			interrupt := make(chan struct{})
+			j := newJourney(t, plan64.WithMicro(32), 7)
+			j.options.CheckpointEvery = 2
+			doomed(j, 1, c.call, c.nth)
+			j.options.Interrupt = interrupt
+			j.options.BeforeStep = func(finished int) {
+				if finished == c.before-1 {
+					close(interrupt)
+				}
+			}
+			j.options.Watch = func(context.Context) Watch { return &lookout{read: func() *Reading { return nil }} }
+			j.options.Sleep = func(context.Context, time.Duration) error {
+				if c.before == 0 {
+					close(interrupt)
+				}
+				return nil
+			}
+			_, err := j.run(t.Context())
+			var lost *DeviceLost
+			if !errors.Is(err, ErrInterrupted) || !errors.As(err, &lost) || lost.Decision.Remedy != Stop ||
+				lost.Decision.Hint != "the same command goes on from step 2" || strings.Contains(err.Error(), "make room") {
+				t.Fatalf("%T %v", err, err)
+			}
+			if kinds := j.kinds(); !strings.HasSuffix(kinds, "lost, interrupted") || strings.Contains(j.entries[len(j.entries)-1].Text, ", checkpoint written") {
+				t.Errorf("the journal tells: %s", kinds)
+			}
+			if s, err := ReadStatus(j.dir); err != nil || s.State != StateInterrupted || s.Losses != 1 {
+				t.Errorf("status %v with %d losses, %v", s.State, s.Losses, err)
+			}
+		})
 	}
 }
 
@@ -223,6 +248,38 @@ func TestAfterLoss(t *testing.T) {
 		if h.Apply(Event{Lost: &l}, d) != h {
 			t.Error("a loss changes the history, which belongs to the process that ends")
 		}
+	}
+}
+
+// TestAfterLossStops holds that nobody is kept from an end, and that losses which
+// are not counted are not answered without end.
+func TestAfterLossStops(t *testing.T) {
+	for want, l := range map[string]Loss{
+		"the device was lost while the run was being stopped: gone":                                             {Why: "gone", From: 4, Ending: true, Untold: true},
+		"the device was lost, and not relaunched since the journal, which counts that, cannot be written: gone": {Why: "gone", From: 4, Untold: true},
+	} {
+		d := Decide(Policy{}, NewHistory(plan64), Event{Lost: &l})
+		if d.Remedy != Stop || d.Reason != want || !strings.HasSuffix(d.Hint, "goes on from step 4") {
+			t.Errorf("%+v", d)
+		}
+	}
+}
+
+func TestLostWithAFullDisk(t *testing.T) {
+	j := newJourney(t, plan64.WithMicro(32), 7)
+	doomed(j, 1, "step", 3)
+	full := false
+	j.options.BeforeStep = func(finished int) { full = finished == 2 }
+	disk := &faulty{disk: fast{}, fail: func(_ int, op string) error {
+		if full && op == "write journal.jsonl" {
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	_, err := j.runOn(t.Context(), disk)
+	var lost *DeviceLost
+	if !errors.As(err, &lost) || lost.Decision.Remedy != Stop || !strings.Contains(lost.Decision.Hint, "make room") {
+		t.Errorf("%T %v", err, err)
 	}
 }
 

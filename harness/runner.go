@@ -104,6 +104,9 @@ func (r *runner) end(ctx context.Context, err error) (Result, error) {
 	switch {
 	case errors.As(err, &lost) && lost.Decision.Remedy == Relaunch:
 		r.setStatus(StateRunning, lost.Decision.Reason)
+	case errors.As(err, &lost) && lost.ending:
+		r.record(Entry{Kind: KindInterrupted, Text: fmt.Sprintf("%v; no checkpoint written, %s", err, lost.Decision.Hint), Decision: &lost.Decision})
+		r.setStatus(StateInterrupted, err.Error())
 	case errors.As(err, &lost):
 		r.record(Entry{Kind: KindFailed, Text: err.Error(), Decision: &lost.Decision})
 		r.setStatus(StateFailed, err.Error())

@@ -123,3 +123,23 @@ func TestLostForGood(t *testing.T) {
 		}
 	}
 }
+
+// TestLostWhileStopping holds that a loss which was not answered, since an end
+// had been asked for, is not answered by what happens later.
+func TestLostWhileStopping(t *testing.T) {
+	d := newDiary("stopped", 60)
+	d.begin()
+	d.walk(20, 0)
+	d.entry(harness.Entry{Kind: harness.KindLost, Text: "step 21: the GPU is lost"})
+	d.entry(harness.Entry{Kind: harness.KindInterrupted, Text: "the device was lost while the run was being stopped"})
+	d.begin()
+	stop := harness.Decision{Remedy: harness.Stop, Plan: d.plan, Reason: "no room", Hint: "make room"}
+	d.entry(harness.Entry{Kind: harness.KindFailed, Text: "no room", Decision: &stop})
+	var got []string
+	for _, row := range New(d.Input).Ledger {
+		got = append(got, row.What+" "+row.Remedy)
+	}
+	if got, want := strings.Join(got, ", "), "device lost , interrupted , attempt 2 , failed stop"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

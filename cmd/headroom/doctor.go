@@ -20,8 +20,8 @@ func doctorCommand(u *ui) *cli.Command {
 		Usage:     "tell what this machine has, and what would go wrong tonight",
 		ArgsUsage: "[CONFIG]",
 		Description: `With CONFIG, a file or the name of a preset, its data and device are looked at
-too. Each check is ok, warn or fail, and says what to do next. Nothing is trained
-and nothing is changed. The status is 1 if a check fails.`,
+too. Each check is ok, warn or fail, and says what to do next. Nothing is
+trained and nothing is changed. The status is 1 if a check fails.`,
 		Flags:  []cli.Flag{jsonFlag("print one JSON object: the machine and the checks"), setFlag()},
 		Action: func(c *cli.Context) error { return doctorAction(u, c) },
 	}

@@ -21,10 +21,10 @@ func findCommand(u *ui) *cli.Command {
 		Name:      "find",
 		Usage:     "find the largest micro-batch that fits, and the plan to use",
 		ArgsUsage: "CONFIG",
-		Description: `CONFIG is a file, or the name of a preset; its batch.micro does not matter. Sizes
-are tried with the optimizer's state in place; then whole optimizer steps are
-made with the largest one that fits and with a few smaller ones, timed. Nothing
-is kept.`,
+		Description: `CONFIG is a file, or the name of a preset; its batch.micro does not matter.
+Sizes are tried with the optimizer's state in place; then whole optimizer steps
+are made with the largest one that fits and with a few smaller ones, timed.
+Nothing is kept.`,
 		CustomHelpTemplate: jobHelp,
 		Flags:              append(jobFlags(), jsonFlag("print one JSON object")),
 		Action:             func(c *cli.Context) error { return findAction(u, c) },
@@ -45,6 +45,7 @@ func findAction(u *ui, c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	job.Wrap = wrapDevice
 	f := &finder{u: u, o: job.Options(), interrupt: interrupt}
 	f.o.Plan.Micro = 0
 	if f.trainer, err = f.o.Open(ctx); err != nil {

@@ -76,7 +76,12 @@ func (d *mortalDevice) Download(dst []float32, src device.Tensor) error {
 
 func startLossy(t *testing.T, at, times int, args ...string) *process {
 	t.Helper()
-	command := exec.Command("headroom-lossy", append(args, "--json")...)
+	return startLossyAs(t, "headroom-lossy", at, times, args...)
+}
+
+func startLossyAs(t *testing.T, program string, at, times int, args ...string) *process {
+	t.Helper()
+	command := exec.Command(program, append(args, "--json")...)
 	command.Env = append(os.Environ(), fmt.Sprintf("%s=%d", loseAtKey, at), fmt.Sprintf("%s=%d", loseTimesKey, times))
 	return begin(t, command)
 }
@@ -201,9 +206,86 @@ func TestRelaunchedRunCanBeStopped(t *testing.T) {
 
 func TestForeignRelaunchIsRefused(t *testing.T) {
 	t.Chdir(t.TempDir())
-	t.Setenv(relaunchKey, "1")
-	p := start(t, "run", "gpt")
-	if got := p.end(); got != 2 || !strings.Contains(p.stderr.String(), "unset "+relaunchKey) {
-		t.Errorf("exit status %d: %s", got, p.stderr.String())
+	for _, text := range []string{"", "1", "null", `{"dir":"runs/other"}`, `{"pid":1,"dir":"runs/other"}`} {
+		t.Setenv(relaunchKey, text)
+		p := start(t, "run", "gpt")
+		if got := p.end(); got != 2 || !strings.Contains(p.stderr.String(), "unset "+relaunchKey) {
+			t.Errorf("%q: exit status %d: %s", text, got, p.stderr.String())
+		}
+	}
+}
+
+// TestRelaunchKeepsItsProgram replaces the program and the configuration while
+// the run works, as a build or an update does.
+func TestRelaunchKeepsItsProgram(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	path, err := exec.LookPath("headroom-lossy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile("headroom-lossy", program, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startLossyAs(t, "./headroom-lossy", 20000, 1, "run", "endless.yaml")
+	p.until("a step", stepAfter(0))
+	err = errors.Join(os.Remove("headroom-lossy"), os.WriteFile("headroom-lossy", []byte("#!/bin/sh\nexit 99\n"), 0o755), os.Remove("endless.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.until("the loss", func(l printed) bool { return l.Kind == string(harness.KindLost) })
+	p.until("a step", stepAfter(0))
+	p.signal(syscall.SIGTERM)
+	if got := p.end(); got != 75 {
+		t.Errorf("exit status %d, want 75\n%s", got, p.stderr.String())
+	}
+}
+
+// TestRelaunchKeepsTheFolder looks at the run all the while it is relaunched.
+func TestRelaunchKeepsTheFolder(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	p := startLossy(t, 1, 3, "run", "endless.yaml", "-q")
+	p.until("the loss", func(l printed) bool { return l.Kind == string(harness.KindLost) })
+	for looks := 0; ; looks++ {
+		s, err := harness.ReadStatus("runs/endless")
+		if err != nil || s.State != harness.StateRunning || s.PID != p.cmd.Process.Pid {
+			t.Fatalf("look %d: %v by %d, %v", looks, s.State, s.PID, err)
+		}
+		if s.Losses == 3 && s.Attempt == 4 {
+			break
+		}
+	}
+	p.signal(syscall.SIGTERM)
+	if got, said := p.end(), p.stderr.String(); got != 75 || strings.Count(said, "warning: the device was lost: ") != 3 {
+		t.Errorf("exit status %d, want 75, and three quiet losses\n%s", got, said)
+	}
+}
+
+// TestRelaunchThatCannotGoOn finds the run's configuration gone.
+func TestRelaunchThatCannotGoOn(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	p := startLossy(t, 20000, 1, "run", "endless.yaml")
+	p.until("a step", stepAfter(0))
+	if err := os.Remove("runs/endless/run.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	last := p.until("the result", func(l printed) bool { return l.Kind == "result" })
+	if got := p.end(); got != 2 || last.Status != 2 || !strings.Contains(p.stderr.String(), "go on after the device was lost: ") {
+		t.Errorf("exit status %d, told %d, want 2\n%s", got, last.Status, p.stderr.String())
+	}
+}
+
+func TestFindDoesNotRelaunch(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	p := startLossy(t, 10, 1, "find", "endless.yaml")
+	got, said := p.end(), p.stderr.String()
+	if got != 122 || !strings.Contains(said, "the test device is lost: fell off the bus") || !strings.Contains(said, "hint: look for Xid in dmesg") || strings.Contains(said, "relaunch") {
+		t.Errorf("exit status %d, want 122\n%s", got, said)
+	}
+	if _, err := os.Stat("runs"); !os.IsNotExist(err) {
+		t.Errorf("find left something: %v", err)
 	}
 }

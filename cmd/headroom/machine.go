@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"headroom/configs"
 	"headroom/cuda"
+	"headroom/cuda/driver"
 	"headroom/memory"
 )
 
@@ -137,6 +139,10 @@ func cgroup(root fs.FS) (limit, used memory.Bytes) {
 func (m *machine) lookAtCUDA() {
 	cfg := configs.Config{Device: configs.Device{Kind: "cuda"}}
 	dev, err := cfg.OpenDevice(nil)
+	var missing *driver.Unavailable
+	if errors.As(err, &missing) {
+		err = missing // what was asked for is known
+	}
 	if err != nil {
 		m.CUDAErr = err.Error()
 		return

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 
+	"headroom/configs"
 	"headroom/harness"
 )
 
@@ -19,6 +21,8 @@ const relaunchKey = "HEADROOM_RELAUNCH"
 // was lost stays broken as long as the process lives, so the process replaces
 // itself: whoever started it, and waits for it or signals it, notices nothing.
 type relaunch struct {
+	PID      int    `json:"pid"`      // of the process that wrote this, and so of the one that it is for
+	Lock     int    `json:"lock"`     // the descriptor by which it holds the folder
 	Dir      string `json:"dir"`      // the run's folder; its run.yaml counts, whatever has become of the user's file
 	Device   string `json:"device"`   // kind of the one that was lost: auto is not to settle for a lesser one
 	Resumed  int    `json:"resumed"`  // step that the command began with
@@ -32,8 +36,8 @@ func predecessor() (*relaunch, error) {
 		return nil, nil
 	}
 	r := &relaunch{}
-	if err := json.Unmarshal([]byte(text), r); err != nil || r.Dir == "" {
-		return nil, usagef("unset "+relaunchKey, "%s=%s: not written by headroom", relaunchKey, text)
+	if err := json.Unmarshal([]byte(text), r); err != nil || r.PID != os.Getpid() {
+		return nil, usagef("unset "+relaunchKey, "%s=%s: not written by headroom for this process", relaunchKey, text)
 	}
 	return r, os.Unsetenv(relaunchKey) // the next loss writes its own
 }
@@ -46,19 +50,70 @@ func (r *relaunch) carry(result *harness.Result) {
 	}
 }
 
+// job is the run to go on with.
+func (r *relaunch) job(interrupt <-chan struct{}) (*configs.Job, *harness.Folder, error) {
+	cfg, err := keptConfig(r.Dir)
+	if err != nil {
+		return nil, nil, asUsage(err)
+	}
+	folder, err := harness.InheritFolder(cfg.RunDir(), r.Lock)
+	if err != nil {
+		return nil, nil, asUsage(err)
+	}
+	job, err := opened(cfg, interrupt)
+	if err == nil {
+		err = goOn(job.Config) // the data may be other data by now
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, folder.Close())
+	}
+	job.Config.Device.Kind = r.Device
+	return job, folder, nil
+}
+
+// notOpened ends a command that has come to no training. If that is not its
+// beginning, whoever reads its lines waits for the last one.
+func (s *session) notOpened(before *relaunch, err error) error {
+	if before == nil {
+		return err
+	}
+	if !isInterrupted(err) {
+		err = fmt.Errorf("go on after the device was lost: %w", err)
+	}
+	s.name, s.dir = filepath.Base(before.Dir), before.Dir
+	s.last(harness.Result{Resumed: before.Resumed, Failures: before.Failures}, err)
+	return err
+}
+
 // exec replaces this process by a new one with the same arguments. It returns
 // only if that fails.
 func (r *relaunch) exec() error {
-	path, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("relaunch: %w", err)
-	}
 	text, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("relaunch: %w", err)
 	}
+	path := program()
 	err = syscall.Exec(path, os.Args, append(os.Environ(), relaunchKey+"="+string(text)))
-	return fmt.Errorf("relaunch %s: %w", path, err)
+	return fmt.Errorf("relaunch %s: %w; the same command goes on from the newest checkpoint", path, err)
+}
+
+// program is the file that this process runs. Where another one has taken its
+// place, or none, since an update or a build has come, it is the old one by the
+// name that the kernel keeps for it: a run goes on with what it began with.
+func program() string {
+	const self = "/proc/self/exe"
+	path, err := os.Executable()
+	if err != nil {
+		return self
+	}
+	runs, err := os.Stat(self)
+	if err != nil { // not Linux
+		return path
+	}
+	if there, err := os.Stat(path); err != nil || !os.SameFile(there, runs) {
+		return self
+	}
+	return path
 }
 
 // relaunches tells whether err asks for a new process.
@@ -67,18 +122,19 @@ func relaunches(err error) bool {
 	return errors.As(err, &lost) && lost.Decision.Remedy == harness.Relaunch
 }
 
-// goesOn replaces this process if err asks for it. An interrupt that came after
-// the harness had looked for one counts.
-func (s *session) goesOn(interrupt <-chan struct{}, result harness.Result, kind string, err error) error {
-	if !relaunches(err) {
-		return err
-	}
+// goesOn replaces this process, as err asks for. The folder stays held. An
+// interrupt that came after the harness had looked for one counts until done has
+// given the signals back. From then on, for the milliseconds until the new process
+// asks for them, one kills as at the start of any program, and the run is stale.
+func (s *session) goesOn(interrupt <-chan struct{}, done func(), folder *harness.Folder, next relaunch, err error) error {
+	lock, unwritten := folder.HandOver()
+	done()
 	select {
 	case <-interrupt:
-		return fmt.Errorf("not relaunched: %w", context.Canceled)
+		return errors.Join(fmt.Errorf("not relaunched: %w", context.Canceled), unwritten, lock.Close())
 	default:
 	}
 	s.u.screen.show("")
-	next := relaunch{Dir: s.dir, Device: kind, Resumed: result.Resumed, Failures: result.Failures}
-	return errors.Join(err, next.exec())
+	next.PID, next.Lock = os.Getpid(), int(lock.Fd())
+	return errors.Join(err, unwritten, next.exec(), lock.Close())
 }

@@ -51,54 +51,56 @@ func runAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := runConfig(u, c, before)
-	if err != nil {
-		return err
-	}
-	open := cfg.Schedule.Kind != "constant" && cfg.Schedule.Steps == 0
-	if err := goOn(cfg); err != nil {
-		return err
-	}
-	job, folder, err := openJob(cfg, interrupt)
-	if err != nil {
-		return err
-	}
-	if open && job.Config.Schedule.Steps < job.Config.Train.Steps {
-		u.shortSchedule(job.Config)
-	}
-	s.name, s.dir = cfg.Name, cfg.RunDir()
-	s.progress = progress{u: u, total: job.Config.Train.Steps, started: u.now(), hidden: c.Bool("no-progress")}
-	if before != nil {
-		job.Config.Device.Kind, s.progress.failures = before.Device, before.Failures
-	}
+	s.progress = progress{u: u, started: u.now(), hidden: c.Bool("no-progress")}
 	if c.Bool("json") {
 		s.stream = &stream{u: u}
 		u.screen.live = u.screen.live && !u.outShows
 	}
+	open := func() (*configs.Job, *harness.Folder, error) { return newJob(u, c, interrupt) }
+	if before != nil {
+		open = func() (*configs.Job, *harness.Folder, error) { return before.job(interrupt) }
+		s.progress.failures = before.Failures
+	}
+	job, folder, err := open()
+	if err != nil {
+		return s.notOpened(before, err)
+	}
+	s.name, s.dir, s.progress.total = job.Config.Name, job.Config.RunDir(), job.Config.Train.Steps
 	s.training.Store(true)
 	result, err := s.run(ctx, interrupt, job, folder)
 	before.carry(&result)
+	if relaunches(err) {
+		err = s.goesOn(interrupt, done, folder, relaunch{Dir: s.dir, Device: job.Kind(), Resumed: result.Resumed, Failures: result.Failures}, err)
+	} else {
+		err = errors.Join(err, folder.Close())
+	}
 	done() // a report is drawn in a moment: a signal may end that
-	err = s.goesOn(interrupt, result, job.Kind(), errors.Join(err, folder.Close()))
 	return s.end(result, err)
 }
 
-// runConfig is the configuration to run: that of the command line, after which
-// a run that is in the way is set aside, or that of the run to go on with.
-func runConfig(u *ui, c *cli.Context, before *relaunch) (*configs.Config, error) {
-	if before != nil {
-		cfg, err := keptConfig(before.Dir)
-		return cfg, asUsage(err)
-	}
+// newJob is what the command line asks for, in its folder. A run that is in the
+// way is set aside if that was asked for.
+func newJob(u *ui, c *cli.Context, interrupt <-chan struct{}) (*configs.Job, *harness.Folder, error) {
 	cfg, err := loadConfig(c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	aside, err := makeWay(cfg, c.Bool("fresh"), c.Bool("again"))
 	if aside != "" {
 		u.setAside(cfg.RunDir(), aside)
 	}
-	return cfg, err
+	if err != nil {
+		return nil, nil, err
+	}
+	open := cfg.Schedule.Kind != "constant" && cfg.Schedule.Steps == 0
+	if err := goOn(cfg); err != nil {
+		return nil, nil, err
+	}
+	job, folder, err := openJob(cfg, interrupt)
+	if err == nil && open && job.Config.Schedule.Steps < job.Config.Train.Steps {
+		u.shortSchedule(job.Config)
+	}
+	return job, folder, err
 }
 
 // wrapDevice is configs.Job.Wrap: nil but in tests, where devices are lost.
@@ -157,13 +159,23 @@ func (s *session) end(result harness.Result, err error) error {
 	case err == nil:
 		s.u.finished(result)
 	case isInterrupted(err):
-		s.u.interrupted(result, s.progress.total, errors.Is(err, harness.ErrInterrupted), s.kept())
+		lost := (*harness.DeviceLost)(nil)
+		if errors.As(err, &lost) {
+			s.u.say("%v", lost)
+		}
+		s.u.interrupted(result, s.progress.total, lost == nil && errors.Is(err, harness.ErrInterrupted), s.kept())
 	default:
 		s.u.screen.show("")
 	}
 	if _, missing := os.Stat(filepath.Join(s.dir, "report.html")); !already || missing != nil {
 		s.report() // of a finished run too, if it was killed just before
 	}
+	s.last(result, err)
+	return err
+}
+
+// last is the last line with --json.
+func (s *session) last(result harness.Result, err error) {
 	last := resultLine{Kind: "result", Status: exitStatus(err), Name: s.name, Folder: s.dir,
 		Report: filepath.Join(s.dir, "report.html"), Finished: result.Finished, Steps: result.Steps,
 		Resumed: result.Resumed, Failures: result.Failures, Losses: result.Losses, Plan: result.Plan}
@@ -171,7 +183,6 @@ func (s *session) end(result harness.Result, err error) error {
 		last.Error = err.Error()
 	}
 	s.stream.send(last)
-	return err
 }
 
 // kept tells whether there is a checkpoint to go on from.

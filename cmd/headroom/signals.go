@@ -11,8 +11,8 @@ import (
 // stopping turns signals into the two ways a run can be asked to end. The first
 // one closes interrupt: finish the step, save, go. The second one cancels the
 // context: stop now. From the third on the system's default applies, so a
-// device that hangs cannot hold the terminal. done gives the signals back; it may
-// be called twice.
+// device that hangs cannot hold the terminal. done gives the signals back, after
+// which every one that came before has been answered; it may be called twice.
 //
 // A signal that was ignored when the process started (nohup, a background job
 // of a script) stays ignored.
@@ -24,26 +24,23 @@ func stopping(ctx context.Context, heard func(s os.Signal, again bool)) (_ conte
 			signal.Notify(signals, s)
 		}
 	}
-	asked, gone := make(chan struct{}), make(chan struct{})
+	asked, answered := make(chan struct{}), make(chan struct{})
 	go func() {
-		select {
-		case s := <-signals:
+		defer close(answered)
+		if s, more := <-signals; more {
 			heard(s, false)
 			close(asked)
-		case <-gone:
-			return
 		}
-		select {
-		case s := <-signals:
+		if s, more := <-signals; more {
 			signal.Stop(signals)
 			heard(s, true)
 			cancel()
-		case <-gone:
 		}
 	}()
 	return ctx, asked, sync.OnceFunc(func() {
 		signal.Stop(signals)
-		close(gone)
+		close(signals)
+		<-answered
 		cancel()
 	})
 }

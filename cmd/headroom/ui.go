@@ -28,6 +28,7 @@ import (
 	"golang.org/x/term"
 
 	"headroom/configs"
+	"headroom/device"
 	"headroom/harness"
 	"headroom/memory"
 )
@@ -110,6 +111,7 @@ func hintFor(err error) string {
 	var unsaved *harness.CheckpointError
 	var infinite *harness.NotFinite
 	var lost *harness.DeviceLost
+	var gone *device.Lost
 	switch {
 	case errors.As(err, &lost):
 		return lost.Decision.Hint
@@ -119,6 +121,8 @@ func hintFor(err error) string {
 		return usage.hint
 	case errors.As(err, &oom):
 		return "a smaller model, an optimizer with less state, or a device with more memory"
+	case errors.As(err, &gone):
+		return "look for Xid in dmesg, and for errors and temperatures in nvidia-smi -q; a new process may find the device well again"
 	case errors.As(err, &infinite):
 		return "lower optimizer.lr or set optimizer.clip, then run again with --fresh"
 	case errors.As(err, &unsaved):
@@ -139,7 +143,11 @@ func (u *ui) entry(e harness.Entry) {
 		if e.Decision == nil || e.Decision.Remedy != harness.Stop { // likewise
 			u.say("%s", e.Text)
 		}
-	case harness.KindCheckpoint, harness.KindDevice, harness.KindLost: // of a loss the decision tells
+	case harness.KindCheckpoint, harness.KindDevice:
+	case harness.KindLost:
+		if u.quiet { // else the decision tells
+			u.warn("the device was lost: %s", e.Text)
+		}
 	case harness.KindCheckpointFailed, harness.KindDamaged, harness.KindJournalFailed, harness.KindFault:
 		u.warn("%s", e.Text)
 	case harness.KindProbe:
@@ -251,7 +259,7 @@ func (u *ui) asked(training, again bool) {
 	if again {
 		text = "stopping now: the steps since the newest checkpoint will be made again"
 	} else if !training {
-		text = "interrupted before the first step; the same command starts again"
+		text = "interrupted while the run was being opened; the same command opens it again"
 	}
 	u.line(yellow, text)
 }
