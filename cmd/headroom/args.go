@@ -7,14 +7,42 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
+func init() { cli.FlagStringer = flagHelp }
+
+// flagHelp is a flag's line of help, folded so that 80 columns are enough.
+func flagHelp(f cli.Flag) string {
+	const width = 52 // beside the longest names, --output FILE, -o FILE
+	names, value, usage := flagParts(f)
+	for i := range names {
+		names[i] = strings.TrimSpace(names[i] + " " + value)
+	}
+	return strings.Join(names, ", ") + "\t" + strings.ReplaceAll(folded(usage, width, 0), "\n", "\n   \t")
+}
+
+// flagParts are a flag's names with their dashes, the word that stands for its
+// value, "" if it takes none, and what it does.
+func flagParts(f cli.Flag) (names []string, value, usage string) {
+	for _, name := range f.Names() {
+		names = append(names, strings.Repeat("-", min(2, len(name)))+name)
+	}
+	if doc, ok := f.(cli.DocGenerationFlag); ok {
+		usage = doc.GetUsage()
+		if quoted := strings.Split(usage, "`"); len(quoted) == 3 {
+			value = quoted[1]
+		}
+	}
+	return names, value, strings.ReplaceAll(usage, "`", "")
+}
+
 // flagsFirst moves the flags of a command in front of its arguments, because
 // the flag parser stops at the first argument and people write
 // "headroom run gpt --json". Everything from "--" on stays where it is.
 func flagsFirst(app *cli.App, args []string) []string {
-	if args[len(args)-1] == completeFlag {
-		return args // has to stay the last word
-	}
+	completing := args[len(args)-1] == completeFlag
 	at := slices.IndexFunc(args[min(1, len(args)):], func(a string) bool { return !strings.HasPrefix(a, "-") }) + 1
+	if completing {
+		return question(app, args, at)
+	}
 	if at == 0 {
 		return args
 	}
@@ -43,6 +71,15 @@ func flagsFirst(app *cli.App, args []string) []string {
 		words = words[n:]
 	}
 	return slices.Concat(args[:at+1], flags, rest)
+}
+
+// question is a completion script's question about the command at args[at], if it
+// is one. What else is on the line is not for the parser: it is half written.
+func question(app *cli.App, args []string, at int) []string {
+	if at > 0 && at < len(args)-2 && app.Command(args[at]) != nil {
+		return []string{args[0], args[at], completeFlag}
+	}
+	return []string{args[0], completeFlag}
 }
 
 func isFlag(word string) bool { return len(word) > 1 && word[0] == '-' }

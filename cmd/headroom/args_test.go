@@ -4,23 +4,31 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/urfave/cli/v2"
 )
 
 func TestFlagsFirst(t *testing.T) {
 	app := newApp(&ui{})
 	for in, want := range map[string]string{
-		"headroom":                                    "headroom",
-		"headroom run gpt --json":                     "headroom run --json gpt",
-		"headroom run gpt --set a=b -q":               "headroom run --set a=b -q gpt",
-		"headroom run gpt --set=a=b x":                "headroom run --set=a=b gpt x",
-		"headroom run --json gpt":                     "headroom run --json gpt",
-		"headroom run gpt --set":                      "headroom run --set",
-		"headroom run -q -- python t.py --json":       "headroom run -q -- python t.py --json",
-		"headroom run gpt -- --json":                  "headroom run gpt -- --json",
-		"headroom report a --output - --format md":    "headroom report --output - --format md a",
-		"headroom nonsense a --json":                  "headroom nonsense a --json",
-		"headroom run gpt --generate-bash-completion": "headroom run gpt --generate-bash-completion",
-		"headroom --help":                             "headroom --help",
+		"headroom":                                 "headroom",
+		"headroom run gpt --json":                  "headroom run --json gpt",
+		"headroom run gpt --set a=b -q":            "headroom run --set a=b -q gpt",
+		"headroom run gpt --set=a=b x":             "headroom run --set=a=b gpt x",
+		"headroom run --json gpt":                  "headroom run --json gpt",
+		"headroom run gpt --set":                   "headroom run --set",
+		"headroom run -q -- python t.py --json":    "headroom run -q -- python t.py --json",
+		"headroom run gpt -- --json":               "headroom run gpt -- --json",
+		"headroom report a --output - --format md": "headroom report --output - --format md a",
+		"headroom nonsense a --json":               "headroom nonsense a --json",
+		"headroom --help":                          "headroom --help",
+
+		// A question of a completion script is about a command or about none.
+		"headroom run gpt --generate-bash-completion":         "headroom run --generate-bash-completion",
+		"headroom run --set -- x --generate-bash-completion":  "headroom run --generate-bash-completion",
+		"headroom run --generate-bash-completion":             "headroom --generate-bash-completion",
+		"headroom nonsense run -- --generate-bash-completion": "headroom --generate-bash-completion",
+		"headroom --generate-bash-completion":                 "headroom --generate-bash-completion",
 	} {
 		if got := strings.Join(flagsFirst(app, strings.Fields(in)), " "); got != want {
 			t.Errorf("flagsFirst(%s) = %s, want %s", in, got, want)
@@ -46,6 +54,25 @@ func TestFlagsFirstKeepsEveryWord(t *testing.T) {
 		slices.Sort(args)
 		if !slices.Equal(got, args) {
 			t.Fatalf("%q became %q", args, got)
+		}
+	}
+}
+
+func TestFlagHelpFitsEightyColumns(t *testing.T) {
+	app := newApp(&ui{})
+	for _, command := range append(app.Commands, &cli.Command{Flags: app.Flags}) {
+		longest := 0
+		for _, f := range command.Flags {
+			names, _, _ := strings.Cut(f.String(), "\t")
+			longest = max(longest, len(names))
+		}
+		for _, f := range command.Flags {
+			for _, line := range strings.Split(f.String(), "\n") {
+				_, usage, _ := strings.Cut(line, "\t")
+				if width := len("   ") + longest + len("  ") + len(usage); width > 80 {
+					t.Errorf("headroom %s --help: %q needs %d columns", command.Name, usage, width)
+				}
+			}
 		}
 	}
 }

@@ -5,37 +5,56 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/urfave/cli/v2"
 )
 
-// completeFlag is what the scripts add to a command line to ask the binary
-// itself what could come next, so that they never fall behind it.
+// completeFlag is what the scripts add to a command line, the word under the
+// cursor last, to ask the binary itself what could stand there, so that they
+// never fall behind it.
 const completeFlag = "--generate-bash-completion"
 
-// completions are the scripts. Each asks the binary, offers its answer, and
-// falls back on file names.
+// anyFile is the answer that names of files fit as well. No preset and no run
+// can be called that.
+const anyFile = ":files"
+
+// completions are the scripts. What they are told is never evaluated: no name of
+// a folder can become a command.
 var completions = map[string]string{
 	"bash": `# bash completion for headroom: source <(headroom completion bash)
 _headroom() {
-    local word=${COMP_WORDS[COMP_CWORD]}
-    local partial=
-    [[ $word == -* ]] && partial=$word
-    local answers
-    answers=$("${COMP_WORDS[0]}" "${COMP_WORDS[@]:1:COMP_CWORD-1}" "$partial" ` + completeFlag + ` 2>/dev/null)
-    local IFS=$'\n'
-    COMPREPLY=($(compgen -W "$answers" -- "$word"))
+    local -a words
+    local line=${COMP_LINE:0:COMP_POINT} word= answer file
+    read -ra words <<<"$line" # COMP_WORDS is cut at every = and :
+    [[ $line == *[[:space:]] ]] || { word=${words[-1]}; unset 'words[-1]'; }
+    words[0]=${words[0]/#\~\//$HOME/}
+    COMPREPLY=()
+    while IFS= read -r answer; do
+        if [[ $answer == ` + anyFile + ` ]]; then
+            [[ $word == *=* ]] && continue # readline knows where the name of the file starts
+            compopt -o filenames 2>/dev/null
+            while IFS= read -r file; do
+                COMPREPLY+=("$file")
+            done < <(compgen -f -- "$word")
+        elif [[ $answer == "$word"* ]]; then
+            COMPREPLY+=("$answer")
+        fi
+    done < <("${words[@]}" "$word" ` + completeFlag + ` 2>/dev/null)
 }
 complete -o bashdefault -o default -F _headroom headroom`,
 	"zsh": `#compdef headroom
 # zsh completion for headroom: source <(headroom completion zsh)
 _headroom() {
     local -a answers
-    local partial=
-    [[ ${words[CURRENT]} == -* ]] && partial=${words[CURRENT]}
-    answers=("${(@f)$("${words[1]}" "${(@)words[2,CURRENT-1]}" "$partial" ` + completeFlag + ` 2>/dev/null)}")
-    [[ -n ${answers[1]} ]] && compadd -a answers
-    [[ ${words[CURRENT]} == -* ]] || _files
+    answers=("${(@f)$("${words[1]/#\~\//$HOME/}" "${(@)words[2,CURRENT-1]}" "${words[CURRENT]}" ` + completeFlag + ` 2>/dev/null)}")
+    local files=${answers[(r)` + anyFile + `]}
+    answers=("${(@)answers:#(|` + anyFile + `)}")
+    (( $#answers )) && compadd -a answers
+    if [[ -n $files ]]; then
+        compset -P '*='
+        _files
+    fi
 }
 if [[ ${zsh_eval_context[-1]} == loadautofunc ]]; then
     _headroom "$@"
@@ -45,11 +64,19 @@ fi`,
 	"fish": `# fish completion for headroom: headroom completion fish | source
 function __headroom_complete
     set -l asked (commandline -opc)
-    set -l partial (commandline -ct)
-    string match -q -- '-*' $partial; or set partial ''
-    $asked "$partial" ` + completeFlag + ` 2>/dev/null
+    set -l word (commandline -ct)
+    set asked[1] (string replace -r '^~/' "$HOME/" -- $asked[1])
+    type -q $asked[1]; or return
+    for answer in ($asked "$word" ` + completeFlag + ` 2>/dev/null)
+        if test $answer = ` + anyFile + `
+            set -l key (string match -r '^.*=' -- $word)
+            string replace -r '^' "$key" -- (__fish_complete_path (string replace -r '^.*=' '' -- $word))
+        else
+            echo $answer
+        end
+    end
 end
-complete -c headroom -a '(__headroom_complete)'`,
+complete -c headroom -f -a '(__headroom_complete)'`,
 }
 
 func completionCommand(u *ui) *cli.Command {
@@ -61,13 +88,13 @@ func completionCommand(u *ui) *cli.Command {
 		}
 	})
 	which := strings.Join(shells, ", ")
-	return &cli.Command{
+	command := &cli.Command{
 		Name:      "completion",
 		Usage:     "print the completion script of a shell",
 		ArgsUsage: strings.Join(shells, "|"),
-		Description: `bash:  source <(headroom completion bash)
-zsh:   source <(headroom completion zsh)
-fish:  headroom completion fish | source`,
+		Description: `bash:  source <(headroom completion bash)  in ~/.bashrc
+zsh:   source <(headroom completion zsh)   in ~/.zshrc, after compinit
+fish:  headroom completion fish | source   in ~/.config/fish/config.fish`,
 		Action: func(c *cli.Context) error {
 			shell, err := oneArgument(c, "the name of a shell", "one of "+which)
 			if err != nil {
@@ -79,45 +106,111 @@ fish:  headroom completion fish | source`,
 			}
 			return u.answer(script)
 		},
-		BashComplete: func(c *cli.Context) { offer(c, shells...) },
+	}
+	command.BashComplete = completeFlags(command, func() []string { return shells })
+	return command
+}
+
+// offer prints what could come next, one a line, as far as a shell takes it as it
+// stands.
+func offer(c *cli.Context, words ...string) {
+	for _, w := range words {
+		if !strings.ContainsFunc(w, needsQuotes) {
+			_, _ = fmt.Fprintln(c.App.Writer, w)
+		}
 	}
 }
 
-// offer prints what could come next, one a line.
-func offer(c *cli.Context, words ...string) {
-	for _, w := range words {
-		_, _ = fmt.Fprintln(c.App.Writer, w)
-	}
+func needsQuotes(r rune) bool {
+	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-:", r)
 }
 
 func completeCommands(c *cli.Context) {
-	if completingFlag() {
-		offerFlags(c, c.App.Flags)
-		return
-	}
-	for _, command := range c.App.VisibleCommands() {
-		offer(c, command.Name)
+	complete(c, &cli.Command{ArgsUsage: "COMMAND", Flags: c.App.Flags})
+}
+
+// completeFlags offers a command's flags, and its argument from words and from
+// what its usage says it is.
+func completeFlags(command *cli.Command, words ...func() []string) cli.BashCompleteFunc {
+	return func(c *cli.Context) { complete(c, command, words...) }
+}
+
+func complete(c *cli.Context, command *cli.Command, words ...func() []string) {
+	at, word := askedOf(os.Args, command)
+	switch {
+	case at.value != "":
+		offer(c, flagValues(at.value, word)...)
+	case strings.HasPrefix(word, "-") && !at.ended:
+		offerFlags(c, command.Flags)
+	case at.arguments == 0:
+		for _, some := range words {
+			offer(c, some()...)
+		}
+		offer(c, usualArguments(c, command.ArgsUsage, word)...)
 	}
 }
 
-// completeFlags offers a command's flags, and its arguments as they come from
-// arguments.
-func completeFlags(command *cli.Command, arguments ...func() []string) cli.BashCompleteFunc {
-	return func(c *cli.Context) {
-		if completingFlag() {
-			offerFlags(c, command.Flags)
-			return
+// usualArguments is what usage allows besides the words a command knows.
+func usualArguments(c *cli.Context, usage, word string) []string {
+	var names []string
+	switch strings.Trim(usage, "[]") {
+	case "CONFIG":
+		return []string{anyFile}
+	case "RUN":
+		if strings.Contains(word, "/") { // the names of runs are not hidden among files
+			return []string{anyFile}
 		}
-		for _, words := range arguments {
-			offer(c, words()...)
+	case "COMMAND":
+		for _, command := range c.App.VisibleCommands() {
+			names = append(names, command.Name)
 		}
 	}
+	return names
 }
 
-// completingFlag tells whether the word being completed starts like a flag. The
-// scripts pass on what stands before it and then the word if it does, or "".
-func completingFlag() bool {
-	return len(os.Args) > 2 && strings.HasPrefix(os.Args[len(os.Args)-2], "-")
+// place is where in a command's words the cursor stands.
+type place struct {
+	value     string // the flag whose value is asked for, or ""
+	ended     bool   // after "--", where no flags are
+	arguments int    // how many there are already
+}
+
+// askedOf takes a script's question apart: the place, and what there is of the
+// word. A command without a name is headroom itself.
+func askedOf(args []string, command *cli.Command) (place, string) {
+	if len(args) < 3 {
+		return place{}, ""
+	}
+	before, word := args[1:len(args)-2], args[len(args)-2]
+	var at place
+	for _, w := range before[slices.Index(before, command.Name)+1:] {
+		switch {
+		case at.value != "":
+			at.value = ""
+		case at.ended || !isFlag(w):
+			at.arguments++
+		case w == "--":
+			at.ended = true
+		case takesNext(command, w):
+			at.value = strings.TrimLeft(w, "-")
+		}
+	}
+	return at, word
+}
+
+// flagValues is what could be the value of a flag of which word is there.
+func flagValues(flag, word string) []string {
+	switch flag {
+	case "format":
+		return []string{"html", "md"}
+	case "output", "o":
+		return []string{anyFile}
+	case "set":
+		if strings.Contains(word, "=") { // as in data.path=book.txt
+			return []string{anyFile}
+		}
+	}
+	return nil
 }
 
 func offerFlags(c *cli.Context, flags []cli.Flag) {

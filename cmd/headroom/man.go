@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -30,11 +31,11 @@ func manPage(app *cli.App) string {
 	line(".SH NAME\nheadroom \\- %s", roff(app.Usage))
 	line(".SH SYNOPSIS\n.B headroom\n.I COMMAND\n[\\fIFLAGS\\fR] [\\fIARGUMENTS\\fR]")
 	line(".SH DESCRIPTION\n%s", roffParagraphs(app.Description))
-	line(".SH COMMANDS")
+	line(".SH COMMANDS\nWith\n.B \\-\\-help\neach of them tells of itself.")
 	for _, command := range app.VisibleCommands() {
 		line(".SS headroom %s %s\n%s", command.Name, roff(command.ArgsUsage), roff(command.Usage))
 		if command.Description != "" {
-			line(".PP\n.nf\n%s\n.fi", roff(command.Description))
+			line(".PP\n%s", roffParagraphs(command.Description))
 		}
 		manFlags(line, command.VisibleFlags())
 	}
@@ -51,20 +52,27 @@ func manPage(app *cli.App) string {
 
 func manFlags(line func(string, ...any), flags []cli.Flag) {
 	for _, f := range flags {
-		doc, ok := f.(cli.DocGenerationFlag)
-		if !ok {
+		names, value, usage := flagParts(f)
+		if slices.Contains(names, "--help") { // the library adds it to the command that runs, and to no other
 			continue
 		}
-		var names []string
-		for _, name := range f.Names() {
-			names = append(names, strings.Repeat("-", min(2, len(name)))+name)
+		if value != "" {
+			value = ` \fI` + roff(value) + `\fR`
 		}
-		line(".TP\n.B %s\n%s", roff(strings.Join(names, ", ")), roff(strings.ReplaceAll(doc.GetUsage(), "`", "")))
+		line(".TP\n.B %s%s\n%s", roff(strings.Join(names, ", ")), value, roff(usage))
 	}
 }
 
+// roffParagraphs sets prose as wide as the reader's terminal, and leaves the
+// lines of a table as they are.
 func roffParagraphs(text string) string {
-	return strings.ReplaceAll(roff(text), "\n\n", "\n.PP\n")
+	paragraphs := strings.Split(roff(text), "\n\n")
+	for i, p := range paragraphs {
+		if strings.Contains(p, "  ") {
+			paragraphs[i] = ".nf\n" + p + "\n.fi"
+		}
+	}
+	return strings.Join(paragraphs, "\n.PP\n")
 }
 
 // roff escapes what roff would take as its own: backslashes, hyphens (which it
@@ -84,4 +92,6 @@ func roff(text string) string {
 var environment = []struct{ name, means string }{
 	{"NO_COLOR", "if it is not empty, nothing is coloured"},
 	{"TERM", "dumb: plain lines, no line that is rewritten"},
+	{"HEADROOM_CUBLAS", "the cuBLAS to try first: a file, or the folder that it lies in"},
+	{"VIRTUAL_ENV, CONDA_PREFIX", "environments of Python, where cuBLAS is looked for next"},
 }
