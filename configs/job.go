@@ -130,6 +130,7 @@ func (j *Job) Options() harness.Options {
 		Plan:            c.Plan(),
 		Search:          search.Options{Min: c.Batch.MinMicro, Headroom: c.Memory.Headroom},
 		Policy:          c.Policy(),
+		Precision:       c.precision(),
 		CheckpointEvery: c.Train.CheckpointEvery,
 		Keep:            c.Train.Keep,
 		Open:            j.open,
@@ -137,6 +138,14 @@ func (j *Job) Options() harness.Options {
 		Watch:           j.watch,
 		BeforeStep:      j.beforeStep,
 	}
+}
+
+// precision is that of harness.Options.
+func (c *Config) precision() string {
+	if c.Device.Precision == "fp32" {
+		return ""
+	}
+	return c.Device.Precision
 }
 
 // open builds the trainer of an attempt on a fresh device, which is as full as

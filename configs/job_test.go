@@ -80,6 +80,11 @@ func TestOptions(t *testing.T) {
 	if !reflect.DeepEqual(o, want) {
 		t.Errorf("%+v\nwant\n%+v", o, want)
 	}
+	for precision, want := range map[string]string{"fp32": "", "bf16": "bf16"} {
+		if got := openTight(t, "device.precision="+precision).Options().Precision; got != want {
+			t.Errorf("precision %q of %s, want %q", got, precision, want)
+		}
+	}
 	p := openTight(t, "memory.allow=[recompute]").Config.Policy()
 	if !p.Recompute || p.Relaunches != 0 || p.Waits != 0 {
 		t.Errorf("recompute alone is allowed: %+v", p)

@@ -82,7 +82,11 @@ func (r *runner) startFrom(c *Checkpoint) error {
 	if !r.planned {
 		r.beginHistory(c)
 	}
-	r.record(Entry{Kind: KindAttempt, Text: fmt.Sprintf("attempt %d starts from step %d of %d", r.number, r.step, r.o.Steps)})
+	text := fmt.Sprintf("attempt %d starts from step %d of %d", r.number, r.step, r.o.Steps)
+	if r.o.Precision != "" {
+		text += ", in " + r.o.Precision
+	}
+	r.record(Entry{Kind: KindAttempt, Text: text})
 	r.setStatus(StateRunning, "")
 	if err := r.f.CutMetrics(r.step); err != nil {
 		return fmt.Errorf("resume from step %d: cut metrics.jsonl: %w", r.step, err)

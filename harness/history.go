@@ -62,18 +62,21 @@ type Learned struct {
 	Line      search.Line  `json:"line"`  // peak memory by micro-batch; zero if not known
 	Proven    Proven       `json:"proven"`
 	Recompute bool         `json:"recompute,omitempty"`
+	Precision string       `json:"precision,omitempty"` // Options.Precision of that process
 }
 
-// Learned is what to hand on to the next process, given the plan asked for.
-func (h History) Learned(asked Plan) Learned {
-	return Learned{Asked: asked.Micro, Micro: h.Plan.Micro, Room: h.room, Line: h.line, Proven: h.proven, Recompute: h.recompute}
+// Learned is what to hand on to the next process, given the plan asked for and
+// the precision.
+func (h History) Learned(asked Plan, precision string) Learned {
+	return Learned{Asked: asked.Micro, Micro: h.Plan.Micro, Room: h.room, Line: h.line, Proven: h.proven,
+		Recompute: h.recompute, Precision: precision}
 }
 
 // Resume starts from what an earlier process has learned instead of failing
 // again where that one failed. It changes nothing if something else was asked
 // for then: a user who changes the micro-batch wants that one tried.
-func (h History) Resume(l Learned) History {
-	if l.Micro < 1 || l.Asked != h.Plan.Micro || l.Micro > h.asked {
+func (h History) Resume(l Learned, precision string) History {
+	if l.Precision != precision || l.Micro < 1 || l.Asked != h.Plan.Micro || l.Micro > h.asked {
 		return h
 	}
 	h.Plan.Micro, h.room, h.line, h.proven, h.recompute = l.Micro, l.Room, l.Line, l.Proven, l.Recompute

@@ -61,18 +61,18 @@ func (r *runner) beginHistory(from *Checkpoint) {
 	}
 	switch {
 	case kept != nil && kept.since(from):
-		r.history = r.history.Resume(kept.Learned)
+		r.history = r.history.Resume(kept.Learned, r.o.Precision)
 	case from != nil:
-		r.history = r.history.Resume(from.Learned)
+		r.history = r.history.Resume(from.Learned, r.o.Precision)
 	}
-	r.kept = r.history.Learned(r.o.Plan)
+	r.kept = r.history.Learned(r.o.Plan, r.o.Precision)
 }
 
 // keepLearned writes learned.json after a lasting change of plan. A plan grown
 // to is kept once it has run: should it take the process down, the next one is
 // not to begin with it.
 func (r *runner) keepLearned() {
-	now := r.history.Learned(r.o.Plan)
+	now := r.history.Learned(r.o.Plan, r.o.Precision)
 	if r.history.grown > 0 || now.Micro == r.kept.Micro && now.Recompute == r.kept.Recompute {
 		return
 	}

@@ -19,6 +19,11 @@ type Options struct {
 	Search search.Options // bounds of that search; Max 0 means one rank's share of a step
 	Policy Policy
 
+	// Precision is what the trainer computes in, if not float32: such as "bf16".
+	// Attempts tell it. Memory depends on it, so what was learned with another one
+	// is forgotten.
+	Precision string
+
 	CheckpointEvery int // steps between checkpoints; 0 saves only at the end, when interrupted and on giving up
 	Keep            int // newest checkpoints kept; 0 means 1
 

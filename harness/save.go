@@ -45,7 +45,7 @@ func (r *runner) save(must bool) error {
 		r.log.Warn("metrics.jsonl cannot be written", zap.Error(err))
 	}
 	c, err := r.f.saveCheckpoint(Checkpoint{Step: r.step, Samples: r.samples, Attempt: r.number,
-		Plan: r.history.Plan, Learned: r.history.Learned(r.o.Plan), Time: start}, r.trainer.Save)
+		Plan: r.history.Plan, Learned: r.history.Learned(r.o.Plan, r.o.Precision), Time: start}, r.trainer.Save)
 	if err != nil {
 		return err
 	}

@@ -153,8 +153,14 @@ func deviceName(cfg *configs.Config, name string) string {
 	if name == "" && cfg.Device.Kind != "auto" {
 		name = cfg.Device.Kind
 	}
-	if name == "" || cfg.Device.Capacity == 0 {
-		return name
+	if name == "" {
+		return ""
 	}
-	return fmt.Sprintf("%s, %v", name, cfg.Device.Capacity)
+	if cfg.Device.Capacity > 0 {
+		name = fmt.Sprintf("%s, %v", name, cfg.Device.Capacity)
+	}
+	if cfg.Device.Precision != "fp32" {
+		name += ", " + cfg.Device.Precision
+	}
+	return name
 }
