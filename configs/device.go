@@ -28,7 +28,9 @@ var openers = []opener{
 
 // OpenDevice opens the device that c asks for. It is the caller's until Close.
 // With device.kind auto it is the best one that there is and that can do what c
-// asks for; passed, if not nil, is told of every better kind that is not there.
+// asks for; passed, if not nil, is told of every better kind that is not there. A
+// GPU that is there but does not know bfloat16 is an error, not passed over: on the
+// host the run would take weeks, and in float32 it fits the GPU.
 func (c *Config) OpenDevice(passed func(kind string, why error)) (device.Device, error) {
 	d, _, err := c.openDevice(passed)
 	return d, err
