@@ -181,12 +181,8 @@ func (r *runner) waitToLoad(ctx context.Context, v memory.Verdict) error {
 	r.decided(Decision{Remedy: Wait, Plan: r.o.Plan, Verdict: &v,
 		Reason: fmt.Sprintf("wait for other processes to leave (%d of %d): %s", r.loadWaits, r.o.Policy.Waits, v.Why)})
 	r.setStatus(StateRunning, r.status.Reason)
-	err := r.o.Sleep(r.patient, waitPolls*waitPoll)
-	if wanted := r.wanted(ctx); wanted != nil {
-		return wanted
-	}
-	if err != nil {
-		return fmt.Errorf("wait: %w", err)
+	if err := r.pause(ctx, waitPolls*waitPoll); err != nil {
+		return err
 	}
 	r.result.Failures++
 	return errRelaunch

@@ -76,6 +76,18 @@ func (r *runner) emptyCache() error {
 	return nil
 }
 
+// pause sleeps for d, or until an end of the run is asked for, which it returns.
+func (r *runner) pause(ctx context.Context, d time.Duration) error {
+	err := r.o.Sleep(r.patient, d)
+	if wanted := r.wanted(ctx); wanted != nil {
+		return wanted
+	}
+	if err != nil {
+		return fmt.Errorf("wait: %w", err)
+	}
+	return nil
+}
+
 // wait waits for other processes to leave: until what failed would fit, or the
 // wait is over. Either way the step is then tried again.
 func (r *runner) wait(ctx context.Context, e Event) error {
@@ -87,12 +99,8 @@ func (r *runner) wait(ctx context.Context, e Event) error {
 	r.setStatus(StateRunning, r.status.Reason)
 	var stats memory.Stats
 	for range waitPolls {
-		err := r.o.Sleep(r.patient, waitPoll)
-		if wanted := r.wanted(ctx); wanted != nil {
-			return wanted
-		}
-		if err != nil {
-			return fmt.Errorf("wait: %w", err)
+		if err := r.pause(ctx, waitPoll); err != nil {
+			return err
 		}
 		if stats = r.trainer.Memory(); stats.Available() >= need {
 			break
