@@ -30,14 +30,15 @@ func flashFor(channels int) flashKernels {
 	return flashKernels{MostChannels, 1}
 }
 
-// shared is the bytes of some tiles and, for each stage, of some floats a row.
-func (f flashKernels) shared(tiles, floats int) int {
-	return tiles*flashRows*(f.channels+8)*2 + f.stages*floats*flashRows*4
-}
+// flashParts are the kernels, by name: the tiles that each keeps beside the two of
+// a stage, and the floats a row that it keeps of a stage.
+var flashParts = map[string]struct{ tiles, floats int }{"": {1, 0}, "keys_": {2, 2}, "queries_": {2, 0}}
 
-func (f flashKernels) forwardShared() int { return f.shared(1+2*f.stages, 0) }
-func (f flashKernels) keysShared() int    { return f.shared(2+2*f.stages, 2) }
-func (f flashKernels) queriesShared() int { return f.shared(2+2*f.stages, 0) }
+// shared is the dynamic shared memory of a block, in bytes.
+func (f flashKernels) shared(part string) int {
+	p := flashParts[part]
+	return (p.tiles+2*f.stages)*flashRows*(f.channels+8)*2 + f.stages*p.floats*flashRows*4
+}
 
 func (f flashKernels) name(part string) string { return fmt.Sprintf("flash_%s%d", part, f.channels) }
 
@@ -49,7 +50,8 @@ func (k *kernels) loadFlash() error {
 	}
 	for _, channels := range []int{64, MostChannels} {
 		f := flashFor(channels)
-		for part, bytes := range map[string]int{"": f.forwardShared(), "keys_": f.keysShared(), "queries_": f.queriesShared()} {
+		for part := range flashParts {
+			bytes := f.shared(part)
 			function := k.functions[f.name(part)]
 			handle := *(*C.CUfunction)(unsafe.Pointer(&function)) // all that cu's type holds
 			if result := C.cuFuncSetAttribute(handle, C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, C.int(bytes)); result != 0 {
@@ -62,7 +64,7 @@ func (k *kernels) loadFlash() error {
 
 // launchFlash runs one of the kernels over all heads. rows are the tensors whose
 // rows are channels.
-func (g *gpu) launchFlash(part string, shared func(flashKernels) int, s device.Attention, rows []device.Tensor, arguments ...any) {
+func (g *gpu) launchFlash(part string, s device.Attention, rows []device.Tensor, arguments ...any) {
 	f := flashFor(s.D)
 	by8 := 1
 	for _, t := range rows {
@@ -70,7 +72,7 @@ func (g *gpu) launchFlash(part string, shared func(flashKernels) int, s device.A
 			by8 = 0
 		}
 	}
-	grid := shape{gridX: s.B * s.H, gridY: (s.T + flashRows - 1) / flashRows, blockX: 128, blockY: 1, shared: shared(f)}
+	grid := shape{gridX: s.B * s.H, gridY: (s.T + flashRows - 1) / flashRows, blockX: 128, blockY: 1, shared: f.shared(part)}
 	g.launch(f.name(part), grid, append(arguments, s.T, s.H, s.D, by8, scale(s))...)
 }
 
@@ -88,7 +90,7 @@ func (g *gpu) ready(s device.Attention) bool {
 
 func (g *gpu) flash(out, lse, qkv device.Tensor, s device.Attention) {
 	if g.ready(s) {
-		g.launchFlash("", flashKernels.forwardShared, s, []device.Tensor{out, qkv}, out, lse, qkv)
+		g.launchFlash("", s, []device.Tensor{out, qkv}, out, lse, qkv)
 	}
 }
 
@@ -97,6 +99,6 @@ func (g *gpu) flashGrad(dqkv, delta, dout, qkv, lse device.Tensor, s device.Atte
 		return
 	}
 	rows := []device.Tensor{dqkv, dout, qkv}
-	g.launchFlash("keys_", flashKernels.keysShared, s, rows, dqkv, delta, dout, qkv, lse)
-	g.launchFlash("queries_", flashKernels.queriesShared, s, rows, dqkv, delta, dout, qkv, lse)
+	g.launchFlash("keys_", s, rows, dqkv, delta, dout, qkv, lse)
+	g.launchFlash("queries_", s, rows, dqkv, delta, dout, qkv, lse)
 }

@@ -39,9 +39,9 @@ func Open(o Options) (device.Device, error) {
 	if err := errors.Join(o.Validate(), driver.Load()); err != nil {
 		return nil, err
 	}
-	n, err := cu.NumDevices()
+	n, err := countVisible()
 	if err != nil {
-		return nil, fmt.Errorf("count GPUs: %w", err)
+		return nil, err
 	}
 	if o.Ordinal >= n {
 		return nil, &driver.Unavailable{Reason: fmt.Sprintf("GPU %d was asked for and %d are visible; see CUDA_VISIBLE_DEVICES", o.Ordinal, n)}

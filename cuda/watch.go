@@ -111,35 +111,48 @@ func GPUs() ([]GPU, error) { return gpus() }
 // *[NVMLUnavailable], or the driver's for an ordinal that is not visible. Safe
 // for concurrent use.
 func GPUOf(ordinal int) (GPU, error) {
-	uuid, err := uuidOf(ordinal)
+	found, err := gpusOf(ordinal)
 	if err != nil {
 		return GPU{}, err
+	}
+	return found[0], nil
+}
+
+// gpusOf asks CUDA who they are, and NVML once about all GPUs.
+func gpusOf(ordinals ...int) ([]GPU, error) {
+	found := make([]GPU, len(ordinals))
+	for i, ordinal := range ordinals {
+		var err error
+		if found[i].UUID, err = uuidOf(ordinal); err != nil {
+			return nil, err
+		}
 	}
 	all, err := gpus()
 	if err != nil {
-		return GPU{}, err
+		return nil, err
 	}
-	i := slices.IndexFunc(all, func(g GPU) bool { return g.UUID == uuid })
-	if i < 0 {
-		return GPU{}, &NVMLUnavailable{fmt.Sprintf("it does not list the GPU that CUDA counts as %d (%s)", ordinal, uuid)}
+	for i, ordinal := range ordinals {
+		at := slices.IndexFunc(all, func(g GPU) bool { return g.UUID == found[i].UUID })
+		if at < 0 {
+			return nil, &NVMLUnavailable{fmt.Sprintf("it does not list the GPU that CUDA counts as %d (%s)", ordinal, found[i].UUID)}
+		}
+		found[i] = all[at]
 	}
-	return all[i], nil
+	return found, nil
 }
 
 // VisibleGPUs are those that CUDA may use, in the order in which it counts them.
 // Errors are those of [GPUOf].
 func VisibleGPUs() ([]GPU, error) {
 	n, err := countVisible()
-	if err != nil {
+	if err != nil || n == 0 {
 		return nil, err
 	}
-	all := make([]GPU, n)
-	for i := range all {
-		if all[i], err = GPUOf(i); err != nil {
-			return nil, err
-		}
+	ordinals := make([]int, n)
+	for i := range ordinals {
+		ordinals[i] = i
 	}
-	return all, nil
+	return gpusOf(ordinals...)
 }
 
 // DriverVersions says what is installed. An error is a *[NVMLUnavailable].
