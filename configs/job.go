@@ -130,7 +130,7 @@ func (j *Job) Options() harness.Options {
 		Plan:            c.Plan(),
 		Search:          search.Options{Min: c.Batch.MinMicro, Headroom: c.Memory.Headroom},
 		Policy:          c.Policy(),
-		Precision:       c.precision(),
+		Precision:       c.Precision(),
 		CheckpointEvery: c.Train.CheckpointEvery,
 		Keep:            c.Train.Keep,
 		Open:            j.open,
@@ -140,8 +140,8 @@ func (j *Job) Options() harness.Options {
 	}
 }
 
-// precision is that of harness.Options.
-func (c *Config) precision() string {
+// Precision is what training computes in, "" for float32 throughout.
+func (c *Config) Precision() string {
 	if c.Device.Precision == "fp32" {
 		return ""
 	}

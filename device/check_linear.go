@@ -10,11 +10,11 @@ func (p MatMul) Check(c, a, b Tensor) {
 	positive(op, "K", p.K)
 	WantFloat(op, "a", a, p.M*p.K)
 	Want(op, "b", b, p.K*p.N, a.DType)
+	result := a.DType
 	if c.DType == F32 {
-		Want(op, "c", c, p.M*p.N, F32)
-	} else {
-		Want(op, "c", c, p.M*p.N, a.DType)
+		result = F32
 	}
+	Want(op, "c", c, p.M*p.N, result)
 	if p.Beta != 0 && p.Beta != 1 {
 		panic(&ShapeError{Op: op, Text: fmt.Sprintf("beta is %v: 0 or 1", p.Beta)})
 	}

@@ -15,10 +15,7 @@ func Want(op, name string, t Tensor, n int, d DType) {
 	if t.Addr != 0 && t.Len == n && t.DType == d {
 		return
 	}
-	if t.Addr == 0 {
-		panic(&ShapeError{Op: op, Text: name + " is no tensor"})
-	}
-	panic(&ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d of %v, not %d of %v", name, t.Len, t.DType, n, d)})
+	panic(unwanted(op, name, t, n, d.String()))
 }
 
 // WantFloat is [Want] for an operand that may be F32 or BF16.
@@ -26,10 +23,14 @@ func WantFloat(op, name string, t Tensor, n int) {
 	if t.Addr != 0 && t.Len == n && t.DType.Float() {
 		return
 	}
+	panic(unwanted(op, name, t, n, "F32 or BF16"))
+}
+
+func unwanted(op, name string, t Tensor, n int, types string) *ShapeError {
 	if t.Addr == 0 {
-		panic(&ShapeError{Op: op, Text: name + " is no tensor"})
+		return &ShapeError{Op: op, Text: name + " is no tensor"}
 	}
-	panic(&ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d of %v, not %d of F32 or BF16", name, t.Len, t.DType, n)})
+	return &ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d of %v, not %d of %s", name, t.Len, t.DType, n, types)}
 }
 
 // positive refuses a dimension below 1: a negative one could multiply with

@@ -52,10 +52,11 @@ func (st *state) parts(mixed bool) []part {
 func newState(dev device.Device, l *layout, moments int, mixed bool) (*state, error) {
 	st := &state{layout: l, moments: make([]device.Tensor, moments)}
 	var whole memory.Bytes
-	for _, p := range st.parts(mixed) {
+	parts := st.parts(mixed)
+	for _, p := range parts {
 		whole += device.Tensor{Len: p.n, DType: p.dtype}.Bytes()
 	}
-	for _, p := range st.parts(mixed) {
+	for _, p := range parts {
 		var err error
 		if *p.to, err = dev.Alloc(p.n, p.dtype); err != nil {
 			st.free(dev)

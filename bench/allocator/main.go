@@ -14,12 +14,12 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 
+	"headroom/bench/output"
 	"headroom/cuda"
 	"headroom/device"
 	"headroom/device/host"
@@ -59,7 +59,7 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
-	return r.write(o.out)
+	return output.JSON(o.out, r)
 }
 
 // record makes the trace that the options describe.
@@ -109,17 +109,4 @@ func (o options) open(limit memory.Bytes) (device.Device, error) {
 		limit = plenty
 	}
 	return host.Open(host.Options{Capacity: limit})
-}
-
-func (r *result) write(path string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	text = append(text, '\n')
-	if path == "" {
-		_, err = os.Stdout.Write(text)
-		return err
-	}
-	return os.WriteFile(path, text, 0o644)
 }

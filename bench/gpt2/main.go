@@ -15,7 +15,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"headroom/bench/output"
 	"headroom/model"
 )
 
@@ -70,20 +70,7 @@ func run(o options) (err error) {
 	if err = r.train(t, o); err == nil {
 		err = errors.Join(r.probe(t, o.memory), profile(t, dev, o))
 	}
-	return errors.Join(err, r.write(o.out)) // what was measured before a failure counts too
-}
-
-func (r *result) write(path string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	text = append(text, '\n')
-	if path == "" {
-		_, err = os.Stdout.Write(text)
-		return err
-	}
-	return os.WriteFile(path, text, 0o644)
+	return errors.Join(err, output.JSON(o.out, r)) // what was measured before a failure counts too
 }
 
 // revision is the commit that the program was built from, "+" behind it if there

@@ -10,12 +10,13 @@
 package main
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"strings"
 	"time"
+
+	"headroom/bench/output"
 )
 
 // report is what is written.
@@ -59,11 +60,7 @@ func run(out string) error {
 	if out == "" {
 		return nil
 	}
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(out+".json", append(data, '\n'), 0o644); err != nil {
+	if err := output.JSON(out+".json", r); err != nil {
 		return err
 	}
 	return os.WriteFile(out+".md", []byte(text), 0o644)

@@ -159,8 +159,8 @@ func deviceName(cfg *configs.Config, name string) string {
 	if cfg.Device.Capacity > 0 {
 		name = fmt.Sprintf("%s, %v", name, cfg.Device.Capacity)
 	}
-	if cfg.Device.Precision != "fp32" {
-		name += ", " + cfg.Device.Precision
+	if precision := cfg.Precision(); precision != "" {
+		name += ", " + precision
 	}
 	return name
 }
