@@ -1,5 +1,5 @@
 # make build | run | test | check | bench | clean
-# make kernels | gpu-bundle | gpu-test | gpu-bench
+# make torch | kernels | gpu-bundle | gpu-test | gpu-bench
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -12,14 +12,13 @@ LINT_VERSION := v2.10.1
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)
 
 # GPU support needs nothing of NVIDIA's to be built: cuda/include has the
-# declarations, cuda/driver the functions, and the archive in cuda/stub stands in
-# for the library that gorgonia.org/cu names.
+# declarations, cuda/driver and nvml the functions, and the archive in cuda/stub
+# stands in for the library that gorgonia.org/cu names.
 export CGO_CFLAGS  := -O2 -g -I$(CURDIR)/cuda/include
-# go-nvml leaves NVML's functions open until it has found the library.
-export CGO_LDFLAGS := -O2 -g -L$(CURDIR)/cuda/stub -Wl,-z,lazy
+export CGO_LDFLAGS := -O2 -g -L$(CURDIR)/cuda/stub
 TAGS := -tags cuda
 
-.PHONY: build run test check bench clean kernels gpu-bundle gpu-test gpu-bench
+.PHONY: build run test check bench clean torch kernels gpu-bundle gpu-test gpu-bench
 
 build:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
@@ -29,7 +28,9 @@ run: build
 	bin/headroom run --again configs/presets/gpt.yaml
 
 # Every test, with the race detector and nothing shortened. Fetches modules
-# first, so that a slow network is not taken for a slow test.
+# first, so that a slow network is not taken for a slow test. Tests that wrap real
+# frameworks need the environment of make torch; without it they are skipped.
+test: export HEADROOM_PYTHON ?= $(wildcard $(TORCH)/bin/python)
 test:
 	@mkdir -p $(CACHE)
 	@go mod download
@@ -43,6 +44,16 @@ test:
 	passed=$$(count PASS); failed=$$(count FAIL); skipped=$$(count SKIP); \
 	echo "tests run: $$((passed + failed)), failed: $$failed, skipped: $$skipped (all output: .cache/test.log)"; \
 	if [ $$status -eq 0 ] && [ $$passed -gt 0 ]; then echo "make test: all passed"; else echo "make test: FAILED"; exit 1; fi
+
+# PyTorch and the frameworks that are wrapped in tests, 5 GB: one environment for
+# each set of pinned requirements, outside the checkout, so that clones share it.
+REQUIREMENTS := wrap/testdata/torch/requirements.txt
+TORCH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/headroom/torch-$(shell sha256sum $(REQUIREMENTS) | cut -c1-12)
+torch: $(TORCH)/ready
+$(TORCH)/ready: $(REQUIREMENTS)
+	python3 -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install -q --disable-pip-version-check -r $(REQUIREMENTS)
+	touch $@
 
 check: $(LINT)
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt: run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
@@ -76,6 +87,7 @@ gpu-bundle:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o $(GPU)/gpt2bench ./bench/gpt2
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o $(GPU)/allocbench ./bench/allocator
 	go test -c $(TAGS) -ldflags '-s -w' -o $(GPU)/driver.test ./cuda/driver
+	go test -c $(TAGS) -ldflags '-s -w' -o $(GPU)/nvml.test ./nvml
 	go test -c $(TAGS) -ldflags '-s -w' -o $(GPU)/cuda.test ./cuda
 	go test -c $(TAGS) -ldflags '-s -w' -o $(GPU)/model.test ./model
 	go test -c $(TAGS) -ldflags '-s -w' -o $(GPU)/headroom.test ./cmd/headroom

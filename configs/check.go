@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"headroom/cuda"
 	"headroom/memory"
 )
 
@@ -22,8 +21,8 @@ func (l *loader) check() {
 	l.rule(c.Device.Precision == "tf32" && c.Device.Kind == "host", "device.precision", "device.kind", "only a GPU has it; use fp32 or bf16 on the host")
 	l.rule(c.Model.Kind == "gpt" && c.Data.Kind != "text", "data.kind", "model.kind", "model.kind gpt reads text alone")
 	l.rule(c.Model.Kind == "mlp" && c.Data.Kind == "text", "data.kind", "model.kind", "model.kind mlp reads features: idx or blobs")
-	l.rule(c.Data.Kind == "idx" && c.Data.Path == goroot, "data.path", "data.kind",
-		"set it to the folder with the files train-images-idx3-ubyte and train-labels-idx1-ubyte; "+getIDX)
+	l.rule(c.Data.Kind == "idx" && c.Data.Path == GoRoot, "data.path", "data.kind",
+		"set it to the folder with the files train-images-idx3-ubyte and train-labels-idx1-ubyte; "+GetIDX)
 	l.rule(c.Data.Kind == "blobs" && c.Data.Samples == 0, "data.samples", "data.kind", "blobs are drawn: set how many")
 	l.batch()
 	l.schedule()
@@ -69,14 +68,18 @@ func (k Key) applies(c *Config) bool {
 	return !ok || slices.Contains(k.Only.Values, condition.value(c).node().Value)
 }
 
+// MostChannels is how many channels a head may have in package cuda's attention
+// kernels for bfloat16.
+const MostChannels = 128
+
 // wideHeads holds wherever the run may come to a GPU: which device it is will
 // only be known when it is opened.
 func (l *loader) wideHeads() {
 	c := l.c
 	channels := c.Model.Width / max(1, c.Model.Heads)
-	l.rule(c.Device.Precision == "bf16" && c.Device.Kind != "host" && channels > cuda.MostChannels, "model.heads", "model.width",
+	l.rule(c.Device.Precision == "bf16" && c.Device.Kind != "host" && channels > MostChannels, "model.heads", "model.width",
 		"leaves %d channels a head, and on a GPU device.precision bf16 takes at most %d; use more heads, another precision or device.kind host",
-		channels, cuda.MostChannels)
+		channels, MostChannels)
 }
 
 func (l *loader) batch() {
@@ -84,6 +87,26 @@ func (l *loader) batch() {
 	l.rule(b.Micro > b.Effective, "batch.micro", "batch.effective", "at most batch.effective (%d)", b.Effective)
 	l.rule(b.MinMicro > b.Effective, "batch.min_micro", "batch.effective", "at most batch.effective (%d)", b.Effective)
 	l.rule(b.Micro > 0 && b.MinMicro > b.Micro && b.Micro <= b.Effective, "batch.min_micro", "batch.micro", "at most batch.micro (%d)", b.Micro)
+	l.uniform()
+}
+
+// uniform refuses a plan whose micro-batches would be smaller than the smallest
+// allowed: they have to divide the effective batch.
+func (l *loader) uniform() {
+	b := l.c.Batch
+	if !b.Uniform || b.Micro < 1 || b.Effective < 1 || l.bad["batch.uniform"] || l.bad["batch.min_micro"] {
+		return
+	}
+	below, above := b.Micro, b.Micro+1
+	for b.Effective%below != 0 {
+		below--
+	}
+	for above < b.Effective && b.Effective%above != 0 {
+		above++
+	}
+	l.rule(below < b.MinMicro, "batch.micro", "batch.effective",
+		"batch.uniform needs a divisor of batch.effective (%d) from batch.min_micro (%d) to here, and there is none; the nearest are %d and %d: set batch.min_micro to %[3]d or batch.micro to %[4]d, or another batch.effective",
+		b.Effective, b.MinMicro, below, above)
 }
 
 func (l *loader) schedule() {
@@ -110,13 +133,10 @@ const noSqueeze = "--set 'device.squeeze=[]' does without"
 func (l *loader) squeeze() {
 	d := l.c.Device
 	l.rule(d.Kind == "cuda" && len(d.Squeeze) > 0, "device.squeeze", "device.kind", "only the host device can be squeezed; %s, or set device.kind to host", noSqueeze)
-	capacity := d.Capacity
-	if capacity == 0 {
-		capacity = hostCapacity
-	}
+	capacity := d.HostCapacity()
 	var most memory.Bytes
 	for _, s := range d.Squeeze {
-		most = max(most, taken(d.Squeeze, s.From))
+		most = max(most, Taken(d.Squeeze, s.From))
 	}
 	l.rule(most >= capacity, "device.squeeze", "device.capacity", "takes up to %v, which leaves nothing of %v; %s, or give more device.capacity", most, capacity, noSqueeze)
 }

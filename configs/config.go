@@ -109,3 +109,25 @@ type Output struct {
 
 // RunDir is the folder of the run.
 func (c *Config) RunDir() string { return filepath.Join(c.Output.Dir, c.Name) }
+
+// Precision is what training computes in, "" for float32 throughout.
+func (c *Config) Precision() string {
+	if c.Device.Precision == "fp32" {
+		return ""
+	}
+	return c.Device.Precision
+}
+
+// HostCapacity is the memory that the run may have on the embedded device.
+func (d Device) HostCapacity() memory.Bytes {
+	if d.Capacity == 0 {
+		return hostCapacity
+	}
+	return d.Capacity
+}
+
+// GoRoot is the data.path that stands for the source of the Go toolchain.
+const GoRoot = "goroot"
+
+// GetIDX is where the files of the mnist preset come from.
+const GetIDX = "Debian's package dataset-fashion-mnist installs such files in /usr/share/datasets/fashion-mnist"

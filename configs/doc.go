@@ -1,17 +1,9 @@
-// Package configs turns one YAML file into a training run: it loads, checks and
-// writes configurations, holds the presets, and opens the data, the device and
-// the model that a configuration names.
-//
-// Start with [Load]:
-//
-//	c, err := configs.Load("gpt", []string{"batch.micro=8"}) // or a path
-//	job, err := c.Open()                                      // reads the data
-//	options := job.Options()                                  // for harness.Run
-//	options.Folder, err = harness.OpenFolder(c.RunDir())
-//	result, err := harness.Run(ctx, options)
+// Package configs is the schema of a run: it loads, checks and writes
+// configurations, one YAML file each, and holds the presets. Start with [Load];
+// package job opens what a configuration names.
 //
 // Whatever is wrong with a configuration is reported before anything starts,
-// all of it at once, each [Problem] with its file and line.
+// all of it at once, each [ProblemError] with its file and line.
 //
 // A key is declared once, in the table of keys.go. The loader, run.yaml, the
 // hints for misspelt keys and docs/config.md ([Markdown]) all read that table;

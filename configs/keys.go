@@ -135,7 +135,7 @@ var keys = []Key{
 		value: func(c *Config) value { return squeezes{&c.Device.Squeeze} }},
 
 	{Name: "memory.headroom", Default: "8%", Doc: "share of the capacity to leave unused when a micro-batch is chosen",
-		value: func(c *Config) value { return share{&c.Memory.Headroom} }},
+		value: func(c *Config) value { return share{&c.Memory.Headroom, 90} }},
 	{Name: "memory.allow", Default: "[relaunch, wait]", Doc: "remedies beyond a smaller micro-batch. recompute: compute activations again in the backward pass, slower with less memory; relaunch: start anew from a checkpoint; wait: for other processes to leave",
 		value: func(c *Config) value { return subset{&c.Memory.Allow, []string{"recompute", "relaunch", "wait"}} }},
 	{Name: "memory.grow_after", Default: "10", Doc: "quiet steps before a larger micro-batch is tried again; 0 never does",

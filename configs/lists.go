@@ -135,13 +135,13 @@ func (v squeezes) allowed() string {
 	return "a list of {from: steps, to: steps, take: size}, to above from"
 }
 
-// acts tells whether the other process is there once so many steps are finished.
-func (s Squeeze) acts(finished int) bool { return s.From <= finished && finished < s.To }
+// Acts tells whether the other process is there once so many steps are finished.
+func (s Squeeze) Acts(finished int) bool { return s.From <= finished && finished < s.To }
 
-// taken is what the squeezes take away once so many steps are finished.
-func taken(all []Squeeze, finished int) (sum memory.Bytes) {
+// Taken is what the squeezes take away once so many steps are finished.
+func Taken(all []Squeeze, finished int) (sum memory.Bytes) {
 	for _, s := range all {
-		if s.acts(finished) {
+		if s.Acts(finished) {
 			sum += s.Take
 		}
 	}

@@ -18,8 +18,9 @@ const maxFile = 1 << 20
 // the overrides in sets, each "key=value" with the value in YAML; text needs no
 // quotes. Of overrides of one key the last one counts.
 //
-// Everything that is wrong is reported at once: the error joins a [*Problem]
-// for each. A file that cannot be read is another error, and an unreadable path
+// Everything that is wrong is reported at once: the error joins a [*ProblemError]
+// for each of the first [mostProblems] and says how many more there are. A file
+// that cannot be read is another error, and an unreadable path
 // one that wraps the cause.
 func Load(path string, sets []string) (*Config, error) {
 	content, where, err := read(path)
@@ -78,7 +79,7 @@ func parse(content []byte, where string, sets []string) (*Config, error) {
 	}
 	l.name()
 	l.check()
-	if err := errors.Join(l.problems...); err != nil {
+	if err := joined(l.problems); err != nil {
 		return nil, err
 	}
 	return l.c, nil
@@ -112,7 +113,7 @@ func (l *loader) name() {
 }
 
 func (l *loader) add(where, key, value, text string) {
-	l.problems = append(l.problems, &Problem{Where: where, Key: key, Value: value, Text: text})
+	l.problems = append(l.problems, &ProblemError{Where: where, Key: key, Value: value, Text: text})
 	l.bad[key] = true
 }
 

@@ -1,22 +1,25 @@
 package configs
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// Problem is one thing wrong with a configuration. [Load] returns all of them
+// ProblemError is one thing wrong with a configuration. [Load] returns all of them
 // at once, joined.
-type Problem struct {
+type ProblemError struct {
 	Where string // "gpt.yaml:12", "--set", or the file alone
 	Key   string // "batch.micro"; "" if the problem is not of one key
 	Value string // as it was written; "" if there is none
 	Text  string // what is wrong, what is allowed, what to do
 }
 
-func (p *Problem) Error() string {
+func (p *ProblemError) Error() string {
 	parts := []string{p.Where}
 	if p.Key != "" {
 		parts = append(parts, p.Key)
@@ -25,6 +28,28 @@ func (p *Problem) Error() string {
 		parts = append(parts, p.Value)
 	}
 	return strings.Join(append(parts, p.Text), ": ")
+}
+
+// mostProblems are as many as somebody reads. There are more where a file is not
+// what it was taken for.
+const mostProblems = 20
+
+// joined is the problems as one error, nil if there are none.
+func joined(problems []error) error {
+	more := len(problems) - mostProblems
+	if more <= 0 {
+		return errors.Join(problems...)
+	}
+	return errors.Join(append(slices.Clip(problems[:mostProblems]), fmt.Errorf("and %s more", grouped(more)))...)
+}
+
+// grouped is n with a comma between thousands.
+func grouped(n int) string {
+	digits := strconv.Itoa(n)
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+	return digits
 }
 
 // longest is how much of a value is shown.

@@ -134,25 +134,28 @@ func (v number) allowed() string {
 	return s
 }
 
-// share is a part of a whole, as 8% or as 0.08.
-type share struct{ p *float64 }
+// share is a part of a whole, as 8% or as 0.08, of at most most percent.
+type share struct {
+	p    *float64
+	most float64
+}
 
 func (v share) set(n *yaml.Node) error {
 	if err := scalar(n, "a percentage"); err != nil {
 		return err
 	}
 	digits, percent := strings.CutSuffix(n.Value, "%")
-	f := number{p: new(float64), below: 1}
-	if percent {
-		f.below = 100
-	}
+	f := number{p: new(float64)}
 	if err := f.set(plain(strings.TrimSpace(digits))); err != nil {
 		return err
 	}
-	*v.p = *f.p
 	if percent {
-		*v.p /= 100
+		*f.p /= 100
 	}
+	if *f.p > v.most/100 {
+		return errors.New("out of range")
+	}
+	*v.p = *f.p
 	return nil
 }
 
@@ -164,7 +167,7 @@ func (v share) node() *yaml.Node {
 	return number{p: v.p}.node()
 }
 
-func (v share) allowed() string { return "0% up to 100%, without 100%" }
+func (v share) allowed() string { return fmt.Sprintf("0%% to %g%%", v.most) }
 
 // size is an amount of memory of at least a byte. zero is the word for 0.
 type size struct {
@@ -271,6 +274,12 @@ func (v glob) verbatim()        {}
 // names are those that make a folder on any system.
 var names = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$`)
 
+// IsName tells whether s may be the name of a run, and so of its folder.
+func IsName(s string) bool { return names.MatchString(s) }
+
+// NamesAllowed says what [IsName] asks for.
+const NamesAllowed = "1 to 100 letters, digits, dots, dashes and underscores, beginning with none of . and -"
+
 // name is the name of a run.
 type name struct{ p *string }
 
@@ -278,7 +287,7 @@ func (v name) set(n *yaml.Node) error {
 	if err := scalar(n, "text"); err != nil {
 		return err
 	}
-	if !names.MatchString(n.Value) {
+	if !IsName(n.Value) {
 		return errors.New("no name for a folder")
 	}
 	*v.p = n.Value
@@ -287,8 +296,5 @@ func (v name) set(n *yaml.Node) error {
 
 func (v name) node() *yaml.Node { return quoted(*v.p) }
 
-func (v name) allowed() string {
-	return "1 to 100 letters, digits, dots, dashes and underscores, beginning with none of . and -"
-}
-
-func (v name) verbatim() {}
+func (v name) allowed() string { return NamesAllowed }
+func (v name) verbatim()       {}

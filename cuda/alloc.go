@@ -7,16 +7,17 @@ import (
 
 	"headroom/device"
 	"headroom/memory"
+	"headroom/nvml"
 )
 
 // Alloc is the allocator's; a failure also tells who else holds memory of the
 // GPU, as far as NVML does.
 func (g *gpu) Alloc(n int, t device.DType) (device.Tensor, error) {
 	x, err := g.Allocator.Alloc(n, t)
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	if errors.As(err, &oom) {
 		if now, watched := GPUOf(int(g.ordinal)); watched == nil {
-			oom.Others = Took(nil, now.Holders)
+			oom.Others = nvml.Took(nil, now.Holders)
 		}
 	}
 	return x, err

@@ -73,7 +73,7 @@ func blasPaths() []string {
 }
 
 // openBLAS opens the first cuBLAS that can be opened. None is a
-// *driver.Unavailable that says where it looked.
+// *driver.UnavailableError that says where it looked.
 func openBLAS(p Precision) (*blas, error) {
 	var tried []string
 	for _, path := range blasPaths() {
@@ -86,7 +86,7 @@ func openBLAS(p Precision) (*blas, error) {
 		}
 		tried = append(tried, C.GoString(why))
 	}
-	return nil, &driver.Unavailable{Reason: fmt.Sprintf("cuBLAS was not found; looked for %s on the loader's path and in %s; "+
+	return nil, &driver.UnavailableError{Reason: fmt.Sprintf("cuBLAS was not found; looked for %s on the loader's path and in %s; "+
 		"install the CUDA toolkit or PyTorch, or set HEADROOM_CUBLAS to the library (%s)",
 		strings.Join(blasFiles, ", "), strings.Join(blasFolders, ", "), strings.Join(tried, "; "))}
 }

@@ -19,14 +19,14 @@ var dead = []error{
 }
 
 // fault puts a driver's error into this module's terms: what was being done in
-// front, and a device that is gone as *device.Lost.
+// front, and a device that is gone as *device.GoneError.
 func fault(what string, err error) error {
 	if err == nil {
 		return nil
 	}
 	for _, d := range dead {
 		if errors.Is(err, d) {
-			return &device.Lost{Device: "the GPU", Err: fmt.Errorf("%s: %w", what, err)}
+			return &device.GoneError{Device: "the GPU", Err: fmt.Errorf("%s: %w", what, err)}
 		}
 	}
 	return fmt.Errorf("%s: %w", what, err)

@@ -24,6 +24,7 @@ suite() { # name, package folder, environment...
 
 settings=(GPU=1)
 suite driver.test cuda/driver "$@"
+suite nvml.test nvml "$@"
 suite cuda.test cuda -test.skip WithoutGPU "$@" # what a GPU runs need not be emulated
 settings=(HEADROOM_TEST_DEVICE=cuda)
 suite model.test model "$@"

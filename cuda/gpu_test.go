@@ -18,7 +18,7 @@ import (
 func openGPU(t testing.TB, o Options) device.Device {
 	t.Helper()
 	g, err := Open(o)
-	var missing *driver.Unavailable
+	var missing *driver.UnavailableError
 	skipOrFail(t, err, errors.As(err, &missing))
 	return g
 }

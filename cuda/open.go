@@ -33,23 +33,23 @@ type gpu struct {
 // when there is no room for one.
 const contextBytes = 500 * memory.MiB
 
-// Open opens a GPU. No driver, or no such device, is a *driver.Unavailable; no
-// room for the context and the scratch memory is a *memory.OutOfMemory.
+// Open opens a GPU. No driver, or no such device, is a *driver.UnavailableError; no
+// room for the context and the scratch memory is a *memory.OutOfMemoryError.
 func Open(o Options) (device.Device, error) {
 	if err := errors.Join(o.Validate(), driver.Load()); err != nil {
 		return nil, err
 	}
-	n, err := countVisible()
+	n, err := Visible()
 	if err != nil {
 		return nil, err
 	}
 	if o.Ordinal >= n {
-		return nil, &driver.Unavailable{Reason: fmt.Sprintf("GPU %d was asked for and %d are visible; see CUDA_VISIBLE_DEVICES", o.Ordinal, n)}
+		return nil, &driver.UnavailableError{Reason: fmt.Sprintf("GPU %d was asked for and %d are visible; see CUDA_VISIBLE_DEVICES", o.Ordinal, n)}
 	}
 	g := &gpu{ordinal: cu.Device(o.Ordinal)}
 	context, err := g.ordinal.RetainPrimaryCtx()
 	if errors.Is(err, cu.OutOfMemory) {
-		return nil, &memory.OutOfMemory{Requested: contextBytes}
+		return nil, &memory.OutOfMemoryError{Requested: contextBytes}
 	}
 	if err != nil {
 		return nil, fault(fmt.Sprintf("open GPU %d: create the context", o.Ordinal), err)
@@ -122,7 +122,7 @@ func (g *gpu) fail(what string, err error) {
 		return
 	}
 	g.pending = fault(what, err)
-	var lost *device.Lost
+	var lost *device.GoneError
 	g.dead = errors.As(g.pending, &lost)
 }
 

@@ -42,7 +42,7 @@ func (s *scratch) open() error {
 	base, err := cu.MemAlloc(int64(scratchBytes))
 	if errors.Is(err, cu.OutOfMemory) {
 		free, total, _ := cu.MemInfo() // without numbers the error still says what it is
-		return &memory.OutOfMemory{Requested: scratchBytes, Stats: memory.Stats{Capacity: memory.Bytes(total), Free: memory.Bytes(free)}}
+		return &memory.OutOfMemoryError{Requested: scratchBytes, Stats: memory.Stats{Capacity: memory.Bytes(total), Free: memory.Bytes(free)}}
 	}
 	if err != nil {
 		return fault("reserve scratch memory", err)

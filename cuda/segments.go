@@ -25,7 +25,7 @@ func (s *segments) Reserve(n memory.Bytes) (device.Addr, error) {
 		return err
 	})
 	if errors.Is(err, cu.OutOfMemory) {
-		return 0, &memory.OutOfMemory{Requested: n}
+		return 0, &memory.OutOfMemoryError{Requested: n}
 	}
 	if err != nil {
 		return 0, fault(fmt.Sprintf("reserve %v", n), err)

@@ -12,3 +12,8 @@ func Open(Options) (device.Device, error) { return nil, driver.Load() }
 
 // Profile says that the program was built without GPU support.
 func Profile(device.Device) (stop func() ([]Timed, error), err error) { return nil, driver.Load() }
+
+// Visible says that the program was built without GPU support.
+func Visible() (int, error) { return 0, driver.Load() }
+
+func uuidOf(int) (string, error) { return "", driver.Load() }

@@ -36,7 +36,7 @@ func (p *pair) sources(do func(*testSource)) {
 
 // sameError compares errors by what a caller can tell.
 func sameError(got, want error) error {
-	var g, w *memory.OutOfMemory
+	var g, w *memory.OutOfMemoryError
 	if errors.As(got, &g) != errors.As(want, &w) || errors.Is(got, errBroken) != errors.Is(want, errBroken) ||
 		(got == nil) != (want == nil) || g != nil && *g != *w {
 		return fmt.Errorf("error %w, want %w", got, want)
@@ -56,7 +56,7 @@ func (p *pair) alloc(n int) error {
 		}
 		p.tensors = append(p.tensors, got)
 	}
-	var full *memory.OutOfMemory
+	var full *memory.OutOfMemoryError
 	if errors.As(err, &full) && full.Requested <= full.Stats.LargestFree {
 		return fmt.Errorf("alloc %d: failed with room: %w", n, full)
 	}
@@ -154,7 +154,7 @@ func (p *pair) do(op uint8, v uint16) error {
 
 // fault makes the next calls fail; which and how is in the bits of v.
 func (s *testSource) fault(v uint16) {
-	full := error(&memory.OutOfMemory{})
+	full := error(&memory.OutOfMemoryError{})
 	s.nextReserve, s.nextRelease = nil, nil
 	for ; v > 1; v >>= 3 {
 		s.nextReserve = append(s.nextReserve, []error{nil, full, full, errBroken}[v%4])

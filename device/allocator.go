@@ -10,7 +10,7 @@ import (
 // Allocator is the caching allocator of every device: it reserves segments from
 // a [Source], cuts tensors out of them, and keeps what is freed for the next
 // tensor, because asking a driver costs far more than the tensor's use. It is a
-// [Memory]; a device embeds it. Not safe for concurrent use.
+// [TensorAllocator]; a device embeds it. Not safe for concurrent use.
 //
 // Sizes are rounded up to 512 bytes, and a tensor holds exactly its rounded
 // size: Allocated, and so Peak, depend on the calls alone and not on what
@@ -66,7 +66,7 @@ const (
 
 func roundUp(n, to memory.Bytes) memory.Bytes { return (n + to - 1) / to * to }
 
-// Alloc implements [Memory]. Requested in the error is the size rounded up to
+// Alloc implements [TensorAllocator]. Requested in the error is the size rounded up to
 // 512 bytes. An error of the source that is not about memory is returned as it
 // is. It panics with a *[ShapeError] if n is not positive or t is no type.
 func (a *Allocator) Alloc(n int, t DType) (Tensor, error) {
@@ -109,7 +109,7 @@ func (a *Allocator) find(size memory.Bytes) (*block, error) {
 		return b, nil
 	}
 	a.failures++
-	return nil, &memory.OutOfMemory{Requested: size, Stats: a.Stats()}
+	return nil, &memory.OutOfMemoryError{Requested: size, Stats: a.Stats()}
 }
 
 // split cuts b down to size bytes. The rest becomes a free block.
@@ -127,7 +127,7 @@ func (a *Allocator) split(b *block, size memory.Bytes) {
 	rest.pool.insert(rest)
 }
 
-// Free implements [Memory]. The panic is a *[ShapeError].
+// Free implements [TensorAllocator]. The panic is a *[ShapeError].
 func (a *Allocator) Free(t Tensor) {
 	b := a.live[t.Addr]
 	if b == nil {
@@ -178,7 +178,7 @@ func (a *Allocator) recycle(b *block) {
 	a.spare = b
 }
 
-// Stats implements [Memory]. Allocated counts sizes rounded up to 512 bytes.
+// Stats implements [TensorAllocator]. Allocated counts sizes rounded up to 512 bytes.
 func (a *Allocator) Stats() memory.Stats {
 	free, capacity, foreign := a.source.Room()
 	if a.limit > 0 {
@@ -199,5 +199,5 @@ func (a *Allocator) Stats() memory.Stats {
 	}
 }
 
-// ResetPeak implements [Memory].
+// ResetPeak implements [TensorAllocator].
 func (a *Allocator) ResetPeak() { a.peak, a.peakReserved = a.allocated, a.reserved }

@@ -37,9 +37,9 @@ func must(t testing.TB) func(Tensor, error) Tensor {
 	}
 }
 
-func outOfMemory(t *testing.T, err error) *memory.OutOfMemory {
+func outOfMemory(t *testing.T, err error) *memory.OutOfMemoryError {
 	t.Helper()
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	if !errors.As(err, &oom) {
 		t.Fatalf("error %v, want one of memory", err)
 	}
@@ -178,7 +178,7 @@ func TestOtherErrors(t *testing.T) {
 	if _, err := a.Alloc(8*mib, F32); !errors.Is(err, errBroken) {
 		t.Errorf("error %v from a release", err)
 	}
-	s.nextReserve = []error{&memory.OutOfMemory{}, errBroken}
+	s.nextReserve = []error{&memory.OutOfMemoryError{}, errBroken}
 	if _, err := a.Alloc(mib+1, F32); !errors.Is(err, errBroken) {
 		t.Errorf("error %v at the second try", err)
 	}

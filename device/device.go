@@ -8,7 +8,7 @@ type Device interface {
 	// Name identifies the device to a person: "host", "NVIDIA H200".
 	Name() string
 
-	Memory
+	TensorAllocator
 	Copier
 	Linear
 	Elementwise
@@ -24,11 +24,11 @@ type Device interface {
 	Close() error
 }
 
-// Memory is the memory of a device, handed out by a caching allocator.
-type Memory interface {
+// TensorAllocator hands out the memory of a device, as a caching allocator.
+type TensorAllocator interface {
 	// Alloc returns a tensor of n elements, n > 0, with undefined contents. It
 	// is the caller's until Free. When no room is left even after the cache was
-	// emptied the error is a *memory.OutOfMemory, without Phase and Micro.
+	// emptied the error is a *memory.OutOfMemoryError, without Phase and Micro.
 	Alloc(n int, t DType) (Tensor, error)
 	// Free gives a tensor back to the cache. It panics on a tensor that is not
 	// allocated, or on a view.

@@ -87,7 +87,7 @@ func (m *model) reserve(size memory.Bytes, small bool) error {
 	for _, n := range slices.Compact([]memory.Bytes{usual, size}) {
 		var at Addr
 		if m.limit > 0 && m.reserved()+n > m.limit {
-			err = &memory.OutOfMemory{}
+			err = &memory.OutOfMemoryError{}
 		} else if at, err = m.source.Reserve(n); err == nil {
 			m.segments = append(m.segments, &modelSegment{span: span{at, n}, small: small})
 			m.peakReserved = max(m.peakReserved, m.reserved())
@@ -100,7 +100,7 @@ func (m *model) reserve(size memory.Bytes, small bool) error {
 	return err
 }
 
-func isFull(err error) bool { return errors.As(err, new(*memory.OutOfMemory)) }
+func isFull(err error) bool { return errors.As(err, new(*memory.OutOfMemoryError)) }
 
 func (m *model) alloc(n int) (Addr, error) {
 	size := (memory.Bytes(n)*4 + 511) / 512 * 512
@@ -130,7 +130,7 @@ func (m *model) alloc(n int) (Addr, error) {
 		return at, nil
 	}
 	m.failures++
-	return 0, &memory.OutOfMemory{Requested: size, Stats: m.stats()}
+	return 0, &memory.OutOfMemoryError{Requested: size, Stats: m.stats()}
 }
 
 func (m *model) free(at Addr) {

@@ -108,7 +108,7 @@ func (r trace) fits(capacity memory.Bytes, micros []int) (s memory.Stats, ok boo
 func (r *trace) try(f func()) (ok bool) {
 	before := maps.Clone(r.a.live)
 	defer func() {
-		if _, full := recover().(*memory.OutOfMemory); full {
+		if _, full := recover().(*memory.OutOfMemoryError); full {
 			for at, b := range r.a.live {
 				if before[at] == nil {
 					r.a.Free(b.tensor)

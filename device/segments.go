@@ -66,7 +66,7 @@ func (a *Allocator) ask(n memory.Bytes) (Addr, error) {
 		return 0, errors.New("alloc: the device is closed")
 	}
 	if a.limit > 0 && n > a.limit-a.reserved {
-		return 0, &memory.OutOfMemory{Requested: n}
+		return 0, &memory.OutOfMemoryError{Requested: n}
 	}
 	return a.source.Reserve(n)
 }
@@ -79,7 +79,7 @@ func (a *Allocator) reserveAgain(size memory.Bytes, pool *freeTree) (*block, err
 		return nil, err
 	}
 	if emptied == 0 {
-		return nil, &memory.OutOfMemory{Requested: size}
+		return nil, &memory.OutOfMemoryError{Requested: size}
 	}
 	b, err := a.reserve(size, pool)
 	if err == nil {
@@ -89,11 +89,11 @@ func (a *Allocator) reserveAgain(size memory.Bytes, pool *freeTree) (*block, err
 }
 
 func isOutOfMemory(err error) bool {
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	return err != nil && errors.As(err, &oom)
 }
 
-// EmptyCache implements [Memory]. A segment that the source fails to release
+// EmptyCache implements [TensorAllocator]. A segment that the source fails to release
 // stays reserved and in use; the others are released all the same, and the
 // error is the first one.
 func (a *Allocator) EmptyCache() (memory.Bytes, error) {

@@ -6,7 +6,7 @@ import "headroom/memory"
 // a CUDA driver. It is used from one goroutine.
 type Source interface {
 	// Reserve takes n bytes, aligned to 512. If there is no room the error is a
-	// *memory.OutOfMemory or wraps one; any other error is final.
+	// *memory.OutOfMemoryError or wraps one; any other error is final.
 	Reserve(n memory.Bytes) (Addr, error)
 	// Release gives a segment of n bytes back.
 	Release(a Addr, n memory.Bytes) error

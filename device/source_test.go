@@ -54,7 +54,7 @@ func (s *testSource) Reserve(n memory.Bytes) (Addr, error) {
 		return 0, err
 	}
 	if free, _, _ := s.Room(); n > free {
-		return 0, fmt.Errorf("reserve: %w", &memory.OutOfMemory{Requested: n})
+		return 0, fmt.Errorf("reserve: %w", &memory.OutOfMemoryError{Requested: n})
 	}
 	at, i := Addr(granule), 0
 	for ; i < len(s.held) && s.held[i].addr-at < Addr(n); i++ {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"headroom/memory"
+	"headroom/recovery"
 )
 
 // Whatever allocations fail, whatever others hold, however often the run is
@@ -22,7 +23,7 @@ func TestEverySampleOnce(t *testing.T) {
 		n++
 		effective := rapid.IntRange(1, 70).Draw(r, "effective")
 		steps := rapid.IntRange(1, 12).Draw(r, "steps")
-		plan := Plan{Effective: effective, World: 1, Micro: rapid.IntRange(0, effective).Draw(r, "micro")}
+		plan := recovery.Plan{Effective: effective, World: 1, Micro: rapid.IntRange(0, effective).Draw(r, "micro")}
 		j := newJourney(t, plan, steps)
 		j.dir = filepath.Join(root, strconv.Itoa(n))
 		defer func() {
@@ -48,7 +49,7 @@ func TestEverySampleOnce(t *testing.T) {
 				}
 			}
 			_, err := j.run(context.Background())
-			if gaveUp := (*GaveUp)(nil); err != nil && !errors.Is(err, ErrInterrupted) && !errors.As(err, &gaveUp) {
+			if gaveUp := (*GaveUpError)(nil); err != nil && !errors.Is(err, ErrInterrupted) && !errors.As(err, &gaveUp) {
 				r.Fatal(err)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"headroom/memory"
+	"headroom/recovery"
 )
 
 // peaksKept is how many newest peaks of a plan make its typical one.
@@ -13,15 +14,15 @@ const peaksKept = 64
 type evidence struct {
 	baseline memory.Stats
 	boundary ring
-	peaks    map[Plan]*ring
+	peaks    map[recovery.Plan]*ring
 }
 
 func newEvidence(baseline memory.Stats) evidence {
-	return evidence{baseline: baseline, boundary: ring{size: memory.LeakWindow}, peaks: map[Plan]*ring{}}
+	return evidence{baseline: baseline, boundary: ring{size: memory.LeakWindow}, peaks: map[recovery.Plan]*ring{}}
 }
 
 // add takes in a finished step of plan.
-func (e *evidence) add(plan Plan, s memory.Stats) {
+func (e *evidence) add(plan recovery.Plan, s memory.Stats) {
 	e.boundary.push(s.Allocated)
 	peaks := e.peaks[plan]
 	if peaks == nil {
@@ -32,7 +33,7 @@ func (e *evidence) add(plan Plan, s memory.Stats) {
 }
 
 // of is the evidence on a failure of plan.
-func (e *evidence) of(failure memory.OutOfMemory, plan Plan, minMicro int) memory.Evidence {
+func (e *evidence) of(failure memory.OutOfMemoryError, plan recovery.Plan, minMicro int) memory.Evidence {
 	found := memory.Evidence{Failure: failure, Baseline: e.baseline, Boundary: e.boundary.ordered(), MinMicro: minMicro}
 	if peaks := e.peaks[plan]; peaks != nil {
 		sorted := peaks.ordered()

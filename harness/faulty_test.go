@@ -10,32 +10,34 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"headroom/runs"
 )
 
 // fast is a disk that does not wait: what a killed process leaves behind is the
 // same, and tests run thousands of saves.
-type fast struct{ osDisk }
+type fast struct{ runs.OSDisk }
 
 func (fast) SyncDir(string) error { return nil }
 
-func (d fast) Create(path string) (file, error) { return d.file(d.osDisk.Create(path)) }
-func (d fast) Append(path string) (file, error) { return d.file(d.osDisk.Append(path)) }
+func (d fast) Create(path string) (runs.File, error) { return d.file(d.OSDisk.Create(path)) }
+func (d fast) Append(path string) (runs.File, error) { return d.file(d.OSDisk.Append(path)) }
 
-func (fast) file(f file, err error) (file, error) {
+func (fast) file(f runs.File, err error) (runs.File, error) {
 	if err != nil {
 		return nil, err
 	}
 	return fastFile{f}, nil
 }
 
-type fastFile struct{ file }
+type fastFile struct{ runs.File }
 
 func (fastFile) Sync() error { return nil }
 
 // faulty is a disk of which single operations, or all from some point on, fail.
 // A write that fails has written half.
 type faulty struct {
-	disk
+	runs.Disk
 	ops  []string
 	fail func(n int, op string) error // of the n-th operation, from 0
 }
@@ -53,13 +55,13 @@ func (d *faulty) Mkdir(path string) error {
 	if err := d.op("mkdir", path); err != nil {
 		return err
 	}
-	return d.disk.Mkdir(path)
+	return d.Disk.Mkdir(path)
 }
 
-func (d *faulty) Create(path string) (file, error) { return d.file("create", path, d.disk.Create) }
-func (d *faulty) Append(path string) (file, error) { return d.file("append", path, d.disk.Append) }
+func (d *faulty) Create(path string) (runs.File, error) { return d.file("create", path, d.Disk.Create) }
+func (d *faulty) Append(path string) (runs.File, error) { return d.file("append", path, d.Disk.Append) }
 
-func (d *faulty) file(verb, path string, open func(string) (file, error)) (file, error) {
+func (d *faulty) file(verb, path string, open func(string) (runs.File, error)) (runs.File, error) {
 	if err := d.op(verb, path); err != nil {
 		return nil, err
 	}
@@ -71,54 +73,54 @@ func (d *faulty) Truncate(path string, n int64) error {
 	if err := d.op("truncate", path); err != nil {
 		return err
 	}
-	return d.disk.Truncate(path, n)
+	return d.Disk.Truncate(path, n)
 }
 
 func (d *faulty) Rename(from, to string) error {
 	if err := d.op("rename", to); err != nil {
 		return err
 	}
-	return d.disk.Rename(from, to)
+	return d.Disk.Rename(from, to)
 }
 
 func (d *faulty) Remove(path string) error {
 	if err := d.op("remove", path); err != nil {
 		return err
 	}
-	return d.disk.Remove(path)
+	return d.Disk.Remove(path)
 }
 
 func (d *faulty) SyncDir(path string) error {
 	if err := d.op("syncdir", path); err != nil {
 		return err
 	}
-	return d.disk.SyncDir(path)
+	return d.Disk.SyncDir(path)
 }
 
 type faultyFile struct {
-	file
+	runs.File
 	disk *faulty
 	path string
 }
 
 func (f *faultyFile) Write(p []byte) (int, error) {
 	if err := f.disk.op("write", f.path); err != nil {
-		n, _ := f.file.Write(p[:len(p)/2])
+		n, _ := f.File.Write(p[:len(p)/2])
 		return n, err
 	}
-	return f.file.Write(p)
+	return f.File.Write(p)
 }
 
 func (f *faultyFile) Sync() error {
 	if err := f.disk.op("sync", f.path); err != nil {
 		return err
 	}
-	return f.file.Sync()
+	return f.File.Sync()
 }
 
 // Close always closes: a test must not run out of files.
 func (f *faultyFile) Close() error {
-	return errors.Join(f.disk.op("close", f.path), f.file.Close())
+	return errors.Join(f.disk.op("close", f.path), f.File.Close())
 }
 
 // saving is a journey with several checkpoints, a failure of memory and a
@@ -134,7 +136,7 @@ func saving(t testing.TB) *journey {
 // finishes the run in, and the whole run is accounted for.
 func TestCrashAtEveryOperation(t *testing.T) {
 	reference := saving(t)
-	clean := &faulty{disk: fast{}}
+	clean := &faulty{Disk: fast{}}
 	if _, err := reference.runOn(context.Background(), clean); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +147,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	for n := 0; n < len(clean.ops); n += stride {
 		j := saving(t)
 		gone := errors.New("the process is gone")
-		crashing := &faulty{disk: fast{}, fail: func(i int, _ string) error {
+		crashing := &faulty{Disk: fast{}, fail: func(i int, _ string) error {
 			if i >= n {
 				return gone
 			}
@@ -172,12 +174,15 @@ func TestCrashAtEveryOperation(t *testing.T) {
 // newestOnDisk is the step of the newest checkpoint with a final name.
 func newestOnDisk(t *testing.T, dir string) int {
 	t.Helper()
-	f := &Folder{dir: dir}
-	steps, err := f.checkpointSteps()
-	if err != nil || len(steps) == 0 {
+	found, err := filepath.Glob(filepath.Join(dir, "checkpoints", "step-*"))
+	if err != nil || len(found) == 0 {
 		return 0
 	}
-	return steps[0]
+	step := 0
+	if _, err := fmt.Sscanf(filepath.Base(slices.Max(found)), "step-%d", &step); err != nil {
+		t.Fatal(err)
+	}
+	return step
 }
 
 func leftovers(t *testing.T, dir string) {
@@ -192,7 +197,7 @@ func leftovers(t *testing.T, dir string) {
 // Whatever single operation fails, there is a whole checkpoint that the run can
 // go on from, and nothing is counted twice or lost.
 func TestEveryOperationFailsOnce(t *testing.T) {
-	clean := &faulty{disk: fast{}}
+	clean := &faulty{Disk: fast{}}
 	if _, err := saving(t).runOn(context.Background(), clean); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +208,7 @@ func TestEveryOperationFailsOnce(t *testing.T) {
 	}
 	for n := opened; n < len(clean.ops); n += stride {
 		j := saving(t)
-		disk := &faulty{disk: fast{}, fail: func(i int, _ string) error {
+		disk := &faulty{Disk: fast{}, fail: func(i int, _ string) error {
 			if i == n {
 				return syscall.ENOSPC
 			}
@@ -221,7 +226,7 @@ func TestEveryOperationFailsOnce(t *testing.T) {
 		if err == nil {
 			j.account(6)
 		}
-		journal, readErr := ReadJournal(j.dir)
+		journal, readErr := runs.ReadJournal(j.dir)
 		if readErr != nil || len(journal) < len(j.entries)-1 {
 			t.Fatalf("%s: %d of %d entries in the journal: %v", where, len(journal), len(j.entries), readErr)
 		}
@@ -238,7 +243,7 @@ func TestFullDisk(t *testing.T) {
 	full := func(from, to int) (*journey, *faulty) {
 		j := newJourney(t, plan64.WithMicro(16), 12)
 		j.options.CheckpointEvery = 2
-		disk := &faulty{disk: fast{}}
+		disk := &faulty{Disk: fast{}}
 		step := 0
 		j.lab.before = func(_ *lab, s int) { step = s }
 		disk.fail = func(_ int, op string) error {
@@ -255,13 +260,13 @@ func TestFullDisk(t *testing.T) {
 		if err != nil || !result.Finished {
 			t.Fatal(err)
 		}
-		if n := strings.Count(j.kinds(), string(KindJournalFailed)); n != 1 {
+		if n := strings.Count(j.kinds(), string(runs.KindJournalFailed)); n != 1 {
 			t.Errorf("the broken journal was told %d times: %s", n, j.kinds())
 		}
-		if n := strings.Count(j.kinds(), string(KindCheckpointFailed)); n != 2 {
+		if n := strings.Count(j.kinds(), string(runs.KindCheckpointFailed)); n != 2 {
 			t.Errorf("%d checkpoints failed, want those of steps 6 and 8: %s", n, j.kinds())
 		}
-		journal, err := ReadJournal(j.dir)
+		journal, err := runs.ReadJournal(j.dir)
 		if err != nil || len(journal) != len(j.entries) {
 			t.Errorf("%d of %d entries reached the journal: %v", len(journal), len(j.entries), err)
 		}
@@ -288,38 +293,12 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-func TestPendingLinesAreBounded(t *testing.T) {
-	disk := &faulty{disk: fast{}}
-	l, _, err := openLines(disk, filepath.Join(t.TempDir(), "lines"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.limit = 100
-	disk.fail = func(int, string) error { return syscall.ENOSPC }
-	for i := range 1000 {
-		if err := l.add(i + 1000); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.flush(true); !errors.Is(err, syscall.ENOSPC) {
-			t.Fatal(err)
-		}
-	}
-	disk.fail = nil
-	if err := l.close(); err != nil {
-		t.Fatal(err)
-	}
-	kept, err := readLines[int](l.path)
-	if err != nil || len(kept) != 20 || kept[0] != 1980 || kept[19] != 1999 || l.lost != 980 {
-		t.Errorf("kept %v, lost %d: %v", kept, l.lost, err)
-	}
-}
-
 // A checkpoint that was renamed and could not be made durable is whole: saving
 // the same step again only makes it durable.
 func TestSaveAgain(t *testing.T) {
-	disk := &faulty{disk: fast{}}
+	disk := &faulty{Disk: fast{}}
 	dir := filepath.Join(t.TempDir(), "run")
-	f, err := openFolder(dir, disk)
+	f, err := runs.OpenOn(dir, disk)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,21 +314,21 @@ func TestSaveAgain(t *testing.T) {
 		return nil
 	}
 	state := func(w io.Writer) error { _, err := io.WriteString(w, "state"); return err }
-	if _, err := f.saveCheckpoint(Checkpoint{Step: 3}, state); !errors.Is(err, syscall.EIO) {
+	if _, _, err := f.SaveCheckpoint(runs.Checkpoint{Step: 3}, state); !errors.Is(err, syscall.EIO) {
 		t.Fatal(err)
 	}
 	disk.fail, disk.ops = nil, nil
-	if c, err := f.saveCheckpoint(Checkpoint{Step: 3}, state); err != nil || c.Size != 5 {
+	if c, _, err := f.SaveCheckpoint(runs.Checkpoint{Step: 3}, state); err != nil || c.Size != 5 {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	if !slices.Equal(disk.ops, []string{"syncdir checkpoints"}) {
+	if !slices.Equal(disk.ops, []string{"mkdir checkpoints", "syncdir checkpoints"}) {
 		t.Errorf("operations %v", disk.ops)
 	}
 	mustWrite(t, filepath.Join(dir, "checkpoints", "step-000003", "state.safetensors"), "stale")
-	if _, err := f.saveCheckpoint(Checkpoint{Step: 3}, state); err != nil {
+	if _, _, err := f.SaveCheckpoint(runs.Checkpoint{Step: 3}, state); err != nil {
 		t.Fatal(err)
 	}
-	if c, bad, err := f.newestWhole(); err != nil || c == nil || c.Step != 3 || len(bad) > 0 {
+	if c, bad, err := f.NewestCheckpoint(); err != nil || c == nil || c.Step != 3 || len(bad) > 0 {
 		t.Errorf("%+v, %v, %v", c, bad, err)
 	}
 }
@@ -358,7 +337,7 @@ func TestSaveAgain(t *testing.T) {
 // checkpoint.
 func TestCheckpointOrder(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 1)
-	disk := &faulty{disk: fast{}}
+	disk := &faulty{Disk: fast{}}
 	if _, err := j.runOn(context.Background(), disk); err != nil {
 		t.Fatal(err)
 	}
@@ -366,6 +345,7 @@ func TestCheckpointOrder(t *testing.T) {
 	to := slices.Index(disk.ops, "syncdir checkpoints")
 	want := `write metrics.jsonl
 sync metrics.jsonl
+mkdir checkpoints
 mkdir .step-000001.tmp
 create state.safetensors
 write state.safetensors

@@ -4,77 +4,208 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 	"headroom/search"
 )
 
-// searchLimit is the upper bound of the search at the start of a run.
-func (r *runner) searchLimit() int {
-	share := r.o.Plan.Share(0)
-	if r.o.Search.Max > 0 {
-		return min(r.o.Search.Max, share)
-	}
-	return share
+// FindOptions say what to look for.
+type FindOptions struct {
+	Plan      recovery.Plan // Micro does not matter
+	Policy    recovery.Policy
+	Interrupt <-chan struct{}  // as in [RunOptions]
+	Now       func() time.Time // nil is time.Now
+
+	OnEntry  func(runs.Entry) // trials and decisions as they happen; nothing is written
+	OnTiming func(Timing)     // every size that was timed
 }
 
-// search probes for the largest micro-batch up to limit that fits and feeds
-// what it found to Decide.
-func (r *runner) search(ctx context.Context, limit int) error {
-	if _, err := r.trainer.EmptyCache(); err != nil {
-		return fmt.Errorf("search: empty the cache: %w", err)
+// Found is what [Find] answers with.
+type Found struct {
+	Available   memory.Bytes   `json:"available"`
+	Largest     Timing         `json:"largest"` // the largest micro-batch that fits, as it ran after the search
+	Line        search.Line    `json:"line"`    // bytes by micro-batch
+	Probes      []search.Probe `json:"probes"`
+	Timings     []Timing       `json:"timings"` // of whole steps, largest micro-batch first
+	Enough      int            `json:"enough"`  // smallest micro-batch timed that is within 1 % of the fastest
+	Recommended recovery.Plan  `json:"recommended"`
+	Reason      string         `json:"reason"`
+	Recompute   bool           `json:"recompute,omitempty"` // activations are recomputed
+}
+
+// Timing is what some whole optimizer steps with one plan came to.
+type Timing struct {
+	Micro        int          `json:"micro"`
+	Accumulation int          `json:"accumulation"`
+	Steps        int          `json:"steps"`
+	Peak         memory.Bytes `json:"peak"`
+	PerSecond    float64      `json:"samples_per_second"`
+}
+
+// finder tries sizes on a trainer that is thrown away afterwards.
+type finder struct {
+	o     FindOptions
+	t     Trainer
+	found Found
+}
+
+// Find searches for the largest micro-batch, makes whole optimizer steps with it
+// and with the plan to recommend, and times that plan and smaller ones. A size that
+// fits alone and runs out in a whole step, where memory is more fragmented, is
+// searched below. The trainer stays the caller's, and is no good for training
+// afterwards.
+//
+// The errors: ErrInterrupted; ctx's; a *[GaveUpError] if nothing fits; whatever
+// else the trainer returned.
+func Find(ctx context.Context, t Trainer, o FindOptions) (*Found, error) {
+	if o.Now == nil {
+		o.Now = time.Now
 	}
-	stats := r.trainer.Memory()
-	o := r.o.Search
-	o.Min, o.Max, o.Capacity = max(o.Min, r.o.Policy.minMicro()), limit, stats.Available()
-	if o.Headroom == 0 {
-		o.Headroom = r.o.Policy.Headroom
-	}
-	start := r.o.Now()
-	var lost error
-	result, err := search.Largest(r.patient, o, func(_ context.Context, n int) (memory.Bytes, error) {
-		peak, err := r.probe(ctx, n)
-		if r.isLost(err) { // whatever else it says is no answer
-			lost = err
-			return 0, context.Canceled
+	recomputer, able := t.(Recomputer)
+	o.Policy.Able = recovery.Able{EmptyCache: true, Probe: true, Recompute: able, CountSteps: true}
+	o.Plan.Micro = 0
+	f := &finder{o: o, t: t}
+	f.found.Available = t.Stats().Available()
+	history := recovery.NewHistory(o.Plan)
+	for limit := o.Plan.Share(0); ; {
+		s, err := seek(ctx, t, o.Policy, limit, func() error { return f.wanted(ctx) }, nil, func(p search.Probe, oom *memory.OutOfMemoryError) {
+			f.note(runs.Entry{Kind: runs.KindProbe, Text: probeText(p, oom), Probe: &p, OOM: oom})
+		})
+		if wanted := f.wanted(ctx); wanted != nil {
+			return nil, wanted
 		}
-		return peak, err
-	})
-	if lost != nil {
-		return lost
+		if err != nil {
+			return nil, err
+		}
+		e := recovery.Event{Search: &s}
+		d := recovery.Decide(o.Policy, history, e)
+		history = history.Apply(e, d)
+		switch d.Remedy {
+		case recovery.Continue:
+		case recovery.Recompute:
+			f.note(runs.Entry{Kind: runs.KindDecision, Text: d.Reason, Decision: &d})
+			recomputer.SetRecompute(true)
+			f.found.Recompute = true
+			continue
+		default:
+			return nil, &GaveUpError{Decision: d, Step: 1}
+		}
+		f.found.Probes = append(f.found.Probes, s.Result.Probes...)
+		f.found.Line, f.found.Recommended, f.found.Reason = s.Result.Line, d.Plan, d.Reason
+		failed, err := f.hold(ctx, s.Result.Fits)
+		if err != nil {
+			return nil, err
+		}
+		if failed == 0 {
+			return &f.found, nil
+		}
+		limit = failed - 1
 	}
-	if wanted := r.wanted(ctx); wanted != nil {
-		return wanted
-	}
-	if err != nil && !errors.Is(err, search.ErrNothingFits) {
-		return fmt.Errorf("search between micro-batch %d and %d: %w", o.Min, o.Max, err)
-	}
-	seconds := r.o.Now().Sub(start).Seconds()
-	text := fmt.Sprintf("micro-batch %d is the largest up to %d that fits (%d probes, %s)", result.Fits, limit, len(result.Probes), lasting(seconds))
-	if err != nil {
-		text = fmt.Sprintf("not even micro-batch %d fits (%d probes, %s)", o.Min, len(result.Probes), lasting(seconds))
-	}
-	r.record(Entry{Kind: KindSearch, Text: text, Search: &result, Memory: &stats, Seconds: seconds})
-	return r.answer(ctx, Event{Search: &Searched{Result: result, Err: err, Stats: stats}})
 }
 
-// probe is one trial, told in the journal.
-func (r *runner) probe(ctx context.Context, n int) (memory.Bytes, error) {
-	if err := r.wanted(ctx); err != nil {
+// hold makes whole steps of what was found, with the largest size that fits and
+// with the plan to recommend, and times that plan and smaller ones. failed is the
+// size that ran out of memory although it had fitted alone, 0 if none did; the
+// smallest allowed has nothing below it, and its failure is the error.
+func (f *finder) hold(ctx context.Context, fits int) (failed int, err error) {
+	whole := recovery.Plan{Effective: fits, World: 1, Micro: fits}
+	f.found.Largest, err = f.time(ctx, whole, 1)
+	if failed, err = f.below(fits, err); failed > 0 || err != nil {
+		return failed, err
+	}
+	f.found.Timings, err = f.curve(ctx, f.found.Recommended)
+	if failed, err = f.below(f.found.Recommended.Largest(), err); failed > 0 || err != nil {
+		return failed, err
+	}
+	speeds := make([]search.Speed, len(f.found.Timings))
+	for i, t := range f.found.Timings {
+		speeds[i] = search.Speed{N: t.Micro, PerSecond: t.PerSecond}
+	}
+	f.found.Enough, _ = search.Enough(speeds)
+	return 0, nil
+}
+
+// below turns a whole step of size that ran out of memory into a search below it.
+func (f *finder) below(size int, err error) (int, error) {
+	var oom *memory.OutOfMemoryError
+	if !errors.As(err, &oom) || size <= f.o.Policy.Least() {
 		return 0, err
 	}
-	start := r.o.Now()
-	stats, err := r.trainer.Probe(ctx, n)
-	var oom *memory.OutOfMemory
-	if err != nil && (r.isLost(err) || !errors.As(err, &oom)) {
-		return 0, fmt.Errorf("probe micro-batch %d: %w", n, err)
+	f.note(runs.Entry{Kind: runs.KindOOM, OOM: oom,
+		Text: fmt.Sprintf("micro-batch %d fitted alone and not in a whole step, so the search goes on below it: %v", size, oom)})
+	return size, nil
+}
+
+// curve times whole steps of plan and of up to three smaller micro-batches.
+func (f *finder) curve(ctx context.Context, plan recovery.Plan) ([]Timing, error) {
+	const sizes, steps = 4, 3
+	var all []Timing
+	var seen []int
+	for micro := plan.Micro; micro >= f.o.Policy.Least() && len(all) < sizes; micro /= 2 {
+		p := plan.WithMicro(micro)
+		if slices.Contains(seen, p.Largest()) {
+			continue
+		}
+		seen = append(seen, p.Largest())
+		t, err := f.time(ctx, p, steps)
+		if err != nil {
+			return nil, err
+		}
+		if f.o.OnTiming != nil {
+			f.o.OnTiming(t)
+		}
+		all = append(all, t)
 	}
-	p := search.Probe{N: n, Peak: stats.Peak, Fits: err == nil}
-	text := fmt.Sprintf("micro-batch %d fits: peak %v", n, p.Peak)
-	if oom != nil {
-		p.Peak = oom.Needed()
-		text = fmt.Sprintf("micro-batch %d does not fit: at least %v of %v needed", n, p.Peak, oom.Stats.Available())
+	return all, nil
+}
+
+// time makes up to n whole steps with p, fewer once they have taken a while; of
+// more than one the first warms up and does not count.
+func (f *finder) time(ctx context.Context, p recovery.Plan, n int) (Timing, error) {
+	const enough = 5 * time.Second
+	t := Timing{Micro: p.Largest(), Accumulation: p.Accumulation()}
+	// As a run does before a new plan: segments cut to other sizes are in its way.
+	if _, err := f.t.EmptyCache(); err != nil {
+		return t, fmt.Errorf("find: empty the cache: %w", err)
 	}
-	r.record(Entry{Kind: KindProbe, Text: text, Probe: &p, OOM: oom, Seconds: r.o.Now().Sub(start).Seconds()})
-	return stats.Peak, err
+	begin, samples := f.o.Now(), 0
+	for begun := begin; t.Steps < n && f.o.Now().Sub(begun) < enough; {
+		if err := f.wanted(ctx); err != nil {
+			return t, err
+		}
+		s, err := f.t.Step(ctx, p)
+		if err != nil {
+			return t, fmt.Errorf("find: a step with %v: %w", p, err)
+		}
+		t.Steps++
+		t.Peak = max(t.Peak, s.Memory.Peak)
+		samples += s.Samples
+		if t.Steps == 1 && n > 1 && f.o.Now().Sub(begun) < enough {
+			begin, samples = f.o.Now(), 0
+		}
+	}
+	if seconds := f.o.Now().Sub(begin).Seconds(); seconds > 0 {
+		t.PerSecond = float64(samples) / seconds
+	}
+	return t, nil
+}
+
+func (f *finder) note(e runs.Entry) {
+	if f.o.OnEntry != nil {
+		f.o.OnEntry(e)
+	}
+}
+
+// wanted is the error of a user who wants no answer any more.
+func (f *finder) wanted(ctx context.Context) error {
+	select {
+	case <-f.o.Interrupt:
+		return ErrInterrupted
+	default:
+		return ctx.Err()
+	}
 }

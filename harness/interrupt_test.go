@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"headroom/memory"
+	"headroom/runs"
 )
 
 func TestInterrupt(t *testing.T) {
@@ -27,9 +28,9 @@ func TestInterrupt(t *testing.T) {
 		{"while searching", 0, func(j *journey, interrupt func()) {
 			j.options.Plan.Micro = 0
 			probes := 0
-			j.options.OnEntry = func(e Entry) {
+			j.options.OnEntry = func(e runs.Entry) {
 				j.entries = append(j.entries, e)
-				if e.Kind != KindProbe {
+				if e.Kind != runs.KindProbe {
 					return
 				}
 				if probes++; probes > 1 && j.options.Interrupt != nil {
@@ -83,7 +84,7 @@ func TestInterrupt(t *testing.T) {
 			if tries := strings.Count(strings.Join(j.lab.trace, " "), "!"); tries > 2 || strings.Contains(test.name, "never fits") && tries != 1 {
 				t.Errorf("%d failed tries: %v", tries, j.lab.trace)
 			}
-			if s, err := ReadStatus(j.dir); err != nil || s.State != StateInterrupted || s.Step != test.steps {
+			if s, err := runs.ReadStatus(j.dir); err != nil || s.State != runs.StateInterrupted || s.Step != test.steps {
 				t.Errorf("status %+v, %v", s, err)
 			}
 			j.options.Interrupt = nil
@@ -134,8 +135,8 @@ func TestCancelEndsWithoutACheckpoint(t *testing.T) {
 				}
 			case "search":
 				j.options.Plan.Micro, finished = 0, 0
-				j.options.OnEntry = func(e Entry) {
-					if e.Kind == KindProbe {
+				j.options.OnEntry = func(e runs.Entry) {
+					if e.Kind == runs.KindProbe {
 						cancel()
 					}
 				}
@@ -150,7 +151,7 @@ func TestCancelEndsWithoutACheckpoint(t *testing.T) {
 			if !errors.Is(err, context.Canceled) || result.Steps != finished || result.Finished {
 				t.Fatalf("%+v, %v", result, err)
 			}
-			if s, err := ReadStatus(j.dir); err != nil || s.State != StateInterrupted {
+			if s, err := runs.ReadStatus(j.dir); err != nil || s.State != runs.StateInterrupted {
 				t.Errorf("status %+v, %v", s, err)
 			}
 			j.options.Open, j.lab.before, j.lab.foreign = j.lab.Open, nil, nil

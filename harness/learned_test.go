@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // killed runs j until step begins, then leaves as a process that is killed does:
@@ -17,13 +19,13 @@ func killed(t *testing.T, j *journey, step int) {
 	t.Helper()
 	gone, dead := errors.New("the process is gone"), false
 	j.lab.before = func(_ *lab, s int) { dead = dead || s == step }
-	j.lab.twist = func(*StepReport) error {
+	j.lab.twist = func(*runs.StepReport) error {
 		if dead {
 			return gone
 		}
 		return nil
 	}
-	disk := &faulty{disk: fast{}, fail: func(int, string) error {
+	disk := &faulty{Disk: fast{}, fail: func(int, string) error {
 		if dead {
 			return gone
 		}
@@ -49,7 +51,7 @@ func TestKilledBeforeACheckpoint(t *testing.T) {
 			first := 0 // plan in status.json when the attempt begins
 			open := j.options.Open
 			j.options.Open = func(ctx context.Context) (Trainer, error) {
-				s, err := ReadStatus(j.dir)
+				s, err := runs.ReadStatus(j.dir)
 				if first = s.Plan.Largest(); err != nil {
 					t.Error(err)
 				}
@@ -62,7 +64,7 @@ func TestKilledBeforeACheckpoint(t *testing.T) {
 			if result.Failures != 0 || result.AllFailures != test.failures {
 				t.Errorf("%d failures, %d in all, want %d", result.Failures, result.AllFailures, test.failures)
 			}
-			if got := j.entries[len(j.entries)-1].Text; got != doneText(4, test.failures, 0) {
+			if got := j.entries[len(j.entries)-1].Text; got != (&Session{o: SessionOptions{Steps: 4}, step: 4}).doneText(runs.Tally{Failures: test.failures}) {
 				t.Errorf("the last entry says %q", got)
 			}
 			j.account(4)
@@ -74,25 +76,25 @@ func TestLearnedOrCheckpoint(t *testing.T) {
 	j := newJourney(t, plan64, 6)
 	j.options.CheckpointEvery = 2
 	killed(t, j, 4)
-	f, err := openFolder(j.dir, fast{})
+	f, err := runs.OpenOn(j.dir, fast{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	begun := func(l learnedFile) int {
-		if err := f.setLearned(l); err != nil {
+	begun := func(l runs.Learned) int {
+		if err := f.SetLearned(l); err != nil {
 			t.Fatal(err)
 		}
-		r := newRunner(context.Background(), Options{Folder: f, Plan: plan64, Now: time.Now})
-		from, _, err := f.newestWhole()
+		from, _, err := f.NewestCheckpoint()
 		if err != nil || from == nil || from.Step != 2 || from.Attempt != 1 {
 			t.Fatalf("checkpoint %+v, %v", from, err)
 		}
-		r.beginHistory(from)
-		return r.history.Plan.Largest()
+		s := j.options.begun(t, f)
+		s.beginHistory(from)
+		return s.history.Plan.Largest()
 	}
-	small := Learned{Asked: 64, Micro: 8}
+	small := recovery.Learned{Asked: 64, Micro: 8}
 	for _, test := range []struct{ attempt, step, want int }{{1, 1, 32}, {1, 2, 8}, {1, 3, 8}, {2, 0, 8}} {
-		if got := begun(learnedFile{test.attempt, test.step, small}); got != test.want {
+		if got := begun(runs.Learned{Attempt: test.attempt, Step: test.step, Learned: small}); got != test.want {
 			t.Errorf("learned in attempt %d at step %d: begins with %d, want %d", test.attempt, test.step, got, test.want)
 		}
 	}
@@ -116,9 +118,14 @@ func TestLasting(t *testing.T) {
 }
 
 func TestDoneText(t *testing.T) {
+	s := &Session{o: SessionOptions{Steps: 8}, step: 8}
 	for n, want := range []string{"done: 8 steps", "done: 8 steps, 1 failure of memory survived", "done: 8 steps, 2 failures of memory survived"} {
-		if got := doneText(8, n, 0); got != want {
+		if got := s.doneText(runs.Tally{Failures: n}); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+	s.o.Steps = 0
+	if got, want := s.doneText(runs.Tally{Failures: 1, Gone: 2}), "done, 1 failure of memory survived, device lost 2×"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -8,114 +8,180 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"headroom/memory"
+	"headroom/runs"
 )
 
 // statusEvery is how often status.json and metrics.jsonl are written. It bounds
 // both the cost for short steps and how old what a reader sees may be.
 const statusEvery = time.Second
 
-// record writes an entry to the journal, tells the caller, and logs it. A
-// journal that cannot be written does not end training: that is told once, and
-// the folder keeps the entries until it can be.
-func (r *runner) record(e Entry) {
-	e.Time, e.Attempt, e.Step = r.o.Now(), r.number, r.step
-	err := r.f.Record(e)
-	if r.o.OnEntry != nil {
-		r.o.OnEntry(e)
+// Note writes an entry of the body to the journal, reports it to the caller and
+// logs it; time, attempt and step are filled in. A journal that cannot be written
+// does not end training: that is reported once, and the folder keeps the entries
+// until it can be.
+func (s *Session) Note(e runs.Entry) {
+	e.Time, e.Attempt, e.Step = s.o.Now(), s.attempt, s.step
+	err := s.f.Record(e)
+	if s.o.OnEntry != nil {
+		s.o.OnEntry(e)
 	}
-	r.log.Log(levelOf(e.Kind), e.Text, zap.String("kind", string(e.Kind)), zap.Int("step", e.Step), zap.Int("attempt", e.Attempt))
-	r.journalState(err)
+	s.log.Log(levelOf(e.Kind), e.Text, zap.String("kind", string(e.Kind)), zap.Int("step", e.Step), zap.Int("attempt", e.Attempt))
+	s.journalState(err)
 }
 
-// journalState tells when the journal stops being writable, and when it can be
+// journalState reports when the journal stops being writable, and when it can be
 // written again.
-func (r *runner) journalState(err error) {
+func (s *Session) journalState(err error) {
 	switch {
-	case err != nil && !r.journalDown:
-		r.journalDown = true
-		r.record(Entry{Kind: KindJournalFailed,
-			Text: fmt.Sprintf("cannot write what happens: %v; training goes on: make room under %s, and the lines kept in memory are written", err, r.f.Dir())})
-	case err == nil && r.journalDown:
-		r.journalDown = false
-		r.log.Info("the journal is written again", zap.Int("entries_lost", r.f.lostEntries()))
+	case err != nil && !s.journalDown:
+		s.journalDown = true
+		s.Note(runs.Entry{Kind: runs.KindJournalFailed,
+			Text: fmt.Sprintf("cannot write what happens: %v; training goes on: make room under %s, and the lines kept in memory are written", err, s.f.Dir())})
+	case err == nil && s.journalDown:
+		s.journalDown = false
+		s.log.Info("the journal is written again", zap.Int("entries_lost", s.f.LostEntries()))
 	}
 }
 
-func levelOf(k Kind) zapcore.Level {
+// noteRemovals reports what somebody removed from under the live run.
+func (s *Session) noteRemovals() {
+	for _, text := range s.f.TakeRemovals() {
+		s.Note(runs.Entry{Kind: runs.KindMissing, Text: text})
+	}
+}
+
+func levelOf(k runs.Kind) zapcore.Level {
 	switch k {
-	case KindDevice:
+	case runs.KindDevice:
 		return zapcore.DebugLevel
-	case KindOOM, KindCheckpointFailed, KindDamaged, KindJournalFailed, KindFault, KindLost:
+	case runs.KindOOM, runs.KindCheckpointFailed, runs.KindReleased, runs.KindDamaged, runs.KindMissing, runs.KindJournalFailed, runs.KindFault, runs.KindGone:
 		return zapcore.WarnLevel
-	case KindFailed:
+	case runs.KindFailed:
 		return zapcore.ErrorLevel
 	}
 	return zapcore.InfoLevel
 }
 
-// tick brings status.json and metrics.jsonl up to date, at most once a second.
-func (r *runner) tick(now time.Time) {
-	if now.Sub(r.interval.from) < statusEvery {
-		return
+// tick brings status.json and metrics.jsonl up to date, at most once a second, and
+// sees that the folder is still this process's.
+func (s *Session) tick() error {
+	if s.o.Now().Sub(s.interval.from) < statusEvery {
+		return nil
 	}
-	if err := r.f.Flush(false); err != nil || r.journalDown {
-		r.journalState(err)
+	if err := s.f.StillHeld(); err != nil {
+		return fmt.Errorf("step %d: the run's folder is no longer this process's: %w", s.step, err)
 	}
-	r.setStatus(StateRunning, r.status.Reason)
+	if err := s.f.Flush(false); err != nil || s.journalDown {
+		s.journalState(err)
+	}
+	s.noteRemovals()
+	s.setStatus(runs.StateRunning, s.status.Reason)
+	return nil
 }
 
 // setStatus writes status.json. It is a convenience: a failure is logged once.
-func (r *runner) setStatus(state State, reason string) {
-	failures, losses, _ := r.f.tally()
-	now, last, s := r.o.Now(), r.result.Last, &r.status
-	s.State, s.Reason, s.Started, s.Updated = state, reason, r.started, now
-	s.PID, s.Host = os.Getpid(), r.host
-	s.Attempt, s.Step, s.Steps, s.Failures, s.Losses = r.number, r.step, r.o.Steps, failures, losses
-	s.Plan = r.result.Plan
-	if r.planned {
-		s.Plan = r.history.Plan
+func (s *Session) setStatus(state runs.State, reason string) {
+	tally := s.f.Tally()
+	now, last, to := s.o.Now(), s.result.Last, &s.status
+	to.State, to.Reason, to.Started, to.Updated = state, reason, s.started, now
+	to.PID, to.Host = os.Getpid(), s.host
+	to.Attempt, to.Step, to.Steps, to.Failures, to.DeviceGone = s.attempt, s.step, s.o.Steps, tally.Failures, tally.Gone
+	to.Plan = s.result.Plan
+	if s.planned {
+		to.Plan = s.history.Plan
 	}
 	if last.Step > 0 {
-		s.Loss, s.Peak, s.Capacity = last.Loss, last.Memory.Peak, last.Memory.Capacity
+		to.Loss, to.Peak, to.Capacity = last.Loss, last.Memory.Peak, last.Memory.Capacity
 	}
-	if r.interval.seconds > 0 {
-		s.SamplesPerSecond = float64(r.interval.samples) / r.interval.seconds
+	if s.interval.seconds > 0 {
+		to.SamplesPerSecond = float64(s.interval.samples) / s.interval.seconds
 	}
-	r.interval = interval{from: now}
-	err := r.f.SetStatus(*s)
-	if err != nil && !r.statusDown {
-		r.log.Warn("status.json cannot be written", zap.Error(err))
+	s.interval = interval{from: now}
+	err := s.f.SetStatus(*to)
+	if err != nil && !s.statusDown {
+		s.log.Warn("status.json cannot be written", zap.Error(err))
 	}
-	r.statusDown = err != nil
+	s.statusDown = err != nil
+}
+
+// Save writes a checkpoint of the state as it is, unless there is one. Metrics go
+// first, so that a checkpoint vouches for the lines up to it; where the state must
+// be saved it goes on without them, for weights are worth more. keep is how many
+// of the newest stay.
+func (s *Session) Save(save func(io.Writer) error, keep int, must bool) error {
+	if s.saved == s.step {
+		return nil
+	}
+	if err := s.f.StillHeld(); err != nil {
+		return err
+	}
+	start := s.o.Now()
+	if err := s.f.FlushMetrics(true); err != nil {
+		if !must {
+			return fmt.Errorf("write metrics.jsonl: %w", err)
+		}
+		s.log.Warn("metrics.jsonl cannot be written", zap.Error(err))
+	}
+	c, released, err := s.f.SaveCheckpoint(runs.Checkpoint{Step: s.step, Samples: s.samples, Attempt: s.attempt,
+		Plan: s.history.Plan, Learned: s.history.Learned(s.o.Plan, s.o.Precision), Time: start}, save)
+	if err != nil {
+		return err
+	}
+	s.saved = s.step
+	seconds := s.o.Now().Sub(start).Seconds()
+	text := fmt.Sprintf("checkpoint of step %d: %v in %s", c.Step, memory.Bytes(c.Size), lasting(seconds))
+	s.Note(runs.Entry{Kind: runs.KindCheckpoint, Text: text, Seconds: seconds})
+	if len(released) > 0 {
+		s.Note(runs.Entry{Kind: runs.KindReleased, Text: fmt.Sprintf("the disk is full: the checkpoint of %s was removed to make room for that of step %d; free some space, or keep fewer with train.keep", steps(released), s.step)})
+	}
+	if err := s.f.Prune(keep); err != nil {
+		s.log.Warn("older checkpoints cannot be removed", zap.Error(err))
+	}
+	return nil
+}
+
+// steps names steps: "step 10", "steps 10 and 20".
+func steps(all []int) string {
+	text := fmt.Sprintf("step %d", all[0])
+	if len(all) > 1 {
+		text = fmt.Sprintf("steps %d to %d", all[0], all[len(all)-1])
+	}
+	return text
+}
+
+func (s *Session) saveFailed(err error) {
+	s.Note(runs.Entry{Kind: runs.KindCheckpointFailed, Text: fmt.Sprintf("checkpoint of step %d could not be written: %v; older ones are untouched", s.step, err)})
 }
 
 // openLog opens the log of the attempt that starts. Without one the run goes
-// on: everything in it also goes to Options.Log.
-func (r *runner) openLog() {
-	r.closeLog()
-	file, err := r.f.AttemptLog(r.number)
+// on: everything in it also goes to SessionOptions.Log.
+func (s *Session) openLog() {
+	s.closeLog()
+	file, err := s.f.AttemptLog(s.attempt)
 	if err != nil {
-		r.log.Warn("the attempt has no log of its own", zap.Error(err))
+		s.log.Warn("the attempt has no log of its own", zap.Error(err))
 		return
 	}
-	r.logFile = file
+	s.logFile = file
 	config := zap.NewProductionEncoderConfig()
 	config.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	own := zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(file), zapcore.DebugLevel)
-	r.log = r.o.Log.WithOptions(
+	s.log = s.o.Log.WithOptions(
 		zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewTee(c, own) }),
 		// A full disk is told by the journal, once, not by every line of the log.
 		zap.ErrorOutput(zapcore.AddSync(io.Discard)))
 }
 
-func (r *runner) closeLog() {
-	if r.logFile == nil {
+func (s *Session) closeLog() {
+	if s.logFile == nil {
 		return
 	}
-	file := r.logFile
-	r.log, r.logFile = r.o.Log, nil
+	file := s.logFile
+	s.log, s.logFile = s.o.Log, nil
 	if err := file.Close(); err != nil {
-		r.log.Warn("close the log of the attempt", zap.Error(err))
+		s.log.Warn("close the log of the attempt", zap.Error(err))
 	}
 }
 

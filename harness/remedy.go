@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // How a wait for other processes goes: one Wait remedy looks waitPolls times,
@@ -16,70 +18,52 @@ const (
 	waitPolls = 12
 )
 
-// answer asks Decide about an event and carries the answer out.
-func (r *runner) answer(ctx context.Context, e Event) error {
-	d := Decide(r.o.Policy, r.history, e)
-	r.history = r.history.Apply(e, d)
-	r.keepLearned()
+// carryOut does what was decided on e.
+func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Event) error {
 	switch d.Remedy {
-	case Continue:
-		if d.Reason != "" {
-			r.record(Entry{Kind: KindPlan, Text: d.Reason, Plan: &d.Plan, Decision: &d})
-		}
-		return nil
-	case Stop:
-		return r.stop(d)
-	}
-	r.decided(d)
-	switch d.Remedy {
-	case EmptyCache:
-		return r.emptyCache()
-	case Shrink, Grow:
-		return r.startAfresh()
-	case Search:
-		return r.search(ctx, d.Plan.Micro)
-	case Recompute:
-		if able, ok := r.trainer.(Recomputer); ok { // prepare forbids the remedy to others
+	case recovery.EmptyCache:
+		return l.emptyCache()
+	case recovery.Shrink, recovery.Grow:
+		return l.startAfresh()
+	case recovery.Search:
+		return l.search(ctx, d.Plan.Micro)
+	case recovery.Recompute:
+		if able, ok := l.trainer.(Recomputer); ok { // see prepare: it is asked of no other
 			able.SetRecompute(true)
 		}
-	case Wait:
-		return r.wait(ctx, e)
-	case Relaunch:
+	case recovery.Wait:
+		return l.wait(ctx, e)
+	case recovery.Relaunch:
 		return errRelaunch
 	}
-	return nil // ShrinkStep is in the history
+	return nil // Continue, and ShrinkStep, which is in the history
 }
 
 // startAfresh empties the cache for a new plan. Segments cut to the sizes of the
 // old one would be in its way: up to a tenth of the memory, measured.
-func (r *runner) startAfresh() error {
-	if _, err := r.trainer.EmptyCache(); err != nil {
-		return fmt.Errorf("step %d: empty the cache for a new plan: %w", r.step+1, err)
+func (l *loop) startAfresh() error {
+	if _, err := l.trainer.EmptyCache(); err != nil {
+		return fmt.Errorf("step %d: empty the cache for a new plan: %w", l.step+1, err)
 	}
 	return nil
 }
 
-func (r *runner) decided(d Decision) {
-	r.status.Reason = d.Reason
-	r.record(Entry{Kind: KindDecision, Text: d.Reason, Plan: &d.Plan, Verdict: d.Verdict, Decision: &d})
-}
-
-func (r *runner) emptyCache() error {
-	start := r.o.Now()
-	given, err := r.trainer.EmptyCache()
+func (l *loop) emptyCache() error {
+	start := l.o.Now()
+	given, err := l.trainer.EmptyCache()
 	if err != nil {
-		return fmt.Errorf("step %d: empty the cache: %w", r.step+1, err)
+		return fmt.Errorf("step %d: empty the cache: %w", l.step+1, err)
 	}
-	seconds := r.o.Now().Sub(start).Seconds()
-	stats := r.trainer.Memory()
-	r.record(Entry{Kind: KindRemedy, Text: fmt.Sprintf("emptied the cache: %v given back in %s", given, lasting(seconds)), Memory: &stats, Seconds: seconds})
+	seconds := l.o.Now().Sub(start).Seconds()
+	stats := l.trainer.Stats()
+	l.Note(runs.Entry{Kind: runs.KindRemedy, Text: fmt.Sprintf("emptied the cache: %v given back in %s", given, lasting(seconds)), Memory: &stats, Seconds: seconds})
 	return nil
 }
 
 // pause sleeps for d, or until an end of the run is asked for, which it returns.
-func (r *runner) pause(ctx context.Context, d time.Duration) error {
-	err := r.o.Sleep(r.patient, d)
-	if wanted := r.wanted(ctx); wanted != nil {
+func (l *loop) pause(ctx context.Context, d time.Duration) error {
+	err := l.do.Sleep(l.patient, d)
+	if wanted := l.wanted(ctx); wanted != nil {
 		return wanted
 	}
 	if err != nil {
@@ -89,24 +73,31 @@ func (r *runner) pause(ctx context.Context, d time.Duration) error {
 }
 
 // wait waits for other processes to leave: until what failed would fit, or the
-// wait is over. Either way the step is then tried again.
-func (r *runner) wait(ctx context.Context, e Event) error {
-	need := r.seen.baseline.Available()
+// wait is over. Either way it is then tried again; a model that could not be built
+// has no trainer to ask, and takes a new attempt.
+func (l *loop) wait(ctx context.Context, e recovery.Event) error {
+	l.setStatus(runs.StateRunning, l.status.Reason)
+	if e.Load != nil {
+		if err := l.pause(ctx, waitPolls*waitPoll); err != nil {
+			return err
+		}
+		return errRelaunch
+	}
+	need := l.seen.baseline.Available()
 	if e.OOM != nil {
 		need = e.OOM.Failure.Needed()
 	}
-	start := r.o.Now()
-	r.setStatus(StateRunning, r.status.Reason)
+	start := l.o.Now()
 	var stats memory.Stats
 	for range waitPolls {
-		if err := r.pause(ctx, waitPoll); err != nil {
+		if err := l.pause(ctx, waitPoll); err != nil {
 			return err
 		}
-		if stats = r.trainer.Memory(); stats.Available() >= need {
+		if stats = l.trainer.Stats(); stats.Available() >= need {
 			break
 		}
 	}
-	seconds := r.o.Now().Sub(start).Seconds()
-	r.record(Entry{Kind: KindRemedy, Text: fmt.Sprintf("waited %.0f s: %v available, %v needed", seconds, stats.Available(), need), Memory: &stats, Seconds: seconds})
+	seconds := l.o.Now().Sub(start).Seconds()
+	l.Note(runs.Entry{Kind: runs.KindRemedy, Text: fmt.Sprintf("waited %.0f s: %v available, %v needed", seconds, stats.Available(), need), Memory: &stats, Seconds: seconds})
 	return nil
 }

@@ -4,40 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"go.uber.org/zap"
 
-	"headroom/search"
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
-// Options say what to run.
-type Options struct {
-	Folder *Folder        // where everything is written; held (locked) by the caller
-	Steps  int            // optimizer steps of the whole run
-	Plan   Plan           // what was asked for; Micro 0 searches for the largest that fits
-	Search search.Options // bounds of that search; Max 0 means one rank's share of a step
-	Policy Policy
-
-	// Precision is what the trainer computes in, if not float32: such as "bf16".
-	// Attempts tell it. Memory depends on it, so what was learned with another one
-	// is forgotten.
-	Precision string
-
+// RunOptions say how the native loop makes steps.
+type RunOptions struct {
 	CheckpointEvery int // steps between checkpoints; 0 saves only at the end, when interrupted and on giving up
 	Keep            int // newest checkpoints kept; 0 means 1
 
 	// Open builds the trainer of an attempt, freshly initialised. A device too
-	// small for it is a *memory.OutOfMemory.
+	// small for it is a *memory.OutOfMemoryError.
 	Open func(ctx context.Context) (Trainer, error)
 
-	// Lost, if not nil, tells whether an error of the trainer means that its
+	// Gone, if not nil, tells whether an error of the trainer means that its
 	// device is gone with everything on it. Such an error is answered with a
-	// *DeviceLost.
-	Lost func(error) bool
-	// Watch, if not nil, begins to watch the device. It ends with ctx. A nil
-	// Watch is one that sees nothing.
-	Watch func(ctx context.Context) Watch
+	// *DeviceGoneError.
+	Gone func(error) bool
+	// Observe, if not nil, begins to observe the device. It ends with ctx. A nil
+	// Observer is one that sees nothing.
+	Observe func(ctx context.Context) Observer
 
 	// BeforeStep, if not nil, is called with the number of steps finished so
 	// far, before each step is first tried (not before its retries).
@@ -48,53 +41,84 @@ type Options struct {
 	// context ends the run as soon as the trainer returns, without a checkpoint.
 	Interrupt <-chan struct{}
 
-	OnEntry func(Entry)                                      // every journal entry, as it is written
-	OnStep  func(StepReport)                                 // every finished step
-	Log     *zap.Logger                                      // nil logs nothing
-	Now     func() time.Time                                 // nil is time.Now
-	Sleep   func(ctx context.Context, d time.Duration) error // nil really sleeps
+	Sleep func(ctx context.Context, d time.Duration) error // nil really sleeps
 }
 
-// Result is what a run came to. It is filled in as far as the run got, also
-// when Run returns an error.
-type Result struct {
-	Steps    int // optimizer steps finished, of the whole run
-	Resumed  int // the step it started from
-	Attempts int // attempts of this call
-	Failures int // failures of memory survived in this call
-	// AllFailures counts those of memory in the whole run, by all its calls, the
-	// one it ended with included: as [Status] does.
-	AllFailures int
-	Losses      int        // of the device, in the whole run
-	Plan        Plan       // in force at the end
-	Last        StepReport // the newest step of this call
-	Finished    bool       // whether all steps of the run are made
+// complete fills in what was left out, or says everything that is wrong.
+func (o *RunOptions) complete() error {
+	var errs []error
+	if o.Open == nil {
+		errs = append(errs, errors.New("open is needed"))
+	}
+	if o.CheckpointEvery < 0 {
+		errs = append(errs, fmt.Errorf("checkpoint every %d steps: 0 for never, or more", o.CheckpointEvery))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
+	o.Keep = max(1, o.Keep)
+	if o.Sleep == nil {
+		o.Sleep = Sleep
+	}
+	return nil
 }
 
-// ErrInterrupted is returned after a clean, resumable end.
-var ErrInterrupted = errors.New("interrupted; the same command goes on from here")
-
-// GaveUp is returned when no remedy was left. Decision.Verdict tells a cause
-// that is known from memory.Unknown.
-type GaveUp struct {
-	Decision Decision
-	Step     int // that could not be made
+// Sleep waits for d, or until ctx ends, whose error it then returns.
+func Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
-func (e *GaveUp) Error() string { return e.Decision.Reason }
+// PanicError is a panic inside the trainer. The stack is also in the log of the
+// attempt.
+type PanicError struct {
+	Step  int // the step that was being made
+	Value any
+	Stack []byte
+	Log   string // path of the attempt's log
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("step %d: panic: %v; the stack is in %s", e.Step, e.Value, e.Log)
+}
+
+// errRelaunch ends an attempt after which another one follows.
+var errRelaunch = errors.New("relaunch")
+
+// loop is one call of Run: it makes the steps that a Session keeps the books of.
+type loop struct {
+	*Session
+	do      RunOptions
+	patient context.Context // ends with the run's context, or when an interrupt is asked for
+
+	trainer  Trainer
+	observer Observer  // nil if the device cannot be observed
+	read     time.Time // when the device was last read
+	begun    int       // steps finished when BeforeStep was last called; -1 if never
+}
 
 // Run makes the steps that are missing, from the newest whole checkpoint of the
-// folder, and returns when they are done or something ended it. A run that is
-// finished already returns at once, with Finished set, and opens no trainer.
+// session's folder, and ends the session when they are done or something ended
+// them. A run that is finished already returns at once, with Finished set.
 //
-// The errors: ErrInterrupted; an error that wraps ctx's; a *[GaveUp] on memory;
-// a *[CheckpointError] where work would be lost; a *[BrokenPromise] or a
-// *[Panicked] of the trainer; a *[NotFinite]; a *[Mismatch] between checkpoint
-// and configuration; a *[DeviceLost], after which a new process may be called
-// for; whatever else the trainer returned, with the step in front.
-func Run(ctx context.Context, o Options) (Result, error) {
+// The errors: ErrInterrupted; an error that wraps ctx's; a *[GaveUpError] on memory;
+// a *[CheckpointError] where work would be lost; a *[BrokenPromiseError] or a
+// *[PanicError] of the trainer; a *[NotFiniteError]; a *[MismatchError] between
+// checkpoint and configuration; a *[runs.LockedError] if another process has taken
+// the folder; a *[DeviceGoneError], after which a new process may be called for;
+// whatever else the trainer returned, with the step in front.
+func Run(ctx context.Context, s *Session, o RunOptions) (Result, error) {
 	if err := o.complete(); err != nil {
-		return Result{Plan: o.Plan}, err
+		return s.result, err
+	}
+	if s.o.Steps < 1 {
+		return s.result, fmt.Errorf("run: steps %d: at least 1", s.o.Steps)
 	}
 	patient, stop := context.WithCancel(ctx)
 	defer stop()
@@ -105,64 +129,207 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		case <-patient.Done():
 		}
 	}()
-	r := newRunner(patient, o)
-	defer r.closeLog()
-	if o.Watch != nil {
+	l := &loop{Session: s, do: o, patient: patient, read: s.started, begun: -1}
+	if o.Observe != nil {
 		seen, end := context.WithCancel(ctx)
 		defer end()
-		r.watch = o.Watch(seen)
+		l.observer = o.Observe(seen)
 	}
 	for {
-		err := r.attempt(ctx)
-		if r.isLost(err) {
-			err = r.lost(ctx, err)
+		err := l.try(ctx)
+		if l.isGone(err) {
+			err = l.gone(ctx, err)
 		}
 		if !errors.Is(err, errRelaunch) {
-			return r.end(ctx, err)
+			return s.End(err)
 		}
 	}
 }
 
-// complete fills in what was left out, or says everything that is wrong.
-func (o *Options) complete() error {
-	var errs []error
-	if o.Folder == nil || o.Open == nil {
-		errs = append(errs, errors.New("folder and open are needed"))
+// try is one attempt: it starts from the newest whole checkpoint and ends with all
+// steps made (nil), errRelaunch, or what ended the run.
+func (l *loop) try(ctx context.Context) (err error) {
+	defer l.catch(&err)
+	from, bad, err := l.f.NewestCheckpoint()
+	for _, d := range bad {
+		l.Note(runs.Entry{Kind: runs.KindDamaged, Text: fmt.Sprintf("checkpoint of step %d is damaged and now called %s: %s", d.Step, d.Name, d.Why)})
 	}
-	if o.Steps < 1 {
-		errs = append(errs, fmt.Errorf("steps %d: at least 1", o.Steps))
+	if err != nil {
+		return err
 	}
-	if o.CheckpointEvery < 0 {
-		errs = append(errs, fmt.Errorf("checkpoint every %d steps: 0 for never, or more", o.CheckpointEvery))
+	if from != nil && from.Step >= l.o.Steps && l.f.OfThisConfig(from) {
+		l.step, l.saved, l.result.Resumed = from.Step, from.Step, from.Step
+		l.result.Plan = from.Plan
+		return errFinished
 	}
-	if o.Plan.Micro < 0 {
-		errs = append(errs, fmt.Errorf("micro-batch %d: at least 1, or 0 to search for the largest that fits", o.Plan.Micro))
-	} else {
-		errs = append(errs, o.Plan.WithMicro(max(1, o.Plan.Micro)).Validate())
+	if err := l.Attempt(from); err != nil {
+		return err
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("run: %w", err)
+	if l.trainer, err = l.do.Open(ctx); err != nil {
+		return l.loadFailed(ctx, "build the model", err)
 	}
-	o.Keep = max(1, o.Keep)
-	if o.Log == nil {
-		o.Log = zap.NewNop()
+	defer l.closeTrainer()
+	err = l.work(ctx, from)
+	l.lastLook()
+	return l.saveAtEnd(err)
+}
+
+// work makes the steps that are missing.
+func (l *loop) work(ctx context.Context, from *runs.Checkpoint) error {
+	if from != nil {
+		if err := l.f.LoadCheckpoint(from.Step, l.trainer.Load); err != nil {
+			return l.loadFailed(ctx, "load checkpoint of step "+fmt.Sprint(from.Step), err)
+		}
 	}
-	if o.Now == nil {
-		o.Now = time.Now
+	if err := l.prepare(ctx); err != nil {
+		return err
 	}
-	if o.Sleep == nil {
-		o.Sleep = sleep
+	for l.step < l.o.Steps {
+		if err := l.wanted(ctx); err != nil {
+			return err
+		}
+		if l.do.BeforeStep != nil && l.step > l.begun {
+			l.begun = l.step
+			l.do.BeforeStep(l.step)
+		}
+		if err := l.makeStep(ctx); err != nil {
+			return err
+		}
+		if every := l.do.CheckpointEvery; every > 0 && l.step%every == 0 && l.step < l.o.Steps {
+			if err := l.saveMeanwhile(); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+// prepare takes the first look at the trainer and comes to the attempt's first
+// plan.
+func (l *loop) prepare(ctx context.Context) error {
+	recomputer, able := l.trainer.(Recomputer)
+	if l.o.Policy.Recompute && !able {
+		l.log.Warn("recompute is allowed, but this model cannot recompute activations")
+	}
+	if able && l.history.Recomputing() {
+		recomputer.SetRecompute(true)
+	}
+	l.Look(l.trainer.Stats(), recovery.Able{EmptyCache: true, CutStep: true, Probe: true, Recompute: able, CountSteps: true})
+	for l.history.Plan.Micro == 0 {
+		if err := l.search(ctx, l.o.Plan.Share(0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loadFailed is the end of an attempt whose model does not even stand.
+func (l *loop) loadFailed(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		return l.canceled(ctx)
+	}
+	var oom *memory.OutOfMemoryError
+	if l.isGone(err) || !errors.As(err, &oom) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return l.answer(ctx, recovery.Event{Load: &memory.Evidence{Failure: *oom}}, 0)
+}
+
+// wanted says why the run is to end now: the context is done, an interrupt was
+// asked for, or nil.
+func (l *loop) wanted(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return l.canceled(ctx)
+	}
 	select {
-	case <-timer.C:
+	case <-l.do.Interrupt:
+		return ErrInterrupted
+	default:
 		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	}
+}
+
+func (l *loop) canceled(ctx context.Context) error {
+	return fmt.Errorf("stopped after step %d: %w", l.step, ctx.Err())
+}
+
+// saveMeanwhile saves between steps. A failure costs nothing yet, unless the
+// device is gone or the folder another process's.
+func (l *loop) saveMeanwhile() error {
+	err := l.Save(l.trainer.Save, l.do.Keep, false)
+	locked := (*runs.LockedError)(nil)
+	switch {
+	case err == nil:
+	case l.isGone(err), errors.As(err, &locked):
+		return fmt.Errorf("save checkpoint of step %d: %w", l.step, err)
+	default:
+		l.saveFailed(err)
+	}
+	return nil
+}
+
+// saveAtEnd saves what an attempt that ended with err has done, where that must
+// not be lost.
+func (l *loop) saveAtEnd(err error) error {
+	var gaveUp *GaveUpError
+	switch {
+	case err == nil, errors.Is(err, ErrInterrupted), errors.Is(err, errRelaunch):
+		if failed := l.Save(l.trainer.Save, l.do.Keep, true); failed != nil {
+			if !l.isGone(failed) { // that is reported as such
+				l.saveFailed(failed)
+			}
+			return &CheckpointError{Dir: l.f.Dir(), Step: l.step, Newest: l.saved, Err: failed}
+		}
+	case errors.As(err, &gaveUp):
+		// The step was put back, so the state is good: another device or
+		// another configuration can go on from it.
+		if failed := l.Save(l.trainer.Save, l.do.Keep, true); failed != nil {
+			l.saveFailed(failed)
+		}
+	}
+	return err
+}
+
+// CheckpointError is a checkpoint that could not be written when work would be
+// lost without it.
+type CheckpointError struct {
+	Dir    string // the run's folder
+	Step   int    // the state that was to be saved
+	Newest int    // step of the newest whole checkpoint; -1 if there is none
+	Err    error
+}
+
+func (e *CheckpointError) Error() string {
+	from := "from the beginning"
+	if e.Newest >= 0 {
+		from = fmt.Sprintf("from step %d", e.Newest)
+	}
+	return fmt.Sprintf("save checkpoint of step %d: %v; make room or mend the disk under %s, then run the same command: it goes on %s",
+		e.Step, e.Err, e.Dir, from)
+}
+
+func (e *CheckpointError) Unwrap() error { return e.Err }
+
+// catch turns a panic into the error of the attempt.
+func (l *loop) catch(err *error) {
+	value := recover()
+	if value == nil {
+		return
+	}
+	p := &PanicError{Step: l.step + 1, Value: value, Stack: debug.Stack(), Log: filepath.Join(l.f.Dir(), "logs", runs.LogName(l.attempt))}
+	l.log.Error("panic", zap.Any("value", value), zap.ByteString("stack", p.Stack))
+	*err = p
+}
+
+// closeTrainer gives the device back. A failure to is logged: it changes
+// nothing about how the attempt ended.
+func (l *loop) closeTrainer() {
+	defer func() {
+		if value := recover(); value != nil {
+			l.log.Error("panic while closing the trainer", zap.Any("value", value), zap.ByteString("stack", debug.Stack()))
+		}
+	}()
+	if err := l.trainer.Close(); err != nil {
+		l.log.Warn("close the trainer", zap.Error(err))
 	}
 }

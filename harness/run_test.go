@@ -2,7 +2,9 @@ package harness
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,9 +14,11 @@ import (
 	"time"
 
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
-var plan64 = Plan{Effective: 64, World: 1, Micro: 64}
+var plan64 = recovery.Plan{Effective: 64, World: 1, Micro: 64}
 
 func TestRunTrajectory(t *testing.T) {
 	busy := func(from, to int, held memory.Bytes) func(int) memory.Bytes {
@@ -91,23 +95,23 @@ func story(trace []string) string {
 func TestJournalTellsARecovery(t *testing.T) {
 	j := newJourney(t, plan64, 2)
 	j.mustRun()
-	entries, err := ReadJournal(j.dir)
+	entries, err := runs.ReadJournal(j.dir)
 	if err != nil || len(entries) != len(j.entries) {
 		t.Fatalf("%d entries in the journal, %d told: %v", len(entries), len(j.entries), err)
 	}
-	var kinds []Kind
+	var kinds []runs.Kind
 	for i, e := range entries {
 		if e.Text != j.entries[i].Text || e.Time.IsZero() || e.Attempt != 1 {
 			t.Errorf("entry %d is %+v, told was %+v", i, e, j.entries[i])
 		}
-		if e.Kind != KindProbe {
+		if e.Kind != runs.KindProbe {
 			kinds = append(kinds, e.Kind)
 		}
-		if e.Kind == KindOOM && (e.OOM == nil || e.Verdict == nil || e.Verdict.Cause != memory.Batch || e.Plan.Micro != 64) {
+		if e.Kind == runs.KindOOM && (e.OOM == nil || e.Verdict == nil || e.Verdict.Cause != memory.Batch || e.Plan.Micro != 64) {
 			t.Errorf("failure without its evidence: %+v", e)
 		}
 	}
-	want := []Kind{KindRun, KindAttempt, KindPlan, KindOOM, KindDecision, KindRemedy, KindOOM, KindDecision, KindSearch, KindDecision, KindCheckpoint, KindDone}
+	want := []runs.Kind{runs.KindRun, runs.KindAttempt, runs.KindPlan, runs.KindOOM, runs.KindDecision, runs.KindRemedy, runs.KindOOM, runs.KindDecision, runs.KindSearch, runs.KindDecision, runs.KindCheckpoint, runs.KindDone}
 	if !slices.Equal(kinds, want) {
 		t.Errorf("kinds %v, want %v", kinds, want)
 	}
@@ -138,7 +142,7 @@ func same(t *testing.T, a, b string, step int) {
 	t.Helper()
 	var states [2]string
 	for i, dir := range []string{a, b} {
-		text, err := os.ReadFile(filepath.Join(dir, "checkpoints", checkpointName(step), "state.safetensors"))
+		text, err := os.ReadFile(filepath.Join(dir, "checkpoints", runs.CheckpointName(step), "state.safetensors"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,38 +193,38 @@ func TestNotMemoryIsNeverRetried(t *testing.T) {
 	boom := errors.New("device lost")
 	for _, test := range []struct {
 		name  string
-		twist func(*StepReport) error
+		twist func(*runs.StepReport) error
 		check func(t *testing.T, err error)
 	}{
-		{"error", func(*StepReport) error { return boom }, func(t *testing.T, err error) {
+		{"error", func(*runs.StepReport) error { return boom }, func(t *testing.T, err error) {
 			if !errors.Is(err, boom) || err.Error() != "step 3: device lost" {
 				t.Error(err)
 			}
 		}},
-		{"not finite", func(s *StepReport) error { return &NotFinite{Step: s.Step, What: "loss", Value: math.Inf(1)} }, func(t *testing.T, err error) {
-			if n := (*NotFinite)(nil); !errors.As(err, &n) || err.Error() != "step 3: the loss is +Inf" {
+		{"not finite", func(s *runs.StepReport) error { return &NotFiniteError{Step: s.Step, What: "loss", Value: math.Inf(1)} }, func(t *testing.T, err error) {
+			if n := (*NotFiniteError)(nil); !errors.As(err, &n) || err.Error() != "step 3: the loss is +Inf" {
 				t.Error(err)
 			}
 		}},
-		{"not finite, unnoticed", func(s *StepReport) error { s.GradNorm = math.NaN(); return nil }, func(t *testing.T, err error) {
-			if n := (*NotFinite)(nil); !errors.As(err, &n) || n.What != "gradient norm" {
+		{"not finite, unnoticed", func(s *runs.StepReport) error { s.GradNorm = math.NaN(); return nil }, func(t *testing.T, err error) {
+			if n := (*NotFiniteError)(nil); !errors.As(err, &n) || n.What != "gradient norm" {
 				t.Error(err)
 			}
 		}},
-		{"panic", func(*StepReport) error { panic("index out of range") }, func(t *testing.T, err error) {
-			if p := (*Panicked)(nil); !errors.As(err, &p) || p.Step != 3 || !strings.Contains(string(p.Stack), "toy_test.go") {
+		{"panic", func(*runs.StepReport) error { panic("index out of range") }, func(t *testing.T, err error) {
+			if p := (*PanicError)(nil); !errors.As(err, &p) || p.Step != 3 || !strings.Contains(string(p.Stack), "toy_test.go") {
 				t.Error(err)
 			}
 		}},
-		{"samples", func(s *StepReport) error { s.Samples--; return nil }, broken("samples", 63, 64)},
-		{"step", func(s *StepReport) error { s.Step++; return nil }, broken("step", 4, 3)},
-		{"position", func(s *StepReport) error { s.First = 0; return nil }, broken("position of the first sample", 0, 128)},
+		{"samples", func(s *runs.StepReport) error { s.Samples--; return nil }, broken("samples", 63, 64)},
+		{"step", func(s *runs.StepReport) error { s.Step++; return nil }, broken("step", 4, 3)},
+		{"position", func(s *runs.StepReport) error { s.First = 0; return nil }, broken("position of the first sample", 0, 128)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			j := newJourney(t, plan64.WithMicro(16), 5)
 			j.options.CheckpointEvery = 2
 			tries := 0
-			j.lab.twist = func(s *StepReport) error {
+			j.lab.twist = func(s *runs.StepReport) error {
 				if s.Step != 3 {
 					return nil
 				}
@@ -232,10 +236,10 @@ func TestNotMemoryIsNeverRetried(t *testing.T) {
 				t.Fatalf("result %+v after %d tries: %v", result, tries, err)
 			}
 			test.check(t, err)
-			if last := j.entries[len(j.entries)-1]; last.Kind != KindFailed || last.Text != err.Error() {
+			if last := j.entries[len(j.entries)-1]; last.Kind != runs.KindFailed || last.Text != err.Error() {
 				t.Errorf("last entry %+v", last)
 			}
-			if status, err := ReadStatus(j.dir); err != nil || status.State != StateFailed || status.Step != 2 {
+			if status, err := runs.ReadStatus(j.dir); err != nil || status.State != runs.StateFailed || status.Step != 2 {
 				t.Errorf("status %+v, %v", status, err)
 			}
 			log, _ := os.ReadFile(filepath.Join(j.dir, "logs", "attempt-001.log"))
@@ -251,7 +255,7 @@ func TestNotMemoryIsNeverRetried(t *testing.T) {
 
 func broken(what string, have, want int64) func(*testing.T, error) {
 	return func(t *testing.T, err error) {
-		b := (*BrokenPromise)(nil)
+		b := (*BrokenPromiseError)(nil)
 		if !errors.As(err, &b) || b.What != what || b.Have != have || b.Want != want {
 			t.Error(err)
 		}
@@ -267,7 +271,7 @@ func TestGivesUp(t *testing.T) {
 	}
 	j.options.Policy.Relaunches = 0
 	result, err := j.run(context.Background())
-	var gaveUp *GaveUp
+	var gaveUp *GaveUpError
 	if !errors.As(err, &gaveUp) || gaveUp.Step != 3 || gaveUp.Decision.Verdict == nil || gaveUp.Decision.Hint == "" || result.Steps != 2 {
 		t.Fatalf("%+v, %v", result, err)
 	}
@@ -286,8 +290,8 @@ func TestModelDoesNotFit(t *testing.T) {
 	j.lab.foreign = func(int) memory.Bytes { return 21 * memory.GiB }
 	j.options.Policy.Waits = 0
 	_, err := j.run(context.Background())
-	var gaveUp *GaveUp
-	if !errors.As(err, &gaveUp) || gaveUp.Decision.Verdict.Cause != memory.Foreign || !strings.Contains(gaveUp.Decision.Hint, "other processes hold 21 GiB") {
+	var gaveUp *GaveUpError
+	if !errors.As(err, &gaveUp) || gaveUp.Decision.Verdict.Cause != memory.Foreign || !strings.Contains(gaveUp.Decision.Hint, "stop them, choose another device") {
 		t.Fatal(err)
 	}
 	if j.kinds() != "run, attempt, oom, decision, failed" || j.entries[2].OOM.Phase != memory.PhaseLoad {
@@ -311,6 +315,81 @@ func TestWaitsToLoad(t *testing.T) {
 		t.Errorf("%+v after %d waits", result, slept)
 	}
 	j.account(5)
+}
+
+// TestWaitsAreBoundedWhileLoading holds that memory.waits counts every wait until a
+// step is made, also where the model can be built and its checkpoint not loaded.
+func TestWaitsAreBoundedWhileLoading(t *testing.T) {
+	j := newJourney(t, plan64.WithMicro(16), 2)
+	j.mustRun()
+	j.options.Steps, j.options.Policy.Waits = 4, 2
+	slept := 0
+	j.options.Sleep = func(context.Context, time.Duration) error { slept++; return nil }
+	j.lab.loading = func() error {
+		return &memory.OutOfMemoryError{Requested: memory.GiB, Stats: memory.Stats{Capacity: j.lab.device, Foreign: 22 * memory.GiB}}
+	}
+	_, err := j.run(context.Background())
+	var gaveUp *GaveUpError
+	if !errors.As(err, &gaveUp) || gaveUp.Decision.Verdict.Cause != memory.Foreign || slept != 2 {
+		t.Errorf("%v, after %d waits", err, slept)
+	}
+}
+
+// TestGrownPlanIsKeptOnceItHasRun holds that learned.json has the size grown to
+// only after a step: if that takes the process down the next one must not begin
+// with it.
+func TestGrownPlanIsKeptOnceItHasRun(t *testing.T) {
+	j := newJourney(t, plan64, 8)
+	j.options.Policy.GrowAfter = 2
+	j.lab.foreign = func(step int) memory.Bytes {
+		if step == 2 || step == 3 {
+			return 12 * memory.GiB
+		}
+		return 0
+	}
+	kept := func() int {
+		text, err := os.ReadFile(filepath.Join(j.dir, "learned.json"))
+		var l runs.Learned
+		if err == nil {
+			err = json.Unmarshal(text, &l)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return l.Learned.Micro
+	}
+	grown := 0
+	j.options.OnEntry = func(e runs.Entry) {
+		if e.Decision != nil && e.Decision.Remedy == recovery.Grow {
+			if grown = e.Decision.Plan.Micro; kept() >= grown {
+				t.Errorf("micro-batch %d is kept before it has run", grown)
+			}
+		}
+	}
+	j.mustRun()
+	if grown == 0 || kept() != grown {
+		t.Errorf("grew to micro-batch %d, kept is %d", grown, kept())
+	}
+}
+
+// TestNothingBelowTheSmallestIsProbed holds that a search stays within what is
+// allowed.
+func TestNothingBelowTheSmallestIsProbed(t *testing.T) {
+	j := newJourney(t, plan64.WithMicro(0), 2)
+	j.options.Policy.MinMicro = 16
+	j.mustRun()
+	probes := 0
+	for _, w := range j.lab.trace {
+		if n := 0; strings.HasPrefix(w, "?") {
+			if _, err := fmt.Sscanf(w, "?%d", &n); err != nil || n < 16 {
+				t.Errorf("probed %s, allowed is 16 or more", w)
+			}
+			probes++
+		}
+	}
+	if probes == 0 {
+		t.Error("nothing was probed")
+	}
 }
 
 func TestRelaunchLosesNothing(t *testing.T) {
@@ -346,7 +425,7 @@ func TestRelaunchLosesNothing(t *testing.T) {
 
 func TestRelaunchKeepsRecompute(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 60)
-	j.options.Policy = Policy{MinMicro: 16, Recompute: true, Relaunches: 5}
+	j.options.Policy = recovery.Policy{MinMicro: 16, Recompute: true, Relaunches: 5}
 	j.lab.device = 11 * memory.GiB // 12 are needed, 6 when recomputing
 	j.lab.before = func(l *lab, _ int) { l.base += 200 * memory.MiB }
 	var newest *toy
@@ -381,7 +460,7 @@ func TestDecisionsNameTheStepOfTheRun(t *testing.T) {
 	}
 	j.mustRun()
 	for _, e := range j.entries {
-		if (e.Kind == KindOOM || e.Kind == KindDecision) && !strings.Contains(e.Text, "step 3") {
+		if (e.Kind == runs.KindOOM || e.Kind == runs.KindDecision) && !strings.Contains(e.Text, "step 3") {
 			t.Errorf("%s: %s", e.Kind, e.Text)
 		}
 	}
@@ -402,7 +481,7 @@ func TestRecompute(t *testing.T) {
 			}
 		}
 		_, err := j.run(context.Background())
-		if gaveUp := (*GaveUp)(nil); able != (err == nil) || !able && !errors.As(err, &gaveUp) {
+		if gaveUp := (*GaveUpError)(nil); able != (err == nil) || !able && !errors.As(err, &gaveUp) {
 			t.Fatalf("able %v: %v", able, err)
 		}
 		if able {
@@ -439,15 +518,34 @@ func TestEffectiveBatchMustNotChange(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 3)
 	j.mustRun()
 	j.options.Steps, j.options.Plan.Effective = 6, 32
-	var mismatch *Mismatch
+	var mismatch *MismatchError
 	if _, err := j.run(context.Background()); !errors.As(err, &mismatch) || mismatch.Key != "effective batch" {
 		t.Error(err)
 	}
 }
 
 func TestOptionsAreChecked(t *testing.T) {
-	_, err := Run(context.Background(), Options{Steps: -1, CheckpointEvery: -2, Plan: Plan{Micro: -3}})
-	for _, want := range []string{"folder", "steps -1", "every -2", "micro-batch -3"} {
+	_, err := Begin(nil, SessionOptions{})
+	if err == nil || !strings.Contains(err.Error(), "folder") {
+		t.Errorf("no folder: %v", err)
+	}
+	f, failed := runs.Open(filepath.Join(t.TempDir(), "run"))
+	if failed != nil {
+		t.Fatal(failed)
+	}
+	defer func() { _ = f.Close() }()
+	_, err = Begin(f, SessionOptions{Steps: -1, Plan: recovery.Plan{Micro: -3}})
+	for _, want := range []string{"steps -1", "micro-batch -3"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no word of %q: %v", want, err)
+		}
+	}
+	s, failed := Begin(f, SessionOptions{Steps: 1, Plan: plan64})
+	if failed != nil {
+		t.Fatal(failed)
+	}
+	_, err = Run(context.Background(), s, RunOptions{CheckpointEvery: -2})
+	for _, want := range []string{"open is needed", "every -2"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no word of %q: %v", want, err)
 		}

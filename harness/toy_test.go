@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // lab is what outlives the attempts of a test: the device and the record of
@@ -20,10 +22,11 @@ import (
 type lab struct {
 	base, perSample memory.Bytes
 	device          memory.Bytes
-	foreign         func(step int) memory.Bytes // held by others while that step is made
-	allocFails      func(n int) bool            // whether the n-th allocation ever made fails, from 0
-	before          func(l *lab, step int)      // called before every try of a step
-	twist           func(s *StepReport) error   // what the trainer reports wrongly
+	foreign         func(step int) memory.Bytes    // held by others while that step is made
+	allocFails      func(n int) bool               // whether the n-th allocation ever made fails, from 0
+	before          func(l *lab, step int)         // called before every try of a step
+	twist           func(s *runs.StepReport) error // what the trainer reports wrongly
+	loading         func() error                   // fails the trainer\'s Load
 
 	epoch    int64           // samples in one
 	samples  map[int][]int64 // ids of the samples of every step of the current line of states
@@ -55,7 +58,7 @@ func (l *lab) Open(context.Context) (Trainer, error) {
 	l.open++
 	if s := l.stats(1, 0); l.base > s.Available() {
 		l.open--
-		return nil, &memory.OutOfMemory{Requested: l.base, Stats: s}
+		return nil, &memory.OutOfMemoryError{Requested: l.base, Stats: s}
 	}
 	return &toy{lab: l}, nil
 }
@@ -74,7 +77,7 @@ func (l *lab) alloc(step, micro int, used, n memory.Bytes) error {
 	s := l.stats(step, used)
 	if used+n > s.Available() || l.allocFails != nil && l.allocFails(l.allocs-1) {
 		s.Free = min(s.Free, n-1)
-		return &memory.OutOfMemory{Requested: n, Stats: s, Phase: memory.PhaseForward, Micro: micro}
+		return &memory.OutOfMemoryError{Requested: n, Stats: s, Phase: memory.PhaseForward, Micro: micro}
 	}
 	return nil
 }
@@ -86,17 +89,17 @@ func (t *toy) cost(n int) memory.Bytes {
 	return t.lab.perSample * memory.Bytes(n)
 }
 
-func (t *toy) Step(ctx context.Context, p Plan) (StepReport, error) {
+func (t *toy) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error) {
 	l, s := t.lab, t.state
 	s.Step++
 	if l.before != nil {
 		l.before(l, s.Step)
 	}
 	if err := ctx.Err(); err != nil {
-		return StepReport{}, err
+		return runs.StepReport{}, err
 	}
 	splits := p.Splits(0)
-	report := StepReport{Step: s.Step, First: s.First, LR: 0.01, Splits: splits, Tokens: p.Effective}
+	report := runs.StepReport{Step: s.Step, First: s.First, LR: 0.01, Splits: splits, Tokens: p.Effective}
 	var grad [4]float64
 	var used []int64
 	for _, n := range splits {
@@ -106,7 +109,7 @@ func (t *toy) Step(ctx context.Context, p Plan) (StepReport, error) {
 		}
 		if err != nil {
 			l.trace = append(l.trace, fmt.Sprintf("%d!", n))
-			return StepReport{}, fmt.Errorf("micro-batch of %d: %w", n, err)
+			return runs.StepReport{}, fmt.Errorf("micro-batch of %d: %w", n, err)
 		}
 		for range n {
 			id := l.id(s.First)
@@ -125,7 +128,7 @@ func (t *toy) Step(ctx context.Context, p Plan) (StepReport, error) {
 	report.Memory.Peak = l.base + t.cost(splits[0])
 	if l.twist != nil {
 		if err := l.twist(&report); err != nil {
-			return StepReport{}, err
+			return runs.StepReport{}, err
 		}
 	}
 	t.state = s
@@ -166,12 +169,17 @@ func (t *toy) EmptyCache() (memory.Bytes, error) {
 	return memory.MiB, nil
 }
 
-func (t *toy) Memory() memory.Stats { return t.lab.stats(t.state.Step+1, t.lab.base) }
+func (t *toy) Stats() memory.Stats  { return t.lab.stats(t.state.Step+1, t.lab.base) }
 func (t *toy) SetRecompute(on bool) { t.recompute = on }
 
 func (t *toy) Save(w io.Writer) error { return json.NewEncoder(w).Encode(t.state) }
 
 func (t *toy) Load(r io.Reader) error {
+	if t.lab.loading != nil {
+		if err := t.lab.loading(); err != nil {
+			return err
+		}
+	}
 	t.state = toyState{}
 	return json.NewDecoder(r).Decode(&t.state)
 }
@@ -186,22 +194,37 @@ type journey struct {
 	t       testing.TB
 	lab     *lab
 	dir     string
-	options Options // Folder is filled in by run
-	entries []Entry
+	options options
+	entries []runs.Entry
 	slept   time.Duration
 }
 
-func newJourney(t testing.TB, plan Plan, steps int) *journey {
+// options are all there are.
+type options struct {
+	SessionOptions
+	RunOptions
+}
+
+// begun opens the books of a run in f.
+func (o options) begun(t testing.TB, f *runs.Folder) *Session {
+	t.Helper()
+	s, err := Begin(f, o.SessionOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func newJourney(t testing.TB, plan recovery.Plan, steps int) *journey {
 	j := &journey{t: t, lab: newLab(), dir: filepath.Join(t.TempDir(), "run")}
-	j.options = Options{
-		Steps: steps, Plan: plan, Keep: 2,
-		Policy:  Policy{MinMicro: 1, Relaunches: 2, Waits: 2},
-		Open:    j.lab.Open,
-		OnEntry: func(e Entry) { j.entries = append(j.entries, e) },
-		Sleep: func(ctx context.Context, d time.Duration) error {
-			j.slept += d
-			return ctx.Err()
-		},
+	j.options = options{
+		SessionOptions{Steps: steps, Plan: plan, Policy: recovery.Policy{MinMicro: 1, Relaunches: 2, Waits: 2},
+			OnEntry: func(e runs.Entry) { j.entries = append(j.entries, e) }},
+		RunOptions{Keep: 2, Open: j.lab.Open,
+			Sleep: func(ctx context.Context, d time.Duration) error {
+				j.slept += d
+				return ctx.Err()
+			}},
 	}
 	return j
 }
@@ -212,15 +235,13 @@ func (j *journey) run(ctx context.Context) (Result, error) {
 	return j.runOn(ctx, fast{})
 }
 
-func (j *journey) runOn(ctx context.Context, d disk) (Result, error) {
+func (j *journey) runOn(ctx context.Context, d runs.Disk) (Result, error) {
 	j.t.Helper()
-	f, err := openFolder(j.dir, d)
+	f, err := runs.OpenOn(j.dir, d)
 	if err != nil {
 		return Result{}, err
 	}
-	o := j.options
-	o.Folder = f
-	result, err := Run(ctx, o)
+	result, err := Run(ctx, j.options.begun(j.t, f), j.options.RunOptions)
 	if d == (fast{}) {
 		if err := f.Close(); err != nil {
 			j.t.Fatal(err)
@@ -255,7 +276,7 @@ func (j *journey) kinds() string {
 // the effective batch, and that every epoch has each sample once.
 func (j *journey) account(steps int) {
 	j.t.Helper()
-	metrics, err := ReadMetrics(j.dir)
+	metrics, err := runs.ReadMetrics(j.dir)
 	if err != nil {
 		j.t.Fatal(err)
 	}

@@ -52,13 +52,13 @@ const (
 // Evidence is all that [Diagnose] looks at. Everything but Failure may be zero,
 // which means not known.
 type Evidence struct {
-	Failure  OutOfMemory `json:"failure"`
-	Baseline Stats       `json:"baseline"`           // when the attempt began
-	Boundary []Bytes     `json:"boundary,omitempty"` // allocated after each finished step, oldest first
-	Typical  Bytes       `json:"typical,omitempty"`  // median peak of finished steps with the failing plan
-	Like     int         `json:"like,omitempty"`     // how many such steps
-	MinMicro int         `json:"min_micro"`          // smallest micro-batch allowed
-	Host     bool        `json:"host,omitempty"`     // host memory failed, not the device's
+	Failure  OutOfMemoryError `json:"failure"`
+	Baseline Stats            `json:"baseline"`           // when the attempt began
+	Boundary []Bytes          `json:"boundary,omitempty"` // allocated after each finished step, oldest first
+	Typical  Bytes            `json:"typical,omitempty"`  // median peak of finished steps with the failing plan
+	Like     int              `json:"like,omitempty"`     // how many such steps
+	MinMicro int              `json:"min_micro"`          // smallest micro-batch allowed
+	Host     bool             `json:"host,omitempty"`     // host memory failed, not the device's
 }
 
 // Verdict is a cause and the sentence, with its numbers, that supports it.
@@ -73,14 +73,19 @@ func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 // order of how much they exclude; the first that holds is the verdict:
 //
 //	host           the failure was the machine's memory
-//	unknown        the device told nothing about itself
+//	unknown        nothing is known of the device's memory
 //	foreign        requested ≤ free + what others took since the attempt began,
 //	               or requested ≤ free + what they hold, if that is [ForeignShare] of the capacity
 //	fragmentation  requested ≤ free + (reserved − allocated), and that idle part is [FragmentationShare] of the capacity
 //	leak           allocated between steps rises steadily over ≥ [LeakSteps] steps
-//	spike          needed > typical peak of like steps by [SpikeShare]
+//	spike          needed > typical peak of like steps by [SpikeShare], in a micro-batch
 //	model          not in a micro-batch, or already at the smallest one
 //	batch          otherwise: a smaller micro-batch is possible and needs less
+//
+// Where the size of the request is not known (a framework's error without numbers,
+// with the device's memory filled in from outside), foreign needs others to have
+// taken [ForeignShare] of the capacity since the attempt began, and fragmentation
+// and spike, which compare sizes, are left out.
 func Diagnose(e Evidence) Verdict {
 	for _, test := range []func(Evidence) (Verdict, bool){
 		hostMemory, noNumbers, foreign, fragmentation, leak, spike, model,
@@ -93,22 +98,24 @@ func Diagnose(e Evidence) Verdict {
 }
 
 func hostMemory(e Evidence) (Verdict, bool) {
-	return Verdict{Host, fmt.Sprintf("the machine's own memory ran out (%v asked for), not the device's", e.Failure.Requested)}, e.Host
+	return Verdict{Host, fmt.Sprintf("the machine's own memory ran out (%s), not the device's", e.Failure.asked())}, e.Host
 }
 
 func noNumbers(e Evidence) (Verdict, bool) {
-	return Verdict{Unknown, "the device reported neither its capacity nor the size that was asked for"},
-		e.Failure.Stats.Capacity <= 0 || e.Failure.Requested <= 0
+	return Verdict{Unknown, "nothing is known of the device's memory at the failure"}, e.Failure.Stats.Capacity <= 0
 }
 
 func foreign(e Evidence) (Verdict, bool) {
-	s := e.Failure.Stats
-	taken := lost(s)
-	why := fmt.Sprintf("%v asked for and %v free, while others hold %v of %v", e.Failure.Requested, s.Free, taken, s.Capacity)
-	if grown := taken - lost(e.Baseline); e.Baseline.Capacity > 0 && grown > 0 && e.Failure.Requested <= s.Free+grown {
-		why = fmt.Sprintf("%v asked for and %v free, after others took %v since the attempt began (now %v of %v)",
-			e.Failure.Requested, s.Free, grown, taken, s.Capacity)
-	} else if float64(taken) < ForeignShare*float64(s.Capacity) || e.Failure.Requested > s.Free+taken {
+	s, requested := e.Failure.Stats, e.Failure.Requested
+	held := heldByOthers(s)
+	large := func(n Bytes) bool { return float64(n) >= ForeignShare*float64(s.Capacity) }
+	why := fmt.Sprintf("%s and %v free, while others hold %v of %v", e.Failure.asked(), s.Free, held, s.Capacity)
+	grown := held - heldByOthers(e.Baseline)
+	switch {
+	case e.Baseline.Capacity > 0 && grown > 0 && (requested > 0 && requested <= s.Free+grown || requested <= 0 && large(grown)):
+		why = fmt.Sprintf("%s and %v free, after others took %v since the attempt began (now %v of %v)",
+			e.Failure.asked(), s.Free, grown, held, s.Capacity)
+	case requested <= 0 || !large(held) || requested > s.Free+held:
 		return Verdict{}, false
 	}
 	if e.Failure.Others != "" {
@@ -117,15 +124,15 @@ func foreign(e Evidence) (Verdict, bool) {
 	return Verdict{Foreign, why}, true
 }
 
-// lost is what others keep a process from holding of its capacity.
-func lost(s Stats) Bytes { return s.Capacity - s.Available() }
+// heldByOthers is what others keep a process from holding of its capacity.
+func heldByOthers(s Stats) Bytes { return s.Capacity - s.Available() }
 
 func fragmentation(e Evidence) (Verdict, bool) {
-	s := e.Failure.Stats
+	s, requested := e.Failure.Stats, e.Failure.Requested
 	idle := s.Reserved - s.Allocated
-	why := fmt.Sprintf("%v asked for while %v were free and %v reserved but unused, the largest piece %v",
-		e.Failure.Requested, s.Free, idle, s.LargestFree)
-	return Verdict{Fragmentation, why}, e.Failure.Requested <= s.Free+idle &&
+	why := fmt.Sprintf("%s while %v were free and %v reserved but unused, the largest piece %v",
+		e.Failure.asked(), s.Free, idle, s.LargestFree)
+	return Verdict{Fragmentation, why}, requested > 0 && requested <= s.Free+idle &&
 		float64(idle) >= FragmentationShare*float64(s.Capacity)
 }
 
@@ -146,37 +153,25 @@ func spike(e Evidence) (Verdict, bool) {
 	need := e.Failure.Needed()
 	why := fmt.Sprintf("this step needed at least %v; the last %d like it peaked at %v",
 		need, e.Like, e.Typical)
-	return Verdict{Spike, why}, e.Like >= SpikeSteps && e.Typical > 0 &&
-		float64(need) > (1+SpikeShare)*float64(e.Typical)
+	return Verdict{Spike, why}, e.Failure.Requested > 0 && e.Failure.Phase.SizedByMicro() &&
+		e.Like >= SpikeSteps && e.Typical > 0 && float64(need) > (1+SpikeShare)*float64(e.Typical)
 }
 
 func model(e Evidence) (Verdict, bool) {
 	f := e.Failure
-	need := "at least " + shortage(f)
 	if !f.Phase.SizedByMicro() {
-		return Verdict{Model, fmt.Sprintf("%s needs %s, whatever the micro-batch", f.Phase, need)}, true
+		return Verdict{Model, fmt.Sprintf("%s needs %s, whatever the micro-batch", f.Phase, f.Shortage())}, true
 	}
 	smallest := f.Micro > 0 && f.Micro <= max(1, e.MinMicro)
-	return Verdict{Model, fmt.Sprintf("micro-batch %d, the smallest allowed, needs %s", f.Micro, need)}, smallest
+	return Verdict{Model, fmt.Sprintf("micro-batch %d, the smallest allowed, needs %s", f.Micro, f.Shortage())}, smallest
 }
 
 func batch(e Evidence) Verdict {
 	f := e.Failure
 	if f.Micro == 0 {
-		return Verdict{Unknown, fmt.Sprintf("%v asked for of %v free outside any known micro-batch", f.Requested, f.Stats.Free)}
+		return Verdict{Unknown, fmt.Sprintf("%s and %v free, outside any known micro-batch", f.asked(), f.Stats.Free)}
 	}
-	return Verdict{Batch, fmt.Sprintf("micro-batch %d needs at least %s", f.Micro, shortage(f))}
-}
-
-// shortage is what was needed of what there was, and by how much that is too
-// much where rounding could hide it.
-func shortage(f OutOfMemory) string {
-	need, there := f.Needed(), f.Stats.Available()
-	text := fmt.Sprintf("%v of %v", need, there)
-	if over := need - there; over > 0 && need.String() == there.String() {
-		text += fmt.Sprintf(", %v more", over)
-	}
-	return text
+	return Verdict{Batch, fmt.Sprintf("micro-batch %d needs %s", f.Micro, f.Shortage())}
 }
 
 // medianSlope is the Theil–Sen estimator: the median of the slopes between all

@@ -23,15 +23,17 @@ func TestDiagnose(t *testing.T) {
 	squeezed.Reserved, squeezed.Allocated, squeezed.Foreign = 14*GiB, 14*GiB, 10*GiB
 	contexts := full
 	contexts.Capacity = 25 * GiB
-	failure := func(s Stats, requested Bytes) OutOfMemory {
-		return OutOfMemory{Requested: requested, Stats: s, Phase: PhaseForward, Micro: 32}
+	failure := func(s Stats, requested Bytes) OutOfMemoryError {
+		return OutOfMemoryError{Requested: requested, Stats: s, Phase: PhaseForward, Micro: 32}
 	}
-	phase := func(f OutOfMemory, p Phase, micro int) OutOfMemory {
+	phase := func(f OutOfMemoryError, p Phase, micro int) OutOfMemoryError {
 		f.Phase, f.Micro = p, micro
 		return f
 	}
 	noisy := rising(40, 4*GiB, 0)
 	noisy[39] = 6 * GiB
+	fallen := rising(40, 4*GiB, 100*MiB) // a steady slope, and all of it given back at the end
+	fallen[39] = 4 * GiB
 	for _, c := range []struct {
 		name     string
 		evidence Evidence
@@ -50,7 +52,7 @@ func TestDiagnose(t *testing.T) {
 			Batch, []string{"26 GiB of 14 GiB"}},
 		{"a process that was there before", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: squeezed},
 			Foreign, []string{"others hold 10 GiB of 24 GiB"}},
-		{"it is named", Evidence{Failure: OutOfMemory{Requested: GiB, Micro: 8, Stats: squeezed, Others: "python (pid 7) holds 10 GiB"}, Baseline: alone},
+		{"it is named", Evidence{Failure: OutOfMemoryError{Requested: GiB, Micro: 8, Stats: squeezed, Others: "python (pid 7) holds 10 GiB"}, Baseline: alone},
 			Foreign, []string{": python (pid 7) holds 10 GiB"}},
 		{"contexts alone", Evidence{Failure: failure(contexts, 2*GiB)},
 			Batch, nil},
@@ -68,6 +70,8 @@ func TestDiagnose(t *testing.T) {
 			Batch, nil},
 		{"one odd boundary is no leak", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: noisy},
 			Batch, nil},
+		{"a rise that was given back is no leak", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: fallen},
+			Batch, nil},
 		{"a leak seen only in the newest boundaries", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: append(rising(500, 4*GiB, 0), rising(200, 4*GiB, 10*MiB)...)},
 			Leak, []string{"last 200 steps"}},
 		{"an outlier", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Typical: 20 * GiB, Like: 3},
@@ -82,14 +86,30 @@ func TestDiagnose(t *testing.T) {
 			Model, []string{"micro-batch 4, the smallest allowed"}},
 		{"optimizer state", Evidence{Failure: phase(failure(full, 2*GiB), PhaseUpdate, 0)},
 			Model, []string{"update needs at least 25 GiB of 24 GiB, whatever the micro-batch"}},
+		{"evaluation", Evidence{Failure: phase(failure(full, 2*GiB), PhaseEval, 32)},
+			Model, []string{"eval needs at least 25 GiB of 24 GiB, whatever the micro-batch"}},
 		{"loading", Evidence{Failure: phase(failure(full, 2*GiB), PhaseLoad, 0)},
 			Model, []string{"load needs"}},
 		{"the machine's memory", Evidence{Failure: failure(full, 2*GiB), Host: true},
 			Host, []string{"2 GiB asked for"}},
-		{"a device that says nothing", Evidence{Failure: OutOfMemory{Requested: GiB, Micro: 4}},
+		{"a device that says nothing", Evidence{Failure: OutOfMemoryError{Requested: GiB, Micro: 4}},
 			Unknown, nil},
-		{"a request nobody knows", Evidence{Failure: OutOfMemory{Stats: full, Micro: 4}},
-			Unknown, nil},
+		{"a request nobody knows, in memory seen from outside", Evidence{Failure: failure(full, 0), Baseline: alone},
+			Batch, []string{"micro-batch 32 needs more than the 23 GiB that it held, of 24 GiB"}},
+		{"such a request after others took room", Evidence{Failure: failure(squeezed, 0), Baseline: alone},
+			Foreign, []string{"an unknown amount asked for", "others took 10 GiB"}},
+		{"such a request where others were there first", Evidence{Failure: failure(squeezed, 0), Baseline: squeezed},
+			Batch, nil},
+		{"such a request where others took next to nothing", Evidence{Failure: failure(contexts, 0), Baseline: Stats{Capacity: 25 * GiB, Free: 25 * GiB}},
+			Batch, nil},
+		{"such a request in pieces", Evidence{Failure: failure(pieces, 0), Baseline: alone},
+			Batch, nil},
+		{"such a request beside lower peaks", Evidence{Failure: failure(full, 0), Baseline: alone, Typical: 2 * GiB, Like: 9},
+			Batch, nil},
+		{"such a request at one sample", Evidence{Failure: phase(failure(full, 0), PhaseBackward, 1)},
+			Model, []string{"micro-batch 1, the smallest allowed, needs more than the 23 GiB"}},
+		{"evaluation is no outlier among training steps", Evidence{Failure: phase(failure(full, 2*GiB), PhaseEval, 0), Baseline: alone, Typical: 2 * GiB, Like: 9},
+			Model, []string{"eval needs"}},
 		{"outside any micro-batch", Evidence{Failure: phase(failure(full, 2*GiB), PhaseUnknown, 0)},
 			Unknown, nil},
 	} {
@@ -108,7 +128,7 @@ func TestDiagnose(t *testing.T) {
 }
 
 func TestOutOfMemorySaysWhatWasTrue(t *testing.T) {
-	e := &OutOfMemory{Requested: 2 * GiB, Phase: PhaseForward, Micro: 32,
+	e := &OutOfMemoryError{Requested: 2 * GiB, Phase: PhaseForward, Micro: 32,
 		Stats: Stats{Capacity: 24 * GiB, Free: GiB, Reserved: 13 * GiB, Allocated: 12 * GiB, Foreign: 10 * GiB}}
 	want := "out of memory at micro-batch 32 in forward: 2 GiB asked for, 1 GiB free of 24 GiB, 12 GiB allocated, 13 GiB reserved, 10 GiB held by other processes"
 	if e.Error() != want {
@@ -116,5 +136,34 @@ func TestOutOfMemorySaysWhatWasTrue(t *testing.T) {
 	}
 	if e.Needed() != 14*GiB || e.Stats.Available() != 14*GiB {
 		t.Errorf("needed %v, available %v", e.Needed(), e.Stats.Available())
+	}
+}
+
+func TestSizedByMicro(t *testing.T) {
+	for phase, want := range map[Phase]bool{
+		PhaseUnknown: true, PhaseForward: true, PhaseBackward: true,
+		PhaseLoad: false, PhaseUpdate: false, PhaseEval: false, PhaseCheckpoint: false,
+	} {
+		if phase.SizedByMicro() != want {
+			t.Errorf("%q is sized by the micro-batch: %v, want %v", phase, !want, want)
+		}
+	}
+}
+
+func TestAvailable(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		s    Stats
+		want Bytes
+	}{
+		{"nobody else", Stats{Capacity: 24 * GiB, Free: 20 * GiB, Reserved: 4 * GiB}, 24 * GiB},
+		{"others hold some", Stats{Capacity: 24 * GiB, Free: 10 * GiB, Reserved: 4 * GiB, Foreign: 10 * GiB}, 14 * GiB},
+		{"the device has more than the limit", Stats{Capacity: 24 * GiB, Free: 70 * GiB, Reserved: 4 * GiB}, 24 * GiB},
+		{"nothing is known", Stats{}, 0},
+		{"numbers of two moments", Stats{Capacity: 24 * GiB, Free: -5 * GiB, Reserved: 4 * GiB}, 0},
+	} {
+		if got := c.s.Available(); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
 	}
 }

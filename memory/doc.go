@@ -1,6 +1,6 @@
 // Package memory holds the words that every other package uses for device
 // memory: an amount ([Bytes]), a snapshot ([Stats]), an allocation that failed
-// ([OutOfMemory]) and the reason why ([Verdict]).
+// ([OutOfMemoryError]) and the reason why ([Verdict]).
 //
 // Start with [Diagnose]. It reads [Evidence], which is data alone, and says why
 // memory ran out together with the numbers that convinced it. It is a pure

@@ -22,10 +22,10 @@ func (p Phase) SizedByMicro() bool {
 	return p == PhaseForward || p == PhaseBackward || p == PhaseUnknown
 }
 
-// OutOfMemory is an allocation that failed, with what was true at that moment.
+// OutOfMemoryError is an allocation that failed, with what was true at that moment.
 // It is an error; find it with [errors.As].
-type OutOfMemory struct {
-	Requested Bytes `json:"requested"`       // the allocation that failed
+type OutOfMemoryError struct {
+	Requested Bytes `json:"requested"`       // the allocation that failed; 0 if not known, as of a framework's error without numbers
 	Stats     Stats `json:"stats"`           // at the failure, after the cache had been emptied
 	Phase     Phase `json:"phase,omitempty"` // filled in by the trainer
 	Micro     int   `json:"micro,omitempty"` // samples in the micro-batch that failed; 0 outside one
@@ -40,9 +40,31 @@ type OutOfMemory struct {
 
 // Needed is the least that the process would have had to hold to go on: what
 // was allocated and what was asked for, or Whole if that is more.
-func (e *OutOfMemory) Needed() Bytes { return max(e.Whole, e.Stats.Allocated+e.Requested) }
+func (e *OutOfMemoryError) Needed() Bytes { return max(e.Whole, e.Stats.Allocated+e.Requested) }
 
-func (e *OutOfMemory) Error() string {
+// Shortage is what was needed of what there was, "at least 25 GiB of 24 GiB", and
+// by how much that is too much where rounding could hide it.
+func (e *OutOfMemoryError) Shortage() string {
+	need, there := e.Needed(), e.Stats.Available()
+	if e.Requested <= 0 {
+		return fmt.Sprintf("more than the %v that it held, of %v", need, there)
+	}
+	text := fmt.Sprintf("at least %v of %v", need, there)
+	if over := need - there; over > 0 && need.String() == there.String() {
+		text += fmt.Sprintf(", %v more", over)
+	}
+	return text
+}
+
+// asked is what was asked for, in words.
+func (e *OutOfMemoryError) asked() string {
+	if e.Requested <= 0 {
+		return "an unknown amount asked for"
+	}
+	return fmt.Sprintf("%v asked for", e.Requested)
+}
+
+func (e *OutOfMemoryError) Error() string {
 	where := ""
 	if e.Micro > 0 {
 		where = fmt.Sprintf(" at micro-batch %d", e.Micro)
@@ -51,8 +73,8 @@ func (e *OutOfMemory) Error() string {
 		where += fmt.Sprintf(" in %s", e.Phase)
 	}
 	s := e.Stats
-	text := fmt.Sprintf("out of memory%s: %v asked for, %v free of %v, %v allocated, %v reserved",
-		where, e.Requested, s.Free, s.Capacity, s.Allocated, s.Reserved)
+	text := fmt.Sprintf("out of memory%s: %s, %v free of %v, %v allocated, %v reserved",
+		where, e.asked(), s.Free, s.Capacity, s.Allocated, s.Reserved)
 	if s.Foreign > 0 {
 		text += fmt.Sprintf(", %v held by other processes", s.Foreign)
 	}

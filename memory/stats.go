@@ -15,9 +15,6 @@ type Stats struct {
 	Failures     int64 `json:"failures"`      // allocations that failed
 }
 
-// Headroom is capacity − peak: what a step leaves unused.
-func (s Stats) Headroom() Bytes { return s.Capacity - s.Peak }
-
 // Available is what this process may hold in all right now: its capacity less
 // what other processes have taken of it. It is never negative.
 func (s Stats) Available() Bytes {

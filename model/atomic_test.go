@@ -5,8 +5,8 @@ import (
 	"math"
 	"testing"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
 )
 
 // The sweeps below fail every allocation of a step in turn, as SQLite's tests
@@ -17,7 +17,7 @@ const sweepSteps = 3
 // sweep is what the runs of one sweep share.
 type sweep struct {
 	subject
-	plan, retry harness.Plan
+	plan, retry recovery.Plan
 }
 
 // run makes the steps of the sweep with the given allocations failing, counted
@@ -30,7 +30,7 @@ func (s sweep) run(t *testing.T, fail ...int) snapshot {
 			t.Error(err)
 		}
 	}()
-	held, injected := tr.Memory().Allocated, d.Injected()
+	held, injected := tr.Stats().Allocated, d.Injected()
 	d.FailAt(fail...)
 	for range sweepSteps {
 		before, p := capture(t, tr), s.plan
@@ -40,8 +40,8 @@ func (s sweep) run(t *testing.T, fail ...int) snapshot {
 				break
 			}
 			checkFailure(t, err, fail)
-			if tr.Memory().Allocated != held || d.LiveBytes() > held {
-				t.Fatalf("allocation %v failed: %v held afterwards, %v before", fail, tr.Memory().Allocated, held)
+			if tr.Stats().Allocated != held || d.LiveBytes() > held {
+				t.Fatalf("allocation %v failed: %v held afterwards, %v before", fail, tr.Stats().Allocated, held)
 			}
 			same(t, "after a failed step", capture(t, tr), before)
 			p = s.retry
@@ -55,7 +55,7 @@ func (s sweep) run(t *testing.T, fail ...int) snapshot {
 
 func checkFailure(t *testing.T, err error, fail []int) {
 	t.Helper()
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	if !errors.As(err, &oom) {
 		t.Fatalf("allocation %v failed: %v, want an out of memory error", fail, err)
 	}
@@ -149,7 +149,7 @@ func TestProbeMayFailAndLeavesNoTrace(t *testing.T) {
 			steps(t, plain, 2, plan(10, 4))
 			tr, d := s.open(t)
 			steps(t, tr, 1, plan(10, 4))
-			held := tr.Memory().Allocated
+			held := tr.Stats().Allocated
 			d.FailAt()
 			stats, err := tr.Probe(t.Context(), 4)
 			if err != nil {
@@ -163,8 +163,8 @@ func TestProbeMayFailAndLeavesNoTrace(t *testing.T) {
 				d.FailAt(i)
 				_, err := tr.Probe(t.Context(), 4)
 				checkFailure(t, err, []int{i})
-				if tr.Memory().Allocated != held {
-					t.Fatalf("allocation %d: %v held, %v before", i, tr.Memory().Allocated, held)
+				if tr.Stats().Allocated != held {
+					t.Fatalf("allocation %d: %v held, %v before", i, tr.Stats().Allocated, held)
 				}
 			}
 			d.FailAt()
@@ -188,6 +188,33 @@ func TestProbeNeedsWhatAStepNeeds(t *testing.T) {
 			}
 			if _, err := tr.Probe(t.Context(), 0); err == nil {
 				t.Error("a probe of no samples succeeded")
+			}
+		})
+	}
+}
+
+// TestProbeIsNotChargedForWhatOthersLeft probes a small micro-batch before and
+// after a large one, whose pieces stay in the cache unless that is emptied.
+func TestProbeIsNotChargedForWhatOthersLeft(t *testing.T) {
+	for _, s := range subjects() {
+		t.Run(s.name, func(t *testing.T) {
+			tr, _ := s.open(t)
+			reserved := map[string]memory.Bytes{}
+			for _, p := range []struct {
+				when  string
+				micro int
+			}{{"before", 2}, {"large", 4000}, {"after", 2}} {
+				stats, err := tr.Probe(t.Context(), p.micro)
+				if err != nil {
+					t.Fatal(err)
+				}
+				reserved[p.when] = stats.PeakReserved
+			}
+			if reserved["large"] <= reserved["before"] {
+				t.Fatalf("the large probe reserved %v, the small one %v: the test shows nothing", reserved["large"], reserved["before"])
+			}
+			if reserved["after"] != reserved["before"] {
+				t.Errorf("a small probe reserved %v, and %v after a large one", reserved["before"], reserved["after"])
 			}
 		})
 	}

@@ -25,5 +25,5 @@ func BenchmarkStep(b *testing.B) {
 	for b.Loop() {
 		steps(b, tr, 1, plan(32, 8))
 	}
-	b.ReportMetric(float64(tr.Memory().Peak)/float64(memory.MiB), "MiB-peak")
+	b.ReportMetric(float64(tr.Stats().Peak)/float64(memory.MiB), "MiB-peak")
 }

@@ -152,7 +152,7 @@ func TestLoadOfAnotherModelIsAMismatch(t *testing.T) {
 			to, _ := c.to.open(t)
 			steps(t, to, 1, plan(4, 4))
 			before := capture(t, to)
-			var mismatch *harness.Mismatch
+			var mismatch *harness.MismatchError
 			if err := to.Load(bytes.NewReader(saved)); !errors.As(err, &mismatch) || mismatch.Key != key {
 				t.Errorf("error %v, want a mismatch of %s", err, key)
 			}

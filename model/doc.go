@@ -11,7 +11,7 @@
 //		Optimizer: model.Optimizer{LR: 4e-3, WeightDecay: 0.1, Clip: 1},
 //		Schedule:  model.Schedule{Kind: model.Cosine, Warmup: 30, Steps: 200, Min: 4e-4},
 //	}, set)
-//	report, err := t.Step(ctx, harness.Plan{Effective: 32, World: 1, Micro: 8})
+//	report, err := t.Step(ctx, recovery.Plan{Effective: 32, World: 1, Micro: 8})
 //
 // # What a step promises
 //

@@ -15,7 +15,7 @@ import (
 
 // Load implements [harness.Trainer]. It reads the input twice, once to check all
 // of it and once to take it over, so that a checkpoint of another model, which is
-// a *[harness.Mismatch], or one cut short or garbled leaves the trainer as it
+// a *[harness.MismatchError], or one cut short or garbled leaves the trainer as it
 // was. Input that cannot be read twice, being no [io.Seeker], is held in host
 // memory. If reading fails the second time the trainer refuses every step until
 // another Load.
@@ -89,7 +89,7 @@ func checkVersion(h *header) error {
 func (t *Trainer) match(h *header) (step int, position int64, err error) {
 	for _, p := range t.identity() {
 		if saved := h.metadata[p.key]; saved != p.value {
-			return 0, 0, &harness.Mismatch{Key: p.key, Have: p.value, Want: saved}
+			return 0, 0, &harness.MismatchError{Key: p.key, Have: p.value, Want: saved}
 		}
 	}
 	due := t.header().entries

@@ -69,7 +69,7 @@ func TestRequirementsAreWhatIsHeld(t *testing.T) {
 			tr, _ := s.open(t)
 			r := tr.Spec().Requirements()
 			const scalars memory.Bytes = 512 // what the allocator rounds to
-			if got := tr.Memory().Allocated; got != r.Total()+scalars {
+			if got := tr.Stats().Allocated; got != r.Total()+scalars {
 				t.Errorf("%s %s: %v held, requirements say %v", s.name, kind, got, r.Total())
 			}
 			if r.Parameters == 0 || memory.Bytes(4*r.Parameters) > r.Weights {
@@ -109,7 +109,7 @@ func TestNewFailsWhole(t *testing.T) {
 				}
 				break
 			}
-			var oom *memory.OutOfMemory
+			var oom *memory.OutOfMemoryError
 			if !errors.As(err, &oom) || oom.Phase != memory.PhaseLoad || oom.Micro != 0 {
 				t.Errorf("%s: allocation %d: %v", s.name, nth, err)
 			} else if oom.Needed() < need || oom.Needed() > need+4*alignment {
@@ -143,7 +143,7 @@ func TestSmallDevice(t *testing.T) {
 		}
 	})
 	_, err = tr.Step(t.Context(), plan(64, 64))
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	if !errors.As(err, &oom) || oom.Micro != 64 || oom.Stats.Capacity != 4*memory.MiB {
 		t.Fatalf("error %v, want out of memory at micro-batch 64", err)
 	}

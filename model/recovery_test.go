@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"headroom/device"
+	"headroom/device/devicetest"
 	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // BenchmarkRecovery measures what a failure of memory costs: from the failing
@@ -25,21 +27,24 @@ func BenchmarkRecovery(b *testing.B) {
 		s.spec.Width, s.spec.Layers, s.spec.Heads = 768, 12, 12
 		s.set, effective = text{n: 200, tokens: 512, classes: 256}, 16
 	}
-	folder, err := harness.OpenFolder(filepath.Join(b.TempDir(), "run"))
+	folder, err := runs.Open(filepath.Join(b.TempDir(), "run"))
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer func() { _ = folder.Close() }()
 	var failedAt time.Time
 	var took []time.Duration
-	_, err = harness.Run(context.Background(), harness.Options{
-		Folder: folder, Steps: b.N, Plan: plan(effective, effective),
+	session, err := harness.Begin(folder, harness.SessionOptions{Steps: b.N, Plan: plan(effective, effective)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, err = harness.Run(context.Background(), session, harness.RunOptions{
 		Open: func(context.Context) (harness.Trainer, error) {
 			dev, err := openDevice(16 * memory.GiB)
 			if err != nil {
 				return nil, err
 			}
-			d := device.NewFaulty(dev)
+			d := devicetest.NewFaulty(dev)
 			tr, err := New(d, s.spec, s.set)
 			if err != nil {
 				return nil, err
@@ -76,7 +81,7 @@ type stumbling struct {
 	fail, seen *int // the allocation to fail, 0 once a step is done, -1 once it failed; allocations seen in this try
 }
 
-func (f *stumbling) Step(ctx context.Context, p harness.Plan) (harness.StepReport, error) {
+func (f *stumbling) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error) {
 	if *f.fail == 0 {
 		*f.fail = 1 + rand.IntN(20)
 	}

@@ -8,6 +8,7 @@ import (
 	"headroom/device"
 	"headroom/harness"
 	"headroom/model/data"
+	"headroom/recovery"
 )
 
 func TestReportTellsTheStep(t *testing.T) {
@@ -46,7 +47,7 @@ func TestReportTellsTheStep(t *testing.T) {
 
 func TestPlansThatAreRefused(t *testing.T) {
 	tr, _ := tiny(MLP).open(t)
-	for _, p := range []harness.Plan{{Effective: 4, World: 2, Micro: 2}, plan(0, 1), plan(4, 0)} {
+	for _, p := range []recovery.Plan{{Effective: 4, World: 2, Micro: 2}, plan(0, 1), plan(4, 0)} {
 		if _, err := tr.Step(t.Context(), p); err == nil {
 			t.Errorf("plan %+v was run", p)
 		}
@@ -106,7 +107,7 @@ func TestGradientNormNotFinite(t *testing.T) {
 	tr.set = broken{s.set, func(x *data.Sample) error { fill(x.Features, 1e25); return nil }}
 	before := capture(t, tr)
 	_, err := tr.Step(t.Context(), plan(10, 4))
-	var notFinite *harness.NotFinite
+	var notFinite *harness.NotFiniteError
 	if !errors.As(err, &notFinite) || notFinite.What != "gradient norm" {
 		t.Errorf("error %v, want a gradient norm that is not finite", err)
 	}

@@ -14,7 +14,7 @@ import (
 
 // TestFailedStepsThatAreNotAboutMemory leave no trace either.
 func TestFailedStepsThatAreNotAboutMemory(t *testing.T) {
-	var notFinite *harness.NotFinite
+	var notFinite *harness.NotFiniteError
 	failures := map[string]struct {
 		tamper func(x *data.Sample) error
 		want   func(error) bool
@@ -34,14 +34,14 @@ func TestFailedStepsThatAreNotAboutMemory(t *testing.T) {
 			t.Run(s.name+" "+name, func(t *testing.T) {
 				tr, _ := s.open(t)
 				steps(t, tr, 1, plan(10, 4))
-				before, set, held := capture(t, tr), tr.set, tr.Memory().Allocated
+				before, set, held := capture(t, tr), tr.set, tr.Stats().Allocated
 				tr.set = broken{set, f.tamper}
 				if _, err := tr.Step(t.Context(), plan(10, 4)); err == nil || !f.want(err) {
 					t.Errorf("error %v", err)
 				}
 				same(t, "after the failed step", capture(t, tr), before)
-				if tr.Memory().Allocated != held {
-					t.Errorf("%v held, %v before", tr.Memory().Allocated, held)
+				if tr.Stats().Allocated != held {
+					t.Errorf("%v held, %v before", tr.Stats().Allocated, held)
 				}
 				tr.set = set
 				steps(t, tr, 1, plan(10, 4))
@@ -57,7 +57,7 @@ func fill[T any](x []T, v T) {
 }
 
 func isPlain(err error) bool {
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	return err != nil && !errors.As(err, &oom)
 }
 
@@ -69,7 +69,7 @@ func TestNotFinite(t *testing.T) {
 			tr.dev.Upload(tr.st.weights.View(3, 1), []float32{float32(math.Inf(1))})
 			before := capture(t, tr)
 			_, err := tr.Step(t.Context(), plan(50, 8))
-			var notFinite *harness.NotFinite
+			var notFinite *harness.NotFiniteError
 			if !errors.As(err, &notFinite) || notFinite.Step != 1 || notFinite.What != "loss" {
 				t.Errorf("error %v, want a loss that is not finite", err)
 			}
@@ -98,7 +98,7 @@ func TestCancelBetweenMicroBatches(t *testing.T) {
 			tr, d := s.open(t)
 			d.FailAt()
 			steps(t, tr, 1, plan(8, 4))
-			n, before, held := d.Count(), capture(t, tr), tr.Memory().Allocated
+			n, before, held := d.Count(), capture(t, tr), tr.Stats().Allocated
 			for i := 1; i <= n; i++ {
 				ctx, cancel := context.WithCancel(t.Context())
 				tr.dev = &cancelling{d, i, cancel}
@@ -108,8 +108,8 @@ func TestCancelBetweenMicroBatches(t *testing.T) {
 					t.Fatalf("cancelled at allocation %d of %d: error %v", i, n, err)
 				}
 				same(t, "after a cancelled step", capture(t, tr), before)
-				if tr.Memory().Allocated != held {
-					t.Fatalf("%v held, %v before", tr.Memory().Allocated, held)
+				if tr.Stats().Allocated != held {
+					t.Fatalf("%v held, %v before", tr.Stats().Allocated, held)
 				}
 			}
 			steps(t, tr, 1, plan(8, 4))
@@ -120,14 +120,14 @@ func TestCancelBetweenMicroBatches(t *testing.T) {
 // TestOtherPanicsPass makes sure that only failed allocations become errors.
 func TestOtherPanicsPass(t *testing.T) {
 	tr, _ := tiny(GPT).open(t)
-	held := tr.Memory().Allocated
+	held := tr.Stats().Allocated
 	s := tr.scope()
 	defer func() {
 		if cause := recover(); cause != "a mistake" {
 			t.Errorf("panic %v went on, want the one that was raised", cause)
 		}
-		if tr.Memory().Allocated != held {
-			t.Errorf("%v held, %v before", tr.Memory().Allocated, held)
+		if tr.Stats().Allocated != held {
+			t.Errorf("%v held, %v before", tr.Stats().Allocated, held)
 		}
 	}()
 	_ = s.within(func() error {

@@ -8,10 +8,12 @@ import (
 	"slices"
 	"testing"
 
-	"headroom/device"
+	"headroom/device/devicetest"
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/model/data"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // watched is a set that remembers which samples were asked for.
@@ -35,10 +37,8 @@ func TestWholeRunWithRandomFailures(t *testing.T) {
 	const total = 30
 	for _, s := range swept() {
 		t.Run(s.name, func(t *testing.T) {
-			seed := rand.Uint64()
-			t.Logf("seed %d", seed)
 			s.spec.Optimizer.Eps = 1e-4 // as in the sweep with a smaller retry
-			r := &wholeRun{t: t, subject: s, random: rand.New(rand.NewPCG(seed, 0)), dir: filepath.Join(t.TempDir(), "run"), steps: map[int][]int{}}
+			r := &wholeRun{t: t, subject: s, random: rand.New(rand.NewPCG(devicetest.Seed(t), 0)), dir: filepath.Join(t.TempDir(), "run"), steps: map[int][]int{}}
 			r.seldom = 4 * sweep{s, wholePlan, wholePlan}.allocations(t)
 			r.reach(total/2, harness.ErrInterrupted)
 			r.reach(total, nil)
@@ -74,7 +74,7 @@ type wholeRun struct {
 // runs that gave up, where the smallest micro-batch failed too.
 func (r *wholeRun) reach(step int, want error) {
 	r.t.Helper()
-	var gaveUp *harness.GaveUp
+	var gaveUp *harness.GaveUpError
 	for range 100 {
 		result, err := r.run(step)
 		if errors.Is(err, want) && result.Steps == step {
@@ -89,7 +89,7 @@ func (r *wholeRun) reach(step int, want error) {
 
 // run goes on to the end of a run of 30 steps, or interrupts it at step until.
 func (r *wholeRun) run(until int) (harness.Result, error) {
-	folder, err := harness.OpenFolder(r.dir)
+	folder, err := runs.Open(r.dir)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -100,16 +100,28 @@ func (r *wholeRun) run(until int) (harness.Result, error) {
 	}()
 	set := &watched{Set: r.set}
 	var tr *Trainer
-	var dev *device.Faulty
+	var dev *devicetest.Faulty
 	interrupt := make(chan struct{})
 	defer func() {
 		if dev != nil {
 			r.failed += dev.Injected()
 		}
 	}()
-	return harness.Run(context.Background(), harness.Options{
-		Folder: folder, Steps: 30, Plan: wholePlan, CheckpointEvery: 4, Keep: 2, Interrupt: interrupt,
-		Policy: harness.Policy{GrowAfter: 2},
+	session, err := harness.Begin(folder, harness.SessionOptions{
+		Steps: 30, Plan: wholePlan, Policy: recovery.Policy{GrowAfter: 2},
+		OnStep: func(s runs.StepReport) {
+			r.steps[s.Step] = slices.Clone(set.asked[max(0, len(set.asked)-wholePlan.Effective):])
+			r.weights = download(r.t, tr, tr.st.weights)
+			if s.Step == until && until < 30 {
+				close(interrupt)
+			}
+		},
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return harness.Run(context.Background(), session, harness.RunOptions{
+		CheckpointEvery: 4, Keep: 2, Interrupt: interrupt,
 		Open: func(context.Context) (harness.Trainer, error) {
 			dev = openFaulty(r.t)
 			var err error
@@ -119,20 +131,13 @@ func (r *wholeRun) run(until int) (harness.Result, error) {
 			dev.FailIf(func(n int, _ memory.Bytes) bool { return n == 5 || r.random.IntN(r.seldom) == 0 })
 			return tr, nil
 		},
-		OnStep: func(s harness.StepReport) {
-			r.steps[s.Step] = slices.Clone(set.asked[max(0, len(set.asked)-wholePlan.Effective):])
-			r.weights = download(r.t, tr, tr.st.weights)
-			if s.Step == until && until < 30 {
-				close(interrupt)
-			}
-		},
 	})
 }
 
 // account holds metrics and trainer against what was configured.
 func (r *wholeRun) account(total int) {
 	r.t.Helper()
-	metrics, err := harness.ReadMetrics(r.dir)
+	metrics, err := runs.ReadMetrics(r.dir)
 	if err != nil || len(metrics) != total {
 		r.t.Fatalf("%d steps in the metrics, want %d: %v", len(metrics), total, err)
 	}
@@ -153,15 +158,15 @@ func (r *wholeRun) account(total int) {
 		}
 	}
 	failures, probes := 0, 0
-	journal, err := harness.ReadJournal(r.dir)
+	journal, err := runs.ReadJournal(r.dir)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	for _, e := range journal {
 		switch e.Kind {
-		case harness.KindOOM:
+		case runs.KindOOM:
 			failures++
-		case harness.KindProbe:
+		case runs.KindProbe:
 			if e.OOM != nil {
 				probes++
 			}

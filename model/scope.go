@@ -44,7 +44,7 @@ func (s *scope) within(f func() error) (err error) {
 
 // located says where in the step memory ran out.
 func (s *scope) located(err error) error {
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	if errors.As(err, &oom) {
 		oom.Phase, oom.Micro = s.phase, s.micro
 		return oom

@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	"headroom/device"
+	"headroom/device/devicetest"
 	"headroom/device/host"
-	"headroom/harness"
 	"headroom/memory"
 	"headroom/model/data"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // text is a set of samples in which each token follows from the one before it.
@@ -120,18 +122,18 @@ var openDevice = func(capacity memory.Bytes) (device.Device, error) {
 // onGPU tells whether openDevice opens one.
 var onGPU = false
 
-func openFaulty(t testing.TB) *device.Faulty {
+func openFaulty(t testing.TB) *devicetest.Faulty {
 	t.Helper()
 	d, err := openDevice(512 * memory.MiB)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return device.NewFaulty(d)
+	return devicetest.NewFaulty(d)
 }
 
 // open builds the subject on a fresh device. The device is closed, and nothing
 // may be left on it, when the test ends.
-func (s subject) open(t testing.TB) (*Trainer, *device.Faulty) {
+func (s subject) open(t testing.TB) (*Trainer, *devicetest.Faulty) {
 	t.Helper()
 	d := openFaulty(t)
 	tr, err := New(d, s.spec, s.set)
@@ -149,12 +151,12 @@ func (s subject) open(t testing.TB) (*Trainer, *device.Faulty) {
 	return tr, d
 }
 
-func plan(effective, micro int) harness.Plan {
-	return harness.Plan{Effective: effective, World: 1, Micro: micro}
+func plan(effective, micro int) recovery.Plan {
+	return recovery.Plan{Effective: effective, World: 1, Micro: micro}
 }
 
 // steps makes n steps and fails the test if one of them fails.
-func steps(t testing.TB, tr *Trainer, n int, p harness.Plan) (last harness.StepReport) {
+func steps(t testing.TB, tr *Trainer, n int, p recovery.Plan) (last runs.StepReport) {
 	t.Helper()
 	for range n {
 		var err error

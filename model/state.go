@@ -48,7 +48,7 @@ func (st *state) parts(mixed bool) []part {
 }
 
 // newState allocates the state of layout l. When there is no room it frees what
-// it has and returns the *memory.OutOfMemory with Phase load.
+// it has and returns the *memory.OutOfMemoryError with Phase load.
 func newState(dev device.Device, l *layout, moments int, mixed bool) (*state, error) {
 	st := &state{layout: l, moments: make([]device.Tensor, moments)}
 	var whole memory.Bytes
@@ -60,7 +60,7 @@ func newState(dev device.Device, l *layout, moments int, mixed bool) (*state, er
 		var err error
 		if *p.to, err = dev.Alloc(p.n, p.dtype); err != nil {
 			st.free(dev)
-			var oom *memory.OutOfMemory
+			var oom *memory.OutOfMemoryError
 			if errors.As(err, &oom) {
 				oom.Phase, oom.Whole = memory.PhaseLoad, whole
 				return nil, oom

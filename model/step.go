@@ -9,34 +9,36 @@ import (
 	"headroom/device"
 	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // Step implements [harness.Trainer]. It works in two parts: first everything
 // that can fail, which writes gradients alone, and then the update, which
 // allocates nothing. A failure of the device in the update itself cannot be
 // undone; the trainer then refuses every step until a Load.
-func (t *Trainer) Step(ctx context.Context, p harness.Plan) (harness.StepReport, error) {
+func (t *Trainer) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error) {
 	if err := t.ready(p); err != nil {
-		return harness.StepReport{}, err
+		return runs.StepReport{}, err
 	}
 	t.dev.ResetPeak()
 	b, err := t.fetch(t.position, p.Effective)
 	if err != nil {
-		return harness.StepReport{}, fmt.Errorf("step %d: %w", t.step+1, err)
+		return runs.StepReport{}, fmt.Errorf("step %d: %w", t.step+1, err)
 	}
 	splits := p.Splits(0)
 	if err := t.gradients(ctx, b, splits); err != nil {
-		return harness.StepReport{}, err
+		return runs.StepReport{}, err
 	}
 	loss, norm, err := t.measure(b.counted)
 	if err != nil {
-		return harness.StepReport{}, err
+		return runs.StepReport{}, err
 	}
 	lr := t.spec.Schedule.at(t.step+1, t.spec.Optimizer.LR)
 	if err := t.update(lr, norm); err != nil {
-		return harness.StepReport{}, err
+		return runs.StepReport{}, err
 	}
-	r := harness.StepReport{
+	r := runs.StepReport{
 		Step: t.step + 1, First: t.position, Samples: p.Effective, Tokens: b.counted,
 		Loss: loss, GradNorm: norm, LR: lr, Splits: splits, Memory: t.dev.Stats(),
 	}
@@ -44,7 +46,7 @@ func (t *Trainer) Step(ctx context.Context, p harness.Plan) (harness.StepReport,
 	return r, nil
 }
 
-func (t *Trainer) ready(p harness.Plan) error {
+func (t *Trainer) ready(p recovery.Plan) error {
 	if t.broken != nil {
 		return fmt.Errorf("the weights are damaged, load a checkpoint: %w", t.broken)
 	}
@@ -127,10 +129,10 @@ func (t *Trainer) measure(counted int) (loss, norm float64, err error) {
 	loss = float64(numbers[lossSum]) / float64(counted)
 	norm = math.Sqrt(float64(numbers[squares]))
 	if math.IsNaN(loss) || math.IsInf(loss, 0) {
-		return loss, norm, &harness.NotFinite{Step: t.step + 1, What: "loss", Value: loss}
+		return loss, norm, &harness.NotFiniteError{Step: t.step + 1, What: "loss", Value: loss}
 	}
 	if math.IsNaN(norm) || math.IsInf(norm, 0) {
-		return loss, norm, &harness.NotFinite{Step: t.step + 1, What: "gradient norm", Value: norm}
+		return loss, norm, &harness.NotFiniteError{Step: t.step + 1, What: "gradient norm", Value: norm}
 	}
 	return loss, norm, nil
 }

@@ -36,7 +36,7 @@ var (
 //
 // The device is the trainer's from then on, and Close closes it. On an error it
 // is still the caller's, with nothing of the trainer left on it. A device too
-// small is a *memory.OutOfMemory with Phase load.
+// small is a *memory.OutOfMemoryError with Phase load.
 func New(dev device.Device, spec Spec, set data.Set) (*Trainer, error) {
 	spec, err := spec.Fit(set.Shape())
 	if err != nil {
@@ -77,8 +77,8 @@ func (t *Trainer) SetRecompute(on bool) { t.recompute = on }
 // EmptyCache implements [harness.Trainer].
 func (t *Trainer) EmptyCache() (memory.Bytes, error) { return t.dev.EmptyCache() }
 
-// Memory implements [harness.Trainer].
-func (t *Trainer) Memory() memory.Stats { return t.dev.Stats() }
+// Stats implements [harness.Trainer].
+func (t *Trainer) Stats() memory.Stats { return t.dev.Stats() }
 
 // Close frees the model and closes the device. Closing twice is harmless.
 func (t *Trainer) Close() error {

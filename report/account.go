@@ -3,7 +3,8 @@ package report
 import (
 	"fmt"
 
-	"headroom/harness"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // Kept tells whether the effective batch was the configured one in every step.
@@ -37,7 +38,7 @@ const problemLimit = 12
 // auditor walks the metrics once.
 type auditor struct {
 	Accounting
-	plan    harness.Plan
+	plan    recovery.Plan
 	follow  bool // First is recorded, so that positions can be followed
 	missing bool
 }
@@ -45,14 +46,14 @@ type auditor struct {
 // account checks the metrics and returns the steps that stand: where a step
 // number comes again, the steps from it on were rolled back with the attempt
 // that made them and only the later ones count.
-func account(in Input) ([]harness.StepReport, Accounting) {
+func account(in Input) ([]runs.StepReport, Accounting) {
 	a := auditor{Accounting: Accounting{State: Held, Effective: in.Effective}}
 	a.plan, _ = firstPlan(in.Entries)
 	if a.Effective == 0 {
 		a.Effective = a.plan.Effective
 	}
 	a.plans(in.Entries)
-	steps, rewinds := standing(in.Steps)
+	steps, rewinds := lastMade(in.Steps)
 	a.Redone = len(in.Steps) - len(steps)
 	if lives := starts(in.Entries); rewinds >= max(1, lives) {
 		a.wrong("the step number ran back %s, the journal tells of %s", plural(rewinds, "time"), plural(lives, "attempt"))
@@ -66,9 +67,9 @@ func account(in Input) ([]harness.StepReport, Accounting) {
 	return steps, a.Accounting
 }
 
-// standing drops the steps that were done again. The result shares memory with
+// lastMade drops the steps that were done again. The result shares memory with
 // all where nothing was dropped.
-func standing(all []harness.StepReport) (steps []harness.StepReport, rewinds int) {
+func lastMade(all []runs.StepReport) (steps []runs.StepReport, rewinds int) {
 	for i := 1; i < len(all); i++ {
 		if all[i].Step <= all[i-1].Step {
 			rewinds++
@@ -87,10 +88,10 @@ func standing(all []harness.StepReport) (steps []harness.StepReport, rewinds int
 	return steps, rewinds
 }
 
-func starts(entries []harness.Entry) int {
+func starts(entries []runs.Entry) int {
 	n := 0
 	for _, e := range entries {
-		if e.Kind == harness.KindAttempt {
+		if e.Kind == runs.KindAttempt {
 			n++
 		}
 	}
@@ -98,7 +99,7 @@ func starts(entries []harness.Entry) int {
 }
 
 // plans checks that no plan of the run asked for another effective batch.
-func (a *auditor) plans(entries []harness.Entry) {
+func (a *auditor) plans(entries []runs.Entry) {
 	for _, e := range entries {
 		if e.Plan != nil && e.Plan.Effective != a.Effective {
 			a.wrong("at step %d the plan asked for %d samples a step, %d are configured", e.Step, e.Plan.Effective, a.Effective)
@@ -109,7 +110,7 @@ func (a *auditor) plans(entries []harness.Entry) {
 	}
 }
 
-func (a *auditor) walk(steps []harness.StepReport) {
+func (a *auditor) walk(steps []runs.StepReport) {
 	for _, s := range steps {
 		a.follow = a.follow || s.First != 0
 	}
@@ -123,7 +124,7 @@ func (a *auditor) walk(steps []harness.StepReport) {
 		if sum := total(s.Splits); len(s.Splits) > 0 && !a.adds(sum, s.Samples) {
 			a.wrong("step %d ran micro-batches of %d samples together, and says it took %d", s.Step, sum, s.Samples)
 		}
-		previous := harness.StepReport{First: s.First}
+		previous := runs.StepReport{First: s.First}
 		if i > 0 {
 			previous = steps[i-1]
 		}
@@ -132,7 +133,7 @@ func (a *auditor) walk(steps []harness.StepReport) {
 }
 
 // sequence checks that s goes on where the previous step ended.
-func (a *auditor) sequence(previous, s harness.StepReport) {
+func (a *auditor) sequence(previous, s runs.StepReport) {
 	if s.Step != previous.Step+1 {
 		a.missing = true
 		a.note("%s not recorded", span("step", previous.Step+1, s.Step-1))

@@ -4,7 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"headroom/harness"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 func TestAccountingOfAWholeRun(t *testing.T) {
@@ -28,12 +29,12 @@ func TestAccountingFindsTampering(t *testing.T) {
 		{"micro-batches that fall short", func(in *Input) { in.Steps[4].Splits = []int{22, 21, 20} }, Broken, "step 5 ran micro-batches of 63 samples together, and says it took 64"},
 		{"samples skipped", func(in *Input) { in.Steps[50].First++ }, Broken, "step 51 began at sample 3201, the step before ended at 3200"},
 		{"a step made twice", func(in *Input) {
-			in.Steps = append(in.Steps[:60:60], append([]harness.StepReport{in.Steps[59]}, in.Steps[60:]...)...)
+			in.Steps = append(in.Steps[:60:60], append([]runs.StepReport{in.Steps[59]}, in.Steps[60:]...)...)
 		}, Broken, "the step number ran back 1 time, the journal tells of 1 attempt"},
 		{"another effective batch", func(in *Input) { in.Effective = 128 }, Broken, "asked for 64 samples a step, 128 are configured"},
 		{"a plan of another size", func(in *Input) {
-			in.Entries[2].Plan = &harness.Plan{Effective: 64, World: 1, Micro: 64}
-			in.Entries = append(in.Entries, harness.Entry{Kind: harness.KindPlan, Step: 200, Plan: &harness.Plan{Effective: 32, World: 1, Micro: 8}})
+			in.Entries[2].Plan = &recovery.Plan{Effective: 64, World: 1, Micro: 64}
+			in.Entries = append(in.Entries, runs.Entry{Kind: runs.KindPlan, Step: 200, Plan: &recovery.Plan{Effective: 32, World: 1, Micro: 8}})
 		}, Broken, "at step 200 the plan asked for 32 samples a step, 64 are configured"},
 		{"steps missing", func(in *Input) {
 			in.Steps = append(in.Steps[:30:30], in.Steps[33:]...)
@@ -74,7 +75,7 @@ func TestAccountingOfStepsMadeAgain(t *testing.T) {
 
 func TestAccountingOverRanks(t *testing.T) {
 	d := newDiary("ranks", 3)
-	d.plan = harness.Plan{Effective: 64, World: 3, Micro: 8}
+	d.plan = recovery.Plan{Effective: 64, World: 3, Micro: 8}
 	d.begin()
 	d.walk(3, 0)
 	if a := New(d.Input).Accounting; a.State != Held {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
 )
 
 // Limits of advice: below them a fact is not worth a reader's morning.
@@ -85,10 +85,10 @@ func adviseMicro(_ Input, r *Report) string {
 	settled, lost, blamed := 0, 0.0, false
 	for _, row := range r.Ledger {
 		blamed = blamed && !row.Failed || row.Cause == memory.Batch
-		if row.Cause == memory.Batch || row.Remedy == string(harness.Shrink) && blamed {
+		if row.Cause == memory.Batch || row.Remedy == string(recovery.Shrink) && blamed {
 			lost += row.Lost
 		}
-		if row.Remedy == string(harness.Shrink) && blamed && row.micro > 0 {
+		if row.Remedy == string(recovery.Shrink) && blamed && row.micro > 0 {
 			settled = row.micro
 		}
 	}

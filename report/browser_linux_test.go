@@ -22,8 +22,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"golang.org/x/sys/unix"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
 )
 
 // browser starts a headless Chromium that is gone, with all that it wrote, when
@@ -217,7 +217,7 @@ func storm() *diary {
 	causes := []memory.Cause{memory.Spike, memory.Fragmentation, memory.Foreign, memory.Leak, memory.Batch, memory.Unknown, memory.Host, memory.Model}
 	for d.step < 400 {
 		v := d.oom(0, causes[d.step/5%len(causes)], "this step needed far more than those before it")
-		d.decide(harness.ShrinkStep, 8, v, "for this step alone")
+		d.decide(recovery.ShrinkStep, 8, v, "for this step alone")
 		d.walk(d.step+5, 0)
 	}
 	return d

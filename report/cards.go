@@ -22,7 +22,7 @@ func (r *Report) Cards() []Card {
 	cards := []Card{
 		r.batchCard(), r.failureCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.checkpointCard(),
 	}
-	if w := r.Watched; w.Readings+len(w.Faults)+w.Losses > 0 {
+	if w := r.Watched; w.Readings+len(w.Faults)+w.DeviceGone > 0 {
 		cards = append(cards, w.card())
 	}
 	return cards

@@ -5,12 +5,12 @@ import (
 	"math"
 	"slices"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/runs"
 )
 
-// Memory is what was used of what there was. An amount not known is 0.
-type Memory struct {
+// Usage is what was used of what there was. An amount not known is 0.
+type Usage struct {
 	Capacity     memory.Bytes // of the newest step, or of the newest failure
 	Peak         memory.Bytes // largest allocated in any step
 	PeakStep     int
@@ -24,8 +24,8 @@ type Memory struct {
 	Retries      int64 // allocations that succeeded only after the cache was emptied, as last counted
 }
 
-func memoryUse(steps []harness.StepReport, entries []harness.Entry) Memory {
-	m := Memory{Tightest: math.NaN(), Headroom: math.NaN()}
+func memoryUse(steps []runs.StepReport, entries []runs.Entry) Usage {
+	m := Usage{Tightest: math.NaN(), Headroom: math.NaN()}
 	for _, e := range entries {
 		if e.OOM != nil && e.OOM.Stats.Capacity > 0 {
 			m.Capacity = e.OOM.Stats.Capacity
@@ -46,7 +46,7 @@ func memoryUse(steps []harness.StepReport, entries []harness.Entry) Memory {
 	return m
 }
 
-func (m *Memory) step(s harness.StepReport, atFirst memory.Bytes) {
+func (m *Usage) step(s runs.StepReport, atFirst memory.Bytes) {
 	if s.Memory.Peak > m.Peak {
 		m.Peak, m.PeakStep = s.Memory.Peak, s.Step
 	}
@@ -58,17 +58,15 @@ func (m *Memory) step(s harness.StepReport, atFirst memory.Bytes) {
 		}
 		m.ForeignTo = s.Step
 	}
-	room := left(s.Memory)
+	room := s.Memory.Available()
 	if room > 0 && s.Memory.Peak > 0 {
-		share := 1 - float64(s.Memory.Peak)/float64(room)
+		// Others may have come after the peak: then nothing was left, not less.
+		share := max(0, 1-float64(s.Memory.Peak)/float64(room))
 		if !(share >= m.Tightest) {
 			m.Tightest, m.TightestStep = share, s.Step
 		}
 	}
 }
-
-// left is the capacity less what other processes hold.
-func left(s memory.Stats) memory.Bytes { return max(0, s.Capacity-s.Foreign) }
 
 // Speed is samples per second.
 type Speed struct {
@@ -111,7 +109,7 @@ func speed(r *Report) Speed {
 }
 
 // rate is samples per second, NaN where the time is not known.
-func rate(s *harness.StepReport) float64 {
+func rate(s *runs.StepReport) float64 {
 	if s.Seconds <= 0 {
 		return math.NaN()
 	}
@@ -134,7 +132,7 @@ type Loss struct {
 	NotFinite           int // steps whose loss is no number
 }
 
-func loss(steps []harness.StepReport) Loss {
+func loss(steps []runs.StepReport) Loss {
 	l := Loss{First: math.NaN(), Last: math.NaN(), Lowest: math.NaN()}
 	for i, s := range steps {
 		if i == 0 {
@@ -157,19 +155,19 @@ type Checkpoints struct {
 	Seconds                  float64 // spent on those written
 }
 
-func checkpoints(entries []harness.Entry) Checkpoints {
+func checkpoints(entries []runs.Entry) Checkpoints {
 	c := Checkpoints{}
 	for _, e := range entries {
 		switch e.Kind {
-		case harness.KindCheckpoint:
+		case runs.KindCheckpoint:
 			c.Written++
 			c.Newest = e.Step
 			c.Seconds += e.Seconds
-		case harness.KindAttempt: // starts from the newest that is whole
+		case runs.KindAttempt: // starts from the newest that is whole
 			c.Newest = e.Step
-		case harness.KindCheckpointFailed:
+		case runs.KindCheckpointFailed:
 			c.Failed++
-		case harness.KindDamaged:
+		case runs.KindDamaged:
 			c.Damaged++
 		}
 	}
@@ -187,7 +185,7 @@ type Size struct {
 	rates        []float64
 }
 
-func sizes(steps []harness.StepReport) []Size {
+func sizes(steps []runs.StepReport) []Size {
 	type key struct{ micro, accumulation int }
 	found := map[key]*Size{}
 	for _, s := range steps {

@@ -5,8 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 func TestFactsOfANight(t *testing.T) {
@@ -37,7 +38,7 @@ func TestThroughputBeforeAndAfter(t *testing.T) {
 	d.begin()
 	d.walk(20, 0)
 	v := d.oom(0, memory.Batch, "too large")
-	d.decide(harness.Shrink, 8, v, "smaller")
+	d.decide(recovery.Shrink, 8, v, "smaller")
 	d.walk(40, 0)
 	for i := range d.Steps {
 		d.Steps[i].Seconds = 1
@@ -51,8 +52,8 @@ func TestThroughputBeforeAndAfter(t *testing.T) {
 }
 
 func TestOutcome(t *testing.T) {
-	end := func(k harness.Kind) func(*diary) {
-		return func(d *diary) { d.entry(harness.Entry{Kind: k, Text: "the reason"}) }
+	end := func(k runs.Kind) func(*diary) {
+		return func(d *diary) { d.entry(runs.Entry{Kind: k, Text: "the reason"}) }
 	}
 	tests := []struct {
 		name   string
@@ -61,15 +62,15 @@ func TestOutcome(t *testing.T) {
 		tone   Tone
 		advice string
 	}{
-		{"done", end(harness.KindDone), Finished, Bad, "nothing"}, // 10 of 20 steps: not what it says
-		{"failed", end(harness.KindFailed), Failed, Bad, "mend what ended the run, then start the same command again: it begins from step 0"},
-		{"interrupted", end(harness.KindInterrupted), Interrupted, Warn, "start the same command again"},
+		{"done", end(runs.KindDone), Finished, Bad, "nothing"}, // 10 of 20 steps: not what it says
+		{"failed", end(runs.KindFailed), Failed, Bad, "mend what ended the run, then start the same command again: it begins from step 0"},
+		{"interrupted", end(runs.KindInterrupted), Interrupted, Warn, "start the same command again"},
 		{"killed after a checkpoint of step 0", func(d *diary) {
-			d.Entries = append(d.Entries, harness.Entry{Kind: harness.KindCheckpoint, Attempt: 1, Time: d.Entries[0].Time})
+			d.Entries = append(d.Entries, runs.Entry{Kind: runs.KindCheckpoint, Attempt: 1, Time: d.Entries[0].Time})
 		}, CutOff, Bad, "start the same command again: it goes on from step 0"},
 		{"killed", func(*diary) {}, CutOff, Bad, "start the same command again"},
 		{"running", func(d *diary) { d.Running = true }, Running, Info, "nothing yet"},
-		{"running again", func(d *diary) { end(harness.KindInterrupted)(d); d.begin(); d.Running = true }, Running, Info, "nothing yet"},
+		{"running again", func(d *diary) { end(runs.KindInterrupted)(d); d.begin(); d.Running = true }, Running, Info, "nothing yet"},
 		{"nothing", func(d *diary) { d.Entries, d.Steps = nil, nil }, Empty, Warn, "nothing yet"},
 	}
 	for _, test := range tests {
@@ -92,12 +93,12 @@ func TestAttempts(t *testing.T) {
 	d.plan.Micro = 16
 	d.begin()
 	d.walk(50, 0)
-	d.entry(harness.Entry{Kind: harness.KindInterrupted, Text: "interrupted after step 50"})
+	d.entry(runs.Entry{Kind: runs.KindInterrupted, Text: "interrupted after step 50"})
 	began := d.now
 	d.now = d.now.Add(8 * 3600e9) // the pause is not the run's
 	d.begin()
 	d.walk(60, 0)
-	d.entry(harness.Entry{Kind: harness.KindDone, Text: "done"})
+	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
 	r := New(d.Input)
 	if len(r.Attempts) != 2 || r.Attempts[0].To != 50 || r.Attempts[0].Ended != "interrupted after step 50" || r.Attempts[1].From != 50 || r.Attempts[1].Ended != "done" {
 		t.Errorf("got %+v", r.Attempts)
@@ -113,7 +114,7 @@ func TestNewestCheckpoint(t *testing.T) {
 	d.plan.Micro = 16
 	d.begin()
 	d.walk(100, 0)
-	d.entry(harness.Entry{Kind: harness.KindDamaged})
+	d.entry(runs.Entry{Kind: runs.KindDamaged})
 	d.step = 50
 	d.begin()
 	if k := New(d.Input).Checkpoints; k.Newest != 50 || k.Damaged != 1 || k.Written != 2 {
@@ -138,7 +139,7 @@ func TestMemoryPictureLimits(t *testing.T) {
 }
 
 func TestAdvice(t *testing.T) {
-	failing := func(cause memory.Cause, r harness.Remedy, micro int) func(*diary) {
+	failing := func(cause memory.Cause, r recovery.Remedy, micro int) func(*diary) {
 		return func(d *diary) {
 			v := d.oom(0, cause, "why")
 			d.decide(r, micro, v, "reason")
@@ -150,13 +151,13 @@ func TestAdvice(t *testing.T) {
 		change func(*diary)
 		want   string
 	}{
-		{"batch", failing(memory.Batch, harness.Shrink, 8), "micro-batch 8 fits from the start: set batch.micro: 8, or auto"},
-		{"spike", failing(memory.Spike, harness.ShrinkStep, 8), "1 step needed far more"},
-		{"fragmentation", failing(memory.Fragmentation, harness.ShrinkStep, 8), "expandable_segments:True"},
-		{"leak", failing(memory.Leak, harness.Relaunch, 16), "keeps growing"},
-		{"foreign", failing(memory.Foreign, harness.Wait, 16), "other processes held"},
-		{"checkpoint", func(d *diary) { d.entry(harness.Entry{Kind: harness.KindCheckpointFailed}) }, "1 checkpoint could not be written"},
-		{"damaged", func(d *diary) { d.entry(harness.Entry{Kind: harness.KindDamaged}) }, "1 checkpoint found damaged"},
+		{"batch", failing(memory.Batch, recovery.Shrink, 8), "micro-batch 8 fits from the start: set batch.micro: 8, or auto"},
+		{"spike", failing(memory.Spike, recovery.ShrinkStep, 8), "1 step needed far more"},
+		{"fragmentation", failing(memory.Fragmentation, recovery.ShrinkStep, 8), "expandable_segments:True"},
+		{"leak", failing(memory.Leak, recovery.Relaunch, 16), "keeps growing"},
+		{"foreign", failing(memory.Foreign, recovery.Wait, 16), "other processes held"},
+		{"checkpoint", func(d *diary) { d.entry(runs.Entry{Kind: runs.KindCheckpointFailed}) }, "1 checkpoint could not be written"},
+		{"damaged", func(d *diary) { d.entry(runs.Entry{Kind: runs.KindDamaged}) }, "1 checkpoint found damaged"},
 		{"unused", func(d *diary) { d.plan.Micro = 4; d.Steps = nil; d.step = 0; d.walk(10, 0) }, "of the memory was never used: set batch.micro: auto to run more than 4 samples at once"},
 		{"tight", func(d *diary) { d.Steps[3].Memory.Peak = 24*memory.GiB - 1 }, "step 4 came within"},
 		{"no number", func(d *diary) { d.Steps[3].Loss = math.NaN() }, "the loss is no number in 1 step"},
@@ -170,10 +171,40 @@ func TestAdvice(t *testing.T) {
 			d.begin()
 			d.walk(10, 0)
 			test.change(d)
-			d.entry(harness.Entry{Kind: harness.KindDone})
+			d.entry(runs.Entry{Kind: runs.KindDone})
 			if all := strings.Join(New(d.Input).Advice, "\n"); !strings.Contains(all, test.want) {
 				t.Errorf("got %q, want %q", all, test.want)
 			}
 		})
+	}
+}
+
+// TestLeftByOthers holds that what others hold beyond a run's limit costs it
+// nothing, and that nothing is the least there can be left.
+func TestLeftByOthers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		after  memory.Stats
+		want   float64
+		advice bool
+	}{
+		{"a limit of 24 GiB on a device of 80, 20 of which others hold",
+			memory.Stats{Capacity: 24 * memory.GiB, Reserved: 14 * memory.GiB, Free: 46 * memory.GiB, Foreign: 20 * memory.GiB, Peak: 12 * memory.GiB}, 0.5, false},
+		{"others came after the peak",
+			memory.Stats{Capacity: 260 * memory.KiB, Reserved: memory.KiB, Foreign: 259 * memory.KiB, Peak: 193 * memory.KiB}, 0, true},
+	} {
+		d := newDiary("left", 2)
+		d.begin()
+		d.walk(2, 0)
+		for i := range d.Steps {
+			d.Steps[i].Memory = c.after
+		}
+		r := New(d.Input)
+		if r.Memory.Tightest != c.want {
+			t.Errorf("%s: %v left at its tightest, want %v", c.name, r.Memory.Tightest, c.want)
+		}
+		if near := strings.Contains(strings.Join(r.Advice, " "), "came within"); near != c.advice {
+			t.Errorf("%s: advice %q", c.name, r.Advice)
+		}
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
 )
 
 // Failures sums up the ledger.
@@ -37,7 +37,7 @@ func failures(rows []Row, o Outcome) Failures {
 			causes[cmp.Or(row.Cause, memory.Unknown)]++
 			f.Open = row.Remedy == "" && o.State != Finished
 		}
-		if row.Remedy == string(harness.Stop) {
+		if row.Remedy == string(recovery.Stop) {
 			f.Fatal = o.State == Failed && row.Attempt == rows[len(rows)-1].Attempt
 		}
 	}

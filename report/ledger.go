@@ -5,8 +5,9 @@ import (
 	"strings"
 	"time"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // Row is one line of the ledger: something that happened, and what was done.
@@ -42,18 +43,18 @@ const deviceLost = "device lost"
 // bookkeeper turns the journal into rows.
 type bookkeeper struct {
 	rows    []Row
-	plan    *harness.Plan // in force from now on
-	failure bool          // the newest row is a failure or a loss that no decision has answered
-	search  bool          // the newest row is a search that runs
-	probed  float64       // seconds that its probes took
-	begun   time.Time     // of the newest row
-	timed   bool          // some entry of the newest row said how long it took
+	plan    *recovery.Plan // in force from now on
+	failure bool           // the newest row is a failure or a loss that no decision has answered
+	search  bool           // the newest row is a search that runs
+	probed  float64        // seconds that its probes took
+	begun   time.Time      // of the newest row
+	timed   bool           // some entry of the newest row said how long it took
 }
 
 // ledger is what happened in the run, oldest first: failures with what was done
 // about them, changes of plan, and troubles of other kinds. What went as it
 // should (steps, checkpoints) is not in it.
-func ledger(entries []harness.Entry) []Row {
+func ledger(entries []runs.Entry) []Row {
 	b := bookkeeper{}
 	for _, e := range entries {
 		b.enter(e)
@@ -64,45 +65,49 @@ func ledger(entries []harness.Entry) []Row {
 	return b.rows
 }
 
-func (b *bookkeeper) enter(e harness.Entry) {
+func (b *bookkeeper) enter(e runs.Entry) {
 	switch e.Kind {
-	case harness.KindPlan:
+	case runs.KindPlan:
 		b.planned(e)
-	case harness.KindOOM:
+	case runs.KindOOM:
 		b.outOfMemory(e)
-	case harness.KindDecision:
+	case runs.KindDecision:
 		b.decision(e)
-	case harness.KindProbe:
+	case runs.KindProbe:
 		b.probe(e)
-	case harness.KindSearch:
+	case runs.KindSearch:
 		b.searched(e)
-	case harness.KindRemedy:
+	case runs.KindRemedy:
 		b.result(e)
-	case harness.KindAttempt:
+	case runs.KindAttempt:
 		if e.Attempt > 1 {
 			b.open(e, Row{Tone: Info, What: fmt.Sprintf("attempt %d", e.Attempt), Why: e.Text})
 		}
-	case harness.KindCheckpointFailed, harness.KindJournalFailed:
+	case runs.KindCheckpointFailed, runs.KindJournalFailed:
 		b.open(e, Row{Tone: Warn, What: string(e.Kind), Why: e.Text})
 		b.spend(e)
-	case harness.KindDamaged:
+	case runs.KindDamaged:
 		b.open(e, Row{Tone: Warn, What: "checkpoint damaged", Why: e.Text})
-	case harness.KindInterrupted:
+	case runs.KindMissing:
+		b.open(e, Row{Tone: Warn, What: "removed by somebody", Why: e.Text})
+	case runs.KindReleased:
+		b.open(e, Row{Tone: Warn, What: "disk full", Why: e.Text})
+	case runs.KindInterrupted:
 		b.open(e, Row{Tone: Warn, What: "interrupted", Why: e.Text})
-	case harness.KindFault:
+	case runs.KindFault:
 		if e.Fault != nil {
 			e.Time = e.Fault.Time
 		}
 		b.open(e, Row{Tone: Warn, What: "device fault", Why: e.Text})
-	case harness.KindLost:
+	case runs.KindGone:
 		b.open(e, Row{Tone: Warn, What: deviceLost, Why: e.Text})
 		b.failure = true
-	case harness.KindFailed:
+	case runs.KindFailed:
 		b.failed(e)
 	}
 }
 
-func (b *bookkeeper) outOfMemory(e harness.Entry) {
+func (b *bookkeeper) outOfMemory(e runs.Entry) {
 	row := Row{Tone: Warn, Failed: true, What: "out of memory", Why: e.Text}
 	if e.OOM != nil {
 		row.Needed, row.largest = e.OOM.Needed(), e.OOM.Micro
@@ -118,7 +123,7 @@ func (b *bookkeeper) outOfMemory(e harness.Entry) {
 
 // planned notes the plan of an attempt. After the first search of a run it is
 // what that search came to.
-func (b *bookkeeper) planned(e harness.Entry) {
+func (b *bookkeeper) planned(e runs.Entry) {
 	if e.Decision != nil && b.search {
 		b.answer(e)
 	}
@@ -127,7 +132,7 @@ func (b *bookkeeper) planned(e harness.Entry) {
 
 // failed is the end of the run. Giving up answers the failure of memory before
 // it.
-func (b *bookkeeper) failed(e harness.Entry) {
+func (b *bookkeeper) failed(e runs.Entry) {
 	if !b.failure || e.Decision == nil {
 		b.open(e, Row{Tone: Bad, What: "failed", Why: e.Text})
 	}
@@ -146,7 +151,7 @@ func (b *bookkeeper) blame(v *memory.Verdict) {
 
 // decision completes the failure before it, or stands for itself: the end of a
 // search, growing back.
-func (b *bookkeeper) decision(e harness.Entry) {
+func (b *bookkeeper) decision(e runs.Entry) {
 	d := e.Decision
 	if d == nil {
 		return
@@ -156,16 +161,16 @@ func (b *bookkeeper) decision(e harness.Entry) {
 		if b.newest().Cause == "" {
 			b.blame(d.Verdict)
 		}
-	case d.Remedy == harness.Continue && d.Reason == "":
+	case d.Remedy == recovery.Continue && d.Reason == "":
 		b.adopt(*d)
 		return
-	case b.search && d.Remedy != harness.Search:
+	case b.search && d.Remedy != recovery.Search:
 		step := b.newest().Step
 		b.open(e, Row{Tone: Info, What: "the search ended"})
 		b.newest().Step = step
-	case d.Remedy == harness.Grow:
+	case d.Remedy == recovery.Grow:
 		b.open(e, Row{Tone: Good, What: "room again"})
-	case d.Remedy == harness.Continue:
+	case d.Remedy == recovery.Continue:
 		b.open(e, Row{Tone: Info, What: "plan"})
 	default:
 		b.open(e, Row{Tone: Info, What: "decision"})
@@ -173,10 +178,10 @@ func (b *bookkeeper) decision(e harness.Entry) {
 	b.answer(e)
 }
 
-func (b *bookkeeper) answer(e harness.Entry) {
+func (b *bookkeeper) answer(e runs.Entry) {
 	d, row := e.Decision, b.newest()
 	row.Reason, row.Hint = d.Reason, d.Hint
-	if d.Remedy != harness.Continue {
+	if d.Remedy != recovery.Continue {
 		row.Remedy = string(d.Remedy)
 	}
 	if row.Reason == "" {
@@ -184,20 +189,20 @@ func (b *bookkeeper) answer(e harness.Entry) {
 	}
 	// The reason repeats the verdict, which stands beside it.
 	row.Reason = strings.TrimSuffix(row.Reason, ": "+row.Why)
-	if d.Remedy == harness.Stop {
+	if d.Remedy == recovery.Stop {
 		row.Tone = Bad
 	}
 	b.change(row, *d)
 	b.adopt(*d)
 	b.spend(e)
 	b.failure = false
-	b.search, b.probed = d.Remedy == harness.Search, 0
+	b.search, b.probed = d.Remedy == recovery.Search, 0
 }
 
 // change notes the plan before and after, where the remedy changes it.
-func (b *bookkeeper) change(row *Row, d harness.Decision) {
+func (b *bookkeeper) change(row *Row, d recovery.Decision) {
 	switch d.Remedy {
-	case harness.Shrink, harness.ShrinkStep, harness.Grow, harness.Continue:
+	case recovery.Shrink, recovery.ShrinkStep, recovery.Grow, recovery.Continue:
 	default:
 		return
 	}
@@ -207,17 +212,17 @@ func (b *bookkeeper) change(row *Row, d harness.Decision) {
 	if b.plan != nil && b.plan.Validate() == nil {
 		row.Before = cut(*b.plan)
 	}
-	row.After, row.micro, row.once = cut(d.Plan), d.Plan.Largest(), d.Remedy == harness.ShrinkStep
+	row.After, row.micro, row.once = cut(d.Plan), d.Plan.Largest(), d.Remedy == recovery.ShrinkStep
 }
 
-func (b *bookkeeper) adopt(d harness.Decision) {
-	if d.Remedy == harness.Shrink || d.Remedy == harness.Grow || d.Remedy == harness.Continue {
+func (b *bookkeeper) adopt(d recovery.Decision) {
+	if d.Remedy == recovery.Shrink || d.Remedy == recovery.Grow || d.Remedy == recovery.Continue {
 		b.plan = &d.Plan
 	}
 }
 
 // result notes what a remedy came to.
-func (b *bookkeeper) result(e harness.Entry) {
+func (b *bookkeeper) result(e runs.Entry) {
 	if len(b.rows) == 0 || b.newest().Remedy == "" {
 		b.open(e, Row{Tone: Info, What: "remedy"})
 	}
@@ -225,7 +230,7 @@ func (b *bookkeeper) result(e harness.Entry) {
 	b.spend(e)
 }
 
-func (b *bookkeeper) probe(e harness.Entry) {
+func (b *bookkeeper) probe(e runs.Entry) {
 	if e.Probe == nil {
 		return
 	}
@@ -241,7 +246,7 @@ func (b *bookkeeper) probe(e harness.Entry) {
 }
 
 // searched ends a search. What it says it took covers its probes.
-func (b *bookkeeper) searched(e harness.Entry) {
+func (b *bookkeeper) searched(e runs.Entry) {
 	b.searching(e)
 	b.newest().Result = e.Text
 	e.Seconds = max(0, e.Seconds-b.probed)
@@ -250,14 +255,14 @@ func (b *bookkeeper) searched(e harness.Entry) {
 
 // searching makes sure that the newest row is a search: the first one of a run
 // is asked for by no failure.
-func (b *bookkeeper) searching(e harness.Entry) {
+func (b *bookkeeper) searching(e runs.Entry) {
 	if !b.search {
-		b.open(e, Row{Tone: Info, What: "no plan yet", Remedy: string(harness.Search), Reason: "find the largest micro-batch that fits"})
+		b.open(e, Row{Tone: Info, What: "no plan yet", Remedy: string(recovery.Search), Reason: "find the largest micro-batch that fits"})
 		b.search, b.probed = true, 0
 	}
 }
 
-func (b *bookkeeper) open(e harness.Entry, row Row) {
+func (b *bookkeeper) open(e runs.Entry, row Row) {
 	row.Time, row.Attempt, row.Step = e.Time, e.Attempt, e.Step
 	b.rows = append(b.rows, row)
 	b.failure, b.timed, b.begun = false, false, e.Time
@@ -267,7 +272,7 @@ func (b *bookkeeper) newest() *Row { return &b.rows[len(b.rows)-1] }
 
 // spend adds what e took to the newest row. Where no entry says how long it
 // took, the time between them stands for it.
-func (b *bookkeeper) spend(e harness.Entry) {
+func (b *bookkeeper) spend(e runs.Entry) {
 	row := b.newest()
 	switch {
 	case e.Seconds > 0 && !b.timed:
@@ -280,7 +285,7 @@ func (b *bookkeeper) spend(e harness.Entry) {
 }
 
 // cut is a plan in short: its effective batch is the same all along.
-func cut(p harness.Plan) string {
+func cut(p recovery.Plan) string {
 	return fmt.Sprintf("%d × %d", p.Largest(), p.Accumulation())
 }
 

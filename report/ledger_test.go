@@ -5,8 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 	"headroom/search"
 )
 
@@ -56,11 +57,11 @@ func TestLedgerSaysTheVerdictOnce(t *testing.T) {
 func TestLedgerOfAFirstSearch(t *testing.T) {
 	d := newDiary("auto", 10)
 	d.attempt = 1
-	d.entry(harness.Entry{Kind: harness.KindProbe, Probe: &search.Probe{N: 64}, Seconds: 2})
-	d.entry(harness.Entry{Kind: harness.KindProbe, Probe: &search.Probe{N: 22, Fits: true}, Seconds: 2})
-	d.entry(harness.Entry{Kind: harness.KindSearch, Search: &search.Result{Fits: 22}, Seconds: 5, Text: "22 is the largest that fits"})
+	d.entry(runs.Entry{Kind: runs.KindProbe, Probe: &search.Probe{N: 64}, Seconds: 2})
+	d.entry(runs.Entry{Kind: runs.KindProbe, Probe: &search.Probe{N: 22, Fits: true}, Seconds: 2})
+	d.entry(runs.Entry{Kind: runs.KindSearch, Search: &search.Result{Fits: 22}, Seconds: 5, Text: "22 is the largest that fits"})
 	plan := d.plan.WithMicro(22)
-	d.entry(harness.Entry{Kind: harness.KindPlan, Plan: &plan, Decision: &harness.Decision{Plan: plan, Remedy: harness.Continue, Reason: "22 leaves room"}})
+	d.entry(runs.Entry{Kind: runs.KindPlan, Plan: &plan, Decision: &recovery.Decision{Plan: plan, Remedy: recovery.Continue, Reason: "22 leaves room"}})
 	d.plan = plan
 	d.walk(10, 0)
 	r := New(d.Input)
@@ -74,11 +75,11 @@ func TestLedgerOfGivingUp(t *testing.T) {
 	d := newDiary("too large", 10)
 	d.begin()
 	v := d.oom(0, memory.Model, "micro-batch 1, the smallest allowed, needs 25 GiB")
-	d.decide(harness.Wait, 64, v, "wait for other processes to leave")
-	d.entry(harness.Entry{Kind: harness.KindRemedy, Text: "waited 60 s", Seconds: 60})
+	d.decide(recovery.Wait, 64, v, "wait for other processes to leave")
+	d.entry(runs.Entry{Kind: runs.KindRemedy, Text: "waited 60 s", Seconds: 60})
 	v = d.oom(0, memory.Model, "micro-batch 1, the smallest allowed, needs 25 GiB")
-	stop := harness.Decision{Remedy: harness.Stop, Plan: d.plan, Verdict: v, Reason: "nothing smaller is left to try", Hint: "a smaller model"}
-	d.entry(harness.Entry{Kind: harness.KindFailed, Decision: &stop, Text: "gave up in step 1"})
+	stop := recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Verdict: v, Reason: "nothing smaller is left to try", Hint: "a smaller model"}
+	d.entry(runs.Entry{Kind: runs.KindFailed, Decision: &stop, Text: "gave up in step 1"})
 	r := New(d.Input)
 	expectTold(t, r.Ledger, `
 1 step 1 out of memory: model: wait 60.6s
@@ -97,12 +98,12 @@ func TestOnlyTheLastAttemptEndsARun(t *testing.T) {
 	d := newDiary("twice", 10)
 	d.begin()
 	v := d.oom(0, memory.Model, "too large")
-	d.entry(harness.Entry{Kind: harness.KindFailed, Decision: &harness.Decision{Remedy: harness.Stop, Plan: d.plan, Verdict: v}})
+	d.entry(runs.Entry{Kind: runs.KindFailed, Decision: &recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Verdict: v}})
 	if r := New(d.Input); !r.Failures.Fatal {
 		t.Errorf("memory ended the run, got %+v", r.Failures)
 	}
 	d.begin()
-	d.entry(harness.Entry{Kind: harness.KindFailed, Text: "the data set is gone"})
+	d.entry(runs.Entry{Kind: runs.KindFailed, Text: "the data set is gone"})
 	if r := New(d.Input); r.Failures.Fatal || r.Outcome.Reason != "the data set is gone" {
 		t.Errorf("memory did not end the run, got %+v, %q", r.Failures, r.Outcome.Reason)
 	}
@@ -113,13 +114,13 @@ func TestLedgerOfOtherTroubles(t *testing.T) {
 	d.plan.Micro = 16
 	d.begin()
 	d.walk(20, 0)
-	d.entry(harness.Entry{Kind: harness.KindCheckpointFailed, Text: "no space left"})
-	d.entry(harness.Entry{Kind: harness.KindJournalFailed, Text: "no space left"})
+	d.entry(runs.Entry{Kind: runs.KindCheckpointFailed, Text: "no space left"})
+	d.entry(runs.Entry{Kind: runs.KindJournalFailed, Text: "no space left"})
 	v := d.oom(0, memory.Spike, "this step needed far more")
-	d.decide(harness.ShrinkStep, 8, v, "for this step alone")
+	d.decide(recovery.ShrinkStep, 8, v, "for this step alone")
 	d.walk(30, 0)
-	d.entry(harness.Entry{Kind: harness.KindInterrupted, Text: "interrupted after step 30"})
-	d.entry(harness.Entry{Kind: harness.KindDamaged, Text: "checkpoint of step 30 is damaged"})
+	d.entry(runs.Entry{Kind: runs.KindInterrupted, Text: "interrupted after step 30"})
+	d.entry(runs.Entry{Kind: runs.KindDamaged, Text: "checkpoint of step 30 is damaged"})
 	d.begin()
 	d.oom(0, memory.Leak, "held memory rose")
 	expectTold(t, New(d.Input).Ledger, `
@@ -152,7 +153,7 @@ func TestLedgerIsCutInTheMiddle(t *testing.T) {
 	d.begin()
 	for range 1000 {
 		v := d.oom(0, memory.Spike, "this step needed far more")
-		d.decide(harness.ShrinkStep, 32, v, "for this step alone")
+		d.decide(recovery.ShrinkStep, 32, v, "for this step alone")
 		d.walk(d.step+1, 0)
 	}
 	r := New(d.Input)

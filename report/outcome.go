@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"headroom/harness"
+	"headroom/runs"
 )
 
 // State is how far a run got.
@@ -75,16 +75,16 @@ func ending(in Input) (State, string) {
 	}
 	for i := len(in.Entries) - 1; i >= 0; i-- {
 		switch e := in.Entries[i]; e.Kind {
-		case harness.KindDone:
+		case runs.KindDone:
 			return Finished, e.Text
-		case harness.KindFailed:
+		case runs.KindFailed:
 			if e.Decision != nil && e.Decision.Reason != "" {
 				return Failed, e.Decision.Reason
 			}
 			return Failed, e.Text
-		case harness.KindInterrupted:
+		case runs.KindInterrupted:
 			return Interrupted, e.Text
-		case harness.KindAttempt:
+		case runs.KindAttempt:
 			return state, reason
 		}
 	}
@@ -109,17 +109,17 @@ type Attempt struct {
 func attempts(in Input) []Attempt {
 	var all []Attempt
 	for _, e := range in.Entries {
-		if e.Kind == harness.KindAttempt || len(all) == 0 {
+		if e.Kind == runs.KindAttempt || len(all) == 0 {
 			all = append(all, Attempt{Number: max(e.Attempt, len(all)+1), From: e.Step, To: e.Step, Begin: e.Time})
 		}
 		a := &all[len(all)-1]
 		a.End, a.To = e.Time, e.Step
 		switch e.Kind {
-		case harness.KindAttempt: // the run's own line may come before
+		case runs.KindAttempt: // the run's own line may come before
 			a.Number, a.From = max(1, e.Attempt), e.Step
-		case harness.KindDone, harness.KindFailed, harness.KindInterrupted:
+		case runs.KindDone, runs.KindFailed, runs.KindInterrupted:
 			a.Ended = e.Text
-		case harness.KindLost:
+		case runs.KindGone:
 			a.Ended = "device lost: " + e.Text
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/runs"
 )
 
 func html(t *testing.T, r *Report) string {
@@ -77,11 +77,11 @@ func oddRuns() map[string]*diary {
 		failures.oom(0, memory.Batch, "too large")
 	}
 	bare := newDiary("bare entries", 10)
-	for _, k := range []harness.Kind{harness.KindProbe, harness.KindRemedy, harness.KindSearch, harness.KindDecision, harness.KindOOM, harness.KindPlan,
-		harness.KindDecision, harness.KindFailed, harness.KindOOM, "a kind of tomorrow"} {
-		bare.entry(harness.Entry{Kind: k})
+	for _, k := range []runs.Kind{runs.KindProbe, runs.KindRemedy, runs.KindSearch, runs.KindDecision, runs.KindOOM, runs.KindPlan,
+		runs.KindDecision, runs.KindFailed, runs.KindOOM, "a kind of tomorrow"} {
+		bare.entry(runs.Entry{Kind: k})
 	}
-	bare.Steps = make([]harness.StepReport, 3)
+	bare.Steps = make([]runs.StepReport, 3)
 	numbers := newDiary("no numbers", 30)
 	numbers.plan.Micro = 16
 	numbers.begin()
@@ -222,14 +222,14 @@ func TestLongRunHasASmallPage(t *testing.T) {
 	d.begin()
 	d.finish(0)
 	first := d.Steps[0]
-	d.Steps = make([]harness.StepReport, n)
+	d.Steps = make([]runs.StepReport, n)
 	for i := range d.Steps {
 		d.Steps[i] = first
 		d.Steps[i].Step, d.Steps[i].First = i+1, int64(i)*effective
 		d.Steps[i].Loss = 2 + math.Sin(float64(i))
 	}
 	d.step = n
-	d.entry(harness.Entry{Kind: harness.KindDone})
+	d.entry(runs.Entry{Kind: runs.KindDone})
 	r := New(d.Input)
 	if r.Accounting.State != Held || r.Accounting.Samples != int64(n)*effective {
 		t.Errorf("accounting %+v", r.Accounting)

@@ -7,8 +7,8 @@ import (
 	"math"
 	"slices"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/runs"
 )
 
 // Picture is one picture of a report.
@@ -134,7 +134,7 @@ func stepRange(r *Report) (from, to float64) {
 }
 
 // along samples one value of every step.
-func along(r *Report, value func(*harness.StepReport) float64) series {
+func along(r *Report, value func(*runs.StepReport) float64) series {
 	return sample(len(r.steps), func(i int) (x, y float64) {
 		return float64(r.steps[i].Step), value(&r.steps[i])
 	})

@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"headroom/harness"
+	"headroom/runs"
 )
 
 // Read collects what the run in dir left behind. It needs no lock and works
@@ -14,17 +14,17 @@ import (
 func Read(dir string) (Input, error) {
 	in := Input{Name: filepath.Base(filepath.Clean(dir))}
 	var err error
-	if in.Entries, err = harness.ReadJournal(dir); !in.torn(err) {
+	if in.Entries, err = runs.ReadJournal(dir); !in.torn(err) {
 		return in, err
 	}
-	if in.Steps, err = harness.ReadMetrics(dir); !in.torn(err) {
+	if in.Steps, err = runs.ReadMetrics(dir); !in.torn(err) {
 		return in, err
 	}
-	status, err := harness.ReadStatus(dir)
+	status, err := runs.ReadStatus(dir)
 	switch {
 	case err == nil:
 		in.Planned, in.Effective = status.Steps, status.Plan.Effective
-		in.Running = status.State == harness.StateRunning
+		in.Running = status.State == runs.StateRunning
 	case !errors.Is(err, os.ErrNotExist):
 		in.Problems = append(in.Problems, err.Error())
 	}
@@ -34,7 +34,7 @@ func Read(dir string) (Input, error) {
 // torn notes a file that was read in part. It tells whether err leaves
 // something to go on with.
 func (in *Input) torn(err error) bool {
-	if torn := (*harness.Torn)(nil); errors.As(err, &torn) {
+	if torn := (*runs.TornError)(nil); errors.As(err, &torn) {
 		in.Problems = append(in.Problems, err.Error())
 		return true
 	}

@@ -3,15 +3,16 @@ package report
 import (
 	"time"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // Input is what a report is drawn from. Everything but Name may be empty.
 type Input struct {
-	Name    string               // of the run
-	Entries []harness.Entry      // the journal, in the order it was written
-	Steps   []harness.StepReport // the metrics, in the order they were written
+	Name    string            // of the run
+	Entries []runs.Entry      // the journal, in the order it was written
+	Steps   []runs.StepReport // the metrics, in the order they were written
 
 	Planned   int       // optimizer steps of the whole run; 0 if not known
 	Effective int       // configured samples per optimizer step; 0 takes the first plan of the journal
@@ -32,7 +33,7 @@ type Report struct {
 	Accounting  Accounting
 	Ledger      []Row // what happened, oldest first
 	Failures    Failures
-	Memory      Memory
+	Memory      Usage
 	Speed       Speed
 	Loss        Loss
 	Checkpoints Checkpoints
@@ -41,7 +42,7 @@ type Report struct {
 	Attempts    []Attempt // oldest first
 	Advice      []string  // what to change next, most urgent first; never empty
 
-	steps    []harness.StepReport // that stand: done-again steps are not in it twice
+	steps    []runs.StepReport // that stand: done-again steps are not in it twice
 	pictures []Picture
 }
 
@@ -77,7 +78,7 @@ const (
 )
 
 // firstPlan is the first plan that the journal tells of.
-func firstPlan(entries []harness.Entry) (harness.Plan, bool) {
+func firstPlan(entries []runs.Entry) (recovery.Plan, bool) {
 	for _, e := range entries {
 		switch {
 		case e.Plan != nil:
@@ -86,11 +87,11 @@ func firstPlan(entries []harness.Entry) (harness.Plan, bool) {
 			return e.Decision.Plan, true
 		}
 	}
-	return harness.Plan{}, false
+	return recovery.Plan{}, false
 }
 
 // verdictOf is the verdict that an entry carries, itself or in its decision.
-func verdictOf(e harness.Entry) *memory.Verdict {
+func verdictOf(e runs.Entry) *memory.Verdict {
 	if e.Verdict == nil && e.Decision != nil {
 		return e.Decision.Verdict
 	}

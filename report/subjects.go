@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/runs"
 )
 
 // overshoot is how far above the capacity the memory picture reaches: failures
@@ -22,7 +22,7 @@ func memoryChart(r *Report) chart {
 		return float64(b) / float64(unit)
 	}
 	of := func(amount func(memory.Stats) memory.Bytes) series {
-		return along(r, func(s *harness.StepReport) float64 { return in(amount(s.Memory)) }).stepped()
+		return along(r, func(s *runs.StepReport) float64 { return in(amount(s.Memory)) }).stepped()
 	}
 	allocated := of(func(s memory.Stats) memory.Bytes { return s.Peak })
 	capacity := of(func(s memory.Stats) memory.Bytes { return s.Capacity })
@@ -40,8 +40,8 @@ func memoryChart(r *Report) chart {
 		},
 		areas: []area{{shade: "bluefill", points: allocated, edge: 0}},
 	}
-	if slices.ContainsFunc(r.steps, func(s harness.StepReport) bool { return s.Memory.Foreign > 0 }) {
-		room := of(left)
+	if slices.ContainsFunc(r.steps, func(s runs.StepReport) bool { return s.Memory.Foreign > 0 }) {
+		room := of(memory.Stats.Available)
 		c.areas = append(c.areas, area{name: "held by other processes", shade: "violetfill", points: room, edge: in(r.Memory.Capacity)})
 		c.lines = append(c.lines, line{name: "left by other processes", shade: "violet", points: room, width: 1.5})
 	}
@@ -78,13 +78,13 @@ func memoryUnit(capacity memory.Bytes) (memory.Bytes, string) {
 }
 
 func microChart(r *Report) chart {
-	micro := along(r, func(s *harness.StepReport) float64 {
+	micro := along(r, func(s *runs.StepReport) float64 {
 		if len(s.Splits) == 0 {
 			return math.NaN()
 		}
 		return float64(slices.Max(s.Splits))
 	})
-	accumulation := along(r, func(s *harness.StepReport) float64 {
+	accumulation := along(r, func(s *runs.StepReport) float64 {
 		if len(s.Splits) == 0 {
 			return math.NaN()
 		}
@@ -119,13 +119,13 @@ func lossChart(r *Report) chart {
 		name: "loss", title: "Loss",
 		alt:   fmt.Sprintf("from %s to %s, lowest %s at step %s", number(r.Loss.First), number(r.Loss.Last), number(r.Loss.Lowest), count(r.Loss.LowestStep)),
 		marks: marksOf(r, atTop),
-		lines: []line{{name: "each step", shade: "blue", points: along(r, func(s *harness.StepReport) float64 { return s.Loss }), width: 1.5}},
+		lines: []line{{name: "each step", shade: "blue", points: along(r, func(s *runs.StepReport) float64 { return s.Loss }), width: 1.5}},
 	}
 }
 
 // rateChart is drawn only if the learning rate changes.
 func rateChart(r *Report) (chart, bool) {
-	rates := along(r, func(s *harness.StepReport) float64 { return s.LR })
+	rates := along(r, func(s *runs.StepReport) float64 { return s.LR })
 	low, high := rates.bounds(math.Inf(1), math.Inf(-1))
 	return chart{
 		name: "learning-rate", title: "Learning rate", y1: 1.12 * high,

@@ -5,8 +5,9 @@ import (
 	"math"
 	"time"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 	"headroom/search"
 )
 
@@ -18,18 +19,18 @@ type diary struct {
 	now     time.Time
 	attempt int
 	step    int
-	plan    harness.Plan
+	plan    recovery.Plan
 }
 
 func newDiary(name string, planned int) *diary {
 	return &diary{
 		Input: Input{Name: name, Planned: planned, Device: "NVIDIA H200"},
 		now:   time.Date(2026, 3, 2, 22, 14, 5, 0, time.UTC),
-		plan:  harness.Plan{Effective: effective, World: 1, Micro: 64},
+		plan:  recovery.Plan{Effective: effective, World: 1, Micro: 64},
 	}
 }
 
-func (d *diary) entry(e harness.Entry) {
+func (d *diary) entry(e runs.Entry) {
 	d.now = d.now.Add(time.Duration(e.Seconds * float64(time.Second)))
 	e.Time, e.Attempt, e.Step = d.now, d.attempt, d.step
 	d.Entries = append(d.Entries, e)
@@ -38,11 +39,11 @@ func (d *diary) entry(e harness.Entry) {
 func (d *diary) begin() {
 	d.attempt++
 	if d.attempt == 1 {
-		d.entry(harness.Entry{Kind: harness.KindRun, Text: "a run of " + d.Name})
+		d.entry(runs.Entry{Kind: runs.KindRun, Text: "a run of " + d.Name})
 	}
-	d.entry(harness.Entry{Kind: harness.KindAttempt, Text: fmt.Sprintf("attempt %d from step %d", d.attempt, d.step)})
+	d.entry(runs.Entry{Kind: runs.KindAttempt, Text: fmt.Sprintf("attempt %d from step %d", d.attempt, d.step)})
 	plan := d.plan
-	d.entry(harness.Entry{Kind: harness.KindPlan, Plan: &plan, Text: plan.String()})
+	d.entry(runs.Entry{Kind: runs.KindPlan, Plan: &plan, Text: plan.String()})
 }
 
 // stats are a device of 24 GiB on which a sample costs 0.78 GiB above 1.9 GiB.
@@ -59,7 +60,7 @@ func (d *diary) finish(foreign memory.Bytes) {
 	d.step++
 	splits := d.plan.Splits(0)
 	wobble := math.Sin(float64(d.step)*1.7) + math.Sin(float64(d.step)*0.37)
-	s := harness.StepReport{
+	s := runs.StepReport{
 		Step: d.step, First: int64(d.step-1) * effective, Samples: effective, Splits: splits,
 		Loss: 4.1*math.Exp(-float64(d.step)/90) + 1.6 + 0.05*wobble, LR: 3e-4 * min(1, float64(d.step)/40),
 		Memory: stats(splits[0], foreign), Seconds: 0.9 + 0.12*float64(len(splits)) + 0.02*wobble,
@@ -72,22 +73,22 @@ func (d *diary) finish(foreign memory.Bytes) {
 func (d *diary) oom(foreign memory.Bytes, cause memory.Cause, why string) *memory.Verdict {
 	s := stats(d.plan.Largest(), foreign)
 	s.Allocated, s.Free = 21*memory.GiB-foreign, 700*memory.MiB
-	oom := memory.OutOfMemory{Requested: 4 * memory.GiB, Stats: s, Phase: memory.PhaseForward, Micro: d.plan.Largest()}
+	oom := memory.OutOfMemoryError{Requested: 4 * memory.GiB, Stats: s, Phase: memory.PhaseForward, Micro: d.plan.Largest()}
 	v := &memory.Verdict{Cause: cause, Why: why}
-	d.entry(harness.Entry{Kind: harness.KindOOM, OOM: &oom, Verdict: v, Text: oom.Error(), Seconds: 0.6})
+	d.entry(runs.Entry{Kind: runs.KindOOM, OOM: &oom, Verdict: v, Text: oom.Error(), Seconds: 0.6})
 	return v
 }
 
-func (d *diary) decide(r harness.Remedy, micro int, v *memory.Verdict, reason string) {
+func (d *diary) decide(r recovery.Remedy, micro int, v *memory.Verdict, reason string) {
 	plan := d.plan.WithMicro(micro)
-	d.entry(harness.Entry{Kind: harness.KindDecision, Text: reason, Decision: &harness.Decision{Remedy: r, Plan: plan, Verdict: v, Reason: reason}})
-	if r == harness.Shrink || r == harness.Grow || r == harness.Continue {
+	d.entry(runs.Entry{Kind: runs.KindDecision, Text: reason, Decision: &recovery.Decision{Remedy: r, Plan: plan, Verdict: v, Reason: reason}})
+	if r == recovery.Shrink || r == recovery.Grow || r == recovery.Continue {
 		d.plan = plan
 	}
 }
 
 func (d *diary) checkpoint() {
-	d.entry(harness.Entry{Kind: harness.KindCheckpoint, Text: fmt.Sprintf("checkpoint of step %d", d.step), Seconds: 0.8})
+	d.entry(runs.Entry{Kind: runs.KindCheckpoint, Text: fmt.Sprintf("checkpoint of step %d", d.step), Seconds: 0.8})
 }
 
 // night is a whole run: 64 samples at once do not fit, a search finds 27; from
@@ -96,30 +97,30 @@ func night() *diary {
 	d := newDiary("gpt-owt", 200)
 	d.begin()
 	v := d.oom(0, memory.Batch, "micro-batch 64 needs at least 25 GiB of 24 GiB")
-	d.decide(harness.EmptyCache, 64, v, "empty the cache and run step 1 again with micro-batch 64: micro-batch 64 needs at least 25 GiB of 24 GiB")
-	d.entry(harness.Entry{Kind: harness.KindRemedy, Text: "emptying the cache gave back 3.1 GiB", Seconds: 0.1})
+	d.decide(recovery.EmptyCache, 64, v, "empty the cache and run step 1 again with micro-batch 64: micro-batch 64 needs at least 25 GiB of 24 GiB")
+	d.entry(runs.Entry{Kind: runs.KindRemedy, Text: "emptying the cache gave back 3.1 GiB", Seconds: 0.1})
 	v = d.oom(0, memory.Batch, "micro-batch 64 needs at least 25 GiB of 24 GiB")
-	d.decide(harness.Search, 63, v, "search for the largest micro-batch below 64 that fits: micro-batch 64 needs at least 25 GiB of 24 GiB")
+	d.decide(recovery.Search, 63, v, "search for the largest micro-batch below 64 that fits: micro-batch 64 needs at least 25 GiB of 24 GiB")
 	for _, p := range []search.Probe{{N: 63}, {N: 31}, {N: 15, Fits: true}, {N: 28, Fits: true}, {N: 27, Fits: true}} {
-		d.entry(harness.Entry{Kind: harness.KindProbe, Probe: &p, Seconds: 1.2, Text: "probe"})
+		d.entry(runs.Entry{Kind: runs.KindProbe, Probe: &p, Seconds: 1.2, Text: "probe"})
 	}
-	d.entry(harness.Entry{Kind: harness.KindSearch, Search: &search.Result{Fits: 28, Recommended: 27}, Text: "the search found 28"})
-	d.decide(harness.Shrink, 22, v, "micro-batch 64 → 22: 28 fits in 24 GiB and 22 leaves 10 % of it unused; accumulation 1 → 3 keeps the effective batch at 64")
+	d.entry(runs.Entry{Kind: runs.KindSearch, Search: &search.Result{Fits: 28, Recommended: 27}, Text: "the search found 28"})
+	d.decide(recovery.Shrink, 22, v, "micro-batch 64 → 22: 28 fits in 24 GiB and 22 leaves 10 % of it unused; accumulation 1 → 3 keeps the effective batch at 64")
 	d.walk(80, 0)
 	d.squeeze()
 	d.walk(120, 9*memory.GiB)
-	d.decide(harness.Grow, 22, nil, "micro-batch 13 → 22: 24 GiB are available again, 15 GiB when it was made smaller; accumulation 5 → 3 keeps the effective batch at 64")
+	d.decide(recovery.Grow, 22, nil, "micro-batch 13 → 22: 24 GiB are available again, 15 GiB when it was made smaller; accumulation 5 → 3 keeps the effective batch at 64")
 	d.walk(200, 0)
-	d.entry(harness.Entry{Kind: harness.KindDone, Text: "done: 200 steps, 4 failures of memory survived"})
+	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done: 200 steps, 4 failures of memory survived"})
 	return d
 }
 
 func (d *diary) squeeze() {
 	why := "4 GiB asked for and 700 MiB free, after others took 9 GiB since the attempt began (now 9 GiB of 24 GiB)"
 	v := d.oom(9*memory.GiB, memory.Foreign, why)
-	d.decide(harness.EmptyCache, d.plan.Micro, v, "empty the cache and run step 81 again with micro-batch 22: "+why)
+	d.decide(recovery.EmptyCache, d.plan.Micro, v, "empty the cache and run step 81 again with micro-batch 22: "+why)
 	v = d.oom(9*memory.GiB, memory.Foreign, why)
-	d.decide(harness.Shrink, 13, v, "micro-batch 22 → 13: step 81 needed at least 16 GiB of 15 GiB; accumulation 3 → 5 keeps the effective batch at 64")
+	d.decide(recovery.Shrink, 13, v, "micro-batch 22 → 13: step 81 needed at least 16 GiB of 15 GiB; accumulation 3 → 5 keeps the effective batch at 64")
 }
 
 func (d *diary) walk(to int, foreign memory.Bytes) {

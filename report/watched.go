@@ -5,7 +5,7 @@ import (
 	"math"
 	"strings"
 
-	"headroom/harness"
+	"headroom/runs"
 )
 
 // Watched is what was seen of the device from outside the training.
@@ -15,9 +15,9 @@ type Watched struct {
 	Hottest     float64
 	Utilisation float64 // median of the readings, per cent; NaN if not known
 	Throttled   []Throttle
-	ECC         int64           // most uncorrected memory errors since the driver was loaded
-	Faults      []harness.Fault // oldest first
-	Losses      int             // of the device
+	ECC         int64        // most uncorrected memory errors since the driver was loaded
+	Faults      []runs.Fault // oldest first
+	DeviceGone  int          // times that the device was lost
 }
 
 // Throttle is something that held the device's clocks back.
@@ -26,13 +26,13 @@ type Throttle struct {
 	Readings int // in which it did
 }
 
-func watched(entries []harness.Entry) Watched {
+func watched(entries []runs.Entry) Watched {
 	w := Watched{Coolest: math.NaN(), Hottest: math.NaN(), Utilisation: math.NaN()}
 	var busy []float64
 	for _, e := range entries {
 		switch {
-		case e.Kind == harness.KindLost:
-			w.Losses++
+		case e.Kind == runs.KindGone:
+			w.DeviceGone++
 		case e.Fault != nil:
 			w.Faults = append(w.Faults, *e.Fault)
 		case e.Device != nil:
@@ -46,7 +46,7 @@ func watched(entries []harness.Entry) Watched {
 	return w
 }
 
-func (w *Watched) read(r harness.Reading) {
+func (w *Watched) read(r runs.Reading) {
 	w.Readings++
 	if r.Temperature != nil {
 		t := float64(*r.Temperature)
@@ -88,9 +88,9 @@ func (w Watched) card() Card {
 		answer = append(answer, fmt.Sprintf("%.0f %% busy", w.Utilisation))
 		notes = append(notes, "busy is the median of "+plural(w.Readings, "reading"))
 	}
-	if w.Losses > 0 {
+	if w.DeviceGone > 0 {
 		c.Tone = Warn
-		answer = append(answer, "lost "+plural(w.Losses, "time"))
+		answer = append(answer, "lost "+plural(w.DeviceGone, "time"))
 	}
 	if answer != nil {
 		c.Answer = strings.Join(answer, ", ")

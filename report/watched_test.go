@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 func (d *diary) reading(busy, hot int, throttled ...string) {
 	used, ecc := 3*memory.GiB, int64(0)
-	d.entry(harness.Entry{Kind: harness.KindDevice, Device: &harness.Reading{Utilisation: &busy, Temperature: &hot, Used: &used, Throttled: throttled, UncorrectedECC: &ecc}})
+	d.entry(runs.Entry{Kind: runs.KindDevice, Device: &runs.Reading{Utilisation: &busy, Temperature: &hot, Used: &used, Throttled: throttled, UncorrectedECC: &ecc}})
 }
 
 // lossy is a run whose GPU falls off the bus twice; after the second time it
@@ -27,19 +28,19 @@ func lossy(stop bool) *diary {
 	d.reading(40, 66)
 	for n := 1; n <= 2; n++ {
 		at := d.now.Add(-2 * time.Second)
-		d.entry(harness.Entry{Kind: harness.KindFault, Fault: &harness.Fault{Time: at, Code: 79, Text: "Xid 79 on GPU 0: the GPU has fallen off the bus"}, Text: "Xid 79"})
-		d.entry(harness.Entry{Kind: harness.KindLost, Text: "step 51: the GPU is lost"})
-		decision := harness.Decision{Remedy: harness.Relaunch, Plan: d.plan, Reason: "relaunch in a new process from step 50 (1 of 3): step 51: the GPU is lost"}
+		d.entry(runs.Entry{Kind: runs.KindFault, Fault: &runs.Fault{Time: at, Code: 79, Text: "Xid 79 on GPU 0: the GPU has fallen off the bus"}, Text: "Xid 79"})
+		d.entry(runs.Entry{Kind: runs.KindGone, Text: "step 51: the GPU is lost"})
+		decision := recovery.Decision{Remedy: recovery.Relaunch, Plan: d.plan, Reason: "relaunch in a new process from step 50 (1 of 3): step 51: the GPU is lost"}
 		if stop && n == 2 {
-			decision = harness.Decision{Remedy: harness.Stop, Plan: d.plan, Reason: "the device was lost 2 times", Hint: "look for Xid in dmesg"}
-			d.entry(harness.Entry{Kind: harness.KindFailed, Text: decision.Reason, Decision: &decision})
+			decision = recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Reason: "the device was lost 2 times", Hint: "look for Xid in dmesg"}
+			d.entry(runs.Entry{Kind: runs.KindFailed, Text: decision.Reason, Decision: &decision})
 			return d
 		}
-		d.entry(harness.Entry{Kind: harness.KindDecision, Text: decision.Reason, Decision: &decision})
+		d.entry(runs.Entry{Kind: runs.KindDecision, Text: decision.Reason, Decision: &decision})
 		d.begin()
 	}
 	d.walk(60, 0)
-	d.entry(harness.Entry{Kind: harness.KindDone, Text: "done"})
+	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
 	return d
 }
 
@@ -75,13 +76,13 @@ func TestDeviceCard(t *testing.T) {
 
 func TestDeviceCardOfLittle(t *testing.T) {
 	hot, ecc := 60, int64(2)
-	for want, entries := range map[string][]harness.Entry{
-		"60 °C: ": {{Device: &harness.Reading{Temperature: &hot}}},
-		"not read: 2 uncorrected memory errors since the driver was loaded": {{Device: &harness.Reading{UncorrectedECC: &ecc}}},
-		"lost 1 time: ": {{Kind: harness.KindLost}},
+	for want, entries := range map[string][]runs.Entry{
+		"60 °C: ": {{Device: &runs.Reading{Temperature: &hot}}},
+		"not read: 2 uncorrected memory errors since the driver was loaded": {{Device: &runs.Reading{UncorrectedECC: &ecc}}},
+		"lost 1 time: ": {{Kind: runs.KindGone}},
 		"not read: 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; and 2 faults more": {
-			{Fault: &harness.Fault{Text: "a"}}, {Fault: &harness.Fault{Text: "a"}}, {Fault: &harness.Fault{Text: "a"}},
-			{Fault: &harness.Fault{Text: "a"}}, {Fault: &harness.Fault{Text: "a"}}, {Fault: &harness.Fault{Text: "a"}}},
+			{Fault: &runs.Fault{Text: "a"}}, {Fault: &runs.Fault{Text: "a"}}, {Fault: &runs.Fault{Text: "a"}},
+			{Fault: &runs.Fault{Text: "a"}}, {Fault: &runs.Fault{Text: "a"}}, {Fault: &runs.Fault{Text: "a"}}},
 	} {
 		c, err := New(Input{Entries: entries}).card("Device")
 		if got := c.Answer + ": " + c.Note; got != want || err != nil {
@@ -130,11 +131,11 @@ func TestLostWhileStopping(t *testing.T) {
 	d := newDiary("stopped", 60)
 	d.begin()
 	d.walk(20, 0)
-	d.entry(harness.Entry{Kind: harness.KindLost, Text: "step 21: the GPU is lost"})
-	d.entry(harness.Entry{Kind: harness.KindInterrupted, Text: "the device was lost while the run was being stopped"})
+	d.entry(runs.Entry{Kind: runs.KindGone, Text: "step 21: the GPU is lost"})
+	d.entry(runs.Entry{Kind: runs.KindInterrupted, Text: "the device was lost while the run was being stopped"})
 	d.begin()
-	stop := harness.Decision{Remedy: harness.Stop, Plan: d.plan, Reason: "no room", Hint: "make room"}
-	d.entry(harness.Entry{Kind: harness.KindFailed, Text: "no room", Decision: &stop})
+	stop := recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Reason: "no room", Hint: "make room"}
+	d.entry(runs.Entry{Kind: runs.KindFailed, Text: "no room", Decision: &stop})
 	var got []string
 	for _, row := range New(d.Input).Ledger {
 		got = append(got, row.What+" "+row.Remedy)

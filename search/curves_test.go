@@ -20,6 +20,7 @@ const capacity = 24 * memory.GiB
 // fails is idle.
 type machine struct {
 	need, peak func(n int) float64
+	handed     func(n int) float64 // out at a failure, as a share of the capacity; nil means all but idle
 	idle       float64
 }
 
@@ -31,6 +32,9 @@ func (m machine) probe(_ context.Context, n int) (memory.Bytes, error) {
 		}
 		return share(need), nil
 	}
+	if m.handed != nil {
+		return 0, outOfMemory(m.handed(n)-0.01, 0.01)
+	}
 	return 0, outOfMemory(1-m.idle, 0.01)
 }
 
@@ -39,7 +43,7 @@ func share(s float64) memory.Bytes { return memory.Bytes(s * float64(capacity)) 
 // outOfMemory is a failure with these shares of the capacity handed out and
 // asked for.
 func outOfMemory(allocated, requested float64) error {
-	return fmt.Errorf("forward: %w", &memory.OutOfMemory{
+	return fmt.Errorf("forward: %w", &memory.OutOfMemoryError{
 		Requested: share(requested),
 		Stats:     memory.Stats{Capacity: capacity, Reserved: capacity, Allocated: share(allocated)},
 	})
@@ -59,6 +63,29 @@ func (m machine) largest(most int) int {
 // affine needs base + (1−base)·n/limit: limit fits, limit+1 does not.
 func affine(base float64, limit int) machine {
 	return machine{need: func(n int) float64 { return base + (1-base)*float64(n)/(float64(limit)+0.5) }}
+}
+
+// perceptron is memory of the preset mlp-tight, whose tensors are rounded up to
+// 512 bytes. By the peaks 497 should fit in 3 MiB, but the allocator is left with
+// pieces that are too small for what is asked for last, so that 488 is all.
+func perceptron(fits int) machine {
+	round := func(n int) int { return (n + 511) / 512 * 512 }
+	peak := func(n int) float64 {
+		return float64(960000+4096*n+round(256*n)+round(40*n)+round(4*n)) / (3 << 20)
+	}
+	need := func(n int) float64 {
+		if n > fits {
+			return 2
+		}
+		return peak(n)
+	}
+	return machine{need: need, peak: peak, handed: peak}
+}
+
+// short tells whether a size is more than 2 % below the largest that fits, and
+// not its neighbour.
+func short(fits, largest int) bool {
+	return float64(fits) < min(0.98*float64(largest), float64(largest-1))
 }
 
 // kinds are monotone curves over x = n/limit, each bent by u in [0, 1].

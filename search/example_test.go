@@ -15,7 +15,7 @@ func ExampleLargest() {
 		need := memory.Bytes(1_870_000_000 + 717_000_000*n)
 		fmt.Printf("try %d\n", n)
 		if need > capacity {
-			return 0, &memory.OutOfMemory{
+			return 0, &memory.OutOfMemoryError{
 				Requested: 300_000_000,
 				Stats:     memory.Stats{Capacity: capacity, Reserved: capacity, Allocated: 23_900_000_000},
 			}

@@ -1,12 +1,10 @@
 package search
 
-import "math"
-
 // How far a probe may reach.
 const (
 	// growth is the factor from one size that fitted to the next while nothing
 	// tells where the limit is.
-	growth = 4
+	growth = 8
 	// reach is the largest factor from a size that fitted to the next probe
 	// where the line has not been confirmed by a third point. A trial far above
 	// the limit may take down the machine: its inputs are in host memory before
@@ -29,167 +27,122 @@ const (
 
 // next chooses the size to probe. It lies strictly between lo and hi.
 func (s *searcher) next() int {
-	if s.lo < s.first {
-		return s.start()
+	if s.lo < s.options.Min {
+		return s.options.Min
 	}
-	x := s.prefer()
-	if !s.straight {
-		x = s.guarded(x)
-	}
-	return min(max(x, s.lo+1), s.hi-1)
+	return min(max(s.guarded(s.prefer()), s.lo+1), s.hi-1)
 }
 
-// start is the first size, or the one whose failure leaves the first one within
-// the tolerance: the further up, the more its peak tells.
-func (s *searcher) start() int {
-	if s.failed() {
-		return s.first
-	}
-	return min(s.first+s.slack, s.last)
-}
-
-// guarded moves x so that, whatever its outcome, the probes left suffice to
-// bisect the rest; or else so that the rest is halved.
+// guarded moves x so that, whatever its outcome, bisection can end the search
+// with the probes that are left then. Where there are too few for that, the
+// outcome that x makes likely decides; where far too few, it decides by half.
+// Until something fails, a line of two points is not hurried. One that a third
+// point has confirmed is trusted, until sizes fit that lie beyond its end.
 func (s *searcher) guarded(x int) int {
-	half := s.half()
+	if s.straight {
+		return x
+	}
+	low, high := s.resolved()
+	likely := min(max(x, min(low, high)), max(low, high))
 	switch {
-	case !s.failed():
-		return min(x, max(s.lo+half, s.middle()))
-	case s.hi-s.lo <= 2*half:
-		return min(max(x, s.hi-half), s.lo+half)
+	case !s.failed() && len(s.curve) < 3:
+		return min(x, likely)
+	case (s.failed() || s.beyond > 1) && between(high, low) >= 1<<(s.left-1):
+		return (likely + s.middle()) / 2
 	}
-	return s.middle()
+	return likely
 }
 
-// half is the widest bracket that the probes left after the next one resolve.
-func (s *searcher) half() int {
-	width := s.hi - s.lo
-	half := 1 + s.slack
-	for i := 1; i < s.left && half < width; i++ {
-		half *= 2
-	}
-	return half
+// resolved is from where on up to hi, and up to where from lo, the probes that
+// are left after the next one can tell every rung from its neighbours.
+func (s *searcher) resolved() (low, high int) {
+	rungs := 1 << (s.left - 1)
+	return back(s.hi, rungs, s.lo), ahead(s.lo, rungs, s.hi)
 }
 
-func (s *searcher) middle() int { return s.lo + (s.hi-s.lo)/2 }
+func (s *searcher) middle() int { return ahead(s.lo, between(s.lo, s.hi)/2, s.hi) }
 
 // prefer is the size that the measured peaks point to.
 func (s *searcher) prefer() int {
-	capacity, blind := s.capacity(), s.curve.top().peak <= 0
+	limit, known := s.foreseen()
 	switch {
-	case capacity == 0 || blind:
-		if s.failed() {
-			return s.middle()
-		}
-		return s.grow()
+	case s.failed() && known:
+		return s.inside(limit)
 	case s.failed():
-		return s.inside(capacity)
-	}
-	return s.approach(capacity)
-}
-
-// inside interpolates between a size that fitted and one that did not. After
-// the first failure it closes in on what is sure to fit, if that ends the
-// search; if that fails too, the curve is no line.
-func (s *searcher) inside(capacity float64) int {
-	if last := s.hi - 1 - s.slack; s.slack > 0 && s.failures == 1 && s.sure(capacity/(1+noise)) >= last {
-		return last
-	}
-	if len(s.curve) < 2 {
 		return s.middle()
+	case s.capacity() == 0 || s.curve.top().peak <= 0:
+		return s.grow()
 	}
-	limit := s.limit(capacity)
-	if limit >= s.hi {
-		return s.below(limit)
-	}
-	return s.toward(limit)
+	return s.approach(s.capacity())
 }
 
-// below is the probe to make when the line puts the limit at hi or above and so
-// cannot explain the failure there. Where hi was aimed at after a failure had
-// told what is there, it is worth two tries that this errs by little: what an
-// allocator needed last is a little more than it has.
-func (s *searcher) below(limit int) int {
-	little := float64(1 + s.slack + 2*(limit-s.hi))
-	if s.tries > 0 {
-		little = max(little, noise*float64(s.hi))
+// inside is the probe between a size that fitted and one that did not: where
+// the line puts the limit. Where that is beyond what failed the line is wrong
+// by at least as much, and as much again is left for what it errs below. A line
+// that is right is at the limit, then one below what fails. Any other is not
+// asked about single sizes, and below failure after failure the steps grow up
+// to half of the bracket.
+func (s *searcher) inside(limit int) int {
+	middle := s.middle()
+	if over := limit - (s.hi - 1); over > 0 {
+		limit = max(s.hi-1-2*over, middle)
 	}
-	if s.failures < 2 || s.tries > 1 || little > 2*noise*float64(s.hi) {
-		return s.middle()
+	if s.straight {
+		return limit
 	}
-	s.tries++
-	return max(s.hi-s.clip(little), s.middle())
+	limit = max(limit, min(up(s.lo), middle))
+	return min(limit, max(back(s.hi, 1<<max(0, s.downs-1), s.lo), middle))
 }
 
-// approach comes nearer to the limit from below while nothing has failed. With
-// a tolerance it goes to the largest size whose failure would leave a size that
-// is sure to fit within the tolerance. No larger step is safe from a second
-// failure, and none that is smaller tells more.
+// approach comes nearer to the limit from below while nothing has failed.
 func (s *searcher) approach(capacity float64) int {
 	top := s.curve.top()
-	far := len(s.curve) == 1 || top.peak < near*capacity
-	switch next := s.sure(capacity/(1+noise)) + 1 + s.slack; {
+	switch {
 	case s.straight:
-		return s.toward(s.limit(capacity))
-	case far && s.slack > 0:
-		return min(next, leap*top.k)
-	case far:
+		return s.aim(s.limit(capacity))
+	case len(s.curve) == 1 || top.peak < near*capacity:
 		return min(s.sure(shy*capacity), leap*top.k)
-	case s.slack > 0:
-		return s.toward(next)
 	case s.curve.slope() <= 0:
 		return s.grow()
 	}
-	return min(s.toward(s.limit(capacity)), reach*top.k)
+	return min(max(s.limit(capacity), s.lo+1), reach*top.k)
+}
+
+// aim is the probe to make where a confirmed line puts the limit while nothing
+// has failed: there, then one above. A line that is right needs no more; where
+// it goes on promising too little the steps grow.
+func (s *searcher) aim(limit int) int {
+	step := s.lo + 1
+	if s.aims > 1 {
+		step = ahead(s.lo, 1<<(2*(s.aims-2)), s.hi)
+	}
+	s.aims++
+	return max(limit, step)
 }
 
 // sure is the largest size that stays within so many bytes on every line that
 // the peaks and their noise leave possible; at least lo.
 func (s *searcher) sure(bytes float64) int {
-	return s.lo + s.clip(s.curve.reaches(bytes)-float64(s.lo))
+	return int(min(max(s.curve.reaches(bytes), float64(s.lo)), float64(s.hi)))
 }
 
 // grow multiplies the size; by more where less would leave too few probes to
 // bisect the rest.
 func (s *searcher) grow() int {
-	k, half := s.curve.top().k, s.half()
-	if s.straight || s.hi-s.lo > 2*half {
-		return growth * k
+	k := s.curve.top().k
+	if s.straight {
+		return growth * k // what the first failure says is all that is wanting
 	}
-	return max(growth*k, min(s.hi-half, reach*k))
+	low, _ := s.resolved()
+	return max(growth*k, min(low, reach*k))
 }
 
-// limit is the largest size whose peak by the line is at most capacity.
+// limit is the largest size whose peak by the line is at most capacity. It
+// needs two points.
 func (s *searcher) limit(capacity float64) int {
 	slope := s.curve.slope()
 	if slope <= 0 {
-		return 2 * s.last
+		return 2 * s.options.Max
 	}
-	return s.lo + int(min(max(0, (capacity-s.curve.top().peak)/slope), 2*float64(s.last)))
-}
-
-// toward is the probe to make when the line puts the limit at that size: the
-// limit itself, or what should just fail once lo is as near to it as the
-// tolerance asks. A line that is right needs this twice; where it goes on
-// promising too little the steps grow.
-func (s *searcher) toward(limit int) int {
-	step := 1 + s.slack
-	if s.failed() {
-		step = min(step<<max(0, s.misses-1), max(s.middle()-s.lo, step))
-	} else {
-		if s.aims > 2 {
-			far := float64(s.lo) / 64 * math.Pow(growth, float64(s.aims-3))
-			step = max(step, s.clip(far))
-		}
-		s.aims++
-	}
-	if limit-s.lo > step {
-		return limit
-	}
-	return s.lo + step
-}
-
-// clip makes a distance from lo whole, and no longer than the bracket.
-func (s *searcher) clip(distance float64) int {
-	return int(math.Min(math.Max(distance, 0), float64(s.hi-s.lo)))
+	return s.lo + int(min(max(0, (capacity-s.curve.top().peak)/slope), 2*float64(s.options.Max)))
 }

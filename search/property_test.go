@@ -44,42 +44,58 @@ func TestAffineTakesFiveProbes(t *testing.T) {
 	})
 }
 
-// A monotone curve ends with the largest size, within the tolerance, or with
-// all probes spent.
+// The same on a grid: all that a line and the smallest size can be.
+func TestAffineGrid(t *testing.T) {
+	for _, most := range []int{1, 2, 3, 5, 16, 33, 64, 100, 255, 512, 4096, 65536} {
+		for least := 1; least <= most; least *= 8 {
+			for base := 0.0; base < 0.95; base += 0.1 {
+				for limit := least; limit <= 2*most; limit = max(limit+1, int(1.05*float64(limit))) {
+					r := mustSearch(t, search.Options{Min: least, Max: most, Capacity: capacity}, affine(base, limit))
+					if failed := failures(r.Probes[:r.Searched]); r.Searched > 5 || failed > 1 || r.Fits != min(limit, most) {
+						t.Errorf("base %.2f, %d of %d: %s", base, limit, most, trajectory(r))
+					}
+					if r.Probes[0].N < least {
+						t.Errorf("probed %d below the smallest size, %d", r.Probes[0].N, least)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A monotone curve ends within 2 % of the largest size, or next to it. Only with
+// few sizes to choose from may the bound end it before.
 func TestMonotone(t *testing.T) {
 	names := slices.Sorted(maps.Keys(kinds))
 	rapid.Check(t, func(t *rapid.T) {
 		o := search.Options{Max: logSize(t, 65536, "max"), Headroom: 0.08}
 		o.Min = logSize(t, o.Max, "min")
-		o.MultipleOf = rapid.IntRange(1, max(1, o.Max/o.Min)).Draw(t, "multiple of")
-		o.Tolerance = rapid.SampledFrom([]int{0, 0, 1, 5}).Draw(t, "tolerance")
 		o.Capacity = rapid.SampledFrom([]memory.Bytes{0, capacity}).Draw(t, "capacity")
 		limit := logSize(t, 2*o.Max, "limit")
 		m := kinds[rapid.SampledFrom(names).Draw(t, "kind")](
 			rapid.Float64Range(0, 0.9).Draw(t, "base"), rapid.Float64Range(0, 1).Draw(t, "u"), limit)
-		first := (o.Min + o.MultipleOf - 1) / o.MultipleOf * o.MultipleOf
-		if first > o.Max || m.need(first) > 1 {
+		if m.need(o.Min) > 1 {
 			t.Skip("nothing fits")
 		}
-		want := m.largest(o.Max) / o.MultipleOf * o.MultipleOf
+		want := m.largest(o.Max)
 		r, err := search.Largest(context.Background(), o, m.probe)
 		if err != nil {
 			t.Fatal(err)
 		}
 		checkEnded(t, o, r)
-		if r.Fits > want || r.Fits < want-o.Tolerance && r.Searched < o.Bound() {
-			t.Fatalf("fits %d, want %d, tolerance %d: %s", r.Fits, want, o.Tolerance, trajectory(r))
+		if r.Fits > want || short(r.Fits, want) && (r.Searched < o.Bound() || o.Max-o.Min >= 1000) {
+			t.Fatalf("fits %d, want %d: %s", r.Fits, want, trajectory(r))
 		}
 		for _, p := range r.Probes {
-			if p.N%o.MultipleOf != 0 || p.N < o.Min || p.N > o.Max {
+			if p.N < o.Min || p.N > o.Max {
 				t.Fatalf("probed %d with %+v", p.N, o)
 			}
 		}
 	})
 }
 
-// How often probes run out before the size is exact, and by how much, is bounded
-// for every kind of curve, with and without a known capacity.
+// How often probes run out more than 2 % short, and by how much, is bounded for
+// every kind of curve, with and without a known capacity.
 func TestMonotoneMisses(t *testing.T) {
 	const runs = 300
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
@@ -97,13 +113,16 @@ func TestMonotoneMisses(t *testing.T) {
 					}
 					r := mustSearch(t, search.Options{Max: most, Capacity: capacity * memory.Bytes(i%2)}, m)
 					total++
-					if r.Fits != want {
+					if kind == "affine" && r.Fits != want {
+						t.Errorf("%d of %d: %s", want, most, trajectory(r))
+					}
+					if short(r.Fits, want) {
 						missed++
 						widest = max(widest, 1-float64(r.Fits)/float64(want))
 					}
 				}
 			}
-			t.Logf("%d of %d not exact, by %.1f %% at most", missed, total, 100*widest)
+			t.Logf("%d of %d short, by %.1f %% at most", missed, total, 100*widest)
 			if often := float64(missed) / float64(total); often > mayMiss[kind].often || widest > mayMiss[kind].by {
 				t.Errorf("missed %.3f by %.3f, want at most %+v", often, widest, mayMiss[kind])
 			}
@@ -111,16 +130,11 @@ func TestMonotoneMisses(t *testing.T) {
 	}
 }
 
-// Shares of the searches and of the size, a little above what was measured.
+// Shares of the searches and of the size, a little above what was measured;
+// other kinds miss nothing.
 var mayMiss = map[string]struct{ often, by float64 }{
-	"affine":        {0, 0},
-	"reserved":      {0.04, 0.01},
-	"concave":       {0.03, 0.03},
-	"convex":        {0.13, 0.03},
-	"plateau":       {0.06, 0.15},
-	"stepped":       {0.13, 0.06},
-	"cliff":         {0.17, 0.20},
-	"without peaks": {0.15, 0.03},
+	"cliff":   {0.01, 0.15},
+	"plateau": {0.002, 0.1},
 }
 
 // Whatever fits or fails, by whatever rule or none, the search ends within its
@@ -154,7 +168,7 @@ func TestNotMonotone(t *testing.T) {
 // While the capacity is not known nothing far above what fitted is tried.
 func TestGrowsFromSmall(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		o := search.Options{Max: 65536}
+		o := search.Options{Max: logSize(t, 65536, "max")}
 		kind := rapid.SampledFrom([]string{"affine", "convex", "cliff", "without peaks"}).Draw(t, "kind")
 		m := kinds[kind](rapid.Float64Range(0, 0.9).Draw(t, "base"), rapid.Float64Range(0, 1).Draw(t, "u"), logSize(t, 65536, "limit"))
 		r, err := search.Largest(context.Background(), o, m.probe)

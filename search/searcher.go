@@ -8,12 +8,10 @@ import (
 	"headroom/memory"
 )
 
-// searcher is a search under way. Sizes are numbers of the grid; lo is the
-// largest known to fit and hi the smallest known not to, or one outside the
-// grid while there is none.
+// searcher is a search under way. lo is the largest size known to fit and hi
+// the smallest known not to, or one outside the range while there is none.
 type searcher struct {
-	grid
-	options Options
+	options Options // Min and Confirm are at least 1
 	ctx     context.Context
 	probe   func(context.Context, int) (memory.Bytes, error)
 
@@ -21,51 +19,59 @@ type searcher struct {
 	left     int     // probes left before confirming
 	curve    curve   // what fitted
 	room     float64 // the most that can be had, in bytes, as failures showed; 0 if none did
-	straight bool    // the line through the earlier peaks told the newest one
-	aims     int     // probes made where the line put the limit, before any failed
-	failures int     // probes that ran out of memory
-	tries    int     // probes made just below a failure that the line did not foresee
-	misses   int     // probes in a row that did not halve the bracket
+	straight bool    // the line through the earlier peaks told the newest one, and nothing has misled
+	misled   bool    // a size that fits by the line has failed: something else decides
+	beyond   int     // sizes that fitted although none so large does by the line
+	aims     int     // probes made where a confirmed line put the limit, before any failed
+	downs    int     // probes that failed below another failure, since the bracket was last halved
 	best     int     // the size to recommend; 0 if none
 	settled  bool    // best and lo have been confirmed
 	probes   []Probe
 }
 
-func (s *searcher) failed() bool { return s.hi <= s.last }
+func (s *searcher) failed() bool { return s.hi <= s.options.Max }
 
-// narrow probes until lo has fitted and hi is its neighbour, or as near as the
-// tolerance asks, or the probes are spent.
+// narrow probes until lo has fitted and hi is near enough, or the probes are
+// spent.
 func (s *searcher) narrow() error {
-	for s.left > 0 && (s.lo < s.first || s.hi-s.lo > 1+s.slack) {
+	for s.left > 0 && !s.done() {
 		width, failed := s.hi-s.lo, s.failed()
-		if _, err := s.try(s.next()); err != nil {
+		fits, err := s.try(s.next())
+		if err != nil {
 			return err
 		}
 		s.left--
-		s.misses++
-		if 2*(s.hi-s.lo) <= width || !failed {
-			s.misses = 0
+		switch {
+		case !failed || 2*(s.hi-s.lo) <= width:
+			s.downs = 0
+		case !fits:
+			s.downs++
 		}
 	}
 	return nil
 }
 
+// done tells whether hi is the neighbour of lo, or so close that only a line,
+// which tells the limit to the size, is worth another probe.
+func (s *searcher) done() bool {
+	return s.lo >= s.options.Min && (s.hi-s.lo == 1 || s.failed() && s.hi <= up(s.lo) && !s.straight)
+}
+
 // try probes one size and takes note of the outcome. An error is the end of the
 // search. Running out of memory is one only for the smallest size.
-func (s *searcher) try(k int) (fits bool, err error) {
+func (s *searcher) try(n int) (fits bool, err error) {
 	if err := s.ctx.Err(); err != nil {
 		return false, fmt.Errorf("search for the largest micro-batch: %w", err)
 	}
-	n := k * s.unit
 	peak, err := s.probe(s.ctx, n)
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	switch {
 	case err == nil:
-		s.fitted(k, peak)
+		s.fitted(n, peak)
 		return true, nil
 	case errors.As(err, &oom):
-		s.ranOut(k, oom)
-		if k == s.first {
+		s.ranOut(n, oom)
+		if n == s.options.Min {
 			return false, fmt.Errorf("probe micro-batch %d: %w: %w", n, ErrNothingFits, err)
 		}
 		return false, nil
@@ -76,21 +82,40 @@ func (s *searcher) try(k int) (fits bool, err error) {
 	return false, fmt.Errorf("probe micro-batch %d: %w", n, err)
 }
 
-func (s *searcher) fitted(k int, peak memory.Bytes) {
-	s.probes = append(s.probes, Probe{N: k * s.unit, Peak: peak, Fits: true})
-	p := point{k, float64(peak)}
-	if k > s.lo {
-		s.straight = s.curve.foretold(p)
-		s.lo = k
+func (s *searcher) fitted(n int, peak memory.Bytes) {
+	p := point{n, float64(peak)}
+	if n > s.lo {
+		// One size above where the line ends is rounding. More are a step of the
+		// memory, and how long that is no line can say.
+		if limit, known := s.foreseen(); known && n > limit && len(s.curve) > 2 {
+			s.beyond++
+		}
+		s.straight = s.curve.foretold(p) && !s.misled && s.beyond < 2
+		s.lo = n
 	}
+	s.probes = append(s.probes, Probe{N: n, Peak: peak, Fits: true})
 	s.curve = s.curve.with(p)
 }
 
-func (s *searcher) ranOut(k int, oom *memory.OutOfMemory) {
+// foreseen is the largest size that fits by the line, if there is one and the
+// capacity is known.
+func (s *searcher) foreseen() (limit int, known bool) {
+	capacity := s.capacity()
+	if capacity == 0 || len(s.curve) < 2 || s.curve.top().peak <= 0 {
+		return 0, false
+	}
+	return s.limit(capacity), true
+}
+
+func (s *searcher) ranOut(n int, oom *memory.OutOfMemoryError) {
+	// Two points are not believed so far: rounding alone turns their line by a
+	// size.
+	if limit, known := s.foreseen(); known && n <= limit && len(s.curve) > 2 {
+		s.straight, s.misled = false, true
+	}
 	needed := oom.Needed()
-	s.probes = append(s.probes, Probe{N: k * s.unit, Peak: needed})
-	s.failures++
-	s.hi = min(s.hi, k)
+	s.probes = append(s.probes, Probe{N: n, Peak: needed})
+	s.hi = min(s.hi, n)
 	s.lo = min(s.lo, s.hi-1)
 	// What was needed is more than can be had. An allocator that reserves more
 	// than it hands out fails like this below the capacity.
@@ -115,9 +140,9 @@ func (s *searcher) capacity() float64 {
 }
 
 func (s *searcher) result(searched int) Result {
-	r := Result{Probes: s.probes, Searched: searched, Line: fit(s.probes)}
+	r := Result{Max: s.options.Max, Probes: s.probes, Searched: searched, Line: fit(s.probes)}
 	if s.failed() {
-		r.Fails = s.hi * s.unit
+		r.Fails = s.hi
 	}
 	if !s.settled {
 		// Cut short: of the sizes that fitted, the largest, and the largest
@@ -125,6 +150,6 @@ func (s *searcher) result(searched int) Result {
 		s.lo = s.curve.upTo(s.hi - 1).top().k
 		s.best = s.curve.upTo(s.recommend()).top().k
 	}
-	r.Fits, r.Recommended = s.lo*s.unit, s.best*s.unit
+	r.Fits, r.Recommended = s.lo, s.best
 	return r
 }

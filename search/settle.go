@@ -20,7 +20,7 @@ func (s *searcher) settle() error {
 			confirmed = s.lo
 		}
 		best := min(s.recommend(), ceiling)
-		if best < s.first || best == s.lo {
+		if best < s.options.Min || best == s.lo {
 			s.agree(best)
 			return nil
 		}
@@ -31,7 +31,7 @@ func (s *searcher) settle() error {
 		case !fits:
 			s.stepDown(drop)
 		case s.recommend() < best: // its peak was above what the line had promised
-			ceiling = min(best-1, max(best-drop, s.first))
+			ceiling = min(best-1, max(best-drop, s.options.Min))
 		default:
 			s.agree(best)
 			return nil
@@ -39,10 +39,10 @@ func (s *searcher) settle() error {
 	}
 }
 
-// agree ends the search with a recommendation, or with none below the grid.
+// agree ends the search with a recommendation, or with none below the range.
 func (s *searcher) agree(best int) {
 	s.settled = true
-	if best >= s.first {
+	if best >= s.options.Min {
 		s.best = best
 	}
 }
@@ -64,7 +64,7 @@ func (s *searcher) stepDown(drop int) {
 	if s.room > 0 {
 		lower = min(lower, s.curve.within(s.room))
 	}
-	s.lo = max(s.first, lower)
+	s.lo = max(s.options.Min, lower)
 }
 
 // recommend is the largest size, at most lo, expected to leave the headroom; 0

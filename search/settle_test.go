@@ -2,6 +2,7 @@ package search_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"headroom/memory"
@@ -70,6 +71,25 @@ func TestConfirmationSteps(t *testing.T) {
 				t.Errorf("got  %s, fails %d\nwant %s, fails %d", got, r.Fails, want, c.fails)
 			}
 		})
+	}
+}
+
+// Nothing below the smallest size is tried or recommended, whatever is wrong.
+func TestConfirmationKeepsTheMinimum(t *testing.T) {
+	o := search.Options{Min: 29, Max: 512, Capacity: capacity, Headroom: 0.08}
+	r := mustSearch(t, o, affine(0.08, 31))
+	if got, want := trajectory(r), "29 30 31 32! | 31 31"; got != want || r.Recommended != 0 {
+		t.Errorf("got %s, recommended %d; want %s and none", got, r.Recommended, want)
+	}
+	count := 0
+	r, err := search.Largest(context.Background(), o, func(ctx context.Context, n int) (memory.Bytes, error) {
+		if count++; count > r.Searched {
+			return 0, outOfMemory(0.5, 0.01)
+		}
+		return affine(0.08, 31).probe(ctx, n)
+	})
+	if got, want := trajectory(r), "29 30 31 32! | 31! 29!"; got != want || !errors.Is(err, search.ErrNothingFits) {
+		t.Errorf("got %s, %v; want %s", got, err, want)
 	}
 }
 

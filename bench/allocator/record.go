@@ -7,10 +7,10 @@ import (
 
 	"headroom/device"
 	"headroom/device/host"
-	"headroom/harness"
 	"headroom/memory"
 	"headroom/model"
 	"headroom/model/data"
+	"headroom/recovery"
 )
 
 // recorder writes down what is allocated and freed. It computes nothing: its
@@ -61,7 +61,7 @@ func breakDown(dev device.Device) error {
 	return nil
 }
 
-// Alloc implements [device.Memory].
+// Alloc implements [device.TensorAllocator].
 func (r *recorder) Alloc(n int, t device.DType) (device.Tensor, error) {
 	x, err := r.Device.Alloc(n, t)
 	if err == nil {
@@ -72,7 +72,7 @@ func (r *recorder) Alloc(n int, t device.DType) (device.Tensor, error) {
 	return x, err
 }
 
-// Free implements [device.Memory].
+// Free implements [device.TensorAllocator].
 func (r *recorder) Free(x device.Tensor) {
 	r.Device.Free(x)
 	r.events = append(r.events, event{slot: r.slots[x.Addr]})
@@ -133,7 +133,7 @@ func newRecording(spec model.Spec, micro int) (*recording, error) {
 // step records an optimizer step with samples of length tokens.
 func (r *recording) step(length int) ([]event, error) {
 	r.set.length = length
-	_, err := r.trainer.Step(context.Background(), harness.Plan{Effective: r.micro, World: 1, Micro: r.micro})
+	_, err := r.trainer.Step(context.Background(), recovery.Plan{Effective: r.micro, World: 1, Micro: r.micro})
 	return r.tape.take(), err
 }
 

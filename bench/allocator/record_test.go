@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"headroom/device/host"
-	"headroom/harness"
 	"headroom/memory"
 	"headroom/model"
+	"headroom/recovery"
 )
 
 const toyMicro = 3
@@ -67,7 +67,7 @@ func TestRecordingIsWhatTrainingAllocates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		report, err := trainer.Step(t.Context(), harness.Plan{Effective: toyMicro, World: 1, Micro: toyMicro})
+		report, err := trainer.Step(t.Context(), recovery.Plan{Effective: toyMicro, World: 1, Micro: toyMicro})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,14 +50,14 @@ type calls struct {
 // player replays a trace on one allocator.
 type player struct {
 	trace        *trace
-	on           device.Memory
+	on           device.TensorAllocator
 	live         []device.Tensor // of the step, by slot
 	failed, lost int             // steps
 }
 
 // replay makes the steps of t until there are no more or budget is used up, and
 // leaves the state allocated.
-func (t *trace) replay(on device.Memory, budget time.Duration) (*result, error) {
+func (t *trace) replay(on device.TensorAllocator, budget time.Duration) (*result, error) {
 	p := &player{trace: t, on: on, live: make([]device.Tensor, t.Slots)}
 	for _, n := range t.State {
 		if _, err := alloc(on, n); err != nil {
@@ -124,12 +124,12 @@ func (p *player) free(slot int) {
 }
 
 func isOutOfMemory(err error) bool {
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	return err != nil && errors.As(err, &oom)
 }
 
 // alloc allocates n bytes, rounded up to whole elements.
-func alloc(on device.Memory, n memory.Bytes) (device.Tensor, error) {
+func alloc(on device.TensorAllocator, n memory.Bytes) (device.Tensor, error) {
 	size := device.F32.Size()
 	return on.Alloc((int(n)+size-1)/size, device.F32)
 }
@@ -157,7 +157,7 @@ func (r *result) count(s memory.Stats) {
 // those of a replay of as many steps with a counter in the driver's place. They
 // are exact if that came to the same amounts: among gaps of one size the
 // allocator takes that of the lowest address, and the addresses differ.
-func (t *trace) measure(on device.Memory, budget time.Duration) (*result, error) {
+func (t *trace) measure(on device.TensorAllocator, budget time.Duration) (*result, error) {
 	source := &counter{room: on.Stats().Free}
 	r, err := t.replay(on, budget)
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 
 // failing is memory some of whose allocations fail, by their number from 1.
 type failing struct {
-	device.Memory
+	device.TensorAllocator
 	count, emptied int
 	fails          map[int]error
 }
 
 func (f *failing) EmptyCache() (memory.Bytes, error) {
 	f.emptied++
-	return f.Memory.EmptyCache()
+	return f.TensorAllocator.EmptyCache()
 }
 
 func (f *failing) Alloc(n int, t device.DType) (device.Tensor, error) {
@@ -27,7 +27,7 @@ func (f *failing) Alloc(n int, t device.DType) (device.Tensor, error) {
 	if err := f.fails[f.count]; err != nil {
 		return device.Tensor{}, err
 	}
-	return f.Memory.Alloc(n, t)
+	return f.TensorAllocator.Alloc(n, t)
 }
 
 func TestReplay(t *testing.T) {
@@ -54,7 +54,7 @@ func TestReplay(t *testing.T) {
 }
 
 func TestStepsThatFail(t *testing.T) {
-	full, broken := &memory.OutOfMemory{}, errors.New("broken")
+	full, broken := &memory.OutOfMemoryError{}, errors.New("broken")
 	for name, c := range map[string]struct {
 		fails        map[int]error // allocation 1 is the state, 2 and 3 are step 1
 		failed, lost int
@@ -68,7 +68,7 @@ func TestStepsThatFail(t *testing.T) {
 		"not for memory":        {fails: map[int]error{5: broken}, err: broken},
 		"not for memory, again": {fails: map[int]error{2: full, 3: broken}, err: broken},
 	} {
-		m := &failing{Memory: device.NewAllocator(&counter{room: memory.GiB}), fails: c.fails}
+		m := &failing{TensorAllocator: device.NewAllocator(&counter{room: memory.GiB}), fails: c.fails}
 		r, err := small(1, 2, 3).replay(m, time.Hour)
 		if !errors.Is(err, c.err) {
 			t.Errorf("%s: %v, want %v", name, err, c.err)

@@ -15,7 +15,7 @@ type counter struct {
 
 func (c *counter) Reserve(n memory.Bytes) (device.Addr, error) {
 	if n > c.room-c.held {
-		return 0, &memory.OutOfMemory{Requested: n}
+		return 0, &memory.OutOfMemoryError{Requested: n}
 	}
 	c.next = max(c.next, 1<<21)
 	at := c.next

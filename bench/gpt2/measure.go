@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"headroom/harness"
 	"headroom/memory"
 	"headroom/model"
+	"headroom/recovery"
 )
 
 // result is what a run measured. torch_gpt2.py writes the same keys.
@@ -48,7 +48,7 @@ type peak struct {
 
 // train makes all steps and fills in what they were.
 func (r *result) train(t *model.Trainer, o options) error {
-	plan := harness.Plan{Effective: o.effective, World: 1, Micro: o.micro}
+	plan := recovery.Plan{Effective: o.effective, World: 1, Micro: o.micro}
 	for i := range o.steps {
 		start := time.Now()
 		report, err := t.Step(context.Background(), plan)

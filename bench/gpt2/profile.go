@@ -9,8 +9,8 @@ import (
 
 	"headroom/cuda"
 	"headroom/device"
-	"headroom/harness"
 	"headroom/model"
+	"headroom/recovery"
 )
 
 // profile makes one more step and writes what took how long on the GPU.
@@ -23,7 +23,7 @@ func profile(t *model.Trainer, dev device.Device, o options) error {
 		return err
 	}
 	start := time.Now()
-	if _, err := t.Step(context.Background(), harness.Plan{Effective: o.effective, World: 1, Micro: o.micro}); err != nil {
+	if _, err := t.Step(context.Background(), recovery.Plan{Effective: o.effective, World: 1, Micro: o.micro}); err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}
 	wall := time.Since(start)

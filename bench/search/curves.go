@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"sort"
 
 	"headroom/memory"
 )
@@ -28,7 +29,7 @@ type curve struct {
 func (c curve) probe(_ context.Context, n int) (memory.Bytes, error) {
 	need := c.need(n)
 	if need > 1 {
-		return 0, &memory.OutOfMemory{
+		return 0, &memory.OutOfMemoryError{
 			Requested: capacity / 100,
 			Stats:     memory.Stats{Capacity: capacity, Reserved: capacity, Allocated: bytes(c.hands)},
 		}
@@ -38,7 +39,10 @@ func (c curve) probe(_ context.Context, n int) (memory.Bytes, error) {
 
 func bytes(share float64) memory.Bytes { return memory.Bytes(share * float64(capacity)) }
 
-var kinds = []string{"affine", "affine, peaks ±3 %", "reserved 5–8 % above", "convex", "stepped"}
+var kinds = []string{
+	"affine", "affine, peaks ±3 %", "reserved 5–8 % above", "convex",
+	"steps of a sixteenth", "segments of 2–20 MiB", "powers of two",
+}
 
 // draw makes perKind curves of each kind. The limits are log-uniform, from 2 to
 // most; what does not grow with the size takes up to half of the capacity.
@@ -68,7 +72,37 @@ func drawOne(rng *rand.Rand, kind string) curve {
 	case kinds[4]:
 		// A sixteenth of the limit a step; the last one ends at the limit.
 		grow = func(x float64) float64 { return math.Ceil(16*x*(float64(limit)+0.5)/float64(limit)-1e-9) / 16.5 }
+	case kinds[5], kinds[6]:
+		c.hands = 1 / (1 + 0.08*bend)
+		grow = tensors(rng, kind, base)
 	}
 	c.need = func(n int) float64 { return base + (1-base)*grow(float64(n)/(float64(limit)+0.5)) }
+	if kind == kinds[5] || kind == kinds[6] {
+		c.limit = sort.Search(most+1, func(n int) bool { return c.need(n) > 1 }) - 1
+		if c.limit < 2 || c.need(c.limit+1) <= 1 {
+			return drawOne(rng, kind) // a step hides the limit that was drawn
+		}
+	}
 	return c
+}
+
+// tensors is memory of one to sixteen tensors, each as large as it likes and
+// rounded up: to a segment of 2 to 20 MiB, or to a power of two.
+func tensors(rng *rand.Rand, kind string, base float64) func(x float64) float64 {
+	sizes, sum := make([]float64, 1+rng.IntN(16)), 0.0
+	for i := range sizes {
+		sizes[i] = 0.1 + rng.Float64()
+		sum += sizes[i]
+	}
+	segment := float64(memory.MiB) * (2 + 18*rng.Float64()) / float64(capacity) / (1 - base)
+	return func(x float64) (total float64) {
+		for _, size := range sizes {
+			if each := x * size / sum; kind == kinds[6] {
+				total += math.Exp2(math.Ceil(math.Log2(each)))
+			} else {
+				total += segment * math.Ceil(each/segment)
+			}
+		}
+		return total
+	}
 }

@@ -28,6 +28,9 @@ func TestCompare(t *testing.T) {
 		if r.Curve == "affine" && r.Method == "search.Largest" && (r.Exact != 1 || r.Worst > 5 || r.WorstFailed > 1) {
 			t.Errorf("%+v", r)
 		}
+		if r.Method == "search.Largest" && (r.WorstShort > 0.02 || r.Worst > 11) {
+			t.Errorf("%+v", r)
+		}
 	}
 	again, err := compare(draw())
 	if err != nil {
@@ -50,16 +53,14 @@ func BenchmarkCompare(b *testing.B) {
 	}
 }
 
-// What search promises with noise holds for its rows; beyond it, not every
-// search can do.
+// Noise costs probes, and the table says how many.
 func TestShares(t *testing.T) {
 	all, err := shares()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range all {
-		promised := s.Tolerance >= 1./16/(1-s.To)
-		if promised && (s.Enough < 1-1e-9 || s.Worst > 5) || s.Tolerance == 0 && s.Enough > 0.9 {
+		if s.Enough <= 0.1 || s.Enough >= 1 || s.Probes > 10 || s.Worst > 18 {
 			t.Errorf("%+v", s)
 		}
 	}

@@ -35,7 +35,7 @@ func counted(c curve, find func(trial) (int, error)) (int, []search.Probe, error
 	var probes []search.Probe
 	found, err := find(func(n int) (bool, error) {
 		_, err := c.probe(context.Background(), n)
-		var oom *memory.OutOfMemory
+		var oom *memory.OutOfMemoryError
 		if err != nil && !errors.As(err, &oom) {
 			return false, err
 		}
@@ -92,8 +92,9 @@ type row struct {
 	Worst       int     `json:"probes_worst"`
 	Failed      float64 `json:"failed_mean"`
 	WorstFailed int     `json:"failed_worst"`
-	Exact       float64 `json:"exact"` // share of the curves
-	Short       float64 `json:"short"` // mean share of the largest that was missed
+	Exact       float64 `json:"exact"`      // share of the curves
+	Short       float64 `json:"short_mean"` // share of the largest that was missed
+	WorstShort  float64 `json:"short_worst"`
 }
 
 // compare makes a row for each kind and method, and for all curves together.
@@ -135,5 +136,7 @@ func (r *row) add(limit, found int, probes []search.Probe) {
 	if found == limit {
 		r.Exact++
 	}
-	r.Short += float64(limit-found) / float64(limit)
+	short := float64(limit-found) / float64(limit)
+	r.Short += short
+	r.WorstShort = max(r.WorstShort, short)
 }

@@ -15,28 +15,25 @@ const (
 	deviation = 0.03
 )
 
-// share tells how often five probes, of which one fails, are enough on affine
-// curves with noise. Half of them have it in the peak that is reported, half in
+// share tells how many probes affine curves with noise take, and how often five
+// are enough, of which one fails. Half of them have it in the peak that is reported, half in
 // what a size needs. Half of each draw it evenly, half only at its ends.
 type share struct {
-	From      float64 `json:"base_from"` // what does not grow, as a share of the capacity
-	To        float64 `json:"base_to"`
-	Tolerance float64 `json:"tolerance"` // as a share of the limit
-	Enough    float64 `json:"enough"`    // of the searches
-	Probes    float64 `json:"probes_mean"`
-	Worst     int     `json:"probes_worst"`
+	From   float64 `json:"base_from"` // what does not grow, as a share of the capacity
+	To     float64 `json:"base_to"`
+	Enough float64 `json:"enough"` // of the searches
+	Probes float64 `json:"probes_mean"`
+	Worst  int     `json:"probes_worst"`
 }
 
 func shares() ([]share, error) {
 	var all []share
-	for _, part := range []float64{8, 12, 16, 32, math.Inf(1)} {
-		for from := 0.0; from < 0.75; from += 0.25 {
-			s := share{From: from, To: from + 0.25, Tolerance: 1 / part}
-			if err := s.measure(); err != nil {
-				return nil, err
-			}
-			all = append(all, s)
+	for from := 0.0; from < 0.75; from += 0.25 {
+		s := share{From: from, To: from + 0.25}
+		if err := s.measure(); err != nil {
+			return nil, err
 		}
+		all = append(all, s)
 	}
 	return all, nil
 }
@@ -47,9 +44,7 @@ func (s *share) measure() error {
 	for i := range perShare {
 		limit := int(math.Pow(widest, rng.Float64()))
 		c := noisy(rng, s.From+(s.To-s.From)*rng.Float64(), limit, i%2 == 0, i%4 < 2)
-		r, err := search.Largest(context.Background(), search.Options{
-			Max: widest, Capacity: capacity, Tolerance: int(math.Ceil(s.Tolerance * float64(limit))),
-		}, c.probe)
+		r, err := search.Largest(context.Background(), search.Options{Max: widest, Capacity: capacity}, c.probe)
 		if err != nil {
 			return fmt.Errorf("noise, base up to %.2f, limit %d: %w", s.To, limit, err)
 		}
@@ -91,10 +86,5 @@ func noisy(rng *rand.Rand, base float64, limit int, inNeed, atEnds bool) curve {
 }
 
 func (s share) markdown() string {
-	tolerance := "none"
-	if s.Tolerance > 0 {
-		tolerance = fmt.Sprintf("1/%.0f of the limit", 1/s.Tolerance)
-	}
-	return fmt.Sprintf("| %s | %.0f–%.0f %% | %.1f %% | %.1f | %d |\n",
-		tolerance, 100*s.From, 100*s.To, 100*s.Enough, s.Probes, s.Worst)
+	return fmt.Sprintf("| %.0f–%.0f %% | %.1f %% | %.1f | %d |\n", 100*s.From, 100*s.To, 100*s.Enough, s.Probes, s.Worst)
 }

@@ -73,6 +73,16 @@ func flagsFirst(app *cli.App, args []string) []string {
 	return slices.Concat(args[:at+1], flags, rest)
 }
 
+// cutCommand divides the words of headroom run at the first "--": what follows is a
+// command of the user's, a second "--" included. command is nil if there is none.
+func cutCommand(args []string) (ours, command []string) {
+	at := slices.Index(args, "--")
+	if at < 0 || len(args) < 2 || args[1] != "run" || args[len(args)-1] == completeFlag {
+		return args, nil
+	}
+	return args[:at], append([]string{}, args[at+1:]...)
+}
+
 // question is a completion script's question about the command at args[at], if it
 // is one. What else is on the line is not for the parser: it is half written.
 func question(app *cli.App, args []string, at int) []string {

@@ -11,6 +11,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"headroom/configs"
+	"headroom/job"
+	"headroom/machine"
 	"headroom/memory"
 )
 
@@ -43,10 +45,11 @@ func doctorAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("doctor: %w", err)
 	}
-	m := lookAround(runs, os.LookupEnv)
+	m := lookAround(runs)
 	checks := examine(m, u.now())
 	if cfg != nil {
-		checks = append(checks, checkData(cfg), checkDevice(cfg, m))
+		checks = append(checks, checkJob(cfg)...)
+		checks = append(checks, checkDevice(cfg, m))
 	}
 	if c.Bool("json") {
 		err = u.answerJSON(map[string]any{"version": readBuild(), "machine": m, "checks": checks})
@@ -75,7 +78,7 @@ type check struct {
 
 // Limits of the checks.
 const (
-	leastDisk   = 5 * memory.GiB // a few checkpoints of a small model
+	leastDisk   = 64 * memory.MiB // for journals, logs and reports; checkpoints are compared with the job's
 	leastRAM    = memory.GiB
 	leastInodes = 1000
 	leastFiles  = 256
@@ -83,7 +86,7 @@ const (
 )
 
 // examine judges m. It is pure.
-func examine(m machine, now time.Time) []check {
+func examine(m site, now time.Time) []check {
 	checks := []check{
 		{Name: "build", State: ok, Found: readBuild().String()},
 		{Name: "processors", State: ok, Found: fmt.Sprintf("%d for this process, %s", m.CPUs, m.Platform)},
@@ -95,17 +98,9 @@ func examine(m machine, now time.Time) []check {
 	return append(checks, checkTonight(m, now)...)
 }
 
-// room is the memory that the system would still give.
-func (m machine) room() memory.Bytes {
-	if m.Cgroup > 0 {
-		return min(m.Available, m.Cgroup-m.CgroupUse)
-	}
-	return m.Available
-}
-
-func checkRAM(m machine) check {
+func checkRAM(m site) check {
 	c := check{Name: "memory", State: ok}
-	room := m.room()
+	room := m.Room()
 	switch {
 	case m.RAM == 0:
 		c.Found = "unknown: the system does not say"
@@ -124,7 +119,7 @@ func checkRAM(m machine) check {
 	return c
 }
 
-func checkGPUs(m machine) check {
+func checkGPUs(m site) check {
 	const name = "devices"
 	there := strings.Join(m.GPUs, ", ")
 	switch {
@@ -140,27 +135,27 @@ func checkGPUs(m machine) check {
 	return check{Name: name, State: ok, Found: fmt.Sprintf("the embedded host device; no GPU: %s", m.CUDAErr)}
 }
 
-func checkFolder(m machine) check {
+func checkFolder(m site) check {
 	if m.WriteErr != "" {
 		return check{"runs folder", fail, m.WriteErr, fmt.Sprintf("make %s writable, or start headroom where it may write", m.Runs)}
 	}
 	return check{Name: "runs folder", State: ok, Found: m.Runs}
 }
 
-func checkDisk(m machine) check {
+func checkDisk(m site) check {
 	c := check{Name: "disk", State: ok, Found: fmt.Sprintf("%v free for runs", m.DiskFree)}
 	switch {
 	case m.DiskFree == 0 && m.Inodes == 0 && m.WriteErr == "":
 		c.Found = "unknown: the file system does not say"
 	case m.DiskFree < leastDisk:
-		c.State, c.Next = warn, fmt.Sprintf("make room (%v at least is advised), keep fewer checkpoints, or start elsewhere: a full disk ends a run, and its newest whole checkpoint stays", leastDisk)
+		c.State, c.Next = warn, "make room, or start elsewhere: on a full disk nothing of a run can be kept"
 	case m.Inodes > 0 && m.Inodes < leastInodes:
 		c.State, c.Found, c.Next = warn, fmt.Sprintf("%d files can still be made", m.Inodes), "remove small files"
 	}
 	return c
 }
 
-func checkLimits(m machine) []check {
+func checkLimits(m site) []check {
 	var checks []check
 	add := func(bad bool, found, next string) {
 		if bad {
@@ -177,7 +172,7 @@ func checkLimits(m machine) []check {
 	return checks
 }
 
-func checkTonight(m machine, now time.Time) []check {
+func checkTonight(m site, now time.Time) []check {
 	var checks []check
 	if m.Remote {
 		checks = append(checks, check{"terminal", warn, "over ssh: when the connection drops the run saves a checkpoint and stops", "start it in tmux or screen, or with nohup"})
@@ -192,19 +187,57 @@ func checkTonight(m machine, now time.Time) []check {
 	return checks
 }
 
-// checkData opens the data as a run would.
-func checkData(cfg *configs.Config) check {
-	job, err := cfg.Open()
+// checkJob opens the data as a run would, and compares the checkpoints of its model
+// with the disk.
+func checkJob(cfg *configs.Config) []check {
+	j, err := job.Open(cfg)
 	if err != nil {
-		return check{"data", fail, err.Error(), "see the data section of the configuration"}
+		return []check{{"data", fail, err.Error(), "see the data section of the configuration"}}
 	}
-	return check{Name: "data", State: ok, Found: fmt.Sprintf("%d samples, %d steps of %d", job.Set.Len(), job.Config.Train.Steps, job.Config.Batch.Effective)}
+	checks := []check{{Name: "data", State: ok, Found: fmt.Sprintf("%d samples, %d steps of %d", j.Set.Len(), j.Config.Train.Steps, j.Config.Batch.Effective)}}
+	if c, known := diskOf(j); known {
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// diskOf compares the checkpoints of a job with the room for them; known is false
+// if the file system does not say how much there is.
+func diskOf(j *job.Job) (c check, known bool) {
+	free, known := machine.DiskFree(j.Config.RunDir())
+	held, n := memory.Bytes(0), 0
+	states, _ := filepath.Glob(filepath.Join(j.Config.RunDir(), "checkpoints", "step-*", "state.safetensors"))
+	for _, path := range states {
+		if info, err := os.Stat(path); err == nil {
+			held += memory.Bytes(info.Size())
+			n++
+		}
+	}
+	return checkCheckpoints(j.CheckpointSize(), j.Config.Train.Keep, free, held, n), known
+}
+
+// checkCheckpoints judges whether the checkpoints that are kept, and the one being
+// written beside them, have room: each takes so much, and n that are there already
+// hold held. It is pure.
+func checkCheckpoints(each memory.Bytes, keep int, free, held memory.Bytes, n int) check {
+	need := memory.Bytes(keep+1) * each
+	c := check{Name: "checkpoints", State: ok, Found: fmt.Sprintf("%v each; with train.keep %d they take up to %v, and %v is free", each, keep, need, free)}
+	if n > 0 {
+		c.Found += fmt.Sprintf(" beside the %s there", plural(n, "checkpoint"))
+	}
+	switch {
+	case free < each && n < 2:
+		c.State, c.Next = fail, fmt.Sprintf("make room, or set output.dir to another disk: not even one of %v can be written", each)
+	case free+held < need:
+		c.State, c.Next = warn, "make room, or lower train.keep: when the disk is full the oldest are removed to make room for the newest"
+	}
+	return c
 }
 
 // checkDevice opens the device as a run would, and looks whether the machine
 // has the memory that an embedded one may take.
-func checkDevice(cfg *configs.Config, m machine) check {
-	dev, err := cfg.OpenDevice(nil)
+func checkDevice(cfg *configs.Config, m site) check {
+	dev, err := job.OpenDevice(cfg, nil)
 	if err != nil {
 		return check{"device", fail, err.Error(), "set device.kind to one that is there"}
 	}
@@ -213,8 +246,8 @@ func checkDevice(cfg *configs.Config, m machine) check {
 	if err := dev.Close(); err != nil {
 		return check{"device", fail, err.Error(), "see what uses the device"}
 	}
-	if room := m.room(); m.RAM > 0 && capacity > room && dev.Name() == "host" {
-		c.State, c.Next = fail, fmt.Sprintf("set device.capacity below the %v that this machine has left", room)
+	if dev.Name() == "host" && job.HostFits(cfg.Device, m.Room()) != nil {
+		c.State, c.Next = fail, fmt.Sprintf("set device.capacity below the %v that this machine has left", m.Room())
 	}
 	return c
 }

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"strings"
 
-	"headroom/configs"
 	"headroom/device"
 	"headroom/harness"
+	"headroom/job"
 	"headroom/memory"
+	"headroom/runs"
 )
 
 // exit is one row of the table of exit statuses.
@@ -29,10 +30,26 @@ var exits = []exit{
 	{120, "gave up on memory: what does not fit, and what would help, is on the terminal and in the journal", isOutOfMemory},
 	{121, "out of memory for a cause that could not be told; the evidence is in the journal", isUnknown},
 	{122, "the device is not there, or was lost", isDevice},
+	{signalled, "killed by signal n, or crashed (134): the same command goes on", func(error) bool { return false }},
+}
+
+// signalled is the row of what no error becomes: the shell counts signals from
+// here, and a crash is a SIGABRT.
+const signalled = 128
+
+// label is the status as the tables name it.
+func (e exit) label() string {
+	if e.code == signalled {
+		return "128+n"
+	}
+	return fmt.Sprint(e.code)
 }
 
 // exitStatus is the exit status for what a command returned.
 func exitStatus(err error) int {
+	if child := (*childError)(nil); errors.As(err, &child) {
+		return child.code
+	}
 	rest := 1
 	for _, e := range exits {
 		switch {
@@ -49,7 +66,7 @@ func exitStatus(err error) int {
 func exitTable() string {
 	var b strings.Builder
 	for _, e := range exits {
-		b.WriteString(folded(fmt.Sprintf("   %-5d%s", e.code, e.means), 80, 8) + "\n")
+		b.WriteString(folded(fmt.Sprintf("   %-7s%s", e.label(), e.means), 80, 10) + "\n")
 	}
 	return b.String()
 }
@@ -79,8 +96,8 @@ func asUsage(err error) error {
 
 func isUsage(err error) bool {
 	var usage *usageError
-	var mismatch *harness.Mismatch
-	var locked *harness.Locked
+	var mismatch *harness.MismatchError
+	var locked *runs.LockedError
 	return errors.As(err, &usage) || errors.As(err, &mismatch) || errors.As(err, &locked)
 }
 
@@ -100,14 +117,14 @@ func isUnknown(err error) bool {
 
 // causeOf is why memory ran out, if that is what err says.
 func causeOf(err error) (memory.Cause, bool) {
-	var gave *harness.GaveUp
+	var gave *harness.GaveUpError
 	if errors.As(err, &gave) {
 		if gave.Decision.Verdict == nil {
 			return memory.Unknown, true
 		}
 		return gave.Decision.Verdict.Cause, true
 	}
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	if errors.As(err, &oom) {
 		return memory.Model, true
 	}
@@ -115,6 +132,6 @@ func causeOf(err error) (memory.Cause, bool) {
 }
 
 func isDevice(err error) bool {
-	var lost *device.Lost
-	return errors.Is(err, configs.ErrNoDevice) || errors.As(err, &lost)
+	var lost *device.GoneError
+	return errors.Is(err, job.ErrNoDevice) || errors.As(err, &lost)
 }

@@ -3,21 +3,68 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
+	"headroom/configs"
 	"headroom/cuda"
+	"headroom/cuda/driver"
+	"headroom/job"
+	"headroom/machine"
 	"headroom/memory"
+	"headroom/nvml"
 )
+
+// site is where a run would happen: the machine, and its GPUs as CUDA and NVML
+// see them. Amounts that could not be found out are 0.
+type site struct {
+	machine.Machine
+	CUDA     string       `json:"cuda,omitempty"` // the device that a run would take
+	CUDAFree memory.Bytes `json:"cuda_free"`
+	CUDASize memory.Bytes `json:"cuda_memory"`
+	CUDAErr  string       `json:"cuda_error,omitempty"` // why there is none
+
+	Driver   *nvml.Driver `json:"driver,omitempty"`
+	Watched  []nvml.GPU   `json:"watched,omitempty"`     // those that CUDA may use, as NVML sees them
+	WatchErr string       `json:"watch_error,omitempty"` // why NVML sees none
+}
+
+// lookAround finds out what it can.
+func lookAround(runs string) site {
+	m := site{Machine: machine.Look(runs, os.LookupEnv)}
+	m.watchGPUs()
+	m.lookAtCUDA()
+	return m
+}
+
+// lookAtCUDA opens the device that a run would, and closes it again.
+func (m *site) lookAtCUDA() {
+	cfg := configs.Config{Device: configs.Device{Kind: "cuda"}}
+	dev, err := job.OpenDevice(&cfg, nil)
+	var missing *driver.UnavailableError
+	if errors.As(err, &missing) {
+		err = missing // what was asked for is known
+	}
+	if err != nil {
+		m.CUDAErr = err.Error()
+		return
+	}
+	s := dev.Stats()
+	m.CUDA, m.CUDAFree, m.CUDASize = dev.Name(), s.Free, s.Capacity
+	if err := dev.Close(); err != nil {
+		m.CUDAErr = err.Error()
+	}
+}
 
 // watchGPUs asks NVML about the GPUs that CUDA may use. It opens none of them,
 // so this process is not among those that hold memory.
-func (m *machine) watchGPUs() {
-	if d, err := cuda.DriverVersions(); err == nil {
+func (m *site) watchGPUs() {
+	if d, err := nvml.DriverVersions(); err == nil {
 		m.Driver = &d
 	}
 	var err error
 	m.Watched, err = cuda.VisibleGPUs()
-	var unwatched *cuda.NVMLUnavailable
+	var unwatched *nvml.UnavailableError
 	if errors.As(err, &unwatched) { // without CUDA there is nothing to watch, and CUDAErr tells why
 		m.WatchErr = err.Error()
 	}
@@ -27,7 +74,7 @@ func (m *machine) watchGPUs() {
 const muchHeld = 0.05
 
 // checkWatched judges what NVML tells of the GPUs that CUDA may use.
-func checkWatched(m machine) []check {
+func checkWatched(m site) []check {
 	var checks []check
 	if m.Driver != nil && m.Driver.Version != "" {
 		text := m.Driver.Version
@@ -47,7 +94,7 @@ func checkWatched(m machine) []check {
 }
 
 // checkGPU tells how g is, and in lines of their own what is wrong with it.
-func checkGPU(name string, g cuda.GPU) []check {
+func checkGPU(name string, g nvml.GPU) []check {
 	checks := []check{{Name: name, State: ok, Found: condition(g)}}
 	if c := checkHolders(name, g); c.Found != "" {
 		checks = append(checks, c)
@@ -64,7 +111,7 @@ func checkGPU(name string, g cuda.GPU) []check {
 }
 
 // condition is what is known of g in one line.
-func condition(g cuda.GPU) string {
+func condition(g nvml.GPU) string {
 	parts := []string{g.Name}
 	if g.Name == "" {
 		parts[0] = "of a name that is not told"
@@ -74,9 +121,9 @@ func condition(g cuda.GPU) string {
 			parts = append(parts, fmt.Sprintf(format, args...))
 		}
 	}
-	add(g.Utilisation != cuda.Unknown, "%d %% busy", g.Utilisation)
-	add(g.Temperature != cuda.Unknown, "%d °C", g.Temperature)
-	add(g.Used != cuda.Unknown && g.Total != cuda.Unknown, "%v of %v in use", g.Used, g.Total)
+	add(g.Utilisation != nvml.Unknown, "%d %% busy", g.Utilisation)
+	add(g.Temperature != nvml.Unknown, "%d °C", g.Temperature)
+	add(g.Used != nvml.Unknown && g.Total != nvml.Unknown, "%v of %v in use", g.Used, g.Total)
 	add(g.UncorrectedECC == 0, "no memory errors")
 	add(len(parts) == 1, "utilisation, temperature and memory are unknown")
 	return strings.Join(parts, ", ")
@@ -84,7 +131,7 @@ func condition(g cuda.GPU) string {
 
 // checkHolders names the other processes that hold memory of g. Nothing is
 // found where there are none.
-func checkHolders(name string, g cuda.GPU) check {
+func checkHolders(name string, g nvml.GPU) check {
 	const most = 5
 	var who []string
 	held, own := memory.Bytes(0), memory.Bytes(0)
@@ -93,7 +140,7 @@ func checkHolders(name string, g cuda.GPU) check {
 		case h.Self:
 			own += max(0, h.Bytes)
 			continue
-		case h.Bytes == cuda.Unknown:
+		case h.Bytes == nvml.Unknown:
 			who = append(who, fmt.Sprintf("%v an unknown amount", h))
 		default:
 			who = append(who, fmt.Sprintf("%v %v", h, h.Bytes))
@@ -114,7 +161,7 @@ func checkHolders(name string, g cuda.GPU) check {
 	}
 	if much {
 		c.State, c.Next = warn, "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES or device.ordinal"
-		if g.Free != cuda.Unknown {
+		if g.Free != nvml.Unknown {
 			c.Found += fmt.Sprintf("; %v of %v is left", g.Free, g.Total)
 		}
 	}

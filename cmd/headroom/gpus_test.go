@@ -6,86 +6,86 @@ import (
 	"testing"
 	"time"
 
-	"headroom/cuda"
 	"headroom/memory"
+	"headroom/nvml"
 )
 
-func aGPU() cuda.GPU {
-	return cuda.GPU{Index: 3, UUID: "GPU-1", Name: "NVIDIA H200", PCI: "00:1", Total: 140 * memory.GiB, Free: 139 * memory.GiB, Used: memory.GiB,
-		Utilisation: 12, Temperature: 45, Throttled: []string{}, Holders: []cuda.Holder{}}
+func aGPU() nvml.GPU {
+	return nvml.GPU{Index: 3, UUID: "GPU-1", Name: "NVIDIA H200", PCI: "00:1", Total: 140 * memory.GiB, Free: 139 * memory.GiB, Used: memory.GiB,
+		Utilisation: 12, Temperature: 45, Throttled: []string{}, Holders: []nvml.Holder{}}
 }
 
-// aWatchedMachine has one GPU, which nothing is wrong with.
-func aWatchedMachine() machine {
-	m := aMachine()
+// aWatchedSite has one GPU, which nothing is wrong with.
+func aWatchedSite() site {
+	m := aSite()
 	m.CUDA, m.CUDAErr, m.CUDAFree, m.CUDASize = "NVIDIA H200", "", 139*memory.GiB, 140*memory.GiB
-	m.Driver, m.Watched = &cuda.Driver{Version: "580.1", CUDA: "13.0"}, []cuda.GPU{aGPU()}
+	m.Driver, m.Watched = &nvml.Driver{Version: "580.1", CUDA: "13.0"}, []nvml.GPU{aGPU()}
 	return m
 }
 
 func TestExamineGPUs(t *testing.T) {
-	python := func(held memory.Bytes) cuda.Holder { return cuda.Holder{PID: 4711, Name: "python", Bytes: held} }
-	taken := func(g *cuda.GPU, n memory.Bytes, by ...cuda.Holder) { g.Used, g.Free, g.Holders = n, g.Total-n, by }
+	python := func(held memory.Bytes) nvml.Holder { return nvml.Holder{PID: 4711, Name: "python", Bytes: held} }
+	taken := func(g *nvml.GPU, n memory.Bytes, by ...nvml.Holder) { g.Used, g.Free, g.Holders = n, g.Total-n, by }
 	for name, c := range map[string]struct {
-		change func(*machine, *cuda.GPU)
+		change func(*site, *nvml.GPU)
 		want   string // of the lines about GPUs
 	}{
-		"good": {func(*machine, *cuda.GPU) {}, `
+		"good": {func(*site, *nvml.GPU) {}, `
 ok driver 580.1, serves CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 1 GiB of 140 GiB in use, no memory errors`},
-		"a small holder is named": {func(_ *machine, g *cuda.GPU) { taken(g, 2*memory.GiB, python(2*memory.GiB)) }, `
+		"a small holder is named": {func(_ *site, g *nvml.GPU) { taken(g, 2*memory.GiB, python(2*memory.GiB)) }, `
 ok driver 580.1, serves CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 2 GiB of 140 GiB in use, no memory errors
 ok GPU 0 held by others: python (pid 4711) 2 GiB`},
-		"large holders": {func(_ *machine, g *cuda.GPU) {
-			taken(g, 30*memory.GiB, python(21*memory.GiB), cuda.Holder{PID: 5, Bytes: cuda.Unknown})
+		"large holders": {func(_ *site, g *nvml.GPU) {
+			taken(g, 30*memory.GiB, python(21*memory.GiB), nvml.Holder{PID: 5, Bytes: nvml.Unknown})
 		}, `
 ok driver 580.1, serves CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 30 GiB of 140 GiB in use, no memory errors
 warn GPU 0 held by others: python (pid 4711) 21 GiB, pid 5 an unknown amount; 110 GiB of 140 GiB is left → stop them, or choose another GPU with CUDA_VISIBLE_DEVICES or device.ordinal`},
-		"many holders": {func(_ *machine, g *cuda.GPU) {
-			g.Holders = []cuda.Holder{python(7), python(6), python(5), python(4), python(3), python(2), python(1)}
+		"many holders": {func(_ *site, g *nvml.GPU) {
+			g.Holders = []nvml.Holder{python(7), python(6), python(5), python(4), python(3), python(2), python(1)}
 		}, `
 ok driver 580.1, serves CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 1 GiB of 140 GiB in use, no memory errors
 ok GPU 0 held by others: python (pid 4711) 7 B, python (pid 4711) 6 B, python (pid 4711) 5 B, python (pid 4711) 4 B, python (pid 4711) 3 B, and 2 more`},
-		"unseen holders": {func(_ *machine, g *cuda.GPU) { taken(g, 30*memory.GiB) }, `
+		"unseen holders": {func(_ *site, g *nvml.GPU) { taken(g, 30*memory.GiB) }, `
 ok driver 580.1, serves CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 30 GiB of 140 GiB in use, no memory errors
 warn GPU 0 others hold 30 GiB, which ones cannot be seen from here; 110 GiB of 140 GiB is left → stop them, or choose another GPU with CUDA_VISIBLE_DEVICES or device.ordinal`},
-		"this process alone": {func(_ *machine, g *cuda.GPU) {
-			taken(g, 30*memory.GiB, cuda.Holder{PID: 1, Bytes: 30 * memory.GiB, Self: true})
+		"this process alone": {func(_ *site, g *nvml.GPU) {
+			taken(g, 30*memory.GiB, nvml.Holder{PID: 1, Bytes: 30 * memory.GiB, Self: true})
 		}, `
 ok driver 580.1, serves CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 30 GiB of 140 GiB in use, no memory errors`},
-		"hot": {func(_ *machine, g *cuda.GPU) { g.Throttled = []string{"power cap", "too hot for the driver"} }, `
+		"hot": {func(_ *site, g *nvml.GPU) { g.Throttled = []string{"power cap", "too hot for the driver"} }, `
 ok driver 580.1, serves CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 1 GiB of 140 GiB in use, no memory errors
 warn GPU 0 the clocks are held back: power cap, too hot for the driver → it is slower than it could be; nvidia-smi -q -i 3 -d PERFORMANCE,POWER,TEMPERATURE tells more`},
-		"broken memory": {func(_ *machine, g *cuda.GPU) { g.UncorrectedECC = 2 }, `
+		"broken memory": {func(_ *site, g *nvml.GPU) { g.UncorrectedECC = 2 }, `
 ok driver 580.1, serves CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 1 GiB of 140 GiB in use
 warn GPU 0 2 memory errors that ECC could not correct since the driver was loaded → each ends a run's process: reset the GPU (nvidia-smi --gpu-reset -i 3) or restart the machine before a long run, and have it replaced if they come back`},
-		"unknown": {func(m *machine, g *cuda.GPU) {
-			m.Driver = &cuda.Driver{}
-			*g = cuda.GPU{Total: cuda.Unknown, Free: cuda.Unknown, Used: cuda.Unknown, Reserved: cuda.Unknown, Utilisation: cuda.Unknown, Temperature: cuda.Unknown, UncorrectedECC: cuda.Unknown}
+		"unknown": {func(m *site, g *nvml.GPU) {
+			m.Driver = &nvml.Driver{}
+			*g = nvml.GPU{Total: nvml.Unknown, Free: nvml.Unknown, Used: nvml.Unknown, Reserved: nvml.Unknown, Utilisation: nvml.Unknown, Temperature: nvml.Unknown, UncorrectedECC: nvml.Unknown}
 		}, `
 ok GPU 0 of a name that is not told, utilisation, temperature and memory are unknown`},
-		"no NVML": {func(m *machine, _ *cuda.GPU) { m.Driver, m.Watched, m.WatchErr = nil, nil, "no NVML: not found" }, `
+		"no NVML": {func(m *site, _ *nvml.GPU) { m.Driver, m.Watched, m.WatchErr = nil, nil, "no NVML: not found" }, `
 warn GPU watch who holds memory, temperature, clocks and errors are unknown: no NVML: not found → a run needs none of it, and its report will say less`},
-		"a full GPU that cannot be opened": {func(m *machine, g *cuda.GPU) {
+		"a full GPU that cannot be opened": {func(m *site, g *nvml.GPU) {
 			m.CUDA, m.CUDAErr = "", "out of memory"
 			taken(g, 140*memory.GiB, python(140*memory.GiB))
 		}, `
 ok driver 580.1, serves CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 140 GiB of 140 GiB in use, no memory errors
 warn GPU 0 held by others: python (pid 4711) 140 GiB; 0 B of 140 GiB is left → stop them, or choose another GPU with CUDA_VISIBLE_DEVICES or device.ordinal`},
-		"neither CUDA nor NVML": {func(m *machine, _ *cuda.GPU) {
+		"neither CUDA nor NVML": {func(m *site, _ *nvml.GPU) {
 			m.CUDA, m.CUDAErr, m.Driver, m.Watched, m.WatchErr = "", "none", nil, nil, "no NVML: not found"
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := aWatchedMachine()
+			m := aWatchedSite()
 			c.change(&m, &m.Watched[0])
 			got := ""
 			for _, check := range examine(m, time.Unix(1e9, 0)) {

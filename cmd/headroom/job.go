@@ -10,7 +10,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"headroom/configs"
-	"headroom/harness"
+	"headroom/job"
+	"headroom/runs"
 )
 
 // jobFlags are those of the commands that read a configuration.
@@ -72,59 +73,42 @@ func goOn(cfg *configs.Config) error {
 func makeWay(cfg *configs.Config, fresh, again bool) (string, error) {
 	dir := cfg.RunDir()
 	if again && !fresh {
-		s, err := harness.ReadStatus(dir)
+		s, err := runs.ReadStatus(dir)
 		if err != nil && !missing(err) {
 			return "", asUsage(err)
 		}
-		fresh = s.State == harness.StateDone
+		fresh = s.State == runs.StateDone
 	}
 	if !fresh {
 		return "", nil
 	}
-	to, err := harness.SetAside(dir)
+	to, err := runs.SetAside(dir)
 	return to, asUsage(err)
 }
 
 // openFolder makes the folder of runs and takes the run's.
-func openFolder(cfg *configs.Config) (*harness.Folder, error) {
+func openFolder(cfg *configs.Config) (*runs.Folder, error) {
 	if err := os.MkdirAll(cfg.Output.Dir, 0o755); err != nil {
 		return nil, asUsage(fmt.Errorf("make the folder of runs: %w", err))
 	}
-	f, err := harness.OpenFolder(cfg.RunDir())
+	f, err := runs.Open(cfg.RunDir())
 	return f, asUsage(err)
 }
 
-// opened is cfg with its data, unless interrupt is closed before that is read:
-// much data takes a while, and nothing is lost by leaving it.
-func opened(cfg *configs.Config, interrupt <-chan struct{}) (*configs.Job, error) {
-	var job *configs.Job
-	var err error
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		job, err = cfg.Open()
-	}()
-	select {
-	case <-interrupt:
-		return nil, harness.ErrInterrupted
-	case <-read:
-	}
-	select {
-	case <-interrupt:
-		return nil, harness.ErrInterrupted
-	default:
-		return job, asUsage(err)
-	}
+// opened is cfg with its data.
+func opened(cfg *configs.Config) (*job.Job, error) {
+	j, err := job.Open(cfg)
+	return j, asUsage(err)
 }
 
 // openJob reads the data and makes the run's folder ready for it. Nothing is
 // written before the data is known to be good.
-func openJob(cfg *configs.Config, interrupt <-chan struct{}) (*configs.Job, *harness.Folder, error) {
-	job, err := opened(cfg, interrupt)
+func openJob(cfg *configs.Config) (*job.Job, *runs.Folder, error) {
+	j, err := opened(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	text, err := job.Config.YAML()
+	text, err := j.Config.YAML()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -134,17 +118,17 @@ func openJob(cfg *configs.Config, interrupt <-chan struct{}) (*configs.Job, *har
 	}
 	kept, err := folder.Config()
 	if err == nil && bytes.Equal(kept, text) {
-		return job, folder, nil
+		return j, folder, nil
 	}
 	// goOn looked before the folder was ours. Since then another process may
 	// have run something else in it, and to its end.
-	if err := goOn(job.Config); err != nil {
+	if err := goOn(j.Config); err != nil {
 		return nil, nil, errors.Join(err, folder.Close())
 	}
 	if err := folder.SetConfig(text); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("write run.yaml: %w", err), folder.Close())
 	}
-	return job, folder, nil
+	return j, folder, nil
 }
 
 // deviceName is the device called name, or what the configuration tells of it

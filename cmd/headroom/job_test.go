@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -17,7 +16,7 @@ func TestOpenJobLooksAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, folder, err := openJob(cfg, nil)
+		_, folder, err := openJob(cfg)
 		if err != nil {
 			return err
 		}
@@ -31,22 +30,5 @@ func TestOpenJobLooksAgain(t *testing.T) {
 	}
 	if err := open("train.steps=9"); err != nil {
 		t.Errorf("the folder was left locked, or more steps refused: %v", err)
-	}
-}
-
-// TestInterruptedWhileReading is a signal that comes before the first step.
-func TestInterruptedWhileReading(t *testing.T) {
-	inEmptyFolder(t, "endless.yaml", endless)
-	cfg, err := configs.Load("endless.yaml", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	interrupt := make(chan struct{})
-	close(interrupt)
-	if _, _, err := openJob(cfg, interrupt); exitStatus(err) != 75 {
-		t.Errorf("%v: exit status %d, want 75", err, exitStatus(err))
-	}
-	if _, err := os.Stat("runs"); !os.IsNotExist(err) {
-		t.Errorf("runs: %v, want nothing there", err)
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"headroom/harness"
+	"headroom/device/devicetest"
+	"headroom/runs"
 )
 
 // mortal is the run that is killed: quick steps, and checkpoints often enough
@@ -38,9 +39,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 	steps := kills * 2 * mortalEvery
 	inEmptyFolder(t, "mortal.yaml", fmt.Sprintf(mortal, steps, mortalEvery))
-	seed := rand.Uint64()
-	random := rand.New(rand.NewPCG(seed, 0))
-	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(devicetest.Seed(t), 0))
 
 	whole := start(t, "run", "mortal.yaml", "--name", "whole")
 	if got := whole.end(); got != 0 {
@@ -57,7 +56,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 				break
 			}
 			switch {
-			case l.Kind == string(harness.KindAttempt) && l.Step != newest:
+			case l.Kind == string(runs.KindAttempt) && l.Step != newest:
 				t.Fatalf("kill %d: went on from step %d, the newest checkpoint is of step %d", kill, l.Step, newest)
 			case l.Kind == "step":
 				last = l.Step
@@ -123,7 +122,7 @@ func checkWhole(t *testing.T) (beside int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var meta harness.Checkpoint
+		var meta runs.Checkpoint
 		if err := json.Unmarshal(text, &meta); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
@@ -148,11 +147,11 @@ func hashOf(t *testing.T, path string) string {
 // each step once, with the same samples and the same loss.
 func everyStepOnce(t *testing.T, steps int) {
 	t.Helper()
-	killed, err := harness.ReadMetrics("runs/mortal")
+	killed, err := runs.ReadMetrics("runs/mortal")
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole, err := harness.ReadMetrics("runs/whole")
+	whole, err := runs.ReadMetrics("runs/whole")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func manPage(app *cli.App) string {
 	}
 	line(".SH EXIT STATUS")
 	for _, e := range exits {
-		line(".TP\n.B %d\n%s", e.code, roff(e.means))
+		line(".TP\n.B %s\n%s", e.label(), roff(e.means))
 	}
 	line(".SH ENVIRONMENT")
 	for _, v := range environment {
@@ -92,6 +92,7 @@ func roff(text string) string {
 var environment = []struct{ name, means string }{
 	{"NO_COLOR", "if it is not empty, nothing is coloured"},
 	{"TERM", "dumb: plain lines, no line that is rewritten"},
+	{"GOTRACEBACK", "crash: a crash leaves a core, if ulimit -c allows it"},
 	{"HEADROOM_CUBLAS", "the cuBLAS to try first: a file, or the folder that it lies in"},
 	{"VIRTUAL_ENV, CONDA_PREFIX", "environments of Python, where cuBLAS is looked for next"},
 }

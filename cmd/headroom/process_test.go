@@ -12,8 +12,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
-	"headroom/harness"
+	"headroom/runs"
 )
 
 // endless is a run that nobody waits for.
@@ -42,6 +43,10 @@ type printed struct {
 	Text    string
 }
 
+// patience is how long a process of a test may take: far longer than any needs,
+// so that one that hangs fails its own test and not the whole package.
+const patience = 3 * time.Minute
+
 // start starts headroom with --json in the current directory. A test that ends
 // early takes it along.
 func start(t *testing.T, args ...string) *process {
@@ -62,7 +67,8 @@ func begin(t *testing.T, command *exec.Cmd) *process {
 		t.Fatal(err)
 	}
 	p.out, p.lines = out, bufio.NewScanner(out)
-	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	late := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() }) // ends its output, and so whoever reads it
+	t.Cleanup(func() { late.Stop(); _ = p.cmd.Process.Kill() })
 	return p
 }
 
@@ -132,7 +138,7 @@ func TestFirstSignalSavesAndTheSameCommandGoesOn(t *testing.T) {
 			t.Fatalf("%v: went on with step %d, want %d", s, l.Step, at+1)
 		}
 		p.signal(s)
-		saved := p.until("the checkpoint", func(l printed) bool { return l.Kind == string(harness.KindCheckpoint) })
+		saved := p.until("the checkpoint", func(l printed) bool { return l.Kind == string(runs.KindCheckpoint) })
 		last := p.until("the result", func(l printed) bool { return l.Kind == "result" })
 		if got := p.end(); got != 75 || last.Status != 75 {
 			t.Fatalf("%v: exit status %d, told %d, want 75", s, got, last.Status)
@@ -144,7 +150,7 @@ func TestFirstSignalSavesAndTheSameCommandGoesOn(t *testing.T) {
 		}
 		at = saved.Step
 	}
-	if s, err := harness.ReadStatus("runs/endless"); err != nil || s.State != harness.StateInterrupted {
+	if s, err := runs.ReadStatus("runs/endless"); err != nil || s.State != runs.StateInterrupted {
 		t.Errorf("status %v, %v", s.State, err)
 	}
 }
@@ -186,9 +192,9 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for range 10 {
 		p := start(t, "run", "endless.yaml", "--fresh", "--set", "data.samples=200000", "--set", "batch.effective=200000", "--set", "batch.micro=1")
-		p.until("the plan", func(l printed) bool { return l.Kind == string(harness.KindPlan) })
+		p.until("the plan", func(l printed) bool { return l.Kind == string(runs.KindPlan) })
 		p.signal(os.Interrupt)
-		p.stderr.await("stopping after this step")
+		p.await("stopping after this step")
 		p.signal(os.Interrupt)
 		if got := p.end(); got != 75 {
 			t.Fatalf("exit status %d, want 75\n%s", got, p.stderr.String())
@@ -220,7 +226,7 @@ func TestOneProcessARun(t *testing.T) {
 			t.Errorf("%q: %s", flags, text)
 		}
 	}
-	if s, err := harness.ReadStatus("runs/endless"); err != nil || s.State != harness.StateRunning {
+	if s, err := runs.ReadStatus("runs/endless"); err != nil || s.State != runs.StateRunning {
 		t.Errorf("status %v, %v", s.State, err)
 	}
 	first.signal(os.Interrupt)
@@ -266,11 +272,39 @@ func (w *watched) String() string {
 	return w.text.String()
 }
 
-// await returns once text has been written.
-func (w *watched) await(text string) {
+// await returns once the process has written text to stderr.
+func (p *process) await(text string) {
+	p.t.Helper()
+	if !p.stderr.await(text, patience) {
+		p.t.Fatalf("no %q within %v in\n%s", text, patience, p.stderr.String())
+	}
+}
+
+// await tells whether text was written before that time was over.
+func (w *watched) await(text string, within time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for !strings.Contains(w.text.String(), text) {
+	late := false
+	timer := time.AfterFunc(within, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		late = true
+		w.more.Broadcast()
+	})
+	defer timer.Stop()
+	for !late && !strings.Contains(w.text.String(), text) {
 		w.more.Wait()
+	}
+	return strings.Contains(w.text.String(), text)
+}
+
+func TestAwaitGivesUp(t *testing.T) {
+	var w watched
+	w.more.L = &w.mu
+	if _, err := w.Write([]byte("one line")); err != nil {
+		t.Fatal(err)
+	}
+	if !w.await("one", patience) || w.await("another", time.Millisecond) {
+		t.Error("the line that was written was not seen, or one that was not was")
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/runs"
 )
 
 // progress shows how a run goes on: on a terminal as a line that is rewritten,
@@ -26,7 +26,7 @@ type progress struct {
 const rewriteEvery = 100 * time.Millisecond
 
 // step shows s if it is time to.
-func (p *progress) step(s harness.StepReport) {
+func (p *progress) step(s runs.StepReport) {
 	p.pace = smooth(p.pace, s.Seconds)
 	if p.u.quiet || p.hidden || !p.due(s) {
 		return
@@ -42,7 +42,7 @@ func (p *progress) step(s harness.StepReport) {
 // due tells whether s is to be shown: always the last step, and without a
 // terminal the first one and then ever more seldom, from every 5 seconds to
 // every minute, so that a night's log can still be read.
-func (p *progress) due(s harness.StepReport) bool {
+func (p *progress) due(s runs.StepReport) bool {
 	now := p.u.now()
 	if s.Step == p.total {
 		return true
@@ -58,7 +58,7 @@ func (p *progress) due(s harness.StepReport) bool {
 type part struct{ long, short string }
 
 // parts are what the line says, the most important first.
-func (p *progress) parts(s harness.StepReport) []part {
+func (p *progress) parts(s runs.StepReport) []part {
 	same := func(text string) part { return part{text, text} }
 	parts := []part{same(fmt.Sprintf("step %d/%d", s.Step, p.total)), same(fmt.Sprintf("loss %.3f", s.Loss))}
 	if left := time.Duration(p.pace * float64(p.total-s.Step) * float64(time.Second)); left >= time.Second {

@@ -7,12 +7,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/runs"
 )
 
-func aStep(n int) harness.StepReport {
-	return harness.StepReport{Step: n, Samples: 80, Loss: 3.14159, Splits: []int{27, 27, 26}, Seconds: 0.5,
+func aStep(n int) runs.StepReport {
+	return runs.StepReport{Step: n, Samples: 80, Loss: 3.14159, Splits: []int{27, 27, 26}, Seconds: 0.5,
 		Memory: memory.Stats{Peak: 3 * memory.GiB, Capacity: 4 * memory.GiB}}
 }
 
@@ -44,7 +44,7 @@ func TestLiveLineSaysAllOn80Columns(t *testing.T) {
 	large.Memory = memory.Stats{Peak: 126 * memory.GiB, Capacity: 140 * memory.GiB}
 	for _, test := range []struct {
 		p    progress
-		s    harness.StepReport
+		s    runs.StepReport
 		want string
 	}{
 		{progress{total: 200, pace: 0.95, failures: 2}, small,

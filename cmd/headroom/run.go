@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 
 	"github.com/urfave/cli/v2"
 	"go.uber.org/zap"
@@ -14,6 +13,8 @@ import (
 	"headroom/configs"
 	"headroom/device"
 	"headroom/harness"
+	"headroom/job"
+	"headroom/runs"
 )
 
 func runCommand(u *ui) *cli.Command {
@@ -21,7 +22,13 @@ func runCommand(u *ui) *cli.Command {
 		Name:      "run",
 		Usage:     "train to the end, in whatever memory there is",
 		ArgsUsage: "CONFIG",
-		Description: `CONFIG is a file, or the name of a preset. The run is kept in runs/NAME; the
+		Description: `headroom run [FLAGS] -- COMMAND takes any training command; all that follows the
+first -- is its own. It is run as it is. If it runs out of memory, and headroom knows where it
+takes its batch, it is started again from its newest complete checkpoint with a
+smaller micro-batch and the accumulation that keeps the effective batch exactly.
+Its status is passed on. --dry-run says what would be done.
+
+CONFIG is a file, or the name of a preset. The run is kept in runs/NAME; the
 same command goes on with it after an interrupt, a crash or a loss of power, and
 does nothing if it is finished. If the device is lost, a new process takes this
 one's place and goes on from the newest checkpoint.
@@ -29,7 +36,7 @@ one's place and goes on from the newest checkpoint.
 The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the
 second one stops at once.`,
 		CustomHelpTemplate: jobHelp,
-		Flags: append(jobFlags(),
+		Flags: append(append(jobFlags(), wrapFlags()...),
 			&cli.StringFlag{Name: "name", Usage: "name the run, and so its folder, `NAME`"},
 			boolFlag("fresh", "set the run of that name aside and start from step 0"),
 			boolFlag("again", "the same, but only if that run is finished; else go on with it"),
@@ -43,9 +50,20 @@ second one stops at once.`,
 }
 
 func runAction(u *ui, c *cli.Context) error {
+	if words := commandOf(c); words != nil {
+		return wrapAction(u, c, words)
+	}
+	for _, flag := range wrapFlags() {
+		if name := flag.Names()[0]; c.IsSet(name) {
+			return usagef("headroom run --"+name+" … -- python train.py", "--%s says something of a command, and there is none behind --", name)
+		}
+	}
 	u.quiet = c.Bool("quiet")
-	s := &session{u: u, verbose: c.Bool("verbose")}
-	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.asked(s.training.Load(), again) })
+	if err := enoughFiles(); err != nil {
+		return err
+	}
+	s := &runner{u: u, verbose: c.Bool("verbose")}
+	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.asked(s.stage.in(working), again) })
 	defer done()
 	before, err := predecessor()
 	if err != nil {
@@ -56,21 +74,43 @@ func runAction(u *ui, c *cli.Context) error {
 		s.stream = &stream{u: u}
 		u.screen.live = u.screen.live && !u.outShows
 	}
-	open := func() (*configs.Job, *harness.Folder, error) { return newJob(u, c, interrupt) }
+	open := func() (*job.Job, *runs.Folder, error) { return newJob(u, c) }
 	if before != nil {
-		open = func() (*configs.Job, *harness.Folder, error) { return before.job(interrupt) }
+		open = func() (*job.Job, *runs.Folder, error) { return before.open() }
 		s.progress.failures = before.Failures
 	}
-	job, folder, err := open()
+	return s.stage.attended(ctx, interrupt, func() error { return s.work(ctx, interrupt, done, before, open) },
+		func(from phase) error { return s.leave(from, before) })
+}
+
+// work opens the run and makes it.
+func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(), before *handover, open func() (*job.Job, *runs.Folder, error)) error {
+	j, folder, err := open()
 	if err != nil {
+		if !s.stage.move(opening, closing) {
+			return nil // nobody waits for it
+		}
 		return s.notOpened(before, err)
 	}
-	s.name, s.dir, s.progress.total = job.Config.Name, job.Config.RunDir(), job.Config.Train.Steps
-	s.training.Store(true)
-	result, err := s.run(ctx, interrupt, job, folder)
+	s.name, s.dir, s.progress.total = j.Config.Name, j.Config.RunDir(), j.Config.Train.Steps
+	if c, known := diskOf(j); known && c.State != ok && before == nil {
+		s.u.warn("checkpoints: %s: %s", c.Found, c.Next)
+	}
+	s.folder = folder
+	s.watchCrashes(folder)
+	if !s.stage.move(opening, working) {
+		return errors.Join(s.crash.close(), folder.Close())
+	}
+	result, err := s.run(ctx, interrupt, j, folder)
+	if !s.stage.move(working, closing) {
+		return nil
+	}
+	if closed := s.crash.close(); closed != nil {
+		s.u.warn("close the file for a crash: %v", closed)
+	}
 	before.carry(&result)
-	if relaunches(err) {
-		err = s.goesOn(interrupt, done, folder, relaunch{Dir: s.dir, Device: job.Kind(), Resumed: result.Resumed, Failures: result.Failures}, err)
+	if execs(err) {
+		err = s.goesOn(interrupt, done, folder, handover{Dir: s.dir, Device: j.Kind(), Resumed: result.Resumed, Failures: result.Failures}, err)
 	} else {
 		err = errors.Join(err, folder.Close())
 	}
@@ -80,10 +120,13 @@ func runAction(u *ui, c *cli.Context) error {
 
 // newJob is what the command line asks for, in its folder. A run that is in the
 // way is set aside if that was asked for.
-func newJob(u *ui, c *cli.Context, interrupt <-chan struct{}) (*configs.Job, *harness.Folder, error) {
+func newJob(u *ui, c *cli.Context) (*job.Job, *runs.Folder, error) {
 	cfg, err := loadConfig(c)
 	if err != nil {
 		return nil, nil, err
+	}
+	if err := job.Fits(cfg); err != nil {
+		return nil, nil, asUsage(err)
 	}
 	aside, err := makeWay(cfg, c.Bool("fresh"), c.Bool("again"))
 	if aside != "" {
@@ -96,48 +139,60 @@ func newJob(u *ui, c *cli.Context, interrupt <-chan struct{}) (*configs.Job, *ha
 	if err := goOn(cfg); err != nil {
 		return nil, nil, err
 	}
-	job, folder, err := openJob(cfg, interrupt)
-	if err == nil && open && job.Config.Schedule.Steps < job.Config.Train.Steps {
-		u.shortSchedule(job.Config)
+	j, folder, err := openJob(cfg)
+	if err == nil && open && j.Config.Schedule.Steps < j.Config.Train.Steps {
+		u.shortSchedule(j.Config)
 	}
-	return job, folder, err
+	return j, folder, err
 }
 
-// wrapDevice is configs.Job.Wrap: nil but in tests, where devices are lost.
+// wrapDevice is [job.Job].Wrap: nil but in tests, where devices are lost.
 var wrapDevice func(device.Device) device.Device
 
-// session is one call of run, from the first step to the last word.
-type session struct {
+// runner is one call of run, from the first step to the last word.
+type runner struct {
 	u         *ui
 	name, dir string
 	verbose   bool
-	training  atomic.Bool // the signals are the run's to answer
-	device    string      // that it ran on, "" if it opened none
+	stage     stage
+	folder    *runs.Folder
+	crash     *crashLog
+	device    string // that it ran on, "" if it opened none
 	progress  progress
 	stream    *stream // nil without --json
+	account   account
 }
 
-func (s *session) run(ctx context.Context, interrupt <-chan struct{}, job *configs.Job, folder *harness.Folder) (harness.Result, error) {
-	job.Passed, job.Squeezed, job.Wrap = s.u.passed(), s.squeezed, wrapDevice
-	o := job.Options()
-	o.Folder, o.Interrupt = folder, interrupt
-	o.OnEntry, o.OnStep = s.entry, s.step
+func (s *runner) run(ctx context.Context, interrupt <-chan struct{}, j *job.Job, folder *runs.Folder) (harness.Result, error) {
+	j.Passed, j.Squeezed, j.Wrap = s.u.passed(), s.squeezed, wrapDevice
+	books := j.Session()
+	books.OnEntry, books.OnStep = s.entry, s.step
 	if s.verbose {
-		o.Log = consoleLog(s.u.screen)
+		books.Log = consoleLog(s.u.screen)
 	}
-	result, err := harness.Run(ctx, o)
-	s.device = job.Device()
+	session, err := harness.Begin(folder, books)
+	if err != nil {
+		return harness.Result{}, err
+	}
+	o := j.Run()
+	o.Interrupt = interrupt
+	result, err := harness.Run(ctx, session, o)
+	s.device = j.Device()
 	return result, err
 }
 
-func (s *session) squeezed(q configs.Squeeze, begins bool) {
+func (s *runner) squeezed(q configs.Squeeze, begins bool) {
 	s.stream.send(squeezeLine{"squeeze", begins, q.From, q.To, q.Take})
 	s.u.squeezed(q, begins)
 }
 
-func (s *session) entry(e harness.Entry) {
+func (s *runner) entry(e runs.Entry) {
+	s.account.entry(e)
+	if s.stage.in(left) {
+		return
+	}
 	s.stream.send(e)
-	if e.Kind == harness.KindOOM {
+	if e.Kind == runs.KindOOM {
 		s.progress.failures++
 	}
 	if !s.verbose { // the log tells it
@@ -145,13 +200,17 @@ func (s *session) entry(e harness.Entry) {
 	}
 }
 
-func (s *session) step(r harness.StepReport) {
+func (s *runner) step(r runs.StepReport) {
+	s.account.step(r)
+	if s.stage.in(left) {
+		return
+	}
 	s.stream.send(stepLine{"step", r})
 	s.progress.step(r)
 }
 
 // end draws the report and says how it went.
-func (s *session) end(result harness.Result, err error) error {
+func (s *runner) end(result harness.Result, err error) error {
 	already := err == nil && result.Attempts == 0
 	switch {
 	case already:
@@ -159,7 +218,7 @@ func (s *session) end(result harness.Result, err error) error {
 	case err == nil:
 		s.u.finished(result)
 	case isInterrupted(err):
-		lost := (*harness.DeviceLost)(nil)
+		lost := (*harness.DeviceGoneError)(nil)
 		if errors.As(err, &lost) {
 			s.u.say("%v", lost)
 		}
@@ -175,10 +234,10 @@ func (s *session) end(result harness.Result, err error) error {
 }
 
 // last is the last line with --json.
-func (s *session) last(result harness.Result, err error) {
+func (s *runner) last(result harness.Result, err error) {
 	last := resultLine{Kind: "result", Status: exitStatus(err), Name: s.name, Folder: s.dir,
 		Report: filepath.Join(s.dir, "report.html"), Finished: result.Finished, Steps: result.Steps,
-		Resumed: result.Resumed, Failures: result.Failures, Losses: result.Losses, Plan: result.Plan}
+		Resumed: result.Resumed, Failures: result.Failures, DeviceGone: result.DeviceGone, Plan: result.Plan}
 	if err != nil {
 		last.Error = err.Error()
 	}
@@ -186,14 +245,14 @@ func (s *session) last(result harness.Result, err error) {
 }
 
 // kept tells whether there is a checkpoint to go on from.
-func (s *session) kept() bool {
+func (s *runner) kept() bool {
 	all, err := filepath.Glob(filepath.Join(s.dir, "checkpoints", "step-*"))
 	return err == nil && len(all) > 0
 }
 
 // report draws the run's report. Without one the run is what it is, so a
 // failure is only told.
-func (s *session) report() {
+func (s *runner) report() {
 	r, err := drawn(s.dir, s.device, s.u.now())
 	if err == nil {
 		err = writeReport(s.u, r, s.dir)
@@ -210,7 +269,7 @@ func consoleLog(s *screen) *zap.Logger {
 	return zap.New(besides{zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(s), zapcore.DebugLevel)})
 }
 
-// besides leaves the last entry of a run to [session.end].
+// besides leaves the last entry of a run to [runner.end].
 type besides struct{ zapcore.Core }
 
 func (b besides) With(fields []zapcore.Field) zapcore.Core { return besides{b.Core.With(fields)} }
@@ -224,7 +283,7 @@ func (b besides) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.Check
 
 func (b besides) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	for _, f := range fields {
-		if f.Key == "kind" && ending(harness.Kind(f.String)) {
+		if f.Key == "kind" && ending(runs.Kind(f.String)) {
 			return nil
 		}
 	}

@@ -3,8 +3,10 @@ package main
 import (
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -63,6 +65,29 @@ func folded(text string, width, indent int) string {
 		column += n
 	}
 	return b.String()
+}
+
+// printable is text with whatever is no visible character written out, as in
+// \x1b: what a file says is not to move the cursor, or to colour what follows.
+func printable(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsGraphic(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		}
+	}
+	return b.String()
+}
+
+// printableLines is printable that keeps lines apart.
+func printableLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, l := range lines {
+		lines[i] = printable(l)
+	}
+	return strings.Join(lines, "\n")
 }
 
 const (

@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // stopping turns signals into the two ways a run can be asked to end. The first
@@ -43,4 +45,63 @@ func stopping(ctx context.Context, heard func(s os.Signal, again bool)) (_ conte
 		<-answered
 		cancel()
 	})
+}
+
+// phase is how far a command that can be interrupted has come.
+type phase int32
+
+const (
+	opening phase = iota // reads, and has changed nothing that is not whole: may be left at once
+	working              // trains: may be left at the second signal
+	closing              // says how it went: is waited for
+	left                 // nobody waits for it any more
+)
+
+// stage is the phase that a command is in. Two look at it: the goroutine that
+// works, and the one that answers the signals.
+type stage struct{ phase atomic.Int32 }
+
+func (s *stage) in(p phase) bool { return s.phase.Load() == int32(p) }
+
+// move tells whether the command went from one phase to another. It does not
+// where somebody else was quicker.
+func (s *stage) move(from, to phase) bool {
+	return s.phase.CompareAndSwap(int32(from), int32(to))
+}
+
+// grace is how long work may take to answer the second signal.
+const grace = 500 * time.Millisecond
+
+// attended runs work, which moves s on from opening, and returns what it
+// returns, or what leave returns where a signal is not answered in time: a read
+// of a pipe that nobody writes to hears none, nor does a long operation of a
+// device. Nothing is lost by leaving either, since whatever work writes is whole
+// or absent at every moment; the end of the process ends it.
+func (s *stage) attended(ctx context.Context, interrupt <-chan struct{}, work func() error, leave func(from phase) error) error {
+	worked := make(chan error, 1)
+	go func() { worked <- work() }()
+	select {
+	case err := <-worked:
+		return err
+	case <-interrupt:
+	}
+	if s.move(opening, left) {
+		return leave(opening)
+	}
+	select {
+	case err := <-worked:
+		return err
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(grace)
+	defer late.Stop()
+	select {
+	case err := <-worked:
+		return err
+	case <-late.C:
+	}
+	if s.move(working, left) {
+		return leave(working)
+	}
+	return <-worked
 }

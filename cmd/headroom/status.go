@@ -6,7 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"headroom/harness"
+	"headroom/runs"
 )
 
 func statusCommand(u *ui) *cli.Command {
@@ -50,17 +50,22 @@ looked at while it works.`,
 type standing struct {
 	Name   string `json:"name"`
 	Folder string `json:"folder"`
-	harness.Status
+	runs.Status
+	Crash *crash `json:"crash,omitempty"` // how the process of a stale run ended, if by one
 }
 
 // standingOf reads the status of the run in dir. A run that was killed before
 // it wrote one is stale.
 func standingOf(dir string) (standing, error) {
-	s, err := harness.ReadStatus(dir)
+	s, err := runs.ReadStatus(dir)
 	if missing(err) {
-		s, err = harness.Status{State: harness.StateStale}, nil
+		s, err = runs.Status{State: runs.StateStale}, nil
 	}
-	return standing{filepath.Base(dir), dir, s}, err
+	at := standing{Name: filepath.Base(dir), Folder: dir, Status: s}
+	if s.State == runs.StateStale {
+		at.Crash = crashOf(dir)
+	}
+	return at, err
 }
 
 func wantedRuns(u *ui, c *cli.Context) ([]string, error) {

@@ -1,8 +1,9 @@
 package main
 
 import (
-	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // stream is stdout with --json: an object a line, each with a "kind". Those of
@@ -15,7 +16,7 @@ type stream struct {
 // stepLine is a step, as in metrics.jsonl.
 type stepLine struct {
 	Kind string `json:"kind"` // "step"
-	harness.StepReport
+	runs.StepReport
 }
 
 // squeezeLine is another process that device.squeeze plays, as it comes and goes.
@@ -29,18 +30,18 @@ type squeezeLine struct {
 
 // resultLine is the last line.
 type resultLine struct {
-	Kind     string       `json:"kind"`   // "result"
-	Status   int          `json:"status"` // exit status
-	Name     string       `json:"name"`
-	Folder   string       `json:"folder"`
-	Report   string       `json:"report"`
-	Finished bool         `json:"finished"`
-	Steps    int          `json:"steps"`
-	Resumed  int          `json:"resumed"`
-	Failures int          `json:"failures"`
-	Losses   int          `json:"losses,omitempty"` // of the device, in the whole run
-	Plan     harness.Plan `json:"plan"`
-	Error    string       `json:"error,omitempty"`
+	Kind       string        `json:"kind"`   // "result"
+	Status     int           `json:"status"` // exit status
+	Name       string        `json:"name"`
+	Folder     string        `json:"folder"`
+	Report     string        `json:"report"`
+	Finished   bool          `json:"finished"`
+	Steps      int           `json:"steps"`
+	Resumed    int           `json:"resumed"`
+	Failures   int           `json:"failures"`
+	DeviceGone int           `json:"device_gone,omitempty"` // of the device, in the whole run
+	Plan       recovery.Plan `json:"plan"`
+	Error      string        `json:"error,omitempty"`
 }
 
 // send writes v. A reader that has gone does not end the run.

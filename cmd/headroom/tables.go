@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"headroom/memory"
 	"headroom/search"
@@ -22,38 +23,62 @@ func (u *ui) standings(all []standing) error {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "RUN\tSTATE\tSTEP\tLOSS\tMICRO\tPEAK\tOOM\tUPDATED")
 	for _, s := range all {
-		loss, micro, peak, updated := "-", "-", "-", "-"
-		if s.Step > 0 {
+		step, loss, micro, peak, updated := "-", "-", "-", "-", "-"
+		if s.Steps > 0 {
+			step = fmt.Sprintf("%d/%d", s.Step, s.Steps)
+		} else if s.Step > 0 { // of a command: its newest checkpoint
+			step = fmt.Sprint(s.Step)
+		}
+		if s.Steps > 0 && s.Step > 0 {
 			loss = fmt.Sprintf("%.3f", s.Loss)
 		}
 		if s.Capacity > 0 {
 			peak = share(s.Peak, s.Capacity)
 		}
 		if !s.Updated.IsZero() {
-			updated = briefly(u.now().Sub(s.Updated)) + " ago"
+			updated = ago(u.now(), s.Updated)
 		}
-		if s.Plan.Micro > 0 {
+		if s.Plan.Micro > 0 && (s.Steps > 0 || s.Plan.Effective > 1) { // nothing is known of some commands
 			micro = fmt.Sprintf("%d×%d", s.Plan.Largest(), s.Plan.Accumulation())
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%s\t%s\t%d\t%s\n",
-			s.Name, s.State, s.Step, s.Steps, loss, micro, peak, s.Failures, updated)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n",
+			printable(s.Name), s.shown(), step, loss, micro, peak, s.Failures, updated)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
 	for _, s := range all {
 		if len(all) == 1 && s.Reason != "" {
-			fmt.Fprintf(&b, "\n%s\n", s.Reason)
+			fmt.Fprintf(&b, "\n%s\n", printableLines(s.Reason))
 		}
-		if len(all) == 1 && s.Losses > 0 {
-			fmt.Fprintf(&b, "\nthe device was lost %s in this run\n", plural(s.Losses, "time"))
+		if len(all) == 1 && s.DeviceGone > 0 {
+			fmt.Fprintf(&b, "\nthe device was lost %s in this run\n", plural(s.DeviceGone, "time"))
 		}
 	}
 	return u.answer(strings.TrimRight(b.String(), "\n"))
 }
 
+// shown is the state in one word.
+func (s standing) shown() string {
+	if s.Crash != nil {
+		return "crashed"
+	}
+	return printable(string(s.State))
+}
+
+// ago is how long before now t was, or t's day where the clock that told it, or
+// the file, must have been wrong: ahead of ours, or years back.
+func ago(now, t time.Time) string {
+	const decade = 10 * 365 * 24 * time.Hour
+	since := now.Sub(t) // saturates
+	if since < -time.Minute || since > decade {
+		return t.Format(time.DateOnly)
+	}
+	return briefly(max(0, since)) + " ago"
+}
+
 // String is the answer of find.
-func (f *found) String() string {
+func (f found) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row := func(cells ...string) { fmt.Fprintln(w, strings.Join(cells, "\t")) }
@@ -77,15 +102,18 @@ func (f *found) String() string {
 		row("", fmt.Sprintf("%d × %d", t.Micro, t.Accumulation), t.Peak.String(), strings.TrimSuffix(rate(t.PerSecond), " samples/s"))
 	}
 	_ = w.Flush() // into memory
+	if f.Enough > 0 && f.Enough < f.Recommended.Largest() {
+		fmt.Fprintf(&b, "%6s  micro-batch %d is enough: within 1 %% of the fastest, with more memory to spare\n", "", f.Enough)
+	}
 	fmt.Fprintf(&b, "\nrecommended: %s\n", f.Reason)
 	if f.Recompute {
-		fmt.Fprintf(&b, "activations are computed again in the backward pass: nothing fits without\n")
+		fmt.Fprintf(&b, "activations are recomputed in the backward pass: nothing fits without\n")
 	}
 	fmt.Fprintf(&b, "in the config: batch: {effective: %d, micro: %d}", f.Recommended.Effective, f.Recommended.Largest())
 	return b.String()
 }
 
-func (f *found) line() string {
+func (f found) line() string {
 	if f.Line.PerSample <= 0 {
 		return "by micro-batch: too few sizes fit to tell"
 	}

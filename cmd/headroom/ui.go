@@ -10,7 +10,7 @@ package main
 //   - An error is followed by a hint that names the next step to take, where
 //     there is one.
 //   - Sentences about memory are not written here: they come from the decision
-//     itself (harness.Entry.Text), so that the terminal, the journal and the
+//     itself (runs.Entry.Text), so that the terminal, the journal and the
 //     report say the same.
 //   - -q leaves errors and warnings. Nothing hangs on a colour.
 
@@ -31,6 +31,8 @@ import (
 	"headroom/device"
 	"headroom/harness"
 	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
 )
 
 // ui is where a command speaks.
@@ -50,7 +52,7 @@ func newUI(stdout, stderr *os.File, env func(string) (string, bool)) *ui {
 func (u *ui) line(colour, text string) {
 	const prefix = "headroom: "
 	for l := range strings.Lines(text) {
-		l = prefix + strings.TrimSuffix(l, "\n")
+		l = prefix + printable(strings.TrimSuffix(l, "\n"))
 		if u.screen.live { // a log keeps a line a line
 			l = folded(l, u.screen.width(), len(prefix))
 		}
@@ -96,7 +98,8 @@ func (u *ui) answerJSON(v any) error {
 
 // failed says why a command ends, and what to do next.
 func (u *ui) failed(err error) {
-	if err == nil || isInterrupted(err) { // the interruption has been told
+	child := (*childError)(nil)
+	if err == nil || isInterrupted(err) || errors.As(err, &child) && child.quiet { // it has been said
 		return
 	}
 	u.screen.show("")
@@ -106,13 +109,16 @@ func (u *ui) failed(err error) {
 
 func hintFor(err error) string {
 	var usage *usageError
-	var gave *harness.GaveUp
-	var oom *memory.OutOfMemory
+	var gave *harness.GaveUpError
+	var oom *memory.OutOfMemoryError
 	var unsaved *harness.CheckpointError
-	var infinite *harness.NotFinite
-	var lost *harness.DeviceLost
-	var gone *device.Lost
+	var infinite *harness.NotFiniteError
+	var lost *harness.DeviceGoneError
+	var gone *device.GoneError
+	var child *childError
 	switch {
+	case errors.As(err, &child) && child.hint != "":
+		return child.hint
 	case errors.As(err, &lost):
 		return lost.Decision.Hint
 	case errors.As(err, &gave):
@@ -134,25 +140,25 @@ func hintFor(err error) string {
 }
 
 // entry tells what happened in a run, in the journal's own words.
-func (u *ui) entry(e harness.Entry) {
+func (u *ui) entry(e runs.Entry) {
 	if ending(e.Kind) {
 		return
 	}
 	switch e.Kind {
-	case harness.KindDecision:
-		if e.Decision == nil || e.Decision.Remedy != harness.Stop { // likewise
+	case runs.KindDecision:
+		if e.Decision == nil || e.Decision.Remedy != recovery.Stop { // likewise
 			u.say("%s", e.Text)
 		}
-	case harness.KindCheckpoint, harness.KindDevice:
-	case harness.KindLost:
+	case runs.KindCheckpoint, runs.KindDevice:
+	case runs.KindGone:
 		if u.quiet { // else the decision tells
 			u.warn("the device was lost: %s", e.Text)
 		}
-	case harness.KindCheckpointFailed, harness.KindDamaged, harness.KindJournalFailed, harness.KindFault:
+	case runs.KindCheckpointFailed, runs.KindReleased, runs.KindDamaged, runs.KindMissing, runs.KindJournalFailed, runs.KindFault:
 		u.warn("%s", e.Text)
-	case harness.KindProbe:
+	case runs.KindProbe:
 		u.say("  %s", e.Text)
-	case harness.KindOOM:
+	case runs.KindOOM:
 		text := e.Text
 		if e.Verdict != nil {
 			text += "; verdict: " + string(e.Verdict.Cause)
@@ -166,8 +172,8 @@ func (u *ui) entry(e harness.Entry) {
 }
 
 // ending tells of an entry that the end of the command tells too.
-func ending(k harness.Kind) bool {
-	return k == harness.KindDone || k == harness.KindFailed || k == harness.KindInterrupted
+func ending(k runs.Kind) bool {
+	return k == runs.KindDone || k == runs.KindFailed || k == runs.KindInterrupted
 }
 
 // finished is the last word on a run that has come to its end.
@@ -183,10 +189,17 @@ func (u *ui) finished(r harness.Result) {
 	if r.AllFailures > 0 {
 		text += fmt.Sprintf(", %s of memory survived", plural(r.AllFailures, "failure"))
 	}
-	if r.Losses > 0 {
-		text += fmt.Sprintf(", the device lost %s", plural(r.Losses, "time"))
+	if r.DeviceGone > 0 {
+		text += fmt.Sprintf(", the device lost %s", plural(r.DeviceGone, "time"))
 	}
 	u.line(green, text)
+}
+
+// survived is the last word on a wrapped command that would not have finished alone.
+func (u *ui) survived(r harness.Result) {
+	if !u.quiet {
+		u.line(green, fmt.Sprintf("done: %s of memory survived, ending with %v in every step", plural(r.Failures, "failure"), r.Plan))
+	}
 }
 
 func (u *ui) alreadyFinished(name, dir string, steps int) {
@@ -207,6 +220,29 @@ func (u *ui) interrupted(r harness.Result, total int, saved, kept bool) {
 		from = "the newest checkpoint"
 	}
 	u.line(yellow, fmt.Sprintf("interrupted after step %d of %d, %s; the same command goes on from %s", r.Steps, total, how, from))
+}
+
+// dryRun says what a wrapped command is taken for, and what a smaller micro-batch
+// would change of it.
+func (u *ui) dryRun(w *wrapped) error {
+	if w.Match == nil {
+		return u.answer(fmt.Sprintf("the command would be run as it is, and never changed: %v", w.why))
+	}
+	text := fmt.Sprintf("profile: %s\nplan: %v\n", w.Match.Profile.Name, w.Asked)
+	for _, warning := range w.Match.Warnings() {
+		text += "warning: " + warning + "\n"
+	}
+	if below := w.Asked.Below(w.Asked.Largest()); below > 0 {
+		next, err := w.Prepare(w.Asked.WithMicro(below), nil)
+		if err != nil {
+			text += fmt.Sprintf("if memory runs out: nothing can be made smaller: %v", err)
+		} else {
+			text += "if memory runs out:\n" + next.Diff(w.Command)
+		}
+	} else {
+		text += "if memory runs out: the micro-batch is as small as it can be"
+	}
+	return u.answer(strings.TrimRight(text, "\n"))
 }
 
 func (u *ui) setAside(from, to string) { u.say("the run in %s is now in %s", from, to) }
@@ -276,7 +312,12 @@ func otherRun(cfg *configs.Config, different []configs.Difference) error {
 // staleHint tells what to do about runs whose process is gone.
 func staleHint(all []standing) string {
 	for _, s := range all {
-		if s.State == harness.StateStale {
+		if s.Crash != nil {
+			return fmt.Sprintf("%s crashed: %s; the trace is in %s, and the command that started it goes on from the newest checkpoint", s.Name, s.Crash.Error, s.Crash.Trace)
+		}
+	}
+	for _, s := range all {
+		if s.State == runs.StateStale {
 			return fmt.Sprintf("%s is stale: its process is gone, and the command that started it goes on from the newest checkpoint", s.Name)
 		}
 	}
@@ -286,25 +327,13 @@ func staleHint(all []standing) string {
 // configHint helps who named no configuration, or too many.
 func configHint(named int) string {
 	if named > 1 {
-		return "name one configuration; another program's training command cannot be run by this version"
+		return "name one configuration; a command of yours goes behind --, as in headroom run -- python train.py"
 	}
 	return "presets: " + strings.Join(configs.Presets(), ", ")
 }
 
-func (u *ui) probed(n int, peak memory.Bytes, err error) {
-	if err != nil {
-		u.say("  micro-batch %d does not fit: %v", n, err)
-		return
-	}
-	u.say("  micro-batch %d fits: peak %v", n, peak)
-}
-
-func (u *ui) timed(t timing) {
+func (u *ui) timed(t harness.Timing) {
 	u.say("  micro-batch %d × %d: %s", t.Micro, t.Accumulation, rate(t.PerSecond))
-}
-
-func (u *ui) fitsAlone(micro int, err error) {
-	u.warn("micro-batch %d fitted alone and not in a whole step, so the search goes on below it: %v", micro, err)
 }
 
 func (u *ui) findStops(again bool) {

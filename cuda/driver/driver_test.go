@@ -28,7 +28,7 @@ func TestLoad(t *testing.T) {
 		}
 		return
 	}
-	var missing *driver.Unavailable
+	var missing *driver.UnavailableError
 	if !errors.As(err, &missing) {
 		t.Fatalf("%T: %v", err, err)
 	}

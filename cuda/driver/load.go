@@ -29,14 +29,14 @@ var load = sync.OnceValue(func() error {
 	case 0:
 		return nil
 	case -1:
-		return &Unavailable{Reason: C.GoString(why)}
+		return &UnavailableError{Reason: C.GoString(why)}
 	default:
-		return &Unavailable{Reason: explain(int(result)), Result: int(result)}
+		return &UnavailableError{Reason: explain(int(result)), Result: int(result)}
 	}
 })
 
 // Load connects the program to the driver, once; later calls return the same
-// answer. The error is an *[Unavailable]. Safe for concurrent use.
+// answer. The error is an *[UnavailableError]. Safe for concurrent use.
 func Load() error { return load() }
 
 func explain(result int) string {

@@ -3,6 +3,7 @@
 #include "table.h"
 
 #include <dlfcn.h>
+#include <jumps.h>
 #include <stddef.h>
 
 // Answers of an empty table, values of CUresult.
@@ -10,25 +11,7 @@ static int answer_success(void) { return 0; }
 static int answer_no_device(void) { return 100; }
 static int answer_not_supported(void) { return 801; }
 
-// For every function one slot and, under the function's own name, a jump through
-// it. A jump leaves registers and stack as the caller set them up, so it serves
-// any signature. The names are hidden: exported, they would stand in front of the
-// driver's own when its libraries look each other up.
-#if defined(__x86_64__)
-#define JUMP(name) "\tjmp *slot_" #name "(%rip)\n"
-#elif defined(__aarch64__)
-#define JUMP(name)                     \
-  "\tadrp x16, slot_" #name "\n"       \
-  "\tldr x16, [x16, :lo12:slot_" #name "]\n" \
-  "\tbr x16\n"
-#else
-#error "the table of driver functions knows x86-64 and 64-bit Arm"
-#endif
-
-#define SYMBOL(name)                                      \
-  __attribute__((used, visibility("hidden"))) int (*slot_##name)(void) = answer_no_device; \
-  __asm__(".pushsection .text\n\t.globl " #name "\n\t.type " #name ", @function\n" #name ":\n" \
-          JUMP(name) "\t.size " #name ", . - " #name "\n\t.hidden " #name "\n\t.popsection\n");
+#define SYMBOL(name) HEADROOM_SLOT(name, answer_no_device)
 #include "symbols.h"
 #undef SYMBOL
 

@@ -1,9 +1,9 @@
 package driver
 
-// Unavailable is why no NVIDIA driver can be used.
-type Unavailable struct {
+// UnavailableError is why no NVIDIA driver can be used.
+type UnavailableError struct {
 	Reason string
 	Result int // the CUresult, if the driver answered; else 0
 }
 
-func (e *Unavailable) Error() string { return "no NVIDIA driver: " + e.Reason }
+func (e *UnavailableError) Error() string { return "no NVIDIA driver: " + e.Reason }

@@ -7,5 +7,5 @@ const Built = false
 
 // Load says that the program was built without GPU support.
 func Load() error {
-	return &Unavailable{Reason: "this program was built without GPU support; build it with make build"}
+	return &UnavailableError{Reason: "this program was built without GPU support; build it with make build"}
 }

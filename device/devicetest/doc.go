@@ -23,4 +23,7 @@
 // back, running out), dropout's bits and its independence of how a step is cut,
 // the bits of rounding, wrong shapes, and what Sync promises. It uses nothing
 // but [device.Device].
+//
+// [NewFaulty] is for the tests of what stands on a device: it fails the
+// allocations that a test chooses. [Seed] gives them their random numbers.
 package devicetest

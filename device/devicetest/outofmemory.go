@@ -59,9 +59,9 @@ func testTooLarge(r *rig) {
 // wantOutOfMemory checks the error of an allocation of at least least bytes.
 func (r *rig) wantOutOfMemory(err error, least memory.Bytes) {
 	r.Helper()
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	if !errors.As(err, &oom) {
-		r.Fatalf("alloc returned %v, want a *memory.OutOfMemory", err)
+		r.Fatalf("alloc returned %v, want a *memory.OutOfMemoryError", err)
 	}
 	now := r.d.Stats()
 	r.sound(now)

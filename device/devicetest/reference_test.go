@@ -44,7 +44,7 @@ func reals(rng *rand.Rand, n int) []float64 {
 	return x
 }
 
-func testRNG(t *testing.T) *rand.Rand { return rand.New(rand.NewPCG(pickSeed(t), 0)) }
+func testRNG(t *testing.T) *rand.Rand { return rand.New(rand.NewPCG(Seed(t), 0)) }
 
 func TestReferenceGELU(t *testing.T) {
 	x, dy := reals(testRNG(t), 50), make([]float64, 50)

@@ -42,7 +42,9 @@ const guard float32 = -0x1.ap92
 // aligned one: at least 512 bytes.
 const guards = 256
 
-func pickSeed(t testing.TB) uint64 {
+// Seed is what a test draws its random numbers from: HEADROOM_SEED, or a fresh
+// one, which is logged so that the run can be repeated.
+func Seed(t testing.TB) uint64 {
 	text, set := os.LookupEnv("HEADROOM_SEED")
 	if !set {
 		seed := rand.Uint64()

@@ -60,7 +60,7 @@ var others = []part{
 }
 
 func run(t *testing.T, open Opener, act device.DType, tolerance Tolerance, parts []part) {
-	seed := pickSeed(t)
+	seed := Seed(t)
 	for _, part := range parts {
 		t.Run(part.name, func(t *testing.T) {
 			d := open(t, suiteCapacity)

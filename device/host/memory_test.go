@@ -41,7 +41,7 @@ func TestSetForeign(t *testing.T) {
 	if s := d.Stats(); s.Foreign != 40*memory.MiB || s.Reserved != 16*memory.MiB || s.Free != 8*memory.MiB || s.Capacity != capacity {
 		t.Errorf("squeezed: %+v", s)
 	}
-	var oom *memory.OutOfMemory
+	var oom *memory.OutOfMemoryError
 	if _, err := d.Alloc(4<<20, device.F32); !errors.As(err, &oom) || oom.Stats.Foreign != 40*memory.MiB {
 		t.Errorf("alloc under the squeeze: %v", err)
 	}

@@ -14,7 +14,7 @@ import (
 func mapPages(n memory.Bytes) ([]byte, error) {
 	mem, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if errors.Is(err, unix.ENOMEM) {
-		return nil, fmt.Errorf("map %v: %w: %w", n, err, &memory.OutOfMemory{Requested: n})
+		return nil, fmt.Errorf("map %v: %w: %w", n, err, &memory.OutOfMemoryError{Requested: n})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("map %v: %w", n, err)

@@ -22,13 +22,13 @@ func (d *Device) parallel(n, grain int, f func(worker, from, to int)) {
 	}
 	var (
 		next   atomic.Int64
-		failed atomic.Pointer[workerPanic]
+		failed atomic.Pointer[workerPanicError]
 		others sync.WaitGroup
 	)
 	work := func(worker int) {
 		defer func() {
 			if v := recover(); v != nil {
-				failed.CompareAndSwap(nil, &workerPanic{v, debug.Stack()})
+				failed.CompareAndSwap(nil, &workerPanicError{v, debug.Stack()})
 			}
 		}()
 		for failed.Load() == nil {
@@ -49,17 +49,19 @@ func (d *Device) parallel(n, grain int, f func(worker, from, to int)) {
 	}
 }
 
-// workerPanic is a panic of a worker as its caller sees it. Left alone in its
+// workerPanicError is a panic of a worker as its caller sees it. Left alone in its
 // goroutine it would end the process, and no recover could stop it.
-type workerPanic struct {
+type workerPanicError struct {
 	value any
 	stack []byte
 }
 
-func (p *workerPanic) Error() string { return fmt.Sprintf("%v\n\nin a worker:\n%s", p.value, p.stack) }
+func (p *workerPanicError) Error() string {
+	return fmt.Sprintf("%v\n\nin a worker:\n%s", p.value, p.stack)
+}
 
 // Unwrap is what the worker panicked with, if that was an error.
-func (p *workerPanic) Unwrap() error {
+func (p *workerPanicError) Unwrap() error {
 	err, _ := p.value.(error)
 	return err
 }

@@ -26,7 +26,7 @@ type segment struct {
 // follows.
 func (s *segments) Reserve(n memory.Bytes) (device.Addr, error) {
 	if free, _, _ := s.Room(); n > free {
-		return 0, &memory.OutOfMemory{Requested: n}
+		return 0, &memory.OutOfMemoryError{Requested: n}
 	}
 	mem, err := mapPages(n)
 	if err != nil {

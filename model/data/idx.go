@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+
+	"headroom/memory"
 )
 
 // IDXOptions say which images to read.
 type IDXOptions struct {
-	Path    string // folder with train-images-idx3-ubyte and train-labels-idx1-ubyte, each possibly .gz
-	Classes int    // labels are below it; at least 2
-	Limit   int    // at most so many images, the first ones; 0 reads all
+	Path    string       // folder with train-images-idx3-ubyte and train-labels-idx1-ubyte, each possibly .gz
+	Classes int          // labels are below it; at least 2
+	Limit   int          // at most so many images, the first ones; 0 reads all
+	Room    memory.Bytes // memory that may be taken; 0 is not known, and no bound
 }
 
 // Images is a set of labelled images in the IDX format of MNIST and its family.
@@ -28,16 +31,17 @@ type Images struct {
 }
 
 // OpenIDX reads a folder. Missing, truncated and inconsistent files are errors,
-// as is a label that is not below Classes.
+// as is a label that is not below Classes. Images that do not fit into o.Room are
+// a *[TooLargeError], before any of them is read.
 func OpenIDX(o IDXOptions) (*Images, error) {
 	if o.Classes < 2 || o.Classes > 256 {
 		return nil, fmt.Errorf("read images: %d classes: 2 to 256", o.Classes)
 	}
-	dims, pixels, name, err := readIDX(o.Path, "train-images", 3)
+	dims, pixels, name, err := o.read("train-images", 3)
 	if err != nil {
 		return nil, fmt.Errorf("read images: %w", err)
 	}
-	counts, labels, labelName, err := readIDX(o.Path, "train-labels", 1)
+	counts, labels, labelName, err := o.read("train-labels", 1)
 	if err != nil {
 		return nil, fmt.Errorf("read images: %w", err)
 	}
@@ -49,11 +53,7 @@ func OpenIDX(o IDXOptions) (*Images, error) {
 			return nil, fmt.Errorf("read images: %s: label %d of image %d: below data.classes (%d)", labelName, label, i, o.Classes)
 		}
 	}
-	count, size := dims[0], dims[1]*dims[2]
-	if o.Limit > 0 {
-		count = min(count, o.Limit)
-	}
-	s := &Images{pixels: pixels[:count*size], labels: labels[:count], size: size, classes: o.Classes}
+	s := &Images{pixels: pixels, labels: labels, size: dims[1] * dims[2], classes: o.Classes}
 	s.normalise()
 	s.fingerprint = s.digest()
 	return s, nil

@@ -177,7 +177,7 @@ func FuzzIDX(f *testing.F) {
 	f.Add([]byte(twoImages))
 	f.Add([]byte(idx(nil, 1<<31, 1<<31, 1<<31)))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		shape, content, err := decodeIDX(bytes.NewReader(b), 3)
+		shape, content, err := IDXOptions{}.decode(bytes.NewReader(b), 3, int64(len(b)))
 		if err == nil && len(content) != shape[0]*shape[1]*shape[2] {
 			t.Errorf("%v with %d bytes", shape, len(content))
 		}

@@ -10,15 +10,18 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"headroom/memory"
 )
 
 // maxIDX bounds what one file may hold, so that a damaged header does not ask
 // for all memory: the largest of the family (EMNIST) holds 0.6 GB.
 const maxIDX = 4 << 30
 
-// readIDX reads the first file there is of those that [candidates] names.
-func readIDX(folder, stem string, dims int) (shape []int, content []byte, name string, err error) {
-	names := candidates(folder, stem, dims)
+// read reads the first file there is of those that [candidates] names, of its
+// items those below the limit.
+func (o IDXOptions) read(stem string, dims int) (shape []int, content []byte, name string, err error) {
+	names := candidates(o.Path, stem, dims)
 	for _, name = range names {
 		f, err := os.Open(name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -27,8 +30,13 @@ func readIDX(folder, stem string, dims int) (shape []int, content []byte, name s
 		if err != nil {
 			return nil, nil, name, err
 		}
-		shape, content, err = decodeFile(f, dims)
-		if err = errors.Join(err, f.Close()); err != nil {
+		shape, content, err = o.decodeFile(f, dims)
+		err = errors.Join(err, f.Close())
+		if large := (*TooLargeError)(nil); errors.As(err, &large) {
+			large.Path = name
+			return nil, nil, name, large
+		}
+		if err != nil {
 			return nil, nil, name, fmt.Errorf("%s: %w", name, err)
 		}
 		return shape, content, name, nil
@@ -36,49 +44,92 @@ func readIDX(folder, stem string, dims int) (shape []int, content []byte, name s
 	return nil, nil, "", fmt.Errorf("%s, also with .gz: %w", names[0], fs.ErrNotExist)
 }
 
-func decodeFile(f *os.File, dims int) ([]int, []byte, error) {
-	if !strings.HasSuffix(f.Name(), ".gz") {
-		return decodeIDX(f, dims)
+// mostInflated is how many bytes one of a gzip file may stand for.
+const mostInflated = 1032
+
+func (o IDXOptions) decodeFile(f *os.File, dims int) ([]int, []byte, error) {
+	most := int64(maxIDX)
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	zipped := strings.HasSuffix(f.Name(), ".gz")
+	if info.Mode().IsRegular() && zipped {
+		most = min(most, info.Size()*mostInflated)
+	} else if info.Mode().IsRegular() {
+		most = min(most, info.Size())
+	}
+	if !zipped {
+		return o.decode(f, dims, most)
 	}
 	z, err := gzip.NewReader(bufio.NewReader(f))
 	if err != nil {
 		return nil, nil, err
 	}
-	return decodeIDX(z, dims)
+	return o.decode(z, dims, most)
 }
 
-// decodeIDX reads one IDX file of unsigned bytes: two zero bytes, the type
-// (8), the number of dimensions, each dimension in four bytes, big end first,
-// and the contents.
-func decodeIDX(r io.Reader, dims int) (shape []int, content []byte, err error) {
+// decode reads one IDX file, which is no longer than most. Content has the items
+// below the limit; the rest is read too, to know that the file is whole.
+func (o IDXOptions) decode(r io.Reader, dims int, most int64) (shape []int, content []byte, err error) {
+	shape, size, err := idxHeader(r, dims)
+	if err != nil {
+		return nil, nil, err
+	}
+	keep := size
+	if o.Limit > 0 && o.Limit < shape[0] {
+		keep = size / int64(shape[0]) * int64(o.Limit)
+	}
+	kept := memory.Bytes(keep)
+	if err := fits(TooLargeError{Size: kept, Needs: kept, Room: o.Room, Key: "data.samples"}); err != nil {
+		return nil, nil, err
+	}
+	// All at once: growing would copy, and hold the images twice. What a damaged
+	// header asks for beyond the file is not taken.
+	content = make([]byte, min(keep, most))
+	n, err := io.ReadFull(r, content)
+	read := int64(n)
+	if err == nil {
+		var rest int64
+		rest, err = io.Copy(io.Discard, io.LimitReader(r, size-read+1))
+		read += rest
+	} else if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil
+	}
+	switch {
+	case err != nil:
+		return nil, nil, fmt.Errorf("truncated after %d of %d bytes: %w", read, size, err)
+	case read < size || int64(n) < keep:
+		return nil, nil, fmt.Errorf("truncated: %d of %d bytes", read, size)
+	case read > size:
+		return nil, nil, fmt.Errorf("more than the %d bytes that its header tells", size)
+	}
+	return shape, content, nil
+}
+
+// idxHeader reads the header of an IDX file of unsigned bytes: two zero bytes, the
+// type (8), the number of dimensions, and each dimension in four bytes, big end
+// first. Size is how many bytes of contents follow.
+func idxHeader(r io.Reader, dims int) (shape []int, size int64, err error) {
 	header := make([]byte, 4+4*dims)
 	if n, err := io.ReadFull(r, header); err != nil {
-		return nil, nil, fmt.Errorf("truncated: %d of %d bytes of header: %w", n, len(header), err)
+		return nil, 0, fmt.Errorf("truncated: %d of %d bytes of header: %w", n, len(header), err)
 	}
 	want := [4]byte{0, 0, 8, byte(dims)}
 	if magic := [4]byte(header); magic != want {
-		return nil, nil, fmt.Errorf("begins with % x, an IDX file of %d dimensions with % x", magic, dims, want)
+		return nil, 0, fmt.Errorf("begins with % x, an IDX file of %d dimensions with % x", magic, dims, want)
 	}
-	size := int64(1)
+	size = 1
 	for d := range dims {
 		n := int64(binary.BigEndian.Uint32(header[4+4*d:]))
 		if n == 0 {
-			return nil, nil, fmt.Errorf("dimension %d is 0: nothing in it", d)
+			return nil, 0, fmt.Errorf("dimension %d is 0: nothing in it", d)
 		}
 		if size > maxIDX/n {
-			return nil, nil, fmt.Errorf("dimension %d is %d: more than the %d bytes that are read", d, n, int64(maxIDX))
+			return nil, 0, fmt.Errorf("dimension %d is %d: more than the %d bytes that are read", d, n, int64(maxIDX))
 		}
 		size *= n
 		shape = append(shape, int(n))
 	}
-	content, err = io.ReadAll(io.LimitReader(r, size+1))
-	switch {
-	case err != nil:
-		return nil, nil, fmt.Errorf("truncated after %d of %d bytes: %w", len(content), size, err)
-	case int64(len(content)) < size:
-		return nil, nil, fmt.Errorf("truncated: %d of %d bytes", len(content), size)
-	case int64(len(content)) > size:
-		return nil, nil, fmt.Errorf("more than the %d bytes that its header tells", size)
-	}
-	return shape, content, nil
+	return shape, size, nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"headroom/device"
 	"headroom/memory"
@@ -22,6 +23,7 @@ type TextOptions struct {
 	Glob    string       // base names to read in a folder, as path.Match has them; "" reads all
 	Limit   memory.Bytes // at most so many bytes, the last file cut short; 0 reads all
 	Context int          // tokens a sample, T; at least 1
+	Room    memory.Bytes // memory that may be taken; 0 is not known, and no bound
 }
 
 // Text is files cut into windows of bytes. A sample is T tokens and the token
@@ -42,7 +44,8 @@ type window struct{ from, to int }
 
 // OpenText reads the files that o names: folders in lexical order, without
 // names that begin with a dot and without following symbolic links below Path.
-// Unreadable files and too little text for one sample are errors.
+// Unreadable files and too little text for one sample are errors. Text that does
+// not fit into o.Room is a *[TooLargeError], before any of it is read.
 func OpenText(o TextOptions) (*Text, error) {
 	if o.Context < 1 {
 		return nil, fmt.Errorf("read text: %d tokens a sample: at least 1", o.Context)
@@ -51,7 +54,17 @@ func OpenText(o TextOptions) (*Text, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read text: %w", err)
 	}
-	t := &Text{context: o.Context}
+	size, windows, err := o.measure(files)
+	if err == nil {
+		needs := size + memory.Bytes(windows)*windowBytes
+		err = fits(TooLargeError{Path: o.Path, Size: size, Needs: needs, Room: o.Room, Key: "data.limit"})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read text: %w", err)
+	}
+	// All at once: growing would copy, and hold the text twice. The end of the last
+	// file is found with the byte more.
+	t := &Text{context: o.Context, bytes: make([]byte, 0, size+1), windows: make([]window, 0, windows)}
 	for _, name := range files {
 		if o.Limit > 0 && memory.Bytes(len(t.bytes)) >= o.Limit {
 			break
@@ -67,22 +80,39 @@ func OpenText(o TextOptions) (*Text, error) {
 	return t, nil
 }
 
+// windowBytes is what a window takes.
+const windowBytes = 16
+
+// measure is how many bytes o reads of files, and how many windows they make.
+func (o TextOptions) measure(files []string) (size memory.Bytes, windows int, err error) {
+	for _, name := range files {
+		if o.Limit > 0 && size >= o.Limit {
+			break
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			return 0, 0, err
+		}
+		n := int(info.Size())
+		if o.Limit > 0 {
+			n = min(n, int(o.Limit-size))
+		}
+		size += memory.Bytes(n)
+		windows += (max(0, n-1) + o.Context - 1) / o.Context
+	}
+	return size, windows, nil
+}
+
 func (t *Text) read(name string, limit memory.Bytes) (err error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	var r io.Reader = f
-	if limit > 0 {
-		r = io.LimitReader(f, int64(limit)-int64(len(t.bytes)))
-	}
-	content, err := io.ReadAll(r)
-	if err != nil {
+	from := len(t.bytes)
+	if err := t.fill(f, limit); err != nil {
 		return err
 	}
-	from := len(t.bytes)
-	t.bytes = append(t.bytes, content...)
 	t.files++
 	for ; from+1 < len(t.bytes); from += t.context {
 		t.windows = append(t.windows, window{from, min(from+t.context+1, len(t.bytes))})
@@ -90,16 +120,37 @@ func (t *Text) read(name string, limit memory.Bytes) (err error) {
 	return nil
 }
 
+// fill reads r to its end or to limit. Files that say nothing of their size, or
+// grow, are read too.
+func (t *Text) fill(r io.Reader, limit memory.Bytes) error {
+	for limit == 0 || memory.Bytes(len(t.bytes)) < limit {
+		t.bytes = slices.Grow(t.bytes, 1)
+		free := t.bytes[len(t.bytes):cap(t.bytes)]
+		if limit > 0 {
+			free = free[:min(memory.Bytes(len(free)), limit-memory.Bytes(len(t.bytes)))]
+		}
+		n, err := r.Read(free)
+		t.bytes = t.bytes[:len(t.bytes)+n]
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // digest covers the windows too, so that the same bytes in other files, or cut
 // otherwise, are other data.
 func (t *Text) digest() string {
-	cuts := make([]byte, 0, 16*len(t.windows))
-	for _, w := range t.windows {
-		cuts = binary.LittleEndian.AppendUint64(cuts, uint64(w.from))
-		cuts = binary.LittleEndian.AppendUint64(cuts, uint64(w.to))
-	}
 	h := sha256.New()
-	h.Write(cuts)
+	var cut [windowBytes]byte
+	for _, w := range t.windows {
+		binary.LittleEndian.PutUint64(cut[:], uint64(w.from))
+		binary.LittleEndian.PutUint64(cut[8:], uint64(w.to))
+		h.Write(cut[:])
+	}
 	h.Write(t.bytes)
 	return fmt.Sprintf("text-%d-%s", t.context, hex.EncodeToString(h.Sum(nil)[:16]))
 }

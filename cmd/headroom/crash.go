@@ -1,0 +1,157 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"headroom/runs"
+)
+
+// crashesAbort lets a crash of the program end it by SIGABRT. The runtime's own
+// way is status 2, which is that of a mistake on the command line, so whoever
+// starts a run again after a crash would not.
+//
+// A process that aborts leaves a core, in which all memory of the run would be,
+// where the limit allows it. So the limit is set to none, unless GOTRACEBACK=crash
+// asks for one: then it is as the user has it.
+func crashesAbort(env func(string) (string, bool)) {
+	debug.SetTraceback("crash")
+	if wanted, _ := env("GOTRACEBACK"); wanted == "crash" {
+		return
+	}
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_CORE, &limit) == nil {
+		limit.Cur = 0
+		_ = unix.Setrlimit(unix.RLIMIT_CORE, &limit) // less is always allowed
+	}
+}
+
+// fewestFiles are the open files without which no run gets anywhere: its folder's, the runtime's, and
+// those of a GPU's driver.
+const fewestFiles = 64
+
+// enoughFiles refuses a limit of open files at which the runtime itself would
+// crash.
+func enoughFiles() error {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur >= fewestFiles {
+		return nil
+	}
+	return usagef(fmt.Sprintf("ulimit -n %d, or LimitNOFILE=%[1]d in a unit of systemd", 1024),
+		"this process may open %d files, and a run needs %d", limit.Cur, fewestFiles)
+}
+
+// crashLog is the file in a run's folder that takes what the runtime says when
+// the program crashes. It is empty as long as that does not happen.
+type crashLog struct {
+	file  *os.File
+	close func() error // removes it if it is empty; may be called twice
+}
+
+// openCrashLog makes the next of the files logs/crash-NNN.log in dir, which this
+// process holds, and removes those of processes that were killed instead.
+func openCrashLog(dir string) (*crashLog, error) {
+	number := 1
+	for _, path := range crashLogs(dir) {
+		if info, err := os.Stat(path); err == nil && info.Size() == 0 {
+			_ = os.Remove(path) // or it stays, and says nothing
+			continue
+		}
+		var n int
+		if _, err := fmt.Sscanf(filepath.Base(path), "crash-%d.log", &n); err == nil {
+			number = max(number, n+1)
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "logs", fmt.Sprintf("crash-%03d.log", number)), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	c := &crashLog{file: f}
+	c.close = sync.OnceValue(c.end)
+	if err := debug.SetCrashOutput(f, debug.CrashOptions{}); err != nil {
+		return nil, errors.Join(err, c.close())
+	}
+	return c, nil
+}
+
+func (c *crashLog) end() error {
+	err := debug.SetCrashOutput(nil, debug.CrashOptions{})
+	if info, unknown := c.file.Stat(); unknown == nil && info.Size() == 0 {
+		err = errors.Join(err, os.Remove(c.file.Name()))
+	}
+	return errors.Join(err, c.file.Close())
+}
+
+// crashLogs are the files of crashes in a run's folder, oldest first.
+func crashLogs(dir string) []string {
+	all, _ := filepath.Glob(filepath.Join(dir, "logs", "crash-*.log")) // the pattern is good
+	return all
+}
+
+// crash is how the process of a stale run ended.
+type crash struct {
+	Error string `json:"error"` // see crashText
+	Trace string `json:"trace"` // path of the file with all that it said
+}
+
+// crashOf is the crash of the newest process of the run in dir, nil if it did
+// not crash. That process has the newest of the files: it made it when it began,
+// and an end that is none of a crash leaves it empty or removes it.
+func crashOf(dir string) *crash {
+	all := crashLogs(dir)
+	if len(all) == 0 {
+		return nil
+	}
+	newest := all[len(all)-1]
+	f, err := os.Open(newest)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }() // only read
+	if text := crashText(f); text != "" {
+		return &crash{text, newest}
+	}
+	return nil
+}
+
+// crashText is what a report of the runtime is about, "" if it is empty. A panic
+// and a signal stand in it; of a fatal error the runtime writes the text to
+// stderr alone, so it is told by where it happened.
+func crashText(report io.Reader) string {
+	text := ""
+	for lines := bufio.NewScanner(report); lines.Scan(); {
+		l := lines.Text()
+		name, called := l, strings.LastIndexByte(l, '(')
+		if called >= 0 {
+			name = l[:called]
+		}
+		switch {
+		case strings.HasPrefix(l, "panic: "), strings.HasPrefix(l, "fatal error: "), strings.HasPrefix(l, "SIG"):
+			return l
+		case called >= 0 && !strings.HasPrefix(l, "\t") && !strings.HasPrefix(l, "goroutine ") && !strings.HasPrefix(l, "runtime.") && !strings.HasSuffix(name, ".fatal"):
+			return "fatal error in " + name
+		case text == "":
+			text = strings.TrimSpace(l)
+		}
+	}
+	return text
+}
+
+// watchCrashes gives the runtime a file in the run's folder for its last words.
+func (s *runner) watchCrashes(folder *runs.Folder) {
+	log, err := openCrashLog(folder.Dir())
+	if err != nil {
+		s.u.warn("no file for a crash: %v", err)
+		log = &crashLog{close: func() error { return nil }}
+	}
+	s.crash = log
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"headroom/device"
+)
+
+// fatal is headroom with a device that brings the Go runtime down, by what
+// recover does not catch, as a map that two goroutines write.
+func fatal() {
+	wrapDevice = func(d device.Device) device.Device { return &fatalDevice{Device: d} }
+	main()
+}
+
+type fatalDevice struct {
+	device.Device
+	answers int
+}
+
+func (d *fatalDevice) Sync() error {
+	if d.answers++; d.answers == 10 {
+		new(sync.Mutex).Unlock()
+	}
+	return d.Device.Sync()
+}
+
+// crashed is the status as the shell and systemd tell it: 128 + n after a signal.
+func (p *process) crashed() int {
+	if got := p.end(); got >= 0 {
+		return got
+	}
+	ended, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if !ok {
+		p.t.Fatalf("%T does not tell of a signal", p.cmd.ProcessState.Sys())
+	}
+	return signalled + int(ended.Signal())
+}
+
+// TestCrashIsNoUsageError kills a run by the signals at which the Go runtime
+// prints a trace, and by its own fatal error. Its own status is 2 for all. A
+// signal that finds the program in C code, as in a matrix product, can leave the
+// runtime with a stack that it faults on while it prints: that crash is a SIGSEGV.
+func TestCrashIsNoUsageError(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	for _, c := range []struct {
+		program string
+		signal  syscall.Signal
+		says    string
+	}{
+		{"headroom", syscall.SIGQUIT, "SIGQUIT: quit"},
+		{"headroom", syscall.SIGABRT, "SIGABRT: abort"},
+		{"headroom", syscall.SIGSEGV, "SIGSEGV: segmentation violation"},
+		{"headroom", syscall.SIGBUS, "SIGBUS: bus error"},
+		{"headroom-fatal", 0, "fatal error in internal/sync.(*Mutex).unlockSlow"},
+	} {
+		p := begin(t, exec.Command(c.program, "run", "endless.yaml", "--fresh", "--json"))
+		if c.signal != 0 {
+			p.until("a step", stepAfter(0))
+			p.signal(c.signal)
+		}
+		want := signalled + int(syscall.SIGABRT)
+		if strings.Contains(p.stderr.String(), "panic during panic") {
+			want = signalled + int(syscall.SIGSEGV)
+		}
+		if got := p.crashed(); got != want {
+			t.Fatalf("%s: exit status %d, want %d\n%s", c.says, got, want, p.stderr.String())
+		}
+		out, err := exec.Command("headroom", "status", "endless").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), " crashed ") || !strings.Contains(string(out), "endless crashed: "+c.says+"; the trace is in runs/endless/logs/crash-001.log") {
+			t.Errorf("%s: %v\n%s", c.says, err, out)
+		}
+		if cores, err := filepath.Glob("core*"); err != nil || cores != nil {
+			t.Errorf("%s: left %q, %v", c.says, cores, err)
+		}
+	}
+}
+
+// TestOnlyTheNewestCrashCounts crashes a run, goes on with it, and ends that as
+// well as it can be ended, and by a kill.
+func TestOnlyTheNewestCrashCounts(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	for _, c := range []struct {
+		signal syscall.Signal
+		shows  string
+		logs   int // of crashes, in the end
+	}{
+		{syscall.SIGQUIT, "crashed", 1}, {syscall.SIGTERM, "interrupted", 1}, {syscall.SIGKILL, "stale", 2}, {syscall.SIGQUIT, "crashed", 2},
+	} {
+		p := start(t, "run", "endless.yaml")
+		p.until("a step", stepAfter(0))
+		p.signal(c.signal)
+		p.end()
+		s, err := standingOf("runs/endless")
+		if err != nil || s.shown() != c.shows {
+			t.Errorf("after %v: %q, %v; want %s", c.signal, s.shown(), err, c.shows)
+		}
+		if logs := crashLogs("runs/endless"); len(logs) != c.logs {
+			t.Errorf("after %v: %q, want %d", c.signal, logs, c.logs)
+		}
+	}
+}
+
+// TestCoreOnlyOnRequest looks at the limit that a process has after its start.
+func TestCoreOnlyOnRequest(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	for _, c := range []struct{ traceback, want string }{{"", "0"}, {"all", "0"}, {"crash", "4096"}} {
+		command := exec.Command("sh", "-c", "ulimit -c 8; exec headroom run endless.yaml --fresh --json") // blocks of 512 bytes
+		command.Env = append(os.Environ(), "GOTRACEBACK="+c.traceback)
+		p := begin(t, command)
+		p.until("a step", stepAfter(0))
+		limits, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "limits"))
+		if err != nil {
+			t.Skipf("SKIPPED: %v", err)
+		}
+		_, after, _ := strings.Cut(string(limits), "Max core file size")
+		if fields := strings.Fields(after); len(fields) == 0 || fields[0] != c.want {
+			t.Errorf("GOTRACEBACK=%s: core limit %.40q, want %s", c.traceback, after, c.want)
+		}
+		p.signal(os.Interrupt)
+		p.end()
+	}
+}
+
+// TestTooFewFiles is a limit at which the runtime would crash.
+func TestTooFewFiles(t *testing.T) {
+	inEmptyFolder(t, "endless.yaml", endless)
+	for _, command := range []string{"run", "find"} {
+		p := begin(t, exec.Command("sh", "-c", "ulimit -n 6; exec headroom "+command+" endless.yaml"))
+		if got := p.end(); got != 2 || !strings.Contains(p.stderr.String(), "may open 6 files") || strings.Contains(p.stderr.String(), "goroutine ") {
+			t.Errorf("%s: exit status %d, want 2\n%s", command, got, p.stderr.String())
+		}
+	}
+}
+
+// TestTheLoopStartsAgain runs the loop of docs/overnight.md with a headroom that
+// ends in every way in turn.
+func TestTheLoopStartsAgain(t *testing.T) {
+	text, err := os.ReadFile("../../docs/overnight.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, found := strings.Cut(string(text), "#!/bin/sh\n# again.sh")
+	loop, _, ended := strings.Cut(after, "```")
+	if !found || !ended {
+		t.Fatal("docs/overnight.md has no again.sh")
+	}
+	inEmptyFolder(t, "again.sh", strings.Replace(loop[strings.Index(loop, "\n"):], "sleep 60", ":", 1))
+	// The first call ends as asked; a second one is that of a loop that went on.
+	const stub = "#!/bin/sh\n[ -e again ] && exit 0\n: >again\n"
+	for end, restarts := range map[string]bool{
+		"kill -ABRT $$": true, "kill -KILL $$": true, "exit 134": true, "exit 139": true, "kill -TERM $$": false,
+		"exit 0": false, "exit 1": false, "exit 2": false, "exit 75": false, "exit 120": false, "exit 121": false, "exit 122": false,
+	} {
+		if err := os.WriteFile("headroom", []byte(stub+"echo >>starts\n"+end+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Remove("again")
+		command := exec.Command("sh", "./again.sh", "my.yaml")
+		command.Env = append(os.Environ(), "PATH=.:"+os.Getenv("PATH"))
+		out, err := command.CombinedOutput()
+		if again := err == nil && strings.Contains(string(out), "starting again"); again != restarts {
+			t.Errorf("%s: started again: %v, want %v\n%s", end, again, restarts, out)
+		}
+	}
+}
+
+// TestTheUnitStartsAgain holds the statuses that keep a unit of systemd down
+// against the table: all that a start would not mend, and none of a crash.
+func TestTheUnitStartsAgain(t *testing.T) {
+	text, err := os.ReadFile("../../docs/overnight.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(text), "RestartPreventExitStatus='")
+	stays, _, _ := strings.Cut(after, "'")
+	var want []string
+	for _, e := range exits {
+		if e.code != 0 && e.code != 75 && e.code != signalled {
+			want = append(want, strconv.Itoa(e.code))
+		}
+	}
+	if stays != strings.Join(want, " ") || !strings.Contains(string(text), "Restart=on-failure") {
+		t.Errorf("the unit stays down after %q, want %q", stays, want)
+	}
+}
+
+func TestCrashText(t *testing.T) {
+	for report, want := range map[string]string{
+		"": "",
+		"panic: index out of range\n\ngoroutine 1 [running]:\nmain.main()\n":                                       "panic: index out of range",
+		"SIGQUIT: quit\nPC=0x1 m=0\n":                                                                              "SIGQUIT: quit",
+		"\nruntime stack:\nruntime.throw({0x1, 0x2})\n\t/go/panic.go:1 +0x1\n\ngoroutine 1 [running]:\na/b.F(0x1)": "fatal error in a/b.F",
+		"\ngoroutine 6 [running]:\nruntime.fatal({0x1})\n\t/x (y)\ninternal/sync.fatal({0x1?})\na.(*M).f(0x1)\n":   "fatal error in a.(*M).f",
+		"\nsomething else\n": "something else",
+	} {
+		if got := crashText(strings.NewReader(report)); got != want {
+			t.Errorf("%q: %q, want %q", report, got, want)
+		}
+	}
+}

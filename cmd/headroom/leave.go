@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"headroom/harness"
+	"headroom/runs"
+)
+
+// account is what a run has come to so far, for whoever cannot wait for its
+// result.
+type account struct {
+	mu     sync.Mutex
+	result harness.Result
+	at     int // newest attempt
+}
+
+func (a *account) entry(e runs.Entry) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch e.Kind {
+	case runs.KindAttempt:
+		if a.result.Attempts == 0 {
+			a.result.Resumed = e.Step
+		}
+		a.result.Attempts++
+		a.result.Steps, a.at = e.Step, e.Attempt
+	case runs.KindOOM:
+		a.result.Failures++
+	}
+	if e.Plan != nil {
+		a.result.Plan = *e.Plan
+	}
+}
+
+func (a *account) step(r runs.StepReport) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.result.Steps, a.result.Last = r.Step, r
+}
+
+func (a *account) soFar() (harness.Result, int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.result, a.at
+}
+
+// farewell is how long the last words of a run that was left may take: the disk
+// or whoever reads stdout may be what it hangs on.
+const farewell = 300 * time.Millisecond
+
+// leave ends a command whose work is still under way.
+func (s *runner) leave(from phase, before *handover) error {
+	if from == opening {
+		return s.notOpened(before, harness.ErrInterrupted)
+	}
+	result, attempt := s.account.soFar()
+	before.carry(&result)
+	err := fmt.Errorf("stopped in step %d, without waiting for its end: %w", result.Steps+1, context.Canceled)
+	s.u.interrupted(result, s.progress.total, false, s.kept())
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		s.last(result, err)
+		s.recordLeft(attempt, result.Steps, err)
+		_ = s.crash.close() // empty, it is removed by the next process too
+	}()
+	late := time.NewTimer(farewell)
+	defer late.Stop()
+	select {
+	case <-said:
+	case <-late.C:
+	}
+	return err
+}
+
+// recordLeft tells journal and status that the run was left. Without it the run
+// is stale, as one that was killed, so an error changes nothing.
+func (s *runner) recordLeft(attempt, step int, why error) {
+	now := s.u.now()
+	_ = s.folder.Record(runs.Entry{Time: now, Attempt: attempt, Step: step, Kind: runs.KindInterrupted, Text: why.Error() + "; no checkpoint written"})
+	status, err := runs.ReadStatus(s.dir)
+	if err != nil {
+		return
+	}
+	status.State, status.Reason, status.Updated = runs.StateInterrupted, why.Error(), now
+	_ = s.folder.SetStatus(status)
+}

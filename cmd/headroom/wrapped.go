@@ -1,0 +1,307 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
+
+	"headroom/configs"
+	"headroom/harness"
+	"headroom/recovery"
+	"headroom/runs"
+	"headroom/wrap"
+)
+
+// commandKey is where main puts the words behind "--" in the context.
+type commandKey struct{}
+
+// commandOf is the command behind "--", nil if there is none.
+func commandOf(c *cli.Context) []string {
+	words, _ := c.Context.Value(commandKey{}).([]string)
+	return words
+}
+
+// wrapFlags are those that say what is known of a wrapped command.
+func wrapFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "knob", Usage: "with --: where the command takes a quantity, as in micro=--batch-size or accumulation=--accum; may be repeated (`NAME=FLAG`)"},
+		&cli.StringFlag{Name: "profile", Usage: "with --: how to read the command, a profile's name or a `FILE` with one"},
+		&cli.IntFlag{Name: "world", Usage: "with --: `N` data-parallel ranks, where the command does not say"},
+		boolFlag("trust", "with --: take for true what headroom cannot prove of the command, such as that the loss is divided by the accumulation"),
+		boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"),
+	}
+}
+
+// wrapAction runs a command of the user's. As long as nothing happens it says
+// nothing: the terminal is the command's.
+func wrapAction(u *ui, c *cli.Context, words []string) error {
+	u.quiet = c.Bool("quiet")
+	if len(words) == 0 {
+		return usagef("headroom run -- python train.py", "there is no command behind --")
+	}
+	for _, flag := range []string{"set", "fresh", "again", "json", "no-progress"} {
+		if c.IsSet(flag) {
+			return usagef("leave it out", "--%s is for a run of a configuration, not for a command", flag)
+		}
+	}
+	w, err := recognised(c, words)
+	if err != nil {
+		return err
+	}
+	if c.Bool("dry-run") {
+		return u.dryRun(w)
+	}
+	folder, name, err := w.folder(c.String("name"))
+	if err != nil {
+		return err
+	}
+	result, code, err := w.run(c.Context, u, folder, name)
+	err = errors.Join(err, folder.Close())
+	return w.ended(u, folder.Dir(), result, code, err)
+}
+
+// wrapped is a command with what headroom knows of it.
+type wrapped struct {
+	wrap.Wrapped
+	why     error // nothing is known of the command, and this is why
+	verbose bool
+}
+
+// recognised looks at the command. That nothing is known of it is no error: it is
+// run all the same, and never changed.
+func recognised(c *cli.Context, words []string) (*wrapped, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, fmt.Errorf("run: %w", err)
+	}
+	w := &wrapped{verbose: c.Bool("verbose")}
+	w.Command, w.Trust = wrap.Command{Args: words, Env: os.Environ(), Dir: dir}, c.Bool("trust")
+	profiles, name, err := profilesFor(c.String("profile"))
+	if err != nil {
+		return nil, asUsage(err)
+	}
+	w.Match, w.why = wrap.Recognise(w.Command, profiles, wrap.Given{Files: os.DirFS("/"), Profile: name, Knobs: c.StringSlice("knob"), World: c.Int("world")})
+	var asked wrap.Asked
+	if w.why == nil {
+		asked, w.why = w.Match.Plan()
+	}
+	if w.why != nil {
+		w.Match = nil
+		if c.IsSet("knob") || c.IsSet("profile") {
+			return nil, asUsage(w.why) // what was said of it is wrong
+		}
+		return w, nil
+	}
+	w.Asked = asked.Plan
+	return w, nil
+}
+
+// profilesFor are the profiles to choose from: the user's own before the built-in
+// ones. A file that is named holds the one to take.
+func profilesFor(given string) (all []wrap.Profile, name string, err error) {
+	all = wrap.Builtin()
+	if config, err := os.UserConfigDir(); err == nil {
+		own, err := wrap.LoadProfiles(os.DirFS(filepath.Join(config, "headroom")), "profiles")
+		if err != nil && !missing(err) {
+			return nil, "", err
+		}
+		all = wrap.Over(own, all)
+	}
+	if !strings.ContainsAny(given, "./") {
+		return all, given, nil
+	}
+	one, err := wrap.LoadProfiles(os.DirFS(filepath.Dir(given)), filepath.Base(given))
+	if err != nil {
+		return nil, "", err
+	}
+	return wrap.Over(one, all), one[0].Name, nil
+}
+
+var notForNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// nameFor is a run's name after the script, or else the program.
+func nameFor(words []string) string {
+	name := filepath.Base(words[0])
+	for _, w := range words {
+		if strings.HasSuffix(w, ".py") {
+			name = strings.TrimSuffix(filepath.Base(w), ".py")
+			break
+		}
+	}
+	return cmp.Or(strings.TrimLeft(notForNames.ReplaceAllString(name, "-"), ".-"), "command") + "-run"
+}
+
+// keptCommand is the run.yaml of a wrapped command.
+type keptCommand struct {
+	Command []string `yaml:"command"`
+	Dir     string   `yaml:"dir"`
+}
+
+// folder makes a new one for the run: a command that is given again is run again,
+// also while it runs already. A name that was asked for must be free.
+func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
+	if asked != "" && !configs.IsName(asked) {
+		return nil, "", usagef("", "--name %s: no name for a folder; allowed: %s", asked, configs.NamesAllowed)
+	}
+	if err := os.MkdirAll(runsFolder, 0o755); err != nil {
+		return nil, "", asUsage(fmt.Errorf("make the folder of runs: %w", err))
+	}
+	base := cmp.Or(asked, nameFor(w.Command.Args))
+	name := base
+	for n := 2; ; n++ {
+		err := os.Mkdir(filepath.Join(runsFolder, name), 0o755) // whoever makes it has the name
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, os.ErrExist) {
+			return nil, "", asUsage(fmt.Errorf("make the folder of the run: %w", err))
+		}
+		if asked != "" {
+			return nil, "", usagef("--name with another name, or none", "there is a run %s already", filepath.Join(runsFolder, name))
+		}
+		name = fmt.Sprintf("%s-%d", base, n)
+	}
+	folder, err := runs.Open(filepath.Join(runsFolder, name))
+	if err != nil {
+		return nil, "", asUsage(err)
+	}
+	text, err := yaml.Marshal(keptCommand{w.Command.Args, w.Command.Dir})
+	if err == nil {
+		err = folder.SetConfig(text)
+	}
+	if err != nil {
+		return nil, "", errors.Join(fmt.Errorf("write run.yaml: %w", err), folder.Close())
+	}
+	return folder, name, nil
+}
+
+// run lives the command's lives.
+func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name string) (harness.Result, int, error) {
+	// Signals are the child's: each is passed on to it, and none ends headroom before
+	// the child has ended. After one nothing is started again.
+	var ends []os.Signal
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			ends = append(ends, s)
+		}
+	}
+	if len(ends) > 0 {
+		var stop func()
+		ctx, stop = signal.NotifyContext(ctx, ends...)
+		defer stop()
+	}
+	plan, known := w.Asked, w.Match != nil
+	if !known {
+		plan = recovery.Plan{Effective: 1, World: 1, Micro: 1}
+	}
+	session, err := harness.Begin(folder, harness.SessionOptions{Plan: plan, OnEntry: w.entry(u),
+		Policy: recovery.Policy{Relaunches: 3, Waits: 10}})
+	if err != nil {
+		return harness.Result{}, 1, err
+	}
+	w.Run, w.Begun, w.Number = name, u.now(), session.Number
+	w.Log = func(n int) (io.WriteCloser, error) { return folder.Output(n) }
+	w.Trouble = func(err error) { u.warn("%v", err) }
+	w.Said = func(r wrap.Rewritten) {
+		session.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
+	}
+	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.Newest, Resumes: w.Resumes(), Recover: known})
+}
+
+// changesText lists how a rewritten command differs from the user's.
+func changesText(changes []wrap.Change) string {
+	texts := make([]string, len(changes))
+	for i, c := range changes {
+		switch {
+		case c.Old == "":
+			texts[i] = fmt.Sprintf("%s %s", c.Where, c.New)
+		case c.New == "":
+			texts[i] = fmt.Sprintf("no %s", c.Where)
+		default:
+			texts[i] = fmt.Sprintf("%s %s → %s", c.Where, c.Old, c.New)
+		}
+	}
+	return strings.Join(texts, ", ")
+}
+
+// entry says what has happened to the command, and nothing as long as all is well.
+func (w *wrapped) entry(u *ui) func(runs.Entry) {
+	return func(e runs.Entry) {
+		switch {
+		case w.verbose:
+		case e.Kind == runs.KindRun, e.Kind == runs.KindPlan, e.Kind == runs.KindExit, e.Kind == runs.KindCheckpoint,
+			e.Kind == runs.KindAttempt && e.Attempt == 1:
+			return
+		}
+		u.entry(e)
+	}
+}
+
+// ended says how the command ended where its own words do not, and passes its status
+// on.
+func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
+	var exit *wrap.ExitError
+	quiet := errors.As(err, &exit) && !exit.Memory && result.Failures == 0 // the command has said it all
+	if result.Failures > 0 || err != nil && !quiet {
+		if r, drawn := drawn(dir, "", u.now()); drawn == nil {
+			if failed := writeReport(u, r, dir); failed != nil {
+				u.noReport(failed)
+			}
+		}
+	}
+	var start *wrap.StartError
+	switch {
+	case err == nil:
+		if result.Failures > 0 {
+			u.survived(result)
+		}
+		return nil
+	case errors.As(err, &exit), errors.As(err, new(*harness.GaveUpError)), isInterrupted(err):
+		if code == 0 {
+			return err
+		}
+		return &childError{code: code, err: err, hint: w.hint(exit), quiet: quiet}
+	case errors.As(err, &start):
+		return &childError{code: start.Code, err: err}
+	case code != 0:
+		return &childError{code: code, err: err}
+	}
+	return err
+}
+
+// hint is what would help next time.
+func (w *wrapped) hint(exit *wrap.ExitError) string {
+	switch {
+	case exit == nil:
+		return ""
+	case exit.Hint != "":
+		return exit.Hint
+	case w.why != nil && exit.Memory:
+		return fmt.Sprintf("headroom could have gone on with a smaller micro-batch if it knew the command: %v", w.why)
+	}
+	return ""
+}
+
+// childError is a wrapped command that did not end with 0. Its status is the
+// command's own.
+type childError struct {
+	code int
+	err  error
+	hint string
+
+	quiet bool // there is nothing to add to what the command said
+}
+
+func (e *childError) Error() string { return e.err.Error() }
+func (e *childError) Unwrap() error { return e.err }

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"headroom/configs"
+	"headroom/runs"
+	"headroom/wrap"
+)
+
+// obstinate says that it runs, and what it hears, and leaves a grandchild behind.
+const obstinate = `trap 'echo heard TERM; exit 9' TERM
+trap 'echo heard USR1' USR1
+(trap '' TERM; exec sleep 1000) &
+echo $! > grandchild
+echo running
+while :; do sleep 0.05; done
+`
+
+// lives tells whether a process is there, and not merely waiting to be reaped.
+func lives(pid int) bool {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	return err == nil && !strings.Contains(string(text), ") Z ")
+}
+
+// TestWrappedCommandIsSignalled holds that signals are the command's, that its status
+// is passed on, and that nothing of it is left, also if headroom is killed.
+func TestWrappedCommandIsSignalled(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		signals []syscall.Signal
+		heard   string
+		status  int
+		state   runs.State
+	}{
+		{"asked to end", []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM}, "heard TERM", 9, runs.StateInterrupted},
+		{"headroom is killed", []syscall.Signal{syscall.SIGKILL}, "", -1, runs.StateStale},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inEmptyFolder(t, "obstinate.sh", obstinate)
+			p := begin(t, exec.Command("headroom", "run", "--name", "wrapped", "--", "sh", "obstinate.sh"))
+			said := ""
+			for _, s := range append([]syscall.Signal{0}, c.signals...) {
+				if s != 0 {
+					p.signal(s)
+				}
+				if s == syscall.SIGKILL || s == syscall.SIGTERM {
+					break
+				}
+				if !p.lines.Scan() {
+					t.Fatalf("it ended after %q\n%s", said, p.stderr.String())
+				}
+				said += p.lines.Text() + "\n"
+			}
+			text, err := os.ReadFile("grandchild")
+			if err != nil {
+				t.Fatal(err)
+			}
+			grandchild, err := strconv.Atoi(strings.TrimSpace(string(text)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for p.lines.Scan() {
+				said += p.lines.Text() + "\n"
+			}
+			if got := p.end(); got != c.status || !strings.Contains(said, c.heard) || c.heard != "" && !strings.Contains(said, "heard USR1") {
+				t.Errorf("status %d, want %d; said %q\n%s", got, c.status, said, p.stderr.String())
+			}
+			if s, err := runs.ReadStatus(filepath.Join("runs", "wrapped")); err != nil || s.State != c.state {
+				t.Errorf("%+v, %v", s, err)
+			}
+			if c.status >= 0 && lives(grandchild) {
+				t.Error("a grandchild outlived the run")
+			}
+			_ = syscall.Kill(grandchild, syscall.SIGKILL)
+		})
+	}
+}
+
+// TestEveryCommandHasItsOwnFolder starts one command many times at once, and one
+// under a name that is taken.
+func TestEveryCommandHasItsOwnFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	w := &wrapped{}
+	w.Command = wrap.Command{Args: []string{"python", "train.py"}, Dir: "/somewhere"}
+	const starts = 16
+	names := make(chan string, starts)
+	var all sync.WaitGroup
+	for range starts {
+		all.Go(func() {
+			folder, name, err := w.folder("")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			names <- name
+			if err := folder.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	close(names)
+	made := map[string]bool{}
+	for name := range names {
+		made[name] = true
+	}
+	if !made["train-run"] || !made["train-run-16"] || len(made) != starts {
+		t.Errorf("%d starts made %v", starts, made)
+	}
+	var usage *usageError
+	if _, _, err := w.folder("train-run"); !errors.As(err, &usage) || !strings.Contains(err.Error(), "there is a run runs/train-run already") {
+		t.Errorf("a name that is taken: %v", err)
+	}
+	for _, name := range []string{"../out", "a/b", ".", "-x", "x y", strings.Repeat("x", 101)} {
+		if _, _, err := w.folder(name); !errors.As(err, &usage) || !strings.Contains(err.Error(), "allowed: 1 to 100 letters") {
+			t.Errorf("the name %.20q: %v", name, err)
+		}
+	}
+	kept, err := os.ReadFile("runs/train-run/run.yaml")
+	if want := "command:\n    - python\n    - train.py\ndir: /somewhere\n"; err != nil || string(kept) != want {
+		t.Errorf("run.yaml is %q, %v", kept, err)
+	}
+}
+
+func TestNameFor(t *testing.T) {
+	for want, words := range map[string][]string{
+		"train-run":         {"torchrun", "--nproc-per-node", "2", "src/train.py", "--out", "x.py"},
+		"python3-run":       {"/usr/bin/python3", "-m", "pkg.train"},
+		"my-model-v1.2-run": {"python", "my model v1.2.py"},
+		"hidden.sh-run":     {"./.hidden.sh.py"},
+		"command-run":       {"./训练"},
+	} {
+		if got := nameFor(words); got != want || !configs.IsName(got) {
+			t.Errorf("%q: %q, want %q", words, got, want)
+		}
+	}
+}

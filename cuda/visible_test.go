@@ -1,0 +1,26 @@
+package cuda
+
+import (
+	"errors"
+	"testing"
+
+	"headroom/cuda/driver"
+	"headroom/nvml"
+)
+
+// TestEveryCallAnswers holds that nothing crashes, and that what is missing is
+// said in a typed error, with or without a GPU, NVML and the build tag.
+func TestEveryCallAnswers(t *testing.T) {
+	for call, ask := range map[string]func() error{
+		"Visible":     func() error { _, err := Visible(); return err },
+		"GPUOf":       func() error { _, err := GPUOf(0); return err },
+		"VisibleGPUs": func() error { _, err := VisibleGPUs(); return err },
+	} {
+		err := ask()
+		var unwatched *nvml.UnavailableError
+		var missing *driver.UnavailableError
+		if err != nil && !errors.As(err, &unwatched) && !errors.As(err, &missing) {
+			t.Errorf("%s: %T: %v", call, err, err)
+		}
+	}
+}

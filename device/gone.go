@@ -1,0 +1,16 @@
+package device
+
+import "fmt"
+
+// GoneError is a device that can't be used any more: it fell off the bus, or a
+// faulty access killed its context. Everything on it is gone; only a new device
+// opened in a new process helps.
+type GoneError struct {
+	Device string
+	Err    error
+}
+
+func (e *GoneError) Error() string { return fmt.Sprintf("%s is gone: %v", e.Device, e.Err) }
+
+// Unwrap is the driver's error.
+func (e *GoneError) Unwrap() error { return e.Err }

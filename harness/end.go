@@ -1,0 +1,97 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"headroom/recovery"
+	"headroom/runs"
+)
+
+// ErrInterrupted is returned after a clean, resumable end.
+var ErrInterrupted = errors.New("interrupted; the same command goes on from here")
+
+// errFinished tells that there was nothing left to do.
+var errFinished = errors.New("finished already")
+
+// End records how the run ended, nil for all steps made, and returns what it came
+// to. The error is the one given, but for a run that had been finished before.
+func (s *Session) End(err error) (Result, error) {
+	tally := s.f.Tally()
+	s.result.Steps, s.result.AllFailures, s.result.DeviceGone = s.step, tally.Failures, tally.Gone
+	if s.planned {
+		s.result.Plan = s.history.Plan
+	}
+	defer s.closeLog()
+	if err == nil || errors.Is(err, errFinished) {
+		s.result.Finished = true
+		if tally.Newest != runs.KindDone {
+			s.Note(runs.Entry{Kind: runs.KindDone, Text: s.doneText(tally), Plan: &s.result.Plan})
+			s.setStatus(runs.StateDone, "")
+		}
+		return s.result, nil
+	}
+	entry, state := s.ending(err)
+	if entry.Kind == "" { // the run goes on in another process
+		s.setStatus(runs.StateRunning, err.Error())
+		return s.result, err
+	}
+	s.Note(entry)
+	s.setStatus(state, err.Error())
+	return s.result, err
+}
+
+// ending is the journal's last entry of a run that ends with err, and the state it
+// leaves. There is none of a run that goes on in a new process.
+func (s *Session) ending(err error) (runs.Entry, runs.State) {
+	var gaveUp *GaveUpError
+	var gone *DeviceGoneError
+	switch {
+	case errors.As(err, &gone) && gone.Decision.Remedy == recovery.Exec:
+		return runs.Entry{}, runs.StateRunning
+	case errors.As(err, &gone) && gone.ending:
+		return runs.Entry{Kind: runs.KindInterrupted, Text: fmt.Sprintf("%v; no checkpoint written, %s", err, gone.Decision.Hint), Decision: &gone.Decision}, runs.StateInterrupted
+	case errors.As(err, &gone):
+		return runs.Entry{Kind: runs.KindFailed, Text: err.Error(), Decision: &gone.Decision}, runs.StateFailed
+	case errors.Is(err, ErrInterrupted):
+		return runs.Entry{Kind: runs.KindInterrupted, Text: s.interruptedText()}, runs.StateInterrupted
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return runs.Entry{Kind: runs.KindInterrupted, Text: fmt.Sprintf("%v; no checkpoint written, the next attempt starts from step %d", err, max(0, s.saved))}, runs.StateInterrupted
+	case errors.As(err, &gaveUp):
+		return runs.Entry{Kind: runs.KindFailed, Text: fmt.Sprintf("gave up in step %d; what would help: %s", gaveUp.Step, gaveUp.Decision.Hint),
+			Verdict: gaveUp.Decision.Verdict, Decision: &gaveUp.Decision}, runs.StateFailed
+	}
+	return runs.Entry{Kind: runs.KindFailed, Text: err.Error()}, runs.StateFailed
+}
+
+// interruptedText says from where the next process goes on. A body that does not
+// count steps knows no more than its checkpoints.
+func (s *Session) interruptedText() string {
+	switch {
+	case s.o.Steps > 0:
+		return fmt.Sprintf("interrupted after step %d of %d, checkpoint written", s.step, s.o.Steps)
+	case s.saved >= 0:
+		return fmt.Sprintf("interrupted; the newest checkpoint is of step %d", s.saved)
+	}
+	return "interrupted; there is no checkpoint"
+}
+
+// doneText counts the failures of the whole run: what an earlier, killed process
+// survived is as much a part of it.
+func (s *Session) doneText(tally runs.Tally) string {
+	text := "done"
+	if s.o.Steps > 0 {
+		text = fmt.Sprintf("done: %d steps", s.step)
+	}
+	switch {
+	case tally.Failures == 1:
+		text += ", 1 failure of memory survived"
+	case tally.Failures > 1:
+		text += fmt.Sprintf(", %d failures of memory survived", tally.Failures)
+	}
+	if tally.Gone > 0 {
+		text += fmt.Sprintf(", device lost %d×", tally.Gone)
+	}
+	return text
+}

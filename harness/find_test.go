@@ -1,0 +1,87 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
+)
+
+// coarse is a trainer on which sizes fit alone that do not hold in a whole step:
+// those above most, or above cut where the step has several micro-batches.
+type coarse struct {
+	*toy
+	most, cut int
+}
+
+func (c *coarse) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error) {
+	if n := p.Largest(); n > c.most || p.Accumulation() > 1 && n > c.cut {
+		return runs.StepReport{}, &memory.OutOfMemoryError{Requested: memory.GiB, Stats: c.lab.stats(1, c.lab.device), Phase: memory.PhaseForward, Micro: n}
+	}
+	return c.toy.Step(ctx, p)
+}
+
+// TestFindStepsDown holds that what find recommends has run in whole steps, and
+// that a step that does not hold is no reason to give up.
+func TestFindStepsDown(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		most, cut        int
+		largest, planned int // at most
+	}{
+		{"everything holds", 64, 64, 40, 40},
+		{"the largest does not hold", 30, 30, 30, 30},
+		{"the plan does not hold", 64, 20, 40, 20},
+	} {
+		lab := newLab()
+		clock := time.Unix(1e9, 0)
+		trials := 0
+		found, err := Find(context.Background(), &coarse{&toy{lab: lab}, c.most, c.cut}, FindOptions{
+			Plan: recovery.Plan{Effective: 128, World: 1}, Policy: recovery.Policy{},
+			Now:     func() time.Time { clock = clock.Add(time.Millisecond); return clock },
+			OnEntry: func(e runs.Entry) { trials++ },
+		})
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if found.Largest.Micro > c.largest || found.Largest.Micro < c.planned/2 || found.Recommended.Largest() > c.planned || found.Recommended.Effective != 128 {
+			t.Errorf("%s: largest %d, recommended %v", c.name, found.Largest.Micro, found.Recommended)
+		}
+		if len(found.Timings) == 0 || found.Timings[0].Micro != found.Recommended.Largest() || found.Enough == 0 || found.Enough > found.Timings[0].Micro || trials < len(found.Probes) {
+			t.Errorf("%s: timings %+v, %d enough, %d trials", c.name, found.Timings, found.Enough, trials)
+		}
+	}
+}
+
+// TestFindGivesUp holds what find returns where nothing holds, and when it is asked
+// to stop.
+func TestFindGivesUp(t *testing.T) {
+	plan := recovery.Plan{Effective: 64, World: 1}
+	var oom *memory.OutOfMemoryError
+	if _, err := Find(context.Background(), &coarse{toy: &toy{lab: newLab()}}, FindOptions{Plan: plan}); !errors.As(err, &oom) {
+		t.Errorf("no step holds: %v", err)
+	}
+	small := newLab()
+	small.device = 4*memory.GiB + memory.MiB
+	var gaveUp *GaveUpError
+	if _, err := Find(context.Background(), &toy{lab: small}, FindOptions{Plan: plan}); !errors.As(err, &gaveUp) || gaveUp.Decision.Verdict.Cause != memory.Model {
+		t.Errorf("nothing fits: %v", err)
+	}
+	found, err := Find(context.Background(), &toy{lab: small}, FindOptions{Plan: plan, Policy: recovery.Policy{Recompute: true, MinMicro: 1}})
+	if small.device = 4*memory.GiB + memory.GiB/4; found != nil || !errors.As(err, &gaveUp) {
+		t.Errorf("nothing fits, even recomputed: %+v, %v", found, err)
+	}
+	if found, err = Find(context.Background(), &toy{lab: small}, FindOptions{Plan: plan, Policy: recovery.Policy{Recompute: true}}); err != nil || !found.Recompute {
+		t.Errorf("recomputed it fits: %+v, %v", found, err)
+	}
+	asked := make(chan struct{})
+	close(asked)
+	if _, err := Find(context.Background(), &toy{lab: newLab()}, FindOptions{Plan: plan, Interrupt: asked}); !errors.Is(err, ErrInterrupted) {
+		t.Errorf("interrupted: %v", err)
+	}
+}

@@ -1,0 +1,55 @@
+package harness
+
+import (
+	"time"
+
+	"headroom/runs"
+)
+
+// Observer sees a run's device from outside the trainer. [Run] calls it from one
+// goroutine.
+type Observer interface {
+	// Read says what is true now, nil if nothing is known.
+	Read() *runs.Reading
+	// Faults are those that were reported since the last call, oldest first.
+	Faults() []runs.Fault
+}
+
+// readEvery is how often the device is read: often enough to see it grow hot,
+// seldom enough that a night's journal stays short.
+const readEvery = 30 * time.Second
+
+// observe records the device's faults, and how it is if it is time to.
+func (l *loop) observe() {
+	if l.observer == nil {
+		return
+	}
+	l.recordFaults()
+	if now := l.o.Now(); now.Sub(l.read) >= readEvery {
+		l.readDevice(now)
+	}
+}
+
+// recordFaults tells whether there were any.
+func (l *loop) recordFaults() bool {
+	faults := l.observer.Faults()
+	for _, f := range faults {
+		l.Note(runs.Entry{Kind: runs.KindFault, Text: f.Text, Fault: &f})
+	}
+	return len(faults) > 0
+}
+
+func (l *loop) readDevice(now time.Time) {
+	l.read = now
+	if reading := l.observer.Read(); reading != nil {
+		l.Note(runs.Entry{Kind: runs.KindDevice, Text: reading.String(), Device: reading})
+	}
+}
+
+// lastLook ends what an attempt records of its device.
+func (l *loop) lastLook() {
+	if l.observer != nil {
+		l.recordFaults()
+		l.readDevice(l.o.Now())
+	}
+}

@@ -1,0 +1,353 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
+)
+
+// SessionOptions say what run the books are of.
+type SessionOptions struct {
+	Steps  int           // optimizer steps of the whole run; 0 if not known, as of a command
+	Plan   recovery.Plan // what was asked for; Micro 0 searches for the largest that fits
+	Policy recovery.Policy
+
+	// Precision is what training computes in, if not float32: such as "bf16".
+	// Attempts name it. Memory depends on it, so what was learned with another one
+	// is forgotten.
+	Precision string
+
+	OnEntry func(runs.Entry)      // every journal entry, as it is written
+	OnStep  func(runs.StepReport) // every finished step
+	Log     *zap.Logger           // nil logs nothing
+	Now     func() time.Time      // nil is time.Now
+}
+
+// complete fills in what was left out, or says everything that is wrong.
+func (o *SessionOptions) complete() error {
+	var errs []error
+	if o.Steps < 0 {
+		errs = append(errs, fmt.Errorf("steps %d: at least 1, or 0 if not known", o.Steps))
+	}
+	if o.Plan.Micro < 0 {
+		errs = append(errs, fmt.Errorf("micro-batch %d: at least 1, or 0 to search for the largest that fits", o.Plan.Micro))
+	} else {
+		errs = append(errs, o.Plan.WithMicro(max(1, o.Plan.Micro)).Validate())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return nil
+}
+
+// Session keeps a run's books, and runs nothing. Whatever makes the steps calls
+// [Session.Attempt], then [Session.Step] and [Session.Handle] with what happened,
+// carries the decisions out, and calls [Session.End]. Evidence, decisions, history,
+// journal, metrics, status and what was learned are kept here and nowhere else.
+//
+// It is for one goroutine. What it cannot write it keeps in memory, reports once
+// and tries again: a full disk does not end training.
+type Session struct {
+	o       SessionOptions
+	f       *runs.Folder
+	started time.Time
+	host    string
+
+	log     *zap.Logger // of the attempt, once there is one
+	logFile *os.File
+
+	history recovery.History
+	seen    evidence
+	kept    recovery.Learned // that a later process can know of
+	result  Result
+	planned bool // history has been started
+
+	attempt int   // number, over all processes of the run
+	step    int   // optimizer steps finished
+	samples int64 // that they took
+	saved   int   // step of the newest whole checkpoint; -1 if there is none
+
+	status      runs.Status
+	interval    interval // what was done since the newest status
+	journalDown bool     // the journal cannot be written, which has been reported
+	statusDown  bool     // likewise
+}
+
+// interval measures the speed between two statuses.
+type interval struct {
+	from    time.Time
+	samples int
+	seconds float64
+}
+
+// Result is what a run came to. It is filled in as far as the run got, also when
+// it ended with an error.
+type Result struct {
+	Steps    int // optimizer steps finished, of the whole run
+	Resumed  int // the step it started from
+	Attempts int // attempts of this session
+	Failures int // failures of memory survived in this session
+	// AllFailures counts those of memory in the whole run, in all its processes,
+	// the one it ended with included: as [runs.Status] does.
+	AllFailures int
+	DeviceGone  int             // times that the device was lost, in the whole run
+	Plan        recovery.Plan   // in force at the end
+	Last        runs.StepReport // the newest step of this session
+	Finished    bool            // whether all steps of the run are made
+}
+
+// GaveUpError is returned when no remedy was left. Decision.Verdict tells a cause
+// that is known from memory.Unknown.
+type GaveUpError struct {
+	Decision recovery.Decision
+	Step     int // that could not be made
+}
+
+func (e *GaveUpError) Error() string { return e.Decision.Reason }
+
+// Begin opens the books of the run in f, which the caller holds and closes.
+func Begin(f *runs.Folder, o SessionOptions) (*Session, error) {
+	if f == nil {
+		return nil, errors.New("run: a folder is needed")
+	}
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	host, _ := os.Hostname() // a name for people
+	now := o.Now()
+	s := &Session{o: o, f: f, host: host, started: now, log: o.Log, saved: -1, attempt: f.Tally().Attempts, seen: newEvidence(memory.Stats{})}
+	s.interval.from = now
+	s.status, _ = runs.ReadStatus(f.Dir()) // what an earlier process knew; none is as good
+	s.result.Plan = o.Plan
+	return s, nil
+}
+
+// Attempt begins an attempt that goes on from a checkpoint, nil for the beginning:
+// counters, metrics and, in the session's first one, the history stand where the
+// checkpoint does. A checkpoint with another effective batch is a
+// *[MismatchError].
+func (s *Session) Attempt(from *runs.Checkpoint) error {
+	s.attempt++
+	s.openLog()
+	for _, text := range s.f.TakeRepairs() {
+		s.log.Warn(text)
+	}
+	s.step, s.samples, s.saved = 0, 0, -1
+	if from != nil {
+		s.step, s.samples, s.saved = from.Step, from.Samples, from.Step
+		if from.Plan.Effective != s.o.Plan.Effective {
+			return fmt.Errorf("resume from step %d: %w", from.Step, &MismatchError{Key: "effective batch",
+				Have: fmt.Sprint(s.o.Plan.Effective), Want: fmt.Sprint(from.Plan.Effective)})
+		}
+	}
+	tally := s.f.Tally()
+	if s.result.Attempts == 0 {
+		s.result.Resumed = s.step
+		if tally.Attempts == 0 {
+			s.Note(runs.Entry{Kind: runs.KindRun, Text: "a run" + s.length() + " starts"})
+		}
+	}
+	if from == nil && tally.Checkpoint >= 0 {
+		s.Note(runs.Entry{Kind: runs.KindMissing, Text: fmt.Sprintf("the journal says that a checkpoint of step %d was written, and none is there any more: the run starts over", tally.Checkpoint)})
+	}
+	s.result.Attempts++
+	if !s.planned {
+		s.beginHistory(from)
+	}
+	s.history.Finished = s.step
+	text := fmt.Sprintf("attempt %d starts from step %d", s.attempt, s.step)
+	if s.o.Steps > 0 {
+		text += fmt.Sprintf(" of %d", s.o.Steps)
+	}
+	if s.o.Precision != "" {
+		text += ", in " + s.o.Precision
+	}
+	s.Note(runs.Entry{Kind: runs.KindAttempt, Text: text})
+	s.setStatus(runs.StateRunning, "")
+	if err := s.f.CutMetrics(s.step); err != nil {
+		return fmt.Errorf("resume from step %d: cut metrics.jsonl: %w", s.step, err)
+	}
+	return nil
+}
+
+// length is how long the run is, as far as that is known.
+func (s *Session) length() string {
+	if s.o.Steps == 0 {
+		return fmt.Sprintf(" of steps of %d samples", s.o.Plan.Effective)
+	}
+	return fmt.Sprintf(" of %d steps of %d samples", s.o.Steps, s.o.Plan.Effective)
+}
+
+// beginHistory starts the history with what earlier processes learned: as the
+// checkpoint has it, or learned.json if that is newer.
+func (s *Session) beginHistory(from *runs.Checkpoint) {
+	s.planned, s.history = true, recovery.NewHistory(s.o.Plan)
+	learned, err := s.f.Learned()
+	if err != nil {
+		s.log.Warn("only what the newest checkpoint says of earlier searches is known", zap.Error(err))
+	}
+	switch {
+	case learned != nil && learned.Since(from):
+		s.history = s.history.Resume(learned.Learned, s.o.Precision)
+	case from != nil:
+		s.history = s.history.Resume(from.Learned, s.o.Precision)
+	}
+	s.kept = s.history.Learned(s.o.Plan, s.o.Precision)
+}
+
+// Look takes the first look at the device of an attempt, and says what the body
+// can carry out there.
+func (s *Session) Look(now memory.Stats, able recovery.Able) {
+	s.seen = newEvidence(now)
+	s.status.Capacity = now.Capacity
+	s.o.Policy.Able = able
+	if plan := s.history.Plan; plan.Micro > 0 {
+		s.Note(runs.Entry{Kind: runs.KindPlan, Text: plan.String(), Plan: &plan})
+	}
+}
+
+// Step takes a finished step into the books and asks what follows from it.
+func (s *Session) Step(r runs.StepReport) (recovery.Decision, error) {
+	if err := s.f.AddStep(r); err != nil {
+		return recovery.Decision{}, fmt.Errorf("step %d: metrics: %w", r.Step, err)
+	}
+	s.seen.add(s.history.Running(), r.Memory)
+	s.step++
+	s.samples += int64(r.Samples)
+	s.result.Last = r
+	s.interval.samples += r.Samples
+	s.interval.seconds += r.Seconds
+	if s.o.OnStep != nil {
+		s.o.OnStep(r)
+	}
+	d, err := s.Handle(recovery.Event{Step: &recovery.Progress{Step: r.Step, Memory: r.Memory}}, 0)
+	if err != nil {
+		return d, err
+	}
+	return d, s.tick()
+}
+
+// Reached takes a newer complete checkpoint of a body that does not count its steps
+// into the books, as the progress that it is.
+func (s *Session) Reached(step int) error {
+	s.step, s.saved = step, step
+	s.Note(runs.Entry{Kind: runs.KindCheckpoint, Text: fmt.Sprintf("checkpoint of step %d", step)})
+	_, err := s.Handle(recovery.Event{Step: &recovery.Progress{Step: step}}, 0)
+	return err
+}
+
+// Running is the plan of what is to run next.
+func (s *Session) Running() recovery.Plan { return s.history.Running() }
+
+// Number is that of the attempt, over all processes of the run.
+func (s *Session) Number() int { return s.attempt }
+
+// Handle asks [recovery.Decide] about what happened, and records both. took is how
+// long it took, 0 if that does not matter. Of a failure of memory the caller gives
+// the Failure alone, and of a device that is gone Why and Ending: the rest of the
+// evidence is in the books. The caller carries the decision out.
+//
+// To stop because of memory is a *[GaveUpError].
+func (s *Session) Handle(e recovery.Event, took time.Duration) (recovery.Decision, error) {
+	if e.Gone != nil { // first: whether it can be written is a part of the evidence
+		s.Note(runs.Entry{Kind: runs.KindGone, Text: e.Gone.Why})
+	}
+	e = s.complete(e)
+	d := recovery.Decide(s.o.Policy, s.history, e)
+	s.recordFailure(e, d, took)
+	s.history = s.history.Apply(e, d)
+	s.keepLearned()
+	switch {
+	case e.Gone != nil && d.Remedy == recovery.Stop: // the end says it
+	case d.Remedy == recovery.Continue:
+		if d.Reason != "" {
+			s.Note(runs.Entry{Kind: runs.KindPlan, Text: d.Reason, Plan: &d.Plan, Decision: &d})
+		}
+	default:
+		s.status.Reason = d.Reason
+		s.Note(runs.Entry{Kind: runs.KindDecision, Text: d.Reason, Plan: &d.Plan, Verdict: d.Verdict, Decision: &d})
+		if d.Remedy == recovery.Stop {
+			return d, &GaveUpError{Decision: d, Step: s.step + 1}
+		}
+	}
+	return d, nil
+}
+
+// complete is e with the evidence that is in the books.
+func (s *Session) complete(e recovery.Event) recovery.Event {
+	least := s.o.Policy.Least()
+	switch {
+	case e.OOM != nil:
+		found := s.seen.of(e.OOM.Failure, s.history.Running(), least)
+		found.Host = e.OOM.Host
+		e.OOM = &found
+	case e.Load != nil:
+		found := *e.Load
+		found.Failure.Phase, found.MinMicro = memory.PhaseLoad, least
+		e.Load = &found
+	case e.Gone != nil:
+		gone, tally := *e.Gone, s.f.Tally()
+		gone.Reported, gone.Before, gone.From, gone.JournalFails = tally.Faults, tally.GoneSince-1, max(0, s.saved), s.journalDown
+		e.Gone = &gone
+	}
+	return e
+}
+
+// recordFailure writes down a failure of memory and its cause.
+func (s *Session) recordFailure(e recovery.Event, d recovery.Decision, took time.Duration) {
+	var failure memory.OutOfMemoryError
+	entry := runs.Entry{Kind: runs.KindOOM, OOM: &failure, Verdict: d.Verdict, Seconds: took.Seconds()}
+	switch {
+	case e.OOM != nil:
+		plan := s.history.Running()
+		failure, entry.Plan = e.OOM.Failure, &plan
+		entry.Text = s.where() + failure.Error()
+	case e.Load != nil:
+		failure = e.Load.Failure
+		entry.Text = s.where() + failure.Error()
+		if s.o.Steps > 0 {
+			entry.Text = "before " + entry.Text
+		}
+	default:
+		return
+	}
+	s.status.Verdict = d.Verdict
+	s.Note(entry)
+	if d.Remedy != recovery.Stop {
+		s.result.Failures++
+	}
+}
+
+// where names the step that failed, where it is known.
+func (s *Session) where() string {
+	if s.o.Steps == 0 {
+		return ""
+	}
+	return fmt.Sprintf("step %d: ", s.step+1)
+}
+
+// keepLearned writes learned.json after a lasting change of plan that has proven
+// itself.
+func (s *Session) keepLearned() {
+	now := s.history.Learned(s.o.Plan, s.o.Precision)
+	if !s.history.Settled() || now.Micro == s.kept.Micro && now.Recompute == s.kept.Recompute && now.Eval == s.kept.Eval {
+		return
+	}
+	s.kept = now
+	if err := s.f.SetLearned(runs.Learned{Attempt: s.attempt, Step: s.step, Learned: now}); err != nil {
+		s.log.Warn("what was learned is not kept before the next checkpoint", zap.Error(err))
+	}
+}

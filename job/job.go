@@ -1,0 +1,242 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+
+	"headroom/configs"
+	"headroom/cuda"
+	"headroom/device"
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/model"
+	"headroom/model/data"
+	"headroom/recovery"
+)
+
+// Job is a configuration with its data at hand, ready to run. It belongs to one
+// goroutine.
+type Job struct {
+	// Config is the configuration resolved against the data: epochs are steps,
+	// the schedule has its end, the path is absolute and the data's fingerprint
+	// is in it. It is what run.yaml holds.
+	Config *configs.Config
+	// Set is the data, which every attempt shares.
+	Set data.Set
+
+	// Passed, if not nil, is told of every better kind of device that
+	// device.kind auto did not find.
+	Passed func(kind string, why error)
+
+	// Squeezed, if not nil, is told of every squeeze that begins or ends, before
+	// the step that is the first to meet it so. An attempt that starts from an
+	// earlier step may meet one again.
+	Squeezed func(s configs.Squeeze, begins bool)
+
+	// Wrap, if not nil, is given every device that is opened and returns the one
+	// to use instead: a device on which things go wrong.
+	Wrap func(device.Device) device.Device
+
+	dev      device.Device // of the attempt that runs
+	kind     string        // of the newest device opened
+	uuid     string        // of the GPU that it is, as NVML has it; "" if it is none, or not known
+	foreign  memory.Bytes  // taken by the squeeze at the moment
+	finished int           // steps, when the squeeze was last looked at; -1 before
+}
+
+// Open reads the data and resolves the configuration, of which it makes a copy.
+func Open(c *configs.Config) (*Job, error) {
+	set, err := openData(c)
+	if err != nil {
+		return nil, err
+	}
+	r := *c
+	if r.Data.Path != configs.GoRoot && r.Data.Kind != "blobs" {
+		if r.Data.Path, err = filepath.Abs(r.Data.Path); err != nil {
+			return nil, fmt.Errorf("open data: %w", err)
+		}
+	}
+	r.Data.Fingerprint = set.Fingerprint()
+	if r.Train.Epochs > 0 {
+		steps := math.Ceil(r.Train.Epochs * float64(set.Len()) / float64(r.Batch.Effective))
+		r.Train.Steps, r.Train.Epochs = int(steps), 0
+	}
+	if r.Schedule.Kind != "constant" && r.Schedule.Steps == 0 {
+		r.Schedule.Steps = r.Train.Steps
+	}
+	if _, err := spec(&r).Fit(set.Shape()); err != nil {
+		return nil, fmt.Errorf("open model: %w", err)
+	}
+	return &Job{Config: &r, Set: set, finished: -1}, nil
+}
+
+// spec is the model and how it is trained. The sizes that belong to the data are
+// left to it.
+func spec(c *configs.Config) model.Spec {
+	s := model.Spec{
+		Kind: model.Kind(c.Model.Kind), Width: c.Model.Width, Layers: c.Model.Layers, Dropout: c.Model.Dropout,
+		Mixed: c.Device.Precision == "bf16", Seed: c.Seed,
+		Optimizer: model.Optimizer{
+			Kind: model.OptimizerKind(c.Optimizer.Kind), LR: c.Optimizer.LR,
+			WeightDecay: c.Optimizer.WeightDecay, Clip: c.Optimizer.Clip,
+		},
+		Schedule: model.Schedule{Kind: model.ScheduleKind(c.Schedule.Kind), Warmup: c.Schedule.Warmup},
+	}
+	if s.Kind == model.GPT {
+		s.Heads, s.Context, s.Vocab = c.Model.Heads, c.Model.Context, c.Model.Vocab
+	}
+	if s.Optimizer.Kind == model.AdamW {
+		s.Optimizer.Beta1, s.Optimizer.Beta2, s.Optimizer.Eps = c.Optimizer.Beta1, c.Optimizer.Beta2, c.Optimizer.Eps
+	} else {
+		s.Optimizer.Momentum = c.Optimizer.Momentum
+	}
+	if s.Schedule.Kind != model.Constant {
+		s.Schedule.Steps, s.Schedule.Min = c.Schedule.Steps, c.Schedule.Min
+	}
+	return s
+}
+
+// plan is the plan asked for; Micro is 0 for batch.micro auto.
+func plan(c *configs.Config) recovery.Plan {
+	return recovery.Plan{Effective: c.Batch.Effective, World: 1, Micro: c.Batch.Micro, Uniform: c.Batch.Uniform}
+}
+
+// policy is what memory.* and batch.min_micro allow.
+func policy(c *configs.Config) recovery.Policy {
+	p := recovery.Policy{
+		MinMicro:  c.Batch.MinMicro,
+		Headroom:  c.Memory.Headroom,
+		Recompute: slices.Contains(c.Memory.Allow, "recompute"),
+		GrowAfter: c.Memory.GrowAfter,
+	}
+	if slices.Contains(c.Memory.Allow, "relaunch") {
+		p.Relaunches = c.Memory.Relaunches
+	}
+	if slices.Contains(c.Memory.Allow, "wait") {
+		p.Waits = c.Memory.Waits
+	}
+	return p
+}
+
+// Session is what the configuration decides of a run's books.
+func (j *Job) Session() harness.SessionOptions {
+	c := j.Config
+	return harness.SessionOptions{Steps: c.Train.Steps, Plan: plan(c), Policy: policy(c), Precision: c.Precision()}
+}
+
+// Run is what the configuration decides of how a run is made.
+func (j *Job) Run() harness.RunOptions {
+	c := j.Config
+	return harness.RunOptions{
+		CheckpointEvery: c.Train.CheckpointEvery,
+		Keep:            c.Train.Keep,
+		Open:            j.open,
+		Gone:            isGone,
+		Observe:         j.observe,
+		BeforeStep:      j.beforeStep,
+	}
+}
+
+// Find is what the configuration decides of a search.
+func (j *Job) Find() harness.FindOptions {
+	return harness.FindOptions{Plan: plan(j.Config), Policy: policy(j.Config)}
+}
+
+// CheckpointSize is about what one checkpoint takes on disk: weights and optimizer
+// state in float32.
+func (j *Job) CheckpointSize() memory.Bytes {
+	s, err := spec(j.Config).Fit(j.Set.Shape())
+	if err != nil {
+		return 0 // Open would have said so
+	}
+	r := s.Requirements()
+	return 4*memory.Bytes(r.Parameters) + r.Optimizer
+}
+
+// Trainer builds the model on a fresh device, for a search. Close gives both back.
+func (j *Job) Trainer(ctx context.Context) (harness.Trainer, error) { return j.open(ctx) }
+
+// open builds the trainer of an attempt on a fresh device, which is as full as
+// the last one was.
+func (j *Job) open(context.Context) (harness.Trainer, error) {
+	dev, kind, err := openDevice(j.Config, j.Passed)
+	j.kind = kind
+	if err != nil {
+		return nil, err
+	}
+	j.uuid = j.identity()
+	if j.Wrap != nil {
+		dev = j.Wrap(dev)
+	}
+	t, err := j.build(dev)
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	j.dev = dev
+	return t, nil
+}
+
+// identity is the UUID of the GPU that was opened; "" without one, or without
+// NVML.
+func (j *Job) identity() string {
+	if j.kind != "cuda" {
+		return ""
+	}
+	gpu, err := cuda.GPUOf(j.Config.Device.Ordinal)
+	if err != nil {
+		return ""
+	}
+	return gpu.UUID
+}
+
+func isGone(err error) bool {
+	var gone *device.GoneError
+	return errors.As(err, &gone)
+}
+
+func (j *Job) build(dev device.Device) (*model.Trainer, error) {
+	if _, ok := dev.(squeezable); !ok && len(j.Config.Device.Squeeze) > 0 {
+		return nil, fmt.Errorf("open device %s: device.squeeze: only the host device can be squeezed; leave it out or set device.kind to host", dev.Name())
+	}
+	press(dev, j.foreign)
+	return model.New(dev, spec(j.Config), j.Set)
+}
+
+// Device is the name of the device of the attempt that runs, "" before there is
+// one.
+func (j *Job) Device() string {
+	if j.dev == nil {
+		return ""
+	}
+	return j.dev.Name()
+}
+
+// Kind is the kind of device that was opened last, or could not be: "host",
+// "cuda"; "" before there is one.
+func (j *Job) Kind() string { return j.kind }
+
+func (j *Job) beforeStep(finished int) {
+	if now := configs.Taken(j.Config.Device.Squeeze, finished); now != j.foreign {
+		j.foreign = now
+		press(j.dev, now)
+	}
+	for _, s := range j.Config.Device.Squeeze {
+		if begins := s.Acts(finished); j.Squeezed != nil && begins != s.Acts(j.finished) {
+			j.Squeezed(s, begins)
+		}
+	}
+	j.finished = finished
+}
+
+// squeezable is a device that can play another process on it.
+type squeezable interface{ SetForeign(memory.Bytes) }
+
+func press(dev device.Device, n memory.Bytes) {
+	if d, ok := dev.(squeezable); ok {
+		d.SetForeign(n)
+	}
+}

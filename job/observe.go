@@ -1,0 +1,91 @@
+package job
+
+import (
+	"context"
+	"sync"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/nvml"
+	"headroom/runs"
+)
+
+// observer is the GPU of a job as NVML sees it. Where there is no NVML it sees
+// nothing, and the run goes on without.
+type observer struct {
+	job *Job
+
+	mu     sync.Mutex
+	faults []nvml.Xid // of all GPUs, not handed on yet
+}
+
+func (j *Job) observe(ctx context.Context) harness.Observer {
+	if j.Config.Device.Kind == "host" {
+		return nil
+	}
+	o := &observer{job: j}
+	if xids, err := nvml.Watch(ctx); err == nil {
+		go o.collect(xids)
+	}
+	return o
+}
+
+func (o *observer) collect(events <-chan nvml.Xid) {
+	for x := range events {
+		o.mu.Lock()
+		o.faults = append(o.faults, x)
+		o.mu.Unlock()
+	}
+}
+
+// Faults implements [harness.Observer]. Those of other GPUs are not the job's.
+func (o *observer) Faults() []runs.Fault {
+	o.mu.Lock()
+	all := o.faults
+	o.faults = nil
+	o.mu.Unlock()
+	if o.job.uuid == "" {
+		return nil
+	}
+	var own []runs.Fault
+	for _, x := range all {
+		if x.UUID == "" || x.UUID == o.job.uuid {
+			own = append(own, runs.Fault{Time: x.Time, Code: x.Code, Text: x.String()})
+		}
+	}
+	return own
+}
+
+// Read implements [harness.Observer].
+func (o *observer) Read() *runs.Reading {
+	if o.job.uuid == "" {
+		return nil
+	}
+	all, err := nvml.GPUs()
+	if err != nil {
+		return nil
+	}
+	for _, g := range all {
+		if g.UUID == o.job.uuid {
+			return reading(g)
+		}
+	}
+	return nil
+}
+
+// reading is g without what is not known of it, nil if that is everything.
+func reading(g nvml.GPU) *runs.Reading {
+	r := runs.Reading{Utilisation: known(g.Utilisation), Temperature: known(g.Temperature), Used: known(g.Used),
+		Throttled: g.Throttled, UncorrectedECC: known(g.UncorrectedECC)}
+	if r.Utilisation == nil && r.Temperature == nil && r.Used == nil && r.Throttled == nil && r.UncorrectedECC == nil {
+		return nil
+	}
+	return &r
+}
+
+func known[T int | int64 | memory.Bytes](v T) *T {
+	if v == nvml.Unknown {
+		return nil
+	}
+	return &v
+}

@@ -1,0 +1,49 @@
+package machine
+
+import (
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"headroom/memory"
+)
+
+// disk is the room where dir is or would be, and why nothing can be written
+// there, if so.
+func disk(dir string) (free memory.Bytes, inodes int64, failure string) {
+	at := existing(dir)
+	var s unix.Statfs_t
+	if err := unix.Statfs(at, &s); err == nil {
+		free, inodes = memory.Bytes(s.Bavail)*memory.Bytes(s.Bsize), int64(s.Ffree)
+	}
+	f, err := os.CreateTemp(at, ".headroom-doctor-*")
+	if err != nil {
+		return free, inodes, err.Error()
+	}
+	_ = f.Close()
+	if err := os.Remove(f.Name()); err != nil {
+		return free, inodes, err.Error()
+	}
+	return free, inodes, ""
+}
+
+// DiskFree is the room where dir is or would be; known is false if the file system
+// does not say.
+func DiskFree(dir string) (free memory.Bytes, known bool) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(existing(dir), &s); err != nil {
+		return 0, false
+	}
+	return memory.Bytes(s.Bavail) * memory.Bytes(s.Bsize), true
+}
+
+// existing is dir, or the nearest folder above it that exists.
+func existing(dir string) string {
+	for {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() || dir == filepath.Dir(dir) {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}

@@ -1,0 +1,125 @@
+package machine
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"headroom/memory"
+)
+
+// Machine is what there is. Amounts that could not be found out are 0, limits
+// that are not set are 0 too.
+type Machine struct {
+	Platform string `json:"platform"`
+	CPUs     int    `json:"cpus"`
+	Memory
+	GPUs    []string `json:"gpus,omitempty"`        // as the kernel's driver names them
+	GPUsHid string   `json:"gpus_hidden,omitempty"` // the setting that hides them from CUDA
+
+	Runs     string       `json:"runs"` // the folder that runs are kept in
+	DiskFree memory.Bytes `json:"disk_free"`
+	Inodes   int64        `json:"inodes_free"`
+	WriteErr string       `json:"write_error,omitempty"` // why nothing can be written there
+
+	AddressLimit memory.Bytes `json:"address_limit"` // ulimit -v
+	FileLimit    memory.Bytes `json:"file_limit"`    // ulimit -f
+	CPULimit     int64        `json:"cpu_limit"`     // ulimit -t, seconds
+	OpenFiles    int64        `json:"open_files"`    // ulimit -n
+
+	Remote    bool      `json:"remote,omitempty"` // the terminal goes when the connection does
+	OnBattery bool      `json:"on_battery,omitempty"`
+	JobEnds   time.Time `json:"job_ends,omitzero"` // when the batch system takes the machine back
+}
+
+// Environment is a look-up as [os.LookupEnv] makes it.
+type Environment func(name string) (string, bool)
+
+// Look finds out what it can. Runs is the folder that runs are or would be kept
+// in.
+func Look(runs string, env Environment) Machine {
+	root := os.DirFS("/")
+	m := Machine{
+		Platform: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.GOMAXPROCS(0), Memory: memoryOf(root),
+		GPUs: gpus(root), GPUsHid: hidden(env), Runs: runs,
+		AddressLimit: memory.Bytes(limit(unix.RLIMIT_AS)), FileLimit: memory.Bytes(limit(unix.RLIMIT_FSIZE)),
+		CPULimit: limit(unix.RLIMIT_CPU), OpenFiles: limit(unix.RLIMIT_NOFILE),
+		Remote:    remote(env, term.IsTerminal(int(os.Stdin.Fd()))),
+		OnBattery: onBattery(root), JobEnds: jobEnds(env),
+	}
+	m.DiskFree, m.Inodes, m.WriteErr = disk(runs)
+	return m
+}
+
+func read(root fs.FS, name string) string {
+	text, err := fs.ReadFile(root, name)
+	if err != nil {
+		return "" // not known
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// gpus are the devices that the kernel's driver has claimed, whether or not this
+// program can use them.
+func gpus(root fs.FS) []string {
+	var names []string
+	cards, _ := fs.Glob(root, "proc/driver/nvidia/gpus/*/information")
+	for _, card := range cards {
+		for line := range strings.Lines(read(root, card)) {
+			if model, ok := strings.CutPrefix(line, "Model:"); ok {
+				names = append(names, strings.TrimSpace(model))
+			}
+		}
+	}
+	return names
+}
+
+// hidden is the setting that hides all GPUs from CUDA, "" if there is none.
+func hidden(env Environment) string {
+	if v, ok := env("CUDA_VISIBLE_DEVICES"); ok && (v == "" || v == "-1") {
+		return "CUDA_VISIBLE_DEVICES=" + v
+	}
+	return ""
+}
+
+func limit(which int) int64 {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(which, &l); err != nil || l.Cur >= 1<<62 {
+		return 0
+	}
+	return int64(l.Cur)
+}
+
+// remote tells whether a terminal is one over ssh that no multiplexer keeps.
+func remote(env Environment, terminal bool) bool {
+	has := func(name string) bool { v, _ := env(name); return v != "" }
+	return terminal && has("SSH_CONNECTION") && !has("TMUX") && !has("STY")
+}
+
+func onBattery(root fs.FS) bool {
+	mains, _ := fs.Glob(root, "sys/class/power_supply/*/online")
+	for _, m := range mains {
+		if read(root, path.Join(path.Dir(m), "type")) == "Mains" {
+			return read(root, m) == "0"
+		}
+	}
+	return false
+}
+
+// jobEnds is when Slurm ends the job that this process belongs to; zero if it is
+// none, or has no end.
+func jobEnds(env Environment) time.Time {
+	v, _ := env("SLURM_JOB_END_TIME")
+	at, err := strconv.ParseInt(v, 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Unix(at, 0)
+}

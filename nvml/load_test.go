@@ -1,0 +1,133 @@
+//go:build cuda
+
+package nvml
+
+import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// TestNothingIsLeftOpen holds that symbols.h has every function that go-nvml
+// refers to: one that it lacks would be the dynamic linker's to find.
+func TestNothingIsLeftOpen(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the program is no ELF file")
+	}
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close() //nolint:errcheck // was only read
+	open, err := program.ImportedSymbols()
+	if err != nil || len(open) == 0 {
+		t.Fatalf("%d symbols, %v: not even dlopen", len(open), err)
+	}
+	for _, s := range open {
+		if strings.HasPrefix(s.Name, "nvml") {
+			t.Errorf("%s is not in symbols.h", s.Name)
+		}
+	}
+}
+
+// childKey makes this program the child of a test: it does what the value says
+// and prints what came of it.
+const childKey = "HEADROOM_TEST_NVML"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(childKey) {
+	case "":
+		os.Exit(m.Run())
+	case "before":
+		_, counted := nvml.DeviceGetCount()
+		init := nvml.Init()
+		fmt.Println(int(counted), int(init), init.Error())
+	case "versions":
+		v, err := DriverVersions()
+		all, gone := GPUs()
+		fmt.Printf("%+v %v %v %v", v, err, all, gone)
+	}
+}
+
+// child runs this program again with every symbol bound at its start.
+func child(t *testing.T, does string, env ...string) string {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(append(os.Environ(), "LD_BIND_NOW=1", childKey+"="+does), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// TestStartsBound holds that the program starts where the dynamic linker leaves
+// nothing open, as under LD_BIND_NOW or in a hardened build.
+func TestStartsBound(t *testing.T) {
+	if got := child(t, "versions"); got == "" {
+		t.Error("it said nothing")
+	}
+}
+
+// stand is an NVML of hardly anything: one GPU is counted and cannot be had, and
+// there is no text for errors.
+const stand = `
+int nvmlInit_v2(void) { return 0; }
+int nvmlSystemGetDriverVersion(char *to, unsigned n) { to[0] = '9'; to[1] = 0; return n > 1 ? 0 : 7; }
+int nvmlDeviceGetCount_v2(unsigned *n) { return 999; }
+`
+
+// standIn is a folder with such a library.
+func standIn(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	cc := exec.Command("cc", "-shared", "-fPIC", "-x", "c", "-", "-o", filepath.Join(dir, library))
+	cc.Stdin = strings.NewReader(stand)
+	if out, err := cc.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return dir
+}
+
+// TestOldLibrary holds that calls reach the library that is found, that what it
+// lacks is unknown and nothing worse, and that its errors have a text.
+func TestOldLibrary(t *testing.T) {
+	got := child(t, "versions", "LD_LIBRARY_PATH="+standIn(t))
+	want := "{Version:9 NVML: CUDA:} <nil> [] no NVML: count GPUs: NVML answers: " + noText
+	if got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+const noText = "an error that this NVML has no text for"
+
+// TestBeforeLoad holds that every call answers before the library is opened, even
+// if go-nvml has opened it: nothing is there, and nothing can be had of it.
+func TestBeforeLoad(t *testing.T) {
+	got := child(t, "before", "LD_LIBRARY_PATH="+standIn(t))
+	want := fmt.Sprint(int(nvml.ERROR_FUNCTION_NOT_FOUND), " ", int(nvml.ERROR_LIBRARY_NOT_FOUND), " ", noText)
+	if got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestNoLibrary(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, library), nil, 0o644); err != nil { // no library, in front of any
+		t.Fatal(err)
+	}
+	if got, want := child(t, "versions", "LD_LIBRARY_PATH="+dir), "libnvidia-ml.so.1 cannot be opened"; !strings.Contains(got, want) {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

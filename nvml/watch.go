@@ -1,0 +1,96 @@
+package nvml
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// An Xid is an error of a GPU that the driver reports, whichever process caused
+// it.
+type Xid struct {
+	Time time.Time `json:"time"` // when it was received
+	GPU  int       `json:"gpu"`  // GPU.Index
+	UUID string    `json:"uuid"`
+	Code int       `json:"code"`
+}
+
+func (x Xid) String() string {
+	text := fmt.Sprintf("Xid %d on GPU %d", x.Code, x.GPU)
+	if x.GPU == Unknown {
+		text = fmt.Sprintf("Xid %d on an unknown GPU", x.Code)
+	}
+	if meaning := xids[x.Code]; meaning != "" {
+		text += ": " + meaning
+	}
+	return text
+}
+
+// xids are the codes that end a job or explain its end, after NVIDIA's list of
+// Xid errors.
+var xids = map[int]string{
+	13:  "exception in a kernel, mostly an illegal access",
+	31:  "memory page fault: a kernel used an address that is not mapped",
+	43:  "a kernel failed and its channel was stopped",
+	45:  "work was cleaned away: the process was killed or failed before",
+	48:  "memory error that ECC could not correct",
+	61:  "internal micro-controller breakpoint",
+	62:  "internal micro-controller halted",
+	63:  "a memory row or page was recorded for replacement",
+	64:  "a memory row or page could not be recorded for replacement",
+	74:  "NVLink error",
+	79:  "the GPU has fallen off the bus",
+	92:  "many memory errors that ECC corrected",
+	94:  "contained memory error: only the processes that used the memory are affected",
+	95:  "uncontained memory error: the GPU must be reset",
+	109: "context switch timed out",
+	119: "the GPU's system processor did not answer in time",
+	120: "the GPU's system processor failed",
+	140: "memory error that was not recovered from",
+}
+
+// xidWait is how long one wait for events lasts, and so how long the end of a
+// watch may take.
+const xidWait = 100 * time.Millisecond
+
+// source is where a watch has its events from. It is used by one goroutine.
+type source interface {
+	// wait blocks until there is an event or d has passed; ok tells which.
+	wait(d time.Duration) (x Xid, ok bool, err error)
+	close()
+}
+
+// Watch receives the Xid events of all GPUs from now on. The watch ends with ctx,
+// within 0.1 s, or when NVML fails, which it does if it loses the GPUs; the
+// channel is closed when nothing is left of it. An error is an
+// *[UnavailableError], also where no GPU reports such events.
+func Watch(ctx context.Context) (<-chan Xid, error) {
+	s, err := openXids()
+	if err != nil {
+		return nil, err
+	}
+	return watch(ctx, s), nil
+}
+
+func watch(ctx context.Context, s source) <-chan Xid {
+	events := make(chan Xid)
+	go func() {
+		defer close(events)
+		defer s.close()
+		for ctx.Err() == nil {
+			x, ok, err := s.wait(xidWait)
+			if err != nil {
+				return
+			}
+			if !ok {
+				continue
+			}
+			select {
+			case events <- x:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return events
+}

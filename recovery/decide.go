@@ -1,0 +1,118 @@
+package recovery
+
+import (
+	"headroom/memory"
+	"headroom/search"
+)
+
+// Policy is what the user allows, and what the body that carries decisions out
+// can do.
+type Policy struct {
+	MinMicro   int     // smallest micro-batch allowed; 0 means 1
+	Headroom   float64 // share of the available memory to leave unused when a size is chosen, in [0, 1)
+	Recompute  bool    // activations may be recomputed to save memory
+	Relaunches int     // how often the job may be relaunched to make room, in all
+	Waits      int     // how often in a row to wait for other processes before giving up
+	GrowAfter  int     // quiet steps before growing back is tried; 0 never grows
+	Able       Able
+}
+
+// Able is what the body of a job can carry out: a native trainer, a process that
+// is watched from inside, a command that is only started and ended. [Decide]
+// never answers with what it cannot. Every body can shrink from now on, wait,
+// relaunch and stop; how often it may relaunch is [Policy].Relaunches.
+type Able struct {
+	EmptyCache bool // give unused memory back and run the same samples again
+	CutStep    bool // run one step smaller than the plan
+	Probe      bool // try a micro-batch size, and so search
+	Recompute  bool // recompute activations in the backward pass
+	Eval       bool // set Plan.Eval
+	CountSteps bool // report every optimizer step; if not, progress is seen from checkpoints alone
+}
+
+// Remedy is what to do next.
+type Remedy string
+
+// The remedies, mildest first.
+const (
+	Continue   Remedy = "continue"    // with Decision.Plan; nothing has to be made room for
+	EmptyCache Remedy = "empty cache" // and run the same samples with the same plan
+	Search     Remedy = "search"      // probe for the largest micro-batch up to Decision.Plan.Micro, then ask again
+	ShrinkEval Remedy = "shrink eval" // Decision.Plan.Eval from now on; the training is untouched
+	ShrinkStep Remedy = "shrink step" // Decision.Plan for this step alone
+	Shrink     Remedy = "shrink"      // Decision.Plan from now on
+	Grow       Remedy = "grow"        // Decision.Plan from now on: larger
+	Recompute  Remedy = "recompute"   // activations in the backward pass, from now on
+	Wait       Remedy = "wait"        // for other processes, then the same plan
+	Relaunch   Remedy = "relaunch"    // a new attempt, from a checkpoint of this moment
+	Exec       Remedy = "exec"        // a new process in this one's place, from the newest checkpoint: the device is gone
+	Stop       Remedy = "stop"        // Decision.Verdict says why, Decision.Hint what would help
+)
+
+// Decision is a remedy and its reason.
+type Decision struct {
+	Remedy  Remedy          `json:"remedy"`
+	Plan    Plan            `json:"plan"` // to use next; equal to the current one where the remedy does not change it
+	Verdict *memory.Verdict `json:"verdict,omitempty"`
+	Reason  string          `json:"reason,omitempty"` // one sentence with its numbers; empty where there is nothing to tell
+	Hint    string          `json:"hint,omitempty"`   // what the user could do, when stopping
+}
+
+// Event is something that happened in a run. Exactly one field is set.
+type Event struct {
+	OOM    *memory.Evidence `json:"oom,omitempty"`    // a step ran out of memory and has been put back, or its process has ended
+	Load   *memory.Evidence `json:"load,omitempty"`   // memory ran out before the first step of an attempt
+	Step   *Progress        `json:"step,omitempty"`   // a step was finished; of a body that does not count steps, a checkpoint completed
+	Search *Searched        `json:"search,omitempty"` // a search has ended: one that Decide asked for, or the first one of a run
+	Gone   *DeviceGone      `json:"gone,omitempty"`   // the device is gone, and with it what was not saved
+}
+
+// Progress is how far the training has come.
+type Progress struct {
+	Step   int          `json:"step"`   // optimizer steps finished; more than at the last Progress
+	Memory memory.Stats `json:"memory"` // after that step; zero if not known
+}
+
+// Searched is the end of a search; its Result.Fits is 0 if nothing fits.
+type Searched struct {
+	Result search.Result `json:"result"`
+	Stats  memory.Stats  `json:"stats"` // when it began
+}
+
+// Decide is the only place that chooses a remedy. It is pure: it reads no
+// clock, starts nothing and logs nothing; the same arguments give the same
+// decision. The caller carries the decision out and keeps the history up to
+// date with [History.Apply].
+//
+// For a step that ran out of memory it climbs a ladder, each rung for a stated
+// reason: empty the cache → smaller for this step (an outlier) → smaller from
+// now on → recompute, if allowed → relaunch or wait, if allowed → stop. Rungs
+// that the body cannot carry out are left out. Between two finished steps it
+// answers with finitely many remedies whatever happens: the cache is emptied
+// once, every smaller plan is strictly smaller, recompute is switched on once,
+// waits and relaunches are counted.
+//
+// Every decision on a failure of memory carries the verdict it rests on.
+func Decide(p Policy, h History, e Event) Decision {
+	switch {
+	case e.OOM != nil:
+		return ladder{p, h, *e.OOM, memory.Diagnose(*e.OOM)}.climb()
+	case e.Load != nil:
+		return ladder{p, h, *e.Load, memory.Diagnose(*e.Load)}.load()
+	case e.Search != nil:
+		return afterSearch(p, h, *e.Search)
+	case e.Step != nil:
+		return grow(p, h, *e.Step)
+	case e.Gone != nil:
+		return afterGone(h, *e.Gone)
+	}
+	return Decision{Remedy: Continue, Plan: h.Plan}
+}
+
+// Least is the smallest micro-batch allowed, at least 1.
+func (p Policy) Least() int { return max(1, p.MinMicro) }
+
+// budget is what a plan may use of what is available.
+func (p Policy) budget(available memory.Bytes) float64 {
+	return (1 - p.Headroom) * float64(available)
+}

@@ -1,0 +1,49 @@
+package recovery
+
+import (
+	"fmt"
+	"strings"
+)
+
+// goneLimit is how often in a row a run goes on in a new process after its
+// device went away, with no new checkpoint between: a device that goes away every
+// time is broken.
+const goneLimit = 3
+
+// DeviceGone is a device that can no longer be used, so that nothing on it could
+// be saved.
+type DeviceGone struct {
+	Why          string   `json:"why"`                     // what was being done, and the driver's error
+	Reported     []string `json:"reported,omitempty"`      // faults of the device since the newest checkpoint, in the driver's words
+	From         int      `json:"from"`                    // step of the newest checkpoint; 0 without one
+	Before       int      `json:"before"`                  // times it has gone before, since that checkpoint
+	Ending       bool     `json:"ending,omitempty"`        // the run had been asked to stop
+	JournalFails bool     `json:"journal_fails,omitempty"` // the journal, in which these are counted, cannot be written
+}
+
+// afterGone never tries again in the process that had the device: its context is
+// dead for good. A new process goes on from the newest checkpoint, a few times.
+func afterGone(h History, g DeviceGone) Decision {
+	why := g.Why
+	if len(g.Reported) > 0 {
+		why += "; the driver reported: " + strings.Join(g.Reported, ", ")
+	}
+	stop := func(reason, hint string) Decision {
+		return Decision{Remedy: Stop, Plan: h.Plan, Reason: reason + ": " + why,
+			Hint: fmt.Sprintf("%s the same command then goes on from step %d", hint, g.From)}
+	}
+	switch {
+	case g.Ending:
+		return Decision{Remedy: Stop, Plan: h.Plan,
+			Reason: "the device was lost while the run was being stopped: " + why,
+			Hint:   fmt.Sprintf("the same command goes on from step %d", g.From)}
+	case g.JournalFails:
+		return stop("the device was lost, and the job is not restarted because the journal, which counts that, cannot be written",
+			"make room on that disk;")
+	case g.Before < goneLimit:
+		return Decision{Remedy: Exec, Plan: h.Plan,
+			Reason: fmt.Sprintf("go on in a new process from step %d (%d of %d without a new checkpoint): %s", g.From, g.Before+1, goneLimit, why)}
+	}
+	return stop(fmt.Sprintf("the device was lost %d times without a new checkpoint in between", g.Before+1),
+		"look for Xid in dmesg, and for errors and temperatures in nvidia-smi -q; reset the GPU or restart the machine;")
+}

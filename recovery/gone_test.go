@@ -1,0 +1,38 @@
+package recovery
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestAfterGone(t *testing.T) {
+	plan := Plan{Effective: 64, World: 1, Micro: 64}
+	h := NewHistory(plan)
+	for before, want := range []Remedy{Exec, Exec, Exec, Stop, Stop} {
+		g := DeviceGone{Why: "step 9: the GPU is gone", Reported: []string{"Xid 79 on GPU 0", "Xid 48 on GPU 0"}, From: 4, Before: before}
+		d := Decide(Policy{}, h, Event{Gone: &g})
+		if d.Remedy != want || d.Plan != plan || !strings.HasSuffix(d.Reason, ": step 9: the GPU is gone; the driver reported: Xid 79 on GPU 0, Xid 48 on GPU 0") {
+			t.Errorf("after %d: %+v", before, d)
+		}
+		if says := strings.Contains(d.Hint, "from step 4"); says != (want == Stop) {
+			t.Errorf("after %d: hint %q", before, d.Hint)
+		}
+		if h.Apply(Event{Gone: &g}, d) != h {
+			t.Error("a device that is gone changes the history, which belongs to the process that ends")
+		}
+	}
+}
+
+// TestAfterGoneStops holds that nobody is kept from stopping, and that restarts
+// which are not counted are not made without end.
+func TestAfterGoneStops(t *testing.T) {
+	for want, g := range map[string]DeviceGone{
+		"the device was lost while the run was being stopped: gone":                                                         {Why: "gone", From: 4, Ending: true, JournalFails: true},
+		"the device was lost, and the job is not restarted because the journal, which counts that, cannot be written: gone": {Why: "gone", From: 4, JournalFails: true},
+	} {
+		d := Decide(Policy{}, NewHistory(Plan{Effective: 64, World: 1, Micro: 64}), Event{Gone: &g})
+		if d.Remedy != Stop || d.Reason != want || !strings.HasSuffix(d.Hint, "goes on from step 4") {
+			t.Errorf("%+v", d)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package recovery
+
+import (
+	"fmt"
+	"math"
+
+	"headroom/memory"
+	"headroom/search"
+)
+
+// roomMargin is how much more must be available than when the plan was chosen
+// before growing back is worth a try: less is noise.
+const roomMargin = 1.02
+
+// grow decides after a finished step whether a larger micro-batch is worth a
+// try. It never exceeds what was asked for, waits GrowAfter quiet steps, twice
+// as long after each try that failed, and wants a reason: more memory available
+// than when the current plan was chosen, or a cause that passes by itself. Where
+// nothing is known of the memory there is no reason.
+func grow(p Policy, h History, s Progress) Decision {
+	h = h.finished(s)
+	stay := Decision{Remedy: Continue, Plan: h.Plan}
+	if p.GrowAfter <= 0 || h.quiet < p.GrowAfter<<h.patience || h.Plan.Micro >= h.asked || s.Memory.Capacity <= 0 {
+		return stay
+	}
+	available := s.Memory.Available()
+	if float64(available) < roomMargin*float64(h.room) {
+		return stay
+	}
+	plan := h.Plan.WithMicro(min(h.asked, h.larger(p, available)))
+	if plan.Micro <= h.Plan.Micro || plan.Accumulation() >= h.Plan.Accumulation() {
+		return stay
+	}
+	why := fmt.Sprintf("%v are available again", available)
+	if h.room > 0 {
+		why += fmt.Sprintf(", %v when it was made smaller", h.room)
+	}
+	return Decision{Remedy: Grow, Plan: plan, Reason: changeReason(h.Plan, plan, why)}
+}
+
+// larger is the micro-batch that available memory should hold: what has run
+// there before, or what the line says, or in proportion, which errs on the safe
+// side because a part of the memory does not grow with the micro-batch.
+func (h History) larger(p Policy, available memory.Bytes) int {
+	var n int
+	switch {
+	case h.line.PerSample > 0:
+		n = affordable(h.line, p.budget(available))
+	case h.room > 0:
+		n = int(float64(h.Plan.Micro) * float64(available) / float64(h.room))
+	default:
+		n = 2 * h.Plan.Micro
+	}
+	if roomMargin*float64(available) >= float64(h.proven.Room) {
+		n = max(n, h.proven.Micro)
+	}
+	return n
+}
+
+// affordable is the largest n with Base + PerSample·n ≤ budget, at least 0.
+func affordable(line search.Line, budget float64) int {
+	n := math.Floor((budget - line.Base) / line.PerSample)
+	return int(max(0, min(n, math.MaxInt32)))
+}

@@ -1,0 +1,193 @@
+package recovery
+
+import (
+	"headroom/memory"
+	"headroom/search"
+)
+
+// patienceLimit caps the doubling of the wait between tries of growing back:
+// 2⁶ times GrowAfter.
+const patienceLimit = 6
+
+// History is all that [Decide] knows of the run so far. It is a value:
+// [History.Apply] returns the next one and changes nothing. Its fields are
+// Decide's; a caller reads Plan and Running and sets Finished when it resumes.
+type History struct {
+	Plan     Plan // from now on
+	Finished int  // optimizer steps finished
+
+	asked   int          // micro-batch never to grow beyond
+	once    Plan         // for the running step alone; its Micro is 0 if there is none
+	line    search.Line  // peak memory by micro-batch; zero if not known
+	guessed bool         // the current plan was computed from line and has not run yet
+	room    memory.Bytes // available when the current plan was chosen; 0 if growing need not wait for more
+	proven  Proven       // the largest micro-batch that has run
+
+	recompute  bool
+	relaunches int
+	relaunched int             // steps finished at the last relaunch
+	waits      int             // since the last finished step
+	emptied    bool            // since the last finished step
+	outliers   int             // steps that had to be cut smaller for themselves alone, since the last lasting change of plan
+	search     *memory.Verdict // why the running search was asked for
+
+	quiet    int // steps finished since the last failure or growth
+	patience int // failed tries of growing back
+	grown    int // micro-batch to go back to if the plan just grown to fails; 0 once it has run
+}
+
+// Proven is the largest micro-batch that has run, and the least that was
+// available when it did.
+type Proven struct {
+	Micro int          `json:"micro"`
+	Room  memory.Bytes `json:"room"`
+}
+
+// NewHistory starts the history of a run that asked for plan p. A Micro of 0
+// asks for the largest that fits: the first event is then the end of a search.
+func NewHistory(p Plan) History {
+	asked := p.Micro
+	if asked == 0 {
+		asked = p.Share(0)
+	}
+	return History{Plan: p, asked: asked}
+}
+
+// Learned is what one process of a run has found out and the next one need not
+// find out again. It is kept in every checkpoint, and in learned.json until then.
+type Learned struct {
+	Asked     int          `json:"asked"`          // micro-batch asked for; 0 was a search
+	Micro     int          `json:"micro"`          // micro-batch in force
+	Eval      int          `json:"eval,omitempty"` // evaluation batch in force; 0 if there is none to set
+	Room      memory.Bytes `json:"room"`           // available when it was chosen; 0 if growing need not wait for more
+	Line      search.Line  `json:"line"`           // peak memory by micro-batch; zero if not known
+	Proven    Proven       `json:"proven"`
+	Recompute bool         `json:"recompute,omitempty"`
+	Precision string       `json:"precision,omitempty"` // what that process computed in
+}
+
+// Learned is what to hand on to the next process, given the plan asked for and
+// the precision.
+func (h History) Learned(asked Plan, precision string) Learned {
+	return Learned{Asked: asked.Micro, Micro: h.Plan.Micro, Eval: h.Plan.Eval, Room: h.room, Line: h.line, Proven: h.proven,
+		Recompute: h.recompute, Precision: precision}
+}
+
+// Resume starts from what an earlier process has learned instead of failing
+// again where that one failed. It changes nothing if something else was asked
+// for then: a user who changes the micro-batch wants that one tried.
+func (h History) Resume(l Learned, precision string) History {
+	if l.Precision != precision || l.Micro < 1 || l.Asked != h.Plan.Micro || l.Micro > h.asked {
+		return h
+	}
+	h.Plan.Micro, h.room, h.line, h.proven, h.recompute = l.Micro, l.Room, l.Line, l.Proven, l.Recompute
+	if l.Eval > 0 {
+		h.Plan.Eval = min(h.Plan.Eval, l.Eval)
+	}
+	return h
+}
+
+// Running is the plan of the step to run next: the current one, or the one
+// chosen for this step alone.
+func (h History) Running() Plan {
+	if h.once.Micro > 0 {
+		return h.once
+	}
+	return h.Plan
+}
+
+// Recomputing tells whether activations are to be recomputed. A caller
+// restores it in the trainer of every attempt.
+func (h History) Recomputing() bool { return h.recompute }
+
+// Settled tells whether the plan in force has proven itself: false while one that
+// was grown to has not run yet. Should that one take the process down, the next
+// one is not to begin with it.
+func (h History) Settled() bool { return h.grown == 0 }
+
+// Apply is the history after event e was answered with d.
+func (h History) Apply(e Event, d Decision) History {
+	switch {
+	case e.OOM != nil:
+		h.quiet = 0
+		h.search = nil
+		h = h.applyRemedy(d, e.OOM.Failure.Stats.Available())
+		if d.Remedy == Search {
+			h.search = d.Verdict
+		}
+	case e.Load != nil:
+		h = h.applyRemedy(d, e.Load.Failure.Stats.Available())
+	case e.Search != nil:
+		h.line = e.Search.Result.Line
+		h = h.applyRemedy(d, e.Search.Stats.Available())
+		h.guessed, h.search = false, nil
+	case e.Step != nil:
+		h = h.finished(*e.Step)
+		h = h.applyRemedy(d, e.Step.Memory.Available())
+	}
+	return h
+}
+
+// finished is the history after a step, before what was decided on it. Of a body
+// that does not count steps several may have passed since the last one.
+func (h History) finished(s Progress) History {
+	ran := h.Running().Micro
+	known := s.Memory.Capacity > 0
+	if available := s.Memory.Available(); known && (ran > h.proven.Micro || ran == h.proven.Micro && available < h.proven.Room) {
+		h.proven = Proven{ran, available}
+	}
+	h.quiet += max(1, s.Step-h.Finished)
+	h.Finished = s.Step
+	h.once = Plan{}
+	h.emptied, h.guessed, h.waits, h.grown = false, false, 0, 0
+	if h.quiet >= outlierWindow {
+		h.outliers = 0
+	}
+	return h
+}
+
+func (h History) applyRemedy(d Decision, available memory.Bytes) History {
+	switch d.Remedy {
+	case EmptyCache:
+		h.emptied = true
+	case ShrinkStep:
+		if h.once.Micro == 0 {
+			h.outliers++
+		}
+		h.once = d.Plan
+	case Shrink, Continue:
+		if d.Plan != h.Plan {
+			h = h.changePlan(d, available)
+		}
+	case Grow:
+		before := h.Plan.Micro
+		h = h.changePlan(d, available)
+		h.grown = before
+	case ShrinkEval:
+		h.Plan.Eval = d.Plan.Eval
+	case Recompute:
+		// What a sample costs has changed.
+		h.recompute, h.line, h.proven = true, search.Line{}, Proven{}
+	case Wait:
+		h.waits++
+	case Relaunch:
+		h.relaunches++
+		h.relaunched = h.Finished
+	}
+	return h
+}
+
+func (h History) changePlan(d Decision, available memory.Bytes) History {
+	if h.grown > 0 && d.Remedy == Shrink {
+		h.patience = min(h.patience+1, patienceLimit)
+	}
+	h.guessed = d.Remedy == Shrink && h.grown == 0
+	h.grown = 0
+	h.Plan, h.once = d.Plan, Plan{}
+	h.quiet, h.outliers = 0, 0
+	h.room = available
+	if d.Verdict != nil && (d.Verdict.Cause == memory.Spike || d.Verdict.Cause == memory.Fragmentation) {
+		h.room = 0 // passes by itself, not by others leaving
+	}
+	return h
+}

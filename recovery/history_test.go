@@ -1,0 +1,216 @@
+package recovery
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"headroom/memory"
+	"headroom/search"
+)
+
+// with is what a step leaves behind when so much is available.
+func with(available memory.Bytes) memory.Stats {
+	return memory.Stats{Capacity: 24 * memory.GiB, Free: available, Foreign: 24*memory.GiB - available}
+}
+
+// failed is a micro-batch that ran out of memory for its size.
+func failed(micro int) Event {
+	return Event{OOM: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: 2 * memory.GiB, Micro: micro, Phase: memory.PhaseForward,
+		Stats: memory.Stats{Capacity: 24 * memory.GiB, Reserved: 24 * memory.GiB, Allocated: 23 * memory.GiB}}}}
+}
+
+// tell has Decide answer an event and applies the answer.
+func tell(p Policy, h History, e Event) (History, Decision) {
+	d := Decide(p, h, e)
+	return h.Apply(e, d), d
+}
+
+// TestProvenRoomIsTheLeast holds that a size which has run in little memory is
+// grown back to when no more than that is there.
+func TestProvenRoomIsTheLeast(t *testing.T) {
+	p := Policy{GrowAfter: 1, Able: native}
+	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
+	h, _ = tell(p, h, Event{Step: &Progress{Step: 1, Memory: with(24 * memory.GiB)}})
+	h, _ = tell(p, h, Event{Step: &Progress{Step: 2, Memory: with(20 * memory.GiB)}})
+	shrunk := Decision{Remedy: Shrink, Plan: h.Plan.WithMicro(16)}
+	h = h.Apply(Event{OOM: &memory.Evidence{Failure: memory.OutOfMemoryError{Stats: with(12 * memory.GiB)}}}, shrunk)
+	_, d := tell(p, h, Event{Step: &Progress{Step: 3, Memory: with(20 * memory.GiB)}})
+	if d.Remedy != Grow || d.Plan.Micro != 64 {
+		t.Errorf("with 20 GiB, in which 64 has run: %s to %d", d.Remedy, d.Plan.Micro)
+	}
+}
+
+// TestPatienceIsBounded holds that the waits between tries of growing back stop
+// growing themselves.
+func TestPatienceIsBounded(t *testing.T) {
+	p := Policy{GrowAfter: 3, Able: native}
+	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
+	h = h.Apply(failed(64), Decision{Remedy: Shrink, Plan: h.Plan.WithMicro(16), Verdict: &memory.Verdict{Cause: memory.Spike}})
+	step, longest := 0, 0
+	for range 80 {
+		waited := 0
+		for d := (Decision{}); d.Remedy != Grow; waited++ {
+			if waited > 3<<patienceLimit {
+				t.Fatalf("no try of growing back within %d steps", waited)
+			}
+			step++
+			h, d = tell(p, h, Event{Step: &Progress{Step: step, Memory: with(24 * memory.GiB)}})
+		}
+		longest = max(longest, waited)
+		h, _ = tell(p, h, failed(64))
+		h.room = 0
+	}
+	if longest != 3<<patienceLimit {
+		t.Errorf("waited %d steps at most, want %d", longest, 3<<patienceLimit)
+	}
+}
+
+// TestSettled holds that a plan grown to is settled once it has run.
+func TestSettled(t *testing.T) {
+	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
+	h = h.Apply(failed(64), Decision{Remedy: Shrink, Plan: h.Plan.WithMicro(16)})
+	h = h.Apply(Event{Step: &Progress{Step: 1}}, Decision{Remedy: Grow, Plan: h.Plan.WithMicro(64)})
+	if h.Settled() {
+		t.Error("settled before it has run")
+	}
+	if h = h.Apply(Event{Step: &Progress{Step: 2}}, Decision{Remedy: Continue, Plan: h.Plan}); !h.Settled() {
+		t.Error("not settled after it has run")
+	}
+}
+
+// TestNoGrowthInTheDark holds that a body which knows nothing of the memory does
+// not grow back.
+func TestNoGrowthInTheDark(t *testing.T) {
+	p := Policy{GrowAfter: 1}
+	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
+	h = h.Apply(failed(64), Decision{Remedy: Shrink, Plan: h.Plan.WithMicro(16), Verdict: &memory.Verdict{Cause: memory.Spike}})
+	if _, d := tell(p, h, Event{Step: &Progress{Step: 500}}); d.Remedy != Continue || d.Plan.Micro != 16 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestCheckpointsAreProgress holds that a body which reports checkpoints alone
+// gets a fresh start for every bound with each, and that its reasons name no step
+// that nobody has counted.
+func TestCheckpointsAreProgress(t *testing.T) {
+	p := Policy{Waits: 1, GrowAfter: 100}
+	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 1})
+	taken := Event{OOM: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: memory.GiB, Micro: 1, Phase: memory.PhaseForward, Stats: with(0)}}}
+	for _, c := range []struct {
+		checkpoint int
+		want       Remedy
+		says       string
+	}{
+		{0, Wait, "wait for other processes to leave (1 of 1)"},
+		{0, Stop, "out of memory in the training, other processes"},
+		{400, Wait, "wait for other processes to leave (1 of 1)"},
+		{0, Stop, "out of memory in the training after step 400, other processes"},
+	} {
+		if c.checkpoint > 0 {
+			h, _ = tell(p, h, Event{Step: &Progress{Step: c.checkpoint}})
+		}
+		var d Decision
+		if h, d = tell(p, h, taken); d.Remedy != c.want || !strings.HasPrefix(d.Reason, c.says) {
+			t.Errorf("%s: %s, want %s: %s", d.Remedy, d.Reason, c.want, c.says)
+		}
+	}
+	if h.quiet != 0 || h.Finished != 400 {
+		t.Errorf("%d quiet steps after a failure, %d finished", h.quiet, h.Finished)
+	}
+	if h, _ = tell(p, h, Event{Step: &Progress{Step: 650}}); h.quiet != 250 {
+		t.Errorf("%d quiet steps between the checkpoints of steps 400 and 650", h.quiet)
+	}
+}
+
+// TestLoad holds the answers to a model that cannot be built.
+func TestLoad(t *testing.T) {
+	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
+	load := func(s memory.Stats) Event {
+		return Event{Load: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: 4 * memory.GiB, Phase: memory.PhaseLoad, Stats: s}}}
+	}
+	p := Policy{Waits: 2, Relaunches: 2, Recompute: true, Able: native}
+	taken := load(with(2 * memory.GiB))
+	var got []string
+	for range 3 {
+		var d Decision
+		h, d = tell(p, h, taken)
+		got = append(got, string(d.Remedy))
+	}
+	if fmt.Sprint(got) != "[wait wait stop]" {
+		t.Errorf("others hold the memory: %v", got)
+	}
+	if h.Plan.Micro != 64 {
+		t.Errorf("the micro-batch became %d", h.Plan.Micro)
+	}
+	h, _ = tell(p, h, Event{Step: &Progress{Step: 1}})
+	if _, d := tell(p, h, taken); d.Remedy != Wait {
+		t.Errorf("after a step: %s", d.Remedy)
+	}
+	if _, d := tell(p, h, load(memory.Stats{Capacity: 2 * memory.GiB, Free: 2 * memory.GiB})); d.Remedy != Stop || d.Verdict.Cause != memory.Model || d.Hint != helpModel {
+		t.Errorf("a device too small: %+v", d)
+	}
+	if _, d := tell(p, h, load(memory.Stats{})); d.Remedy != Stop || d.Verdict.Cause != memory.Unknown {
+		t.Errorf("a device that tells nothing: %+v", d)
+	}
+}
+
+// TestEvaluation holds that evaluation shrinks its own batch or nothing.
+func TestEvaluation(t *testing.T) {
+	plan := Plan{Effective: 64, World: 1, Micro: 64, Eval: 10}
+	e := failed(0)
+	e.OOM.Failure.Phase = memory.PhaseEval
+	able := native
+	able.Eval = true
+	p := Policy{Able: able, Recompute: true}
+	h := NewHistory(plan)
+	h.grown = 32 // whatever has grown is not to blame
+	var got []string
+	for range 5 {
+		var d Decision
+		h, d = tell(p, h, e)
+		got = append(got, fmt.Sprintf("%s %d", d.Remedy, h.Plan.Eval))
+	}
+	if want := "[empty cache 10 shrink eval 5 shrink eval 2 shrink eval 1 stop 1]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+	if h.Plan.Micro != 64 {
+		t.Errorf("the training's micro-batch became %d", h.Plan.Micro)
+	}
+	if l := h.Learned(plan, ""); l.Eval != 1 || NewHistory(plan).Resume(l, "").Plan.Eval != 1 {
+		t.Errorf("the next process begins with %+v", l)
+	}
+	p.Able.Eval, h.Plan.Eval = false, 10
+	if _, d := tell(p, h, e); d.Remedy != Stop || d.Verdict.Cause != memory.Model || d.Hint != "a smaller evaluation batch, a smaller model, or a device with more memory" {
+		t.Errorf("a body that cannot set it: %+v", d)
+	}
+}
+
+// TestHeadroomThatCannotBeKept holds that the sentence says so, and by how much.
+func TestHeadroomThatCannotBeKept(t *testing.T) {
+	found := Searched{Stats: with(24 * memory.GiB), Result: search.Result{Fits: 16, Fails: 17, Probes: []search.Probe{
+		{N: 1, Peak: 18 * memory.GiB, Fits: true}, {N: 17, Peak: 25 * memory.GiB}, {N: 16, Peak: 23 * memory.GiB, Fits: true}}}}
+	h := NewHistory(Plan{Effective: 64, World: 1})
+	_, d := tell(Policy{Headroom: 0.5, Able: native}, h, Event{Search: &found})
+	if want := "no size leaves 50 % of it unused, and 1, the smallest allowed, leaves the most: 25 %"; d.Plan.Micro != 1 || !strings.HasSuffix(d.Reason, want) {
+		t.Errorf("micro-batch %d: %s", d.Plan.Micro, d.Reason)
+	}
+	found.Result.Recommended = 9
+	_, d = tell(Policy{Headroom: 0.08, Able: native}, h, Event{Search: &found})
+	if want := "up to 9 leaves 8 % of it unused"; d.Plan.Micro != 9 || !strings.HasSuffix(d.Reason, want) {
+		t.Errorf("micro-batch %d: %s", d.Plan.Micro, d.Reason)
+	}
+}
+
+// TestHelpsNamesWhatIsNotAllowed holds that nobody is told to raise what is off.
+func TestHelpsNamesWhatIsNotAllowed(t *testing.T) {
+	e := Event{Load: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseLoad, Stats: with(0)}}}
+	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
+	if _, d := tell(Policy{}, h, e); d.Hint != "stop them, choose another device, or allow waiting for them with allow: [wait] in the config's memory section" {
+		t.Error(d.Hint)
+	}
+	h.waits = 3
+	if _, d := tell(Policy{Waits: 3}, h, e); d.Hint != "stop them, choose another device, or allow more waiting with memory.waits" {
+		t.Error(d.Hint)
+	}
+}

@@ -1,0 +1,238 @@
+package recovery
+
+import (
+	"fmt"
+
+	"headroom/memory"
+)
+
+// outlierLimit is how many steps may be cut smaller for themselves alone: after
+// as many the next one changes the plan for good, because they are no outliers.
+const outlierLimit = 3
+
+// outlierWindow is how many quiet steps make earlier outliers forgotten.
+const outlierWindow = 100
+
+// ladder is one failure of memory on its way to a remedy.
+type ladder struct {
+	policy   Policy
+	history  History
+	evidence memory.Evidence
+	verdict  memory.Verdict
+}
+
+// climb answers a step that ran out of memory.
+func (l ladder) climb() Decision {
+	training := l.failure().Phase != memory.PhaseEval
+	switch {
+	case l.hopeless():
+		return l.giveUp()
+	case training && l.history.grown > 0:
+		return l.to(Shrink, l.history.grown, "growing back came too early")
+	case l.policy.Able.EmptyCache && !l.history.emptied:
+		return l.decide(EmptyCache, fmt.Sprintf("empty the cache and run %s again with micro-batch %d: %s", l.step(), l.micro(), l.verdict.Why))
+	case !training:
+		return l.evaluation()
+	}
+	switch l.verdict.Cause {
+	case memory.Spike, memory.Fragmentation:
+		return l.outlier()
+	case memory.Leak:
+		if d, ok := l.relaunch("frees what has leaked"); ok {
+			return d
+		}
+		return l.smaller()
+	case memory.Model:
+		return l.last()
+	default: // batch, foreign
+		return l.smaller()
+	}
+}
+
+// load answers an attempt whose model could not even be built or loaded.
+func (l ladder) load() Decision {
+	if l.hopeless() {
+		return l.giveUp()
+	}
+	if l.verdict.Cause == memory.Foreign {
+		return l.wait()
+	}
+	return l.stop("nothing that is allowed makes the model smaller", helpModel)
+}
+
+// hopeless tells of verdicts for which no remedy is known to do good.
+func (l ladder) hopeless() bool {
+	return l.verdict.Cause == memory.Unknown || l.verdict.Cause == memory.Host
+}
+
+func (l ladder) giveUp() Decision {
+	if l.verdict.Cause == memory.Host {
+		return l.stop("the machine's own memory ran out", "use fewer data-loader workers, less prefetching and no pinned memory; a smaller micro-batch seldom helps")
+	}
+	return l.stop("the cause is unknown", "the evidence is in the journal; nothing was tried, because a remedy for the wrong cause does harm")
+}
+
+// evaluation halves what is evaluated at once. The training batch has nothing to
+// do with it and stays.
+func (l ladder) evaluation() Decision {
+	old := l.history.Plan.Eval
+	if !l.policy.Able.Eval || old <= 1 {
+		return l.last()
+	}
+	d := l.decide(ShrinkEval, fmt.Sprintf("evaluation batch %d → %d: %s; the training batch stays", old, old/2, l.verdict.Why))
+	d.Plan.Eval = old / 2
+	return d
+}
+
+// outlier cuts this step alone, until it has happened too often.
+func (l ladder) outlier() Decision {
+	switch {
+	case l.smallest():
+		return l.last()
+	case l.policy.Able.CutStep && (l.history.once.Micro > 0 || l.history.outliers < outlierLimit):
+		return l.to(ShrinkStep, l.halved(), "for this step alone")
+	case l.verdict.Cause == memory.Fragmentation && l.relaunchIsDue():
+		if d, ok := l.relaunch("gives the allocator a fresh start"); ok {
+			return d
+		}
+	}
+	because := ""
+	if l.history.outliers > 0 {
+		because = fmt.Sprintf("after %d steps that had to be cut", l.history.outliers)
+	}
+	return l.to(Shrink, l.halved(), because)
+}
+
+// relaunchIsDue is false while the last relaunch is so recent that it did not
+// help.
+func (l ladder) relaunchIsDue() bool {
+	h := l.history
+	return h.relaunches == 0 || h.Finished-h.relaunched >= outlierWindow
+}
+
+// smaller chooses a micro-batch for the steps to come: computed where memory by
+// micro-batch is known, else by a search, else half.
+func (l ladder) smaller() Decision {
+	if l.smallest() {
+		return l.last()
+	}
+	line, n := l.history.line, l.halved()
+	trusted := line.PerSample > 0 && !l.history.guessed
+	if !trusted && l.policy.Able.Probe {
+		d := l.decide(Search, fmt.Sprintf("search for the largest micro-batch below %d that fits: %s", l.micro(), l.verdict.Why))
+		d.Plan = l.history.Plan.WithMicro(l.history.Plan.Below(l.micro()))
+		return d
+	}
+	if trusted {
+		computed := affordable(line, l.policy.budget(l.failure().Stats.Available()))
+		if computed >= l.policy.Least() && computed < l.micro() {
+			n = computed
+		}
+	}
+	return l.to(Shrink, n, "")
+}
+
+// last is reached when the micro-batch can't become smaller.
+func (l ladder) last() Decision {
+	if l.canRecompute() && l.policy.Recompute && !l.history.recompute {
+		return l.decide(Recompute, fmt.Sprintf("recompute activations in the backward pass: %s", l.verdict.Why))
+	}
+	switch l.verdict.Cause {
+	case memory.Foreign:
+		return l.wait()
+	case memory.Fragmentation, memory.Leak:
+		if d, ok := l.relaunch("starts with clean memory"); ok {
+			return d
+		}
+	}
+	return l.stop("nothing smaller is left to try", l.helps())
+}
+
+func (l ladder) canRecompute() bool {
+	return l.policy.Able.Recompute && l.failure().Phase.SizedByMicro()
+}
+
+// wait waits for other processes to leave, as often as the policy has it.
+func (l ladder) wait() Decision {
+	if l.history.waits < l.policy.Waits {
+		return l.decide(Wait, fmt.Sprintf("wait for other processes to leave (%d of %d): %s", l.history.waits+1, l.policy.Waits, l.verdict.Why))
+	}
+	more := "allow more waiting with memory.waits"
+	if l.policy.Waits == 0 {
+		more = "allow waiting for them with allow: [wait] in the config's memory section"
+	}
+	return l.stop("other processes hold the memory", "stop them, choose another device, or "+more)
+}
+
+const helpModel = "a smaller model, an optimizer with less state, or a device with more memory"
+
+// helps names what would make room and has not been used.
+func (l ladder) helps() string {
+	switch {
+	case l.failure().Phase == memory.PhaseEval:
+		return "a smaller evaluation batch, a smaller model, or a device with more memory"
+	case l.canRecompute() && !l.policy.Recompute:
+		return "allow: [recompute] in the config's memory section, a smaller model, or a device with more memory"
+	}
+	return helpModel
+}
+
+func (l ladder) relaunch(why string) (Decision, bool) {
+	if l.history.relaunches >= l.policy.Relaunches {
+		return Decision{}, false
+	}
+	return l.decide(Relaunch, fmt.Sprintf("relaunch from a checkpoint of this moment, which %s: %s", why, l.verdict.Why)), true
+}
+
+// to changes the plan to the largest micro-batch up to n that can run.
+func (l ladder) to(r Remedy, n int, because string) Decision {
+	old, plan := l.history.Running(), l.history.Plan
+	plan.Micro = plan.within(n, l.policy.Least())
+	need := fmt.Sprintf("%s needed %s", l.step(), l.failure().Shortage())
+	if because != "" {
+		need = because + ", " + need
+	}
+	d := l.decide(r, changeReason(old, plan, need))
+	d.Plan = plan
+	return d
+}
+
+func (l ladder) stop(what, hint string) Decision {
+	where := "in " + l.step()
+	if l.failure().Phase == memory.PhaseLoad {
+		where = "before the first step"
+	}
+	d := l.decide(Stop, fmt.Sprintf("out of memory %s, %s: %s", where, what, l.verdict.Why))
+	d.Hint = hint
+	return d
+}
+
+func (l ladder) decide(r Remedy, reason string) Decision {
+	return Decision{Remedy: r, Plan: l.history.Plan, Verdict: &l.verdict, Reason: reason}
+}
+
+func (l ladder) failure() *memory.OutOfMemoryError { return &l.evidence.Failure }
+
+// micro is the largest micro-batch of the plan that failed.
+func (l ladder) micro() int { return l.history.Running().Largest() }
+
+func (l ladder) smallest() bool { return l.history.Plan.Below(l.micro()) < l.policy.Least() }
+
+func (l ladder) halved() int { return max(l.policy.Least(), l.micro()/2) }
+
+// step names what failed as closely as it is known.
+func (l ladder) step() string {
+	switch {
+	case l.policy.Able.CountSteps:
+		return fmt.Sprintf("step %d", l.history.Finished+1)
+	case l.history.Finished > 0:
+		return fmt.Sprintf("the training after step %d", l.history.Finished)
+	}
+	return "the training"
+}
+
+// changeReason is the sentence for every change of plan.
+func changeReason(old, plan Plan, why string) string {
+	return fmt.Sprintf("micro-batch %d → %d: %s; accumulation %d → %d keeps the effective batch at %d",
+		old.Largest(), plan.Largest(), why, old.Accumulation(), plan.Accumulation(), plan.Effective)
+}

@@ -1,0 +1,135 @@
+package recovery
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Plan cuts one optimizer step into micro-batches.
+type Plan struct {
+	Effective int  `json:"effective"`         // samples per optimizer step over all ranks; constant for a run
+	World     int  `json:"world"`             // data-parallel ranks
+	Micro     int  `json:"micro"`             // largest micro-batch per rank, in samples
+	Uniform   bool `json:"uniform,omitempty"` // every micro-batch equal: static shapes, or a framework with one knob
+	Eval      int  `json:"eval,omitempty"`    // samples in an evaluation batch per rank; 0 if there is none, or none that can be set
+}
+
+// Validate says what is wrong with p, all of it at once.
+func (p Plan) Validate() error {
+	var errs []error
+	if p.Effective < 1 {
+		errs = append(errs, fmt.Errorf("effective batch %d: at least 1", p.Effective))
+	}
+	if p.World < 1 || p.World > p.Effective {
+		errs = append(errs, fmt.Errorf("world size %d: 1 to the effective batch (%d), so that every rank has a sample", p.World, p.Effective))
+	}
+	if p.Micro < 1 {
+		errs = append(errs, fmt.Errorf("micro-batch %d: at least 1", p.Micro))
+	}
+	if p.Eval < 0 {
+		errs = append(errs, fmt.Errorf("evaluation batch %d: at least 1, or 0 for none", p.Eval))
+	}
+	if p.Uniform && p.World > 0 && p.Effective%p.World != 0 {
+		errs = append(errs, fmt.Errorf("effective batch %d: a uniform plan needs a multiple of the world size %d", p.Effective, p.World))
+	}
+	return errors.Join(errs...)
+}
+
+// Share is how many samples of a step rank runs: Effective divided over the
+// ranks, the first ones taking one more where it does not divide.
+func (p Plan) Share(rank int) int {
+	share := p.Effective / p.World
+	if rank < p.Effective%p.World {
+		share++
+	}
+	return share
+}
+
+// Accumulation is how many micro-batches each rank runs in a step. It is the
+// same on every rank, so that collective operations meet.
+// It is 0 in a plan whose Micro has not been chosen yet.
+func (p Plan) Accumulation() int {
+	if p.Micro < 1 {
+		return 0
+	}
+	largest := p.Share(0)
+	if !p.Uniform {
+		return (largest + p.Micro - 1) / p.Micro
+	}
+	for micro := min(p.Micro, largest); micro > 1; micro-- {
+		if largest%micro == 0 {
+			return largest / micro
+		}
+	}
+	return largest
+}
+
+// Splits are the micro-batches of one step on rank, in order. They sum to
+// Share(rank) exactly, none is larger than Micro, and they differ by at most
+// one; in a Uniform plan they are equal, the largest divisor of the share that
+// does not exceed Micro. Larger ones come first, so that a step that cannot fit
+// fails early. p must be valid.
+//
+// A rank whose share is smaller than the accumulation (only when Micro is 1 and
+// the shares differ) has a last micro-batch of 0 samples: it takes part in the
+// collective operations and adds nothing.
+func (p Plan) Splits(rank int) []int {
+	share, parts := p.Share(rank), p.Accumulation()
+	splits := make([]int, parts)
+	for i := range splits {
+		splits[i] = share / parts
+		if i < share%parts {
+			splits[i]++
+		}
+	}
+	return splits
+}
+
+// WithMicro is p with another micro-batch.
+func (p Plan) WithMicro(micro int) Plan {
+	p.Micro = micro
+	return p
+}
+
+// Largest is the largest micro-batch that a step of p really runs; 0 if none is
+// chosen yet.
+func (p Plan) Largest() int {
+	if p.Micro < 1 {
+		return 0
+	}
+	return p.Splits(0)[0]
+}
+
+// Below is the largest micro-batch smaller than micro that a step of p can run,
+// 0 if there is none. In a Uniform plan that is a divisor of the share, which is
+// what a framework with one knob can be set to; it is never found by a probe.
+func (p Plan) Below(micro int) int {
+	below := min(micro-1, p.Share(0))
+	for p.Uniform && below > 1 && p.Share(0)%below != 0 {
+		below--
+	}
+	return max(0, below)
+}
+
+// within is the largest micro-batch of at most n that a step of p can run, or if
+// that is below least, the smallest one that is not. It is 0 if there is none of
+// at least least.
+func (p Plan) within(n, least int) int {
+	found := 0
+	for size := p.Below(p.Share(0) + 1); size >= max(1, least); size = p.Below(size) {
+		if found = size; size <= n {
+			break
+		}
+	}
+	return found
+}
+
+// String prints the plan as people speak of it: "micro-batch 27 × 3, effective
+// 80". Micro-batches may be one smaller than the one named.
+func (p Plan) String() string {
+	world := ""
+	if p.World > 1 {
+		world = fmt.Sprintf(" × %d ranks", p.World)
+	}
+	return fmt.Sprintf("micro-batch %d × %d%s, effective %d", p.Largest(), p.Accumulation(), world, p.Effective)
+}

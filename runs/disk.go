@@ -1,0 +1,103 @@
+package runs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// Disk is every way in which a run changes what its folder holds. It is a seam:
+// tests fail each call in turn, through [OpenOn].
+type Disk interface {
+	Mkdir(path string) error             // no error if it is there already
+	Create(path string) (File, error)    // empty, whatever was there
+	Append(path string) (File, error)    // created if missing
+	Truncate(path string, n int64) error // to n bytes
+	Rename(from, to string) error        // to must not be there, or be a file
+	Remove(path string) error            // with all that is in it
+	SyncDir(path string) error           // the names in it
+}
+
+// File is a file being written.
+type File interface {
+	io.WriteCloser
+	Sync() error
+	Stat() (os.FileInfo, error)
+}
+
+// OSDisk is the operating system's.
+type OSDisk struct{}
+
+// Mkdir implements [Disk].
+func (OSDisk) Mkdir(path string) error {
+	if err := os.Mkdir(path, 0o755); !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// Create implements [Disk].
+func (OSDisk) Create(path string) (File, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+}
+
+// Append implements [Disk].
+func (OSDisk) Append(path string) (File, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+}
+
+// Truncate implements [Disk].
+func (OSDisk) Truncate(path string, n int64) error { return os.Truncate(path, n) }
+
+// Rename implements [Disk].
+func (OSDisk) Rename(from, to string) error { return os.Rename(from, to) }
+
+// Remove implements [Disk].
+func (OSDisk) Remove(path string) error { return os.RemoveAll(path) }
+
+// SyncDir implements [Disk].
+func (OSDisk) SyncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// writeFile puts data at path, whole or not at all. With durable it has also
+// survived a loss of power when writeFile returns.
+func writeFile(d Disk, path string, data []byte, durable bool) (err error) {
+	beside := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Remove(beside))
+		}
+	}()
+	if err := writeNew(d, beside, data, durable); err != nil {
+		return err
+	}
+	if err := d.Rename(beside, path); err != nil {
+		return err
+	}
+	if !durable {
+		return nil
+	}
+	return d.SyncDir(filepath.Dir(path))
+}
+
+func writeNew(d Disk, path string, data []byte, durable bool) error {
+	f, err := d.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil && durable {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}

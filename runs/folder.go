@@ -1,0 +1,293 @@
+package runs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Folder is a run's folder, held by this process until Close:
+//
+//	run.yaml                the resolved configuration
+//	journal.jsonl           an [Entry] a line, each fsynced
+//	metrics.jsonl           a [StepReport] a line
+//	checkpoints/step-000200/
+//	logs/attempt-001.log
+//	learned.json            a [Learned] that no checkpoint may have yet
+//	status.json             a [Status], replaced atomically
+//	report.html report.md   drawn from the above
+//	lock
+//
+// Its methods may be called from several goroutines.
+type Folder struct {
+	dir  string
+	disk Disk
+	lock *os.File
+
+	mu       sync.Mutex // guards what follows
+	journal  *lines
+	metrics  *lines
+	tally    Tally
+	repairs  []string // what opening had to put right
+	removals []string // what was removed from under this process
+}
+
+// Open creates dir if it is missing, takes its lock and repairs what a
+// killed run left behind: a torn last line, half a checkpoint. The folder above
+// dir must exist. A folder locked by a live run is a *[LockedError]; one that cannot
+// be written, or that holds something other than a run, says so at once.
+func Open(dir string) (*Folder, error) { return OpenOn(dir, OSDisk{}) }
+
+// OpenOn is Open with another way to change files: a test's, in which some fail.
+func OpenOn(dir string, d Disk) (*Folder, error) {
+	if err := makeFolder(dir, d); err != nil {
+		return nil, fmt.Errorf("open run folder %s: %w", dir, err)
+	}
+	lock, err := takeLock(dir)
+	if locked := (*LockedError)(nil); errors.As(err, &locked) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open run folder %s: cannot write in it: %w", dir, err)
+	}
+	return openLocked(dir, d, lock)
+}
+
+func openLocked(dir string, d Disk, lock *os.File) (*Folder, error) {
+	f := &Folder{dir: dir, disk: d, lock: lock, tally: Tally{Checkpoint: -1}}
+	if err := f.open(); err != nil {
+		return nil, fmt.Errorf("open run folder %s: %w", dir, errors.Join(err, lock.Close()))
+	}
+	return f, nil
+}
+
+// Inherit is Open for a program whose process held the folder until
+// it executed that program: lock is the descriptor that [Folder.HandOver] left
+// open.
+func Inherit(dir string, lock int) (*Folder, error) {
+	unix.CloseOnExec(lock)
+	file := os.NewFile(uintptr(lock), filepath.Join(dir, "lock")) // nil, which answers with an error, if lock is negative
+	if err := lockMeant(dir, file); err != nil {
+		return nil, fmt.Errorf("open run folder %s: take its lock over: %w", dir, errors.Join(err, file.Close()))
+	}
+	return openLocked(dir, OSDisk{}, file)
+}
+
+func makeFolder(dir string, d Disk) error {
+	info, err := os.Stat(dir)
+	switch {
+	case err == nil && !info.IsDir():
+		return errors.New("it is a file; name a folder, as in runs/gpt")
+	case err == nil:
+		return checkOurs(dir)
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	above := filepath.Dir(filepath.Clean(dir))
+	if info, err := os.Stat(above); err != nil || !info.IsDir() {
+		return fmt.Errorf("there is no folder %s; create it first, or check the spelling", above)
+	}
+	return d.Mkdir(dir)
+}
+
+// checkOurs refuses a folder that holds something else: a run must not mix its
+// files with a user's, and a fresh start renames the folder as a whole.
+func checkOurs(dir string) error {
+	held, err := os.ReadDir(dir)
+	if err != nil || len(held) == 0 {
+		return err
+	}
+	for _, e := range held {
+		switch e.Name() {
+		case "lock", "run.yaml", "journal.jsonl":
+			return nil
+		}
+	}
+	return fmt.Errorf("it holds %s and no run; name an empty or a new folder", held[0].Name())
+}
+
+// open makes the inner folders, opens the files and clears up.
+func (f *Folder) open() error {
+	for _, name := range []string{"checkpoints", "logs"} {
+		if err := f.disk.Mkdir(f.path(name)); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(f.clear(f.dir), f.clear(f.path("checkpoints"))); err != nil {
+		return err
+	}
+	entries, err := ReadJournal(f.dir)
+	if torn := (*TornError)(nil); err != nil && !errors.As(err, &torn) {
+		return err
+	}
+	for _, e := range entries {
+		f.tally.count(e)
+	}
+	if f.journal, err = f.openLines("journal.jsonl"); err != nil {
+		return err
+	}
+	if f.metrics, err = f.openLines("metrics.jsonl"); err != nil {
+		return errors.Join(err, f.journal.close())
+	}
+	return f.disk.SyncDir(f.dir)
+}
+
+func (f *Folder) openLines(name string) (*lines, error) {
+	l, cut, err := openLines(f.disk, f.path(name))
+	if cut > 0 {
+		f.repairs = append(f.repairs, fmt.Sprintf("%s: cut a torn last line of %d bytes", name, cut))
+	}
+	return l, err
+}
+
+// clear removes what was being written beside its final name when a run was
+// killed.
+func (f *Folder) clear(dir string) error {
+	held, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range held {
+		if !strings.HasPrefix(e.Name(), ".") || !strings.HasSuffix(e.Name(), ".tmp") {
+			continue
+		}
+		if err := f.disk.Remove(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+		f.repairs = append(f.repairs, fmt.Sprintf("removed the unfinished %s", e.Name()))
+	}
+	return nil
+}
+
+// Dir is the folder's path, as it was given.
+func (f *Folder) Dir() string { return f.dir }
+
+func (f *Folder) path(name ...string) string {
+	return filepath.Join(append([]string{f.dir}, name...)...)
+}
+
+// Config reads run.yaml, the resolved configuration of the run. The error wraps
+// [fs.ErrNotExist] in a folder that has none yet.
+func (f *Folder) Config() ([]byte, error) { return os.ReadFile(f.path("run.yaml")) }
+
+// SetConfig replaces run.yaml, whole or not at all.
+func (f *Folder) SetConfig(text []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return writeFile(f.disk, f.path("run.yaml"), text, true)
+}
+
+// TakeRepairs is what [Open] had to put right after a killed run, a sentence each,
+// once.
+func (f *Folder) TakeRepairs() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	repairs := f.repairs
+	f.repairs = nil
+	return repairs
+}
+
+// TakeRemovals is what somebody has removed from under this process since the last
+// call, a sentence each.
+func (f *Folder) TakeRemovals() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, l := range []*lines{f.journal, f.metrics} {
+		if l.removed {
+			l.removed = false
+			f.removals = append(f.removals, filepath.Base(l.path)+" was removed or replaced while the run was writing it: what it said before is missing from reports")
+		}
+	}
+	removals := f.removals
+	f.removals = nil
+	return removals
+}
+
+// AttemptLog opens logs/attempt-NNN.log for appending. The file is the
+// caller's to close.
+func (f *Folder) AttemptLog(attempt int) (*os.File, error) {
+	path := f.path("logs", LogName(attempt))
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+}
+
+// Output opens logs/output-NNN.log, for what a wrapped command prints in an attempt.
+// The file is the caller's to close.
+func (f *Folder) Output(attempt int) (*os.File, error) {
+	return os.OpenFile(f.path("logs", fmt.Sprintf("output-%03d.log", attempt)), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+}
+
+// LogName is the base name of an attempt's log.
+func LogName(attempt int) string { return fmt.Sprintf("attempt-%03d.log", attempt) }
+
+// Close writes what still waits in memory and lets go of the folder. An error
+// tells that lines of the journal or the metrics are lost.
+func (f *Folder) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := errors.Join(f.metrics.close(), f.journal.close(), f.lock.Close())
+	if err != nil {
+		return fmt.Errorf("close run folder %s: %w", f.dir, err)
+	}
+	return nil
+}
+
+// HandOver is Close, except that the folder stays held: by lock, which is open
+// in a program that this process executes, for [Inherit], and else the
+// caller's to close.
+func (f *Folder) HandOver() (lock *os.File, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, inherit := unix.FcntlInt(f.lock.Fd(), unix.F_SETFD, 0)
+	if err := errors.Join(f.metrics.close(), f.journal.close(), inherit); err != nil {
+		return f.lock, fmt.Errorf("hand over run folder %s: %w", f.dir, err)
+	}
+	return f.lock, nil
+}
+
+// SetAside renames the run folder dir to dir.1, or the first such name that is
+// free, to make room for a fresh start, and returns the new name. A folder that
+// is missing or empty stays and the name is "". A folder locked by a live run
+// is a *[LockedError].
+func SetAside(dir string) (string, error) {
+	dir = filepath.Clean(dir)
+	held, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(held) == 0 {
+		return "", nil
+	}
+	if err == nil {
+		err = checkOurs(dir)
+	}
+	if err != nil {
+		return "", fmt.Errorf("set aside run folder %s: %w", dir, err)
+	}
+	lock, err := takeLock(dir)
+	if err != nil {
+		return "", err
+	}
+	to, err := renameFree(OSDisk{}, dir, dir, 1)
+	return to, errors.Join(err, lock.Close())
+}
+
+// renameFree renames from to the first of base.n, base.n+1 … that is free; 0
+// stands for base itself.
+func renameFree(d Disk, from, base string, n int) (string, error) {
+	for ; ; n++ {
+		to := base
+		if n > 0 {
+			to = fmt.Sprintf("%s.%d", base, n)
+		}
+		_, err := os.Lstat(to)
+		if errors.Is(err, fs.ErrNotExist) {
+			return to, d.Rename(from, to)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+}

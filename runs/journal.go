@@ -1,0 +1,94 @@
+package runs
+
+import (
+	"path/filepath"
+	"time"
+
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/search"
+)
+
+// Kind is what an [Entry] of the journal tells.
+type Kind string
+
+// The kinds of entries.
+const (
+	KindRun              Kind = "run"               // a run starts in a new folder
+	KindAttempt          Kind = "attempt"           // an attempt starts, from step 0 or a checkpoint
+	KindPlan             Kind = "plan"              // the first plan of an attempt
+	KindOOM              Kind = "oom"               // a step or the load ran out of memory
+	KindDecision         Kind = "decision"          // what was decided, and why
+	KindProbe            Kind = "probe"             // one trial of a search
+	KindSearch           Kind = "search"            // a search ended
+	KindCheckpoint       Kind = "checkpoint"        // a checkpoint is whole on disk
+	KindCheckpointFailed Kind = "checkpoint failed" // and why; older ones are untouched
+	KindReleased         Kind = "released"          // older checkpoints made room for a new one on a full disk
+	KindDamaged          Kind = "damaged"           // a checkpoint was set aside
+	KindMissing          Kind = "missing"           // a file or a checkpoint of the run was removed by somebody
+	KindExit             Kind = "exit"              // a wrapped command ended, and how
+	KindInterrupted      Kind = "interrupted"       // by a signal, resumable
+	KindRemedy           Kind = "remedy"            // what a remedy came to: bytes given back, time waited
+	KindJournalFailed    Kind = "journal failed"    // the journal could not be written for a while, and why
+	KindDone             Kind = "done"              // the job finished
+	KindFailed           Kind = "failed"            // the run ended without finishing
+	KindDevice           Kind = "device"            // how the device was, read from outside every so often
+	KindFault            Kind = "fault"             // the device's driver reported an error, such as an Xid
+	KindGone             Kind = "gone"              // the device is gone; a decision follows
+)
+
+// UnmarshalText reads a kind; entries of earlier versions say "lost" for gone.
+func (k *Kind) UnmarshalText(text []byte) error {
+	if *k = Kind(text); *k == "lost" {
+		*k = KindGone
+	}
+	return nil
+}
+
+// Entry is one line of journal.jsonl.
+type Entry struct {
+	Time     time.Time                `json:"time"`
+	Attempt  int                      `json:"attempt"`
+	Step     int                      `json:"step"` // optimizer steps finished at that moment
+	Kind     Kind                     `json:"kind"`
+	Text     string                   `json:"text"` // one sentence for a person
+	Plan     *recovery.Plan           `json:"plan,omitempty"`
+	OOM      *memory.OutOfMemoryError `json:"oom,omitempty"`
+	Verdict  *memory.Verdict          `json:"verdict,omitempty"`
+	Decision *recovery.Decision       `json:"decision,omitempty"`
+	Probe    *search.Probe            `json:"probe,omitempty"`
+	Search   *search.Result           `json:"search,omitempty"`
+	Memory   *memory.Stats            `json:"memory,omitempty"`
+	Device   *Reading                 `json:"device,omitempty"`
+	Fault    *Fault                   `json:"fault,omitempty"`
+	Seconds  float64                  `json:"seconds,omitempty"` // how long the thing told took, where that matters
+}
+
+// Record appends e to the journal and returns when it is safely on disk. After
+// an error e is kept in memory and written by a later Record, Flush or Close,
+// in order; only when 16 MiB are waiting are the oldest dropped.
+func (f *Folder) Record(e Entry) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.journal.add(e); err != nil {
+		return err
+	}
+	f.tally.count(e)
+	return f.journal.flush(true)
+}
+
+// LostEntries is how many entries were dropped because they could not be written
+// for too long.
+func (f *Folder) LostEntries() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.journal.lost
+}
+
+// ReadJournal reads the journal of the run in dir. It needs no lock, so it may
+// be used while the run writes. Lines that cannot be read are left out; the
+// error is then a *[TornError] and the entries are valid all the same. A folder
+// without a journal has no entries.
+func ReadJournal(dir string) ([]Entry, error) {
+	return readLines[Entry](filepath.Join(dir, "journal.jsonl"))
+}

@@ -1,0 +1,52 @@
+package runs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"headroom/recovery"
+)
+
+// Learned is learned.json: what was learned, and when. It is there for a process
+// that is killed before a checkpoint can tell the next one.
+type Learned struct {
+	Attempt int              `json:"attempt"`
+	Step    int              `json:"step"` // optimizer steps finished
+	Learned recovery.Learned `json:"learned"`
+}
+
+// Since tells whether l is as new as checkpoint c, which may be nil.
+func (l *Learned) Since(c *Checkpoint) bool {
+	return c == nil || l.Attempt > c.Attempt || l.Attempt == c.Attempt && l.Step >= c.Step
+}
+
+// SetLearned replaces learned.json, whole or not at all. A loss of power may
+// take it: that costs another search and nothing else.
+func (f *Folder) SetLearned(l Learned) error {
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write learned.json: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return writeFile(f.disk, f.path("learned.json"), append(text, '\n'), false)
+}
+
+// Learned reads learned.json, nil if there is none.
+func (f *Folder) Learned() (*Learned, error) {
+	text, err := os.ReadFile(f.path("learned.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var l Learned
+	if err == nil {
+		err = json.Unmarshal(text, &l)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read learned.json: %w", err)
+	}
+	return &l, nil
+}

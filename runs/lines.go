@@ -1,0 +1,186 @@
+package runs
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// pendingLimit bounds what is kept of a file that cannot be written: some
+// 40,000 lines of metrics.
+const pendingLimit = 16 << 20
+
+// lines appends to a file of JSON lines. Lines are kept until they are written,
+// so a disk that is full for a while loses none, up to a limit.
+type lines struct {
+	disk    Disk
+	path    string
+	file    File
+	size    int64  // bytes of whole lines in the file
+	torn    bool   // the file may hold more than that
+	synced  bool   // nothing was written since the last fsync
+	pending []byte // whole lines still to be written
+	limit   int    // of pending
+	lost    int    // lines dropped because of the limit
+	removed bool   // somebody removed or replaced the file; cleared by whoever reports it
+}
+
+// openLines opens path for appending, after cutting what a crash left of its
+// last line. cut is how many bytes that were.
+func openLines(d Disk, path string) (l *lines, cut int64, err error) {
+	size, cut, err := wholeLines(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	if cut > 0 {
+		if err := d.Truncate(path, size); err != nil {
+			return nil, 0, err
+		}
+	}
+	f, err := d.Append(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	return &lines{disk: d, path: path, file: f, size: size, synced: true, limit: pendingLimit}, cut, nil
+}
+
+// add appends v to what is to be written. Its error is v's alone: a value that
+// JSON cannot hold.
+func (l *lines) add(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	l.pending = append(append(l.pending, text...), '\n')
+	for len(l.pending) > l.limit {
+		l.pending = l.pending[bytes.IndexByte(l.pending, '\n')+1:]
+		l.lost++
+	}
+	return nil
+}
+
+// flush writes what is pending; with durable it also waits for the disk. After
+// an error all of it is pending still, and nothing is written twice: what a
+// failed write left in the file is cut first.
+func (l *lines) flush(durable bool) error {
+	if err := l.follow(); err != nil {
+		return err
+	}
+	if l.torn {
+		if err := l.disk.Truncate(l.path, l.size); err != nil {
+			return err
+		}
+		l.torn = false
+	}
+	if len(l.pending) > 0 {
+		l.torn = true
+		if _, err := l.file.Write(l.pending); err != nil {
+			return err
+		}
+		l.synced = false
+	}
+	if durable && !l.synced {
+		if err := l.file.Sync(); err != nil {
+			return err
+		}
+		l.synced = true
+	}
+	l.torn = false
+	l.size += int64(len(l.pending))
+	l.pending = l.pending[:0]
+	return nil
+}
+
+// follow opens the file anew where somebody has removed or replaced it: lines
+// written to a file without a name are read by nobody.
+func (l *lines) follow() error {
+	if still(l.path, l.file) {
+		return nil
+	}
+	size, _, err := wholeLines(l.path)
+	if err != nil {
+		return err
+	}
+	f, err := l.disk.Append(l.path)
+	if err != nil {
+		return err
+	}
+	old := l.file
+	l.file, l.size, l.torn, l.synced, l.removed = f, size, true, false, true
+	return old.Close()
+}
+
+func (l *lines) close() error { return errors.Join(l.flush(true), l.file.Close()) }
+
+// TornError tells that a file of lines holds some that cannot be read: the last one
+// of a run that was killed or is being written, or damage further up. All
+// others were read and come with it.
+type TornError struct {
+	File  string // base name
+	Lines []int  // line numbers, from 1
+}
+
+func (e *TornError) Error() string {
+	return fmt.Sprintf("read %s: line %d is torn or damaged and was left out (%d in all)", e.File, e.Lines[0], len(e.Lines))
+}
+
+// readLines reads every line of path as a T. Lines that are no T are left out
+// and named in a *TornError. A file that is not there has no lines.
+func readLines[T any](path string) ([]T, error) {
+	var all []T
+	torn := &TornError{File: filepath.Base(path)}
+	err := eachLine(path, func(n int, line []byte, whole bool) bool {
+		var v T
+		if !whole || json.Unmarshal(line, &v) != nil {
+			torn.Lines = append(torn.Lines, n)
+		} else {
+			all = append(all, v)
+		}
+		return true
+	})
+	if err == nil && len(torn.Lines) > 0 {
+		err = torn
+	}
+	return all, err
+}
+
+// wholeLines is the size of path up to the end of its last readable line, and
+// how many bytes follow that.
+func wholeLines(path string) (size, rest int64, err error) {
+	err = eachLine(path, func(_ int, line []byte, whole bool) bool {
+		rest += int64(len(line))
+		if whole && json.Valid(line) {
+			size, rest = size+rest, 0
+		}
+		return true
+	})
+	return size, rest, err
+}
+
+// eachLine calls use with every line of path, its end included, until it
+// returns false. whole tells whether the line has an end.
+func eachLine(path string, use func(n int, line []byte, whole bool) bool) error {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // only read
+	in := bufio.NewReaderSize(f, 1<<16)
+	for n := 1; ; n++ {
+		line, err := in.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read %s: %w", filepath.Base(path), err)
+		}
+		if len(line) > 0 && !use(n, line, err == nil) || err != nil {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package runs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockPatience is how long a lock may be held by a reader that looks whether a
+// run is alive.
+const (
+	lockPatience = 200 * time.Millisecond
+	lockTries    = 20
+)
+
+// LockedError is a run's folder that another process holds. The fields are what that
+// process wrote about itself; they are zero if it has not yet.
+type LockedError struct {
+	Dir     string    `json:"-"`
+	PID     int       `json:"pid"`
+	Host    string    `json:"host"`
+	Started time.Time `json:"started"`
+}
+
+func (e *LockedError) Error() string {
+	who := "another process"
+	if e.PID != 0 {
+		who = fmt.Sprintf("process %d on %s since %s", e.PID, e.Host, e.Started.Format(time.DateTime))
+	}
+	return fmt.Sprintf("open run folder %s: in use by %s; wait for it, interrupt it, or name another folder", e.Dir, who)
+}
+
+// takeLock locks dir for this process and writes down who that is. The lock is
+// the open file's: the kernel lets go of it when that is closed, and so when the
+// process ends, however it ends, but not when it executes another program that
+// keeps the file open.
+func takeLock(dir string) (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := lockMeant(dir, file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// lockMeant is takeLock once the file to lock is open. That file shows whether
+// the folder is still the same when the lock is got.
+func lockMeant(dir string, file *os.File) error {
+	got, err := tryLock(file)
+	for tries := 0; err == nil && !got && tries < lockTries; tries++ {
+		time.Sleep(lockPatience / lockTries)
+		got, err = tryLock(file)
+	}
+	if err != nil {
+		return err
+	}
+	if !got {
+		return holder(dir)
+	}
+	path := filepath.Join(dir, "lock")
+	if !still(path, file) {
+		return &LockedError{Dir: dir}
+	}
+	host, _ := os.Hostname() // a name for people; an empty one still tells the process
+	text, err := json.Marshal(LockedError{PID: os.Getpid(), Host: host, Started: time.Now().Truncate(time.Second)})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// tryLock tells whether f is locked now.
+func tryLock(f *os.File) (bool, error) {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// still tells whether path is the file that it was when f was opened. While a
+// lock was waited for, the process that held it may have renamed the folder: the
+// lock is then that of the folder set aside, and whatever is at path by now
+// belongs to somebody else. Folders are never renamed back.
+func still(path string, f interface{ Stat() (os.FileInfo, error) }) bool {
+	then, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	now, err := os.Stat(path)
+	return err == nil && os.SameFile(then, now)
+}
+
+// StillHeld is nil while the folder is this process's. If somebody has removed the
+// lock's file it is made and taken again; if another process was faster the
+// folder is that process's, and the error is a *[LockedError].
+func (f *Folder) StillHeld() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	path := f.path("lock")
+	if still(path, f.lock) {
+		return nil
+	}
+	made, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	if err == nil {
+		if err = lockMeant(f.dir, made); err != nil {
+			err = errors.Join(err, made.Close())
+		}
+	}
+	switch {
+	case errors.Is(err, os.ErrExist):
+		return holder(f.dir)
+	case err != nil:
+		return fmt.Errorf("take the lock of %s again, whose file was removed: %w", f.dir, err)
+	}
+	f.removals = append(f.removals, "lock was removed while the run held it: it was made and taken again")
+	old := f.lock
+	f.lock = made
+	return old.Close()
+}
+
+func holder(dir string) *LockedError {
+	l := &LockedError{}
+	if text, err := os.ReadFile(filepath.Join(dir, "lock")); err == nil {
+		_ = json.Unmarshal(text, l) // half written: told without a name
+	}
+	l.Dir = dir
+	return l
+}
+
+// alive tells whether a process holds dir. If that cannot be found out it says
+// yes.
+func alive(dir string) bool {
+	file, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist)
+	}
+	err = unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	return errors.Join(err, file.Close()) != nil
+}

@@ -1,0 +1,85 @@
+package runs
+
+import (
+	"encoding/json"
+	"errors"
+	"path/filepath"
+
+	"headroom/memory"
+)
+
+// StepReport is one finished optimizer step.
+type StepReport struct {
+	Step     int          `json:"step"`              // optimizer steps made, this one included
+	First    int64        `json:"first"`             // position of its first sample in the run's stream of samples
+	Samples  int          `json:"samples"`           // samples that went into it, over all ranks
+	Tokens   int          `json:"tokens,omitempty"`  // targets that counted
+	Loss     float64      `json:"loss"`              // mean over those targets
+	GradNorm float64      `json:"grad_norm"`         // before clipping
+	LR       float64      `json:"lr"`                // learning rate used
+	Splits   []int        `json:"splits"`            // micro-batches as run, in order
+	Memory   memory.Stats `json:"memory"`            // after the step; Peak is the step's
+	Seconds  float64      `json:"seconds,omitempty"` // that the step took; filled in by the harness
+}
+
+// AddStep adds a line to metrics.jsonl. Lines wait in memory for a Flush; only
+// when 16 MiB are waiting are the oldest dropped. Its error is about s: a
+// number that JSON cannot hold.
+func (f *Folder) AddStep(s StepReport) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.metrics.add(s)
+}
+
+// Flush writes the lines that wait in memory, of metrics and journal. With
+// durable it returns when they have reached the disk. After an error nothing is
+// lost: they wait for the next one.
+func (f *Folder) Flush(durable bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return errors.Join(f.metrics.flush(durable), f.journal.flush(true))
+}
+
+// FlushMetrics is Flush for the metrics alone.
+func (f *Folder) FlushMetrics(durable bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.metrics.flush(durable)
+}
+
+// CutMetrics drops the lines of all steps after step: a run that goes on from
+// there makes them again, so that the file has every step once.
+func (f *Folder) CutMetrics(step int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.metrics
+	if err := l.flush(false); err != nil {
+		return err
+	}
+	keep := int64(0)
+	err := eachLine(l.path, func(_ int, line []byte, _ bool) bool {
+		var s struct{ Step int }
+		if json.Unmarshal(line, &s) == nil && s.Step > step {
+			return false
+		}
+		keep += int64(len(line))
+		return true
+	})
+	if err != nil || keep >= l.size {
+		return err
+	}
+	if err := l.disk.Truncate(l.path, keep); err != nil {
+		return err
+	}
+	l.size, l.synced = keep, false
+	return nil
+}
+
+// ReadMetrics reads the steps of the run in dir, oldest first, each once. It
+// needs no lock, so it may be used while the run writes; the newest second or
+// so may still be missing then. Lines that cannot be read are left out; the
+// error is then a *[TornError] and the steps are valid all the same. A folder
+// without metrics has no steps.
+func ReadMetrics(dir string) ([]StepReport, error) {
+	return readLines[StepReport](filepath.Join(dir, "metrics.jsonl"))
+}

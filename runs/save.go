@@ -1,0 +1,175 @@
+package runs
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"headroom/recovery"
+)
+
+// CheckpointVersion is the layout of a checkpoint that this program writes.
+const CheckpointVersion = 1
+
+// Checkpoint is the meta.json of a checkpoint: what stands beside the trainer's
+// state.
+type Checkpoint struct {
+	Version int              `json:"version"`
+	Step    int              `json:"step"`    // optimizer steps finished
+	Samples int64            `json:"samples"` // samples they took; the position of the next one
+	Attempt int              `json:"attempt"`
+	Plan    recovery.Plan    `json:"plan"`
+	Learned recovery.Learned `json:"learned"`
+	Size    int64            `json:"size"`   // bytes of state.safetensors
+	SHA256  string           `json:"sha256"` // of state.safetensors, hexadecimal
+	Config  string           `json:"config"` // SHA-256 of run.yaml, hexadecimal; "" without one
+	Time    time.Time        `json:"time"`
+}
+
+// CheckpointName is the base name of the checkpoint after so many steps.
+func CheckpointName(step int) string { return fmt.Sprintf("step-%06d", step) }
+
+// SaveCheckpoint writes c, whose Step must be new, beside its final name, waits
+// for the disk and renames it. After an error nothing of c is left and the newest
+// whole checkpoint is what it was. On a full disk the oldest ones make room, as
+// long as the newest is whole; released are their steps.
+func (f *Folder) SaveCheckpoint(c Checkpoint, save func(io.Writer) error) (saved Checkpoint, released []int, err error) {
+	for {
+		saved, err = f.saveOnce(c, save)
+		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+			return saved, released, err
+		}
+		oldest, ok := f.releaseOldest()
+		if !ok {
+			return saved, released, err
+		}
+		released = append(released, oldest)
+	}
+}
+
+// releaseOldest removes the oldest of several checkpoints if the newest is whole.
+func (f *Folder) releaseOldest() (step int, ok bool) {
+	steps, err := f.checkpointSteps()
+	if err != nil || len(steps) < 2 {
+		return 0, false
+	}
+	if _, err := f.verify(steps[0]); err != nil {
+		return 0, false
+	}
+	return steps[len(steps)-1], f.Prune(len(steps)-1) == nil
+}
+
+func (f *Folder) saveOnce(c Checkpoint, save func(io.Writer) error) (saved Checkpoint, err error) {
+	if err := f.disk.Mkdir(f.path("checkpoints")); err != nil { // somebody may have removed it
+		return c, err
+	}
+	name := CheckpointName(c.Step)
+	beside, final := f.path("checkpoints", "."+name+".tmp"), f.path("checkpoints", name)
+	if old, done, err := f.alreadySaved(c.Step); done || err != nil {
+		return old, err
+	}
+	if err := f.disk.Mkdir(beside); err != nil {
+		return c, err
+	}
+	placed := false
+	defer func() {
+		if !placed {
+			err = errors.Join(err, f.disk.Remove(beside))
+		}
+	}()
+	c.Version = CheckpointVersion
+	if c.Size, c.SHA256, err = writeState(f.disk, beside+"/state.safetensors", save); err != nil {
+		return c, err
+	}
+	if c.Config, err = f.configHash(); err != nil {
+		return c, err
+	}
+	text, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return c, err
+	}
+	if err := writeNew(f.disk, beside+"/meta.json", append(text, '\n'), true); err != nil {
+		return c, err
+	}
+	if err := f.disk.SyncDir(beside); err != nil {
+		return c, err
+	}
+	if err := f.disk.Rename(beside, final); err != nil {
+		return c, err
+	}
+	placed = true
+	return c, f.disk.SyncDir(f.path("checkpoints"))
+}
+
+// alreadySaved deals with a checkpoint that has the name of the one to be
+// written. It is whole if its rename was made and could not be made durable:
+// then that is tried again. Else it is a damaged one that could not be set
+// aside before.
+func (f *Folder) alreadySaved(step int) (Checkpoint, bool, error) {
+	c, err := f.verify(step)
+	switch {
+	case err == nil:
+		return c, true, f.disk.SyncDir(f.path("checkpoints"))
+	case errors.Is(err, errNoCheckpoint):
+		return c, false, nil
+	}
+	_, err = f.setAsideDamaged(step)
+	return c, false, err
+}
+
+// OfThisConfig tells whether c was written under the run.yaml that is there now.
+func (f *Folder) OfThisConfig(c *Checkpoint) bool {
+	now, err := f.configHash()
+	return err == nil && now == c.Config
+}
+
+func (f *Folder) configHash() (string, error) {
+	text, err := f.Config()
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), err
+}
+
+// writeState writes what save has to say, and its size and hash.
+func writeState(d Disk, path string, save func(io.Writer) error) (size int64, sum string, err error) {
+	f, err := d.Create(path)
+	if err != nil {
+		return 0, "", err
+	}
+	state := &counted{to: f, hash: sha256.New()}
+	buffer := bufio.NewWriterSize(state, 1<<20)
+	if err = save(buffer); err == nil {
+		err = buffer.Flush()
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, "", fmt.Errorf("write state.safetensors: %w", err)
+	}
+	return state.size, hex.EncodeToString(state.hash.Sum(nil)), nil
+}
+
+// counted passes bytes on, counted and hashed.
+type counted struct {
+	to   io.Writer
+	hash hash.Hash
+	size int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	c.hash.Write(p[:n])
+	c.size += int64(n)
+	return n, err
+}

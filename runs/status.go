@@ -1,0 +1,80 @@
+package runs
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"headroom/memory"
+	"headroom/recovery"
+)
+
+// State is where a run stands.
+type State string
+
+// The states of a run.
+const (
+	StateRunning     State = "running"
+	StateInterrupted State = "interrupted" // resumable: the same command goes on
+	StateDone        State = "done"
+	StateFailed      State = "failed"
+	StateStale       State = "stale" // says running, but no process holds the folder: it was killed. Never written, found by ReadStatus
+)
+
+// Status is a run at one moment, for people who look in and for schedulers.
+type Status struct {
+	State            State           `json:"state"`
+	PID              int             `json:"pid"` // of the process that wrote this
+	Host             string          `json:"host"`
+	Attempt          int             `json:"attempt"`
+	Step             int             `json:"step"`  // optimizer steps finished
+	Steps            int             `json:"steps"` // of the whole run
+	Plan             recovery.Plan   `json:"plan"`
+	Loss             float64         `json:"loss"`               // of the newest step
+	SamplesPerSecond float64         `json:"samples_per_second"` // since the status before
+	Peak             memory.Bytes    `json:"peak"`               // of the newest step
+	Capacity         memory.Bytes    `json:"capacity"`
+	Failures         int             `json:"failures"`              // of memory in the whole run, the one it ended with included
+	DeviceGone       int             `json:"device_gone,omitempty"` // times that the device was lost, in the whole run
+	Verdict          *memory.Verdict `json:"verdict,omitempty"`     // of the newest failure of memory
+	Reason           string          `json:"reason,omitempty"`      // of the newest decision; of the end, once it has ended
+	Started          time.Time       `json:"started"`               // this process's run
+	Updated          time.Time       `json:"updated"`
+}
+
+// SetStatus replaces status.json. The one of a run that has ended survives a
+// loss of power.
+func (f *Folder) SetStatus(s Status) error {
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write status.json: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return writeFile(f.disk, f.path("status.json"), append(text, '\n'), s.State != StateRunning)
+}
+
+// ReadStatus reads the status of the run in dir. It needs no lock. A run that
+// says it is running while no process holds the folder is [StateStale]. The
+// error wraps [os.ErrNotExist] if there is no status yet.
+func ReadStatus(dir string) (Status, error) {
+	var s Status
+	text, err := os.ReadFile(filepath.Join(dir, "status.json"))
+	if err != nil {
+		return s, fmt.Errorf("read status: %w", err)
+	}
+	old := struct {
+		*Status
+		Losses int `json:"losses"` // DeviceGone in earlier versions
+	}{Status: &s}
+	if err := json.Unmarshal(text, &old); err != nil {
+		return s, fmt.Errorf("read status: %s: %w", filepath.Join(dir, "status.json"), err)
+	}
+	s.DeviceGone = max(s.DeviceGone, old.Losses)
+	if s.State == StateRunning && !alive(dir) {
+		s.State = StateStale
+	}
+	return s, nil
+}

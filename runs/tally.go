@@ -1,0 +1,57 @@
+package runs
+
+import "slices"
+
+// mostAttempts is more than any run makes: a larger number is damage.
+const mostAttempts = 1 << 31
+
+// faultsNamed bounds what a tally says of faults.
+const faultsNamed = 5
+
+// Tally is what the journal says of the run as a whole, over all its processes.
+type Tally struct {
+	Attempts   int  // number of the newest attempt
+	Failures   int  // of memory
+	Gone       int  // times that the device was lost
+	Checkpoint int  // step of the newest checkpoint written; -1 if there was none
+	Newest     Kind // of the newest entry
+
+	// Since the run last got on: saved a checkpoint, or ended, so that whoever
+	// starts it again may have looked at the machine. A kill is no end.
+	GoneSince int
+	Faults    []string // of the device, each once
+}
+
+// Tally is what the journal says by now.
+func (f *Folder) Tally() Tally {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t := f.tally
+	t.Faults = slices.Clone(t.Faults)
+	return t
+}
+
+// count takes an entry into the tally. A damaged line may hold any number.
+func (t *Tally) count(e Entry) {
+	if e.Attempt < mostAttempts {
+		t.Attempts = max(t.Attempts, e.Attempt)
+	}
+	t.Newest = e.Kind
+	switch e.Kind {
+	case KindOOM:
+		t.Failures++
+	case KindGone:
+		t.Gone++
+		t.GoneSince++
+	case KindFault:
+		if len(t.Faults) < faultsNamed && !slices.Contains(t.Faults, e.Text) {
+			t.Faults = append(t.Faults, e.Text)
+		}
+	case KindCheckpoint:
+		t.Checkpoint = e.Step
+	}
+	switch e.Kind {
+	case KindCheckpoint, KindDone, KindFailed, KindInterrupted:
+		t.GoneSince, t.Faults = 0, nil
+	}
+}

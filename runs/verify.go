@@ -1,0 +1,177 @@
+package runs
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"syscall"
+)
+
+// errNoCheckpoint tells that there is no checkpoint at all of that step.
+var errNoCheckpoint = errors.New("no such checkpoint")
+
+// damageError is why a checkpoint is not whole. Other errors of reading one, such as
+// a missing permission, are the user's to mend: going on from an older
+// checkpoint would throw work away.
+type damageError struct{ why string }
+
+func (e *damageError) Error() string { return e.why }
+
+// Damaged is a checkpoint that was found not to be whole.
+type Damaged struct {
+	Step int
+	Why  string
+	Name string // what it is called now
+}
+
+var checkpointPattern = regexp.MustCompile(`^step-(\d{6,})$`)
+
+// checkpointSteps lists the steps that have a checkpoint, newest first,
+// without looking into them.
+func (f *Folder) checkpointSteps() ([]int, error) {
+	held, err := os.ReadDir(f.path("checkpoints"))
+	if err != nil {
+		return nil, err
+	}
+	var steps []int
+	for _, e := range held {
+		m := checkpointPattern.FindStringSubmatch(e.Name())
+		if m == nil {
+			continue
+		}
+		if step, err := strconv.Atoi(m[1]); err == nil && CheckpointName(step) == e.Name() {
+			steps = append(steps, step)
+		}
+	}
+	slices.Sort(steps)
+	slices.Reverse(steps)
+	return steps, nil
+}
+
+// NewestCheckpoint finds the newest checkpoint that is whole, nil if there is none.
+// Newer ones that are damaged are set aside and told of.
+func (f *Folder) NewestCheckpoint() (*Checkpoint, []Damaged, error) {
+	steps, err := f.checkpointSteps()
+	if err != nil {
+		return nil, nil, err
+	}
+	var bad []Damaged
+	for _, step := range steps {
+		c, err := f.verify(step)
+		if err == nil {
+			return &c, bad, nil
+		}
+		why := (*damageError)(nil)
+		if !errors.As(err, &why) {
+			return nil, bad, fmt.Errorf("read checkpoint %s: %w", CheckpointName(step), err)
+		}
+		name, err := f.setAsideDamaged(step)
+		if err != nil {
+			name = CheckpointName(step) // stays; the next save of this step tries again
+		}
+		bad = append(bad, Damaged{Step: step, Why: why.why, Name: name})
+	}
+	return nil, bad, nil
+}
+
+func (f *Folder) setAsideDamaged(step int) (string, error) {
+	from := f.path("checkpoints", CheckpointName(step))
+	to, err := renameFree(f.disk, from, f.path("checkpoints", "damaged-"+CheckpointName(step)), 0)
+	if err != nil {
+		return "", fmt.Errorf("set aside damaged %s: %w", CheckpointName(step), err)
+	}
+	return to[len(f.path("checkpoints"))+1:], nil
+}
+
+// verify reads a checkpoint's meta.json and compares the state with its size
+// and hash. What is not whole is a *damageError.
+func (f *Folder) verify(step int) (Checkpoint, error) {
+	var c Checkpoint
+	name := CheckpointName(step)
+	if _, err := os.Lstat(f.path("checkpoints", name)); errors.Is(err, fs.ErrNotExist) {
+		return c, errNoCheckpoint
+	}
+	text, err := os.ReadFile(f.path("checkpoints", name, "meta.json"))
+	if err != nil {
+		return c, readError("meta.json", err)
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return c, &damageError{fmt.Sprintf("meta.json: %v", err)}
+	}
+	if c.Version > CheckpointVersion {
+		return c, fmt.Errorf("it has format version %d, this program reads up to %d; use a newer one", c.Version, CheckpointVersion)
+	}
+	if c.Step != step {
+		return c, &damageError{fmt.Sprintf("meta.json tells of step %d", c.Step)}
+	}
+	return c, c.verifyState(f.path("checkpoints", name, "state.safetensors"))
+}
+
+func (c Checkpoint) verifyState(path string) error {
+	state, err := os.Open(path)
+	if err != nil {
+		return readError("state.safetensors", err)
+	}
+	defer func() { _ = state.Close() }() // only read
+	sum := sha256.New()
+	size, err := io.Copy(sum, state)
+	if err != nil {
+		return readError("state.safetensors", err)
+	}
+	if size != c.Size {
+		return &damageError{fmt.Sprintf("state.safetensors has %d bytes, %d were written", size, c.Size)}
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != c.SHA256 {
+		return &damageError{"state.safetensors does not have the SHA-256 it was written with"}
+	}
+	return nil
+}
+
+// readError is err as damage where the file or the disk under it is broken.
+func readError(name string, err error) error {
+	for _, broken := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.EISDIR, syscall.EIO} {
+		if errors.Is(err, broken) {
+			return &damageError{fmt.Sprintf("%s: %v", name, errors.Unwrap(err))}
+		}
+	}
+	return err
+}
+
+// LoadCheckpoint gives the state of a checkpoint to load.
+func (f *Folder) LoadCheckpoint(step int, load func(io.Reader) error) error {
+	state, err := os.Open(f.path("checkpoints", CheckpointName(step), "state.safetensors"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = state.Close() }() // only read
+	return load(bufio.NewReaderSize(state, 1<<20))
+}
+
+// Prune keeps the newest checkpoints and removes the others, each under a name
+// that the next Open clears up, so that a checkpoint is never half there.
+func (f *Folder) Prune(keep int) error {
+	steps, err := f.checkpointSteps()
+	if err != nil {
+		return err
+	}
+	for _, step := range steps[min(keep, len(steps)):] {
+		name := CheckpointName(step)
+		doomed := f.path("checkpoints", "."+name+".old.tmp")
+		if err := f.disk.Rename(f.path("checkpoints", name), doomed); err != nil {
+			return err
+		}
+		if err := f.disk.Remove(doomed); err != nil {
+			return err
+		}
+	}
+	return nil
+}

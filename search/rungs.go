@@ -1,0 +1,37 @@
+package search
+
+// resolution is the share of a size below which two sizes are not worth telling
+// apart: a bracket of one rung is narrow enough unless a line says exactly where
+// in it the limit is.
+const resolution = 50
+
+// up is the next rung above n. Sizes up to 2·resolution have a rung each.
+func up(n int) int { return n + max(1, n/resolution) }
+
+// down is a size from which up leads to n or beyond, and is the lowest such or
+// one above it.
+func down(n int) int { return n - max(1, n/(resolution+1)) }
+
+// ahead is so many rungs above n, or end if that is nearer.
+func ahead(n, rungs, end int) int {
+	for ; rungs > 0 && n < end; rungs-- {
+		n = up(n)
+	}
+	return min(n, end)
+}
+
+// back is so many rungs below n, or end if that is nearer.
+func back(n, rungs, end int) int {
+	for ; rungs > 0 && n > end; rungs-- {
+		n = down(n)
+	}
+	return max(n, end)
+}
+
+// between counts the rungs from lo to hi.
+func between(lo, hi int) (rungs int) {
+	for ; lo < hi; lo = up(lo) {
+		rungs++
+	}
+	return rungs
+}

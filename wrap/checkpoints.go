@@ -1,0 +1,206 @@
+package wrap
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Checkpoint is one checkpoint on disk.
+type Checkpoint struct {
+	Path    string // as the command names its folder
+	Number  int64  // the last integer in its name; 0 if there is none
+	Time    time.Time
+	Problem string // why it cannot be used; "" if it is complete
+}
+
+// Checkpoints are those of a command, newest first.
+type Checkpoints struct {
+	Root   string
+	Newest *Checkpoint // complete; nil if there is none
+	All    []Checkpoint
+	auto   bool
+}
+
+// settled is how long nothing of a checkpoint may have been written. Whoever wrote
+// it is dead by then; a file system over a network may still be a second behind.
+const settled = 2 * time.Second
+
+// Checkpoints looks for those that the command left, at the time now. What is older
+// than since, the start of the run, is another training's and not listed.
+func (m *Match) Checkpoints(now, since time.Time) (Checkpoints, error) {
+	layout := m.Profile.Checkpoints
+	if layout.Glob == "" {
+		return Checkpoints{}, &ResumeError{m.Profile.Name + " says nothing of checkpoints; name them by --knob checkpoints=GLOB"}
+	}
+	root, err := m.root()
+	if err != nil {
+		return Checkpoints{}, err
+	}
+	found := Checkpoints{Root: root, auto: m.Profile.Resume.Mode == "auto"}
+	if m.given.Files == nil {
+		return found, nil
+	}
+	files, err := fs.Sub(m.given.Files, m.Command.abs(root))
+	if err != nil {
+		return Checkpoints{}, fmt.Errorf("look for checkpoints: %w", err)
+	}
+	names, err := fs.Glob(files, layout.Glob)
+	if err != nil {
+		return Checkpoints{}, fmt.Errorf("look for checkpoints: %w", err)
+	}
+	for _, name := range names {
+		if strings.HasPrefix(path.Base(name), ".headroom-") {
+			continue
+		}
+		c := look(files, name, layout, now)
+		if c.Time.Before(since) {
+			continue
+		}
+		c.Path = path.Join(root, name)
+		found.All = append(found.All, c)
+	}
+	found.sort(layout, pointed(files, layout))
+	return found, nil
+}
+
+// root is the folder of the checkpoints, as the command names it.
+func (m *Match) root() (string, error) {
+	var failed error
+	root := braces.ReplaceAllStringFunc(m.Profile.Checkpoints.Root, func(name string) string {
+		name = strings.Trim(name, "{}")
+		value, err := m.text(name)
+		if err == nil && value == "" {
+			err = &KnobError{name, m.places(name), "", "it is not given, and the checkpoints stand below it; give it"}
+		}
+		if err != nil {
+			failed = err
+		}
+		return value
+	})
+	if failed == nil && strings.Contains(root, "$") {
+		failed = &KnobError{"checkpoints", "", root, "an interpolation is not read; give the folder"}
+	}
+	if root == "" {
+		root = "."
+	}
+	return root, failed
+}
+
+// sort puts the newest first, and says which is the newest complete one. What a
+// pointer file does not name yet was not finished, if it is newer.
+func (c *Checkpoints) sort(layout Layout, named string) {
+	slices.SortStableFunc(c.All, func(a, b Checkpoint) int {
+		if d := cmp.Compare(b.Number, a.Number); d != 0 && !layout.Time {
+			return d
+		}
+		return b.Time.Compare(a.Time)
+	})
+	named = path.Join(c.Root, named)
+	at := slices.IndexFunc(c.All, func(one Checkpoint) bool { return one.Path == named })
+	for i := range max(0, at) {
+		if layout.Pointer != "" && c.All[i].Problem == "" {
+			c.All[i].Problem = layout.Pointer + " does not name it yet"
+		}
+	}
+	for i := range c.All {
+		if c.All[i].Problem == "" {
+			c.Newest = &c.All[i]
+			return
+		}
+	}
+}
+
+// pointed is the checkpoint that the pointer file names, "" if none.
+func pointed(files fs.FS, layout Layout) string {
+	if layout.Pointer == "" {
+		return ""
+	}
+	content, err := fs.ReadFile(files, layout.Pointer)
+	name := strings.TrimSpace(string(content))
+	if err != nil || name == "" {
+		return ""
+	}
+	if layout.Pointed == "" {
+		return path.Base(name)
+	}
+	return strings.ReplaceAll(layout.Pointed, "{}", name)
+}
+
+var integer = regexp.MustCompile(`\d+`)
+
+// look reads one checkpoint.
+func look(files fs.FS, name string, layout Layout, now time.Time) Checkpoint {
+	var c Checkpoint
+	if all := integer.FindAllString(path.Base(name), -1); len(all) > 0 {
+		c.Number, _ = strconv.ParseInt(all[len(all)-1], 10, 64) // a number too large is the largest
+	}
+	err := fs.WalkDir(files, name, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && (!d.IsDir() || c.Time.IsZero()) && info.ModTime().After(c.Time) {
+			c.Time = info.ModTime()
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		c.Problem = err.Error()
+	case c.Time.After(now.Add(-settled)):
+		c.Problem = "still being written"
+	default:
+		c.Problem = incomplete(files, name, layout)
+	}
+	return c
+}
+
+// incomplete is what is missing or broken, "" if nothing is.
+func incomplete(files fs.FS, name string, layout Layout) string {
+	info, err := fs.Stat(files, name)
+	if err != nil {
+		return err.Error()
+	}
+	if !info.IsDir() {
+		return broken(files, name)
+	}
+	inside, err := fs.Sub(files, name)
+	if err != nil {
+		return err.Error()
+	}
+	for _, patterns := range layout.Complete {
+		if problem := oneIs(inside, patterns); problem != "" {
+			return problem
+		}
+	}
+	return ""
+}
+
+// oneIs says what is wrong unless a file matches one of the patterns, and all that
+// do are whole.
+func oneIs(files fs.FS, patterns []string) string {
+	some := false
+	for _, pattern := range patterns {
+		names, err := fs.Glob(files, pattern)
+		if err != nil {
+			return err.Error()
+		}
+		for _, name := range names {
+			some = true
+			if problem := broken(files, name); problem != "" {
+				return problem
+			}
+		}
+	}
+	if !some {
+		return "no " + strings.Join(patterns, " or ")
+	}
+	return ""
+}

@@ -1,0 +1,254 @@
+package wrap
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Resume is what a command goes on from.
+type Resume struct {
+	Checkpoint *Checkpoint       // nil to begin
+	Micro      int               // micro-batch that it was written with; 0 for the command's own
+	Versions   map[string]string // of Python packages, as far as they are known
+}
+
+// ResumeError says why a command cannot go on from a checkpoint without training
+// something else.
+type ResumeError struct{ Reason string }
+
+func (e *ResumeError) Error() string { return "cannot resume: " + e.Reason }
+
+// Rename sets something aside under another name in the same folder.
+type Rename struct{ From, To string }
+
+// Aside are the renames without which a framework that chooses its checkpoint by
+// itself would choose one that is incomplete. Where a path is passed to it, nothing
+// is in the way.
+func (c Checkpoints) Aside() []Rename {
+	var all []Rename
+	for _, one := range c.All {
+		if one.Problem == "" || !c.auto {
+			break
+		}
+		dir, name := path.Split(one.Path)
+		all = append(all, Rename{one.Path, dir + ".headroom-incomplete-" + name})
+	}
+	return all
+}
+
+// SetAside does the renames below a working directory. Nothing is overwritten and
+// nothing removed.
+func SetAside(dir string, renames []Rename) error {
+	for _, r := range renames {
+		from, to := below(dir, r.From), below(dir, r.To)
+		if _, err := os.Lstat(to); err == nil {
+			return fmt.Errorf("set aside %s: %s: %w", r.From, r.To, fs.ErrExist)
+		}
+		if err := os.Rename(from, to); err != nil {
+			return fmt.Errorf("set aside: %w", err)
+		}
+	}
+	return nil
+}
+
+func below(dir, name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(dir, name)
+}
+
+// resume writes what makes the command go on.
+func (w *rewriter) resume(r Resume, s, next step) error {
+	if r.Checkpoint == nil {
+		return nil // a flag to resume without a checkpoint is an error in most frameworks
+	}
+	p := w.m.Profile
+	if err := w.m.resumable(r, s, next); err != nil {
+		return err
+	}
+	if p.Resume.Mode == "auto" && len(p.Resume.Set)+len(p.Resume.Drop) == 0 {
+		return nil
+	}
+	before := s
+	if r.Micro > 0 {
+		before.perMicro, before.perRank = r.Micro, s.perMicro*s.perRank/r.Micro
+	}
+	from, err := w.patched(r.Checkpoint.Path, before, next)
+	if err != nil {
+		return err
+	}
+	root, err := w.m.root()
+	if err != nil {
+		return err
+	}
+	names := strings.NewReplacer("{checkpoint}", from, "{root}", root)
+	for _, name := range sortedKeys(p.Resume.Set) {
+		if err := w.text(name, names.Replace(p.Resume.Set[name])); err != nil {
+			return err
+		}
+	}
+	for _, name := range p.Resume.Drop {
+		if err := w.drop(name); err != nil {
+			return err
+		}
+	}
+	return w.competing()
+}
+
+// resumable refuses what would not go on, or would go on with something else.
+func (m *Match) resumable(r Resume, s, next step) error {
+	p := m.Profile
+	refuse := func(format string, args ...any) error { return &ResumeError{fmt.Sprintf(format, args...)} }
+	before := r.Micro
+	if before == 0 {
+		before = s.perMicro
+	}
+	need := p.Resume.Needs
+	have := r.Versions[need.Package]
+	switch {
+	case p.Resume.Mode == "none":
+		return refuse("%s has no way to go on from a checkpoint that is known", p.Name)
+	case r.Checkpoint.Problem != "":
+		return refuse("%s: %s", r.Checkpoint.Path, r.Checkpoint.Problem)
+	case need.Package != "" && have == "":
+		return refuse("%s goes on from %s %s, and its version is not known", p.Name, need.Package, need.Version)
+	case need.Package != "" && slices.Compare(versionNumbers(have), versionNumbers(need.Version)) < 0:
+		return refuse("%s goes on from %s %s, and it is %s", p.Name, need.Package, need.Version, have)
+	case p.Unit == Micros && before != next.perMicro && !m.atEpochs():
+		return refuse("%s counts in micro-batches, and this checkpoint may stand within an epoch: with micro-batch %d in place of %d its position would change; save at the ends of epochs alone", p.Name, next.perMicro, before)
+	}
+	return nil
+}
+
+// atEpochs tells whether checkpoints are written at the ends of epochs alone.
+func (m *Match) atEpochs() bool {
+	layout := m.Profile.Checkpoints
+	within := func(text string) bool {
+		return slices.ContainsFunc(layout.Within, func(word string) bool { return strings.Contains(text, word) })
+	}
+	if layout.Cadence != EveryEpoch || slices.ContainsFunc(m.own(), within) {
+		return false
+	}
+	return !slices.ContainsFunc(m.files, func(d document) bool { return !d.script && within(string(d.content)) })
+}
+
+// patched is the checkpoint to name: itself, or a clone in which a file says what
+// the framework insists on. before is the step that the checkpoint was written with.
+func (w *rewriter) patched(name string, before, next step) (string, error) {
+	name = path.Clean(name)
+	clone := &Clone{Path: copyName(name), From: name, Files: map[string][]byte{}, original: map[string][]byte{}}
+	for _, patch := range w.m.Profile.Resume.Patch {
+		content, err := w.m.read(path.Join(name, patch.File))
+		if err != nil {
+			return "", &ResumeError{err.Error()}
+		}
+		edit, changes, err := w.m.patch(content, patch, before, next)
+		if err != nil {
+			return "", &ResumeError{fmt.Sprintf("%s: %v", patch.File, err)}
+		}
+		if changes {
+			clone.Files[patch.File], clone.original[patch.File] = Apply(content, []Edit{edit}), content
+		}
+	}
+	if len(clone.Files) == 0 {
+		return name, nil
+	}
+	w.out.Clone = clone
+	return clone.Path, nil
+}
+
+// patch is the edit of one file. How many GPUs a process had is not asked of the
+// command but read from what the file says of the step before: nobody else knows
+// whether a library put them into one process.
+func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit, changes bool, err error) {
+	at, ok, err := JSON.find(content, patch.Key)
+	if err != nil || !ok {
+		return Edit{}, false, err // older versions do not write it, and do not read it
+	}
+	said := number(at.text)
+	for _, gpus := range []int{1, max(1, next.ranks), said / before.perMicro} {
+		then, err := evaluate(patch.Value, m.amounts(before, gpus))
+		if certain := !m.Launch.alone(); err != nil || gpus < 1 || then != said && !certain {
+			continue // a launcher gives each process one
+		}
+		now, err := evaluate(patch.Value, m.amounts(next, gpus))
+		if err != nil || now == said {
+			return Edit{}, false, err
+		}
+		edit, err = JSON.Set(content, patch.Key, fmt.Sprint(now))
+		return edit, err == nil, err
+	}
+	return Edit{}, false, fmt.Errorf("%s is %s, and that is not what micro-batch %d writes", patch.Key, at.text, before.perMicro)
+}
+
+// amounts are the names of an expression over a step.
+func (m *Match) amounts(s step, gpus int) amounts {
+	return amounts{micro: s.perMicro, accumulation: s.perRank, global: m.total(s), "world": max(1, s.ranks), devices: gpus}
+}
+
+// Write makes the copies and the clone of r, beside the originals. A file of
+// headroom's own from before is replaced; nothing of the user's is touched.
+func (r Rewritten) Write() error {
+	for _, c := range r.Copies {
+		if err := replace(below(r.Command.Dir, c.Path), c.Content); err != nil {
+			return fmt.Errorf("write a copy of %s: %w", c.From, err)
+		}
+	}
+	if r.Clone == nil {
+		return nil
+	}
+	if err := r.Clone.write(r.Command.Dir); err != nil {
+		return fmt.Errorf("write a copy of %s: %w", r.Clone.From, err)
+	}
+	return nil
+}
+
+// replace writes beside and renames, so that no reader sees half a file.
+func replace(name string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".headroom-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// write makes the folder anew: links to every file, and the files that differ.
+func (c *Clone) write(dir string) error {
+	from, to := below(dir, c.From), below(dir, c.Path)
+	if err := os.RemoveAll(to); err != nil { // links and our own files
+		return err
+	}
+	if err := os.Mkdir(to, 0o755); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if content, differs := c.Files[e.Name()]; differs {
+			err = replace(filepath.Join(to, e.Name()), content)
+		} else {
+			err = os.Symlink(filepath.Join("..", filepath.Base(from), e.Name()), filepath.Join(to, e.Name()))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,211 @@
+package wrap
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+)
+
+// tensors is a file of safetensors with so many bytes of data.
+func tensors(said, there int) []byte {
+	header := `{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,` + Int.write(said, "") + `]}}`
+	var b bytes.Buffer
+	_ = binary.Write(&b, binary.LittleEndian, uint64(len(header))) // to memory
+	b.WriteString(header)
+	b.Write(make([]byte, there))
+	return b.Bytes()
+}
+
+const (
+	wholeZip = "PK\x03\x04 data PK\x05\x06 and the end of the directory"
+	cutZip   = "PK\x03\x04 data"
+)
+
+// matched is a command of Transformers' with checkpoints.
+func matched(t *testing.T, files fstest.MapFS, args ...string) *Match {
+	t.Helper()
+	c := Command{Args: append([]string{"torchrun", "--nproc_per_node=2", "run_clm.py", "--output_dir=out"}, args...), Dir: "/work"}
+	m, err := Recognise(c, Builtin(), Given{Files: files, Profile: "transformers"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// checkpoint adds a checkpoint of Transformers' to files, complete unless changed.
+func checkpoint(files fstest.MapFS, name string, at time.Time, change map[string]string) {
+	content := map[string]string{"trainer_state.json": `{"train_batch_size": 8}`, "model.safetensors": string(tensors(4, 4)), "optimizer.pt": wholeZip, "rng_state_0.pth": wholeZip, "rng_state_1.pth": wholeZip}
+	for file, text := range change {
+		if content[file] = text; text == "-" {
+			delete(content, file)
+		}
+	}
+	for file, text := range content {
+		files["work/out/"+name+"/"+file] = &fstest.MapFile{Data: []byte(text), ModTime: at}
+	}
+}
+
+func TestNewestCompleteCheckpoint(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		change  map[string]string
+		at      time.Time
+		problem string
+	}{
+		{"complete", nil, now.Add(-time.Hour), ""},
+		{"no weights", map[string]string{"model.safetensors": "-"}, now.Add(-time.Hour), "no model.safetensors or"},
+		{"model alone", map[string]string{"optimizer.pt": "-"}, now.Add(-time.Hour), "no optimizer.pt or"},
+		{"weights cut short", map[string]string{"model.safetensors": string(tensors(4, 3))}, now.Add(-time.Hour), "model.safetensors is cut short"},
+		{"header cut short", map[string]string{"model.safetensors": "\x10"}, now.Add(-time.Hour), "model.safetensors is cut short"},
+		{"optimizer cut short", map[string]string{"optimizer.pt": cutZip}, now.Add(-time.Hour), "optimizer.pt is cut short"},
+		{"state cut short", map[string]string{"trainer_state.json": `{"a": `}, now.Add(-time.Hour), "trainer_state.json is cut short"},
+		{"one rank cut short", map[string]string{"rng_state_1.pth": ""}, now.Add(-time.Hour), "rng_state_1.pth is empty"},
+		{"just written", nil, now.Add(-time.Second), "still being written"},
+		{"in the future", nil, now.Add(time.Hour), "still being written"},
+	} {
+		files := fstest.MapFS{}
+		checkpoint(files, "checkpoint-900", start.Add(time.Hour), nil)
+		checkpoint(files, "checkpoint-1000", c.at, c.change)
+		found, err := matched(t, files).Checkpoints(now, start)
+		if err != nil || len(found.All) != 2 || found.Newest == nil {
+			t.Fatalf("%s: %+v, %v", c.name, found, err)
+		}
+		want := "out/checkpoint-900"
+		if c.problem == "" {
+			want = "out/checkpoint-1000"
+		}
+		if found.Newest.Path != want || !strings.Contains(found.All[0].Problem, c.problem) {
+			t.Errorf("%s: %s, and of the newer one %q, want %s and %q", c.name, found.Newest.Path, found.All[0].Problem, want, c.problem)
+		}
+		if len(found.Aside()) != 0 {
+			t.Errorf("%s: a path is passed, so nothing is in the way: %v", c.name, found.Aside())
+		}
+	}
+}
+
+func TestCheckpointsOfAnotherRunAreNotTaken(t *testing.T) {
+	files := fstest.MapFS{}
+	checkpoint(files, "checkpoint-5000", start.Add(-time.Hour), nil)
+	found, err := matched(t, files).Checkpoints(now, start)
+	if err != nil || found.Newest != nil || len(found.All) != 0 {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
+
+func TestCheckpointsNeedTheirFolder(t *testing.T) {
+	m, err := Recognise(Command{Args: []string{"python", "run_clm.py"}, Dir: "/"}, Builtin(), Given{Profile: "transformers"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var missing *KnobError
+	if _, err := m.Checkpoints(now, start); !errors.As(err, &missing) || missing.Knob != "output" {
+		t.Errorf("%v", err)
+	}
+}
+
+const pointing = `name: pointing
+match: {argv: pretrain\.py}
+knobs:
+  micro: {flags: [--micro-batch-size]}
+  global: {flags: [--global-batch-size]}
+  save: {flags: [--save]}
+law: {write: [micro], derive: accumulation, pin: [global], require: ["global % (micro*world) == 0"]}
+checkpoints: {root: "{save}", glob: "iter_*", pointer: latest.txt, pointed: "iter_{}", cadence: none}
+resume: {mode: auto}
+unit: sample
+`
+
+// With a pointer, what is newer than what it names was not finished, and a framework
+// that chooses for itself must not find it.
+func TestPointerFileAndAside(t *testing.T) {
+	p, err := ParseProfile("p", []byte(pointing))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := fstest.MapFS{"work/ck/latest.txt": {Data: []byte("0000200\n"), ModTime: start.Add(time.Hour)}}
+	for _, name := range []string{"iter_0000100", "iter_0000200", "iter_0000300"} {
+		files["work/ck/"+name+"/w.pt"] = &fstest.MapFile{Data: []byte(wholeZip), ModTime: start.Add(time.Hour)}
+	}
+	m, err := Recognise(Command{Args: []string{"torchrun", "--nproc-per-node=2", "pretrain.py", "--micro-batch-size", "4", "--save", "ck"}, Dir: "/work"}, []Profile{p}, Given{Files: files, Profile: "pointing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := m.Checkpoints(now, start)
+	if err != nil || found.Newest == nil || found.Newest.Path != "ck/iter_0000200" {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	if want := []Rename{{"ck/iter_0000300", "ck/.headroom-incomplete-iter_0000300"}}; !slices.Equal(found.Aside(), want) {
+		t.Errorf("aside %v, want %v", found.Aside(), want)
+	}
+	if w := m.Warnings(); len(w) != 1 || !strings.Contains(w[0], "saves no checkpoint unless it is told to") {
+		t.Errorf("warnings %q", w)
+	}
+	asked, err := m.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := m.Rewrite(asked.Plan.WithMicro(2), Resume{Checkpoint: found.Newest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(out.Command.Args[3:], " "); got != "--micro-batch-size 2 --save ck --global-batch-size 8" {
+		t.Errorf("the effective batch has to be pinned: %s", got)
+	}
+}
+
+// The copy of a checkpoint is links beside it, and the user's own stays as it was.
+func TestWriteAndSetAside(t *testing.T) {
+	dir := t.TempDir()
+	files := fstest.MapFS{}
+	checkpoint(files, "checkpoint-9", start.Add(time.Hour), nil)
+	for name, f := range files {
+		to := filepath.Join(dir, strings.TrimPrefix(name, "work/"))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, f.Data, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := matched(t, files)
+	asked, err := m.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := m.Rewrite(asked.Plan.WithMicro(2), Resume{Checkpoint: &Checkpoint{Path: "out/checkpoint-9"}})
+	if err != nil || out.Clone == nil {
+		t.Fatal(out, err)
+	}
+	out.Command.Dir = dir
+	for range 2 { // a second time over the first
+		if err := out.Write(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{"checkpoint-9": `{"train_batch_size": 8}`, ".headroom-checkpoint-9": `{"train_batch_size": 2}`} {
+		content, err := os.ReadFile(filepath.Join(dir, "out", name, "trainer_state.json"))
+		if err != nil || string(content) != want {
+			t.Errorf("%s: %s, %v", name, content, err)
+		}
+		if content, err = os.ReadFile(filepath.Join(dir, "out", name, "optimizer.pt")); err != nil || string(content) != wholeZip {
+			t.Errorf("%s: %s, %v", name, content, err)
+		}
+	}
+	renames := []Rename{{"out/checkpoint-9", "out/.headroom-incomplete-checkpoint-9"}}
+	if err := SetAside(dir, renames); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"out/ckpt.pt", "out/.headroom-incomplete-ckpt.pt"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := SetAside(dir, []Rename{{"out/ckpt.pt", "out/.headroom-incomplete-ckpt.pt"}}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("set aside over another: %v", err)
+	}
+}

@@ -1,0 +1,224 @@
+package wrap
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"headroom/machine"
+)
+
+// Child is one life of a command, with everything that it starts. Its methods may be
+// called from any goroutine, also after its end.
+//
+// It is a direct child of this process, in its foreground process group if there is
+// a terminal, and cannot tell that it is wrapped: descriptors, environment, signals
+// and the limits it inherits are what they would have been. Where a stream is
+// recorded, a pipe stands in for a pipe or a file and a pseudo-terminal for a
+// terminal. Signals that this process gets are passed on until the end. Two things
+// differ on such a terminal, which is not the controlling one: it has no foreground
+// group to ask for, and no keys to read; /dev/tty and stdin have both.
+//
+// While it lives, this process adopts the orphans among its descendants. So nothing
+// else may be started meanwhile that is to outlive the child; what ran before is left
+// alone.
+type Child struct {
+	o       ChildOptions
+	process *os.Process
+	tty     *terminal // the controlling one, nil if there is none
+	streams *streams
+	tree    *tree
+	begun   time.Time
+
+	stopped  atomic.Bool
+	ended    atomic.Bool   // the direct child has ended; its process group must not be signalled any more
+	stopOnce sync.Once     // the first Stop
+	killOnce sync.Once     // the second
+	killing  chan struct{} // closed at it
+	patience atomic.Pointer[time.Timer]
+
+	done chan struct{} // closed when exit is set
+	exit Exit
+}
+
+// alive tells that a child of this process lives.
+var alive atomic.Bool
+
+// Start begins a life. It returns once the program has been executed, or a
+// *[StartError] if it cannot be; another error means that headroom lacks something,
+// such as a descriptor. It must be followed by [Child.Wait].
+func Start(c Command, o ChildOptions) (*Child, error) {
+	path, err := c.program()
+	if err != nil {
+		return nil, err
+	}
+	if !alive.CompareAndSwap(false, true) {
+		return nil, ErrBusy
+	}
+	child := &Child{o: o.withDefaults(), killing: make(chan struct{}), done: make(chan struct{}), tty: controlling()}
+	if child.streams, err = openStreams(child.o); err != nil {
+		child.tty.close()
+		alive.Store(false)
+		return nil, err
+	}
+	started := make(chan error)
+	go child.live(c, path, started)
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return child, nil
+}
+
+// live is the whole life, on one thread: when the thread that started it ends, the
+// kernel takes it for the death of the parent.
+func (c *Child) live(command Command, path string, started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c.tree = newTree(c.o.Trouble)
+	kills := machine.CountKills()
+	signals := listen()
+	err := c.execute(command, path)
+	c.streams.started()
+	if err != nil {
+		signals.stop()
+		c.streams.close()
+		c.tree.release()
+		c.tty.close()
+		alive.Store(false)
+		started <- err
+		return
+	}
+	c.tree.child = c.process.Pid
+	go c.streams.copy()
+	go signals.pass(c)
+	go c.tree.reapOrphans()
+	started <- nil
+
+	state, err := c.process.Wait()
+	c.exit.Seconds = time.Since(c.begun).Seconds()
+	c.ended.Store(true)
+	if err != nil {
+		c.o.Trouble(err)
+	} else {
+		c.exit.Code, c.exit.Signal = status(state)
+	}
+	c.tree.end(c.o.Grace, c.killing)
+	c.finish(signals, kills)
+}
+
+// execute starts the program. A file without a first line that names an interpreter
+// is a script of the shell's, as for nohup, env and time.
+func (c *Child) execute(command Command, path string) error {
+	attributes := &os.ProcAttr{
+		Dir: command.Dir, Env: command.environment(), Files: c.streams.files(),
+		// A launcher passes this on to its workers; if it were killed, they would stay.
+		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: c.tty == nil},
+	}
+	c.begun = time.Now()
+	var err error
+	c.process, err = os.StartProcess(path, command.Args, attributes)
+	if errors.Is(err, syscall.ENOEXEC) {
+		shell := append([]string{"sh", path}, command.Args[1:]...)
+		c.process, err = os.StartProcess("/bin/sh", shell, attributes)
+	}
+	if err == nil {
+		return nil
+	}
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return err
+	}
+	return &StartError{Program: command.Args[0], Code: 126, Err: errno}
+}
+
+// status is the exit status as a shell has it, and the signal that ended a process,
+// 0 if none did.
+func status(state *os.ProcessState) (int, syscall.Signal) {
+	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signal() > 0 {
+		return 128 + int(w.Signal()), w.Signal()
+	}
+	return state.ExitCode(), 0
+}
+
+// finish is what remains when no process does.
+func (c *Child) finish(signals *listener, kills machine.Kills) {
+	if timer := c.patience.Load(); timer != nil {
+		timer.Stop()
+	}
+	c.exit.Tail = c.streams.drain(c.killing)
+	signals.stop()
+	<-signals.answered // or a request to stop that came last would be lost
+	if c.exit.Signal != 0 {
+		c.tty.restore()
+	}
+	c.tty.close()
+	risen := machine.CountKills().Since(kills)
+	c.exit.Kernel = Kernel{GroupKills: risen.Group, SystemKills: risen.System}
+	c.exit.Stopped = c.stopped.Load()
+	c.tree.release()
+	alive.Store(false)
+	close(c.done)
+}
+
+// Wait returns how the life ended, once no process of it is left, all of its output
+// has been passed on and its log is written. Ranks and GPUs are left to the caller.
+// Every call returns the same, and the tail is shared between them.
+func (c *Child) Wait() Exit {
+	<-c.done
+	return c.exit
+}
+
+// Done is closed when Wait would return at once.
+func (c *Child) Done() <-chan struct{} { return c.done }
+
+// Pid is the child's process id.
+func (c *Child) Pid() int { return c.process.Pid }
+
+// Signal sends the child a signal, and none of its descendants: passing it on is
+// theirs to do. One that is too late is no error.
+func (c *Child) Signal(s syscall.Signal) error {
+	if err := c.process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// Stop asks the child to end, by SIGTERM to it alone: workers that got it too would
+// die under a trainer that wants to save. When the patience of the options is over,
+// or at the second call, everything is killed. It does not block; after the end it
+// does nothing.
+func (c *Child) Stop() {
+	first := false
+	c.stopOnce.Do(func() {
+		first = true
+		c.stopped.Store(true)
+		c.patience.Store(time.AfterFunc(c.o.Patience, c.kill))
+		_ = c.Signal(syscall.SIGTERM)
+		_ = c.Signal(syscall.SIGCONT) // a process that is stopped would not hear it
+	})
+	if !first {
+		c.kill()
+	}
+}
+
+// kill ends the whole tree now.
+func (c *Child) kill() {
+	select {
+	case <-c.done:
+		return
+	default:
+	}
+	c.killOnce.Do(func() { close(c.killing) })
+	if c.ended.Load() {
+		return // the tree's own loop goes on with what is left
+	}
+	if c.tty == nil {
+		_ = syscall.Kill(-c.process.Pid, syscall.SIGKILL)
+	}
+	_ = c.process.Kill()
+	c.tree.signal(syscall.SIGKILL)
+}

@@ -1,0 +1,250 @@
+package wrap
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"headroom/memory"
+)
+
+// LittleFree is the share of a GPU's memory below which "little was free", so that
+// a library's ambiguous error counts as lack of memory. A cuBLAS handle with its
+// kernels takes up to 1 GiB, and the samples from outside miss short peaks.
+const LittleFree = 0.05
+
+// Classify says why one life of a command ended. It is pure: it reads no clock,
+// does no I/O and logs nothing; its time is linear in len(e.Tail).
+//
+// Evidence counts in this order, and the first that says something decides:
+//
+//	request        the command had been asked to stop
+//	exit status 0  it is done, whatever it printed
+//	error files    of a launcher's workers: the first to fail, by their clocks, whose
+//	               error is not a consequence of another rank's
+//	exceptions     that ended the first failing rank, by its traceback
+//	kills          SIGKILL or SIGBUS with what the kernel and the scheduler counted
+//	free text      a line of a log that says so, and no exception does
+//
+// An error that the training went on after, advice, documentation, warnings and
+// what other ranks say once one has failed are no evidence. Where nothing tells,
+// the kind is [Failed] and the reasons say what was seen.
+func Classify(e Exit) Outcome {
+	c := classifier{exit: e, found: scan(e.Tail)}
+	switch {
+	case e.Stopped:
+		return c.outcome(Stopped, Certain, c.noFault(), "it had been asked to stop; "+c.status())
+	case e.Code == 0 && e.Signal == 0:
+		return c.done()
+	}
+	if x, ok := firstRecord(e.Ranks); ok {
+		x = c.withTraceback(x)
+		return c.because(x, Certain, "first in the launcher's error files, ")
+	}
+	x, ok := c.found.root()
+	if ok && x.raised {
+		return c.because(x, c.sureness(x), "")
+	}
+	if !ok {
+		x = c.noFault()
+	}
+	if o, killed := c.killed(x); killed {
+		return o
+	}
+	if ok {
+		return c.because(x, Likely, "")
+	}
+	return c.untold()
+}
+
+type classifier struct {
+	exit  Exit
+	found findings
+}
+
+// noFault stands where no error was found; the launcher may yet have named a rank.
+func (c classifier) noFault() fault { return fault{rank: c.found.firstRank} }
+
+func (c classifier) status() string {
+	if s := c.signal(); s != 0 {
+		return fmt.Sprintf("signal %d (%v) ended it", int(s), s)
+	}
+	return fmt.Sprintf("it ended with status %d", c.exit.Code)
+}
+
+// signal is the signal that ended the command, itself or one that it ran: a shell
+// reports it as 128 + n.
+func (c classifier) signal() syscall.Signal {
+	if c.exit.Signal == 0 && c.exit.Code > 128 && c.exit.Code <= 128+31 {
+		return syscall.Signal(c.exit.Code - 128)
+	}
+	return c.exit.Signal
+}
+
+func (c classifier) outcome(k Kind, sure Confidence, x fault, reasons ...string) Outcome {
+	return Outcome{Kind: k, Confidence: sure, Reasons: reasons, Rank: x.rank, Device: -1, Error: x.words()}
+}
+
+// errorMost is how much of an error an outcome quotes.
+const errorMost = 300
+
+// words is a fault as its command put it, shortened.
+func (f fault) words() string {
+	text := f.message
+	if f.typ != "" {
+		text = strings.TrimSuffix(f.typ+": "+f.message, ": ")
+	}
+	text = oneLine(text)
+	if len(text) > errorMost {
+		text = strings.ToValidUTF8(text[:errorMost], "") + "…"
+	}
+	return text
+}
+
+func (c classifier) done() Outcome {
+	o := c.outcome(Done, Certain, c.noFault(), "it ended with status 0")
+	if x, ok := c.found.root(); ok && x.match.meaning.memory() {
+		o.Error = x.words()
+		o.Reasons = append(o.Reasons, "yet an error on memory is the last that it told of: "+x.words())
+		o.Hint = "check that the training is complete: the command may have swallowed its own failure"
+	}
+	return o
+}
+
+// sureness is how far the text of an exception can be relied on.
+func (c classifier) sureness(x fault) Confidence {
+	for _, y := range c.found.candidates() {
+		if y.raised && y.rank == x.rank && y.line > x.line && y.match.meaning != x.match.meaning && y.chain != x.chain {
+			return Likely
+		}
+	}
+	if x.other {
+		return Likely
+	}
+	return Certain
+}
+
+// because is the outcome that a root means.
+func (c classifier) because(x fault, sure Confidence, source string) Outcome {
+	reason := source + c.sentence(x)
+	switch m := x.match; m.meaning {
+	case deviceMemory:
+		return c.memory(OutOfMemory, sure, x, reason)
+	case hostMemory:
+		return c.memory(OutOfHostMemory, sure, x, reason)
+	case sharedMemory:
+		return c.memory(OutOfSharedMemory, sure, x, reason)
+	case ifLittleFree:
+		return c.ambiguous(x, reason)
+	case deviceGone:
+		o := c.outcome(DeviceGone, sure, x, reason, m.what)
+		o.Hint = "a new process may go on from a checkpoint; should it end in the same place, CUDA_LAUNCH_BLOCKING=1 shows where"
+		return o
+	case oversize:
+		o := c.outcome(Failed, sure, x, reason, m.what)
+		o.Hint = "this is about the size of a tensor, not of the memory: a smaller micro-batch avoids it"
+		return o
+	case lookalike:
+		return c.outcome(Failed, sure, x, reason, "this is not about the device's memory: "+m.what)
+	case workerKilled:
+		o, _ := c.killed(x)
+		return o
+	}
+	o := c.outcome(Failed, sure, x, reason)
+	if n := c.exit.Kernel.GroupKills; n > 0 {
+		o.Reasons = append(o.Reasons, fmt.Sprintf("the kernel also killed %d of its control group for memory, which this error does not explain", n))
+	}
+	return o
+}
+
+// sentence tells of a fault.
+func (c classifier) sentence(x fault) string {
+	who := "it"
+	if x.rank != rankUnknown {
+		who = fmt.Sprintf("rank %d", x.rank)
+	}
+	verb := "ended with"
+	if !x.raised {
+		verb = "reported"
+	}
+	in := ""
+	if p := x.phase(); p != memory.PhaseUnknown {
+		in = fmt.Sprintf(" in %s", p)
+	}
+	return fmt.Sprintf("%s %s%s: %s", who, verb, in, x.words())
+}
+
+// ambiguous decides on a library's error that lack of memory may have caused.
+func (c classifier) ambiguous(x fault, reason string) Outcome {
+	a := readAmounts(x.message)
+	if n := c.found.allocator; n != nil && !c.found.survived(*n) {
+		o := c.memory(OutOfMemory, Likely, x, reason)
+		o.Reasons = append(o.Reasons, x.match.what+", right after the allocator found no room: "+n.message)
+		return o
+	}
+	g, known := gpuOf(c.exit.GPUs, a.device)
+	if !known {
+		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of memory can cause it, but nothing is known of how much was free")
+	}
+	left := max(0, g.Total-g.Peak-g.Foreign)
+	if float64(left) >= LittleFree*float64(g.Total) {
+		return c.outcome(Failed, Likely, x, reason, fmt.Sprintf("%s; lack of memory can cause it, but %v of %v were free", x.match.what, left, g.Total))
+	}
+	o := c.memory(OutOfMemory, Likely, x, reason)
+	o.Reasons = append(o.Reasons, fmt.Sprintf("%s, and only %v of %v were free", x.match.what, left, g.Total))
+	return o
+}
+
+// firstRecord is the root among a launcher's error files: the earliest whose error
+// is its own. Clocks of several machines differ, so a rank that only lost its peers
+// is passed over even if its clock says that it came first. Records without a time
+// come last.
+func firstRecord(ranks []RankError) (fault, bool) {
+	ordered := slices.Clone(ranks)
+	slices.SortStableFunc(ordered, func(a, b RankError) int {
+		if a.Time.IsZero() != b.Time.IsZero() {
+			return map[bool]int{true: 1, false: -1}[a.Time.IsZero()]
+		}
+		return a.Time.Compare(b.Time)
+	})
+	for _, r := range ordered {
+		if x := r.fault(); x.match.meaning != cascade && x.message+x.typ != "" {
+			return x, true
+		}
+	}
+	return fault{}, false
+}
+
+// fault reads a record: an exception in one line, or its whole traceback.
+func (r RankError) fault() fault {
+	text := strings.ReplaceAll(r.Message, `\n`, "\n")
+	found := scan([]byte(text))
+	x, ok := found.root()
+	if !ok && len(found.faults) > 0 { // a cascade
+		x = found.faults[len(found.faults)-1]
+		x.understand()
+	} else if !ok {
+		x = fault{message: strings.TrimSpace(text[:min(len(text), messageMost)])}
+		x.understand()
+	}
+	x.rank, x.raised = r.Rank, true
+	return x
+}
+
+// withTraceback adds to a record the traceback that the same rank printed.
+func (c classifier) withTraceback(x fault) fault {
+	if len(x.frames) > 0 {
+		return x
+	}
+	for _, y := range c.found.candidates() {
+		if (y.rank == x.rank || y.rank == rankUnknown) && y.match.meaning == x.match.meaning && y.typ != "" && strings.HasSuffix(y.typ, x.typ) {
+			x.frames = y.frames
+			if readAmounts(x.message).requested == 0 {
+				x.message = y.message
+			}
+			return x
+		}
+	}
+	return x
+}

@@ -1,0 +1,65 @@
+package wrap
+
+import (
+	"strings"
+	"syscall"
+	"time"
+
+	"headroom/memory"
+)
+
+// Command is a user's training command, as it was given. It is a value: what
+// changes it returns another one.
+type Command struct {
+	Args []string // program and arguments; not empty, and no shell in between
+	Env  []string // "KEY=VALUE", as in os.Environ; of several the last one counts
+	Dir  string   // working directory, absolute
+}
+
+// Getenv is the value of a variable in the command's environment, and whether it
+// is set.
+func (c Command) Getenv(key string) (value string, set bool) {
+	for _, entry := range c.Env {
+		if k, v, ok := strings.Cut(entry, "="); ok && k == key {
+			value, set = v, true
+		}
+	}
+	return value, set
+}
+
+// Exit is how one life of a command ended, and what it left behind. It is data
+// alone: [Classify] reads nothing else.
+type Exit struct {
+	Code    int            `json:"code"`              // exit status; 128 + n if signal n ended it
+	Signal  syscall.Signal `json:"signal,omitempty"`  // that ended it; 0 if it exited
+	Stopped bool           `json:"stopped,omitempty"` // headroom or the user had asked it to stop
+	Seconds float64        `json:"seconds"`           // that it lived
+	Tail    []byte         `json:"-"`                 // the newest output of both streams as it came, in whole lines where they are not huge
+	Ranks   []RankError    `json:"ranks,omitempty"`   // what a launcher's workers left in their error files
+	Kernel  Kernel         `json:"kernel"`            // what the kernel counted meanwhile
+	GPUs    []GPU          `json:"gpus,omitempty"`    // the GPUs that the command could use, as seen from outside
+}
+
+// RankError is what one worker of a launcher left in its error file, such as
+// torchrun's error.json.
+type RankError struct {
+	Rank    int       `json:"rank"`
+	Time    time.Time `json:"time"` // when it failed; the first one is the root
+	Message string    `json:"message"`
+}
+
+// Kernel is what the kernel's counters rose by in the life of a command.
+type Kernel struct {
+	GroupKills  int64 `json:"group_kills"`  // oom_kill of the control group's memory.events
+	SystemKills int64 `json:"system_kills"` // oom_kill of /proc/vmstat
+}
+
+// GPU is the memory of one GPU over the life of a command, sampled from outside. An
+// amount that is not known is 0.
+type GPU struct {
+	Index   int          `json:"index"`
+	Total   memory.Bytes `json:"total"`
+	Peak    memory.Bytes `json:"peak"`    // most that the command's processes held
+	Foreign memory.Bytes `json:"foreign"` // that other processes held, at the newest sample
+	Before  memory.Bytes `json:"before"`  // that other processes held when the command was started
+}

@@ -1,0 +1,227 @@
+package wrap
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"headroom/recovery"
+)
+
+// Each file of testdata/commands is a command in a framework's real shape, with the
+// files that it names, and what becomes of it:
+//
+//	command: …         as it is typed; may be given once
+//	micro: 4 2 1       micro-batches to rewrite it for; each of them has to be exact, or says why not
+//	world: 2           ranks, as the user says
+//	knob: micro=--bs   as the user says; may be repeated
+//	resume: trl=1.16.0 go on from the newest checkpoint, with these versions
+//
+// The last file, want, is the whole outcome; go test -update writes it.
+func TestCommands(t *testing.T) {
+	names, err := filepath.Glob("testdata/commands/*.txtar")
+	if err != nil || len(names) == 0 {
+		t.Fatal("no commands", err)
+	}
+	for _, name := range names {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := outcome(t, archive)
+			if n := len(archive.Files); n == 0 || archive.Files[n-1].Name != "want" {
+				archive.Files = append(archive.Files, txtar.File{Name: "want"})
+			}
+			last := &archive.Files[len(archive.Files)-1]
+			if *update {
+				last.Data = []byte(got)
+				if err := os.WriteFile(name, txtar.Format(archive), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got != string(last.Data) {
+				t.Errorf("got\n%s\nwant\n%s", got, last.Data)
+			}
+		})
+	}
+}
+
+// start is when the commands of the tests were started, and now when they ended.
+var (
+	start = time.Date(2026, 3, 1, 22, 0, 0, 0, time.UTC)
+	now   = start.Add(8 * time.Hour)
+)
+
+// scenario is a command of testdata.
+type scenario struct {
+	command  Command
+	given    Given
+	micros   []int
+	resume   bool
+	versions map[string]string
+	files    fstest.MapFS
+}
+
+func readScenario(t *testing.T, archive *txtar.Archive) scenario {
+	t.Helper()
+	s := scenario{files: fstest.MapFS{}, versions: map[string]string{}}
+	for line := range strings.Lines(string(archive.Comment)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch key {
+		case "command":
+			s.command = typed(value)
+		case "micro":
+			for _, field := range strings.Fields(value) {
+				n, err := strconv.Atoi(field)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.micros = append(s.micros, n)
+			}
+		case "world":
+			s.given.World = number(value)
+		case "profile":
+			s.given.Profile = value
+		case "knob":
+			s.given.Knobs = append(s.given.Knobs, value)
+		case "resume":
+			s.resume = true
+			name, version, _ := strings.Cut(value, "=")
+			s.versions[name] = version
+		case "":
+		default:
+			if !strings.HasPrefix(line, "#") {
+				t.Fatalf("unknown line %q", line)
+			}
+		}
+	}
+	for i, f := range archive.Files {
+		if f.Name != "want" {
+			s.files["work/"+f.Name] = &fstest.MapFile{Data: f.Data, ModTime: start.Add(time.Duration(i) * time.Minute)}
+		}
+	}
+	s.given.Files = s.files
+	return s
+}
+
+// typed is a command as a shell would split it; there are single quotes alone.
+func typed(line string) Command {
+	var args []string
+	for i, part := range strings.Split(line, "'") {
+		if i%2 == 1 {
+			args[len(args)-1] += part
+			continue
+		}
+		fields := strings.Fields(part)
+		if i > 0 && part != "" && part[0] != ' ' && len(fields) > 0 {
+			args[len(args)-1] += fields[0]
+			fields = fields[1:]
+		}
+		args = append(args, fields...)
+		if strings.HasSuffix(part, " ") {
+			args = append(args, "")
+		}
+	}
+	var kept []string
+	for _, arg := range args {
+		if arg != "" {
+			kept = append(kept, arg)
+		}
+	}
+	return Command{Args: kept, Dir: "/work"}
+}
+
+func outcome(t *testing.T, archive *txtar.Archive) string {
+	t.Helper()
+	s := readScenario(t, archive)
+	var b strings.Builder
+	m, err := Recognise(s.command, Builtin(), s.given)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	fmt.Fprintf(&b, "profile %s", m.Profile.Name)
+	for _, l := range m.Layers {
+		fmt.Fprintf(&b, " + %s", l.Name)
+	}
+	asked, err := m.Plan()
+	if err != nil {
+		return b.String() + "\n" + err.Error() + "\n"
+	}
+	fmt.Fprintf(&b, "\nplan %v\n", asked.Plan)
+	for _, unknown := range asked.Unknown {
+		fmt.Fprintf(&b, "unknown %s\n", unknown)
+	}
+	var r Resume
+	if s.resume {
+		r = newest(&b, m, s)
+	}
+	for _, n := range s.micros {
+		rewriteTo(t, &b, m, s, asked.Plan.WithMicro(n), r)
+	}
+	return b.String()
+}
+
+// newest finds the checkpoint to go on from.
+func newest(b *strings.Builder, m *Match, s scenario) Resume {
+	found, err := m.Checkpoints(now, start)
+	if err != nil {
+		fmt.Fprintln(b, err)
+	}
+	for _, c := range found.All {
+		fmt.Fprintf(b, "checkpoint %s", c.Path)
+		if c.Problem != "" {
+			fmt.Fprintf(b, ": %s", c.Problem)
+		}
+		fmt.Fprintln(b)
+	}
+	return Resume{Checkpoint: found.Newest, Versions: s.versions}
+}
+
+// rewriteTo rewrites a command, and checks on the way what holds for every one:
+// recognised anew, the command as rewritten asks for the plan.
+func rewriteTo(t *testing.T, b *strings.Builder, m *Match, s scenario, p recovery.Plan, r Resume) {
+	t.Helper()
+	fmt.Fprintf(b, "\n# micro-batch %d\n", p.Micro)
+	out, err := m.Rewrite(p, r)
+	if err != nil {
+		fmt.Fprintln(b, err)
+		return
+	}
+	b.WriteString(out.Diff(s.command))
+	for _, what := range out.Prove {
+		fmt.Fprintf(b, "to prove: %s\n", what)
+	}
+	again, err := Recognise(out.Command, Builtin(), Given{Files: overlaid(s.files, out), Profile: s.given.Profile, Knobs: s.given.Knobs, World: s.given.World})
+	if err != nil {
+		t.Fatalf("micro-batch %d: the rewritten command: %v", p.Micro, err)
+	}
+	got, err := again.Plan()
+	if err != nil {
+		t.Fatalf("micro-batch %d: the rewritten command: %v", p.Micro, err)
+	}
+	want := p.WithMicro(p.Largest())
+	if got.Plan != want {
+		t.Errorf("micro-batch %d: read back %+v, want %+v", p.Micro, got.Plan, want)
+	}
+}
+
+// overlaid is files with the copies of a rewritten command in them.
+func overlaid(files fstest.MapFS, out Rewritten) fs.FS {
+	with := fstest.MapFS{}
+	for name, f := range files {
+		with[name] = f
+	}
+	for _, c := range out.Copies {
+		with[out.Command.abs(c.Path)] = &fstest.MapFile{Data: c.Content}
+	}
+	return with
+}

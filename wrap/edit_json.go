@@ -1,0 +1,160 @@
+package wrap
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// jsonEditor edits one document of JSON. A key given twice in one object is
+// refused: readers do not agree on which of them counts.
+type jsonEditor struct{}
+
+func (e jsonEditor) decode(content []byte) (any, error) {
+	dec := json.NewDecoder(bytes.NewReader(content))
+	dec.UseNumber()
+	var values any
+	if err := dec.Decode(&values); err != nil {
+		return nil, err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something after the end of the document")
+	}
+	if _, ok := values.(map[string]any); !ok {
+		return nil, errNotMapping
+	}
+	return values, nil
+}
+
+// jsonValue is where one value of a document stands.
+type jsonValue struct {
+	start, end int
+	object     bool
+}
+
+// scan is where the value of every key stands, by its path with NUL between the
+// keys; the document is "".
+func (e jsonEditor) scan(content []byte) (map[string]jsonValue, error) {
+	s := jsonScanner{content: content, dec: json.NewDecoder(bytes.NewReader(content)), found: map[string]jsonValue{}}
+	s.dec.UseNumber()
+	return s.found, s.value("", true)
+}
+
+type jsonScanner struct {
+	content []byte
+	dec     *json.Decoder
+	found   map[string]jsonValue
+}
+
+// value reads one value and notes where it stands, if it has a path.
+func (s *jsonScanner) value(path string, noted bool) error {
+	before := int(s.dec.InputOffset())
+	token, err := s.dec.Token()
+	if err != nil {
+		return err
+	}
+	rest := s.content[before:]
+	start := before + len(rest) - len(bytes.TrimLeft(rest, " \t\r\n,:"))
+	delim, composite := token.(json.Delim)
+	if composite {
+		err = s.members(delim, path, noted)
+	}
+	if noted {
+		if _, twice := s.found[path]; twice {
+			return fmt.Errorf("%s is given twice", strings.ReplaceAll(path[1:], "\x00", "."))
+		}
+		s.found[path] = jsonValue{start, int(s.dec.InputOffset()), delim == '{'}
+	}
+	return err
+}
+
+func (s *jsonScanner) members(open json.Delim, path string, noted bool) error {
+	for s.dec.More() {
+		inner := ""
+		if open == '{' {
+			key, err := s.dec.Token()
+			if err != nil {
+				return err
+			}
+			inner = fmt.Sprintf("%s\x00%v", path, key)
+		}
+		if err := s.value(inner, noted && open == '{'); err != nil {
+			return err
+		}
+	}
+	_, err := s.dec.Token()
+	return err
+}
+
+func (e jsonEditor) find(content []byte, keys []string) (scalar, bool, error) {
+	if _, err := e.decode(content); err != nil {
+		return scalar{}, false, err
+	}
+	found, err := e.scan(content)
+	if err != nil {
+		return scalar{}, false, err
+	}
+	v, ok := found["\x00"+strings.Join(keys, "\x00")]
+	if !ok {
+		return scalar{}, false, nil
+	}
+	raw := string(content[v.start:v.end])
+	s := scalar{start: v.start, end: v.end, text: raw, null: raw == "null", line: lineAt(content, v.start)}
+	if v.object {
+		return scalar{}, false, &EditError{strings.Join(keys, "."), s.line, "an object; it has to be one value"}
+	}
+	if strings.HasPrefix(raw, `"`) {
+		if err := json.Unmarshal([]byte(raw), &s.text); err != nil {
+			return scalar{}, false, err
+		}
+	}
+	return s, true, nil
+}
+
+func (e jsonEditor) replacement(_ []byte, old scalar, value string) (Edit, error) {
+	return Edit{old.start, old.end, e.quoted(value)}, nil
+}
+
+// quoted is a value as JSON has it: what is no number, list or word is a text.
+func (jsonEditor) quoted(value string) string {
+	if json.Valid([]byte(value)) {
+		return value
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return `""`
+	}
+	return string(text)
+}
+
+func (e jsonEditor) insertion(content []byte, keys []string, value string) (Edit, error) {
+	found, err := e.scan(content)
+	if err != nil {
+		return Edit{}, err
+	}
+	met, path := 0, ""
+	for _, key := range keys {
+		v, ok := found[path+"\x00"+key]
+		if !ok {
+			break
+		}
+		path += "\x00" + key
+		if met++; !v.object {
+			return Edit{}, &EditError{strings.Join(keys, "."), lineAt(content, v.start), key + " is no object"}
+		}
+	}
+	text := e.quoted(value)
+	for i := len(keys) - 1; i > met; i-- {
+		text = fmt.Sprintf("{%q: %s}", keys[i], text)
+	}
+	at := found[path].start + 1
+	rest := content[at:]
+	space := rest[:len(rest)-len(bytes.TrimLeft(rest, " \t\r\n"))]
+	if bytes.HasPrefix(rest[len(space):], []byte("}")) {
+		return Edit{at, at, fmt.Sprintf("%q: %s", keys[met], text)}, nil
+	}
+	return Edit{at, at, fmt.Sprintf("%s%q: %s,", space, keys[met], text)}, nil
+}

@@ -1,0 +1,130 @@
+package wrap
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// pythonEditor edits assignments at the top level of a Python file, such as
+// nanoGPT's configurations. It reads lines, and skips what is inside of brackets
+// and of texts over several lines; nothing is evaluated.
+type pythonEditor struct{}
+
+// assignment is name = expression, with an annotation or without. A comment ends
+// the expression; texts that have a # in them are not taken for one.
+var assignment = regexp.MustCompile(`^([A-Za-z_]\w*)[ \t]*(?::[ \t]*\w+[ \t]*)?=[ \t]*((?:[^=#'"\s][^#'"\r\n]*?|"[^"\\\r\n]*"|'[^'\\\r\n]*')?)[ \t]*(?:#.*)?\r?$`)
+
+// augmented is name += expression and its kin.
+var augmented = regexp.MustCompile(`^([A-Za-z_]\w*)[ \t]*(?://|\*\*|<<|>>|[-+*/%&|^@])=`)
+
+// pythonAssign is one assignment.
+type pythonAssign struct {
+	name       string
+	start, end int
+	again      bool // assigned before, or changed later
+}
+
+// scan is the assignments of a file, in order.
+func (pythonEditor) scan(content []byte) []pythonAssign {
+	var all []pythonAssign
+	var s pythonState
+	for at := 0; at < len(content); {
+		end := at + bytes.IndexByte(content[at:], '\n')
+		if end < at {
+			end = len(content)
+		}
+		line := content[at:end]
+		top := s.top()
+		if m := assignment.FindSubmatchIndex(line); top && m != nil {
+			all = append(all, pythonAssign{name: string(line[m[2]:m[3]]), start: at + m[4], end: at + m[5]})
+		} else if m := augmented.FindSubmatch(line); top && m != nil {
+			all = append(all, pythonAssign{name: string(m[1]), again: true})
+		}
+		s.line(line)
+		at = end + 1
+	}
+	return all
+}
+
+// pythonState is what a line inherits from those above it.
+type pythonState struct {
+	depth  int    // of brackets
+	quotes string // of a text over several lines; "" outside
+	joined bool   // the line above ended in a backslash
+}
+
+func (s *pythonState) top() bool { return s.depth == 0 && s.quotes == "" && !s.joined }
+
+func (s *pythonState) line(line []byte) {
+	s.joined = s.quotes == "" && bytes.HasSuffix(bytes.TrimRight(line, "\r"), []byte(`\`))
+	for i := 0; i < len(line); i++ {
+		rest := string(line[i:])
+		switch {
+		case s.quotes != "" && line[i] == '\\':
+			i++
+		case s.quotes != "" && strings.HasPrefix(rest, s.quotes):
+			i += len(s.quotes) - 1
+			s.quotes = ""
+		case s.quotes != "":
+		case strings.HasPrefix(rest, `"""`) || strings.HasPrefix(rest, `'''`):
+			s.quotes = rest[:3]
+			i += 2
+		case line[i] == '"' || line[i] == '\'':
+			s.quotes = rest[:1]
+		case line[i] == '#':
+			i = len(line)
+		case strings.IndexByte("([{", line[i]) >= 0:
+			s.depth++
+		case strings.IndexByte(")]}", line[i]) >= 0:
+			s.depth = max(0, s.depth-1)
+		}
+	}
+	if len(s.quotes) == 1 {
+		s.quotes = "" // such a text ends with its line
+	}
+}
+
+func (e pythonEditor) decode(content []byte) (any, error) {
+	values := map[string]any{}
+	for i, a := range e.scan(content) {
+		key := a.name
+		if _, twice := values[key]; twice {
+			key = fmt.Sprintf("%s\x00%d", key, i)
+		}
+		values[key] = string(content[a.start:a.end])
+	}
+	return values, nil
+}
+
+func (e pythonEditor) find(content []byte, keys []string) (scalar, bool, error) {
+	var found *pythonAssign
+	for _, a := range e.scan(content) {
+		if a.name != strings.Join(keys, ".") {
+			continue
+		}
+		if found != nil || a.again {
+			return scalar{}, false, &EditError{a.name, 0, "assigned more than once; only one assignment can be read"}
+		}
+		found = &a
+	}
+	if found == nil {
+		return scalar{}, false, nil
+	}
+	text := string(content[found.start:found.end])
+	return scalar{start: found.start, end: found.end, text: strings.Trim(text, `"'`), null: text == "None", line: lineAt(content, found.start)}, true, nil
+}
+
+func (e pythonEditor) replacement(_ []byte, old scalar, value string) (Edit, error) {
+	return Edit{old.start, old.end, value}, nil
+}
+
+// insertion puts the assignment at the end, where nothing above can change it.
+func (e pythonEditor) insertion(content []byte, keys []string, value string) (Edit, error) {
+	line := keys[0] + " = " + value + newline(content)
+	if len(content) > 0 && content[len(content)-1] != '\n' {
+		line = newline(content) + line
+	}
+	return Edit{len(content), len(content), line}, nil
+}

@@ -1,0 +1,252 @@
+package wrap
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+)
+
+// helperMode in the environment makes this test binary one of the programs below.
+const helperMode = "HEADROOM_WRAP_HELPER"
+
+func init() {
+	mode, set := os.LookupEnv(helperMode)
+	if !set {
+		return
+	}
+	_ = os.Unsetenv(helperMode)
+	switch mode {
+	case "wrap":
+		os.Exit(wrapAndExit())
+	case "shell":
+		os.Exit(jobControl())
+	}
+	os.Exit(99)
+}
+
+// wrapAndExit is headroom at its barest: it runs its arguments and ends as they do.
+func wrapAndExit() int {
+	o := ChildOptions{Trouble: func(err error) { fmt.Fprintln(os.Stderr, "trouble:", err) }}
+	if name := os.Getenv("WRAP_LOG"); name != "" {
+		log, err := os.Create(name)
+		if err != nil {
+			panic(err)
+		}
+		o.Log = log
+	}
+	c, err := Start(Command{Args: os.Args[1:], Env: os.Environ()}, o)
+	if failed := (*StartError)(nil); errors.As(err, &failed) {
+		return failed.Code
+	} else if err != nil {
+		panic(err)
+	}
+	exit := c.Wait()
+	if name := os.Getenv("WRAP_EXIT"); name != "" {
+		text, _ := json.Marshal(exit)
+		_ = os.WriteFile(name, text, 0o600)
+	}
+	return exit.Code
+}
+
+// jobControl is the part of a shell that a terminal's stop key needs: it runs its
+// arguments as a foreground job, and brings it back each time that it stops.
+func jobControl() int {
+	signal.Ignore(syscall.SIGTTOU, syscall.SIGTSTP)
+	attributes := &os.ProcAttr{Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
+	attributes.Sys = &syscall.SysProcAttr{Setpgid: true, Foreground: true, Ctty: 0}
+	_ = os.Setenv(helperMode, "wrap")
+	attributes.Env = os.Environ()
+	signal.Reset(syscall.SIGTSTP)
+	job, err := os.StartProcess("/proc/self/exe", os.Args, attributes)
+	if err != nil {
+		panic(err)
+	}
+	signal.Ignore(syscall.SIGTSTP)
+	for {
+		var w syscall.WaitStatus
+		if _, err := syscall.Wait4(job.Pid, &w, syscall.WUNTRACED, nil); err != nil {
+			panic(err)
+		}
+		if !w.Stopped() {
+			return w.ExitStatus()
+		}
+		_ = unix.IoctlSetPointerInt(0, unix.TIOCSPGRP, os.Getpid())
+		fmt.Println("job stopped")
+		var answer [1]byte
+		_, _ = os.Stdin.Read(answer[:])
+		_ = unix.IoctlSetPointerInt(0, unix.TIOCSPGRP, job.Pid)
+		_ = syscall.Kill(-job.Pid, syscall.SIGCONT)
+	}
+}
+
+// limit is how long a process of a test may take: far longer than any needs.
+const limit = time.Minute
+
+// program is one that a test runs, wrapped or not.
+type program struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	out output
+	err output
+	tty *os.File // the far end of its terminal, if it has one
+	eof chan struct{}
+}
+
+// output is what was written so far; it can be waited for.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{} // closed and made anew at each write
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.more != nil {
+		close(o.more)
+	}
+	o.more = make(chan struct{})
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// await returns once text has been written.
+func (o *output) await(t *testing.T, text string) {
+	t.Helper()
+	late := time.After(limit)
+	for {
+		o.mu.Lock()
+		found := strings.Contains(o.text.String(), text)
+		if o.more == nil {
+			o.more = make(chan struct{})
+		}
+		more := o.more
+		o.mu.Unlock()
+		if found {
+			return
+		}
+		select {
+		case <-more:
+		case <-late:
+			t.Fatalf("no %q within %v in %q", text, limit, o.String())
+		}
+	}
+}
+
+func helper(mode string, args ...string) *exec.Cmd {
+	c := exec.Command("/proc/self/exe", args...)
+	c.Args[0] = "helper"
+	c.Env = append(slices.Clip(os.Environ()), helperMode+"="+mode, "GORACE=atexit_sleep_ms=0")
+	return c
+}
+
+// command is one that a test runs by itself, or wrapped.
+func command(wrapped bool, args ...string) *exec.Cmd {
+	if wrapped {
+		return helper("wrap", args...)
+	}
+	return exec.Command(args[0], args[1:]...)
+}
+
+// onPipes starts a program with pipes, in a session of its own: no terminal.
+func onPipes(t *testing.T, c *exec.Cmd) *program {
+	t.Helper()
+	p := &program{t: t, cmd: c, eof: make(chan struct{})}
+	close(p.eof) // Wait sees to it
+	c.Stdout, c.Stderr = &p.out, &p.err
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	p.begin()
+	return p
+}
+
+// onTerminal starts a program on a terminal of 40 rows and 123 columns. It does not
+// echo, for where an echo falls among the output is chance.
+func onTerminal(t *testing.T, c *exec.Cmd) *program {
+	t.Helper()
+	p := &program{t: t, cmd: c, eof: make(chan struct{})}
+	master, slave, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pty.Setsize(master, &pty.Winsize{Rows: 40, Cols: 123}); err != nil {
+		t.Fatal(err)
+	}
+	modes, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	modes.Lflag &^= unix.ECHO
+	if err := unix.IoctlSetTermios(int(slave.Fd()), unix.TCSETS, modes); err != nil {
+		t.Fatal(err)
+	}
+	c.Stdin, c.Stdout, c.Stderr = slave, slave, slave
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	p.tty = master
+	p.begin()
+	t.Cleanup(func() { _ = master.Close() })
+	go func() {
+		defer close(p.eof)
+		_, _ = io.Copy(&p.out, master)
+	}()
+	_ = slave.Close()
+	return p
+}
+
+func (p *program) begin() {
+	p.t.Helper()
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	late := time.AfterFunc(limit, func() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) })
+	p.t.Cleanup(func() { late.Stop(); _ = p.cmd.Process.Kill() })
+}
+
+func (p *program) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// key types into the terminal.
+func (p *program) key(s string) {
+	p.t.Helper()
+	if _, err := p.tty.WriteString(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// status is how it ended, as a shell has it.
+func (p *program) status() int {
+	p.t.Helper()
+	err := p.cmd.Wait()
+	if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
+		p.t.Fatal(err)
+	}
+	select {
+	case <-p.eof:
+	case <-time.After(limit):
+		p.t.Fatal("its terminal stays open")
+	}
+	code, _ := status(p.cmd.ProcessState)
+	return code
+}

@@ -1,0 +1,74 @@
+package wrap
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// lived starts a command here, in this process, and returns how it ended. Its
+// output goes to a file that is returned as text.
+func lived(t *testing.T, o ChildOptions, args ...string) (Exit, string) {
+	t.Helper()
+	c, out := begun(t, o, args...)
+	exit := waited(t, c)
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exit, string(text)
+}
+
+// begun starts a command here whose output goes to a file.
+func begun(t *testing.T, o ChildOptions, args ...string) (*Child, string) {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "out")
+	file, err := os.Create(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Stdout == nil {
+		o.Stdout, o.Stderr = file, file
+	}
+	c, err := Start(Command{Args: args, Env: os.Environ()}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Stop(); c.Stop(); waited(t, c); _ = file.Close() })
+	return c, out
+}
+
+func waited(t *testing.T, c *Child) Exit {
+	t.Helper()
+	select {
+	case <-c.Done():
+	case <-time.After(limit):
+		t.Fatal("the child does not end")
+	}
+	return c.Wait()
+}
+
+// eventually looks until something is so.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for late := time.After(limit); !so(); {
+		select {
+		case <-look.C:
+		case <-late:
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}
+
+// gone tells whether a process has ended, if somebody has not reaped it yet too.
+func gone(pid string) bool {
+	text, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return true
+	}
+	p, ok := parseStat(1, text)
+	return !ok || p.dead
+}

@@ -1,0 +1,138 @@
+package wrap
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+
+	"headroom/memory"
+)
+
+// fewerWorkers is what helps where the machine's memory ran out.
+const (
+	fewerWorkers = "fewer data loader workers, less prefetching and no pinned memory need less of the machine's memory; a smaller micro-batch seldom helps"
+	largerShm    = "give the container a larger /dev/shm (docker run --shm-size, --ipc=host), or use fewer data loader workers"
+)
+
+// killed decides on an end by SIGKILL or SIGBUS, of the command or of a process
+// that it ran. The signal alone proves nothing: schedulers and people send it too.
+func (c classifier) killed(x fault) (Outcome, bool) {
+	k := c.exit.Kernel
+	seen := c.status()
+	if x.match.meaning == workerKilled {
+		seen = c.sentence(x)
+	} else if c.found.killed != "" {
+		seen = strings.TrimSpace(c.found.killed)
+	}
+	one := c.signal() == syscall.SIGKILL || c.found.killed != "" || x.match.meaning == workerKilled
+	switch {
+	case k.GroupKills > 0 && (one || !x.raised):
+		sure := Certain
+		if !one {
+			sure = Likely
+		}
+		return c.memory(OutOfHostMemory, sure, x, seen,
+			fmt.Sprintf("the kernel killed %d of its control group for memory", k.GroupKills)), true
+	case c.found.confirmed != "":
+		return c.memory(OutOfHostMemory, Certain, x, "the kernel or the scheduler says so: "+c.found.confirmed, seen), true
+	case one && x.match.meaning.memory():
+		return Outcome{}, false // a log tells more than the signal
+	case one && k.SystemKills > 0:
+		return c.memory(OutOfHostMemory, Possible, x, seen,
+			fmt.Sprintf("the kernel killed %d on this machine for memory meanwhile, which need not have been this command's", k.SystemKills)), true
+	case one:
+		o := c.outcome(Failed, Certain, x, seen,
+			"nothing shows that memory was the reason: the kernel's counters and the log know of no kill for memory")
+		o.Hint = "a scheduler's time limit, preemption and kill -9 look the same; where the control group's counters cannot be read, see dmesg"
+		return o, true
+	case c.signal() == syscall.SIGBUS && !x.raised:
+		return c.memory(OutOfSharedMemory, Possible, x, seen, "a full /dev/shm is the common reason; a file that shrank while it was mapped is another"), true
+	}
+	return Outcome{}, false
+}
+
+// untold is the outcome where no error was found.
+func (c classifier) untold() Outcome {
+	if n := c.found.allocator; n != nil && !c.found.survived(*n) && c.found.lines-n.line <= allocatorNear {
+		n.understand()
+		return c.memory(OutOfMemory, Likely, *n, "its last words are of an allocation that failed: "+n.message, c.status())
+	}
+	o := c.outcome(Failed, Certain, c.noFault(), c.status(), "no error that ended it stands in its newest output")
+	if c.signal() == syscall.SIGTERM || c.signal() == syscall.SIGINT {
+		o.Reasons = []string{c.status() + ", which headroom had not sent"}
+	}
+	for _, x := range c.found.faults {
+		if !c.found.survived(x) {
+			o.Reasons[len(o.Reasons)-1] = "only consequences of another process's end were seen: " + x.words()
+			o.Error = x.words()
+			break
+		}
+	}
+	return o
+}
+
+// allocatorNear is within how many lines of the end an allocator's complaint counts
+// as the last words: it also makes them when it recovers.
+const allocatorNear = 20
+
+// memory is the outcome of a failure of memory, with all numbers there are.
+func (c classifier) memory(k Kind, sure Confidence, x fault, reasons ...string) Outcome {
+	o := c.outcome(k, sure, x, reasons...)
+	a := readAmounts(x.message)
+	if n := c.found.allocator; k == OutOfMemory && a.requested == 0 && n != nil && !c.found.survived(*n) {
+		a = readAmounts(n.message)
+	}
+	o.Device = a.device
+	o.Evidence = &memory.Evidence{Host: k != OutOfMemory, Failure: memory.OutOfMemoryError{
+		Requested: a.requested, Phase: x.phase(),
+	}}
+	switch k {
+	case OutOfMemory:
+		o.Evidence.Failure.Stats, o.Evidence.Failure.Others = c.filled(a), a.others
+		o.Hopeless = hopeless(x, o.Evidence.Failure)
+	case OutOfHostMemory:
+		o.Hint = fewerWorkers
+	case OutOfSharedMemory:
+		o.Hint = largerShm
+	}
+	return o
+}
+
+// filled is a's view of the device, filled in from the samples where the error gave
+// no numbers. Of what was allocated only the process's whole is known from outside,
+// so nothing counts as idle.
+func (c classifier) filled(a failureNumbers) memory.Stats {
+	s := a.stats
+	g, known := gpuOf(c.exit.GPUs, a.device)
+	if !known {
+		return s
+	}
+	if s.Capacity == 0 {
+		s.Capacity = g.Total
+	}
+	if s.Foreign == 0 {
+		s.Foreign = g.Foreign
+	}
+	if s.Reserved == 0 && s.Allocated == 0 {
+		s.Reserved, s.Allocated = g.Peak, g.Peak
+	}
+	if s.Free == 0 && a.stats.Reserved == 0 {
+		s.Free = max(0, s.Capacity-s.Reserved-s.Foreign)
+	}
+	return s
+}
+
+// gpuOf is the GPU that a process calls by a number: it counts those that it may
+// use. Without a number it is the fullest, which is where memory ran out.
+func gpuOf(gpus []GPU, device int) (GPU, bool) {
+	if device >= 0 && device < len(gpus) {
+		return gpus[device], gpus[device].Total > 0
+	}
+	var fullest GPU
+	for _, g := range gpus {
+		if fullest.Total == 0 || g.Total-g.Peak-g.Foreign < fullest.Total-fullest.Peak-fullest.Foreign {
+			fullest = g
+		}
+	}
+	return fullest, fullest.Total > 0
+}

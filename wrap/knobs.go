@@ -1,0 +1,248 @@
+package wrap
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// KnobError says that a knob cannot be read or set in a command.
+type KnobError struct {
+	Knob   string
+	Where  string // "--batch-size", "train.yaml:12"; "" if it is nowhere
+	Value  string // as it was written; "" if there is none
+	Reason string
+}
+
+func (e *KnobError) Error() string {
+	parts := []string{e.Knob}
+	for _, part := range []string{e.Where, e.Value} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(append(parts, e.Reason), ": ")
+}
+
+type placeKind int
+
+const (
+	absent placeKind = iota
+	byDefault
+	inFile
+	inEnv
+	inArgument
+)
+
+// place is where the value of a knob stands in a command.
+type place struct {
+	kind    placeKind
+	where   string // for people
+	text    string
+	at, cut int       // inArgument: the argument of the value, and where in it; inEnv: at of an assignment, -1 for Command.Env
+	flag    int       // inArgument: the argument of the flag
+	bare    bool      // a flag without a value
+	doc     *document // inFile
+	path    string    // inFile
+	unset   bool      // the value means that there is none; text is the default
+}
+
+// find is where a knob of p stands. The command line beats the environment, that
+// the configuration, and that the defaults.
+func (m *Match) find(p Profile, docs []document, name string) (place, error) {
+	k, ok := p.Knobs[name]
+	if !ok {
+		return place{}, nil
+	}
+	at, err := m.inArguments(p, k, name)
+	if err != nil || at.kind != absent {
+		return at, err
+	}
+	if k.Launcher != "" {
+		if o, ok := m.Launch.option(k.Launcher); ok {
+			return m.set(k, place{kind: inArgument, where: "--" + k.Launcher, text: o.value, at: o.at, cut: o.cut, flag: o.at}), nil
+		}
+	}
+	if value, ok := m.Launch.getenv(m.Command, k.Env); ok && k.Env != "" {
+		at, assigned := m.Launch.assigned[k.Env]
+		if !assigned {
+			at = -1
+		}
+		return m.set(k, place{kind: inEnv, where: k.Env, text: value, at: at, cut: len(k.Env) + 1}), nil
+	}
+	if at, err = inFiles(k, docs, name); err != nil || at.kind != absent {
+		return at, err
+	}
+	if text := m.scriptDefault(k); text != "" {
+		return place{kind: byDefault, where: "the default in " + m.Launch.Script, text: text}, nil
+	}
+	if k.Default != "" {
+		return place{kind: byDefault, where: "the default", text: k.Default}, nil
+	}
+	return place{}, nil
+}
+
+// set is at, as a default if its value means that it is not set.
+func (m *Match) set(k Knob, at place) place {
+	if slices.Contains(k.Unset, strings.Trim(at.text, `"'`)) {
+		at.text, at.unset = k.Default, true
+	}
+	return at
+}
+
+// inArguments looks among the arguments of the training program. A flag given
+// twice is refused: whoever reads the command next may not know which one counts.
+func (m *Match) inArguments(p Profile, k Knob, name string) (place, error) {
+	var found []place
+	for i := m.Launch.First; i < m.end(); i++ {
+		at, ok, err := m.argument(p, k, i)
+		if err != nil {
+			return place{}, &KnobError{name, m.Command.Args[i], "", err.Error()}
+		}
+		if ok {
+			found = append(found, at)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return place{}, nil
+	case 1:
+		return m.set(k, found[0]), nil
+	}
+	return place{}, &KnobError{name, found[0].where, found[0].text, fmt.Sprintf("given %d times; give it once", len(found))}
+}
+
+// argument reads argument i if it is the knob's.
+func (m *Match) argument(p Profile, k Knob, i int) (place, bool, error) {
+	arg := m.Command.Args[i]
+	if p.Style == HydraStyle && !strings.HasPrefix(arg, "-") {
+		key, value, ok := strings.Cut(arg, "=")
+		if ok && slices.Contains(k.Paths, strings.TrimLeft(key, "+")) {
+			return place{kind: inArgument, where: key, text: value, at: i, cut: len(key) + 1, flag: i}, true, nil
+		}
+	}
+	name, value, given := strings.Cut(arg, "=")
+	for _, flag := range k.Flags {
+		short := len(flag) == 2
+		switch {
+		case name == flag && given:
+			return place{kind: inArgument, where: flag, text: value, at: i, cut: len(name) + 1, flag: i}, true, nil
+		case name == flag && p.Style == EqualsStyle:
+			return place{}, false, fmt.Errorf("has no value; write %s=VALUE", flag)
+		case name == flag:
+			return m.valueBehind(k, flag, i)
+		case short && k.Type == Int && strings.HasPrefix(arg, flag) && number(arg[2:]) > 0:
+			return place{kind: inArgument, where: flag, text: arg[2:], at: i, cut: 2, flag: i}, true, nil
+		}
+	}
+	if full := m.abbreviates(p, k, name); full != "" {
+		return place{}, false, fmt.Errorf("may stand for %s; write that out", full)
+	}
+	return place{}, false, nil
+}
+
+// valueBehind is the value of a flag that stands in the argument after it.
+func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
+	at := place{kind: inArgument, where: flag, at: i + 1, flag: i}
+	missing := i+1 >= m.end() || strings.HasPrefix(m.Command.Args[i+1], "-") && number(m.Command.Args[i+1][1:]) == 0
+	switch {
+	case k.Type == Switch || missing && k.Type == Bool:
+		at.at, at.bare, at.text = i, true, "true"
+		return at, true, nil
+	case missing:
+		return place{}, false, fmt.Errorf("has no value")
+	}
+	at.text = m.Command.Args[i+1]
+	if k.Type == List && i+2 < m.end() && number(m.Command.Args[i+2]) > 0 {
+		at.text += "," + m.Command.Args[i+2]
+	}
+	return at, true, nil
+}
+
+// abbreviates is the flag that argparse might take an argument for: it accepts the
+// beginning of a long flag.
+func (m *Match) abbreviates(p Profile, k Knob, name string) string {
+	if p.Style != SpaceStyle || !strings.HasPrefix(name, "--") || len(name) < 5 {
+		return ""
+	}
+	for _, other := range p.Knobs {
+		if slices.Contains(other.Flags, name) {
+			return ""
+		}
+	}
+	for _, flag := range k.Flags {
+		if strings.HasPrefix(flag, name) && k.Type == Int && !m.gives(flag) {
+			return flag
+		}
+	}
+	return ""
+}
+
+// inFiles looks in the configurations, the last one first.
+func inFiles(k Knob, docs []document, name string) (place, error) {
+	for i := len(docs) - 1; i >= 0; i-- {
+		d := &docs[i]
+		if d.err != nil && len(k.Paths) > 0 {
+			return place{}, &KnobError{name, d.name, "", fmt.Sprintf("it may stand there, and the file cannot be read: %v", d.err)}
+		}
+		for _, path := range k.Paths {
+			value, ok, err := d.format.find(d.content, path)
+			if err != nil {
+				return place{}, &KnobError{name, d.name, "", err.Error()}
+			}
+			if !ok {
+				continue
+			}
+			at := place{kind: inFile, where: fmt.Sprintf("%s:%d", d.name, value.line), text: value.text, doc: d, path: path}
+			if value.null || slices.Contains(k.Unset, value.text) {
+				at.text, at.unset = k.Default, true
+			}
+			return at, nil
+		}
+	}
+	return place{}, nil
+}
+
+// scriptDefault is the default that the script itself gives a flag by argparse,
+// "" if it cannot be seen.
+func (m *Match) scriptDefault(k Knob) string {
+	if m.Launch.Script == "" || k.Type != Int {
+		return ""
+	}
+	content, err := m.read(m.Launch.Script)
+	if err != nil {
+		return ""
+	}
+	for _, flag := range k.Flags {
+		re := regexp.MustCompile(`add_argument\([^()]*["']` + regexp.QuoteMeta(flag) + `["'][^()]*?\bdefault\s*=\s*(\d+)\s*[,)]`)
+		if all := re.FindAllSubmatch(content, -1); len(all) == 1 {
+			return string(all[0][1])
+		}
+	}
+	return ""
+}
+
+// amountOf reads a knob that counts. It is 0 where the knob is absent and has no
+// default.
+func (m *Match) amountOf(p Profile, docs []document, name string) (int, error) {
+	at, err := m.find(p, docs, name)
+	if err != nil || at.text == "" && (at.unset || at.kind < inEnv) {
+		return 0, err
+	}
+	if at.text == "" {
+		return 0, &KnobError{name, at.where, "", "present and empty; give a number"}
+	}
+	n, err := p.Knobs[name].Type.amount(at.text)
+	if err != nil {
+		return 0, &KnobError{name, at.where, strconv.Quote(at.text), err.Error()}
+	}
+	return n, nil
+}
+
+// text is the value of a knob of the profile, "" if it has none.
+func (m *Match) text(name string) (string, error) {
+	at, err := m.find(m.Profile, m.files, name)
+	return strings.Trim(at.text, `"'`), err
+}

@@ -1,0 +1,286 @@
+package wrap
+
+import (
+	"fmt"
+	"strings"
+
+	"headroom/recovery"
+)
+
+// Asked is the step that a command asks for.
+type Asked struct {
+	Plan         recovery.Plan // uniform: a framework runs micro-batches of one size
+	Accumulation int           // micro-batches of a step on each rank
+	Unknown      []string      // what could not be seen; if the ranks are among it, the plan is that of one rank
+}
+
+// WorldError says that the number of ranks has to be known and is not.
+type WorldError struct {
+	Knob   string // whose amount is over all ranks
+	Reason string // why they are not known
+}
+
+func (e *WorldError) Error() string {
+	return fmt.Sprintf("the number of ranks is not known (%s), and %s depends on it; say it by --world", e.Reason, e.Knob)
+}
+
+// InexactError says that a change of the micro-batch would train something else,
+// and which ones would not.
+type InexactError struct {
+	Asked   recovery.Plan
+	Reason  string
+	Nearest []int // micro-batches that keep the effective batch, next to the one asked; may be empty
+}
+
+func (e *InexactError) Error() string {
+	text := fmt.Sprintf("micro-batch %d: %s", e.Asked.Micro, e.Reason)
+	switch len(e.Nearest) {
+	case 0:
+		return text
+	case 1:
+		return fmt.Sprintf("%s; the nearest that keeps it is %d", text, e.Nearest[0])
+	}
+	return fmt.Sprintf("%s; the nearest that keep it are %d and %d", text, e.Nearest[0], e.Nearest[1])
+}
+
+// step are the amounts of a command, as written and per rank.
+type step struct {
+	micro, accumulation, global int // as written, or by default; 0 if absent
+	ranks                       int // data-parallel; 0 if not known
+	why                         string
+	perMicro, perRank           int // samples of a micro-batch, micro-batches of a step, on each rank
+}
+
+// Plan is the plan that the command asks for now. A knob that cannot be read is a
+// [*KnobError], amounts that contradict each other too, and a [*WorldError] says
+// that nothing can be said without the number of ranks.
+func (m *Match) Plan() (Asked, error) {
+	s, err := m.step()
+	if err != nil {
+		return Asked{}, err
+	}
+	a := Asked{Accumulation: s.perRank}
+	world := max(1, s.ranks)
+	a.Plan = recovery.Plan{Effective: s.perMicro * s.perRank * world, World: world, Micro: s.perMicro, Uniform: true}
+	if s.ranks == 0 {
+		a.Unknown = append(a.Unknown, "ranks: "+s.why)
+	}
+	if _, has := m.Profile.Knobs[eval]; has {
+		n, err := m.amountOf(m.Profile, m.files, eval)
+		if err != nil || n == 0 {
+			a.Unknown = append(a.Unknown, "evaluation batch: it is not given, and has no default that is known")
+		}
+		a.Plan.Eval = n
+	}
+	return a, nil
+}
+
+// step reads the knobs and resolves what they are counted over.
+func (m *Match) step() (s step, err error) {
+	if s.ranks, s.why, err = m.ranks(); err != nil {
+		return s, err
+	}
+	to := map[string]*int{micro: &s.micro, accumulation: &s.accumulation, global: &s.global}
+	for _, name := range counted {
+		if *to[name], err = m.amountOf(m.Profile, m.files, name); err != nil {
+			return s, err
+		}
+	}
+	if s.micro == 0 {
+		return s, &KnobError{micro, m.places(micro), "", "it is not given, and has no default that is known; give it"}
+	}
+	if s.perMicro, err = m.perRank(micro, s.micro, s); err != nil {
+		return s, err
+	}
+	given, err := m.givenOwn(accumulation)
+	if err != nil {
+		return s, err
+	}
+	if s.global > 0 && !given {
+		return s, m.derive(&s)
+	}
+	s.perRank = 1
+	if _, has := m.Profile.Knobs[accumulation]; has && s.accumulation == 0 && s.global == 0 && m.Profile.Law.Derive == "" {
+		return s, &KnobError{accumulation, m.places(accumulation), "", "it is not given, and has no default that is known; give it, if only as 1"}
+	}
+	if s.accumulation > 0 {
+		if s.perRank, err = m.perRank(accumulation, s.accumulation, s); err != nil {
+			return s, err
+		}
+	}
+	if s.global > 0 && s.ranks == 0 {
+		return s, &WorldError{global, s.why}
+	}
+	if g := m.total(s); s.global > 0 && g != s.global*m.globalRanks(s) {
+		return s, &KnobError{global, m.places(global), fmt.Sprint(s.global), fmt.Sprintf("is not micro-batch %d × accumulation %d × %d ranks", s.perMicro, s.perRank, s.ranks)}
+	}
+	return s, m.agree(s)
+}
+
+// derive computes the accumulation from the effective batch, as the framework does.
+func (m *Match) derive(s *step) error {
+	if s.ranks == 0 && m.Profile.Knobs[global].Scope == Total {
+		return &WorldError{global, s.why}
+	}
+	share := s.global * m.globalRanks(*s) / max(1, s.ranks)
+	if share*max(1, s.ranks) != s.global*m.globalRanks(*s) || share%s.perMicro != 0 {
+		return &KnobError{global, m.places(global), fmt.Sprint(s.global), fmt.Sprintf("is no multiple of micro-batch %d × %d ranks, so what is trained is not what it says", s.perMicro, max(1, s.ranks))}
+	}
+	s.perRank = share / s.perMicro
+	return m.agree(*s)
+}
+
+// globalRanks is how often the global knob counts: once for all ranks, or once on each.
+func (m *Match) globalRanks(s step) int {
+	if m.Profile.Knobs[global].Scope == Total {
+		return 1
+	}
+	return max(1, s.ranks)
+}
+
+// total is the effective batch.
+func (m *Match) total(s step) int { return s.perMicro * s.perRank * max(1, s.ranks) }
+
+// givenOwn tells whether a knob has a value of its own, and not by default.
+func (m *Match) givenOwn(name string) (bool, error) {
+	at, err := m.find(m.Profile, m.files, name)
+	return at.kind > byDefault && !at.unset, err
+}
+
+// perRank is an amount as each rank has it.
+func (m *Match) perRank(name string, n int, s step) (int, error) {
+	return scoped(m.Profile.Knobs[name].Scope, name, n, s, m.places(name))
+}
+
+func scoped(scope Scope, name string, n int, s step, where string) (int, error) {
+	switch {
+	case scope == Total && s.ranks == 0 || scope == Unsaid && s.ranks == 0:
+		return 0, &WorldError{name, s.why}
+	case scope == Unsaid && s.ranks > 1:
+		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("may count each of the %d ranks or all of them; say which by --knob %s=%s@rank or @total", s.ranks, name, where)}
+	case scope == Total && n%s.ranks != 0:
+		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("is counted over all ranks, and does not divide by %d", s.ranks)}
+	case scope == Total:
+		return n / s.ranks, nil
+	}
+	return n, nil
+}
+
+// written is an amount of each rank as a knob has it.
+func written(scope Scope, n, ranks int) int {
+	if scope == Total {
+		return n * max(1, ranks)
+	}
+	return n
+}
+
+// places is how a knob can be written.
+func (m *Match) places(name string) string {
+	k := m.Profile.Knobs[name]
+	if len(k.Flags) > 0 {
+		return k.Flags[0]
+	}
+	if len(k.Paths) > 0 {
+		return k.Paths[0]
+	}
+	return k.Env
+}
+
+// agree compares the amounts that layers have with those of the framework: which
+// of two counts is not for headroom to guess.
+func (m *Match) agree(s step) error {
+	for i, layer := range m.Layers {
+		wants := map[string]int{micro: s.perMicro, accumulation: s.perRank, global: m.total(s)}
+		for _, name := range counted {
+			want := wants[name]
+			at, err := m.find(layer, m.under[i], name)
+			if err != nil {
+				return err
+			}
+			if at.text == "" {
+				continue
+			}
+			n, err := m.amountOf(layer, m.under[i], name)
+			if err != nil {
+				return err
+			}
+			if name == global && s.ranks == 0 {
+				return &WorldError{at.where, s.why}
+			}
+			if n != want {
+				return &KnobError{name, at.where, at.text, fmt.Sprintf("%s has another value than %s, where it is %d; write the same in both", layer.Name, m.Profile.Name, want)}
+			}
+		}
+	}
+	return nil
+}
+
+// ranks is how many data-parallel ranks there are; 0 and why if that is not known.
+func (m *Match) ranks() (n int, why string, err error) {
+	if m.given.World > 0 {
+		return m.given.World, "", nil
+	}
+	if n, why, err = m.launched(); n > 0 || err != nil {
+		return n, why, err
+	}
+	for i, layer := range m.Layers {
+		if n, err := m.amountOf(layer, m.under[i], processes); err != nil || n > 0 {
+			return n, "", err
+		}
+	}
+	return 0, why, nil
+}
+
+// launched is what the launcher and the framework say.
+func (m *Match) launched() (n int, why string, err error) {
+	l := m.Launch
+	_, starts := m.Profile.Knobs[devices]
+	switch {
+	case l.Ranks == 0:
+		return 0, l.Why, nil
+	case starts && l.alone():
+		return m.started()
+	case m.Profile.Knobs[micro].Scope != PerDevice || !l.alone():
+		return l.Ranks, "", nil
+	case l.Devices == 0:
+		return 0, "one process uses every GPU that it sees, and CUDA_VISIBLE_DEVICES is not set", nil
+	}
+	return l.Ranks * l.Devices, "", nil
+}
+
+// started is how many ranks the framework starts by itself.
+func (m *Match) started() (n int, why string, err error) {
+	n = 1
+	for _, name := range []string{devices, nodes} {
+		if _, has := m.Profile.Knobs[name]; !has {
+			continue
+		}
+		at, err := m.find(m.Profile, m.files, name)
+		if err != nil {
+			return 0, "", err
+		}
+		count := number(at.text)
+		if bare := strings.Trim(at.text, `"'`); strings.HasPrefix(bare, "[") {
+			count = strings.Count(bare, ",") + 1 // the GPUs by their numbers
+		} else if count == 0 && m.Launch.Devices > 0 && (bare == "auto" || bare == "-1") {
+			count = m.Launch.Devices
+		}
+		if count == 0 {
+			return 0, fmt.Sprintf("%s is %q", m.places(name), at.text), nil
+		}
+		n *= count
+	}
+	return n, "", nil
+}
+
+// alone tells whether no launcher starts the ranks.
+func (l Launch) alone() bool {
+	for _, name := range l.Layers {
+		switch name {
+		case "env", "nohup", "nice", "uv run", "conda run":
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,146 @@
+package wrap
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"strconv"
+	"strings"
+)
+
+// amounts are the values of names in an expression.
+type amounts map[string]int
+
+// evaluate computes an expression of integers with + - * % / and parentheses,
+// such as "5 * 8". Division is Python's //, and one that leaves a remainder is
+// refused, as is everything else that the notation allows.
+func evaluate(text string, of amounts) (int, error) {
+	if len(text) > 200 {
+		return 0, errors.New("too long for an expression")
+	}
+	e, err := parser.ParseExpr(strings.ReplaceAll(text, "//", "/"))
+	if err != nil {
+		return 0, fmt.Errorf("%q is no expression of integers", text)
+	}
+	return compute(e, of)
+}
+
+// condition computes a comparison such as "global % (micro*world) == 0".
+func condition(text string, of amounts) (bool, error) {
+	left, right, ok := strings.Cut(text, "==")
+	if !ok {
+		return false, errors.New("no comparison; write LEFT == RIGHT")
+	}
+	l, err := evaluate(left, of)
+	if err != nil {
+		return false, err
+	}
+	r, err := evaluate(right, of)
+	return l == r, err
+}
+
+func compute(e ast.Expr, of amounts) (int, error) {
+	switch e := e.(type) {
+	case *ast.ParenExpr:
+		return compute(e.X, of)
+	case *ast.Ident:
+		if n, ok := of[e.Name]; ok {
+			return n, nil
+		}
+		return 0, fmt.Errorf("%s is not known", e.Name)
+	case *ast.BasicLit:
+		n, err := strconv.ParseInt(strings.ReplaceAll(e.Value, "_", ""), 10, 32)
+		if err != nil || e.Kind != token.INT {
+			return 0, fmt.Errorf("%s is no integer", e.Value)
+		}
+		return int(n), nil
+	case *ast.BinaryExpr:
+		return operation(e, of)
+	}
+	return 0, errors.New("only integers, + - * // % and parentheses are computed")
+}
+
+func operation(e *ast.BinaryExpr, of amounts) (int, error) {
+	l, err := compute(e.X, of)
+	if err != nil {
+		return 0, err
+	}
+	r, err := compute(e.Y, of)
+	if err != nil {
+		return 0, err
+	}
+	const most = 1 << 31
+	switch {
+	case l > most || r > most || l < -most || r < -most:
+		return 0, errors.New("too large")
+	case e.Op == token.ADD:
+		return l + r, nil
+	case e.Op == token.SUB:
+		return l - r, nil
+	case e.Op == token.MUL:
+		return l * r, nil
+	case r == 0:
+		return 0, errors.New("division by zero")
+	case e.Op == token.REM:
+		return l % r, nil
+	case e.Op == token.QUO && l%r == 0:
+		return l / r, nil
+	case e.Op == token.QUO:
+		return 0, fmt.Errorf("%d does not divide by %d", l, r)
+	}
+	return 0, fmt.Errorf("%s is not computed", e.Op)
+}
+
+// mostAmount is far above any batch, and its square is still an int.
+const mostAmount = 1 << 30
+
+// amount reads a knob's value: an integer, an expression of integers, or a list of
+// one.
+func (t Type) amount(text string) (int, error) {
+	bare := strings.Trim(strings.TrimSpace(text), `"'`)
+	if t == List {
+		bare = strings.TrimSuffix(strings.TrimPrefix(bare, "["), "]")
+		if strings.Contains(bare, ",") {
+			return 0, errors.New("a list of several values is a schedule, and that is not changed; give one value")
+		}
+		bare = strings.TrimSpace(bare)
+	}
+	switch {
+	case bare == "":
+		return 0, errors.New("present and empty; give a number")
+	case strings.Contains(bare, "$"):
+		return 0, errors.New("an interpolation is not read; override it with a number")
+	}
+	n, err := evaluate(bare, nil)
+	if err != nil {
+		return 0, err
+	}
+	if n < 1 || n > mostAmount {
+		return 0, fmt.Errorf("%d: 1 to %d", n, mostAmount)
+	}
+	return n, nil
+}
+
+// write is n in the notation that old has.
+func (t Type) write(n int, old string) string {
+	if t == List && strings.HasPrefix(strings.TrimSpace(old), "[") {
+		return fmt.Sprintf("[%d]", n)
+	}
+	return strconv.Itoa(n)
+}
+
+// versionNumbers are the numbers of a version, nil if it is none.
+func versionNumbers(version string) []int {
+	var all []int
+	for _, part := range strings.Split(version, ".") {
+		digits := part[:len(part)-len(strings.TrimLeft(part, "0123456789"))]
+		n, err := strconv.Atoi(digits)
+		if err != nil {
+			break
+		}
+		all = append(all, n)
+	}
+	return all
+}

@@ -1,0 +1,275 @@
+package wrap
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Launch is what stands inside the wrappers and launchers of a command: the program
+// that trains, and how many ranks of it are started. Positions are indices into
+// [Command.Args].
+type Launch struct {
+	Layers  []string // wrappers and launchers, outermost first: "env", "srun", "torchrun"
+	Script  string   // a Python file, as it was written; "" if there is none
+	Module  string   // of python -m; "" if there is none
+	Program string   // an executable that is not Python; "" if Script or Module is set
+	At      int      // where Script, Module or Program stands
+	First   int      // the first argument of the training program's own
+	Ranks   int      // processes over all machines; 0 if not known, and then Why says why
+	Devices int      // GPUs that a process may use by itself; 0 if not known
+	Why     string   // why Ranks is not known
+
+	assigned map[string]int // arguments of the form VAR=v, by variable
+	options  []option       // of the launchers
+}
+
+// OpaqueError says that what trains cannot be seen in a command, and what to write
+// instead.
+type OpaqueError struct {
+	Layer  string // what hides it, such as "bash"
+	Reason string
+}
+
+func (e *OpaqueError) Error() string {
+	return fmt.Sprintf("cannot see the training command inside %s: %s", e.Layer, e.Reason)
+}
+
+// option is one option of a launcher: its name without dashes and with _ for -.
+type option struct {
+	layer string
+	name  string
+	value string
+	at    int // argument that holds the value, or the option itself if it has none
+	cut   int // where the value begins in that argument
+}
+
+// Peel takes wrappers and launchers off c until it comes to the program that
+// trains. It reads no file. What cannot be seen through is an [*OpaqueError].
+func Peel(c Command) (Launch, error) {
+	p := peeler{c: c, launch: Launch{assigned: map[string]int{}}}
+	for p.at < len(c.Args) {
+		done, err := p.layer()
+		if err != nil {
+			return Launch{}, err
+		}
+		if done {
+			p.ranks()
+			return p.launch, nil
+		}
+	}
+	return Launch{}, &OpaqueError{"the command", "it ends before a program is named"}
+}
+
+// Name is what the training program is called: its file without folders, its
+// module, or its executable.
+func (l Launch) Name() string {
+	if l.Module != "" {
+		return l.Module
+	}
+	return path.Base(l.Script + l.Program)
+}
+
+// getenv is the value of a variable as the training program will see it.
+func (l Launch) getenv(c Command, key string) (string, bool) {
+	if at, ok := l.assigned[key]; ok {
+		_, value, _ := strings.Cut(c.Args[at], "=")
+		return value, true
+	}
+	return c.Getenv(key)
+}
+
+// option is the last option of that name, and whether there is one.
+func (l Launch) option(name string) (option, bool) {
+	for _, o := range slices.Backward(l.options) {
+		if o.name == name {
+			return o, true
+		}
+	}
+	return option{}, false
+}
+
+type peeler struct {
+	c      Command
+	at     int
+	launch Launch
+}
+
+// layer takes one layer off; done says that the training program was reached.
+func (p *peeler) layer() (done bool, err error) {
+	arg := p.c.Args[p.at]
+	if name, _, ok := strings.Cut(arg, "="); ok && identifier(name) {
+		p.launch.assigned[name] = p.at
+		p.at++
+		return false, nil
+	}
+	name := path.Base(arg)
+	if reason, hidden := opaque[name]; hidden {
+		return false, &OpaqueError{name, reason}
+	}
+	if isPython(name) {
+		return p.python()
+	}
+	kind, known := p.wrapper(name)
+	if !known {
+		return true, p.program(arg)
+	}
+	return p.through(kind)
+}
+
+// wrapper is the layer that begins here, if it is one, and moves behind its words.
+func (p *peeler) wrapper(name string) (layer, bool) {
+	for _, l := range layers {
+		words := strings.Fields(l.words)
+		rest := p.c.Args[p.at:]
+		if words[0] != name || len(rest) < len(words) || !slices.Equal(rest[1:len(words)], words[1:]) {
+			continue
+		}
+		p.at += len(words)
+		return l, true
+	}
+	return layer{}, false
+}
+
+// through reads the options of a layer up to the command inside it.
+func (p *peeler) through(l layer) (done bool, err error) {
+	p.launch.Layers = append(p.launch.Layers, l.words)
+	module, program := false, false
+	for p.at < len(p.c.Args) {
+		arg := p.c.Args[p.at]
+		if arg == "--" {
+			p.at++
+			break
+		}
+		if !strings.HasPrefix(arg, "-") || arg == "-" {
+			break
+		}
+		name, err := p.option(l, arg)
+		if err != nil {
+			return false, err
+		}
+		module = module || slices.Contains(l.module, name)
+		program = program || slices.Contains(l.program, name)
+	}
+	if p.at >= len(p.c.Args) {
+		return false, nil
+	}
+	switch {
+	case module:
+		p.launch.Module, p.launch.At, p.launch.First = p.c.Args[p.at], p.at, p.at+1
+		return true, nil
+	case program:
+		return true, p.program(p.c.Args[p.at])
+	case l.starts && !strings.HasSuffix(p.c.Args[p.at], ".py"):
+		return false, &OpaqueError{l.words, fmt.Sprintf("%s is no Python file", p.c.Args[p.at])}
+	}
+	return false, nil
+}
+
+// option reads one option of a layer and moves behind it. The name of what it
+// read has no dashes, and _ for -.
+func (p *peeler) option(l layer, arg string) (string, error) {
+	name, value, given := strings.Cut(arg, "=")
+	bare := strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_")
+	o := option{layer: l.words, name: l.canonical(bare), value: value, at: p.at, cut: len(name) + 1}
+	p.at++
+	switch {
+	case given:
+	case l.takes[bare] > 0:
+		if p.at+l.takes[bare] > len(p.c.Args) {
+			return "", &OpaqueError{l.words, arg + " has no value"}
+		}
+		o.value, o.at, o.cut = p.c.Args[p.at], p.at, 0
+		p.at += l.takes[bare]
+	case slices.Contains(l.alone, bare):
+	default:
+		short, ok := l.attached(arg)
+		if !ok {
+			return "", &OpaqueError{l.words, fmt.Sprintf("option %s is not known; write its value as %s=VALUE, or put -- in front of the command inside", arg, arg)}
+		}
+		o.name, o.value, o.cut = l.canonical(short), arg[2:], 2
+	}
+	p.launch.options = append(p.launch.options, o)
+	return bare, nil
+}
+
+// python reads the interpreter's own options.
+func (p *peeler) python() (done bool, err error) {
+	for p.at++; p.at < len(p.c.Args); p.at++ {
+		arg := p.c.Args[p.at]
+		switch {
+		case arg == "-":
+			return false, &OpaqueError{"python -", "the script comes from standard input, as from a here-document, and cannot be started again; write it to a file"}
+		case arg == "-c":
+			return false, &OpaqueError{"python -c", "the script is an argument; write it to a file"}
+		case arg == "-m":
+			p.at++
+			return p.module()
+		case arg == "-W" || arg == "-X":
+			p.at++
+		case !strings.HasPrefix(arg, "-"):
+			return true, p.program(arg)
+		}
+	}
+	return false, &OpaqueError{"python", "no script is named: it would read standard input"}
+}
+
+// module goes on behind python -m: a launcher is a layer, the rest trains.
+func (p *peeler) module() (done bool, err error) {
+	if p.at >= len(p.c.Args) {
+		return false, &OpaqueError{"python -m", "no module is named"}
+	}
+	name := p.c.Args[p.at]
+	if as, ok := launcherModules[name]; ok {
+		p.at++
+		words := strings.Fields(as)
+		if len(words) > 1 && name != "accelerate.commands.launch" {
+			if p.at >= len(p.c.Args) || p.c.Args[p.at] != words[1] {
+				return false, &OpaqueError{"python -m " + name, "it starts no training"}
+			}
+			p.at++
+		}
+		return p.through(layers[slices.IndexFunc(layers, func(l layer) bool { return l.words == as })])
+	}
+	p.launch.Module, p.launch.At, p.launch.First = name, p.at, p.at+1
+	return true, nil
+}
+
+func (p *peeler) program(arg string) error {
+	p.launch.At, p.launch.First = p.at, p.at+1
+	switch {
+	case strings.HasSuffix(arg, ".py"):
+		p.launch.Script = arg
+	case strings.HasSuffix(arg, ".sh"):
+		return &OpaqueError{arg, opaque["bash"]}
+	default:
+		p.launch.Program = arg
+	}
+	return nil
+}
+
+func isPython(name string) bool {
+	version, ok := strings.CutPrefix(name, "python")
+	return ok && strings.Trim(version, "0123456789.") == ""
+}
+
+// identifier tells whether s may be the name of an environment variable.
+func identifier(s string) bool {
+	for i, r := range s {
+		if r != '_' && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// number is s as a positive integer, 0 if it is none.
+func number(s string) int {
+	n, err := strconv.Atoi(strings.TrimSpace(s))
+	if err != nil || n < 1 {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,217 @@
+package wrap
+
+import (
+	"slices"
+	"strings"
+)
+
+// layer is how a wrapper or a launcher reads its options. Names have no dashes,
+// and _ for -.
+type layer struct {
+	words   string            // how it is called
+	takes   map[string]int    // options with a value of their own, and how many arguments it is
+	alone   []string          // options without one
+	same    map[string]string // other names of an option
+	module  []string          // options that make a module of what follows
+	program []string          // options that make any program of what follows
+	starts  bool              // starts Python files alone, by itself
+}
+
+// canonical is the name that code asks for.
+func (l layer) canonical(name string) string {
+	if other, ok := l.same[name]; ok {
+		return other
+	}
+	return name
+}
+
+// attached is the short option of an argument such as -n4.
+func (l layer) attached(arg string) (string, bool) {
+	if len(arg) < 3 || arg[1] == '-' {
+		return "", false
+	}
+	return arg[1:2], l.takes[arg[1:2]] == 1
+}
+
+// opaque are programs that hide what trains.
+var opaque = map[string]string{
+	"bash": "a shell script is not read; give the command inside it", "sh": "a shell script is not read; give the command inside it",
+	"zsh": "a shell script is not read; give the command inside it", "fish": "a shell script is not read; give the command inside it",
+	"docker": "a container has files and processes of its own; run headroom inside it", "podman": "a container has files and processes of its own; run headroom inside it",
+	"singularity": "a container has files of its own; run headroom inside it", "apptainer": "a container has files of its own; run headroom inside it",
+	"sbatch": "it submits and ends; put headroom into the job's script", "qsub": "it submits and ends; put headroom into the job's script",
+	"kubectl": "it submits and ends; put headroom into the container's command", "ray": "it submits and ends; put headroom into the job's command",
+	"ssh": "it runs on another machine; run headroom there", "make": "a makefile is not read; give the command inside it",
+}
+
+// launcherModules are launchers started by python -m.
+var launcherModules = map[string]string{
+	"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
+	"accelerate.commands.launch": "accelerate launch", "accelerate": "accelerate launch",
+	"deepspeed.launcher.runner": "deepspeed", "composer.cli.launcher": "composer",
+}
+
+func values(names string) map[string]int {
+	m := map[string]int{}
+	for _, name := range strings.Fields(names) {
+		m[name] = 1
+	}
+	return m
+}
+
+// layers are the wrappers and launchers that are known, from their own help texts.
+var layers = []layer{
+	{words: "env", takes: values("u unset C chdir"), alone: []string{"i", "ignore_environment", "v"}},
+	{words: "nohup"},
+	{words: "nice", takes: values("n adjustment")},
+	{words: "uv run", takes: values(`with with_editable with_requirements extra no_extra group no_group only_group p python project
+		directory env_file package index default_index index_url extra_index_url find_links refresh_package config_file cache_dir`),
+		alone:  strings.Fields("no_sync locked frozen isolated active no_project all_extras all_groups no_dev dev only_dev exact q quiet v verbose offline no_cache no_config s script m module"),
+		module: []string{"m", "module"}},
+	{words: "conda run", takes: values("n name p prefix cwd"), alone: strings.Fields("no_capture_output live_stream v verbose s")},
+	{words: "srun", takes: values(`n ntasks N nodes c cpus_per_task p partition t time J job_name A account w nodelist x exclude o output e error i input
+		G gpus gres mem qos C constraint D chdir m distribution ntasks_per_node gpus_per_node gpus_per_task mem_per_cpu mem_per_gpu cpu_bind gpu_bind mpi export container_image container_mounts`),
+		alone: strings.Fields("l label u unbuffered pty exclusive overlap K kill_on_bad_exit k no_kill v verbose Q quiet E preserve_env"),
+		same:  map[string]string{"n": "ntasks", "N": "nodes"}},
+	mpi("mpirun"), mpi("mpiexec"),
+	{words: "torchrun", takes: values(`nnodes nproc_per_node node_rank master_addr master_port rdzv_backend rdzv_endpoint rdzv_id rdzv_conf max_restarts
+		monitor_interval start_method role log_dir r redirects t tee local_addr logs_specs local_ranks_filter event_log_handler numa_binding`),
+		alone:  strings.Fields("standalone m module no_python run_path use_env use_agent_store"),
+		module: []string{"m", "module"}, program: []string{"no_python"}, starts: true},
+	{words: "accelerate launch", takes: values(`config_file num_processes num_machines machine_rank main_process_ip main_process_port mixed_precision gpu_ids
+		num_cpu_threads_per_process dynamo_backend dynamo_mode rdzv_backend rdzv_conf max_restarts monitor_interval role tee log_dir same_network
+		deepspeed_config_file deepspeed_hostfile deepspeed_multinode_launcher zero_stage offload_optimizer_device offload_param_device zero3_init_flag
+		zero3_save_16bit_model gradient_accumulation_steps gradient_clipping fsdp_version fsdp_offload_params fsdp_min_num_params fsdp_sharding_strategy
+		fsdp_auto_wrap_policy fsdp_transformer_layer_cls_to_wrap fsdp_state_dict_type fsdp_use_orig_params fsdp_activation_checkpointing fsdp_reshard_after_forward`),
+		alone:  strings.Fields("multi_gpu cpu tpu mps use_deepspeed use_fsdp use_megatron_lm m module no_python q quiet debug dynamo_use_dynamic dynamo_use_fullgraph enable_cpu_affinity"),
+		module: []string{"m", "module"}, program: []string{"no_python"}, starts: true},
+	{words: "deepspeed", takes: values(`num_gpus num_nodes i include e exclude H hostfile master_addr master_port launcher launcher_args node_rank autotuning
+		elastic_training min_elastic_nodes max_elastic_nodes venv_script ssh_port bind_core_list`),
+		alone: strings.Fields("module no_python no_local_rank force_multi save_pid enable_each_rank_log bind_cores_to_rank no_ssh no_ssh_check"),
+		same:  map[string]string{"i": "include"}, module: []string{"module"}, program: []string{"no_python"}, starts: true},
+	{words: "composer", takes: values("n nproc world_size base_rank node_rank master_addr master_port stdout stderr"),
+		alone: strings.Fields("v verbose m module_mode c command_mode"), same: map[string]string{"n": "nproc"},
+		module: []string{"m", "module_mode"}, program: []string{"c", "command_mode"}, starts: true},
+}
+
+func mpi(words string) layer {
+	takes := values("n np c x H host hostfile machinefile npernode map_by bind_to rank_by wdir wd ppn f output_filename")
+	takes["mca"] = 2
+	return layer{words: words, takes: takes, same: map[string]string{"np": "n", "c": "n"},
+		alone: strings.Fields("allow_run_as_root oversubscribe tag_output report_bindings q v")}
+}
+
+// ranks says how many processes train.
+func (p *peeler) ranks() {
+	l := &p.launch
+	l.Devices = p.devices()
+	inner := ""
+	for _, name := range l.Layers {
+		if name == "srun" || strings.HasPrefix(name, "mpi") || slices.Contains([]string{"torchrun", "accelerate launch", "deepspeed", "composer"}, name) {
+			inner = name // the innermost one decides: srun in front of torchrun starts a launcher a machine
+		}
+	}
+	switch inner {
+	case "torchrun":
+		p.product("nnodes", "nproc_per_node")
+	case "accelerate launch":
+		p.count("num_processes", "accelerate takes it from its own configuration")
+	case "deepspeed":
+		p.deepspeed()
+	case "composer":
+		p.count("nproc", "composer starts one a GPU")
+		if o, ok := l.option("world_size"); ok {
+			l.Ranks = number(o.value)
+		}
+	case "srun":
+		p.count("ntasks", "the allocation decides")
+	case "mpirun", "mpiexec":
+		p.count("n", "the host file decides")
+	default:
+		p.byItself()
+	}
+	if inner != "" {
+		l.Devices = 1 // a launcher gives each process its GPU
+	}
+}
+
+// devices counts CUDA_VISIBLE_DEVICES; 0 if it is not set.
+func (p *peeler) devices() int {
+	value, set := p.launch.getenv(p.c, "CUDA_VISIBLE_DEVICES")
+	switch {
+	case !set:
+		return 0
+	case value == "" || value == "-1" || value == "NoDevFiles":
+		return 1 // the CPU
+	}
+	return strings.Count(strings.Trim(value, ","), ",") + 1
+}
+
+// byItself is a command without a launcher: one process, or one that somebody
+// else starts on every rank.
+func (p *peeler) byItself() {
+	p.launch.Ranks = 1
+	if value, set := p.launch.getenv(p.c, "WORLD_SIZE"); set {
+		p.launch.Ranks, p.launch.Devices = number(value), 1
+		p.unknown("WORLD_SIZE", value)
+	}
+}
+
+// count takes the ranks from one option.
+func (p *peeler) count(name, otherwise string) {
+	o, given := p.launch.option(name)
+	if !given {
+		p.launch.Why = "--" + name + " is not given: " + otherwise
+		return
+	}
+	p.launch.Ranks = number(o.value)
+	p.unknown("--"+name, o.value)
+}
+
+func (p *peeler) unknown(name, value string) {
+	if p.launch.Ranks == 0 {
+		p.launch.Why = name + " " + value + " is no number of processes"
+	}
+}
+
+// product is torchrun's machines × processes; both are 1 if not given.
+func (p *peeler) product(names ...string) {
+	p.launch.Ranks = 1
+	for _, name := range names {
+		o, given := p.launch.option(name)
+		if !given {
+			continue
+		}
+		n := number(o.value)
+		if lo, hi, isRange := strings.Cut(o.value, ":"); isRange && lo == hi {
+			n = number(lo)
+		}
+		if n == 0 && (o.value == "gpu" || o.value == "auto") {
+			n = p.devices() // not known where the variable is not set: this is no place to count GPUs
+		}
+		p.launch.Ranks *= n
+		if p.unknown("--"+name, o.value); n == 0 {
+			return
+		}
+	}
+}
+
+func (p *peeler) deepspeed() {
+	if o, ok := p.launch.option("include"); ok {
+		p.launch.Ranks = 0
+		for _, host := range strings.Split(o.value, "@") {
+			if _, slots, some := strings.Cut(host, ":"); some {
+				p.launch.Ranks += strings.Count(slots, ",") + 1
+			}
+		}
+		p.unknown("--include", o.value)
+		return
+	}
+	p.count("num_gpus", "deepspeed starts one a GPU of every host")
+	if o, ok := p.launch.option("num_nodes"); ok {
+		p.launch.Ranks *= number(o.value)
+		p.unknown("--num_nodes", o.value)
+	} else if _, hosts := p.launch.option("hostfile"); hosts {
+		p.launch.Ranks, p.launch.Why = 0, "--hostfile names the machines"
+	}
+}

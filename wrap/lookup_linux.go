@@ -1,0 +1,96 @@
+package wrap
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// program is the file that a command runs, found as a shell finds it: a name with a
+// slash is a path from the command's folder, any other is looked up in the command's
+// own PATH. The error is a *[StartError].
+func (c Command) program() (string, error) {
+	if len(c.Args) == 0 {
+		return "", &StartError{Code: 127, Err: errors.New("no command")}
+	}
+	name := c.Args[0]
+	failed := &StartError{Program: name, Code: 127, Err: errors.New("command not found")}
+	for _, candidate := range c.candidates(name) {
+		err := executable(c.from(candidate))
+		switch {
+		case err == nil:
+			return candidate, nil
+		case errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+			if candidate == name {
+				failed.Err = syscall.ENOENT
+			}
+		default: // there is one, which is worth more to know
+			failed.Code, failed.Err = 126, err
+		}
+	}
+	return "", failed
+}
+
+// candidates are where a program may be, best first.
+func (c Command) candidates(name string) []string {
+	if strings.Contains(name, "/") {
+		return []string{name}
+	}
+	if name == "" {
+		return nil
+	}
+	search, set := c.Getenv("PATH")
+	if !set {
+		search = "/bin:/usr/bin"
+	}
+	var all []string
+	for dir := range strings.SplitSeq(search, ":") {
+		if dir == "" || dir == "." {
+			all = append(all, "./"+name) // Join would make a name to look up of it
+			continue
+		}
+		all = append(all, filepath.Join(dir, name))
+	}
+	return all
+}
+
+// from is where a path of the command's is for this process.
+func (c Command) from(path string) string {
+	if filepath.IsAbs(path) || c.Dir == "" {
+		return path
+	}
+	return filepath.Join(c.Dir, path)
+}
+
+// executable is why a file cannot be executed, nil if it can.
+func executable(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return errors.Unwrap(err) // without the path, which need not be what the user typed
+	}
+	if info.IsDir() {
+		return syscall.EISDIR
+	}
+	return unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS)
+}
+
+// environment is the command's, with the last one of several: programs would find
+// the first.
+func (c Command) environment() []string {
+	last := map[string]int{}
+	for i, entry := range c.Env {
+		key, _, _ := strings.Cut(entry, "=")
+		last[key] = i
+	}
+	all := make([]string, 0, len(last))
+	for i, entry := range c.Env {
+		if key, _, _ := strings.Cut(entry, "="); last[key] == i {
+			all = append(all, entry)
+		}
+	}
+	return all
+}

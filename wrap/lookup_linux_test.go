@@ -1,0 +1,74 @@
+package wrap
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestStartError has every way in which a program cannot be started.
+func TestStartError(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("plain", "echo", 0o644)
+	write("nowhere", "#!/no/such/interpreter\n", 0o755)
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{
+		"": 127, "no-such-command": 127, "./missing": 127, "plain/missing": 127, "./plain": 126, "plain": 126, "./sub": 126, "./nowhere": 126,
+	} {
+		_, err := Start(Command{Args: []string{name}, Env: []string{"PATH=/nonexistent:" + dir}, Dir: dir}, ChildOptions{})
+		failed := (*StartError)(nil)
+		if !errors.As(err, &failed) || failed.Code != want || failed.Program != name || failed.Err == nil {
+			t.Errorf("%q: %v (%+v), want %d", name, err, failed, want)
+		}
+	}
+	if _, err := Start(Command{}, ChildOptions{}); err == nil {
+		t.Error("nothing was started")
+	}
+}
+
+// TestLookup holds that scripts without a first line are the shell's, and that names
+// are looked up from the command's folder, in the command's PATH.
+func TestLookup(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "script"), []byte("echo \"script $1\"\nexit 9\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []Command{
+		{Args: []string{"./script", "ran"}, Dir: dir}, {Args: []string{"script", "ran"}, Env: []string{"PATH=" + dir}},
+		{Args: []string{"script", "ran"}, Env: []string{"PATH=/nonexistent:", "PATH=:/nonexistent"}, Dir: dir},
+	} {
+		read, wrote, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		child, err := Start(c, ChildOptions{Stdout: wrote})
+		if err != nil {
+			t.Errorf("%+v: %v", c, err)
+			continue
+		}
+		exit := waited(t, child)
+		_ = wrote.Close()
+		line, _ := bufio.NewReader(read).ReadString('\n')
+		if exit.Code != 9 || line != "script ran\n" {
+			t.Errorf("%+v: %+v, %q", c, exit, line)
+		}
+	}
+}
+
+// TestLastOfSeveral holds that of a variable that is given twice the last one counts.
+func TestLastOfSeveral(t *testing.T) {
+	c := Command{Env: []string{"A=1", "B=2", "A=3"}}
+	if got := c.environment(); strings.Join(got, " ") != "B=2 A=3" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,70 @@
+package wrap
+
+import (
+	"errors"
+	"io"
+	"os"
+	"time"
+)
+
+// ChildOptions say how a life is started and ended. The zero value serves.
+type ChildOptions struct {
+	// Stdin, Stdout and Stderr are what the child would have had without headroom;
+	// nil means this process's own. They stay the caller's, who must not close
+	// them before Wait returns.
+	Stdin, Stdout, Stderr *os.File
+	// Bare gives the child these very files. Then there is no log and no tail.
+	Bare bool
+	// Log receives the bytes of both streams as they come, from one goroutine at a
+	// time and never after Wait has returned, unless the reader of a stream was too
+	// slow for a killed child. What it cannot take is lost to it alone.
+	Log io.Writer
+	// TailBytes is how much of the newest output Exit.Tail keeps, 256 KiB if 0.
+	TailBytes int
+	// Patience is how long the child has from the first Stop until it is killed,
+	// 120 s if 0: trainers save for minutes.
+	Patience time.Duration
+	// Grace is how long the processes that a child leaves behind have to end once
+	// they were asked to, 10 s if 0.
+	Grace time.Duration
+	// Trouble is told what went wrong beside the child, such as a full disk under the
+	// log, once for each thing. It is called from several goroutines and must not
+	// block. nil hears nothing.
+	Trouble func(error)
+}
+
+// ErrBusy is what Start returns while another child of this process lives: orphans
+// of two trees cannot be told apart.
+var ErrBusy = errors.New("another command is still running")
+
+// StartError is a command that could not be started.
+type StartError struct {
+	Program string // as the command names it
+	Code    int    // exit status that a shell gives: 127 if it is not found, 126 if it cannot be executed
+	Err     error
+}
+
+func (e *StartError) Error() string { return "start " + e.Program + ": " + e.Err.Error() }
+func (e *StartError) Unwrap() error { return e.Err }
+
+// withDefaults fills in what was left out.
+func (o ChildOptions) withDefaults() ChildOptions {
+	for file, own := range map[**os.File]*os.File{&o.Stdin: os.Stdin, &o.Stdout: os.Stdout, &o.Stderr: os.Stderr} {
+		if *file == nil {
+			*file = own
+		}
+	}
+	if o.TailBytes <= 0 {
+		o.TailBytes = 256 << 10
+	}
+	if o.Patience <= 0 {
+		o.Patience = 2 * time.Minute
+	}
+	if o.Grace <= 0 {
+		o.Grace = 10 * time.Second
+	}
+	if o.Trouble == nil {
+		o.Trouble = func(error) {}
+	}
+	return o
+}

@@ -1,0 +1,60 @@
+package wrap
+
+import "headroom/memory"
+
+// Outcome is why one life of a command ended, as far as its [Exit] says.
+type Outcome struct {
+	Kind       Kind       `json:"kind"`
+	Confidence Confidence `json:"confidence"`
+	Reasons    []string   `json:"reasons"` // sentences with what was seen, the weightiest first; never empty
+
+	// Evidence is what [memory.Diagnose] reads; nil unless Kind.Memory(). The caller
+	// fills in what it alone knows: Failure.Micro, Baseline, MinMicro.
+	Evidence *memory.Evidence `json:"evidence,omitempty"`
+
+	Rank   int    `json:"rank"`            // that failed first; -1 if not known
+	Device int    `json:"device"`          // as that rank numbers its devices; -1 if not known
+	Error  string `json:"error,omitempty"` // the error that ended it, in its own words, shortened
+
+	// Hopeless says why no smaller batch will help, and what would; "" if one may.
+	Hopeless string `json:"hopeless,omitempty"`
+	Hint     string `json:"hint,omitempty"` // what the user could do; "" if there is nothing to say
+}
+
+// Kind is what ended a command.
+type Kind string
+
+// The kinds of end. Failed is the honest one where nothing tells more.
+const (
+	Done              Kind = "done"
+	OutOfMemory       Kind = "out of memory"        // of the device
+	OutOfHostMemory   Kind = "out of host memory"   // of the machine or of the control group
+	OutOfSharedMemory Kind = "out of shared memory" // /dev/shm was full
+	Failed            Kind = "failed"               // for another reason, or for one that cannot be told
+	Stopped           Kind = "stopped"              // on request
+	DeviceGone        Kind = "device gone"          // its context is dead: a new process may go on, the same one never
+)
+
+// Memory tells whether memory of some sort ran out.
+func (k Kind) Memory() bool {
+	return k == OutOfMemory || k == OutOfHostMemory || k == OutOfSharedMemory
+}
+
+// Confidence is how far an Outcome's kind can be relied on.
+type Confidence string
+
+// The levels of confidence.
+const (
+	// Certain: an exception's type, a launcher's error file, the kernel's counter of
+	// the command's own control group or the exit status says so.
+	Certain Confidence = "certain"
+	// Likely: the text says so, but something weakens it: no exception carried it,
+	// another error followed, or its meaning rests on how little memory was free.
+	Likely Confidence = "likely"
+	// Possible: it would explain the end, and so would something else. Worth saying;
+	// nothing may be changed because of it.
+	Possible Confidence = "possible"
+)
+
+// OutOfMemory tells whether memory ran out surely enough to act on.
+func (o Outcome) OutOfMemory() bool { return o.Kind.Memory() && o.Confidence != Possible }

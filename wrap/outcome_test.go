@@ -1,0 +1,188 @@
+package wrap
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"headroom/memory"
+)
+
+const oomLine = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate %s. GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free.\n"
+
+func failedWith(format string, a ...any) Exit {
+	return Exit{Code: 1, Tail: fmt.Appendf(nil, format, a...)}
+}
+
+// A request of several times the device may shrink with the micro-batch. It is
+// hopeless where not even one sample would fit, or the size is absurd.
+func TestHopelessRequests(t *testing.T) {
+	for _, c := range []struct {
+		asked string
+		micro int
+		want  string
+	}{
+		{"2.00 GiB", 8, ""},
+		{"96.00 GiB", 0, ""},
+		{"96.00 GiB", 8, ""},
+		{"96.00 GiB", 4, ""},
+		{"96.00 GiB", 3, "even one would ask for 32 GiB of a device of 24 GiB"},
+		{"1536.00 GiB", 512, ""},
+		{"1600.00 GiB", 512, "a size was computed wrongly"},
+	} {
+		o := Classify(failedWith(oomLine, c.asked))
+		if got := o.HopelessAt(c.micro); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s for %d samples: %q, want %q", c.asked, c.micro, got, c.want)
+		}
+	}
+	if o := Classify(failedWith("ValueError: x\n")); o.HopelessAt(1) != "" {
+		t.Errorf("%q is said of an error that is not on memory", o.HopelessAt(1))
+	}
+}
+
+// Status 0 is done, and the user learns that the last words were an error on memory.
+func TestDoneMentionsSwallowedError(t *testing.T) {
+	e := failedWith(oomLine, "2.00 GiB")
+	e.Code = 0
+	if o := Classify(e); o.Kind != Done || o.Hint == "" || len(o.Reasons) != 2 {
+		t.Errorf("%+v", o)
+	}
+	e.Tail = append(e.Tail, "{'loss': 2.1, 'epoch': 1.0}\n{'loss': 2.0, 'epoch': 2.0}\n"...)
+	if o := Classify(e); o.Kind != Done || o.Hint != "" {
+		t.Errorf("after a recovery: %+v", o)
+	}
+}
+
+// How much has to be seen after an error for it to count as survived: a bar is
+// drawn once more on the way out, and other ranks finish the step they were in.
+func TestWhatProgressShowsRecovery(t *testing.T) {
+	failure := fmt.Sprintf(oomLine, "2.00 GiB")
+	for name, c := range map[string]struct {
+		after string
+		want  Kind
+	}{
+		"nothing":                       {"", OutOfMemory},
+		"the bar is closed":             {"  3%|▎  | 13/400 [00:09<04:51,  1.33it/s]\n", OutOfMemory},
+		"nested bars are closed":        {" 0%|  | 1/3 [00:09<04:51]\r  3%|▎  | 13/400 [00:09<04:51,  1.33it/s]\n", OutOfMemory},
+		"three steps of a bar":          {"1/9 [00:01<00:01]\r2/9 [00:01<00:01]\r3/9 [00:01<00:01]\n", Failed},
+		"a line with a loss":            {"step 14 | loss 2.1\n", Failed},
+		"the same state over and again": {strings.Repeat("13/400 [00:09<04:51]\r", 9), OutOfMemory},
+		"shards are loaded":             {"Loading checkpoint shards: 1/3 [00:01<00:02]\rLoading checkpoint shards: 2/3 [00:01<00:02]\rLoading checkpoint shards: 3/3 [00:01<00:02]\n", OutOfMemory},
+		"another rank ends its step":    {"[rank0]: step 14 | loss 2.1\n", OutOfMemory},
+		"other ranks go on":             {"[rank0]: step 14 | loss 2.1\n[rank0]: step 15 | loss 2.0\n", Failed},
+		"a summary of the run":          {"wandb: step 14 train/loss 2.1\n", OutOfMemory},
+	} {
+		got := Classify(Exit{Code: 1, Tail: []byte("12/400 [00:08<04:51]\r" + failure + c.after)})
+		if got.Kind != c.want {
+			t.Errorf("%s: %s, want %s", name, got.Kind, c.want)
+		}
+	}
+}
+
+// A kill is lack of memory only if somebody counted it.
+func TestKills(t *testing.T) {
+	for name, c := range map[string]struct {
+		exit Exit
+		kind Kind
+		sure Confidence
+	}{
+		"SIGKILL":                       {Exit{Code: 137, Signal: 9}, Failed, Certain},
+		"status 137":                    {Exit{Code: 137}, Failed, Certain},
+		"SIGKILL, the group counted":    {Exit{Code: 137, Signal: 9, Kernel: Kernel{GroupKills: 1}}, OutOfHostMemory, Certain},
+		"status 137, the group counted": {Exit{Code: 137, Kernel: Kernel{GroupKills: 1}}, OutOfHostMemory, Certain},
+		"SIGKILL, the machine counted":  {Exit{Code: 137, Signal: 9, Kernel: Kernel{SystemKills: 2}}, OutOfHostMemory, Possible},
+		"status 1, the machine counted": {Exit{Code: 1, Kernel: Kernel{SystemKills: 2}}, Failed, Certain},
+		"status 1, the group counted":   {Exit{Code: 1, Kernel: Kernel{GroupKills: 1}}, OutOfHostMemory, Likely},
+		"an error of its own as well":   {Exit{Code: 1, Tail: []byte("ValueError: x\n"), Kernel: Kernel{GroupKills: 1}}, Failed, Certain},
+		"device memory as well":         {Exit{Code: 137, Signal: 9, Tail: fmt.Appendf(nil, oomLine, "2.00 GiB"), Kernel: Kernel{GroupKills: 1}}, OutOfMemory, Certain},
+		"a log on device memory":        {Exit{Code: 137, Signal: 9, Tail: []byte("CUDA out of memory. Tried to allocate 2.00 GiB.\n")}, OutOfMemory, Likely},
+		"SIGBUS":                        {Exit{Code: 135, Signal: 7}, OutOfSharedMemory, Possible},
+		"SIGTERM from elsewhere":        {Exit{Code: 143, Signal: 15}, Failed, Certain},
+		"stopped":                       {Exit{Code: 137, Signal: 9, Stopped: true, Kernel: Kernel{GroupKills: 1}}, Stopped, Certain},
+	} {
+		got := Classify(c.exit)
+		if got.Kind != c.kind || got.Confidence != c.sure {
+			t.Errorf("%s: %s, %s; want %s, %s: %q", name, got.Kind, got.Confidence, c.kind, c.sure, got.Reasons)
+		}
+		if got.OutOfMemory() != (got.Kind.Memory() && c.sure != Possible) {
+			t.Errorf("%s: acted on is %t", name, got.OutOfMemory())
+		}
+	}
+}
+
+// What an error does not say of a GPU is filled in from the samples: of the GPU
+// that it names, or else of the fullest.
+func TestSamplesFillIn(t *testing.T) {
+	gpus := []GPU{
+		{Index: 2, Total: 24 * memory.GiB, Peak: 5 * memory.GiB, Foreign: memory.GiB},
+		{Index: 3, Total: 24 * memory.GiB, Peak: 20 * memory.GiB, Foreign: 3 * memory.GiB},
+	}
+	for text, want := range map[string]memory.Stats{
+		"RuntimeError: CUDA error: out of memory\n": {Capacity: 24 * memory.GiB, Free: memory.GiB,
+			Reserved: 20 * memory.GiB, Allocated: 20 * memory.GiB, Foreign: 3 * memory.GiB},
+		"MyError: CUDA error: out of memory on device 0\n": {Capacity: 24 * memory.GiB, Free: 18 * memory.GiB,
+			Reserved: 5 * memory.GiB, Allocated: 5 * memory.GiB, Foreign: memory.GiB},
+	} {
+		e := failedWith("%s", text)
+		e.GPUs = gpus
+		got := Classify(e)
+		if got.Kind != OutOfMemory || got.Evidence.Failure.Stats != want {
+			t.Errorf("%q: %s, %+v", text, got.Kind, got.Evidence)
+		}
+	}
+}
+
+// A library's ambiguous error counts where less than LittleFree of a GPU was left.
+func TestAmbiguousErrors(t *testing.T) {
+	for free, want := range map[memory.Bytes]Kind{
+		0: OutOfMemory, 4*memory.GiB - 1: OutOfMemory, 4 * memory.GiB: Failed, 60 * memory.GiB: Failed,
+	} {
+		e := failedWith("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`\n")
+		e.GPUs = []GPU{{Total: 80 * memory.GiB, Peak: 80*memory.GiB - free}}
+		if got := Classify(e); got.Kind != want {
+			t.Errorf("%v free: %s, want %s", free, got.Kind, want)
+		}
+	}
+}
+
+// What Diagnose is told leads it to the cause that the numbers show.
+func TestEvidenceIsDiagnosed(t *testing.T) {
+	for text, want := range map[string]memory.Cause{
+		"GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free. Process 7 has 12.00 GiB memory in use. " +
+			"Including non-PyTorch memory, this process has 11.00 GiB memory in use. Of the allocated memory 10.00 GiB is allocated by PyTorch, and 200.00 MiB is reserved by PyTorch but unallocated.": memory.Foreign,
+		"GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process has 23.00 GiB memory in use. " +
+			"Of the allocated memory 15.00 GiB is allocated by PyTorch, and 7.00 GiB is reserved by PyTorch but unallocated.": memory.Fragmentation,
+		"GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process has 23.00 GiB memory in use. " +
+			"Of the allocated memory 22.00 GiB is allocated by PyTorch, and 200.00 MiB is reserved by PyTorch but unallocated.": memory.Batch,
+	} {
+		o := Classify(failedWith("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. %s\n", text))
+		o.Evidence.Failure.Micro = 8
+		if got := memory.Diagnose(*o.Evidence); got.Cause != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+}
+
+// PyTorch's allocator tells of every failed attempt, also of those that it makes
+// good: only as the last words does that say why a command ended.
+func TestAllocatorsLastWords(t *testing.T) {
+	words := "[W1121 10:00:00.123456789 CUDACachingAllocator.cpp:1512] memory allocation failed with OOM on device 0 " +
+		"while trying to allocate 2147483648 bytes (free: 402653184, total: 25394479104)\n"
+	for name, c := range map[string]struct {
+		tail string
+		want Kind
+	}{
+		"at the end":                  {words + "Aborted (core dumped)\n", OutOfMemory},
+		"long before the end":         {words + strings.Repeat("something else\n", allocatorNear+1), Failed},
+		"before the training goes on": {words + "step 14 | loss 2.1\n", Failed},
+		"before an error":             {words + "ValueError: x\n", Failed},
+	} {
+		got := Classify(Exit{Code: 134, Signal: 6, Tail: []byte(c.tail)})
+		if got.Kind != c.want {
+			t.Errorf("%s: %s, want %s", name, got.Kind, c.want)
+		}
+		if c.want == OutOfMemory && (got.Evidence.Failure.Requested != 2*memory.GiB || got.Confidence != Likely) {
+			t.Errorf("%s: %s, %+v", name, got.Confidence, got.Evidence)
+		}
+	}
+}

@@ -1,0 +1,223 @@
+package wrap
+
+import (
+	"regexp"
+	"slices"
+)
+
+// Profile is what is known of a framework: how its commands are told from others,
+// where they keep the batch, what its checkpoints look like and how it goes on
+// from one. docs/profiles.md describes each key of the language.
+type Profile struct {
+	Name        string
+	Layer       bool // accompanies a framework instead of being one
+	Match       Signals
+	Style       Style
+	Config      ConfigFile
+	Knobs       map[string]Knob
+	Law         Law
+	Checkpoints Layout
+	Resume      Continuation
+	Unit        Unit
+	Normalised  Normalised
+	Coupling    Coupling
+	Fallbacks   []Fallback
+	SwitchOff   map[string]string // competing retries: knob → the value that ends them
+}
+
+// Signals are independent of each other, and each counts once.
+type Signals struct {
+	Argv    *regexp.Regexp // of the program's name; +3
+	Modules []string       // of python -m, the module or its parents; +3
+	Imports []string       // words in the script's import lines; +2
+	Flags   []string       // one of them is given; +2
+	Keys    []string       // the configuration has all of them; +2
+	Forbid  []string       // a configuration with one of them is another thing
+}
+
+// Style is how an override is written on the command line.
+type Style string
+
+// The styles.
+const (
+	SpaceStyle  Style = "--k v" // or --k=v: argparse takes both
+	EqualsStyle Style = "--k=v" // nothing else
+	HydraStyle  Style = "k=v"   // ++k=v sets or adds
+	FileStyle   Style = "file"  // the configuration file alone
+)
+
+// Format is how a configuration file is written.
+type Format string
+
+// The formats that can be edited without touching another byte.
+const (
+	YAML   Format = "yaml"
+	JSON   Format = "json"
+	TOML   Format = "toml"
+	Python Format = "python" // assignments at the top level
+)
+
+// ConfigFile is how a command names its configuration.
+type ConfigFile struct {
+	Format     Format   // of files whose suffix does not tell; "" if there is no configuration
+	Flags      []string // whose value is the file
+	Keys       []string // of the framework's configuration, whose value is the file; for layers
+	Positional bool     // arguments that are files with a suffix of a known format
+	Sole       bool     // such an argument must be the only one, and then nothing can be overridden
+	Script     bool     // the script's own assignments are the defaults
+}
+
+// Type is what a knob's value is.
+type Type string
+
+// The types.
+const (
+	Int    Type = "int" // an expression of integers is read, too
+	List   Type = "list"
+	Bool   Type = "bool"
+	Switch Type = "switch" // given or not, without a value
+	Text   Type = "text"
+)
+
+// Scope is what an amount is counted over.
+type Scope string
+
+// The scopes.
+const (
+	PerDevice Scope = "device" // a GPU, even where one process drives several
+	PerRank   Scope = "rank"   // a process
+	Total     Scope = "total"  // all ranks together
+	Unsaid    Scope = "unsaid" // depends on the user's code, and does not matter with one rank
+)
+
+// The knobs whose meaning is known. Others have names of the profile's own, for
+// its output, resume, fallbacks and switch_off.
+const (
+	micro        = "micro"
+	accumulation = "accumulation"
+	global       = "global"
+	eval         = "eval"
+	devices      = "devices" // ranks that the framework starts on a machine by itself
+	nodes        = "nodes"
+	steps        = "steps"     // length of the training in optimizer steps; without it, in epochs
+	processes    = "processes" // ranks of a launcher, in its own configuration
+)
+
+// counted are the knobs of a step.
+var counted = []string{micro, accumulation, global}
+
+// Knob is an argument, a variable or a key of a configuration. The command line
+// beats the environment, and that the file.
+type Knob struct {
+	Flags    []string // spellings; the first one is written
+	Launcher string   // an option of the launcher in front, without dashes and with _
+	Env      string
+	Paths    []string // keys in the configuration, such as trainer.max_steps; the first one is written
+	Type     Type
+	Scope    Scope
+	Default  string   // what counts if it is absent; "" if not known
+	Unset    []string // values that mean absent
+	Min      int      // smallest amount allowed; 0 for 1
+}
+
+// Law is how the amounts of a step hang together.
+type Law struct {
+	Write   []string   // knobs that a change of the micro-batch writes
+	Derive  string     // the knob that the framework computes by itself, where global is given
+	Pin     []string   // knobs that follow from others when absent, so they are written before the first change
+	Exclude [][]string // knobs that must not be given together
+	Require []string   // must hold, over micro, accumulation, global and world
+}
+
+// Layout is what a framework's checkpoints look like on disk.
+type Layout struct {
+	Root     string     // folder, with {knob} for a knob's value
+	Glob     string     // of a checkpoint below Root; may have several elements
+	Time     bool       // the newest is the one written last, not the one with the largest number
+	Complete [][]string // each of these has a file that matches one of its patterns
+	Pointer  string     // file below Root that names the newest one
+	Pointed  string     // what the name in Pointer stands for; {} is the name
+	Cadence  Cadence
+	Saves    string   // knob that says when to save
+	Never    []string // its values that save nothing
+	Within   []string // words that mean saves within an epoch
+}
+
+// Cadence is when a framework saves if it is not told.
+type Cadence string
+
+// The cadences.
+const (
+	EverySteps Cadence = "steps"
+	EveryEpoch Cadence = "epoch"
+	NoSaves    Cadence = "none"
+)
+
+// Continuation is how a framework goes on from a checkpoint.
+type Continuation struct {
+	Mode  string            // "path", "auto" or "none"
+	Set   map[string]string // knob → value, with {checkpoint} and {root}
+	Drop  []string          // knobs that would make it begin anew or overwrite
+	Patch []Patch
+	Needs Need
+}
+
+// Patch changes one key of a checkpoint's JSON file, in a copy.
+type Patch struct {
+	File  string
+	Key   string
+	Value string // expression over micro, accumulation, global, world and devices
+}
+
+// Need is the version of a package from which on a framework can go on.
+type Need struct {
+	Package string
+	Version string
+}
+
+// Unit is what a checkpoint counts in.
+type Unit string
+
+// The units.
+const (
+	Steps   Unit = "step"
+	Samples Unit = "sample"
+	Epochs  Unit = "epoch"
+	Micros  Unit = "micro-batch" // another micro-batch would change the position within an epoch
+)
+
+// Normalised tells whether a loss is divided by the accumulation.
+type Normalised string
+
+// The answers.
+const (
+	IsNormalised  Normalised = "true"
+	NotNormalised Normalised = "false"
+	Prove         Normalised = "prove"
+)
+
+// Coupling is what the learning rate is scaled by.
+type Coupling string
+
+// The couplings. A change of the micro-batch leaves all but the second alone.
+const (
+	ByProduct Coupling = "product"
+	ByMicro   Coupling = "micro"
+	ByTotal   Coupling = "total"
+	ByNothing Coupling = "none"
+)
+
+// Fallback is another way to need less memory, in the order to try.
+type Fallback struct {
+	Name string
+	Set  map[string]string // knob → value
+}
+
+// writes tells whether a change of the micro-batch may write the knob.
+func (p Profile) writes(knob string) bool {
+	_, has := p.Knobs[knob]
+	return has && slices.Contains(p.Law.Write, knob)
+}
+
+// least is the smallest micro-batch allowed.
+func (k Knob) least() int { return max(1, k.Min) }

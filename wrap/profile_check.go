@@ -1,0 +1,192 @@
+package wrap
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/xrash/smetrics"
+)
+
+// braces are the names in {…} of a text.
+var braces = regexp.MustCompile(`\{([a-z_]*)\}`)
+
+// check looks at what keys mean together. What a rule speaks of must be there, and
+// a knob that nothing speaks of has no business in the profile.
+func (r *profileReader) check() {
+	p := &r.p
+	if p.Name == "" {
+		r.add(0, "name", "", "missing; it is what --profile names")
+	}
+	if !p.Layer && p.Match.Argv == nil && len(p.Match.Modules)+len(p.Match.Imports)+len(p.Match.Flags)+len(p.Match.Keys) == 0 {
+		r.add(0, "match", "", "missing; give at least one of argv, module, imports, flags and keys")
+	}
+	if slices.Contains(p.Match.Keys, "batch_size") && len(p.Match.Keys) == 1 {
+		r.add(r.lines["match.keys"], "match.keys", "batch_size", "tells no framework from another; add keys that only this one has")
+	}
+	if _, ok := p.Knobs[micro]; !ok && !p.Layer {
+		r.add(0, "knobs.micro", "", "missing; without it nothing can be made smaller")
+	}
+	for name := range p.Knobs {
+		r.knob(name)
+	}
+	r.references()
+	r.checkLaw()
+	r.checkResume()
+}
+
+// knob looks at one knob, and fills in what is left out.
+func (r *profileReader) knob(name string) {
+	p, key := &r.p, "knobs."+name
+	k := p.Knobs[name]
+	if len(k.Flags)+len(k.Paths) == 0 && k.Env == "" && k.Launcher == "" {
+		r.add(r.lines[key], key, "", "stands nowhere; give flags, paths, env or launcher")
+	}
+	if len(k.Flags) == 0 && len(k.Paths) > 0 && p.Config.Format == "" && p.Style != HydraStyle {
+		r.add(r.lines[key], key, k.Paths[0], "there is no configuration to have it; give config, or flags")
+	}
+	isCounted := slices.Contains(counted, name)
+	if k.Scope != "" && !isCounted {
+		r.add(r.lines[key+".scope"], key+".scope", string(k.Scope), "only micro, accumulation and global have one")
+	}
+	if k.Scope == "" && isCounted {
+		k.Scope = PerRank
+		if name == global {
+			k.Scope = Total
+		}
+	}
+	if k.Min > 0 && name != micro {
+		r.add(r.lines[key+".min"], key+".min", fmt.Sprint(k.Min), "only micro has a lower bound")
+	}
+	if k.Type == "" {
+		k.Type = Text
+		if isCounted || name == eval || name == processes || name == steps {
+			k.Type = Int
+		}
+	}
+	p.Knobs[name] = k
+}
+
+// references looks at every place that names a knob, and at knobs that no place
+// names.
+func (r *profileReader) references() {
+	p := &r.p
+	used := map[string]bool{micro: true, accumulation: true, global: true, eval: true, devices: true, nodes: true, processes: true, steps: true}
+	speak := func(key string, names ...string) {
+		for _, name := range names {
+			used[name] = true
+			if _, ok := p.Knobs[name]; !ok {
+				r.add(r.lines[key], key, name, unknownWord("knob", name, sortedKeys(p.Knobs)))
+			}
+		}
+	}
+	speak("law.write", p.Law.Write...)
+	speak("law.pin", p.Law.Pin...)
+	for _, group := range p.Law.Exclude {
+		speak("law.exclude", group...)
+	}
+	for _, m := range braces.FindAllStringSubmatch(p.Checkpoints.Root, -1) {
+		speak("checkpoints.root", m[1])
+	}
+	if p.Checkpoints.Saves != "" {
+		speak("checkpoints.saves", p.Checkpoints.Saves)
+	}
+	speak("resume.set", sortedKeys(p.Resume.Set)...)
+	speak("resume.drop", p.Resume.Drop...)
+	speak("switch_off", sortedKeys(p.SwitchOff)...)
+	for _, f := range p.Fallbacks {
+		speak("fallbacks", sortedKeys(f.Set)...)
+	}
+	for _, name := range sortedKeys(p.Knobs) {
+		if !used[name] {
+			r.add(r.lines["knobs."+name], "knobs."+name, "", "nothing uses it; name it in law, checkpoints, resume, fallbacks or switch_off, or leave it out")
+		}
+	}
+}
+
+func (r *profileReader) checkLaw() {
+	p := &r.p
+	writes := p.writes(accumulation)
+	if len(p.Law.Write) > 0 && !p.writes(micro) {
+		r.add(r.lines["law.write"], "law.write", "", "micro is not in it; without it nothing can be made smaller")
+	}
+	for _, name := range slices.Concat(p.Law.Write, p.Law.Pin) {
+		if name != micro && name != accumulation && name != global {
+			r.add(r.lines["law.write"], "law", name, "only micro, accumulation and global are written and pinned")
+		}
+	}
+	_, hasGlobal := p.Knobs[global]
+	if p.Law.Derive != "" && p.Law.Derive != accumulation {
+		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "only accumulation is derived, from global")
+	}
+	if p.Law.Derive != "" && !hasGlobal {
+		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "needs the knob global to derive it from")
+	}
+	if p.Law.Derive == "" && !writes && !p.Layer && p.Knobs != nil {
+		r.add(r.lines["law"], "law", "", "nothing keeps the effective batch; write micro and accumulation, or derive accumulation from global")
+	}
+	for _, text := range p.Law.Require {
+		if _, err := condition(text, amounts{micro: 1, accumulation: 1, global: 1, "world": 1}); err != nil {
+			r.add(r.lines["law.require"], "law.require", text, err.Error())
+		}
+	}
+	for _, patch := range p.Resume.Patch {
+		if _, err := evaluate(patch.Value, amounts{micro: 1, accumulation: 1, global: 1, "world": 1, devices: 1}); err != nil {
+			r.add(r.lines["resume.patch"], "resume.patch", patch.Value, err.Error())
+		}
+	}
+}
+
+func (r *profileReader) checkResume() {
+	p := &r.p
+	if p.Resume.Mode == "" {
+		p.Resume.Mode = "none"
+	}
+	mode := p.Resume.Mode
+	if mode != "none" && p.Checkpoints.Glob == "" {
+		r.add(r.lines["resume.mode"], "resume.mode", mode, "needs checkpoints.root and checkpoints.glob to find one")
+	}
+	if mode == "path" && len(p.Resume.Set) == 0 {
+		r.add(r.lines["resume.mode"], "resume.mode", mode, "needs resume.set to say how the path is passed")
+	}
+	if p.Resume.Needs.Version != "" && (p.Resume.Needs.Package == "" || versionNumbers(p.Resume.Needs.Version) == nil) {
+		r.add(r.lines["resume.needs"], "resume.needs", p.Resume.Needs.Version, "write package: NAME and version: NUMBER, as in 1.16.0")
+	}
+	if p.Normalised == "" {
+		p.Normalised = Prove
+	}
+	if p.Coupling == "" {
+		p.Coupling = ByNothing
+	}
+	if p.Unit == "" {
+		p.Unit = Steps
+	}
+	if p.Style == "" {
+		p.Style = SpaceStyle
+	}
+}
+
+func unknownKey(name string, known []string) string { return unknownWord("key", name, known) }
+
+func unknownWord(what, name string, known []string) string {
+	if best := nearestWord(name, known); best != "" {
+		return fmt.Sprintf("unknown %s; did you mean %s?", what, best)
+	}
+	return fmt.Sprintf("unknown %s; there are %s", what, strings.Join(known, ", "))
+}
+
+// nearestWord is the candidate with the fewest letters to change, "" if more than
+// a third of them, or more than two, would have to.
+func nearestWord(word string, candidates []string) string {
+	best, least := "", max(2, len(word)/3)+1 // a swap of two letters counts twice
+	for _, c := range candidates {
+		if d := smetrics.WagnerFischer(word, c, 1, 1, 1); d < least {
+			best, least = c, d
+		}
+	}
+	return best
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,282 @@
+package wrap
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// ProfileError is one thing wrong with a profile. [ParseProfile] returns all of
+// them at once, joined.
+type ProfileError struct {
+	Where string // "mygpt.yaml:12", or the file alone
+	Key   string // "knobs.micro.scope"; "" if the problem is not of one key
+	Value string // as it was written; "" if there is none
+	Text  string // what is wrong, what is allowed, what to do
+}
+
+func (e *ProfileError) Error() string {
+	parts := []string{e.Where}
+	for _, part := range []string{e.Key, e.Value} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(append(parts, e.Text), ": ")
+}
+
+// ParseProfile reads a profile. Unknown keys, bad values and rules that speak of
+// knobs that there are not are errors, each a [*ProfileError], all joined; name is
+// what the file is called in them.
+func ParseProfile(name string, content []byte) (Profile, error) {
+	r := profileReader{file: name}
+	var doc, second yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(content))
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0:
+		r.add(0, "", "", "the file is empty; a profile needs name, match, knobs and law")
+	case err != nil:
+		r.add(0, "", "", "no YAML: "+strings.TrimPrefix(err.Error(), "yaml: "))
+	case !errors.Is(dec.Decode(&second), io.EOF):
+		r.add(0, "", "", "more than one document; a profile is one")
+	default:
+		r.profile(doc.Content[0])
+		r.check()
+	}
+	return r.p, errors.Join(r.problems...)
+}
+
+type profileReader struct {
+	file     string
+	p        Profile
+	lines    map[string]int // line of each key
+	problems []error
+}
+
+func (r *profileReader) add(line int, key, value, text string) {
+	where := r.file
+	if line > 0 {
+		where += ":" + strconv.Itoa(line)
+	}
+	r.problems = append(r.problems, &ProfileError{where, key, value, text})
+}
+
+// fields are the keys of a mapping, and what reads each of them.
+type fields map[string]func(key string, n *yaml.Node)
+
+// mapping reads the keys of n.
+func (r *profileReader) mapping(key string, n *yaml.Node, known fields) {
+	seen := map[string]int{}
+	r.each(key, n, func(name string, k, v *yaml.Node) {
+		full := strings.TrimPrefix(key+"."+name, ".")
+		read, ok := known[name]
+		switch first, twice := seen[name]; {
+		case twice:
+			r.add(k.Line, full, "", fmt.Sprintf("given twice, first in line %d", first))
+		case !ok:
+			r.add(k.Line, full, "", unknownKey(name, sortedKeys(known)))
+		default:
+			r.lines[full] = v.Line
+			read(full, v)
+		}
+		seen[name] = k.Line
+	})
+}
+
+// each calls f for the keys of a mapping.
+func (r *profileReader) each(key string, n *yaml.Node, f func(name string, k, v *yaml.Node)) {
+	if n.Kind != yaml.MappingNode {
+		r.add(n.Line, key, n.Value, "not a mapping; write keys and values")
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		f(n.Content[i].Value, n.Content[i], n.Content[i+1])
+	}
+}
+
+func (r *profileReader) profile(n *yaml.Node) {
+	r.lines = map[string]int{}
+	p := &r.p
+	r.mapping("", n, fields{
+		"name":  r.text(&p.Name),
+		"layer": r.yes(&p.Layer),
+		"match": func(key string, n *yaml.Node) {
+			r.mapping(key, n, fields{"argv": r.pattern(&p.Match.Argv), "module": r.list(&p.Match.Modules), "imports": r.list(&p.Match.Imports),
+				"flags": r.list(&p.Match.Flags), "keys": r.list(&p.Match.Keys), "forbid": r.list(&p.Match.Forbid)})
+		},
+		"style": oneOf(r, &p.Style, SpaceStyle, EqualsStyle, HydraStyle, FileStyle),
+		"config": func(key string, n *yaml.Node) {
+			r.mapping(key, n, fields{"format": oneOf(r, &p.Config.Format, YAML, JSON, TOML, Python), "flags": r.list(&p.Config.Flags), "keys": r.list(&p.Config.Keys),
+				"positional": r.yes(&p.Config.Positional), "sole": r.yes(&p.Config.Sole), "script": r.yes(&p.Config.Script)})
+		},
+		"knobs":       r.knobs,
+		"law":         r.law,
+		"checkpoints": r.layout,
+		"resume":      r.resume,
+		"unit":        oneOf(r, &p.Unit, Steps, Samples, Epochs, Micros),
+		"normalised":  oneOf(r, &p.Normalised, IsNormalised, NotNormalised, Prove),
+		"lr_coupling": oneOf(r, &p.Coupling, ByProduct, ByMicro, ByTotal, ByNothing),
+		"fallbacks":   r.fallbacks,
+		"switch_off":  r.settings(&p.SwitchOff),
+	})
+}
+
+func (r *profileReader) knobs(key string, n *yaml.Node) {
+	r.p.Knobs = map[string]Knob{}
+	r.each(key, n, func(name string, k, v *yaml.Node) {
+		if _, twice := r.p.Knobs[name]; twice {
+			r.add(k.Line, key+"."+name, "", "given twice")
+		}
+		var knob Knob
+		r.lines[key+"."+name] = k.Line
+		r.mapping(key+"."+name, v, fields{"flags": r.list(&knob.Flags), "launcher": r.text(&knob.Launcher), "env": r.text(&knob.Env),
+			"paths": r.list(&knob.Paths), "type": oneOf(r, &knob.Type, Int, List, Bool, Switch, Text), "scope": oneOf(r, &knob.Scope, PerDevice, PerRank, Total, Unsaid),
+			"default": r.text(&knob.Default), "unset": r.list(&knob.Unset), "min": r.positive(&knob.Min)})
+		r.p.Knobs[name] = knob
+	})
+}
+
+func (r *profileReader) law(key string, n *yaml.Node) {
+	l := &r.p.Law
+	r.mapping(key, n, fields{"write": r.list(&l.Write), "derive": r.text(&l.Derive), "pin": r.list(&l.Pin), "exclude": r.lists(&l.Exclude), "require": r.list(&l.Require)})
+}
+
+func (r *profileReader) layout(key string, n *yaml.Node) {
+	l, order := &r.p.Checkpoints, ""
+	r.mapping(key, n, fields{"root": r.text(&l.Root), "glob": r.text(&l.Glob), "order": oneOf(r, &order, "number", "time"), "complete": r.lists(&l.Complete),
+		"pointer": r.text(&l.Pointer), "pointed": r.text(&l.Pointed), "cadence": oneOf(r, &l.Cadence, EverySteps, EveryEpoch, NoSaves),
+		"saves": r.text(&l.Saves), "never": r.list(&l.Never), "within_epoch": r.list(&l.Within)})
+	l.Time = order == "time"
+}
+
+func (r *profileReader) resume(key string, n *yaml.Node) {
+	c := &r.p.Resume
+	r.mapping(key, n, fields{"mode": oneOf(r, &c.Mode, "path", "auto", "none"), "set": r.settings(&c.Set), "drop": r.list(&c.Drop),
+		"patch": func(key string, n *yaml.Node) {
+			r.items(key, n, func(n *yaml.Node) {
+				var p Patch
+				r.mapping(key, n, fields{"file": r.text(&p.File), "key": r.text(&p.Key), "value": r.text(&p.Value)})
+				c.Patch = append(c.Patch, p)
+			})
+		},
+		"needs": func(key string, n *yaml.Node) {
+			r.mapping(key, n, fields{"package": r.text(&c.Needs.Package), "version": r.text(&c.Needs.Version)})
+		}})
+}
+
+func (r *profileReader) fallbacks(key string, n *yaml.Node) {
+	r.items(key, n, func(n *yaml.Node) {
+		var f Fallback
+		r.mapping(key, n, fields{"name": r.text(&f.Name), "set": r.settings(&f.Set)})
+		r.p.Fallbacks = append(r.p.Fallbacks, f)
+	})
+}
+
+func (r *profileReader) items(key string, n *yaml.Node, f func(*yaml.Node)) {
+	if n.Kind != yaml.SequenceNode {
+		r.add(n.Line, key, n.Value, "not a list; write [..] or lines with -")
+		return
+	}
+	for _, item := range n.Content {
+		f(item)
+	}
+}
+
+func (r *profileReader) text(to *string) func(string, *yaml.Node) {
+	return func(key string, n *yaml.Node) {
+		if n.Kind != yaml.ScalarNode || n.Value == "" {
+			r.add(n.Line, key, n.Value, "not a value; write a text or a number")
+		}
+		*to = n.Value
+	}
+}
+
+func (r *profileReader) list(to *[]string) func(string, *yaml.Node) {
+	return func(key string, n *yaml.Node) {
+		r.items(key, n, func(n *yaml.Node) {
+			var s string
+			r.text(&s)(key, n)
+			*to = append(*to, s)
+		})
+	}
+}
+
+// lists reads a list whose items are lists, or a text for a list of one.
+func (r *profileReader) lists(to *[][]string) func(string, *yaml.Node) {
+	return func(key string, n *yaml.Node) {
+		r.items(key, n, func(n *yaml.Node) {
+			var all []string
+			if n.Kind == yaml.ScalarNode {
+				all = []string{n.Value}
+			} else {
+				r.list(&all)(key, n)
+			}
+			*to = append(*to, all)
+		})
+	}
+}
+
+func (r *profileReader) settings(to *map[string]string) func(string, *yaml.Node) {
+	return func(key string, n *yaml.Node) {
+		*to = map[string]string{}
+		r.each(key, n, func(name string, _, v *yaml.Node) {
+			(*to)[name] = v.Value
+			if v.Kind != yaml.ScalarNode {
+				r.add(v.Line, key+"."+name, "", "not a value; write a text or a number")
+			}
+		})
+	}
+}
+
+func (r *profileReader) yes(to *bool) func(string, *yaml.Node) {
+	return func(key string, n *yaml.Node) {
+		if n.Value != "true" && n.Value != "false" {
+			r.add(n.Line, key, n.Value, "not true or false")
+		}
+		*to = n.Value == "true"
+	}
+}
+
+func (r *profileReader) positive(to *int) func(string, *yaml.Node) {
+	return func(key string, n *yaml.Node) {
+		if *to = number(n.Value); *to == 0 {
+			r.add(n.Line, key, n.Value, "not a number of at least 1")
+		}
+	}
+}
+
+func (r *profileReader) pattern(to **regexp.Regexp) func(string, *yaml.Node) {
+	return func(key string, n *yaml.Node) {
+		re, err := regexp.Compile("^(?:" + n.Value + ")$")
+		if err != nil {
+			r.add(n.Line, key, n.Value, "not a regular expression: "+err.Error())
+			return
+		}
+		*to = re
+	}
+}
+
+// oneOf reads a word out of a few.
+func oneOf[T ~string](r *profileReader, to *T, words ...T) func(string, *yaml.Node) {
+	return func(key string, n *yaml.Node) {
+		if *to = T(n.Value); slices.Contains(words, *to) {
+			return
+		}
+		all := make([]string, len(words))
+		for i, w := range words {
+			all[i] = string(w)
+		}
+		text := "not allowed; it is one of " + strings.Join(all, ", ")
+		if best := nearestWord(n.Value, all); best != "" {
+			text += "; did you mean " + best + "?"
+		}
+		r.add(n.Line, key, n.Value, text)
+	}
+}

@@ -1,0 +1,163 @@
+package wrap
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+//go:embed profiles/*.yaml
+var embedded embed.FS
+
+// Builtin are the profiles that come with headroom.
+func Builtin() []Profile {
+	all, err := LoadProfiles(embedded, "profiles")
+	if err != nil {
+		panic("wrap: built-in profiles: " + err.Error())
+	}
+	return all
+}
+
+// LoadProfiles reads a profile, or every .yaml file of a folder, of files. All that
+// is wrong with them is one joined error; two of one name are wrong, too.
+func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
+	names := []string{name}
+	if info, err := fs.Stat(files, name); err == nil && info.IsDir() {
+		if names, err = fs.Glob(files, path.Join(name, "*.yaml")); err != nil {
+			return nil, fmt.Errorf("read profiles: %w", err)
+		}
+	}
+	var all []Profile
+	var problems []error
+	for _, name := range names {
+		content, err := fs.ReadFile(files, name)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("read profile: %w", err))
+			continue
+		}
+		p, err := ParseProfile(name, content)
+		if err == nil && slices.ContainsFunc(all, func(q Profile) bool { return q.Name == p.Name }) {
+			err = &ProfileError{name, "name", p.Name, "another file has it, too"}
+		}
+		if problems = append(problems, err); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all, errors.Join(problems...)
+}
+
+// Over is profiles with others in front of them; of two of one name the first one
+// stays, so that a user's own replaces a built-in one.
+func Over(first, then []Profile) []Profile {
+	all := slices.Clone(first)
+	for _, p := range then {
+		if !slices.ContainsFunc(first, func(q Profile) bool { return q.Name == p.Name }) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// nameable are the knobs that a user may name, and "checkpoints" for where they are.
+var nameable = []string{micro, accumulation, global, eval, "resume", "output", "checkpoints"}
+
+// Plain is the profile of a script that no profile knows, from knobs that its user
+// named once:
+//
+//	micro=--batch-size      a flag
+//	micro=data.batch_size   a key of the configuration, or of an override k=v
+//	micro=$BATCH            a variable of the environment
+//	micro=--batch@total     counted over all ranks; also @device, and @rank, which is meant without
+//	checkpoints=out/*.pt    which files are checkpoints, the newest by its time
+//
+// What is wrong with them is a joined error of [*ProfileError].
+func Plain(knobs []string) (Profile, error) {
+	p := Profile{Name: "plain", Style: SpaceStyle, Knobs: map[string]Knob{}, Normalised: Prove, Coupling: ByNothing, Unit: Steps,
+		Config: ConfigFile{Flags: []string{"--config", "-c", "--config-file", "--config_file", "--cfg"}},
+		Resume: Continuation{Mode: "none"}}
+	p, err := p.withKnobs(knobs)
+	if err != nil {
+		return p, err
+	}
+	if _, ok := p.Knobs[micro]; !ok {
+		return p, &ProfileError{"--knob", micro, "", "missing; write micro=FLAG"}
+	}
+	_, accumulates := p.Knobs[accumulation]
+	_, total := p.Knobs[global]
+	switch {
+	case accumulates:
+		p.Law.Write = []string{micro, accumulation}
+	case total:
+		p.Law = Law{Write: []string{micro}, Derive: accumulation}
+	}
+	if _, ok := p.Knobs["resume"]; ok && p.Checkpoints.Glob != "" {
+		p.Resume = Continuation{Mode: "path", Set: map[string]string{"resume": "{checkpoint}"}}
+	}
+	return p, nil
+}
+
+// withKnobs is p with knobs as its user named them.
+func (p Profile) withKnobs(knobs []string) (Profile, error) {
+	var problems []error
+	p.Knobs = maps.Clone(p.Knobs)
+	seen := map[string]bool{}
+	for _, text := range knobs {
+		name, place, ok := strings.Cut(text, "=")
+		switch {
+		case !ok || place == "":
+			problems = append(problems, &ProfileError{"--knob", "", text, "write NAME=FLAG, as in micro=--batch-size"})
+		case !slices.Contains(nameable, name):
+			problems = append(problems, &ProfileError{"--knob", name, place, unknownWord("knob", name, nameable)})
+		case seen[name]:
+			problems = append(problems, &ProfileError{"--knob", name, place, "named twice"})
+		case name == "checkpoints":
+			p.Checkpoints = Layout{Root: path.Dir(place), Glob: path.Base(place), Time: true}
+		default:
+			k, err := p.Knobs[name].at(name, place)
+			problems = append(problems, err)
+			if len(k.Paths) > 0 && len(k.Flags) == 0 && p.Name == "plain" {
+				p.Style = HydraStyle
+			}
+			p.Knobs[name] = k
+		}
+		seen[name] = true
+	}
+	return p, errors.Join(problems...)
+}
+
+// at is a knob that stands in another place.
+func (k Knob) at(name, place string) (Knob, error) {
+	k.Flags, k.Paths, k.Env, k.Launcher, k.Default = nil, nil, "", "", ""
+	if k.Type == "" {
+		k.Type = Text
+		if name == micro || name == accumulation || name == global || name == eval {
+			k.Type = Int
+		}
+	}
+	if k.Scope = PerRank; name == global {
+		k.Scope = Total
+	}
+	place, scope, given := strings.Cut(place, "@")
+	if given {
+		k.Scope = Scope(scope)
+	}
+	variable, isVariable := strings.CutPrefix(place, "$")
+	switch {
+	case given && !slices.Contains([]Scope{PerDevice, PerRank, Total}, k.Scope):
+		return k, &ProfileError{"--knob", name, scope, "counted over device, rank or total"}
+	case isVariable && identifier(variable):
+		k.Env = variable
+	case isVariable || strings.ContainsAny(place, " =") || strings.Trim(place, "-") == "":
+		return k, &ProfileError{"--knob", name, place, "no flag, key or variable"}
+	case strings.HasPrefix(place, "-"):
+		k.Flags = []string{place}
+	default:
+		k.Paths = []string{place}
+	}
+	return k, nil
+}

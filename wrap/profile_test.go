@@ -1,0 +1,132 @@
+package wrap
+
+import (
+	"errors"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestBuiltinProfilesAreValid(t *testing.T) {
+	all, err := LoadProfiles(embedded, "profiles")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	want := "accelerate deepspeed hydra-lightning lightning nanogpt timm transformers trl"
+	if got := strings.Join(names, " "); got != want {
+		t.Errorf("profiles: %s, want %s", got, want)
+	}
+}
+
+// One profile with a mistake of every kind: all of them are reported at once, each
+// with its line and what to write instead.
+func TestProfileProblems(t *testing.T) {
+	const text = `name: bad
+match: {argv: "(", flag: [--x]}
+style: "--k  v"
+knobs:
+  micro: {flags: [--bs], scope: devices, typ: int}
+  accumulation: {}
+  spare: {flags: [--spare]}
+  eval: {flags: [--eval], min: 2}
+law: {write: [micro, acumulation], require: ["micro %"], derive: accumulation}
+checkpoints: {root: "{outptu}"}
+resume: {mode: path, set: {resum: x}, needs: {version: x}}
+unit: steps
+`
+	_, err := ParseProfile("bad.yaml", []byte(text))
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{
+		"bad.yaml:2: match.argv: (: not a regular expression",
+		"bad.yaml:2: match.flag: unknown key; did you mean flags?",
+		"bad.yaml:3: style: --k  v: not allowed; it is one of --k v, --k=v, k=v, file; did you mean --k v?",
+		"bad.yaml:5: knobs.micro.scope: devices: not allowed; it is one of device, rank, total, unsaid; did you mean device?",
+		"bad.yaml:5: knobs.micro.typ: unknown key; did you mean type?",
+		"bad.yaml:6: knobs.accumulation: stands nowhere; give flags, paths, env or launcher",
+		"bad.yaml:7: knobs.spare: nothing uses it",
+		"bad.yaml:8: knobs.eval.min: 2: only micro has a lower bound",
+		"bad.yaml:9: law.write: acumulation: unknown knob; did you mean accumulation?",
+		"bad.yaml:9: law.require: micro %: no comparison",
+		"bad.yaml:9: law.derive: accumulation: needs the knob global",
+		"bad.yaml:10: checkpoints.root: outptu: unknown knob",
+		"bad.yaml:11: resume.mode: path: needs checkpoints.root and checkpoints.glob",
+		"bad.yaml:11: resume.set: resum: unknown knob",
+		"bad.yaml:11: resume.needs: x: write package: NAME and version: NUMBER",
+		"bad.yaml:12: unit: steps: not allowed; it is one of step, sample, epoch, micro-batch; did you mean step?",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in\n%v", want, err)
+		}
+	}
+	var problem *ProfileError
+	if !errors.As(err, &problem) {
+		t.Errorf("%T is no ProfileError", err)
+	}
+}
+
+func TestParseProfileRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                        "the file is empty",
+		"name: x\n---\nname: y\n": "more than one document",
+		"name: x\nname: y\n":      "given twice, first in line 1",
+		"name: [x\n":              "no YAML",
+		"- x\n":                   "not a mapping",
+		"name: x\nknobs: {micro: {flags: [--b]}}\nmatch: {keys: [batch_size]}\n":       "tells no framework from another",
+		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {flags: [--b]}}\n":             "nothing keeps the effective batch",
+		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {paths: [a.b]}}\n":             "there is no configuration to have it",
+		"name: x\nlaw: {write: [accumulation]}\nknobs: {accumulation: {flags: [--a]}}": "knobs.micro: missing",
+	} {
+		_, err := ParseProfile("p.yaml", []byte(text))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestPlainKnobs(t *testing.T) {
+	for _, c := range []struct{ knobs, want string }{
+		{"micro=--bs accumulation=--accum", ""},
+		{"micro=$BS accumulation=--accum@total", ""},
+		{"accumulation=--accum", "micro: missing"},
+		{"micro", "write NAME=FLAG"},
+		{"micro=--bs micro=--b", "named twice"},
+		{"micor=--bs", "did you mean micro?"},
+		{"micro=--bs@all", "counted over device, rank or total"},
+		{"micro=--", "no flag, key or variable"},
+		{"micro=$1x", "no flag, key or variable"},
+	} {
+		_, err := Plain(strings.Fields(c.knobs))
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.knobs, err, c.want)
+		}
+	}
+}
+
+// The profile in docs/profiles.md is one, and every key of the language is there.
+func TestProfilesPage(t *testing.T) {
+	page, err := os.ReadFile("../docs/profiles.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ := strings.Cut(rest, "```")
+	if p, err := ParseProfile("docs", []byte(text)); err != nil || p.Name != "mygpt" {
+		t.Error(err)
+	}
+	source, err := os.ReadFile("profile_parse.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`"([a-z_]+)":\s+(?:r\.|oneOf|func)`).FindAllStringSubmatch(string(source), -1) {
+		if !strings.Contains(string(page), m[1]) {
+			t.Errorf("docs/profiles.md does not say what %s is", m[1])
+		}
+	}
+}

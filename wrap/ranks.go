@@ -1,0 +1,89 @@
+package wrap
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// errorFile is the name under which torch.distributed.elastic leaves a worker's
+// exception, at .../attempt_N/RANK/error.json.
+const errorFile = "error.json"
+
+// ReadRankErrors reads every error file of a launcher below a log folder, earliest
+// failure first: that one is the root, the others are mostly what it did to its
+// peers. The rank is the folder's, which torchrun counts on each machine anew; -1
+// if the folder is no number. A file that is not understood is left out and named in
+// the notes, one line each, as is a folder that cannot be read.
+func ReadRankErrors(logs fs.FS) (ranks []RankError, notes []string) {
+	_ = fs.WalkDir(logs, ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			notes = append(notes, fmt.Sprintf("%s: %v", name, err))
+		case !entry.IsDir() && path.Base(name) == errorFile:
+			rank, err := readRankError(logs, name)
+			if err != nil {
+				notes = append(notes, fmt.Sprintf("%s: %v", name, err))
+				break
+			}
+			ranks = append(ranks, rank)
+		}
+		return nil // the rest of the folder is read all the same
+	})
+	slices.SortStableFunc(ranks, func(a, b RankError) int { return a.Time.Compare(b.Time) })
+	return ranks, notes
+}
+
+func readRankError(logs fs.FS, name string) (RankError, error) {
+	r := RankError{Rank: -1}
+	text, err := fs.ReadFile(logs, name)
+	if err != nil {
+		return r, err
+	}
+	if r.Message, r.Time, err = parseRankError(text); err != nil {
+		return r, err
+	}
+	if rank, err := strconv.Atoi(path.Base(path.Dir(name))); err == nil && rank >= 0 {
+		r.Rank = rank
+	}
+	if r.Time.IsZero() {
+		if info, err := fs.Stat(logs, name); err == nil {
+			r.Time = info.ModTime()
+		}
+	}
+	return r, nil
+}
+
+// parseRankError reads {"message": TEXT} and {"message": {"message": TEXT,
+// "extraInfo": {"timestamp": SECONDS}}}, with the seconds as text or as a number.
+// The time is zero if there is none.
+func parseRankError(text []byte) (message string, at time.Time, err error) {
+	var outer struct{ Message json.RawMessage }
+	if err := json.Unmarshal(text, &outer); err != nil {
+		return "", at, err
+	}
+	if len(outer.Message) == 0 || bytes.Equal(outer.Message, []byte("null")) {
+		return "", at, fmt.Errorf("no message")
+	}
+	if json.Unmarshal(outer.Message, &message) == nil {
+		return message, at, nil
+	}
+	var inner struct {
+		Message   string
+		ExtraInfo struct{ Timestamp json.RawMessage }
+	}
+	if err := json.Unmarshal(outer.Message, &inner); err != nil {
+		return "", at, err
+	}
+	seconds, err := strconv.ParseFloat(strings.Trim(string(inner.ExtraInfo.Timestamp), `"`), 64)
+	if err == nil && seconds > 0 && seconds < 1e11 {
+		at = time.UnixMilli(int64(seconds * 1000)).UTC()
+	}
+	return inner.Message, at, nil
+}

@@ -1,0 +1,240 @@
+package wrap
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+// Given is what the user said beside the command, and where files are read.
+type Given struct {
+	Files   fs.FS    // rooted at /; nil to read none
+	Profile string   // name of the profile to take, whatever the scores are
+	Knobs   []string // "micro=--batch-size"; see [Plain]
+	World   int      // data-parallel ranks; 0 for what the command says
+}
+
+// Match is a command and the profile that it goes by.
+type Match struct {
+	Command Command
+	Launch  Launch
+	Profile Profile
+	Layers  []Profile // that stand between the launcher and the framework, such as DeepSpeed
+	Scores  []Score   // best first
+
+	given Given
+	files []document // of the profile
+	under [][]document
+}
+
+// Score is how well a profile goes with a command.
+type Score struct {
+	Profile string
+	Points  int
+	Reasons []string // what counted, and what was refused
+}
+
+// A profile is taken at enough points, and so many before the next.
+const (
+	enough = 4
+	margin = 2
+)
+
+// NotRecognisedError says that no profile goes with a command well enough, or that
+// two do.
+type NotRecognisedError struct {
+	Reason string
+	Scores []Score // best first
+}
+
+func (e *NotRecognisedError) Error() string {
+	var b strings.Builder
+	b.WriteString("not recognised: " + e.Reason)
+	for _, s := range e.Scores {
+		if s.Points > 0 || len(s.Reasons) > 0 {
+			fmt.Fprintf(&b, "; %s %d (%s)", s.Profile, s.Points, strings.Join(s.Reasons, ", "))
+		}
+	}
+	return b.String() + "; name one by --profile, or the knobs by --knob micro=FLAG --knob accumulation=FLAG"
+}
+
+// Recognise says by which of the profiles a command goes. Independent signals are
+// scored; a profile needs at least 4 points and 2 more than the next one. An
+// [*OpaqueError] says that the training command cannot be seen, a
+// [*NotRecognisedError] what was scored.
+func Recognise(c Command, profiles []Profile, g Given) (*Match, error) {
+	launch, err := Peel(c)
+	if err != nil {
+		return nil, err
+	}
+	m := &Match{Command: c, Launch: launch, given: g}
+	for _, p := range profiles {
+		if !p.Layer {
+			m.Scores = append(m.Scores, m.score(p))
+		}
+	}
+	slices.SortStableFunc(m.Scores, func(a, b Score) int { return b.Points - a.Points })
+	name, err := m.choose(profiles)
+	if err != nil && (len(g.Knobs) == 0 || g.Profile != "") {
+		return nil, err
+	}
+	if m.Profile, err = m.named(name, profiles, err == nil); err != nil {
+		return nil, err
+	}
+	m.files = m.documents(m.Profile)
+	for _, p := range profiles {
+		if p.Layer && m.accompanies(p) {
+			m.Layers = append(m.Layers, p)
+			m.under = append(m.under, m.documents(p))
+		}
+	}
+	return m, nil
+}
+
+// choose is the name of the profile to take.
+func (m *Match) choose(profiles []Profile) (string, error) {
+	if name := m.given.Profile; name != "" {
+		if !slices.ContainsFunc(profiles, func(p Profile) bool { return p.Name == name && !p.Layer }) {
+			var names []string
+			for _, p := range profiles {
+				if !p.Layer {
+					names = append(names, p.Name)
+				}
+			}
+			return "", &NotRecognisedError{Reason: unknownWord("profile "+name, name, names)}
+		}
+		return name, nil
+	}
+	switch {
+	case len(m.Scores) == 0:
+		return "", &NotRecognisedError{Reason: "there is no profile"}
+	case m.Scores[0].Points < enough:
+		return "", &NotRecognisedError{fmt.Sprintf("it takes %d points", enough), m.Scores}
+	case len(m.Scores) > 1 && m.Scores[0].Points-m.Scores[1].Points < margin:
+		return "", &NotRecognisedError{fmt.Sprintf("%s and %s are less than %d points apart", m.Scores[0].Profile, m.Scores[1].Profile, margin), m.Scores}
+	}
+	return m.Scores[0].Profile, nil
+}
+
+// named is the profile of that name, with the knobs that the user named. If none
+// was recognised, these are all there is.
+func (m *Match) named(name string, profiles []Profile, recognised bool) (Profile, error) {
+	if !recognised {
+		return Plain(m.given.Knobs)
+	}
+	at := slices.IndexFunc(profiles, func(p Profile) bool { return p.Name == name })
+	return profiles[at].withKnobs(m.given.Knobs)
+}
+
+// score adds up the signals of a profile.
+func (m *Match) score(p Profile) Score {
+	s := Score{Profile: p.Name}
+	add := func(points int, format string, args ...any) {
+		s.Points += points
+		s.Reasons = append(s.Reasons, fmt.Sprintf("%+d ", points)+fmt.Sprintf(format, args...))
+	}
+	if p.Match.runs(m.Launch) {
+		add(3, "%s", m.Launch.Name())
+	}
+	for _, flag := range p.Match.Flags {
+		if m.gives(flag) {
+			add(2, "%s", flag)
+			break
+		}
+	}
+	for _, d := range m.documents(p) {
+		if key := d.first(p.Match.Forbid); key != "" {
+			s.Reasons = append(s.Reasons, fmt.Sprintf("%s has %s, so it is not its configuration", d.name, key))
+			continue
+		}
+		if keys := p.Match.Keys; len(keys) > 0 && d.all(keys) {
+			add(2, "%s in %s", strings.Join(keys, ", "), d.name)
+			break
+		}
+	}
+	if word := m.imports(p.Match.Imports); word != "" {
+		add(2, "%s imports %s", m.Launch.Script, word)
+	}
+	return s
+}
+
+// runs tells whether the program or the module is the profile's.
+func (s Signals) runs(l Launch) bool {
+	for _, module := range s.Modules {
+		if l.Module == module || strings.HasPrefix(l.Module, module+".") {
+			return true
+		}
+	}
+	return s.Argv != nil && l.Module == "" && s.Argv.MatchString(l.Name())
+}
+
+// gives tells whether the training program has an argument of that name.
+func (m *Match) gives(flag string) bool {
+	return slices.ContainsFunc(m.own(), func(arg string) bool {
+		name, _, _ := strings.Cut(arg, "=")
+		return name == flag
+	})
+}
+
+// own are the arguments of the training program up to a -- of its own.
+func (m *Match) own() []string { return m.Command.Args[m.Launch.First:m.end()] }
+
+// end is behind the last argument that the training program reads as an option.
+func (m *Match) end() int {
+	for i := m.Launch.First; i < len(m.Command.Args); i++ {
+		if m.Command.Args[i] == "--" {
+			return i
+		}
+	}
+	return len(m.Command.Args)
+}
+
+// accompanies tells whether a layer is part of the command: its configuration is
+// named, or one of its knobs is given.
+func (m *Match) accompanies(p Profile) bool {
+	if len(m.documents(p)) > 0 {
+		return true
+	}
+	for name := range p.Knobs {
+		if at, err := m.find(p, nil, name); err != nil || at.kind != absent && at.kind != byDefault {
+			return true
+		}
+	}
+	return false
+}
+
+// imports is the first of the words that stands in an import line of the script.
+func (m *Match) imports(words []string) string {
+	if len(words) == 0 || m.Launch.Script == "" {
+		return ""
+	}
+	content, err := m.read(m.Launch.Script)
+	if err != nil {
+		return ""
+	}
+	lines := importLines(string(content))
+	for _, word := range words {
+		if slices.Contains(lines, word) {
+			return word
+		}
+	}
+	return ""
+}
+
+// importLines are the names in the import statements of a script, and the dotted
+// names of what is imported from where.
+func importLines(script string) []string {
+	var names []string
+	open := false
+	for line := range strings.Lines(script) {
+		line = strings.TrimSpace(line)
+		if !open && !strings.HasPrefix(line, "import ") && !strings.HasPrefix(line, "from ") {
+			continue
+		}
+		line, _, _ = strings.Cut(line, "#")
+		names = append(names, strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" ,()\\\t", r) })...)
+		open = (open || strings.Contains(line, "(")) && !strings.Contains(line, ")") || strings.HasSuffix(line, "\\")
+	}
+	return names
+}

@@ -1,0 +1,150 @@
+package wrap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// document is a configuration file that a command names.
+type document struct {
+	name    string // as the command has it
+	at, cut int    // the argument that names it, and where in it
+	format  Format
+	content []byte
+	script  bool // the training program itself, which is read and never edited
+
+	err error     // why it could not be read
+	in  *document // the configuration that names it; nil if an argument does
+	key string    // the key that does
+}
+
+// maxDocument is far above any configuration, and keeps a wrong path from filling
+// the memory.
+const maxDocument = 4 << 20
+
+// abs is a path of the command as the file system seam has it: from the root,
+// without the first slash.
+func (c Command) abs(name string) string {
+	if !path.IsAbs(name) {
+		name = path.Join("/", c.Dir, name)
+	}
+	return strings.TrimPrefix(path.Clean(name), "/")
+}
+
+func (m *Match) read(name string) ([]byte, error) {
+	if m.given.Files == nil {
+		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	}
+	f, err := m.given.Files.Open(m.Command.abs(name))
+	if err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(io.LimitReader(f, maxDocument+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	if len(content) > maxDocument {
+		return nil, fmt.Errorf("%s: larger than %d bytes: no configuration", name, maxDocument)
+	}
+	return content, nil
+}
+
+// documents are the configurations that a command names in the way of a profile,
+// in the order in which they count: a later one beats those before.
+func (m *Match) documents(p Profile) []document {
+	var all []document
+	add := func(name string, at, cut int, script bool) {
+		content, err := m.read(name)
+		if err != nil && script {
+			return // what it would have said is not known, and no default stands in for it
+		}
+		format := formatOf(name)
+		if format == "" {
+			format = p.Config.Format
+		}
+		if format != "" {
+			all = append(all, document{name: name, at: at, cut: cut, format: format, content: content, script: script, err: err})
+		}
+	}
+	if p.Config.Script && m.Launch.Script != "" {
+		add(m.Launch.Script, m.Launch.At, 0, true)
+	}
+	m.flagged(p, add)
+	if p.Config.Positional {
+		m.positional(p, add)
+	}
+	for _, key := range p.Config.Keys {
+		at, err := inFiles(Knob{Paths: []string{key}}, m.files, key)
+		if before := len(all); err == nil && at.kind == inFile {
+			if add(at.text, 0, 0, false); len(all) > before {
+				all[before].in, all[before].key = at.doc, key
+			}
+		}
+	}
+	return all
+}
+
+// flagged adds the files that are values of options, the training program's own and
+// the launcher's.
+func (m *Match) flagged(p Profile, add func(name string, at, cut int, script bool)) {
+	for i := m.Launch.First; i < m.end(); i++ {
+		name, value, given := strings.Cut(m.Command.Args[i], "=")
+		switch {
+		case !slices.Contains(p.Config.Flags, name):
+		case given:
+			add(value, i, len(name)+1, false)
+		case i+1 < m.end() && !strings.HasPrefix(m.Command.Args[i+1], "-"):
+			add(m.Command.Args[i+1], i+1, 0, false)
+		}
+	}
+	for _, o := range m.Launch.options {
+		if slices.Contains(p.Config.Flags, "--"+o.name) {
+			add(o.value, o.at, o.cut, false)
+		}
+	}
+}
+
+// positional adds the arguments that are files themselves.
+func (m *Match) positional(p Profile, add func(name string, at, cut int, script bool)) {
+	if p.Config.Sole && len(m.Command.Args) != m.Launch.First+1 {
+		return
+	}
+	for i := m.Launch.First; i < m.end(); i++ {
+		arg := m.Command.Args[i]
+		format := formatOf(arg)
+		if strings.HasPrefix(arg, "-") || format == "" || (format == Python) != (p.Config.Format == Python) {
+			continue
+		}
+		if i > m.Launch.First && strings.HasPrefix(m.Command.Args[i-1], "-") && !strings.Contains(m.Command.Args[i-1], "=") {
+			continue // the value of an option
+		}
+		add(arg, i, 0, false)
+	}
+}
+
+// all tells whether the file has every one of the keys.
+func (d document) all(keys []string) bool {
+	return !slices.ContainsFunc(keys, func(key string) bool { return !d.format.has(d.content, key) })
+}
+
+// first is the first of the keys that the file has, "" if it has none.
+func (d document) first(keys []string) string {
+	for _, key := range keys {
+		if d.format.has(d.content, key) {
+			return key
+		}
+	}
+	return ""
+}
+
+// copyName is what a changed copy is called: beside the original, so that paths
+// relative to it still hold.
+func copyName(name string) string {
+	dir, base := path.Split(name)
+	return dir + ".headroom-" + strings.TrimPrefix(base, ".headroom-")
+}

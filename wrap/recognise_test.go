@@ -1,0 +1,41 @@
+package wrap
+
+import (
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// Which files are a command's configuration: where it has to be the only argument,
+// none beside others; and never the value of an option.
+func TestConfigurationOfACommand(t *testing.T) {
+	const head = "name: own\nmatch: {flags: [--data]}\nknobs: {micro: {flags: [--bs], paths: [bs], default: 2}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n"
+	files := fstest.MapFS{"w/run.yaml": {Data: []byte("bs: 8\n")}, "w/data.yaml": {Data: []byte("bs: 3\n")}, "w/later.yaml": {Data: []byte("bs: 16\n")}}
+	for _, c := range []struct {
+		config, command string
+		want            int
+	}{
+		{"{format: yaml, positional: true, sole: true}", "python t.py run.yaml", 8},
+		{"{format: yaml, positional: true, sole: true}", "python t.py run.yaml --acc 1", 2},
+		{"{format: yaml, positional: true}", "python t.py run.yaml --acc 1", 8},
+		{"{format: yaml, positional: true}", "python t.py run.yaml --data data.yaml", 8},
+		{"{format: yaml, positional: true}", "python t.py run.yaml later.yaml --data=data.yaml", 16},
+		{"{format: yaml, flags: [--config]}", "python t.py --config run.yaml --config=later.yaml", 16},
+		{"{format: yaml, flags: [--config]}", "python t.py --config run.yaml --bs 5", 5},
+		{"{format: yaml, flags: [--config]}", "python t.py --config --bs 5", 5},
+		{"{format: yaml, flags: [--config]}", "python t.py --config none.yaml", 0}, // not a default: it may stand there
+		{"{format: yaml, flags: [--config]}", "python t.py --config none.yaml --bs 5", 5},
+	} {
+		p, err := ParseProfile("own.yaml", []byte(head+"config: "+c.config+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := Recognise(Command{Args: strings.Fields(c.command), Dir: "/w"}, []Profile{p}, Given{Files: files, Profile: "own"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if asked, err := m.Plan(); (err != nil) != (c.want == 0) || asked.Plan.Micro != c.want {
+			t.Errorf("%s, %s: %v, %v, want micro-batch %d", c.config, c.command, asked.Plan, err, c.want)
+		}
+	}
+}

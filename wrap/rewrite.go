@@ -1,0 +1,186 @@
+package wrap
+
+import (
+	"fmt"
+	"slices"
+
+	"headroom/recovery"
+)
+
+// Rewritten is the command to start next. Nothing has been written yet: [Rewritten.Write]
+// makes the copies.
+type Rewritten struct {
+	Command Command
+	Plan    recovery.Plan
+	Copies  []Copy   // of configurations, beside the originals
+	Clone   *Clone   // of a checkpoint, if a file of it has to say something else
+	Changes []Change // in the order in which they were made; empty if the command stays as it is
+	Prove   []string // what has to hold and is not known: to be proven before this is relied on
+}
+
+// Copy is a file that headroom writes beside the user's own.
+type Copy struct {
+	Path, From string // as the command names them
+	Content    []byte
+	original   []byte
+}
+
+// Clone is a folder of links to the files of a checkpoint, save those that differ.
+type Clone struct {
+	Path, From string            // as the command names them
+	Files      map[string][]byte // by their path in the folder
+	original   map[string][]byte
+}
+
+// Change is one knob that has another value.
+type Change struct {
+	Knob  string
+	Where string // "--batch-size", ".headroom-train.yaml"
+	Old   string // "" if it was not given
+	New   string // "" if it was taken out
+}
+
+// Rewrite is m's command with the micro-batch of p, the accumulation that keeps the
+// effective batch exactly, and what makes it go on from r. With nothing to change it
+// is the same command. What is trained stays the same or the answer is an error: an
+// [*InexactError] names the micro-batches that would do, a [*KnobError] what cannot
+// be read or set, an [*EditError] what cannot be edited alone, and a [*ResumeError]
+// why it cannot go on. fallbacks are names of the profile's.
+func (m *Match) Rewrite(p recovery.Plan, r Resume, fallbacks ...string) (Rewritten, error) {
+	s, err := m.step()
+	if err != nil {
+		return Rewritten{}, err
+	}
+	asked, err := m.Plan()
+	if err != nil {
+		return Rewritten{}, err
+	}
+	if err := m.keeps(asked.Plan, p, s); err != nil {
+		return Rewritten{}, err
+	}
+	w := &rewriter{m: m, args: slices.Clone(m.Command.Args), env: slices.Clone(m.Command.Env), texts: map[*document][]byte{}}
+	next := s
+	next.perMicro, next.perRank = p.Largest(), p.Accumulation()
+	if next.perMicro != s.perMicro {
+		err = w.cut(s, next)
+	}
+	if err == nil {
+		err = w.settings(asked.Plan, p, fallbacks)
+	}
+	if err == nil {
+		err = w.resume(r, s, next)
+	}
+	if err != nil {
+		return Rewritten{}, err
+	}
+	out := w.rewritten(p)
+	return out, m.proves(out, p)
+}
+
+// keeps refuses a plan that is not the command's own effective batch, cut in
+// another way that its framework can run.
+func (m *Match) keeps(asked, p recovery.Plan, s step) error {
+	inexact := func(format string, args ...any) error {
+		return &InexactError{Asked: p, Reason: fmt.Sprintf(format, args...)}
+	}
+	if err := p.Validate(); err != nil {
+		return inexact("%v", err)
+	}
+	if p.Effective != asked.Effective || p.World != asked.World {
+		return inexact("the command trains %d samples a step on %d ranks, and the plan %d on %d", asked.Effective, asked.World, p.Effective, p.World)
+	}
+	uniform := p
+	uniform.Uniform = true
+	if !p.Uniform && p.Share(0)%p.Micro != 0 {
+		refused := &InexactError{Asked: p, Reason: fmt.Sprintf("each rank has %d samples a step, and that is no multiple", p.Share(0))}
+		for _, n := range []int{uniform.Below(p.Micro), above(uniform)} {
+			if n > 0 {
+				refused.Nearest = append(refused.Nearest, n)
+			}
+		}
+		return refused
+	}
+	micros := p.Largest()
+	if least := m.Profile.Knobs[micro].least(); micros < least && micros != s.perMicro {
+		return inexact("%s trains with at least %d", m.Profile.Name, least)
+	}
+	return m.lawful(p, s)
+}
+
+// above is the smallest micro-batch larger than p's that divides the share.
+func above(p recovery.Plan) int {
+	for n := p.Micro + 1; n <= p.Share(0); n++ {
+		if p.Share(0)%n == 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// lawful refuses a change of the micro-batch that the framework answers with
+// another effective batch or another learning rate.
+func (m *Match) lawful(p recovery.Plan, s step) error {
+	if p.Largest() == s.perMicro {
+		return nil
+	}
+	inexact := func(format string, args ...any) error {
+		return &InexactError{Asked: p, Reason: fmt.Sprintf(format, args...)}
+	}
+	law := m.Profile.Law
+	switch {
+	case m.Profile.Coupling == ByMicro:
+		return inexact("%s scales the learning rate by the micro-batch alone, so it would change", m.Profile.Name)
+	case !m.Profile.writes(accumulation) && law.Derive == "":
+		return inexact("no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one by --knob accumulation=FLAG, or let headroom cut the step inside the process")
+	case m.Profile.writes(accumulation) && m.Profile.Normalised == NotNormalised:
+		return inexact("%s does not divide the loss by the accumulation, so the gradients would grow with it", m.Profile.Name)
+	}
+	of := amounts{micro: p.Largest(), accumulation: p.Accumulation(), global: p.Effective, "world": p.World}
+	for _, text := range law.Require {
+		if ok, err := condition(text, of); err != nil || !ok {
+			return inexact("%s needs %s", m.Profile.Name, text)
+		}
+	}
+	return nil
+}
+
+// proves reads the rewritten command as its framework would, and refuses it unless
+// it asks for p.
+func (m *Match) proves(out Rewritten, p recovery.Plan) error {
+	after := m.after(out)
+	launch, err := Peel(after.Command)
+	if err != nil {
+		return err
+	}
+	after.Launch = launch
+	got, err := after.Plan()
+	if err != nil {
+		return err
+	}
+	if got.Plan.Effective != p.Effective || got.Plan.World != p.World || got.Plan.Micro != p.Largest() || got.Accumulation != p.Accumulation() {
+		return &InexactError{Asked: p, Reason: fmt.Sprintf("the command as rewritten would train %v", got.Plan)}
+	}
+	return nil
+}
+
+// after is m with the command and the configurations as rewritten.
+func (m *Match) after(out Rewritten) *Match {
+	after := *m
+	after.Command = out.Command
+	renew := func(docs []document) []document {
+		docs = slices.Clone(docs)
+		for i, d := range docs {
+			for _, c := range out.Copies {
+				if c.From == d.name {
+					docs[i].content = c.Content
+				}
+			}
+		}
+		return docs
+	}
+	after.files, after.under = renew(m.files), nil
+	for _, docs := range m.under {
+		after.under = append(after.under, renew(docs))
+	}
+	return &after
+}

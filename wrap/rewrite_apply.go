@@ -1,0 +1,244 @@
+package wrap
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"headroom/recovery"
+)
+
+// rewriter gathers the changes of one command. Arguments keep their places until
+// the end, so that what was found stays where it was found.
+type rewriter struct {
+	m     *Match
+	args  []string
+	env   []string
+	gone  []int                // arguments to take out
+	added []string             // behind the training program's own
+	texts map[*document][]byte // configurations as they are now
+	out   Rewritten
+}
+
+// amount gives a knob that counts a value, in the notation that it has.
+func (w *rewriter) amount(p Profile, docs []document, name string, n int) error {
+	at, err := w.m.find(p, docs, name)
+	if err != nil {
+		return err
+	}
+	if old, err := p.Knobs[name].Type.amount(at.text); err == nil && old == n && at.kind > byDefault {
+		return nil
+	}
+	return w.set(p, docs, name, p.Knobs[name].Type.write(n, at.text))
+}
+
+// set gives a knob a value where it stands, or else where it beats what stands
+// elsewhere: the command line if the framework takes it there, a copy of the
+// configuration if not.
+func (w *rewriter) set(p Profile, docs []document, name, value string) error {
+	k := p.Knobs[name]
+	at, err := w.m.find(p, docs, name)
+	if err != nil {
+		return err
+	}
+	change := Change{Knob: name, Where: at.where, Old: at.text, New: value}
+	flags := len(k.Flags) > 0 && p.Style != FileStyle && !w.sole(p)
+	switch {
+	case at.kind == inArgument && at.bare && k.Type == Switch:
+		return nil
+	case at.kind == inArgument && at.bare:
+		w.args[at.flag] += "=" + value
+	case at.kind == inArgument:
+		w.args[at.at] = w.args[at.at][:at.cut] + value
+	case at.kind == inEnv:
+		w.setenv(at, k.Env, value)
+	case flags:
+		change.Where = k.Flags[0]
+		w.add(p, k, value)
+	case p.Style == HydraStyle && len(k.Paths) > 0:
+		change.Where = "++" + k.Paths[0]
+		w.added = append(w.added, change.Where+"="+value)
+	case len(k.Paths) > 0:
+		if change.Where, err = w.edit(docs, at, name, k.Paths[0], k.Type.inFile(value)); err != nil {
+			return err
+		}
+	case k.Env != "":
+		change.Where = k.Env
+		w.env = append(w.env, k.Env+"="+value)
+	default:
+		return &KnobError{name, "", value, "there is no place to write it"}
+	}
+	w.out.Changes = append(w.out.Changes, change)
+	return nil
+}
+
+// sole tells whether the configuration must stay the only argument.
+func (w *rewriter) sole(p Profile) bool {
+	return p.Config.Sole && len(w.m.files) > 0 && len(w.m.own()) == 1 && !w.m.files[0].script
+}
+
+func (w *rewriter) setenv(at place, name, value string) {
+	if at.at >= 0 {
+		w.args[at.at] = name + "=" + value
+		return
+	}
+	for i, entry := range w.env {
+		if key, _, _ := strings.Cut(entry, "="); key == name {
+			w.env[i] = name + "=" + value
+		}
+	}
+}
+
+// add puts a flag behind the training program's arguments.
+func (w *rewriter) add(p Profile, k Knob, value string) {
+	switch {
+	case k.Type == Switch:
+		w.added = append(w.added, k.Flags[0])
+	case p.Style == EqualsStyle:
+		w.added = append(w.added, k.Flags[0]+"="+value)
+	default:
+		w.added = append(w.added, k.Flags[0], value)
+	}
+}
+
+// edit changes a key in the configuration that has it, or else in the last one.
+func (w *rewriter) edit(docs []document, at place, name, path, value string) (string, error) {
+	doc := at.doc
+	if doc == nil {
+		for i := range docs {
+			if !docs[i].script {
+				doc = &docs[i]
+			}
+		}
+	} else {
+		path = at.path
+	}
+	if doc == nil || doc.script {
+		return "", &KnobError{name, "", value, "there is no configuration to write it into"}
+	}
+	now, edited := w.texts[doc]
+	if !edited {
+		now = doc.content
+	}
+	edit, err := doc.format.Set(now, path, value)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", doc.name, err)
+	}
+	w.texts[doc] = Apply(now, []Edit{edit})
+	if doc.in == nil || edited {
+		return copyName(doc.name), nil
+	}
+	_, err = w.edit(nil, place{doc: doc.in, path: doc.key}, name, doc.key, doc.in.format.quoted(copyName(doc.name)))
+	return copyName(doc.name), err
+}
+
+// drop takes a knob out of the command.
+func (w *rewriter) drop(name string) error {
+	k := w.m.Profile.Knobs[name]
+	at, err := w.m.find(w.m.Profile, w.m.files, name)
+	if err != nil || at.kind <= byDefault {
+		return err
+	}
+	switch {
+	case at.kind == inArgument:
+		w.gone = append(w.gone, at.flag, at.at)
+		w.out.Changes = append(w.out.Changes, Change{Knob: name, Where: at.where, Old: at.text})
+		return nil
+	case k.Default != "":
+		return w.set(w.m.Profile, w.m.files, name, k.Default)
+	}
+	return &KnobError{name, at.where, at.text, "would make the framework begin anew; take it out"}
+}
+
+// settings writes the evaluation batch and the fallbacks, and ends competing
+// retries once anything changes.
+func (w *rewriter) settings(asked, p recovery.Plan, fallbacks []string) error {
+	if p.Eval > 0 && p.Eval != asked.Eval {
+		if _, has := w.m.Profile.Knobs[eval]; !has {
+			return &KnobError{eval, "", strconv.Itoa(p.Eval), w.m.Profile.Name + " has no knob for the evaluation batch"}
+		}
+		if err := w.amount(w.m.Profile, w.m.files, eval, p.Eval); err != nil {
+			return err
+		}
+	}
+	for _, name := range fallbacks {
+		at := slices.IndexFunc(w.m.Profile.Fallbacks, func(f Fallback) bool { return f.Name == name })
+		if at < 0 {
+			return &KnobError{"fallback", "", name, w.m.Profile.Name + " has no such fallback"}
+		}
+		for _, knob := range sortedKeys(w.m.Profile.Fallbacks[at].Set) {
+			if err := w.text(knob, w.m.Profile.Fallbacks[at].Set[knob]); err != nil {
+				return err
+			}
+		}
+	}
+	if len(w.out.Changes) == 0 {
+		return nil
+	}
+	return w.competing()
+}
+
+// competing switches off what would start the training again by itself.
+func (w *rewriter) competing() error {
+	for _, knob := range sortedKeys(w.m.Profile.SwitchOff) {
+		given, err := w.m.givenOwn(knob)
+		if err != nil {
+			return err
+		}
+		if given {
+			if err := w.text(knob, w.m.Profile.SwitchOff[knob]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, o := range w.m.Launch.options {
+		if o.name == "max_restarts" && number(o.value) > 0 {
+			w.args[o.at] = w.args[o.at][:o.cut] + "0"
+			w.out.Changes = append(w.out.Changes, Change{"restarts", "--max-restarts", o.value, "0"})
+		}
+	}
+	return nil
+}
+
+// text gives a knob of the profile a value, unless it has that one.
+func (w *rewriter) text(name, value string) error {
+	now, err := w.m.text(name)
+	if err != nil || strings.EqualFold(now, value) {
+		return err
+	}
+	return w.set(w.m.Profile, w.m.files, name, value)
+}
+
+// rewritten puts the changes together.
+func (w *rewriter) rewritten(p recovery.Plan) Rewritten {
+	for _, docs := range append([][]document{w.m.files}, w.m.under...) {
+		for i := range docs {
+			d := &docs[i]
+			now, edited := w.texts[d]
+			if !edited {
+				continue
+			}
+			to := copyName(d.name)
+			if d.in == nil {
+				w.args[d.at] = w.args[d.at][:d.cut] + to
+			}
+			w.out.Copies = append(w.out.Copies, Copy{Path: to, From: d.name, Content: now, original: d.content})
+		}
+	}
+	var args []string
+	for i, arg := range w.args {
+		if i == w.m.end() {
+			args = append(args, w.added...)
+		}
+		if !slices.Contains(w.gone, i) {
+			args = append(args, arg)
+		}
+	}
+	if w.m.end() == len(w.args) {
+		args = append(args, w.added...)
+	}
+	w.out.Command = Command{Args: args, Env: w.env, Dir: w.m.Command.Dir}
+	w.out.Plan = p
+	return w.out
+}

@@ -1,0 +1,125 @@
+package wrap
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// cut writes the knobs of another micro-batch.
+func (w *rewriter) cut(s, next step) error {
+	m := w.m
+	law := m.Profile.Law
+	derived, err := w.derived(s)
+	if err != nil {
+		return err
+	}
+	for _, group := range law.Exclude {
+		if err := m.exclude(group); err != nil {
+			return err
+		}
+	}
+	if derived && s.global == 0 {
+		if err := w.pin(s); err != nil {
+			return err
+		}
+	}
+	if err := w.amount(m.Profile, m.files, micro, written(m.Profile.Knobs[micro].Scope, next.perMicro, s.ranks)); err != nil {
+		return err
+	}
+	if !derived {
+		if err := w.amount(m.Profile, m.files, accumulation, written(m.Profile.Knobs[accumulation].Scope, next.perRank, s.ranks)); err != nil {
+			return err
+		}
+		if m.Profile.Normalised == Prove {
+			w.prove("the script divides each loss by the accumulation")
+		}
+	}
+	if m.Profile.Name == "plain" {
+		w.prove("the learning rate does not depend on the micro-batch alone")
+	}
+	if err := w.length(); err != nil {
+		return err
+	}
+	return w.layers(next)
+}
+
+// pin writes the effective batch, which the framework would otherwise compute from
+// the micro-batch that is about to change.
+func (w *rewriter) pin(s step) error {
+	m, total := w.m, w.m.total(s)
+	if !slices.Contains(m.Profile.Law.Pin, global) {
+		return &KnobError{global, m.places(global), "", "it is not given, and would follow the micro-batch; give it"}
+	}
+	if m.Profile.Knobs[global].Scope != Total {
+		total /= max(1, s.ranks)
+	} else if s.ranks == 0 {
+		return &WorldError{global, s.why}
+	}
+	return w.amount(m.Profile, m.files, global, total)
+}
+
+// length asks for a proof where the training's length is in epochs: how many steps
+// are in one is rounded from the number of micro-batches, and the learning rate
+// follows it.
+func (w *rewriter) length() error {
+	if _, has := w.m.Profile.Knobs[steps]; !has {
+		return nil
+	}
+	given, err := w.m.givenOwn(steps)
+	if err == nil && !given {
+		w.prove(fmt.Sprintf("an epoch has as many steps as before: so it is if its samples are a multiple of the effective batch, or %s is given", w.m.places(steps)))
+	}
+	return err
+}
+
+func (w *rewriter) prove(what string) { w.out.Prove = append(w.out.Prove, what) }
+
+// derived tells whether the framework computes the accumulation by itself.
+func (w *rewriter) derived(s step) (bool, error) {
+	given, err := w.m.givenOwn(accumulation)
+	return w.m.Profile.Law.Derive == accumulation && !given || s.global > 0 && !given, err
+}
+
+// exclude refuses knobs that must not be given together.
+func (m *Match) exclude(group []string) error {
+	var given []string
+	for _, name := range group {
+		own, err := m.givenOwn(name)
+		if err != nil {
+			return err
+		}
+		if own {
+			given = append(given, name)
+		}
+	}
+	if len(given) == len(group) && len(group) == 1 {
+		return &KnobError{given[0], m.places(given[0]), "", "what it counts would change with the micro-batch; take it out"}
+	}
+	if len(given) == len(group) {
+		return &KnobError{given[0], m.places(given[0]), "", fmt.Sprintf("%s does not take it together with %s", m.Profile.Name, strings.Join(given[1:], ", "))}
+	}
+	return nil
+}
+
+// layers writes the amounts that a layer has of its own; what it takes from the
+// framework stays so.
+func (w *rewriter) layers(next step) error {
+	for i, layer := range w.m.Layers {
+		now := map[string]int{micro: next.perMicro, accumulation: next.perRank}
+		for _, name := range slices.Sorted(maps.Keys(now)) {
+			at, err := w.m.find(layer, w.m.under[i], name)
+			if err != nil {
+				return err
+			}
+			if at.text == "" || at.kind == byDefault {
+				continue
+			}
+			if err := w.amount(layer, w.m.under[i], name, now[name]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

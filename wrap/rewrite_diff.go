@@ -1,0 +1,63 @@
+package wrap
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/pmezard/go-difflib/difflib"
+)
+
+// Diff shows what r changes of the command was, as a unified diff: the command with
+// an option a line, and every file that is copied. It is empty if nothing changes.
+func (r Rewritten) Diff(was Command) string {
+	parts := []string{unified("command", "command", lines(was, r.Command), lines(r.Command, was))}
+	for _, c := range r.Copies {
+		parts = append(parts, unified(c.From, c.Path, difflib.SplitLines(string(c.original)), difflib.SplitLines(string(c.Content))))
+	}
+	if r.Clone != nil {
+		for _, name := range sortedKeys(r.Clone.Files) {
+			parts = append(parts, unified(r.Clone.From+"/"+name, r.Clone.Path+"/"+name,
+				difflib.SplitLines(string(r.Clone.original[name])), difflib.SplitLines(string(r.Clone.Files[name]))))
+		}
+	}
+	return strings.Join(parts, "")
+}
+
+func unified(from, to string, a, b []string) string {
+	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{A: a, B: b, FromFile: from, ToFile: to, Context: 2})
+	if err != nil { // a string takes every write
+		panic("wrap: diff: " + err.Error())
+	}
+	return text
+}
+
+// lines are the variables of a command that another one has not, and its
+// arguments, an option with its value on one line.
+func lines(c, other Command) []string {
+	var all []string
+	for _, entry := range c.Env {
+		if !slices.Contains(other.Env, entry) {
+			all = append(all, quoted(entry)+"\n")
+		}
+	}
+	for i, arg := range c.Args {
+		option := i > 0 && strings.HasPrefix(c.Args[i-1], "-") && !strings.Contains(c.Args[i-1], "=") && !strings.HasPrefix(arg, "-")
+		if option {
+			all[len(all)-1] = strings.TrimSuffix(all[len(all)-1], "\n") + " " + quoted(arg) + "\n"
+			continue
+		}
+		all = append(all, quoted(arg)+"\n")
+	}
+	return all
+}
+
+// quoted is an argument as a shell would need it.
+func quoted(arg string) string {
+	plain := func(r rune) bool {
+		return strings.ContainsRune("-_=./,:+@%", r) || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+	}
+	if arg != "" && !strings.ContainsFunc(arg, func(r rune) bool { return !plain(r) }) {
+		return arg
+	}
+	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+}

@@ -1,0 +1,180 @@
+package wrap
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"headroom/recovery"
+)
+
+// drawn is a made-up framework with a command of its own, and the step it asks for.
+type drawn struct {
+	profile                     Profile
+	command                     Command
+	world, micro, parts         int
+	hasAccumulation, hasGlobal  bool
+	minimum                     int
+	coupling                    Coupling
+	normalised                  Normalised
+	pinned, givenGlobal, giveIt bool
+}
+
+func draw(t *rapid.T) drawn {
+	d := drawn{
+		world: rapid.IntRange(1, 6).Draw(t, "world"), micro: rapid.IntRange(1, 24).Draw(t, "micro"),
+		parts: rapid.IntRange(1, 8).Draw(t, "parts"), minimum: rapid.IntRange(1, 3).Draw(t, "min"),
+		hasAccumulation: rapid.Bool().Draw(t, "accumulation"), hasGlobal: rapid.Bool().Draw(t, "global"),
+		coupling:   rapid.SampledFrom([]Coupling{ByNothing, ByNothing, ByProduct, ByTotal, ByMicro}).Draw(t, "coupling"),
+		normalised: rapid.SampledFrom([]Normalised{IsNormalised, IsNormalised, Prove, NotNormalised}).Draw(t, "normalised"),
+		pinned:     rapid.Bool().Draw(t, "pinned"), givenGlobal: rapid.Bool().Draw(t, "given global"), giveIt: rapid.Bool().Draw(t, "given accumulation"),
+	}
+	scope := func(name string) Scope {
+		return rapid.SampledFrom([]Scope{PerDevice, PerRank, Total}).Draw(t, name)
+	}
+	style := rapid.SampledFrom([]Style{SpaceStyle, EqualsStyle, HydraStyle}).Draw(t, "style")
+	d.profile = Profile{Name: "made-up", Style: style, Coupling: d.coupling, Normalised: d.normalised, Unit: Steps, Resume: Continuation{Mode: "none"}, Knobs: map[string]Knob{}}
+	args := []string{"torchrun", fmt.Sprintf("--nproc-per-node=%d", d.world), "train.py"}
+	knob := func(name string, scope Scope, amount int, given bool) {
+		k := Knob{Flags: []string{"--" + name}, Paths: []string{"a." + name}, Type: Int, Scope: scope}
+		if name == micro {
+			k.Min = d.minimum
+		}
+		d.profile.Knobs[name] = k
+		switch n := written(scope, amount, d.world); {
+		case !given:
+		case style == HydraStyle:
+			args = append(args, fmt.Sprintf("a.%s=%d", name, n))
+		case style == SpaceStyle && rapid.Bool().Draw(t, "apart"):
+			args = append(args, "--"+name, fmt.Sprint(n))
+		default:
+			args = append(args, fmt.Sprintf("--%s=%d", name, n))
+		}
+	}
+	knob(micro, scope("micro is of"), d.micro, true)
+	d.profile.Law.Write = []string{micro}
+	if d.hasAccumulation {
+		knob(accumulation, scope("accumulation is of"), d.parts, d.giveIt)
+		d.profile.Law.Write = append(d.profile.Law.Write, accumulation)
+	}
+	if d.hasGlobal {
+		d.profile.Law.Derive = accumulation
+		knob(global, Total, d.micro*d.parts*d.world/max(1, d.world)*1, false)
+		if d.givenGlobal {
+			args = append(args, map[Style]string{SpaceStyle: "--global=", EqualsStyle: "--global=", HydraStyle: "a.global="}[style]+fmt.Sprint(d.micro*d.parts*d.world))
+		}
+		if d.pinned {
+			d.profile.Law.Pin = []string{global}
+		}
+	}
+	d.command = Command{Args: rapid.Permutation(args[3:]).Draw(t, "order"), Dir: "/work"}
+	if style == SpaceStyle {
+		d.command.Args = args[3:] // a value stands behind its flag
+	}
+	d.command.Args = append(slices.Clone(args[:3]), d.command.Args...)
+	return d
+}
+
+// Whatever the law and the scopes are, a rewritten command asks for exactly the plan,
+// read back by its own, and by a count of this test's own; or it is refused.
+func TestRewriteIsExactOrRefused(t *testing.T) {
+	exact, refused := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		d := draw(t)
+		m, err := Recognise(d.command, []Profile{d.profile}, Given{Profile: d.profile.Name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked, err := m.Plan()
+		if err != nil {
+			if !typedError(err) {
+				t.Fatalf("%T: %v", err, err)
+			}
+			refused++
+			return
+		}
+		want := recovery.Plan{Effective: asked.Plan.Effective, World: d.world, Uniform: rapid.Bool().Draw(t, "uniform"), Micro: rapid.IntRange(1, 30).Draw(t, "smaller")}
+		out, err := m.Rewrite(want, Resume{})
+		if err != nil {
+			if !typedError(err) {
+				t.Fatalf("%T: %v", err, err)
+			}
+			refused++
+			mustHaveAReason(t, d, asked.Plan, want)
+			return
+		}
+		exact++
+		if !slices.Equal(out.Command.Args[:3], d.command.Args[:3]) {
+			t.Fatalf("the launcher changed: %q", out.Command.Args)
+		}
+		after, err := Recognise(out.Command, []Profile{d.profile}, Given{Profile: d.profile.Name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := after.Plan()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Plan.Effective != want.Effective || got.Plan.Micro != want.Largest() || got.Plan.World != want.World {
+			t.Fatalf("%q asks for %v, want %v", out.Command.Args, got.Plan, want)
+		}
+		if n := product(d.profile, out.Command.Args, d.world); n != want.Effective {
+			t.Fatalf("%q trains %d samples a step, want %d", out.Command.Args, n, want.Effective)
+		}
+	})
+	if exact == 0 || refused == 0 {
+		t.Errorf("%d exact, %d refused: the test has to see both", exact, refused)
+	}
+}
+
+// typedError tells one of the errors that say what to do.
+func typedError(err error) bool {
+	var inexact *InexactError
+	var knob *KnobError
+	var world *WorldError
+	return errors.As(err, &inexact) || errors.As(err, &knob) || errors.As(err, &world)
+}
+
+// mustHaveAReason fails where nothing stood in the way.
+func mustHaveAReason(t *rapid.T, d drawn, asked, want recovery.Plan) {
+	share := asked.Share(0)
+	canAccumulate := d.hasAccumulation && d.normalised != NotNormalised || d.hasGlobal && !d.hasAccumulation && (d.givenGlobal || d.pinned)
+	divides := want.Uniform || share%want.Micro == 0
+	if canAccumulate && !d.hasGlobal && divides && d.coupling != ByMicro && want.Largest() >= d.minimum {
+		t.Fatalf("%v refused as %v", d.command.Args, want)
+	}
+}
+
+// product is the effective batch by a reading of this test's own.
+func product(p Profile, args []string, world int) int {
+	value := map[string]int{}
+	for i, arg := range args[3:] {
+		for _, name := range counted {
+			for _, prefix := range []string{"--", "a.", "++a."} {
+				switch rest, ok := strings.CutPrefix(arg, prefix+name); {
+				case ok && rest == "":
+					value[name] = number(args[3:][i+1])
+				case ok:
+					value[name] = number(rest[1:])
+				}
+			}
+		}
+	}
+	if value[global] > 0 {
+		return value[global]
+	}
+	n := world
+	for _, name := range []string{micro, accumulation} {
+		if value[name] == 0 {
+			continue
+		}
+		if n *= value[name]; p.Knobs[name].Scope == Total {
+			n /= world
+		}
+	}
+	return n
+}

@@ -1,0 +1,227 @@
+package wrap
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"headroom/recovery"
+)
+
+// custom is a profile of a user's, with a line replaced or added.
+func custom(t *testing.T, lines ...string) Profile {
+	t.Helper()
+	text := "name: custom\nmatch: {flags: [--micro, --accum]}\nknobs:\n  micro: {flags: [--micro], min: 2}\n  accumulation: {flags: [--accum], default: 1}\n" +
+		"  eval: {flags: [--eval], default: 4}\n  small: {flags: [--small], type: switch}\n  retry: {flags: [--retry], type: bool}\nlaw: {write: [micro, accumulation]}\n" +
+		"fallbacks: [{name: recompute, set: {small: \"true\"}}]\nswitch_off: {retry: \"false\"}\nnormalised: \"true\"\n"
+	for _, line := range lines {
+		key, _, _ := strings.Cut(line, ":")
+		old := slices.Collect(strings.Lines(text))
+		old = slices.DeleteFunc(old, func(l string) bool { return strings.HasPrefix(l, key+":") })
+		text = strings.Join(old, "") + line + "\n"
+	}
+	p, err := ParseProfile("custom.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestRewriteByCustomProfile(t *testing.T) {
+	for _, c := range []struct {
+		name, command, line string
+		change              func(*recovery.Plan)
+		fallbacks           []string
+		want                string
+	}{
+		{"nothing to do", "python t.py --micro 8 --retry", "", nil, nil, "--micro 8 --retry"},
+		{"smaller", "python t.py --micro 8 --retry", "", micros(4), nil, "--micro 4 --retry=false --accum 2"},
+		{"evaluation alone", "python t.py --micro 8", "", func(p *recovery.Plan) { p.Eval = 2 }, nil, "--micro 8 --eval 2"},
+		{"recompute", "python t.py --micro 8", "", nil, []string{"recompute"}, "--micro 8 --small"},
+		{"recompute that is on", "python t.py --micro 8 --small", "", nil, []string{"recompute"}, "--micro 8 --small"},
+		{"in front of its own --", "python t.py --micro 8 -- --micro 3", "", micros(2), nil, "--micro 2 --accum 4 -- --micro 3"},
+		{"no such fallback", "python t.py --micro 8", "", nil, []string{"offload"}, "fallback: offload: custom has no such fallback"},
+		{"below its bound", "python t.py --micro 8", "", micros(1), nil, "micro-batch 1: custom trains with at least 2"},
+		{"more than is there", "python t.py --micro 8", "", func(p *recovery.Plan) { p.Effective = 16 }, nil, "the command trains 8 samples a step on 1 ranks, and the plan 16 on 1"},
+		{"not a divisor", "python t.py --micro 12", "", func(p *recovery.Plan) { p.Micro, p.Uniform = 5, false }, nil, "no multiple; the nearest that keep it are 4 and 6"},
+		{"learning rate by micro-batch", "python t.py --micro 8", "lr_coupling: micro", micros(4), nil, "scales the learning rate by the micro-batch alone"},
+		{"summed gradients", "python t.py --micro 8", `normalised: "false"`, micros(4), nil, "does not divide the loss by the accumulation"},
+		{"law broken", "python t.py --micro 8", `law: {write: [micro, accumulation], require: ["micro % 8 == 0"]}`, micros(4), nil, "custom needs micro % 8 == 0"},
+		{"together", "python t.py --micro 8 --accum 2", `law: {write: [micro, accumulation], exclude: [[micro, accumulation]]}`, micros(4), nil, "custom does not take it together with accumulation"},
+		{"without a value", "python t.py --accum 2 --micro", "", micros(4), nil, "micro: --micro: has no value"},
+		{"present and empty", "python t.py --micro=", "", micros(4), nil, "micro: --micro: present and empty"},
+		{"not given", "python t.py --accum 2", "", micros(4), nil, "micro: --micro: it is not given"},
+	} {
+		var lines []string
+		if c.line != "" {
+			lines = append(lines, c.line)
+		}
+		got := rewritten(t, custom(t, lines...), c.command, c.change, c.fallbacks)
+		if got != c.want && (!strings.Contains(got, c.want) || strings.HasPrefix(c.want, "--")) {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func micros(n int) func(*recovery.Plan) { return func(p *recovery.Plan) { p.Micro = n } }
+
+// rewritten are the arguments behind the script, or the error.
+func rewritten(t *testing.T, p Profile, command string, change func(*recovery.Plan), fallbacks []string) string {
+	t.Helper()
+	before := strings.Fields(command)
+	m, err := Recognise(Command{Args: before, Dir: "/"}, []Profile{p}, Given{Profile: p.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := m.Plan()
+	if err != nil {
+		return err.Error()
+	}
+	if change != nil {
+		change(&asked.Plan)
+	}
+	out, err := m.Rewrite(asked.Plan, Resume{}, fallbacks...)
+	if err != nil {
+		return err.Error()
+	}
+	if !slices.Equal(m.Command.Args, strings.Fields(command)) {
+		t.Errorf("the user's own command was changed: %q", m.Command.Args)
+	}
+	return strings.Join(out.Command.Args[2:], " ")
+}
+
+// An amount over all ranks cannot be read without their number, and one per rank can.
+func TestRanksThatAreNotKnown(t *testing.T) {
+	command := Command{Args: strings.Fields("torchrun --nproc-per-node=gpu t.py --bs 8 --accum 2"), Dir: "/"}
+	for _, c := range []struct {
+		knob  string
+		world int
+		want  string
+	}{
+		{"micro=--bs", 0, "micro-batch 8 × 2, effective 16"},
+		{"micro=--bs", 4, "micro-batch 8 × 2 × 4 ranks, effective 64"},
+		{"micro=--bs@total", 0, "the number of ranks is not known (--nproc_per_node gpu is no number of processes), and micro depends on it; say it by --world"},
+		{"micro=--bs@total", 4, "micro-batch 2 × 2 × 4 ranks, effective 16"},
+		{"micro=--bs@total", 3, "micro: --bs: 8: is counted over all ranks, and does not divide by 3"},
+	} {
+		m, err := Recognise(command, Builtin(), Given{Knobs: []string{c.knob, "accumulation=--accum"}, World: c.world})
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked, err := m.Plan()
+		got := fmt.Sprint(asked.Plan)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s, %d ranks: %s, want %s", c.knob, c.world, got, c.want)
+		}
+		if (len(asked.Unknown) > 0) != (c.world == 0 && err == nil) {
+			t.Errorf("%s, %d ranks: unknown %q", c.knob, c.world, asked.Unknown)
+		}
+	}
+}
+
+// Two profiles that fit the same command are not chosen between, and a user's own
+// takes the place of a built-in one of its name.
+func TestProfilesOfAUsers(t *testing.T) {
+	files := fstest.MapFS{
+		"p/a.yaml": {Data: []byte("name: a\nmatch: {argv: 't\\.py', flags: [--bs]}\nknobs: {micro: {flags: [--bs]}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n")},
+		"p/b.yaml": {Data: []byte("name: timm\nmatch: {argv: 't\\.py', flags: [--bs]}\nknobs: {micro: {flags: [--bs]}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n")},
+		"p/c.txt":  {Data: []byte("no profile")},
+	}
+	own, err := LoadProfiles(files, "p")
+	if err != nil || len(own) != 2 {
+		t.Fatal(own, err)
+	}
+	all := Over(own, Builtin())
+	if len(all) != len(Builtin())+1 {
+		t.Errorf("%d profiles", len(all))
+	}
+	c := Command{Args: strings.Fields("python t.py --bs 4"), Dir: "/"}
+	var not *NotRecognisedError
+	if _, err := Recognise(c, all, Given{}); !errors.As(err, &not) || !strings.Contains(err.Error(), "a and timm are less than 2 points apart") {
+		t.Errorf("%v", err)
+	}
+	if m, err := Recognise(c, all, Given{Profile: "a"}); err != nil || m.Profile.Name != "a" {
+		t.Errorf("%v", err)
+	}
+	if _, err := Recognise(c, all, Given{Profile: "tim"}); !errors.As(err, &not) || !strings.Contains(err.Error(), "did you mean timm?") {
+		t.Errorf("%v", err)
+	}
+	if _, err := Recognise(c, all, Given{Profile: "tim", Knobs: []string{"micro=--bs"}}); !errors.As(err, &not) {
+		t.Errorf("a profile that there is not, with knobs: %v", err)
+	}
+	files["p/d.yaml"] = &fstest.MapFile{Data: []byte("name: a\n")}
+	files["p/e.yaml"] = files["p/a.yaml"]
+	if _, err := LoadProfiles(files, "p"); err == nil || !strings.Contains(err.Error(), "p/d.yaml: match: missing") || !strings.Contains(err.Error(), "p/e.yaml: name: a: another file has it, too") {
+		t.Errorf("%v", err)
+	}
+	if _, err := LoadProfiles(files, "none.yaml"); err == nil {
+		t.Error("a profile that is not there was read")
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	for command, want := range map[string]string{
+		"python run_clm.py --output_dir o --save_strategy no":         "--save_strategy no saves no checkpoint",
+		"python run_clm.py --output_dir o --auto_find_batch_size yes": "--auto_find_batch_size is a retry of transformers's own",
+		"python run_clm.py --output_dir o":                            "",
+	} {
+		m, err := Recognise(Command{Args: strings.Fields(command), Dir: "/"}, Builtin(), Given{Profile: "transformers"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(m.Warnings(), "\n"); !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", command, got, want)
+		}
+	}
+}
+
+// Where the framework computes the accumulation, the effective batch is kept if it is
+// given, pinned if it is not, and nothing is assumed of one that does not divide.
+func TestDerivedAccumulation(t *testing.T) {
+	const head = "name: derived\nmatch: {flags: [--micro]}\nknobs:\n  micro: {flags: [--micro]}\n  global: {flags: [--global], unset: [\"-1\"]}\nlaw: {write: [micro], derive: accumulation"
+	for _, c := range []struct{ law, command, want string }{
+		{", pin: [global]}", "python t.py --micro 8 --global 32", "--micro 4 --global 32"},
+		{", pin: [global]}", "python t.py --micro 8", "--micro 4 --global 8"},
+		{", pin: [global]}", "python t.py --micro 8 --global -1", "--micro 4 --global 8"},
+		{", pin: [global]}", "python t.py --micro 8 --global=-1", "--micro 4 --global=8"},
+		{"}", "python t.py --micro 8", "global: --global: it is not given, and would follow the micro-batch; give it"},
+		{"}", "python t.py --micro 8 --global 36", "global: --global: 36: is no multiple of micro-batch 8 × 1 ranks, so what is trained is not what it says"},
+	} {
+		p, err := ParseProfile("derived.yaml", []byte(head+c.law+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rewritten(t, p, c.command, micros(4), nil); got != c.want {
+			t.Errorf("%s: %s, want %s", c.command, got, c.want)
+		}
+	}
+}
+
+// What is written is read back: two knobs that turn out to be one are noticed.
+func TestRewriteIsReadBack(t *testing.T) {
+	p, err := Plain([]string{"micro=--bs", "accumulation=--bs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); !strings.Contains(got, "the command as rewritten would train micro-batch 16 × 16") {
+		t.Error(got)
+	}
+}
+
+// An accumulation that is not given and has no default that is known is not taken
+// for 1: a file that is not read may set it.
+func TestAccumulationIsNotAssumed(t *testing.T) {
+	p, err := Plain([]string{"micro=--bs", "accumulation=--accum"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); got != "accumulation: --accum: it is not given, and has no default that is known; give it, if only as 1" {
+		t.Error(got)
+	}
+}

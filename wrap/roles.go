@@ -1,0 +1,87 @@
+package wrap
+
+import (
+	"regexp"
+	"strings"
+)
+
+// conditional are words that turn a sentence on memory into advice, a warning or a
+// condition. They count in front of what was recognised; behind it PyTorch itself
+// gives advice.
+var conditional = []string{
+	" if ", "try ", "trying to avoid", "consider", "avoid", " may ", " might ", " can ", "could ", "prevent",
+	"reduce", "when ", "in case", "hint", "tip:", "note:", "recommend", "suggest", "likely", "instead of", "unless ",
+	"example", "e.g.", "help with", "risk", "http://", "https://", "usage:", "# ", "skip", "retry", "recover", "catch", "ignoring",
+	"should ", "to fix", "solve", "due to potential", "potential", "not enough for", "otherwise", "previous", "last run", "no longer",
+}
+
+// furtherOn are words close behind a text on memory that make it one about such
+// errors in general.
+var furtherOn = []string{" errors", " issues", " may ", " might ", " can ", " could ", " problems", "? ", " detected, reducing", ", retrying",
+	", skipping", "; retrying", "; skipping", " - skipping", " - retrying", " handler", " exceptions", ", ignoring"}
+
+// advises tells whether the text round a match is advice, documentation or a
+// quotation, and so no sign that it happened.
+func advises(text string, m textMatch) bool {
+	lower := " " + strings.ToLower(text)
+	before, after := lower[:min(m.at+1, len(lower))], lower[min(m.end+1, len(lower)):]
+	before = " " + before[strings.LastIndexByte(before, '\n')+1:]
+	after, _, _ = strings.Cut(after, "\n")
+	if strings.HasSuffix(before, "`") || strings.HasSuffix(before, `"`) || strings.HasSuffix(before, "'") ||
+		strings.HasSuffix(before, "“") {
+		return true
+	}
+	if m.meaning == confirmation && strings.Contains(after, " if ") { // PyTorch's own errors go on with an if
+		return true
+	}
+	return containsAny(before, conditional) || containsAny(after[:min(len(after), 40)], furtherOn)
+}
+
+func containsAny(s string, words []string) bool {
+	for _, w := range words {
+		if strings.Contains(s, w) {
+			return true
+		}
+	}
+	return false
+}
+
+// How much progress after an error shows that the command survived it. A bar that
+// is closed on the way out is drawn once more, nested ones each, so a bar's states
+// weigh less than a line with a loss; of several ranks, others may finish the step
+// they were in.
+const (
+	barWeight     = 1
+	lossWeight    = 3
+	survivedAlone = 3
+	survivedRanks = 6
+)
+
+var (
+	barState  = regexp.MustCompile(`(\d+)/(\d+|\?) ?\[(?:\d+:)?\d\d:\d\d`)
+	lossState = regexp.MustCompile(`(?i)\bloss(?:_\w+)?['"]?\s*[=:|]?\s*['"]?(?:-?\d|nan\b)|\bloss/train|_loss['"]?\s*[=:|]\s*['"]?-?\d`)
+	stepState = regexp.MustCompile(`(?i)\b(?:step|iter|iteration|update|batch)s?['"]?\s*[=:#\[]?\s*\d`)
+	// barOther names the bars of other work than training, which ranks that did
+	// not fail may well finish.
+	barOther = regexp.MustCompile(`(?i)loading|download|fetch|tokeniz|\bmap\b|generating|filter|shards|cach|saving|upload|resolving|extract`)
+)
+
+// progress is how much a line shows that training goes on, and what tells it from
+// the same state shown again.
+func progress(text string) (weight int, key string) {
+	if !strings.ContainsAny(text, "0123456789") || strings.HasPrefix(text, "wandb:") {
+		return 0, ""
+	}
+	if at := barState.FindStringSubmatch(text); at != nil {
+		if barOther.MatchString(text) {
+			return 0, ""
+		}
+		return barWeight, at[1] + "/" + at[2]
+	}
+	// Without a colon, equals sign or brace round it, "loss" is a word of prose.
+	if lossState.MatchString(text) && (stepState.MatchString(text) || strings.Contains(text, "epoch") ||
+		strings.Contains(text, "Epoch") || strings.HasPrefix(text, "{")) {
+		return lossWeight, text
+	}
+	return 0, ""
+}

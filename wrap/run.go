@@ -1,0 +1,261 @@
+package wrap
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
+)
+
+// RunOptions are what [Run] needs of the world around the command: how one life of
+// it goes, and what is on disk. Tests play them.
+type RunOptions struct {
+	// Live makes one life of the command with a plan, going on from a checkpoint,
+	// nil for the beginning, and returns when nothing of it is left. The context ends
+	// when the user asks for an end. An error means
+	// that it could not be started, or not be rewritten.
+	Live func(ctx context.Context, plan recovery.Plan, from *Saved) (Outcome, Exit, error)
+	// Newest is the newest complete checkpoint, nil if there is none; nil if the
+	// command is not known to write any.
+	Newest func() (*Saved, error)
+	// Resumes tells whether the command can go on from a checkpoint. One that cannot
+	// begins anew, which costs all it has done.
+	Resumes bool
+	// Recover is false for a command of which nothing may be changed: then nothing is
+	// ever started again.
+	Recover bool
+
+	Sleep func(ctx context.Context, d time.Duration) error // nil really sleeps
+}
+
+// Saved is a complete checkpoint of the command's own.
+type Saved struct {
+	Path string
+	Step int // optimizer steps, or whatever the command counts its checkpoints in
+
+	// Micro is the micro-batch of the life that wrote it, 0 if that is not known. Run
+	// fills it in: a framework may insist on it.
+	Micro int
+
+	checkpoint *Checkpoint
+}
+
+// ExitError is a command that ended by itself with a status other than 0, for a
+// reason that headroom has no remedy for. Code is to be passed through.
+type ExitError struct {
+	Code int
+	Why  string // what was seen, in a sentence
+	Hint string // what the user could do; may be empty
+
+	Memory bool // memory had run out, and headroom had no remedy for this command
+}
+
+func (e *ExitError) Error() string { return e.Why }
+
+// waitBetween is how long one wait for other processes lasts.
+const waitBetween = time.Minute
+
+// runner is one call of Run.
+type runner struct {
+	RunOptions
+	s      *harness.Session
+	newest *Saved          // checkpoint on disk when the last life had ended
+	last   Exit            // of the newest life
+	lives  []time.Duration // how long each lasted
+}
+
+// Run lives the command's lives until one finishes or nothing is left to try, and
+// ends the session, which keeps the books and decides. The int is the status of the
+// newest life, which is the one to end with.
+//
+// The errors: an *[ExitError] if the command ended by itself and headroom has no
+// remedy, a *[harness.GaveUpError] if it has none left, [harness.ErrInterrupted] if
+// the user asked for an end, what Live and Newest return.
+func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result, int, error) {
+	if o.Sleep == nil {
+		o.Sleep = harness.Sleep
+	}
+	r := &runner{RunOptions: o, s: s}
+	var err error
+	if r.newest, err = r.look(); err != nil {
+		result, err := s.End(err)
+		return result, 0, err
+	}
+	for {
+		exit, again, err := r.attempt(ctx)
+		if !again {
+			result, err := s.End(err)
+			return result, exit.Code, err
+		}
+	}
+}
+
+// attempt is one life of the command and what follows from how it ended.
+func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error) {
+	var from *Saved
+	var checkpoint *runs.Checkpoint
+	if r.newest != nil && r.Resumes {
+		from, checkpoint = r.newest, &runs.Checkpoint{Step: r.newest.Step, Plan: r.s.Running()}
+	}
+	if err := r.s.Attempt(checkpoint); err != nil {
+		return r.last, false, err
+	}
+	plan := r.s.Running()
+	outcome, exit, err := r.Live(ctx, plan, from)
+	if err != nil {
+		return r.last, false, err
+	}
+	r.last, r.lives = exit, append(r.lives, life(exit))
+	if err := r.progress(); err != nil {
+		return exit, false, err
+	}
+	r.s.Note(runs.Entry{Kind: runs.KindExit, Text: describe(outcome, exit), Seconds: exit.Seconds})
+	if again, err = r.follow(ctx, outcome, exit); again && r.s.Running() == plan {
+		again, err = r.pause(ctx)
+	}
+	return exit, again, err
+}
+
+// pause waits before a command that died young is started again as it was, and gives
+// up on one that keeps dying young. A smaller plan needs no pause: it is another try,
+// and there are few of those.
+func (r *runner) pause(ctx context.Context) (again bool, err error) {
+	wait, again := Pause(r.lives)
+	if !again {
+		return false, &ExitError{Code: r.last.Code, Why: fmt.Sprintf("it ended within %v, %d times in a row", YoungDeath, YoungDeaths)}
+	}
+	if wait == 0 {
+		return true, nil
+	}
+	if err := r.Sleep(ctx, wait); err != nil {
+		return false, fmt.Errorf("stopped before the next start: %w", err)
+	}
+	return true, nil
+}
+
+func (r *runner) look() (*Saved, error) {
+	if r.Newest == nil {
+		return nil, nil
+	}
+	return r.Newest()
+}
+
+// progress looks for checkpoints after a life, and reports one that is newer than
+// those before: every bound "once per step" starts anew with it.
+func (r *runner) progress() error {
+	known := r.newest
+	newest, err := r.look()
+	if r.newest = newest; err != nil || newest == nil {
+		return err
+	}
+	switch {
+	case known == nil || newest.Step > known.Step:
+		newest.Micro = r.s.Running().Largest()
+		return r.s.Reached(newest.Step)
+	case newest.Path == known.Path:
+		newest.Micro = known.Micro
+	}
+	return nil
+}
+
+// follow does what the end of a life asks for.
+func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
+	switch {
+	case o.Kind == Done:
+		return false, nil
+	case o.Kind == Stopped || ctx.Err() != nil:
+		return false, harness.ErrInterrupted
+	}
+	switch o.Kind {
+	case OutOfMemory, OutOfHostMemory, OutOfSharedMemory:
+		o.Hopeless = o.HopelessAt(r.s.Running().Largest())
+		if r.Recover && o.OutOfMemory() && o.Hopeless == "" {
+			return r.recover(ctx, o, exit)
+		}
+	case DeviceGone:
+		if !r.Recover {
+			break
+		}
+		d, err := r.s.Handle(recovery.Event{Gone: &recovery.DeviceGone{Why: describe(o, exit)}}, life(exit))
+		if err != nil || d.Remedy == recovery.Exec {
+			return err == nil, err
+		}
+		return false, &ExitError{Code: exit.Code, Why: d.Reason}
+	}
+	return false, &ExitError{Code: exit.Code, Why: describe(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint), Memory: o.Kind.Memory()}
+}
+
+// recover asks the session about a life that ran out of memory, and waits if that
+// is the answer.
+func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
+	evidence := *o.Evidence
+	evidence.Host = o.Kind != OutOfMemory
+	e := recovery.Event{OOM: &evidence}
+	if evidence.Failure.Phase == memory.PhaseLoad {
+		e = recovery.Event{Load: &evidence}
+	} else if evidence.Failure.Micro == 0 && evidence.Failure.Phase.SizedByMicro() {
+		evidence.Failure.Micro = r.s.Running().Largest()
+	}
+	d, err := r.s.Handle(e, life(exit))
+	if err != nil {
+		return false, err
+	}
+	if d.Remedy == recovery.Wait {
+		if err := r.Sleep(ctx, waitBetween); err != nil {
+			return false, fmt.Errorf("stopped while waiting for other processes: %w", err)
+		}
+	}
+	return true, nil
+}
+
+func life(exit Exit) time.Duration { return time.Duration(exit.Seconds * float64(time.Second)) }
+
+// describe is the end of a life in a sentence.
+func describe(o Outcome, exit Exit) string {
+	how := fmt.Sprintf("exit status %d", exit.Code)
+	if exit.Signal != 0 {
+		how = fmt.Sprintf("killed by signal %d (%v)", int(exit.Signal), exit.Signal)
+	}
+	text := fmt.Sprintf("%s after %s: %s", how, lasting(exit.Seconds), o.Kind)
+	if len(o.Reasons) > 0 && o.Kind != Done {
+		text += ": " + strings.Join(o.Reasons, "; ")
+	}
+	return text
+}
+
+// lasting prints seconds as people say them.
+func lasting(seconds float64) string {
+	switch {
+	case seconds < 90:
+		return fmt.Sprintf("%.0f s", seconds)
+	case seconds < 90*60:
+		return fmt.Sprintf("%.0f min", seconds/60)
+	}
+	return fmt.Sprintf("%.1f h", seconds/3600)
+}
+
+// InHostMemory is the outcome of a command that used no GPU: it trains in the
+// machine's memory, so running out of that while a micro-batch is computed is
+// running out of its device's. most is what it could hold at most; 0 changes
+// nothing. What it held beside the request is taken to be all the rest.
+func (o Outcome) InHostMemory(gpus []GPU, most memory.Bytes) Outcome {
+	if o.Kind != OutOfHostMemory || len(gpus) > 0 || most <= 0 || o.Evidence == nil {
+		return o
+	}
+	f := o.Evidence.Failure
+	if f.Requested <= 0 || !f.Phase.SizedByMicro() {
+		return o
+	}
+	free := min(most, f.Requested-1)
+	f.Stats = memory.Stats{Capacity: most, Free: free, Reserved: most - free, Allocated: most - free}
+	evidence := *o.Evidence
+	evidence.Failure, evidence.Host = f, false
+	o.Kind, o.Evidence, o.Hopeless = OutOfMemory, &evidence, ""
+	return o
+}

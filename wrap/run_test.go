@@ -1,0 +1,329 @@
+package wrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
+)
+
+// toyCommand is a command as Run sees it: lives, checkpoints, and memory in numbers.
+type toyCommand struct {
+	steps, every int
+	fits         func(step int) int          // largest micro-batch that a step has room for
+	foreign      func(life int) memory.Bytes // that others hold, of 24 GiB
+	ends         func(life int) *Outcome     // how a life ends instead; nil runs on
+	saved        Saved
+	lives        int
+	young        float64 // seconds that a life lasts which ends otherwise
+	trace        []string
+	made         map[int]int // samples of every step that stands
+}
+
+func (c *toyCommand) live(_ context.Context, plan recovery.Plan, from *Saved) (Outcome, Exit, error) {
+	c.lives++
+	begin := 0
+	if from != nil {
+		begin = from.Step
+	}
+	name := fmt.Sprintf("%d×%d@%d", plan.Largest(), plan.Accumulation(), begin)
+	if from != nil {
+		name += fmt.Sprintf("(%d)", from.Micro)
+	}
+	if c.ends != nil {
+		if o := c.ends(c.lives); o != nil {
+			c.trace = append(c.trace, name+"?")
+			return *o, Exit{Code: 3, Seconds: c.young}, nil
+		}
+	}
+	for step := begin + 1; step <= c.steps; step++ {
+		if n := plan.Largest(); n > c.fits(step) {
+			c.trace = append(c.trace, name+"!")
+			return c.ranOut(), Exit{Code: 1, Seconds: c.young}, nil
+		}
+		c.made[step] = plan.Largest() * plan.Accumulation()
+		if step%c.every == 0 {
+			c.saved = Saved{Path: fmt.Sprintf("step-%d", step), Step: step}
+		}
+	}
+	c.trace = append(c.trace, name)
+	return Outcome{Kind: Done}, Exit{Seconds: 60}, nil
+}
+
+// newest is the newest checkpoint, as somebody who looks at the disk finds it.
+func (c *toyCommand) newest() (*Saved, error) {
+	if c.saved.Path == "" {
+		return nil, nil
+	}
+	found := c.saved
+	return &found, nil
+}
+
+func (c *toyCommand) ranOut() Outcome {
+	stats := memory.Stats{Capacity: 24 * memory.GiB, Reserved: 23 * memory.GiB, Allocated: 22 * memory.GiB}
+	if c.foreign != nil {
+		if taken := c.foreign(c.lives); taken > 0 {
+			stats.Foreign = taken
+			stats.Reserved, stats.Allocated = 24*memory.GiB-taken, 23*memory.GiB-taken
+		}
+	}
+	return Outcome{Kind: OutOfMemory, Confidence: Certain, Reasons: []string{"torch.OutOfMemoryError in forward"},
+		Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: 2 * memory.GiB, Phase: memory.PhaseForward, Stats: stats}}}
+}
+
+// wrapped runs c for a plan and returns the trace.
+func wrapped(t *testing.T, c *toyCommand, plan recovery.Plan, policy recovery.Policy, change func(*RunOptions)) (string, int, error) {
+	t.Helper()
+	return wrappedIn(context.Background(), t, c, plan, policy, change)
+}
+
+func wrappedIn(ctx context.Context, t *testing.T, c *toyCommand, plan recovery.Plan, policy recovery.Policy, change func(*RunOptions)) (string, int, error) {
+	t.Helper()
+	folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := folder.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s, err := harness.Begin(folder, harness.SessionOptions{Plan: plan, Policy: policy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.made = map[int]int{}
+	o := RunOptions{Live: c.live, Newest: c.newest, Resumes: true, Recover: true,
+		Sleep: func(context.Context, time.Duration) error { c.trace = append(c.trace, "wait"); return nil }}
+	if change != nil {
+		change(&o)
+	}
+	_, code, err := Run(ctx, s, o)
+	return strings.Join(c.trace, " "), code, err
+}
+
+func TestRun(t *testing.T) {
+	always := func(n int) func(int) int { return func(int) int { return n } }
+	from := func(step, before, after int) func(int) int {
+		return func(s int) int {
+			if s >= step {
+				return after
+			}
+			return before
+		}
+	}
+	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
+	for _, c := range []struct {
+		name    string
+		command toyCommand
+		plan    recovery.Plan
+		policy  recovery.Policy
+		change  func(*RunOptions)
+		want    string
+		code    int
+	}{
+		{name: "what fits is left alone", command: toyCommand{fits: always(64)}, want: "64×1@0"},
+		{name: "too large from the start: half, and half again", command: toyCommand{fits: always(20)}, want: "64×1@0! 32×2@0! 16×4@0"},
+		{name: "too large late: on from the newest checkpoint", command: toyCommand{fits: from(11, 64, 40)}, want: "64×1@0! 32×2@8(64)"},
+		{name: "too large late, twice: a checkpoint knows who wrote it", command: toyCommand{fits: func(step int) int { return 64 >> (step / 7) }}, want: "64×1@0! 32×2@4(64)! 16×4@12(32)"},
+		{name: "too large late, and no newer checkpoint: who wrote it is not forgotten", command: toyCommand{fits: from(11, 64, 20)}, want: "64×1@0! 32×2@8(64)! 16×4@8(64)"},
+		{name: "it is not known to write checkpoints", command: toyCommand{fits: from(11, 64, 40)}, change: func(o *RunOptions) { o.Newest = nil }, want: "64×1@0! 32×2@0"},
+		{name: "one knob takes divisors", plan: recovery.Plan{Effective: 60, World: 1, Micro: 60, Uniform: true}, command: toyCommand{fits: always(16)}, want: "60×1@0! 30×2@0! 15×4@0"},
+		{name: "one sample is too much", plan: recovery.Plan{Effective: 2, World: 1, Micro: 2, Uniform: true}, command: toyCommand{fits: always(0)}, want: "2×1@0! 1×2@0!", code: 1},
+		{name: "not smaller than allowed", policy: recovery.Policy{MinMicro: 20}, command: toyCommand{fits: always(20)}, want: "64×1@0! 32×2@0!", code: 1},
+		{name: "others hold the memory: smaller, then wait",
+			plan:    recovery.Plan{Effective: 1, World: 1, Micro: 1, Uniform: true},
+			policy:  recovery.Policy{Waits: 3},
+			command: toyCommand{fits: func(int) int { return 0 }, foreign: func(int) memory.Bytes { return 20 * memory.GiB }},
+			want:    "1×1@0! wait 1×1@0! wait 1×1@0! wait 1×1@0!", code: 1},
+		{name: "not about memory: its own status, and no retry",
+			command: toyCommand{fits: always(64), ends: func(int) *Outcome { return &Outcome{Kind: Failed, Reasons: []string{"ValueError"}} }}, want: "64×1@0?", code: 3},
+		{name: "nothing may be changed", command: toyCommand{fits: always(20)}, change: func(o *RunOptions) { o.Recover = false }, want: "64×1@0!", code: 1},
+		{name: "it cannot resume: it begins anew", command: toyCommand{fits: from(11, 64, 40)}, change: func(o *RunOptions) { o.Resumes = false }, want: "64×1@0! 32×2@0"},
+		{name: "no smaller batch will help", command: toyCommand{fits: always(64), ends: func(int) *Outcome {
+			return &Outcome{Kind: OutOfMemory, Confidence: Certain, Evidence: &memory.Evidence{}, Hopeless: "the request is larger than the device"}
+		}}, want: "64×1@0?", code: 3},
+		{name: "possible is not enough to change anything", command: toyCommand{fits: always(64), ends: func(int) *Outcome {
+			return &Outcome{Kind: OutOfMemory, Confidence: Possible, Evidence: &memory.Evidence{}}
+		}}, want: "64×1@0?", code: 3},
+		{name: "a device that is gone: again, three times",
+			command: toyCommand{fits: always(64), ends: func(int) *Outcome { return &Outcome{Kind: DeviceGone} }}, want: "64×1@0? 64×1@0? 64×1@0? 64×1@0?", code: 3},
+		{name: "the same, and it dies young", command: toyCommand{young: 2, fits: always(64), ends: func(int) *Outcome { return &Outcome{Kind: DeviceGone} }},
+			want: "64×1@0? wait 64×1@0? wait 64×1@0? wait 64×1@0?", code: 3},
+		{name: "a smaller plan is tried at once, however young the last one died", command: toyCommand{young: 2, fits: always(20), ends: nil}, want: "64×1@0! 32×2@0! 16×4@0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.command.steps, c.command.every = 20, 4
+			if c.command.young == 0 {
+				c.command.young = 60
+			}
+			if c.plan.Effective == 0 {
+				c.plan = plan
+			}
+			got, code, err := wrapped(t, &c.command, c.plan, c.policy, c.change)
+			if got != c.want || code != c.code || (err != nil) != (c.code != 0) {
+				t.Errorf("got  %s, status %d, %v\nwant %s, status %d", got, code, err, c.want, c.code)
+			}
+			for step, samples := range c.command.made {
+				if samples != c.plan.Effective {
+					t.Errorf("step %d took %d samples, want %d", step, samples, c.plan.Effective)
+				}
+			}
+		})
+	}
+}
+
+// TestRunIsStopped holds that nothing is started again once the user asked for an
+// end, whatever the command died of.
+func TestRunIsStopped(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	c := &toyCommand{steps: 20, every: 4, fits: func(int) int { return 8 }}
+	_, code, err := wrappedIn(ctx, t, c, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, func(o *RunOptions) {
+		o.Live = func(_ context.Context, plan recovery.Plan, from *Saved) (Outcome, Exit, error) {
+			stop()
+			return c.live(ctx, plan, from)
+		}
+	})
+	if !errors.Is(err, harness.ErrInterrupted) || code != 1 || c.lives != 1 {
+		t.Errorf("%v, status %d, after %d lives", err, code, c.lives)
+	}
+}
+
+// TestRunEndsAs holds what a run ends with, and after how many lives.
+func TestRunEndsAs(t *testing.T) {
+	const gib = memory.GiB
+	ranOut := func(k Kind, c Confidence, phase memory.Phase, requested memory.Bytes) Outcome {
+		return Outcome{Kind: k, Confidence: c, Hint: "a hint", Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{
+			Requested: requested, Phase: phase, Stats: memory.Stats{Capacity: 24 * gib, Reserved: 23 * gib, Allocated: 22 * gib}}}}
+	}
+	disk := errors.New("input/output error")
+	broken := func(context.Context, time.Duration) error { return disk }
+	gaveUp := func(err error) bool { return errors.As(err, new(*harness.GaveUpError)) }
+	exits := func(memory bool, hint string) func(error) bool {
+		return func(err error) bool {
+			var exit *ExitError
+			return errors.As(err, &exit) && exit.Code == 3 && exit.Memory == memory && strings.Contains(exit.Hint, hint) && (hint != "") == (exit.Hint != "")
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		o      Outcome
+		young  bool
+		change func(*RunOptions)
+		lives  int
+		want   func(error) bool
+	}{
+		{"it was stopped", Outcome{Kind: Stopped}, false, nil, 1, func(err error) bool { return errors.Is(err, harness.ErrInterrupted) }},
+		{"possibly memory", ranOut(OutOfMemory, Possible, memory.PhaseForward, gib), false, nil, 1, exits(true, "a hint")},
+		{"another reason", Outcome{Kind: Failed}, false, nil, 1, exits(false, "")},
+		{"hopeless at its micro-batch", ranOut(OutOfMemory, Certain, memory.PhaseForward, 100*64*gib), false, nil, 1, exits(true, "even one would ask for")},
+		{"memory of the host", ranOut(OutOfHostMemory, Certain, memory.PhaseForward, gib), false, nil, 1, gaveUp},
+		{"while loading", ranOut(OutOfMemory, Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
+		{"a device gone, of a command that must not be started again", Outcome{Kind: DeviceGone}, false, func(o *RunOptions) { o.Recover = false }, 1, exits(false, "")},
+		{"checkpoints cannot be looked for", Outcome{Kind: DeviceGone}, false, func(o *RunOptions) {
+			o.Newest = func() (*Saved, error) { return nil, disk }
+		}, 0, func(err error) bool { return errors.Is(err, disk) }},
+		{"nor after a life", Outcome{Kind: DeviceGone}, false, func(o *RunOptions) {
+			looked := 0
+			o.Newest = func() (*Saved, error) {
+				if looked++; looked == 1 {
+					return nil, nil
+				}
+				return nil, disk
+			}
+		}, 1, func(err error) bool { return errors.Is(err, disk) }},
+		{"it cannot pause", Outcome{Kind: DeviceGone}, true, func(o *RunOptions) { o.Sleep = broken }, 1, func(err error) bool { return errors.Is(err, disk) }},
+	} {
+		command := &toyCommand{steps: 20, every: 4, young: 60, ends: func(int) *Outcome { return &c.o }}
+		if c.young {
+			command.young = 2
+		}
+		_, code, err := wrapped(t, command, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, c.change)
+		if !c.want(err) || command.lives != c.lives || code != 3*min(1, c.lives) {
+			t.Errorf("%s: %#v, status %d, after %d lives, want %d", c.name, err, code, command.lives, c.lives)
+		}
+	}
+}
+
+// TestRunProgresses holds that a device may be lost more often than is allowed in a
+// row, as long as there is a new checkpoint between.
+func TestRunProgresses(t *testing.T) {
+	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
+	c.ends = func(life int) *Outcome {
+		if life > 9 {
+			return nil
+		}
+		c.saved = Saved{Path: fmt.Sprintf("step-%d", life), Step: life}
+		return &Outcome{Kind: DeviceGone}
+	}
+	if trace, code, err := wrapped(t, c, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, nil); err != nil || code != 0 || c.lives != 10 {
+		t.Errorf("%s, status %d, %v", trace, code, err)
+	}
+}
+
+// TestRunStopsWaiting holds that a wait for other processes can be ended.
+func TestRunStopsWaiting(t *testing.T) {
+	stopped := errors.New("stopped")
+	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 0 }, foreign: func(int) memory.Bytes { return 20 * memory.GiB }}
+	_, _, err := wrapped(t, c, recovery.Plan{Effective: 1, World: 1, Micro: 1, Uniform: true}, recovery.Policy{Waits: 3}, func(o *RunOptions) {
+		o.Sleep = func(context.Context, time.Duration) error { return stopped }
+	})
+	if !errors.Is(err, stopped) || c.lives != 1 {
+		t.Errorf("%v after %d lives", err, c.lives)
+	}
+}
+
+// TestRunStartFails holds that an error of ours ends the run as one.
+func TestRunStartFails(t *testing.T) {
+	broken := errors.New("exec: python: not found")
+	c := &toyCommand{fits: func(int) int { return 64 }}
+	_, _, err := wrapped(t, c, recovery.Plan{Effective: 4, World: 1, Micro: 4}, recovery.Policy{}, func(o *RunOptions) {
+		o.Live = func(context.Context, recovery.Plan, *Saved) (Outcome, Exit, error) { return Outcome{}, Exit{}, broken }
+	})
+	if !errors.Is(err, broken) {
+		t.Error(err)
+	}
+}
+
+func TestInHostMemory(t *testing.T) {
+	const gib = memory.GiB
+	ranOut := func(p memory.Phase, requested memory.Bytes) Outcome {
+		return Outcome{Kind: OutOfHostMemory, Confidence: Certain, Hopeless: "x",
+			Evidence: &memory.Evidence{Host: true, Failure: memory.OutOfMemoryError{Requested: requested, Phase: p}}}
+	}
+	for _, c := range []struct {
+		name string
+		o    Outcome
+		gpus []GPU
+		most memory.Bytes
+		want Kind
+	}{
+		{"a tensor of a micro-batch", ranOut(memory.PhaseForward, gib), nil, 4 * gib, OutOfMemory},
+		{"beside a GPU it is not the training's", ranOut(memory.PhaseForward, gib), []GPU{{}}, 4 * gib, OutOfHostMemory},
+		{"while loading", ranOut(memory.PhaseLoad, gib), nil, 4 * gib, OutOfHostMemory},
+		{"killed, with no request known", ranOut(memory.PhaseForward, 0), nil, 4 * gib, OutOfHostMemory},
+		{"a machine of unknown size", ranOut(memory.PhaseForward, gib), nil, 0, OutOfHostMemory},
+		{"not about memory", Outcome{Kind: Failed}, nil, 4 * gib, Failed},
+	} {
+		got := c.o.InHostMemory(c.gpus, c.most)
+		if got.Kind != c.want || (c.want == OutOfMemory) != (got.Hopeless == "" && got.Evidence != nil && !got.Evidence.Host) {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+		if got.Kind == OutOfMemory {
+			e := *got.Evidence
+			e.Failure.Micro = 8
+			if v := memory.Diagnose(e); v.Cause != memory.Batch {
+				t.Errorf("%s: %v", c.name, v)
+			}
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package wrap
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+)
+
+// names are traps that print each signal, and an end that is asked for.
+const names = `
+for s in TERM HUP QUIT USR1 USR2 ALRM WINCH CONT INT; do trap "echo heard $s." $s; done
+trap 'echo heard TSTP.' TSTP
+trap 'echo bye; exit 7' PWR
+echo ready $$
+while :; do sleep 60 & wait $!; kill $! 2>/dev/null; done`
+
+// TestSignalsArePassedOn sends each to the wrapper alone. The sleep of the script is
+// left over, so that its end is the tree's business too.
+func TestSignalsArePassedOn(t *testing.T) {
+	p := onPipes(t, helper("wrap", "sh", "-c", names))
+	p.out.await(t, "ready ")
+	child := pidAfter(t, p.out.String(), "ready ")
+	for _, s := range []syscall.Signal{
+		syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+		syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGINT,
+	} {
+		name := signalName(s)
+		p.signal(s)
+		p.out.await(t, "heard "+name+".")
+	}
+	if err := syscall.Kill(child, syscall.SIGPWR); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.status(); code != 7 || !strings.HasSuffix(p.out.String(), "bye\n") {
+		t.Errorf("status %d, %q", code, p.out.String())
+	}
+	for _, line := range strings.Fields(p.out.String()) {
+		if line != "heard" && strings.Count(p.out.String(), line+"\n") > 1 {
+			t.Errorf("more than once: %s", line)
+		}
+	}
+}
+
+func signalName(s syscall.Signal) string {
+	return map[syscall.Signal]string{
+		syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT", syscall.SIGUSR1: "USR1", syscall.SIGUSR2: "USR2",
+		syscall.SIGALRM: "ALRM", syscall.SIGWINCH: "WINCH", syscall.SIGCONT: "CONT", syscall.SIGINT: "INT",
+	}[s]
+}
+
+func pidAfter(t *testing.T, text, what string) int {
+	t.Helper()
+	var pid int
+	_, rest, _ := strings.Cut(text, what)
+	if _, err := fmt.Sscan(rest, &pid); err != nil {
+		t.Fatalf("no number after %q in %q", what, text)
+	}
+	return pid
+}
+
+// TestKeysReachTheChildOnce types Ctrl-C and Ctrl-\, which the terminal itself sends
+// to the child, and then signals the wrapper alone: what it had passed on of the
+// keys would come before. Two that come together may be heard as one, so there are
+// many.
+func TestKeysReachTheChildOnce(t *testing.T) {
+	p := onTerminal(t, helper("wrap", "sh", "-c", names))
+	p.out.await(t, "ready ")
+	child := pidAfter(t, p.out.String(), "ready ")
+	const times = 30
+	for key, name := range map[string]string{"\x03": "INT", "\x1c": "QUIT"} {
+		for n := range times {
+			p.key(key)
+			eventually(t, "the key is heard", func() bool { return strings.Count(p.out.String(), "heard "+name) > n })
+		}
+	}
+	p.signal(syscall.SIGUSR1)
+	p.out.await(t, "heard USR1.")
+	if err := syscall.Kill(child, syscall.SIGPWR); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.status(); code != 7 {
+		t.Errorf("status %d, %q", code, p.out.String())
+	}
+	for _, name := range []string{"INT", "QUIT"} {
+		if n := strings.Count(p.out.String(), "heard "+name); n != times {
+			t.Errorf("%s was heard %d times, typed %d times", name, n, times)
+		}
+	}
+}
+
+// TestIgnoredSignalsStayIgnored is the wrapper under nohup.
+func TestIgnoredSignalsStayIgnored(t *testing.T) {
+	c := command(false, "sh", "-c", `trap "" HUP; exec "$@"`, "sh", "/proc/self/exe", "sh", "-c", `grep SigIgn /proc/self/status; echo ready; read line; echo "$line"`)
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Args[4], c.Env = exe, helper("wrap").Env
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Stdin = read
+	p := onPipes(t, c)
+	p.out.await(t, "ready\n")
+	p.signal(syscall.SIGHUP)
+	if _, err := write.WriteString("went on\n"); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.status(); code != 0 || !strings.HasSuffix(p.out.String(), "0001\nready\nwent on\n") {
+		t.Errorf("status %d, %q", code, p.out.String())
+	}
+}
+
+// TestNoRequestIsLost signals this thread right before the signals are given back,
+// when nobody has answered it yet.
+func TestNoRequestIsLost(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c, _ := begun(t, ChildOptions{}, "true")
+	waited(t, c)
+	for range 50 {
+		c.stopped.Store(false)
+		l := listen()
+		if err := unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		l.stop()
+		l.pass(c)
+		if !c.stopped.Load() {
+			t.Fatal("it was not heard")
+		}
+	}
+}
+
+// TestStopKey has a shell's job control around the wrapper: Ctrl-Z stops both, fg
+// resumes both.
+func TestStopKey(t *testing.T) {
+	p := onTerminal(t, helper("shell", "sh", "-c", `echo ready $$; read line; echo "got $line"; exit 5`))
+	p.out.await(t, "ready ")
+	child := pidAfter(t, p.out.String(), "ready ")
+	p.key("\x1a")
+	p.out.await(t, "job stopped")
+	eventually(t, "the child stops too", func() bool { return stateOf(child) == "T" })
+	p.key("\n") // fg
+	eventually(t, "the child goes on", func() bool { return stateOf(child) == "S" })
+	p.key("a line\n")
+	if code := p.status(); code != 5 || !strings.Contains(p.out.String(), "got a line") {
+		t.Errorf("status %d, %q", code, p.out.String())
+	}
+}
+
+// stateOf is the letter in /proc/PID/stat.
+func stateOf(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(text), ") ")
+	return rest[:min(1, len(rest))]
+}
+
+// TestWindowSize changes the size of the terminal: the child hears of it, and what it
+// then sees on each of its descriptors is the new one.
+func TestWindowSize(t *testing.T) {
+	p := onTerminal(t, helper("wrap", "sh", "-c", `
+trap 'echo size $(stty size) $(stty size <&3)' WINCH; exec 3>&1; echo ready
+while [ -z "$done" ]; do sleep 0.01; [ -e "$0" ] && done=1; done`, t.TempDir()+"/done"))
+	p.out.await(t, "ready")
+	for n := range uint16(20) { // that the child looks before the wrapper is chance
+		if err := pty.Setsize(p.tty, &pty.Winsize{Rows: 100 + n, Cols: 71}); err != nil {
+			t.Fatal(err)
+		}
+		p.out.await(t, fmt.Sprintf("size %d 71 %[1]d 71", 100+n))
+	}
+	if err := os.WriteFile(p.cmd.Args[len(p.cmd.Args)-1], nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.status(); code != 0 {
+		t.Errorf("status %d, %q", code, p.out.String())
+	}
+}
+
+// TestModesFollow has the child change modes on its output, as full-screen programs
+// do, and on its input, as password prompts do.
+func TestModesFollow(t *testing.T) {
+	for _, c := range []struct{ change, on string }{
+		{"-icanon", "<&1"}, {"-icanon", "<&2"}, {"-icanon", "<&0"}, {"-opost", "<&1"}, {"-ixon", "<&1"}, {"intr ^X", "<&2"},
+	} {
+		var out [2]string
+		for i, wrapped := range []bool{false, true} {
+			p := onTerminal(t, command(wrapped, "sh", "-c", fmt.Sprintf(
+				`read line; stty %s %s; echo 0; read line; stty -a; stty opost icanon ixon intr ^C %[2]s; echo 1; read line; stty -a; printf 'a\nb\n'`, c.change, c.on)))
+			before := p.modes()
+			p.key("go\n")
+			eventually(t, "the terminal follows", func() bool { return p.modes() != before })
+			p.key("x\n")
+			eventually(t, "the terminal follows back", func() bool { return p.modes() == before })
+			p.key("y\n")
+			if code := p.status(); code != 0 {
+				t.Errorf("status %d", code)
+			}
+			out[i] = p.out.String()
+		}
+		sameText(t, c.change+" "+c.on, out[0], out[1])
+	}
+}
+
+func (p *program) modes() unix.Termios {
+	p.t.Helper()
+	modes, err := unix.IoctlGetTermios(int(p.tty.Fd()), unix.TCGETS)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return *modes
+}
+
+// TestModesAfterASignal kills a password prompt: the terminal is as it was.
+func TestModesAfterASignal(t *testing.T) {
+	c := command(false, "sh", "-c", `was=$(stty -g); `+helperMode+`=wrap /proc/self/fd/9 sh -c 'stty raw -echo; kill -KILL $$'; echo status $?; [ "$(stty -g)" = "$was" ] && echo as it was`)
+	exe, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for len(c.ExtraFiles) < 7 { // the last one is 9
+		c.ExtraFiles = append(c.ExtraFiles, exe)
+	}
+	p := onTerminal(t, c)
+	if code := p.status(); code != 0 || !strings.Contains(p.out.String(), "status 137\r\nas it was") {
+		t.Errorf("status %d, %q", code, p.out.String())
+	}
+}

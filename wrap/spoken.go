@@ -1,0 +1,164 @@
+package wrap
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func digits(s string) int {
+	n, _ := strconv.Atoi(s)
+	return n
+}
+
+// readText takes in a line outside tracebacks.
+func (s *scanner) readText(st *rankStream, l logLine) {
+	if at := exceptionLine.FindStringSubmatch(l.text); at != nil && exceptionType.MatchString(at[1]) && speaks(l) {
+		s.chains++
+		st.chain = s.chains
+		s.add(st, l, fault{typ: at[1], message: at[2], raised: l.level == unrated, chain: s.chains})
+		return
+	}
+	m := meaningOf(l.text)
+	if m.meaning == nothing || m.meaning != cascade && advises(l.text, m) {
+		return
+	}
+	switch {
+	case m.meaning == confirmation:
+		s.confirmed = l.text
+	case m.meaning == workerKilled:
+		s.killed = l.text
+	case strings.Contains(l.text, "memory allocation failed with OOM on device"):
+		s.allocator = &fault{rank: l.rank, message: l.text, match: m, born: s.progress, line: s.lines}
+	case speaks(l):
+		died := strings.HasPrefix(strings.TrimSpace(l.text), "what():") || strings.HasPrefix(l.text, "terminate called")
+		s.chains++
+		s.add(st, l, fault{message: l.text, raised: died, chain: s.chains})
+	}
+}
+
+// speaks tells whether a line can be an error: loggers rate what was only noticed.
+func speaks(l logLine) bool { return l.level == unrated || l.level == failure }
+
+// plainTypes are exceptions that a program's own mistakes raise, in one line: what
+// stands below it is somebody else's.
+var plainTypes = []string{"ValueError", "KeyError", "TypeError", "IndexError", "AttributeError", "AssertionError", "ImportError",
+	"ModuleNotFoundError", "FileNotFoundError", "NameError", "UnboundLocalError", "NotImplementedError", "ZeroDivisionError",
+	"KeyboardInterrupt", "SystemExit", "PermissionError", "SyntaxError"}
+
+// understand reads what a fault means, from the whole of its message.
+func (f *fault) understand() {
+	text := f.message
+	if f.typ != "" {
+		text = f.typ + ": " + f.message
+	}
+	if slices.Contains(plainTypes, f.typ) {
+		text, _, _ = strings.Cut(text, "\n")
+	}
+	f.match = meaningOf(text)
+	switch {
+	case f.match.meaning == lookalike:
+	case slices.Contains(deviceMemoryTypes, f.typ):
+		f.match.meaning = deviceMemory
+	case slices.Contains(hostMemoryTypes, f.typ):
+		if f.match.meaning != sharedMemory {
+			f.match.meaning = hostMemory
+		}
+	case f.match.meaning.memory() && quotes(f, text):
+		f.match = textMatch{}
+	}
+}
+
+// quotes tells whether an exception of another type only mentions memory.
+func quotes(f *fault, text string) bool {
+	at := f.match
+	if f.typ != "" {
+		skip := len(f.typ) + 2
+		text, at.at, at.end = text[min(skip, len(text)):], max(0, at.at-skip), max(0, at.end-skip)
+	}
+	return advises(text, at)
+}
+
+// survived tells whether the training went on after a fault.
+func (f findings) survived(x fault) bool {
+	need := survivedAlone
+	if f.ranks {
+		need = survivedRanks
+	}
+	return f.progress-x.born >= need
+}
+
+// root is the fault that ended the command, if its output tells.
+func (f findings) root() (fault, bool) {
+	perRank := map[int]fault{}
+	for _, x := range f.candidates() {
+		if have, ok := perRank[x.rank]; !ok || weightier(x, have) {
+			perRank[x.rank] = x
+		}
+	}
+	if x, ok := perRank[f.firstRank]; ok && f.firstRank != rankUnknown {
+		return x, true
+	}
+	best, found := fault{}, false
+	for _, x := range perRank {
+		if !found || x.raised && !best.raised || x.raised == best.raised && x.line < best.line {
+			best, found = x, true
+		}
+	}
+	if found && best.rank == rankUnknown {
+		best.rank = f.firstRank
+	}
+	return best, found
+}
+
+// candidates are the faults that the command did not survive and that no other
+// process caused, one of each chain, oldest first.
+func (f findings) candidates() []fault {
+	var all []fault
+	for _, x := range f.faults {
+		x.understand()
+		if f.survived(x) {
+			continue
+		}
+		if n := len(all); n > 0 && x.chain > 0 && slices.ContainsFunc(all, func(y fault) bool { return y.chain == x.chain }) {
+			i := slices.IndexFunc(all, func(y fault) bool { return y.chain == x.chain })
+			all[i] = merge(all[i], x)
+			continue
+		}
+		all = append(all, x)
+	}
+	return slices.DeleteFunc(all, func(x fault) bool { return x.match.meaning == cascade })
+}
+
+// merge is the exception of a chain that explains it: the first that means
+// something, since later ones carry it on or come out of its handling. Where none
+// does it is the one carried on, or else the last.
+func merge(earlier, later fault) fault {
+	known := func(m meaning) bool { return m != nothing && m != cascade }
+	e, l := earlier.match.meaning, later.match.meaning
+	switch {
+	case known(e) && e == l && readAmounts(earlier.message).requested == 0 && readAmounts(later.message).requested > 0:
+		later.frames = slices.Concat(earlier.frames, later.frames) // "Caught … in replica 0": the original has the numbers
+		return later
+	case known(e) || !known(l) && later.direct:
+		earlier.other = earlier.other || !later.direct && l != e && l != cascade
+		return earlier
+	}
+	return later
+}
+
+// weightier tells whether x, which came later in the same stream, explains its end
+// better than y. An error that only a log speaks of gives way to an exception; an
+// exception on memory stays although another one followed it.
+func weightier(x, y fault) bool {
+	xMemory, yMemory := x.match.meaning.memory() || x.match.meaning == deviceGone, y.match.meaning.memory() || y.match.meaning == deviceGone
+	switch {
+	case x.raised != y.raised:
+		return x.raised
+	case xMemory && yMemory:
+		return readAmounts(y.message).requested == 0 && readAmounts(x.message).requested > 0
+	case yMemory:
+		return false
+	}
+	return true
+}

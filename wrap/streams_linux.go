@@ -1,0 +1,281 @@
+package wrap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// streams are the child's descriptors, and the copying of what it writes to where it
+// would have gone, to the log and to the tail.
+type streams struct {
+	child    [3]*os.File
+	own      []*os.File // of child, those made here
+	copies   []*stream
+	record   *recorder
+	draining [2]*os.File // closing the second one ends copies that have nothing to read
+	copied   chan struct{}
+}
+
+// stream is one that is copied. It is used by its own goroutine, but for resize.
+type stream struct {
+	number  int      // 0 stdout, or both; 1 stderr
+	from    *os.File // the near end of a pipe or pseudo-terminal
+	to      *os.File
+	near    int   // its descriptor, which does not block
+	twin    *twin // nil if it is a pipe
+	trouble func(error)
+}
+
+// openStreams makes what the options ask for, or nothing at all.
+func openStreams(o ChildOptions) (_ *streams, err error) {
+	s := &streams{child: [3]*os.File{o.Stdin, o.Stdout, o.Stderr}, copied: make(chan struct{})}
+	s.record = &recorder{log: o.Log, tail: newTail(o.TailBytes), trouble: o.Trouble}
+	if o.Bare {
+		return s, nil
+	}
+	defer func() {
+		if err != nil {
+			s.started()
+			s.close()
+		}
+	}()
+	if s.draining[0], s.draining[1], err = pipe(); err != nil {
+		return nil, err
+	}
+	if s.child[1], err = s.add(0, o.Stdout, o.Trouble); err != nil {
+		return nil, err
+	}
+	if s.child[2] = s.child[1]; !sameStream(o.Stdout, o.Stderr) {
+		s.child[2], err = s.add(1, o.Stderr, o.Trouble)
+	}
+	return s, err
+}
+
+// pipe is a blocking pair that a child does not inherit by itself: what it gets must
+// block, as what it stands in for does.
+func pipe() (read, write *os.File, err error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe", err)
+	}
+	return os.NewFile(uintptr(ends[0]), "pipe"), os.NewFile(uintptr(ends[1]), "pipe"), nil
+}
+
+// add makes the stand-in for a file and returns the end that the child gets.
+func (s *streams) add(number int, to *os.File, trouble func(error)) (far *os.File, err error) {
+	one := &stream{number: number, to: to, trouble: trouble}
+	if isTerminal(to) {
+		if one.twin, far, err = openTwin(to); err != nil {
+			return nil, fmt.Errorf("a terminal for the command: %w", err)
+		}
+		one.from = one.twin.master
+	} else if one.from, far, err = pipe(); err != nil {
+		return nil, err
+	}
+	one.near = int(one.from.Fd())
+	if err := unix.SetNonblock(one.near, true); err != nil { // the child's end stays as it is
+		_, _ = one.from.Close(), far.Close()
+		return nil, err
+	}
+	s.copies, s.own = append(s.copies, one), append(s.own, far)
+	return far, nil
+}
+
+func (s *streams) files() []*os.File { return s.child[:] }
+
+// started gives up the child's ends, which it has by now: the copies end with the
+// last process that holds one.
+func (s *streams) started() {
+	for _, f := range s.own {
+		_ = f.Close()
+	}
+	s.own = nil
+}
+
+// close gives up the near ends. Nothing may be copying.
+func (s *streams) close() {
+	for _, one := range s.copies {
+		_ = one.from.Close()
+	}
+	for _, f := range s.draining {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// resize takes over the sizes of terminals, and tells whether there are any.
+func (s *streams) resize() bool {
+	found := false
+	for _, one := range s.copies {
+		if one.twin != nil {
+			one.twin.resize()
+			found = true
+		}
+	}
+	return found
+}
+
+// copy copies all streams to their ends.
+func (s *streams) copy() {
+	defer close(s.copied)
+	var all sync.WaitGroup
+	for _, one := range s.copies {
+		all.Go(func() { one.copy(s.record, s.draining[0]) })
+	}
+	all.Wait()
+}
+
+// untilLeft is how long a reader that does not read may hold up the end of a child
+// that was killed.
+const untilLeft = 2 * time.Second
+
+// drain waits until all that was written has been copied, and returns the tail. It
+// expects that nobody writes any more. After a kill it does not wait for ever.
+func (s *streams) drain(killed <-chan struct{}) []byte {
+	if s.draining[1] != nil {
+		_ = s.draining[1].Close()
+		s.draining[1] = nil
+	}
+	select {
+	case <-s.copied:
+	case <-killed:
+		late := time.NewTimer(untilLeft)
+		defer late.Stop()
+		select {
+		case <-s.copied:
+		case <-late.C:
+			return s.record.bytes() // what is stuck is left to the end of the process
+		}
+	}
+	s.close()
+	return s.record.bytes()
+}
+
+// chunk is the most that is copied at once: what a pipe holds.
+const chunk = 64 << 10
+
+// copy passes on what is read until the last writer is gone, or until draining is
+// closed and there is nothing to read. When the reader at the other end goes away,
+// it closes its own, so that the child is told what it would have been told.
+func (s *stream) copy(record *recorder, draining *os.File) {
+	buffer := make([]byte, chunk)
+	for {
+		p, more := s.read(buffer, draining)
+		if len(p) > 0 {
+			err := s.write(p)
+			record.add(s.number, p)
+			if err != nil {
+				s.lost(err)
+				return
+			}
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// read waits for what the child writes, unless there is something already. More is
+// false at the end of it, and when nobody is left to pass it on to.
+func (s *stream) read(buffer []byte, draining *os.File) (p []byte, more bool) {
+	p, more, wait := s.take(buffer)
+	if !wait {
+		return p, more
+	}
+	fds := []unix.PollFd{{Fd: int32(s.near), Events: unix.POLLIN}, {Fd: int32(s.to.Fd())}, {Fd: int32(draining.Fd())}}
+	for {
+		_, err := unix.Poll(fds, -1)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			s.lost(err)
+			return nil, false
+		case fds[1].Revents != 0:
+			s.lost(unix.EPIPE)
+			return nil, false
+		case fds[0].Revents == 0:
+			return nil, false // draining
+		}
+		p, more, _ = s.take(buffer)
+		return p, more
+	}
+}
+
+// take reads what there is. Wait tells that there is nothing yet.
+func (s *stream) take(buffer []byte) (p []byte, more, wait bool) {
+	n, err := unix.Read(s.near, buffer)
+	switch {
+	case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN):
+		return nil, true, true
+	case err != nil || n == 0: // a pseudo-terminal ends with EIO
+		return nil, false, false
+	case s.twin == nil:
+		return buffer[:n], true, false
+	case buffer[0]&unix.TIOCPKT_IOCTL != 0:
+		s.twin.follow()
+	}
+	return buffer[1:n], true, false
+}
+
+// write writes all of p. The descriptor may be one that does not block: it is shared
+// with who knows whom.
+func (s *stream) write(p []byte) error {
+	to := int(s.to.Fd())
+	for len(p) > 0 {
+		n, err := unix.Write(to, p)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(to), Events: unix.POLLOUT}}, -1)
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return err
+		}
+		p = p[max(0, n):]
+	}
+	return nil
+}
+
+// lost closes the near end: the child's next write fails, and sends it SIGPIPE if the
+// stream is a pipe. That nobody reads is not worth a word, a full disk is.
+func (s *stream) lost(err error) {
+	_ = s.from.Close()
+	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.EIO) {
+		s.trouble(fmt.Errorf("what the command writes cannot be passed on: %w", err))
+	}
+}
+
+// recorder takes down what both streams bring.
+type recorder struct {
+	mu      sync.Mutex
+	log     io.Writer // nil if there is none
+	failed  bool      // and trouble was told
+	tail    *tail
+	trouble func(error)
+}
+
+func (r *recorder) add(stream int, p []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tail.add(stream, p)
+	if r.log == nil {
+		return
+	}
+	if _, err := r.log.Write(p); err != nil && !r.failed { // tried again: the disk may have room by then
+		r.failed = true
+		r.trouble(fmt.Errorf("the log of the command has gaps: %w", err))
+	}
+}
+
+func (r *recorder) bytes() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tail.bytes()
+}

@@ -1,0 +1,207 @@
+package wrap
+
+import "strings"
+
+// meaning is what a known text says about the end of a command.
+type meaning int
+
+const (
+	nothing      meaning = iota
+	deviceMemory         // an allocation on the device failed
+	ifLittleFree         // a library's error that lack of device memory causes, among other things
+	hostMemory           // an allocation of the machine's memory failed
+	sharedMemory         // /dev/shm was full
+	deviceGone           // the device's context is dead
+	oversize             // an index or a launch was too large: about size, not about memory
+	lookalike            // speaks of memory or of a device, and is about something else
+	cascade              // what other processes say once one has failed
+	confirmation         // the kernel or a scheduler says that it killed for memory
+	workerKilled         // a process of the command was killed by SIGKILL, says its parent
+)
+
+// memory tells whether lack of memory is what the text says for certain.
+func (m meaning) memory() bool {
+	return m == deviceMemory || m == hostMemory || m == sharedMemory
+}
+
+// signature is a text that frameworks, libraries or the kernel print.
+type signature struct {
+	text string // in lower case; " * " stands for anything in between
+	what string // it is, in a few words, where the kind does not say enough
+}
+
+// family is the signatures of one meaning.
+type family struct {
+	meaning    meaning
+	signatures []signature
+}
+
+// families holds every known text. The first family that has a match counts, so
+// what is narrower stands before what it would be mistaken for.
+var families = []family{
+	{lookalike, lookalikes},
+	{sharedMemory, sharedMemoryTexts},
+	{confirmation, confirmations},
+	{workerKilled, workerKills},
+	{hostMemory, hostMemoryTexts},
+	{deviceMemory, deviceMemoryTexts},
+	{deviceGone, deviceGoneTexts},
+	{oversize, oversizeTexts},
+	{cascade, cascadeTexts},
+	{ifLittleFree, ambiguousTexts},
+}
+
+// shortest is the length of the shortest signature; empty lines come by the million.
+const shortest = len("eoferror")
+
+// textMatch is a signature found in a text, and where.
+type textMatch struct {
+	signature
+	meaning meaning
+	at, end int
+}
+
+// meaningOf finds what a text means; a text of unknown meaning has none.
+func meaningOf(text string) textMatch {
+	if len(text) < shortest {
+		return textMatch{}
+	}
+	lower := oneLine(strings.ToLower(text)) // Rich breaks lines anywhere
+	for _, f := range families {
+		for _, s := range f.signatures {
+			if at, end, ok := s.find(lower); ok {
+				return textMatch{s, f.meaning, at, end}
+			}
+		}
+	}
+	return textMatch{}
+}
+
+// oneLine is a text with its line breaks as spaces; positions stay the same.
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", " ") }
+
+func (s signature) find(lower string) (at, end int, ok bool) {
+	head, rest, wild := strings.Cut(s.text, " * ")
+	at = strings.Index(lower, head)
+	if at < 0 {
+		return 0, 0, false
+	}
+	end = at + len(head)
+	if !wild {
+		return at, end, true
+	}
+	next := strings.Index(lower[end:], rest)
+	return at, end + next + len(rest), next >= 0
+}
+
+// deviceMemoryTypes are exceptions that mean lack of device memory whatever they
+// say. hostMemoryTypes mean lack of the machine's memory.
+var (
+	deviceMemoryTypes = []string{
+		"torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "OutOfMemoryError", "torch._C.OutOfMemoryError",
+		"torch.cuda.memory.OutOfMemoryError", "torch.xpu.OutOfMemoryError", "cupy.cuda.memory.OutOfMemoryError",
+		"cupy_backends.cuda.api.runtime.OutOfMemoryError", "torch.mps.OutOfMemoryError",
+	}
+	hostMemoryTypes = []string{
+		"MemoryError", "numpy.core._exceptions.MemoryError", "numpy.core._exceptions._ArrayMemoryError",
+		"numpy._core._exceptions._ArrayMemoryError", "numpy._core._exceptions._UFuncMemoryError",
+		"ray.exceptions.OutOfMemoryError", "pyarrow.lib.ArrowMemoryError",
+	}
+)
+
+var deviceMemoryTexts = []signature{
+	{"cuda out of memory. tried to allocate", ""},
+	{"hip out of memory. tried to allocate", ""},
+	{"xpu out of memory. tried to allocate", ""},
+	{"npu out of memory. tried to allocate", ""},
+	{"cuda out of memory", ""},
+	{"hip out of memory", ""},
+	{"xpu out of memory", ""},
+	{"npu out of memory", ""},
+	{"mps backend out of memory", ""},
+	{"invalid buffer size:", "a buffer larger than Metal allows"},
+	{"kiogpucommandbuffercallbackerroroutofmemory", "Metal ran out of memory"},
+	{"would exceed allowed memory. (out of memory)", "cudaMallocAsync reached its limit"},
+	{"cuda error: out of memory", ""},
+	{"cuda driver error: out of memory", ""},
+	{"cuda runtime error (2) : out of memory", ""},
+	{"cuda error: cuda_error_out_of_memory", ""},
+	{"cuda_error_out_of_memory", ""},
+	{"cudaerrormemoryallocation", ""},
+	{"hip error: out of memory", ""},
+	{"hiperroroutofmemory", ""},
+	{"ur_result_error_out_of_device_memory", ""},
+	{"pt_devmem allocation failed", "Habana's allocator found no room"},
+	{"cublas_status_alloc_failed", "cuBLAS could not allocate"},
+	{"cudnn_status_alloc_failed", "cuDNN could not allocate"},
+	{"cusolver_status_alloc_failed", "cuSOLVER could not allocate"},
+	{"cusparse_status_alloc_failed", "cuSPARSE could not allocate"},
+	{"cufft_alloc_failed", "cuFFT could not allocate"},
+	{"cuda failure 'out of memory'", "NCCL could not allocate"},
+	{"cuda failure 2 'out of memory'", "NCCL could not allocate"},
+	{"failed to cuda calloc", "NCCL could not allocate"},
+	{"resource_exhausted: out of memory", ""},
+	{"resource_exhausted: failed to allocate request for", ""},
+	{"resource_exhausted: attempting to reserve * at the bottom of memory", ""},
+	{"resource_exhausted: attempting to allocate", ""},
+	{"ran out of memory in memory space hbm", "the compiled program needs more than the TPU has"},
+	{"oom when allocating tensor", ""},
+	{"out of memory error on gpu", "Paddle's allocator found no room"},
+	{"cudamalloc retry failed: out of memory", ""},
+	{"cudamalloc failed: out of memory", ""},
+	{"error out of memory at line", "bitsandbytes could not allocate"},
+	{"std::bad_alloc: out_of_memory: cuda error", "RMM found no room on the device"},
+	{"memory allocation failed with oom on device", "PyTorch's allocator found no room"},
+	{"no executable batch size found, reached zero", "every batch size down to one was tried inside the command"},
+	{"no available memory for the cache blocks", "vLLM's cache found no room"},
+	{"free memory on device * is less than desired gpu memory", "vLLM found less memory free than it was told to take"},
+}
+
+var hostMemoryTexts = []signature{
+	{"defaultcpuallocator: can't allocate memory", ""},
+	{"defaultcpuallocator: not enough memory", ""},
+	{"task was killed due to the node running low on memory", "Ray killed it because the machine ran low"},
+	{"[errno 12] cannot allocate memory", "the kernel refused memory"},
+	{"cannot allocate memory (12)", "the kernel refused memory"},
+	{"terminate called after throwing an instance of 'std::bad_alloc'", ""},
+	{"memoryerror: std::bad_alloc", ""},
+	{"memory allocation of * bytes failed", "Rust's allocator found no room"},
+	{"fatal error: runtime: out of memory", "Go's runtime found no room"},
+	{"fatal: out of memory, malloc failed", ""},
+	{"oom when allocating tensor * by allocator cpu", "TensorFlow's allocator of host memory found no room"},
+	{"oom when allocating tensor * by allocator mklcpu", "TensorFlow's allocator of host memory found no room"},
+}
+
+var sharedMemoryTexts = []signature{
+	{"bus error. it is possible that dataloader's workers are out of shared memory", ""},
+	{"unable to write to file </torch_ * no space left on device", ""},
+	{"unable to allocate shared memory(shm) for file", ""},
+	{"error while creating shared memory segment", "NCCL's segment did not fit"},
+	{"no space left on device: '/dev/shm", ""},
+	{"unable to resize file </torch_ * no space left on device", ""},
+}
+
+var deviceGoneTexts = []signature{
+	{"an illegal memory access was encountered", "an illegal memory access killed the context; 32-bit indices that overflow on large tensors cause it too"},
+	{"cuda_error_illegal_address", "an illegal memory access killed the context"},
+	{"hiperrorillegaladdress", "an illegal memory access killed the context"},
+	{"illegal memory access", "an illegal memory access killed the context"},
+	{"memory access fault by gpu node", "an illegal memory access killed the context"},
+	{"unspecified launch failure", "a kernel died"},
+	{"cuda error: misaligned address", "a kernel died"},
+	{"uncorrectable ecc error", "the device's memory has a fault"},
+	{"gpu has fallen off the bus", "the device does not answer"},
+	{"gpu is lost", "the device does not answer"},
+	{"the launch timed out and was terminated", "a kernel was ended by the driver's time limit"},
+	{"cuda error: hardware stack error", "a kernel died"},
+	{"cuda_error_ecc_uncorrectable", "the device's memory has a fault"},
+}
+
+var oversizeTexts = []signature{
+	{"invalid configuration argument", "a kernel was launched with more blocks than there can be"},
+	{"tensors with more than int_max elements", "an operator counts in 32 bits"},
+	{"integer out of range: * int_max", "an operator counts in 32 bits"},
+	{"canuse32bitindexmath", "an operator counts in 32 bits"},
+	{"input tensor is too large", "an operator counts in 32 bits"},
+	{"tensor has more than 2^31", "an operator counts in 32 bits"},
+}

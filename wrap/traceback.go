@@ -1,0 +1,176 @@
+package wrap
+
+import (
+	"regexp"
+	"strings"
+
+	"headroom/memory"
+)
+
+// stackFrame is one entry of a Python traceback.
+type stackFrame struct {
+	file, function string
+	code           string // the line that was run; "" where the source is not there
+}
+
+var (
+	pythonFrame = regexp.MustCompile(`File "([^"]{1,512})", line \d+(?:, in (\S{1,200}))?`)
+	richFrame   = regexp.MustCompile(`^ ?([^\s:]{1,512}\.pyx?):\d+ in (\S{1,200})`)
+	richCode    = regexp.MustCompile(`^ ?❱ *\d+ [│|]? ?(.*)`)
+)
+
+// The innermost frames say what was being done, the outermost ones in which part
+// of the work; of a recursion's thousands the middle is left out.
+const framesMost = 256
+
+func frameOf(text string) (stackFrame, bool) {
+	for _, pattern := range []*regexp.Regexp{pythonFrame, richFrame} {
+		if at := pattern.FindStringSubmatch(text); at != nil {
+			return stackFrame{file: strings.ReplaceAll(at[1], `\`, "/"), function: at[2]}, true
+		}
+	}
+	return stackFrame{}, false
+}
+
+// sign shows in a frame which phase was under way.
+type sign struct {
+	phase     memory.Phase
+	functions []string // whole names
+	code      *regexp.Regexp
+	files     []string // ends or parts of a path
+}
+
+// calls matches a call of one of the functions, by its whole name: train_and_evaluate
+// is no evaluation.
+func calls(names ...string) *regexp.Regexp {
+	return regexp.MustCompile(`\b(?:` + strings.Join(names, "|") + `)\(`)
+}
+
+// generation is a phase of its own wherever it is called from: reinforcement
+// learning generates in the middle of a step.
+var generation = sign{
+	phase:     memory.PhaseEval,
+	functions: []string{"generate", "_generate", "_generate_and_score_completions"},
+	code:      calls("generate"),
+	files:     []string{"/vllm/"},
+}
+
+// enclosing are signs of phases that hold whatever is called further in: a forward
+// pass in an evaluation is evaluation. The outermost one counts, and only outside a
+// step: a model may well have a method named predict.
+var enclosing = []sign{
+	{
+		phase: memory.PhaseEval,
+		functions: []string{"evaluate", "evaluation_loop", "prediction_loop", "prediction_step", "validation_step", "validate",
+			"test_step", "estimate_loss", "predict", "_run_validation", "run_validation", "run_evaluation",
+			"_run_sanity_check", "_run_eval", "eval_step", "eval_epoch", "val_epoch",
+			"validate_one_epoch", "do_eval", "log_validation", "_validate", "evaluate_and_print_results", "run_test"},
+		code:  calls("evaluate", "estimate_loss", "validate", "validation", "eval_step", "predict"),
+		files: []string{"/loops/evaluation_loop.py", "/loops/prediction_loop.py"},
+	},
+	{
+		phase: memory.PhaseCheckpoint,
+		functions: []string{"save_pretrained", "save_model", "_save_checkpoint", "save_checkpoint", "_save_optimizer_and_scheduler",
+			"dump_checkpoint", "save_state", "_save_model_and_optimizer"},
+		code: calls(`torch\.save`, "save_pretrained", "_?save_checkpoint", `dcp\.save`, "save_model", "save_state",
+			"get_model_state_dict", "full_state_dict"),
+		files: []string{"/distributed/checkpoint/state_dict_saver.py"},
+	},
+	{
+		phase: memory.PhaseLoad,
+		functions: []string{"from_pretrained", "load_checkpoint", "load_state_dict", "_load_pretrained_model", "_move_model_to_device",
+			"_load_from_checkpoint", "prepare_model", "_load_optimizer_and_scheduler", "create_optimizer", "load_model",
+			"_load_state_dict_into_model", "configure_model", "model_to_device", "_load_checkpoint", "init_model", "build_model", "get_model"},
+		code: calls("from_pretrained", `torch\.load`, "load_checkpoint", `deepspeed\.initialize`, "load_state_dict",
+			"DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard", `accelerator\.prepare`, "load_model"),
+		files: []string{"/distributed/checkpoint/state_dict_loader.py"},
+	},
+}
+
+// inner are signs of the phases of a step. The innermost one counts, but what
+// backward calls, recomputation above all, stays backward.
+var inner = []sign{
+	{
+		phase:     memory.PhaseBackward,
+		functions: []string{"backward", "_engine_run_backward", "backward_fn", "_backward", "run_backward"},
+		code:      calls("backward", `autograd\.grad`),
+		files:     []string{"/torch/autograd/__init__.py", "/torch/autograd/graph.py"},
+	},
+	{
+		phase: memory.PhaseUpdate,
+		functions: []string{"optimizer_step", "_take_model_step", "_init_group", "_multi_tensor_adamw", "_multi_tensor_adam",
+			"_single_tensor_adamw", "_single_tensor_adam", "apply_gradients", "clip_grad_norm_", "_fused_adamw", "init_state"},
+		code:  calls(`(?:\w*optimizers?|opt|\w+_opt|optim|\w*scaler)\.step`, "clip_grad_norm_"),
+		files: []string{"/torch/optim/", "/bitsandbytes/optim/"},
+	},
+	{
+		phase: memory.PhaseForward,
+		functions: []string{"forward", "_call_impl", "_wrapped_call_impl", "training_step", "train_step", "compute_loss", "forward_step",
+			"closure", "forward_backward_func"},
+		code: calls("model", "net", "criterion", "loss_fn", "cross_entropy"),
+	},
+}
+
+// movesModel matches a line that moves a model rather than a batch to a device.
+var movesModel = regexp.MustCompile(`(?i)\b(?:\w*model|net|network|module|unet|vae|\w*encoder|\w*decoder|transformer|teacher|student|policy|critic|\w*net)(?:\.\w+)?\.(?:to|cuda|half|bfloat16)\(`)
+
+// movesBatch matches any other such line.
+var movesBatch = regexp.MustCompile(`\.(?:to|cuda)\(`)
+
+// phaseOf says in which phase a traceback's error happened, from its frames,
+// outermost first.
+func phaseOf(frames []stackFrame) memory.Phase {
+	phase := memory.PhaseUnknown
+	for _, f := range frames {
+		if generation.shows(f) {
+			return generation.phase
+		}
+		if p := outside(f); p != memory.PhaseUnknown && phase == memory.PhaseUnknown {
+			return p
+		}
+		for _, s := range inner {
+			if s.shows(f) && phase != memory.PhaseBackward {
+				phase = s.phase
+				break
+			}
+		}
+	}
+	if phase == memory.PhaseUnknown && len(frames) > 0 && movesBatch.MatchString(frames[len(frames)-1].code) {
+		return memory.PhaseForward // a batch on its way to the model is as large as the micro-batch
+	}
+	return phase
+}
+
+// outside is the phase outside a step that a frame shows; unknown if none.
+func outside(f stackFrame) memory.Phase {
+	for _, s := range enclosing {
+		if s.shows(f) {
+			return s.phase
+		}
+	}
+	if loads(f) {
+		return memory.PhaseLoad
+	}
+	return memory.PhaseUnknown
+}
+
+func (s sign) shows(f stackFrame) bool {
+	for _, name := range s.functions {
+		if f.function == name {
+			return true
+		}
+	}
+	return s.code != nil && s.code.MatchString(f.code) || containsAny(f.file, s.files)
+}
+
+// loads tells whether a frame builds, fills or moves a model.
+func loads(f stackFrame) bool {
+	torchModule := strings.HasSuffix(f.file, "torch/nn/modules/module.py")
+	switch f.function {
+	case "_apply", "convert", "to_empty":
+		return torchModule
+	case "__init__", "reset_parameters", "_init_weights":
+		return strings.Contains(f.file, "torch/nn/") || strings.Contains(f.file, "/deepspeed/runtime/") || f.function != "__init__"
+	}
+	return movesModel.MatchString(f.code)
+}

@@ -1,0 +1,162 @@
+package wrap
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// programs are what must not change under the wrapper. Each is a line for sh, with
+// what it reads.
+var programs = map[string]struct{ script, stdin string }{
+	"silent":            {`:`, ""},
+	"two streams":       {`echo out; echo err >&2; echo out2`, ""},
+	"no last newline":   {`printf 'no newline'; printf 'here either' >&2`, ""},
+	"progress bar":      {`for i in 1 2 3 4 5 6 7 8 9; do printf '\rstep %d/9' $i; done; echo`, ""},
+	"colours":           {`printf '\033[31mred\033[0m\033[2K\033[1A\n'`, ""},
+	"raw bytes":         {`i=0; while [ $i -lt 256 ]; do printf "\\$(printf %03o $i)"; i=$((i+1)); done`, ""},
+	"a huge line":       {`head -c 10485760 /dev/zero | tr '\0' x`, ""},
+	"many lines":        {`seq 200000; seq 1000 >&2`, ""},
+	"closed stderr":     {`exec 2>&-; echo still; echo lost >&2; echo after`, ""},
+	"closed stdout":     {`exec >&-; echo lost; echo err >&2`, ""},
+	"closed stdin":      {`exec <&-; cat || echo "no stdin"`, ""},
+	"stdin":             {`read a; echo "got $a"; cat`, "first\nsecond\nthird"},
+	"is a terminal":     {`for fd in 0 1 2; do [ -t $fd ] && echo "$fd yes" || echo "$fd no"; done`, ""},
+	"environment":       {`env | grep -v ^_= | grep -v ^HEADROOM_ | grep -v ^GORACE= | sort`, ""},
+	"limits and mask":   {`ulimit -a; umask; pwd`, ""},
+	"descriptors":       {`ls /proc/$$/fd`, ""},
+	"ignored signals":   {`grep -E 'Sig(Blk|Ign|Cgt)' /proc/self/status`, ""},
+	"arguments":         {`printf '<%s>' "$@"`, ""},
+	"status 3":          {`exit 3`, ""},
+	"background":        {`(echo from the background) & wait; echo done`, ""},
+	"two forks":         {`(sh -c 'sleep 0.01; echo daemon' & ) | cat; echo parent`, ""},
+	"dies by TERM":      {`kill -TERM $$`, ""},
+	"dies by a pipe":    {`seq 100000 | head -1`, ""},
+	"both in turn":      {`for i in 1 2 3; do echo $i; echo e$i >&2; done`, ""},
+	"no such command":   {`exec /no/such/program`, ""},
+	"foreground":        {`awk '{print $5 == $8}' /proc/$$/stat`, ""},
+	"terminal settings": {`stty -a 2>&1; stty -a <&1 2>&1 | sed 's/[-]*\(extproc\|onlcr\|tab[0-9]\)//g'`, ""},
+	"size":              {`stty size 2>&1; stty size <&1 2>&1; stty size <&2 2>&1`, ""},
+	"the terminal":      {`echo direct >/dev/tty || echo none`, ""},
+}
+
+// TestTransparentOnPipes holds that nothing differs where nothing is a terminal.
+func TestTransparentOnPipes(t *testing.T) {
+	for name, p := range programs {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out, errs [2]string
+			var code [2]int
+			for i, wrapped := range []bool{false, true} {
+				c := command(wrapped, "sh", "-c", p.script, "sh", "one", "two words", "")
+				c.Stdin = strings.NewReader(p.stdin)
+				run := onPipes(t, c)
+				code[i], out[i], errs[i] = run.status(), run.out.String(), run.err.String()
+			}
+			sameText(t, "status", fmt.Sprint(code[0]), fmt.Sprint(code[1]))
+			sameText(t, "stdout", out[0], out[1])
+			sameText(t, "stderr", errs[0], errs[1])
+		})
+	}
+}
+
+// TestTransparentOnTerminal holds that nothing differs on a terminal, the modes that
+// it is left in included.
+func TestTransparentOnTerminal(t *testing.T) {
+	for name, p := range programs {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out [2]string
+			var code [2]int
+			for i, wrapped := range []bool{false, true} {
+				run := onTerminal(t, command(wrapped, "sh", "-c", p.script+"\necho status $?; stty -g", "sh", "one", "two words", ""))
+				run.key(p.stdin + "\n\x04\x04")
+				code[i], out[i] = run.status(), run.out.String()
+			}
+			sameText(t, "status", fmt.Sprint(code[0]), fmt.Sprint(code[1]))
+			sameText(t, "terminal", out[0], out[1])
+		})
+	}
+}
+
+func sameText(t *testing.T, what, plain, wrapped string) {
+	t.Helper()
+	if plain == wrapped {
+		return
+	}
+	at := 0
+	for at < min(len(plain), len(wrapped)) && plain[at] == wrapped[at] {
+		at++
+	}
+	from := max(0, at-40)
+	t.Errorf("%s differs at byte %d of %d and %d:\n%.200q\n%.200q", what, at, len(plain), len(wrapped), plain[from:], wrapped[from:])
+}
+
+// TestEveryStatus holds that all 256 come back, and signals as 128 + n.
+func TestEveryStatus(t *testing.T) {
+	for code := range 256 {
+		exit, _ := lived(t, ChildOptions{Bare: code%2 == 0}, "sh", "-c", fmt.Sprintf("exit %d", code))
+		if exit.Code != code || exit.Signal != 0 || exit.Stopped || exit.Seconds <= 0 {
+			t.Fatalf("exit %d: %+v", code, exit)
+		}
+	}
+	for _, s := range []syscall.Signal{
+		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGILL, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE,
+		syscall.SIGKILL, syscall.SIGUSR1, syscall.SIGSEGV, syscall.SIGUSR2, syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGTERM,
+	} {
+		exit, _ := lived(t, ChildOptions{}, "sh", "-c", fmt.Sprintf("ulimit -c 0; kill -%d $$", int(s)))
+		if exit.Code != 128+int(s) || exit.Signal != s || exit.Stopped {
+			t.Fatalf("%v: %+v", s, exit)
+		}
+	}
+}
+
+// TestOneStreamKeepsItsOrder has both streams go to one file, as 2>&1 makes it.
+func TestOneStreamKeepsItsOrder(t *testing.T) {
+	var want strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&want, "%d\ne%d\n", i, i)
+	}
+	exit, got := lived(t, ChildOptions{}, "sh", "-c", `i=0; while [ $i -lt 300 ]; do echo $i; echo e$i >&2; i=$((i+1)); done`)
+	if got != want.String() || string(exit.Tail) != got {
+		t.Errorf("the order is not kept: %.100q, tail %.100q", got, exit.Tail)
+	}
+}
+
+// TestLogAndTail holds that both get what both streams wrote.
+func TestLogAndTail(t *testing.T) {
+	var log bytes.Buffer
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs, err := os.Create(filepath.Join(t.TempDir(), "err"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	exit, _ := lived(t, ChildOptions{Log: &log, TailBytes: 1000, Stdout: null, Stderr: errs},
+		"sh", "-c", `seq 1 5000; echo failed >&2`)
+	if got := log.Len(); got != 23893+len("failed\n") || !strings.Contains(log.String(), "failed\n") {
+		t.Errorf("%d bytes logged", got)
+	}
+	text, _ := os.ReadFile(errs.Name())
+	if string(text) != "failed\n" {
+		t.Errorf("stderr is %q", text)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(exit.Tail), "\n"), "\n")
+	if len(exit.Tail) > 1000 || len(exit.Tail) < 990 || len(lines[0]) != 4 || !strings.Contains(string(exit.Tail), "5000\n") {
+		t.Errorf("the tail: %d bytes, %q", len(exit.Tail), exit.Tail)
+	}
+}
+
+// TestBare holds that nothing stands between.
+func TestBare(t *testing.T) {
+	exit, got := lived(t, ChildOptions{Bare: true}, "sh", "-c", `readlink /proc/$$/fd/1; readlink /proc/$$/fd/2`)
+	if lines := strings.Split(got, "\n"); len(lines) != 3 || lines[0] != lines[1] || !strings.HasSuffix(lines[0], "/out") || len(exit.Tail) != 0 {
+		t.Errorf("%q, tail %q", got, exit.Tail)
+	}
+}

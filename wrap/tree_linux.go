@@ -1,0 +1,239 @@
+package wrap
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// tree is what descends from a child: its descendants, and the orphans among them,
+// which the kernel makes children of this process. A process that this one had
+// started before, with all that descends from it, is no part of it.
+type tree struct {
+	child    int          // the direct child, which somebody else waits for
+	foreign  map[int]bool // children from before
+	reaper   bool         // this process already took orphans in
+	children chan os.Signal
+	quit     chan struct{} // ends reapOrphans
+	quitted  chan struct{}
+	trouble  func(error)
+}
+
+// newTree makes this process the one that orphans come to.
+func newTree(trouble func(error)) *tree {
+	t := &tree{
+		foreign: map[int]bool{}, trouble: trouble,
+		children: make(chan os.Signal, 1), quit: make(chan struct{}), quitted: make(chan struct{}),
+	}
+	var before int32
+	if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&before)), 0, 0, 0); err == nil {
+		t.reaper = before != 0
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		trouble(fmt.Errorf("adopt orphans: %w", err))
+	}
+	if !childless() {
+		for _, p := range listProcesses() {
+			t.foreign[p.pid] = p.parent == os.Getpid()
+		}
+	}
+	signal.Notify(t.children, syscall.SIGCHLD)
+	return t
+}
+
+// release undoes newTree.
+func (t *tree) release() {
+	signal.Stop(t.children)
+	if !t.reaper {
+		_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	}
+}
+
+// reapInterval bounds what looking for dead orphans costs where many die.
+const reapInterval = time.Second
+
+// reapOrphans reaps dead orphans until end, at most every reapInterval.
+func (t *tree) reapOrphans() {
+	defer close(t.quitted)
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-t.quit:
+			return
+		case <-pause.C:
+		}
+		select {
+		case <-t.quit:
+			return
+		case <-t.children:
+			t.left()
+			pause.Reset(reapInterval)
+		}
+	}
+}
+
+// untilGivenUp is how long killed processes have to go. One that hangs in a driver
+// never does.
+const untilGivenUp = 10 * time.Second
+
+// end ends what is left after the direct child: it asks, and kills after a while or
+// when kill is closed. It returns when nothing is left, or only what cannot be
+// killed.
+func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
+	close(t.quit)
+	<-t.quitted
+	look := 5 * time.Millisecond // grandchildren do not tell when they end
+	again := time.NewTimer(look)
+	defer again.Stop()
+	patience, how, given := time.NewTimer(grace), syscall.SIGTERM, time.Time{}
+	defer patience.Stop()
+	for first := true; !childless(); {
+		left := t.left()
+		switch {
+		case len(left) == 0:
+			return
+		case how == syscall.SIGKILL && time.Since(given) > untilGivenUp:
+			t.trouble(fmt.Errorf("processes that cannot be killed are left: %v", pids(left)))
+			return
+		case first || how == syscall.SIGKILL:
+			send(left, how)
+		}
+		first = false
+		again.Reset(look)
+		look = min(2*look, 200*time.Millisecond)
+		select {
+		case <-kill:
+			kill, how, given = nil, syscall.SIGKILL, time.Now()
+		case <-patience.C:
+			how, given = syscall.SIGKILL, time.Now()
+		case <-t.children:
+		case <-again.C:
+		}
+	}
+}
+
+// signal sends a signal to all of the tree.
+func (t *tree) signal(s syscall.Signal) { send(t.left(), s) }
+
+func send(to []process, s syscall.Signal) {
+	for _, p := range to {
+		_ = syscall.Kill(p.pid, s) // it may have ended by itself
+		if s == syscall.SIGTERM {
+			_ = syscall.Kill(p.pid, syscall.SIGCONT) // a process that is stopped would not hear it
+		}
+	}
+}
+
+// left is the tree as it is now, without what has ended and waits to be reaped. Dead
+// orphans are reaped on the way.
+func (t *tree) left() []process {
+	below := map[int][]process{}
+	for _, p := range listProcesses() {
+		below[p.parent] = append(below[p.parent], p)
+	}
+	var all []process
+	todo := below[os.Getpid()]
+	for len(todo) > 0 {
+		p := todo[0]
+		todo = todo[1:]
+		if t.foreign[p.pid] {
+			continue
+		}
+		todo = append(todo, below[p.pid]...)
+		if !p.dead {
+			all = append(all, p)
+		} else if p.parent == os.Getpid() && p.pid != t.child {
+			_, _ = syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil)
+		}
+	}
+	return all
+}
+
+// childless tells whether this process has no children at all, dead ones included.
+// It costs a call where looking through /proc takes milliseconds.
+func childless() bool {
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		if !errors.Is(err, syscall.EINTR) {
+			return errors.Is(err, syscall.ECHILD)
+		}
+	}
+}
+
+// process is one of the machine's.
+type process struct {
+	pid, parent int
+	dead        bool
+}
+
+func pids(all []process) []int {
+	numbers := make([]int, len(all))
+	for i, p := range all {
+		numbers[i] = p.pid
+	}
+	return numbers
+}
+
+// listProcesses are those that run now. There is no moment at which all of them were:
+// who signals them looks again.
+func listProcesses() []process {
+	folder, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer folder.Close() //nolint:errcheck // nothing was written
+	names, _ := folder.Readdirnames(-1)
+	var all []process
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if text, err := os.ReadFile("/proc/" + name + "/stat"); err == nil {
+			if p, ok := parseStat(pid, text); ok {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// parseStat reads "pid (name) state parent ...", where a name may hold anything.
+func parseStat(pid int, text []byte) (process, bool) {
+	words := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(words) < 2 {
+		return process{}, false
+	}
+	parent, err := strconv.Atoi(string(words[1]))
+	state := words[0][0]
+	return process{pid: pid, parent: parent, dead: state == 'Z' || state == 'X'}, err == nil
+}
+
+// Owns tells whether a process is the command's: the child, or below it, or an
+// orphan of its tree that has come to this process.
+func (c *Child) Owns(pid int) bool {
+	for pid > 1 && pid != os.Getpid() {
+		text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err != nil {
+			return false
+		}
+		p, ok := parseStat(pid, text)
+		if !ok || c.tree.foreign[pid] {
+			return false
+		}
+		if p.parent == os.Getpid() {
+			return true
+		}
+		pid = p.parent
+	}
+	return false
+}

@@ -1,0 +1,278 @@
+package wrap
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// forest is a script that leaves all kinds of descendants behind, each of which has
+// its number in the output: a daemon, which forks twice into a session of its own; a
+// grandchild in a session of its own; one that hears no TERM, and has a child; one
+// that is stopped.
+const forest = `
+setsid sh -c 'sh -c "echo pid \$\$; exec sleep 1000" & sleep 0' 
+setsid sh -c 'echo pid $$; exec sleep 1000' &
+sh -c 'trap "" TERM; echo pid $$; sh -c "trap \"\" TERM; echo pid \$\$; while :; do sleep 1000; done" & while :; do sleep 1000; done' &
+sh -c 'echo pid $$; kill -STOP $$; sleep 1000' &
+`
+
+// grown is a forest whose trees have all said their numbers.
+func grown(t *testing.T, out string) []string {
+	t.Helper()
+	var numbers []string
+	eventually(t, "five processes", func() bool {
+		text, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		numbers = nil
+		for _, line := range strings.Split(string(text), "\n") {
+			if number, ok := strings.CutPrefix(line, "pid "); ok {
+				numbers = append(numbers, number)
+			}
+		}
+		return len(numbers) == 5
+	})
+	return numbers
+}
+
+func allGone(t *testing.T, numbers []string) {
+	t.Helper()
+	for _, number := range numbers {
+		if !gone(number) {
+			pid, _ := strconv.Atoi(number)
+			t.Errorf("process %s is left, in state %s", number, stateOf(pid))
+		}
+	}
+	if !childless() {
+		t.Errorf("there are still children: %v", listProcesses())
+	}
+}
+
+// TestNothingIsLeft lets the child end by itself.
+func TestNothingIsLeft(t *testing.T) {
+	ready := filepath.Join(t.TempDir(), "ready")
+	c, out := begun(t, ChildOptions{Grace: 50 * time.Millisecond}, "sh", "-c", forest+`while ! [ -e "$0" ]; do sleep 0.01; done; exit 4`, ready)
+	numbers := grown(t, out)
+	if err := os.WriteFile(ready, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	exit := waited(t, c)
+	if exit.Code != 4 || exit.Stopped {
+		t.Errorf("%+v", exit)
+	}
+	allGone(t, numbers)
+}
+
+// TestWhatIsLeftIsAsked holds that a process that is left behind may end as it likes
+// within the grace.
+func TestWhatIsLeftIsAsked(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	exit, out := lived(t, ChildOptions{Grace: limit}, "sh", "-c", `
+sh -c 'trap "echo saved; exit" TERM; echo >"$0"; while :; do sleep 0.01; done' "$0" & read line <"$0"; exit 6`, fifo)
+	if exit.Code != 6 || !strings.HasSuffix(out, "saved\n") {
+		t.Errorf("%+v, %q", exit, out)
+	}
+}
+
+// TestStopNow asks twice: nothing of a tree that hears nothing is left.
+func TestStopNow(t *testing.T) {
+	c, out := begun(t, ChildOptions{}, "sh", "-c", `trap "" TERM; `+forest+`while :; do sleep 1000; done`)
+	numbers := grown(t, out)
+	c.Stop()
+	select {
+	case <-c.Done():
+		t.Error("it ended at a signal that it ignores")
+	default:
+	}
+	c.Stop()
+	exit := waited(t, c)
+	if exit.Code != 137 || exit.Signal != syscall.SIGKILL || !exit.Stopped {
+		t.Errorf("%+v", exit)
+	}
+	allGone(t, numbers)
+	c.Stop() // long over
+}
+
+// TestStopNowAfterTheChild asks twice while only what the child left behind is there.
+func TestStopNowAfterTheChild(t *testing.T) {
+	ready := filepath.Join(t.TempDir(), "ready")
+	c, out := begun(t, ChildOptions{Grace: time.Hour}, "sh", "-c", forest+`while ! [ -e "$0" ]; do sleep 0.01; done; exit 4`, ready)
+	numbers := grown(t, out)
+	if err := os.WriteFile(ready, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the child ends", c.ended.Load)
+	c.Stop()
+	c.Stop()
+	if exit := waited(t, c); exit.Code != 4 || !exit.Stopped {
+		t.Errorf("%+v", exit)
+	}
+	allGone(t, numbers)
+}
+
+// TestPatience asks once: what does not listen is killed when the patience is over.
+func TestPatience(t *testing.T) {
+	c, out := begun(t, ChildOptions{Patience: 50 * time.Millisecond}, "sh", "-c", `trap "" TERM; `+forest+`while :; do sleep 1000; done`)
+	numbers := grown(t, out)
+	c.Stop()
+	exit := waited(t, c)
+	if exit.Signal != syscall.SIGKILL || !exit.Stopped {
+		t.Errorf("%+v", exit)
+	}
+	allGone(t, numbers)
+}
+
+// TestStopLetsTheChildSave holds that the child alone is asked: its worker goes on
+// until it has done what it does at the end.
+func TestStopLetsTheChildSave(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, out := begun(t, ChildOptions{}, "sh", "-c", `
+sh -c 'trap "echo worker was asked" TERM; read line <"$0"; echo worker $line' "$0" &
+trap 'echo saving; echo saved >"$0"; wait; exit 3' TERM
+echo ready; while :; do sleep 0.01; done`, fifo)
+	eventually(t, "ready", func() bool { text, _ := os.ReadFile(out); return strings.Contains(string(text), "ready\n") })
+	c.Stop()
+	exit := waited(t, c)
+	if text, _ := os.ReadFile(out); exit.Code != 3 || !exit.Stopped || string(text) != "ready\nsaving\nworker saved\n" {
+		t.Errorf("%+v, %q", exit, text)
+	}
+}
+
+// TestStopWakesWhatIsStopped asks a child that is stopped.
+func TestStopWakesWhatIsStopped(t *testing.T) {
+	c, _ := begun(t, ChildOptions{}, "sh", "-c", `kill -STOP $$; sleep 1000`)
+	eventually(t, "it stops", func() bool { return stateOf(c.Pid()) == "T" })
+	c.Stop()
+	if exit := waited(t, c); exit.Signal != syscall.SIGTERM || exit.Code != 143 {
+		t.Errorf("%+v", exit)
+	}
+}
+
+// TestOrphansAreReaped counts dead processes while the child lives.
+func TestOrphansAreReaped(t *testing.T) {
+	c, out := begun(t, ChildOptions{}, "sh", "-c", `for i in 1 2 3 4 5 6 7 8 9; do sh -c 'sh -c "echo pid \$\$" &'; done; exec sleep 1000`)
+	var numbers []string
+	eventually(t, "nine orphans", func() bool {
+		text, _ := os.ReadFile(out)
+		numbers = strings.Fields(strings.ReplaceAll(string(text), "pid ", ""))
+		return len(numbers) == 9
+	})
+	eventually(t, "they are reaped", func() bool {
+		for _, number := range numbers {
+			if _, err := os.Stat("/proc/" + number); !errors.Is(err, fs.ErrNotExist) {
+				return false
+			}
+		}
+		return true
+	})
+	if stateOf(c.Pid()) == "" {
+		t.Error("the child has ended")
+	}
+}
+
+// TestForeignChildrenAreLeftAlone has another child from before, dead or alive.
+func TestForeignChildrenAreLeftAlone(t *testing.T) {
+	other := exec.Command("cat")
+	in, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c, _ := begun(t, ChildOptions{}, "sh", "-c", "sleep 1000")
+	c.Stop()
+	c.Stop()
+	waited(t, c)
+	if gone(strconv.Itoa(other.Process.Pid)) {
+		t.Error("another child was ended")
+	}
+	_ = in.Close()
+	eventually(t, "it ends", func() bool { return gone(strconv.Itoa(other.Process.Pid)) })
+	lived(t, ChildOptions{}, "sh", "-c", "true & sleep 0.01")
+	if err := other.Wait(); err != nil {
+		t.Errorf("somebody else has waited for it: %v", err)
+	}
+}
+
+// TestChildDiesWithItsParent kills the wrapper.
+func TestChildDiesWithItsParent(t *testing.T) {
+	p := onPipes(t, helper("wrap", "sh", "-c", `trap 'echo asked >"$0"; exit' TERM; echo ready $$; while :; do sleep 0.01; done`, filepath.Join(t.TempDir(), "asked")))
+	p.out.await(t, "ready ")
+	child := pidAfter(t, p.out.String(), "ready ")
+	p.signal(syscall.SIGKILL)
+	eventually(t, "the child ends too", func() bool { return gone(strconv.Itoa(child)) })
+	if text, err := os.ReadFile(p.cmd.Args[len(p.cmd.Args)-1]); err != nil || string(text) != "asked\n" {
+		t.Errorf("it was not asked: %q, %v", text, err)
+	}
+	_ = p.cmd.Wait()
+}
+
+func TestOneChildAtATime(t *testing.T) {
+	c, _ := begun(t, ChildOptions{}, "sleep", "1000")
+	if _, err := Start(Command{Args: []string{"true"}}, ChildOptions{}); !errors.Is(err, ErrBusy) {
+		t.Errorf("a second child: %v", err)
+	}
+	c.Stop()
+	waited(t, c)
+	if exit, _ := lived(t, ChildOptions{}, "true"); exit.Code != 0 {
+		t.Errorf("after the end: %+v", exit)
+	}
+}
+
+// TestParseStat has names that try to look like the rest of the line.
+func TestParseStat(t *testing.T) {
+	for text, want := range map[string]process{
+		"7 (sh) S 3 7 7 0":         {pid: 7, parent: 3},
+		"7 (a b) c) Z 3 7":         {pid: 7, parent: 3, dead: true},
+		"7 ((x) S 1 (x)) R 12 4 4": {pid: 7, parent: 12},
+	} {
+		if got, ok := parseStat(7, []byte(text)); !ok || got != want {
+			t.Errorf("%s: %+v, %v", text, got, ok)
+		}
+	}
+	for _, text := range []string{"", "7 (sh)", "7 (sh) S", "7 (sh) S x"} {
+		if got, ok := parseStat(7, []byte(text)); ok {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+}
+
+// TestKilledWithAReaderThatDoesNotRead ends although what the child has written
+// cannot be passed on.
+func TestKilledWithAReaderThatDoesNotRead(t *testing.T) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _ := begun(t, ChildOptions{Stdout: write, Stderr: write}, "sh", "-c", "yes & yes")
+	eventually(t, "the pipe is full", func() bool {
+		n, err := unix.IoctlGetInt(int(read.Fd()), unix.TIOCINQ)
+		return err == nil && n == 64<<10
+	})
+	c.Stop()
+	c.Stop()
+	if exit := waited(t, c); exit.Code != 137 && exit.Code != 143 {
+		t.Errorf("%+v", exit)
+	}
+	_ = read.Close()
+	<-c.streams.copied
+	_ = write.Close()
+}
