@@ -249,8 +249,14 @@ func (s *Session) Reached(step int) error {
 	return err
 }
 
-// Running is the plan of what is to run next.
-func (s *Session) Running() recovery.Plan { return s.history.Running() }
+// Running is the plan of what is to run next; before the first attempt, the one that
+// was asked for.
+func (s *Session) Running() recovery.Plan {
+	if !s.planned {
+		return s.o.Plan
+	}
+	return s.history.Running()
+}
 
 // Number is that of the attempt, over all processes of the run.
 func (s *Session) Number() int { return s.attempt }
@@ -292,7 +298,7 @@ func (s *Session) complete(e recovery.Event) recovery.Event {
 	switch {
 	case e.OOM != nil:
 		found := s.seen.of(e.OOM.Failure, s.history.Running(), least)
-		found.Host = e.OOM.Host
+		found.Host, found.Resuming = e.OOM.Host, e.OOM.Resuming
 		e.OOM = &found
 	case e.Load != nil:
 		found := *e.Load

@@ -17,6 +17,7 @@ const (
 	Fragmentation Cause = "fragmentation" // the bytes are there, in pieces too small
 	Foreign       Cause = "foreign"       // another process took the room
 	Leak          Cause = "leak"          // what stays allocated between steps keeps growing
+	Resume        Cause = "resume"        // going on from a checkpoint takes more than the training did
 	Model         Cause = "model"         // weights, optimizer state or one sample alone do not fit
 	Host          Cause = "host"          // the machine's memory ran out, not the device's
 	Unknown       Cause = "unknown"       // the evidence does not say
@@ -59,6 +60,7 @@ type Evidence struct {
 	Like     int              `json:"like,omitempty"`     // how many such steps
 	MinMicro int              `json:"min_micro"`          // smallest micro-batch allowed
 	Host     bool             `json:"host,omitempty"`     // host memory failed, not the device's
+	Resuming bool             `json:"resuming,omitempty"` // on the way from a checkpoint to where the training had already been with a micro-batch as large
 }
 
 // Verdict is a cause and the sentence, with its numbers, that supports it.
@@ -76,6 +78,7 @@ func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 //	unknown        nothing is known of the device's memory
 //	foreign        requested ≤ free + what others took since the attempt began,
 //	               or requested ≤ free + what they hold, if that is [ForeignShare] of the capacity
+//	resume         the training had got further with a micro-batch as large, before it went on from a checkpoint
 //	fragmentation  requested ≤ free + (reserved − allocated), and that idle part is [FragmentationShare] of the capacity
 //	leak           allocated between steps rises steadily over ≥ [LeakSteps] steps
 //	spike          needed > typical peak of like steps by [SpikeShare], in a micro-batch
@@ -88,7 +91,7 @@ func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 // and spike, which compare sizes, are left out.
 func Diagnose(e Evidence) Verdict {
 	for _, test := range []func(Evidence) (Verdict, bool){
-		hostMemory, noNumbers, foreign, fragmentation, leak, spike, model,
+		hostMemory, noNumbers, foreign, resume, fragmentation, leak, spike, model,
 	} {
 		if v, ok := test(e); ok {
 			return v
@@ -122,6 +125,10 @@ func foreign(e Evidence) (Verdict, bool) {
 		why += ": " + e.Failure.Others
 	}
 	return Verdict{Foreign, why}, true
+}
+
+func resume(e Evidence) (Verdict, bool) {
+	return Verdict{Resume, fmt.Sprintf("the training had got further with a micro-batch as large, and going on from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
 }
 
 // heldByOthers is what others keep a process from holding of its capacity.

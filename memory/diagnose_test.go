@@ -110,6 +110,12 @@ func TestDiagnose(t *testing.T) {
 			Model, []string{"micro-batch 1, the smallest allowed, needs more than the 23 GiB"}},
 		{"evaluation is no outlier among training steps", Evidence{Failure: phase(failure(full, 2*GiB), PhaseEval, 0), Baseline: alone, Typical: 2 * GiB, Like: 9},
 			Model, []string{"eval needs"}},
+		{"soon after going on from a checkpoint", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Resuming: true},
+			Resume, []string{"had got further", "needs at least"}},
+		{"loading a checkpoint", Evidence{Failure: phase(failure(full, 2*GiB), PhaseLoad, 0), Baseline: alone, Resuming: true},
+			Resume, []string{"needs at least"}},
+		{"going on from a checkpoint after others took room", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: alone, Resuming: true},
+			Foreign, nil},
 		{"outside any micro-batch", Evidence{Failure: phase(failure(full, 2*GiB), PhaseUnknown, 0)},
 			Unknown, nil},
 	} {

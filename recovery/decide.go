@@ -44,7 +44,7 @@ const (
 	Grow       Remedy = "grow"        // Decision.Plan from now on: larger
 	Recompute  Remedy = "recompute"   // activations in the backward pass, from now on
 	Wait       Remedy = "wait"        // for other processes, then the same plan
-	Relaunch   Remedy = "relaunch"    // a new attempt, from a checkpoint of this moment
+	Relaunch   Remedy = "relaunch"    // a new attempt, from a checkpoint of this moment, or the newest if the process has ended
 	Exec       Remedy = "exec"        // a new process in this one's place, from the newest checkpoint: the device is gone
 	Stop       Remedy = "stop"        // Decision.Verdict says why, Decision.Hint what would help
 )

@@ -42,6 +42,8 @@ func (l ladder) climb() Decision {
 			return d
 		}
 		return l.smaller()
+	case memory.Resume:
+		return l.resume()
 	case memory.Model:
 		return l.last()
 	default: // batch, foreign
@@ -54,10 +56,29 @@ func (l ladder) load() Decision {
 	if l.hopeless() {
 		return l.giveUp()
 	}
-	if l.verdict.Cause == memory.Foreign {
+	switch l.verdict.Cause {
+	case memory.Foreign:
 		return l.wait()
+	case memory.Resume:
+		return l.resume()
 	}
 	return l.stop("nothing that is allowed makes the model smaller", helpModel)
+}
+
+// resume tries the same plan once more: it has been seen to fit. Then a smaller one
+// makes room for what the checkpoint left in memory, where that comes before the
+// steps nothing does.
+func (l ladder) resume() Decision {
+	tried := l.history.relaunches > 0 && l.history.relaunched == l.history.Finished
+	if !tried {
+		if d, ok := l.relaunch("has been seen to fit"); ok {
+			return d
+		}
+	}
+	if l.failure().Phase == memory.PhaseLoad {
+		return l.stop("the checkpoint cannot be loaded", `load it into the machine's memory (map_location="cpu") and free it before the first step; the checkpoint is untouched`)
+	}
+	return l.smaller()
 }
 
 // hopeless tells of verdicts for which no remedy is known to do good.
@@ -181,7 +202,11 @@ func (l ladder) relaunch(why string) (Decision, bool) {
 	if l.history.relaunches >= l.policy.Relaunches {
 		return Decision{}, false
 	}
-	return l.decide(Relaunch, fmt.Sprintf("relaunch from a checkpoint of this moment, which %s: %s", why, l.verdict.Why)), true
+	from := "a checkpoint of this moment"
+	if !l.policy.Able.CountSteps {
+		from = "the newest checkpoint" // the process has ended
+	}
+	return l.decide(Relaunch, fmt.Sprintf("relaunch from %s, which %s: %s", from, why, l.verdict.Why)), true
 }
 
 // to changes the plan to the largest micro-batch up to n that can run.

@@ -2,6 +2,7 @@ package wrap
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,18 +49,27 @@ type gpuTrace struct {
 	list func() ([]nvml.GPU, error) // nvml.GPUs
 	mine func(pid int) bool         // whether a process is the command's
 	seen []GPU
+	own  map[int]bool // every process of the command's that held memory
+	work func()       // told that a kernel ran on one of the GPUs; may be nil
 }
 
-// sample takes one look. Where NVML does not answer nothing is known.
-func (t *gpuTrace) sample() {
+// look is the command's GPUs of which the memory is known. Where NVML does not answer
+// there are none.
+func (t *gpuTrace) look() []nvml.GPU {
 	all, err := t.list()
 	if err != nil {
-		return
+		return nil
 	}
 	value, set := t.c.Getenv("CUDA_VISIBLE_DEVICES")
-	for _, g := range visible(value, set, all) {
-		if g.Total > 0 && g.Used >= 0 {
-			t.add(g)
+	return slices.DeleteFunc(slices.Clone(visible(value, set, all)), func(g nvml.GPU) bool { return g.Total <= 0 || g.Used < 0 })
+}
+
+// sample takes one look.
+func (t *gpuTrace) sample() {
+	for _, g := range t.look() {
+		t.add(g)
+		if g.Utilisation > 0 && t.work != nil {
+			t.work()
 		}
 	}
 }
@@ -68,6 +78,7 @@ func (t *gpuTrace) add(g nvml.GPU) {
 	own := memory.Bytes(0)
 	for _, h := range g.Holders {
 		if t.mine(h.PID) {
+			t.own[h.PID] = true
 			own += max(0, h.Bytes)
 		}
 	}
@@ -101,13 +112,67 @@ func (t *gpuTrace) watch(ctx context.Context) <-chan []GPU {
 	return done
 }
 
-// drained tells whether none of the command's processes holds memory of a GPU any
-// more. A driver gives the memory of the dead back a moment after they are gone.
-func drained(all []nvml.GPU, mine func(pid int) bool) bool {
-	for _, g := range all {
-		if slices.ContainsFunc(g.Holders, func(h nvml.Holder) bool { return mine(h.PID) }) {
-			return false
+// How long the driver may take to give the memory of the dead back, and how often to
+// look. It takes a moment; a process that cannot be killed takes for ever.
+const (
+	drainPatience = 30 * time.Second
+	drainEvery    = 250 * time.Millisecond
+)
+
+// drain waits until the GPUs have the memory of the command's dead processes back:
+// none of them holds any, and no GPU that holds more than before the start is still
+// getting emptier. Who holds memory when the patience is over is returned, in words.
+func (t *gpuTrace) drain(ctx context.Context, sleep func(context.Context, time.Duration) error) (stuck []string) {
+	var before []nvml.GPU
+	for range int(drainPatience / drainEvery) {
+		now := t.look()
+		if stuck = t.stuck(now); len(stuck) == 0 && !t.emptying(before, now) {
+			return nil
+		}
+		before = now
+		if sleep(ctx, drainEvery) != nil {
+			break
 		}
 	}
-	return true
+	return stuck
+}
+
+// stuck names the command's processes that still hold memory.
+func (t *gpuTrace) stuck(now []nvml.GPU) (names []string) {
+	for _, g := range now {
+		for _, h := range g.Holders {
+			if t.own[h.PID] {
+				names = append(names, fmt.Sprintf("%v on GPU %d", h, g.Index))
+			}
+		}
+	}
+	return names
+}
+
+// emptying tells whether a GPU may still be getting emptier: it holds more than at the
+// start, and held even more at the look before, or there was none.
+func (t *gpuTrace) emptying(before, now []nvml.GPU) bool {
+	return slices.ContainsFunc(now, func(g nvml.GPU) bool {
+		at := slices.IndexFunc(t.seen, func(s GPU) bool { return s.Index == g.Index })
+		if at < 0 || g.Used <= t.seen[at].Before+g.Total/100 {
+			return false
+		}
+		last := slices.IndexFunc(before, func(b nvml.GPU) bool { return b.Index == g.Index })
+		return last < 0 || g.Used < before[last].Used
+	})
+}
+
+// short names the GPUs on which less than so much is free, and who holds the rest.
+func (t *gpuTrace) short(free memory.Bytes) (names []string) {
+	for _, g := range t.look() {
+		if g.Free >= free || g.Free < 0 {
+			continue
+		}
+		text := fmt.Sprintf("GPU %d has %v of %v free", g.Index, g.Free, g.Total)
+		for _, h := range g.Holders {
+			text += fmt.Sprintf(", %v", h)
+		}
+		names = append(names, text)
+	}
+	return names
 }

@@ -5,10 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"headroom/harness"
 	"headroom/machine"
+	"headroom/memory"
 	"headroom/nvml"
 	"headroom/recovery"
 )
@@ -23,10 +28,16 @@ type Wrapped struct {
 	Run     string        // name of the run, which the command finds in HEADROOM_RUN
 	Begun   time.Time     // of the run: older checkpoints are another training's
 
+	Free    memory.Bytes  // that each of its GPUs must have free before a life begins; 0 does not look
+	Hang    time.Duration // without a sign of life until it is said that it may hang; 0 never looks
+	Restart bool          // a command that hangs is ended, and started again from its newest checkpoint
+
 	Log     func(attempt int) (io.WriteCloser, error) // the attempt's output; nil keeps none
 	Number  func() int                                // of the attempt
-	Trouble func(error)                               // what went wrong beside the command
+	Trouble func(error)                               // what went wrong beside the command, or may be going wrong with it
 	Said    func(Rewritten)                           // what is changed before a start; may be nil
+
+	aside []Rename // incomplete checkpoints that the next life would trip over
 }
 
 // UnprovenError is a change that keeps the training the same only if something holds
@@ -58,10 +69,11 @@ func (w *Wrapped) Newest() (*Saved, error) {
 	if errors.As(err, &unknown) {
 		return nil, nil // its profile knows of none
 	}
+	w.aside = found.Aside()
 	if err != nil || found.Newest == nil {
 		return nil, err
 	}
-	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), checkpoint: found.Newest}, nil
+	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, checkpoint: found.Newest}, nil
 }
 
 // Resumes tells whether the command can be made to go on.
@@ -93,6 +105,12 @@ func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved) (Rewritten, error) {
 func (w *Wrapped) Live(ctx context.Context, plan recovery.Plan, from *Saved) (Outcome, Exit, error) {
 	next, err := w.Prepare(plan, from)
 	if err == nil {
+		err = w.gate(ctx)
+	}
+	if err == nil {
+		err = SetAside(w.Command.Dir, w.aside)
+	}
+	if err == nil {
 		err = next.Write()
 	}
 	if err != nil {
@@ -108,7 +126,7 @@ func (w *Wrapped) Live(ctx context.Context, plan recovery.Plan, from *Saved) (Ou
 			log = nil
 		}
 	}
-	exit, err := w.start(ctx, w.named(next.Command, plan), log)
+	exit, hung, err := w.start(ctx, w.named(next.Command, plan), log)
 	if log != nil {
 		if closed := log.Close(); closed != nil {
 			w.Trouble(closed)
@@ -116,6 +134,9 @@ func (w *Wrapped) Live(ctx context.Context, plan recovery.Plan, from *Saved) (Ou
 	}
 	if err != nil {
 		return Outcome{}, exit, err
+	}
+	if hung != "" {
+		return Outcome{Kind: Hung, Confidence: Certain, Reasons: []string{hung}, Rank: -1, Device: -1}, exit, nil
 	}
 	return Classify(exit).InHostMemory(exit.GPUs, machine.LookAtMemory().Most()), exit, nil
 }
@@ -129,16 +150,106 @@ func (w *Wrapped) named(c Command, plan recovery.Plan) Command {
 	return c
 }
 
-func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (Exit, error) {
-	child, err := Start(c, ChildOptions{Log: log, Trouble: w.Trouble})
-	if err != nil {
-		return Exit{}, err
+// gate waits until every GPU of the command has as much free memory as is asked for.
+func (w *Wrapped) gate(ctx context.Context) error {
+	trace, said := &gpuTrace{c: w.Command, list: nvml.GPUs}, false
+	for w.Free > 0 {
+		short := trace.short(w.Free)
+		if len(short) == 0 {
+			break
+		}
+		if !said {
+			w.Trouble(fmt.Errorf("waiting until %v are free: %s", w.Free, strings.Join(short, "; ")))
+			said = true
+		}
+		if err := harness.Sleep(ctx, gateEvery); err != nil {
+			return fmt.Errorf("stopped while waiting for free memory: %w: %w", harness.ErrInterrupted, err)
+		}
 	}
-	trace := &gpuTrace{c: c, list: nvml.GPUs, mine: child.Owns}
+	return nil
+}
+
+// gateEvery is how often the gate looks.
+const gateEvery = 5 * time.Second
+
+// start is one life of c, watched. Its end is returned when the GPUs have its memory
+// back. hung says that it was ended because it hung.
+func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exit, hung string, err error) {
+	watch := &hangWatch{after: w.Hang, now: time.Now, saved: w.lastSaved}
+	watch.alive()
+	child, err := Start(c, ChildOptions{Log: heard{log, watch.alive}, Trouble: w.Trouble})
+	if err != nil {
+		return Exit{}, "", err
+	}
+	begun := time.Now()
+	trace := &gpuTrace{c: c, list: nvml.GPUs, mine: child.Owns, own: map[int]bool{}, work: watch.work}
 	watching, end := context.WithCancel(context.WithoutCancel(ctx))
 	seen := trace.watch(watching)
-	exit := child.Wait() // who asked us to stop has asked the child: signals are passed on
+	hung = w.attend(child, watch)
+	exit = child.Wait() // who asked us to stop has asked the child: signals are passed on
 	end()
-	exit.GPUs, exit.Stopped = <-seen, exit.Stopped || ctx.Err() != nil
-	return exit, nil
+	exit.GPUs, exit.Stopped = <-seen, exit.Stopped && hung == "" || ctx.Err() != nil
+	exit.Ranks = w.rankErrors(c, begun)
+	if exit.Code != 0 {
+		for _, holder := range trace.drain(ctx, harness.Sleep) {
+			w.Trouble(fmt.Errorf("%s still holds memory %v after the command has ended", holder, drainPatience))
+		}
+	}
+	return exit, hung, nil
+}
+
+// attend waits for the end of the child and looks whether it hangs. One that does is
+// ended if that is allowed, and why is returned.
+func (w *Wrapped) attend(child *Child, watch *hangWatch) (why string) {
+	tick := time.NewTicker(hangEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-child.Done():
+			return why
+		case <-tick.C:
+		}
+		if !watch.hangs() {
+			continue
+		}
+		if !w.Restart {
+			w.Trouble(fmt.Errorf("%s: it may hang; py-spy dump --pid %d says where it stands, and --restart-hung would start it again from its newest checkpoint", watch.why(), child.Pid()))
+			continue
+		}
+		why = watch.why()
+		child.Stop()
+	}
+}
+
+// hangEvery is how often it is looked whether the command hangs.
+const hangEvery = 15 * time.Second
+
+// lastSaved is when the newest complete checkpoint was written.
+func (w *Wrapped) lastSaved() time.Time {
+	if w.Match == nil {
+		return time.Time{}
+	}
+	found, err := w.Match.Checkpoints(time.Now(), w.Begun)
+	if err != nil || len(found.All) == 0 {
+		return time.Time{}
+	}
+	return found.All[0].Time
+}
+
+// rankErrors is what a launcher's workers of this life left in the log folder that the
+// command names.
+func (w *Wrapped) rankErrors(c Command, begun time.Time) []RankError {
+	launch, err := Peel(c)
+	if err != nil {
+		return nil
+	}
+	logs, ok := launch.option("log_dir")
+	if !ok || logs.value == "" {
+		return nil
+	}
+	ranks, notes := ReadRankErrors(os.DirFS(below(c.Dir, logs.value)))
+	for _, note := range notes {
+		w.Trouble(errors.New(note))
+	}
+	return slices.DeleteFunc(ranks, func(r RankError) bool { return r.Time.Before(begun) })
 }

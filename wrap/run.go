@@ -32,12 +32,14 @@ type RunOptions struct {
 	Recover bool
 
 	Sleep func(ctx context.Context, d time.Duration) error // nil really sleeps
+	Now   func() time.Time                                 // nil is time.Now
 }
 
 // Saved is a complete checkpoint of the command's own.
 type Saved struct {
 	Path string
-	Step int // optimizer steps, or whatever the command counts its checkpoints in
+	Step int       // optimizer steps, or whatever the command counts its checkpoints in
+	Time time.Time // when it was written
 
 	// Micro is the micro-batch of the life that wrote it, 0 if that is not known. Run
 	// fills it in: a framework may insist on it.
@@ -66,6 +68,8 @@ type runner struct {
 	RunOptions
 	s      *harness.Session
 	newest *Saved          // checkpoint on disk when the last life had ended
+	beyond time.Duration   // how long the life that wrote it went on after that
+	from   *Saved          // what the newest life went on from; nil for the beginning
 	last   Exit            // of the newest life
 	lives  []time.Duration // how long each lasted
 }
@@ -80,6 +84,9 @@ type runner struct {
 func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result, int, error) {
 	if o.Sleep == nil {
 		o.Sleep = harness.Sleep
+	}
+	if o.Now == nil {
+		o.Now = time.Now
 	}
 	r := &runner{RunOptions: o, s: s}
 	var err error
@@ -107,6 +114,7 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 		return r.last, false, err
 	}
 	plan := r.s.Running()
+	r.from = from
 	outcome, exit, err := r.Live(ctx, plan, from)
 	if err != nil {
 		return r.last, false, err
@@ -156,7 +164,10 @@ func (r *runner) progress() error {
 	}
 	switch {
 	case known == nil || newest.Step > known.Step:
-		newest.Micro = r.s.Running().Largest()
+		newest.Micro, r.beyond = r.s.Running().Largest(), 0
+		if !newest.Time.IsZero() {
+			r.beyond = r.Now().Sub(newest.Time)
+		}
 		return r.s.Reached(newest.Step)
 	case newest.Path == known.Path:
 		newest.Micro = known.Micro
@@ -178,7 +189,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 		if r.Recover && o.OutOfMemory() && o.Hopeless == "" {
 			return r.recover(ctx, o, exit)
 		}
-	case DeviceGone:
+	case DeviceGone, Hung:
 		if !r.Recover {
 			break
 		}
@@ -188,7 +199,16 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 		}
 		return false, &ExitError{Code: exit.Code, Why: d.Reason}
 	}
-	return false, &ExitError{Code: exit.Code, Why: describe(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint), Memory: o.Kind.Memory()}
+	return false, &ExitError{Code: exit.Code, Why: describe(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory()}
+}
+
+// resumed is what to say of a command that failed for another reason after headroom
+// had made it go on from a checkpoint, and got no further.
+func (r *runner) resumed(o Outcome) string {
+	if o.Kind != Failed || r.from == nil || r.progressed() {
+		return ""
+	}
+	return fmt.Sprintf("it had gone on from %s and written no newer checkpoint; if that one cannot be loaded, move it away and start again from the one before", r.from.Path)
 }
 
 // recover asks the session about a life that ran out of memory, and waits if that
@@ -196,6 +216,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
 	evidence := *o.Evidence
 	evidence.Host = o.Kind != OutOfMemory
+	evidence.Resuming = r.resuming(evidence.Failure.Phase, life(exit))
 	e := recovery.Event{OOM: &evidence}
 	if evidence.Failure.Phase == memory.PhaseLoad {
 		e = recovery.Event{Load: &evidence}
@@ -212,6 +233,22 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 		}
 	}
 	return true, nil
+}
+
+// resuming tells whether a life failed on its way from a checkpoint to where the life
+// that wrote it had already been, with a micro-batch as large: in loading it, or sooner
+// after its start than that one had gone on for.
+func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
+	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
+		return false
+	}
+	return phase == memory.PhaseLoad || phase.SizedByMicro() && lived < r.beyond
+}
+
+// progressed tells whether the newest life wrote a checkpoint beyond the one that it
+// went on from.
+func (r *runner) progressed() bool {
+	return r.newest != nil && (r.from == nil || r.newest.Step > r.from.Step)
 }
 
 func life(exit Exit) time.Duration { return time.Duration(exit.Seconds * float64(time.Second)) }

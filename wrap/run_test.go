@@ -23,7 +23,8 @@ type toyCommand struct {
 	ends         func(life int) *Outcome     // how a life ends instead; nil runs on
 	saved        Saved
 	lives        int
-	young        float64 // seconds that a life lasts which ends otherwise
+	young        float64                     // seconds that a life lasts which ends otherwise
+	resume       func(life int) memory.Phase // going on from a checkpoint runs out of memory in this phase; "" goes on
 	trace        []string
 	made         map[int]int // samples of every step that stands
 }
@@ -44,6 +45,14 @@ func (c *toyCommand) live(_ context.Context, plan recovery.Plan, from *Saved) (O
 			return *o, Exit{Code: 3, Seconds: c.young}, nil
 		}
 	}
+	if c.resume != nil && from != nil {
+		if phase := c.resume(c.lives); phase != "" {
+			c.trace = append(c.trace, name+"!"+string(phase))
+			o := c.ranOut()
+			o.Evidence.Failure.Phase = phase
+			return o, Exit{Code: 1, Seconds: c.young}, nil
+		}
+	}
 	for step := begin + 1; step <= c.steps; step++ {
 		if n := plan.Largest(); n > c.fits(step) {
 			c.trace = append(c.trace, name+"!")
@@ -51,12 +60,15 @@ func (c *toyCommand) live(_ context.Context, plan recovery.Plan, from *Saved) (O
 		}
 		c.made[step] = plan.Largest() * plan.Accumulation()
 		if step%c.every == 0 {
-			c.saved = Saved{Path: fmt.Sprintf("step-%d", step), Step: step}
+			c.saved = Saved{Path: fmt.Sprintf("step-%d", step), Step: step, Time: c.now().Add(-2 * time.Minute)}
 		}
 	}
 	c.trace = append(c.trace, name)
 	return Outcome{Kind: Done}, Exit{Seconds: 60}, nil
 }
+
+// now is a moment two minutes after the newest checkpoint was written.
+func (*toyCommand) now() time.Time { return time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC) }
 
 // newest is the newest checkpoint, as somebody who looks at the disk finds it.
 func (c *toyCommand) newest() (*Saved, error) {
@@ -101,7 +113,7 @@ func wrappedIn(ctx context.Context, t *testing.T, c *toyCommand, plan recovery.P
 		t.Fatal(err)
 	}
 	c.made = map[int]int{}
-	o := RunOptions{Live: c.live, Newest: c.newest, Resumes: true, Recover: true,
+	o := RunOptions{Live: c.live, Newest: c.newest, Resumes: true, Recover: true, Now: c.now,
 		Sleep: func(context.Context, time.Duration) error { c.trace = append(c.trace, "wait"); return nil }}
 	if change != nil {
 		change(&o)
@@ -121,6 +133,15 @@ func TestRun(t *testing.T) {
 		}
 	}
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
+	again := recovery.Policy{Relaunches: 3}
+	first := func(p memory.Phase, lives int) func(int) memory.Phase {
+		return func(life int) memory.Phase {
+			if life <= lives {
+				return p
+			}
+			return ""
+		}
+	}
 	for _, c := range []struct {
 		name    string
 		command toyCommand
@@ -135,6 +156,18 @@ func TestRun(t *testing.T) {
 		{name: "too large late: on from the newest checkpoint", command: toyCommand{fits: from(11, 64, 40)}, want: "64×1@0! 32×2@8(64)"},
 		{name: "too large late, twice: a checkpoint knows who wrote it", command: toyCommand{fits: func(step int) int { return 64 >> (step / 7) }}, want: "64×1@0! 32×2@4(64)! 16×4@12(32)"},
 		{name: "too large late, and no newer checkpoint: who wrote it is not forgotten", command: toyCommand{fits: from(11, 64, 20)}, want: "64×1@0! 32×2@8(64)! 16×4@8(64)"},
+		{name: "it runs out where it had not before: once more, and on", policy: again,
+			command: toyCommand{fits: from(11, 64, 40), resume: first(memory.PhaseForward, 2)}, want: "64×1@0! 32×2@8(64)!forward 32×2@8(64)"},
+		{name: "it always does: smaller, for what the checkpoint leaves in memory", policy: again,
+			command: toyCommand{fits: from(11, 64, 40), resume: first(memory.PhaseForward, 3)}, want: "64×1@0! 32×2@8(64)!forward 32×2@8(64)!forward 16×4@8(64)"},
+		{name: "once more is not allowed: smaller at once",
+			command: toyCommand{fits: from(11, 64, 40), resume: first(memory.PhaseForward, 2)}, want: "64×1@0! 32×2@8(64)!forward 16×4@8(64)"},
+		{name: "the checkpoint cannot be loaded: once more, and no further", policy: again, code: 1,
+			command: toyCommand{fits: from(11, 64, 40), resume: first(memory.PhaseLoad, 9)}, want: "64×1@0! 32×2@8(64)!load 32×2@8(64)!load"},
+		{name: "it got as far as before: that is the plan's", policy: again,
+			command: toyCommand{young: 300, fits: from(11, 64, 20)}, want: "64×1@0! 32×2@8(64)! 16×4@8(64)"},
+		{name: "an evaluation is none of a step's business", policy: again, code: 1,
+			command: toyCommand{fits: from(11, 64, 40), resume: first(memory.PhaseEval, 9)}, want: "64×1@0! 32×2@8(64)!eval"},
 		{name: "it is not known to write checkpoints", command: toyCommand{fits: from(11, 64, 40)}, change: func(o *RunOptions) { o.Newest = nil }, want: "64×1@0! 32×2@0"},
 		{name: "one knob takes divisors", plan: recovery.Plan{Effective: 60, World: 1, Micro: 60, Uniform: true}, command: toyCommand{fits: always(16)}, want: "60×1@0! 30×2@0! 15×4@0"},
 		{name: "one sample is too much", plan: recovery.Plan{Effective: 2, World: 1, Micro: 2, Uniform: true}, command: toyCommand{fits: always(0)}, want: "2×1@0! 1×2@0!", code: 1},
@@ -324,6 +357,47 @@ func TestInHostMemory(t *testing.T) {
 			if v := memory.Diagnose(e); v.Cause != memory.Batch {
 				t.Errorf("%s: %v", c.name, v)
 			}
+		}
+	}
+}
+
+// TestResuming holds when a failure is the checkpoint's doing and not the plan's.
+func TestResuming(t *testing.T) {
+	const minute = time.Minute
+	eight := &Saved{Step: 8, Micro: 32}
+	for _, c := range []struct {
+		name         string
+		from, newest *Saved
+		phase        memory.Phase
+		lived        time.Duration
+		want         bool
+	}{
+		{"from the beginning", nil, nil, memory.PhaseForward, minute, false},
+		{"while loading", eight, eight, memory.PhaseLoad, 9 * minute, true},
+		{"sooner than before", eight, eight, memory.PhaseBackward, minute, true},
+		{"as late as before", eight, eight, memory.PhaseBackward, 3 * minute, false},
+		{"in an evaluation", eight, eight, memory.PhaseEval, minute, false},
+		{"in loading the best model, at the end", eight, &Saved{Step: 12, Micro: 32}, memory.PhaseLoad, minute, false},
+		{"with a larger micro-batch than wrote it", &Saved{Step: 8, Micro: 16}, eight, memory.PhaseLoad, minute, false},
+		{"written nobody knows how", &Saved{Step: 8}, eight, memory.PhaseLoad, minute, false},
+	} {
+		folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := harness.Begin(folder, harness.SessionOptions{Plan: recovery.Plan{Effective: 64, World: 1, Micro: 32}})
+		if err == nil {
+			err = s.Attempt(nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &runner{s: s, from: c.from, newest: c.newest, beyond: 2 * minute}
+		if got := r.resuming(c.phase, c.lived); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+		if err := folder.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -12,12 +12,14 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
 	"headroom/configs"
 	"headroom/harness"
+	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap"
@@ -38,6 +40,9 @@ func wrapFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "knob", Usage: "with --: where the command takes a quantity, as in micro=--batch-size or accumulation=--accum; may be repeated (`NAME=FLAG`)"},
 		&cli.StringFlag{Name: "profile", Usage: "with --: how to read the command, a profile's name or a `FILE` with one"},
 		&cli.IntFlag{Name: "world", Usage: "with --: `N` data-parallel ranks, where the command does not say"},
+		&cli.StringFlag{Name: "free", Usage: "with --: start only once every GPU of the command has `SIZE` free, such as 60GiB"},
+		&cli.DurationFlag{Name: "hang", Value: 30 * time.Minute, Usage: "with --: say that the command may hang after `TIME` without output, GPU work or a new checkpoint; 0 never does"},
+		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
 		boolFlag("trust", "with --: take for true what headroom cannot prove of the command, such as that the loss is divided by the accumulation"),
 		boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"),
 	}
@@ -55,10 +60,15 @@ func wrapAction(u *ui, c *cli.Context, words []string) error {
 			return usagef("leave it out", "--%s is for a run of a configuration, not for a command", flag)
 		}
 	}
-	w, err := recognised(c, words)
+	kept, err := commandFrom(c, words)
 	if err != nil {
 		return err
 	}
+	w, err := recognised(kept)
+	if err != nil {
+		return err
+	}
+	w.verbose = c.Bool("verbose")
 	if c.Bool("dry-run") {
 		return u.dryRun(w)
 	}
@@ -66,39 +76,77 @@ func wrapAction(u *ui, c *cli.Context, words []string) error {
 	if err != nil {
 		return err
 	}
-	result, code, err := w.run(c.Context, u, folder, name)
-	err = errors.Join(err, folder.Close())
-	return w.ended(u, folder.Dir(), result, code, err)
+	return w.lead(c.Context, u, folder, name)
+}
+
+// keptCommand is the run.yaml of a wrapped command: the command, and what the user
+// said of it.
+type keptCommand struct {
+	Command     []string      `yaml:"command"`
+	Dir         string        `yaml:"dir"`
+	Profile     string        `yaml:"profile,omitempty"`
+	Knobs       []string      `yaml:"knobs,omitempty"`
+	World       int           `yaml:"world,omitempty"`
+	Trust       bool          `yaml:"trust,omitempty"`
+	Free        string        `yaml:"free,omitempty"`
+	Hang        time.Duration `yaml:"hang"`
+	RestartHung bool          `yaml:"restart_hung,omitempty"`
+}
+
+// commandFrom is the command as the command line has it, in this folder.
+func commandFrom(c *cli.Context, words []string) (keptCommand, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return keptCommand{}, fmt.Errorf("run: %w", err)
+	}
+	k := keptCommand{Command: words, Dir: dir, Profile: c.String("profile"), Knobs: c.StringSlice("knob"), World: c.Int("world"),
+		Trust: c.Bool("trust"), Free: c.String("free"), Hang: c.Duration("hang"), RestartHung: c.Bool("restart-hung")}
+	if isProfileFile(k.Profile) && !filepath.IsAbs(k.Profile) {
+		k.Profile = filepath.Join(dir, k.Profile)
+	}
+	if k.Hang < 0 {
+		return k, usagef("such as --hang 30m, or 0 for never", "--hang %v is negative", k.Hang)
+	}
+	if k.RestartHung && k.Hang == 0 {
+		return k, usagef("leave out one of them", "--restart-hung has nothing to act on with --hang 0")
+	}
+	return k, nil
 }
 
 // wrapped is a command with what headroom knows of it.
 type wrapped struct {
 	wrap.Wrapped
-	why     error // nothing is known of the command, and this is why
+	kept    keptCommand
+	why     error        // nothing is known of the command, and this is why
+	before  []runs.Entry // journal of the run's earlier processes
 	verbose bool
 }
 
 // recognised looks at the command. That nothing is known of it is no error: it is
 // run all the same, and never changed.
-func recognised(c *cli.Context, words []string) (*wrapped, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return nil, fmt.Errorf("run: %w", err)
+func recognised(k keptCommand) (*wrapped, error) {
+	w := &wrapped{kept: k}
+	w.Command, w.Trust = wrap.Command{Args: k.Command, Env: os.Environ(), Dir: k.Dir}, k.Trust
+	w.Hang, w.Restart = k.Hang, k.RestartHung
+	if k.Free != "" {
+		free, err := memory.Parse(k.Free)
+		if err != nil || free <= 0 {
+			return nil, usagef("such as --free 60GiB", "--free %s is no amount of memory", k.Free)
+		}
+		w.Free = free
 	}
-	w := &wrapped{verbose: c.Bool("verbose")}
-	w.Command, w.Trust = wrap.Command{Args: words, Env: os.Environ(), Dir: dir}, c.Bool("trust")
-	profiles, name, err := profilesFor(c.String("profile"))
+	profiles, name, err := profilesFor(k.Profile)
 	if err != nil {
 		return nil, asUsage(err)
 	}
-	w.Match, w.why = wrap.Recognise(w.Command, profiles, wrap.Given{Files: os.DirFS("/"), Profile: name, Knobs: c.StringSlice("knob"), World: c.Int("world")})
+	w.Match, w.why = wrap.Recognise(w.Command, profiles, wrap.Given{Files: os.DirFS("/"), Profile: name, Knobs: k.Knobs, World: k.World})
 	var asked wrap.Asked
 	if w.why == nil {
 		asked, w.why = w.Match.Plan()
 	}
 	if w.why != nil {
 		w.Match = nil
-		if c.IsSet("knob") || c.IsSet("profile") {
+		if len(k.Knobs) > 0 || k.Profile != "" {
 			return nil, asUsage(w.why) // what was said of it is wrong
 		}
 		return w, nil
@@ -106,6 +154,9 @@ func recognised(c *cli.Context, words []string) (*wrapped, error) {
 	w.Asked = asked.Plan
 	return w, nil
 }
+
+// isProfileFile tells the path of a profile from the name of one.
+func isProfileFile(given string) bool { return strings.ContainsAny(given, "./") }
 
 // profilesFor are the profiles to choose from: the user's own before the built-in
 // ones. A file that is named holds the one to take.
@@ -118,7 +169,7 @@ func profilesFor(given string) (all []wrap.Profile, name string, err error) {
 		}
 		all = wrap.Over(own, all)
 	}
-	if !strings.ContainsAny(given, "./") {
+	if !isProfileFile(given) {
 		return all, given, nil
 	}
 	one, err := wrap.LoadProfiles(os.DirFS(filepath.Dir(given)), filepath.Base(given))
@@ -140,12 +191,6 @@ func nameFor(words []string) string {
 		}
 	}
 	return cmp.Or(strings.TrimLeft(notForNames.ReplaceAllString(name, "-"), ".-"), "command") + "-run"
-}
-
-// keptCommand is the run.yaml of a wrapped command.
-type keptCommand struct {
-	Command []string `yaml:"command"`
-	Dir     string   `yaml:"dir"`
 }
 
 // folder makes a new one for the run: a command that is given again is run again,
@@ -176,7 +221,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	if err != nil {
 		return nil, "", asUsage(err)
 	}
-	text, err := yaml.Marshal(keptCommand{w.Command.Args, w.Command.Dir})
+	text, err := yaml.Marshal(w.kept)
 	if err == nil {
 		err = folder.SetConfig(text)
 	}
@@ -210,13 +255,33 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	if err != nil {
 		return harness.Result{}, 1, err
 	}
-	w.Run, w.Begun, w.Number = name, u.now(), session.Number
+	w.Run, w.Number = name, session.Number
+	if w.Begun.IsZero() {
+		w.Begun = u.now()
+	}
 	w.Log = func(n int) (io.WriteCloser, error) { return folder.Output(n) }
 	w.Trouble = func(err error) { u.warn("%v", err) }
 	w.Said = func(r wrap.Rewritten) {
 		session.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
 	}
-	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.Newest, Resumes: w.Resumes(), Recover: known})
+	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.newest, Resumes: w.Resumes(), Recover: known})
+}
+
+// lead makes the run in its folder, and ends it.
+func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name string) error {
+	result, code, err := w.run(ctx, u, folder, name)
+	err = errors.Join(err, folder.Close())
+	return w.ended(u, folder.Dir(), result, code, err)
+}
+
+// newest is the newest checkpoint, with the micro-batch that wrote it as far as an
+// earlier process of this run has noted that.
+func (w *wrapped) newest() (*wrap.Saved, error) {
+	saved, err := w.Newest()
+	if saved != nil {
+		saved.Micro = microAt(w.before, w.Asked, saved.Time)
+	}
+	return saved, err
 }
 
 // changesText lists how a rewritten command differs from the user's.
@@ -271,7 +336,7 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 		if code == 0 {
 			return err
 		}
-		return &childError{code: code, err: err, hint: w.hint(exit), quiet: quiet}
+		return &childError{code: code, err: err, hint: w.hint(exit, err), quiet: quiet}
 	case errors.As(err, &start):
 		return &childError{code: start.Code, err: err}
 	case code != 0:
@@ -281,14 +346,19 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 }
 
 // hint is what would help next time.
-func (w *wrapped) hint(exit *wrap.ExitError) string {
+func (w *wrapped) hint(exit *wrap.ExitError, err error) string {
+	resumes := "headroom resume " + w.Run + " goes on from its newest checkpoint, or from the beginning without one"
 	switch {
+	case exit == nil && isInterrupted(err) && w.Match != nil:
+		return resumes
 	case exit == nil:
 		return ""
 	case exit.Hint != "":
 		return exit.Hint
 	case w.why != nil && exit.Memory:
 		return fmt.Sprintf("headroom could have gone on with a smaller micro-batch if it knew the command: %v", w.why)
+	case w.Match != nil:
+		return resumes
 	}
 	return ""
 }

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
+
+	"headroom/recovery"
+	"headroom/runs"
+)
+
+func resumeCommand(u *ui) *cli.Command {
+	command := &cli.Command{
+		Name:      "resume",
+		Usage:     "go on with a wrapped command's run",
+		ArgsUsage: "RUN",
+		Description: `RUN is a name, or a folder. The command of that run is started again in the folder
+where it was started then, from its newest complete checkpoint and with the
+micro-batch that it had come to, and is looked after as before. It is for a run that
+was interrupted, gave up, or was ended by a restart of the machine.
+
+A run of a configuration goes on by itself: give the same headroom run again.`,
+		Flags:  []cli.Flag{boolFlag("verbose", "show the log, and every checkpoint")},
+		Action: func(c *cli.Context) error { return resumeAction(u, c) },
+	}
+	command.BashComplete = completeFlags(command, runNames)
+	return command
+}
+
+func resumeAction(u *ui, c *cli.Context) error {
+	u.quiet = c.Bool("quiet")
+	if commandOf(c) != nil {
+		return usagef("headroom resume RUN", "the command is the run's own: nothing stands behind --")
+	}
+	if c.NArg() != 1 {
+		return usagef("headroom status lists the runs", "it takes one run, and %d are given", c.NArg())
+	}
+	dir, err := runFolder(c.Args().First())
+	if err != nil {
+		return err
+	}
+	kept, err := readKept(dir)
+	if err != nil {
+		return err
+	}
+	w, err := recognised(kept)
+	if err != nil {
+		return err
+	}
+	w.verbose = c.Bool("verbose")
+	folder, err := runs.Open(dir)
+	if err != nil {
+		return asUsage(err)
+	}
+	if err := w.earlier(dir); err != nil {
+		return errors.Join(err, folder.Close())
+	}
+	return w.lead(c.Context, u, folder, filepath.Base(dir))
+}
+
+// readKept reads the run.yaml of a wrapped command.
+func readKept(dir string) (keptCommand, error) {
+	path := filepath.Join(dir, "run.yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return keptCommand{}, asUsage(fmt.Errorf("resume: %w", err))
+	}
+	var kept keptCommand
+	if yaml.Unmarshal(text, &kept) == nil && len(kept.Command) == 0 {
+		return kept, usagef("headroom run "+path+" goes on with it", "%s is a run of a configuration, not of a command", dir)
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&kept); err != nil && !errors.Is(err, io.EOF) {
+		return kept, asUsage(fmt.Errorf("%s: %w", path, err))
+	}
+	return kept, nil
+}
+
+// earlier takes over what the run's earlier processes noted.
+func (w *wrapped) earlier(dir string) error {
+	status, err := runs.ReadStatus(dir)
+	if err == nil && status.State == runs.StateDone {
+		return usagef("headroom run -- "+w.Command.Args[0]+" … runs the command again", "%s is finished", dir)
+	}
+	if w.before, err = runs.ReadJournal(dir); err != nil {
+		return fmt.Errorf("resume: %w", err)
+	}
+	if len(w.before) > 0 {
+		w.Begun = w.before[0].Time
+	}
+	return nil
+}
+
+// microAt is the micro-batch in force at a moment, by the journal of a run that asked
+// for a plan.
+func microAt(journal []runs.Entry, asked recovery.Plan, at time.Time) int {
+	for _, e := range slices.Backward(journal) {
+		if e.Kind == runs.KindDecision && e.Plan != nil && !e.Time.After(at) {
+			return e.Plan.Largest()
+		}
+	}
+	return asked.Largest()
+}

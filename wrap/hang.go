@@ -1,0 +1,68 @@
+package wrap
+
+import (
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+)
+
+// hangWatch looks for a command that shows no sign of life: no output, no kernel on
+// its GPUs, no newer checkpoint. A collective that waits for a dead rank looks like
+// that, and so does a long evaluation on the CPU, so by itself it is only said.
+type hangWatch struct {
+	after time.Duration // without a sign until it counts as hanging; 0 never does
+	now   func() time.Time
+	saved func() time.Time // when the newest checkpoint was written; zero if there is none
+
+	sign   atomic.Int64 // newest sign of life, in Unix nanoseconds
+	worked atomic.Bool  // a kernel has been seen: without any, work cannot be told from a hang
+	said   bool
+}
+
+// alive notes a sign of life. It may be called from any goroutine.
+func (h *hangWatch) alive() { h.sign.Store(h.now().UnixNano()) }
+
+// work notes that a kernel ran.
+func (h *hangWatch) work() {
+	h.worked.Store(true)
+	h.alive()
+}
+
+// hangs tells, once for each time, that there has been no sign of life for too long.
+// A checkpoint is looked for only then: that reads the disk.
+func (h *hangWatch) hangs() bool {
+	if h.after <= 0 || !h.worked.Load() {
+		return false
+	}
+	now := h.now()
+	quiet := func(since time.Time) bool { return now.Sub(since) >= h.after }
+	if !quiet(time.Unix(0, h.sign.Load())) {
+		h.said = false
+		return false
+	}
+	if h.said || !quiet(h.saved()) {
+		return false
+	}
+	h.said = true
+	return true
+}
+
+// why is what was seen, in words.
+func (h *hangWatch) why() string {
+	return fmt.Sprintf("no output, no GPU work and no new checkpoint for %s", lasting(h.after.Seconds()))
+}
+
+// heard passes output on to a log, nil for none, and notes that there was some.
+type heard struct {
+	log  io.Writer
+	note func()
+}
+
+func (h heard) Write(p []byte) (int, error) {
+	h.note()
+	if h.log == nil {
+		return len(p), nil
+	}
+	return h.log.Write(p)
+}

@@ -1,0 +1,48 @@
+package wrap
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestHangs plays minutes of a command's life: o is output, g a kernel, s a checkpoint,
+// - nothing; ! marks where it is said to hang after five minutes.
+func TestHangs(t *testing.T) {
+	for _, c := range []struct{ name, life, want string }{
+		{"output", "goooooooooo", "..........."},
+		{"a kernel now and then", "g---g---g----", "............."},
+		{"checkpoints alone", "g---s----s----", ".............."},
+		{"nothing", "g---------------", ".....!.........."},
+		{"nothing, twice", "g------o------", ".....!......!."},
+		{"no kernel was ever seen: it may work on the CPU", "o-------------", ".............."},
+	} {
+		now := time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
+		saved := time.Time{}
+		h := &hangWatch{after: 5 * time.Minute, now: func() time.Time { return now }, saved: func() time.Time { return saved }}
+		h.alive()
+		var got strings.Builder
+		for _, sign := range c.life {
+			switch sign {
+			case 'o':
+				if _, err := (heard{note: h.alive}).Write([]byte("step")); err != nil {
+					t.Fatal(err)
+				}
+			case 'g':
+				h.work()
+			case 's':
+				saved = now
+			}
+			got.WriteByte(map[bool]byte{false: '.', true: '!'}[h.hangs()])
+			now = now.Add(time.Minute)
+		}
+		if got.String() != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got.String(), c.want)
+		}
+	}
+	never := &hangWatch{now: time.Now, saved: func() time.Time { return time.Time{} }}
+	never.worked.Store(true)
+	if never.hangs() {
+		t.Error("it is not asked to look, and says that it hangs")
+	}
+}
