@@ -216,12 +216,6 @@ func (f *Folder) AttemptLog(attempt int) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 }
 
-// Output opens logs/output-NNN.log, for what a wrapped command prints in an attempt.
-// The file is the caller's to close.
-func (f *Folder) Output(attempt int) (*os.File, error) {
-	return os.OpenFile(f.path("logs", fmt.Sprintf("output-%03d.log", attempt)), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
-}
-
 // LogName is the base name of an attempt's log.
 func LogName(attempt int) string { return fmt.Sprintf("attempt-%03d.log", attempt) }
 
