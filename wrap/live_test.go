@@ -1,11 +1,86 @@
 package wrap
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"headroom/recovery"
 )
+
+// plainMatch is a plain script's command whose flags the user named.
+func plainMatch(t *testing.T, knobs ...string) Wrapped {
+	t.Helper()
+	c := Command{Args: strings.Fields("python mine.py --bs 32 --acc 1"), Env: []string{"A=b"}, Dir: "/home/me"}
+	m, err := Recognise(c, Builtin(), Given{Knobs: append([]string{"micro=--bs", "accumulation=--acc"}, knobs...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := m.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Wrapped{Command: c, Match: m, Asked: asked.Plan, Run: "night", Number: func() int { return 3 }}
+}
+
+// TestPrepare holds that the command is the user's own as long as nothing has to
+// change, and that a change which rests on what nobody knows takes the user's word.
+func TestPrepare(t *testing.T) {
+	from := &Saved{Path: "out/step-4.json", Step: 4, Micro: 32, checkpoint: &Checkpoint{Path: "out/step-4.json"}}
+	resumes := []string{"resume=--from", "checkpoints=out/step-*.json"}
+	for _, c := range []struct {
+		name     string
+		knobs    []string
+		trust    bool
+		micro    int
+		from     *Saved
+		want     string
+		unproven bool
+	}{
+		{"as asked", nil, false, 32, nil, "python mine.py --bs 32 --acc 1", false},
+		{"as asked, from a checkpoint", resumes, false, 32, from, "python mine.py --bs 32 --acc 1 --from out/step-4.json", false},
+		{"smaller, on nobody's word", nil, false, 16, nil, "", true},
+		{"smaller, on the user's word", nil, true, 16, nil, "python mine.py --bs 16 --acc 2", false},
+		{"smaller, from a checkpoint", resumes, true, 8, from, "python mine.py --bs 8 --acc 4 --from out/step-4.json", false},
+	} {
+		w := plainMatch(t, c.knobs...)
+		w.Trust = c.trust
+		next, err := w.Prepare(w.Asked.WithMicro(c.micro), c.from)
+		var unproven *UnprovenError
+		if errors.As(err, &unproven) != c.unproven || (err != nil) != c.unproven {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if got := strings.Join(next.Command.Args, " "); err == nil && got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+	unknown := Wrapped{Command: Command{Args: []string{"make", "train"}}}
+	if next, err := unknown.Prepare(recovery.Plan{Effective: 1, World: 1, Micro: 1}, nil); err != nil || len(next.Changes) > 0 || !slices.Equal(next.Command.Args, unknown.Command.Args) {
+		t.Errorf("a command of which nothing is known: %v, %v", next.Command.Args, err)
+	}
+}
+
+// TestNamed holds what a command can read in its environment, and that it stays the
+// user's otherwise.
+func TestNamed(t *testing.T) {
+	w := plainMatch(t)
+	got := w.named(w.Command, w.Asked.WithMicro(16)).Env
+	if want := []string{"A=b", "HEADROOM_RUN=night", "HEADROOM_ATTEMPT=3", "HEADROOM_MICRO=16"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	w.Match = nil
+	if got := w.named(w.Command, w.Asked).Env; slices.ContainsFunc(got, func(v string) bool { return strings.HasPrefix(v, "HEADROOM_MICRO") }) {
+		t.Errorf("nothing is known of its batch, and it is told %q", got)
+	}
+	if len(w.Command.Env) != 1 {
+		t.Errorf("the user's environment has become %q", w.Command.Env)
+	}
+}
 
 // TestRankErrorsOfThisLife holds that a launcher's error files are looked for where the
 // command has it log, and that those of earlier lives are left out.
