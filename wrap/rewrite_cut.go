@@ -42,6 +42,9 @@ func (w *rewriter) cut(s, next step) error {
 	if err := w.length(); err != nil {
 		return err
 	}
+	for _, holds := range m.doubtful() {
+		w.prove(holds)
+	}
 	return w.layers(next)
 }
 

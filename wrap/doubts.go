@@ -1,0 +1,125 @@
+package wrap
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// doubt is a sign that a step cut into smaller micro-batches would train something
+// else, whatever the knobs say, and what would have to hold all the same.
+type doubt struct {
+	sign  *regexp.Regexp
+	holds string
+}
+
+// doubts are read in code, configurations and arguments alike.
+var doubts = []doubt{
+	{
+		regexp.MustCompile(`\b(?:\w*NegativesRanking\w*|InfoNCE\w*|info_nce\w*|NTXent\w*|NT_Xent\w*|nt_xent\w*|SupCon\w*|SupervisedContrastive\w*|\w*[Cc]ontrastive_?[Ll]oss\w*|` +
+			`(?:Si[gG])?C?[lL][iI][pP]Loss|in_batch_neg\w*|BarlowTwins\w*|VICReg\w*|SimCLR\w*|Batch(?:Hard|All|SemiHard)\w*Loss)\b`),
+		"the loss does not compare the samples of a batch with each other",
+	},
+	{
+		regexp.MustCompile(`\b(?:Sync)?BatchNorm(?:[123]d|2dSync)?\b|\bbatch_norm\(|\bdist_bn\b|\b(?:wide_)?resne(?:t|xt)\d+\w*|\b(?:efficientnet|mobilenet|densenet|regnet|inception)_?\w*\d\w*|\bvgg\d+_bn\b`),
+		"statistics over a batch (BatchNorm) may be taken over a smaller one",
+	},
+	{
+		regexp.MustCompile(`\b(?:\w*lr|\w*learning_rate)\s*(?:=|\*=)[^=#]*[*/][^#]*\b(?:\w+\.)?(?:batch_?size|bs|per_device_train_batch_size)\b|\b(?:batch_?size|bs)\b[^#=]*[*/][^#=]*\b(?:base_lr|args\.lr|learning_rate)\b`),
+		"the learning rate does not follow the micro-batch",
+	},
+}
+
+// optimizer is the assignment of a new optimizer.
+var optimizer = regexp.MustCompile(`^\s*((?:self\.)?\w+)\s*=\s*(?:torch\.)?(?:optim\.)?(?:Adam\w*|SGD|RMSprop|Adagrad|Lion|Adafactor|NAdam|RAdam)\(`)
+
+// doubtful says what would have to hold for the command to train the same in smaller
+// micro-batches, each with where the doubt comes from. Only what can be read is
+// looked at: the script with the modules beside it that it imports, the
+// configurations and the arguments.
+func (m *Match) doubtful() (holds []string) {
+	sources := m.sources()
+	for _, d := range doubts {
+		for _, s := range sources {
+			if line, what := s.first(d.sign); what != "" {
+				holds = append(holds, fmt.Sprintf("%s (%s in %s)", d.holds, what, s.at(line)))
+				break
+			}
+		}
+	}
+	for _, s := range sources {
+		if names := s.optimizers(); len(names) > 1 {
+			return append(holds, fmt.Sprintf("each of its optimizers steps once per accumulation (%s in %s)", strings.Join(names, " and "), s.name))
+		}
+	}
+	return holds
+}
+
+// source is a text that a doubt can be read in.
+type source struct {
+	name  string
+	lines []string
+	code  bool // Python
+}
+
+func (s source) at(line int) string {
+	if len(s.lines) == 1 {
+		return s.name
+	}
+	return fmt.Sprintf("%s, line %d", s.name, line+1)
+}
+
+// first is the first line with a sign that no comment holds.
+func (s source) first(sign *regexp.Regexp) (line int, what string) {
+	for i, text := range s.lines {
+		if code, _, _ := strings.Cut(text, "#"); len(code) < 4096 {
+			if what = sign.FindString(code); what != "" {
+				return i, strings.TrimSpace(what)
+			}
+		}
+	}
+	return 0, ""
+}
+
+// optimizers are the different names that optimizers are assigned to.
+func (s source) optimizers() (names []string) {
+	for _, line := range s.lines {
+		at := optimizer.FindStringSubmatch(line)
+		if s.code && at != nil && !slices.Contains(names, at[1]) {
+			names = append(names, at[1])
+		}
+	}
+	return names
+}
+
+// modulesMost bounds how many modules of a script are read.
+const modulesMost = 32
+
+func (m *Match) sources() []source {
+	all := []source{{name: "the arguments", lines: []string{strings.Join(m.own(), " ")}}}
+	for _, d := range m.files {
+		if !d.script {
+			all = append(all, source{name: d.name, lines: strings.Split(string(d.content), "\n")})
+		}
+	}
+	if m.Launch.Script == "" {
+		return all
+	}
+	folder, names := path.Dir(m.Launch.Script), []string{m.Launch.Script}
+	for i := 0; i < len(names) && i < modulesMost; i++ {
+		content, err := m.read(names[i])
+		if err != nil {
+			continue // a name that is no module beside the script
+		}
+		all = append(all, source{name: names[i], lines: strings.Split(string(content), "\n"), code: true})
+		for _, word := range importLines(string(content)) {
+			module := path.Join(folder, strings.ReplaceAll(strings.TrimLeft(word, "."), ".", "/")+".py")
+			if !slices.Contains(names, module) && len(names) < 16*modulesMost {
+				names = append(names, module)
+			}
+		}
+	}
+	return all
+}
