@@ -258,6 +258,14 @@ func (s *Session) Running() recovery.Plan {
 	return s.history.Running()
 }
 
+// Recomputing tells whether activations are to be recomputed.
+func (s *Session) Recomputing() bool { return s.history.Recomputing() }
+
+// Eased are the ways to need less host memory that are in force, of [recovery.Policy].Host.
+func (s *Session) Eased() []string {
+	return s.o.Policy.Host[:min(s.history.Eased(), len(s.o.Policy.Host))]
+}
+
 // Number is that of the attempt, over all processes of the run.
 func (s *Session) Number() int { return s.attempt }
 
@@ -349,7 +357,7 @@ func (s *Session) where() string {
 // itself.
 func (s *Session) keepLearned() {
 	now := s.history.Learned(s.o.Plan, s.o.Precision)
-	if !s.history.Settled() || now.Micro == s.kept.Micro && now.Recompute == s.kept.Recompute && now.Eval == s.kept.Eval {
+	if !s.history.Settled() || now.Micro == s.kept.Micro && now.Recompute == s.kept.Recompute && now.Eased == s.kept.Eased && now.Eval == s.kept.Eval {
 		return
 	}
 	s.kept = now

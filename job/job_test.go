@@ -102,7 +102,7 @@ func TestOptions(t *testing.T) {
 	if got := openTight(t).Session(); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant\n%+v", got, want)
 	}
-	if got := openTight(t).Find(); got.Policy != policy || got.Plan != want.Plan {
+	if got := openTight(t).Find(); !reflect.DeepEqual(got.Policy, policy) || got.Plan != want.Plan {
 		t.Errorf("%+v", got)
 	}
 	for precision, want := range map[string]string{"fp32": "", "bf16": "bf16"} {

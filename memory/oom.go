@@ -73,6 +73,9 @@ func (e *OutOfMemoryError) Error() string {
 		where += fmt.Sprintf(" in %s", e.Phase)
 	}
 	s := e.Stats
+	if s == (Stats{}) {
+		return fmt.Sprintf("out of memory%s: %s", where, e.asked())
+	}
 	text := fmt.Sprintf("out of memory%s: %s, %v free of %v, %v allocated, %v reserved",
 		where, e.asked(), s.Free, s.Capacity, s.Allocated, s.Reserved)
 	if s.Foreign > 0 {

@@ -14,7 +14,12 @@ type Policy struct {
 	Relaunches int     // how often the job may be relaunched to make room, in all
 	Waits      int     // how often in a row to wait for other processes before giving up
 	GrowAfter  int     // quiet steps before growing back is tried; 0 never grows
-	Able       Able
+
+	// Host are ways to need less of the machine's memory, by name, in the order to
+	// try: of a command, its profile's fallbacks for that.
+	Host []string
+
+	Able Able
 }
 
 // Able is what the body of a job can carry out: a native trainer, a process that
@@ -43,6 +48,7 @@ const (
 	Shrink     Remedy = "shrink"      // Decision.Plan from now on
 	Grow       Remedy = "grow"        // Decision.Plan from now on: larger
 	Recompute  Remedy = "recompute"   // activations in the backward pass, from now on
+	EaseHost   Remedy = "ease host"   // Decision.Name of Policy.Host, from now on
 	Wait       Remedy = "wait"        // for other processes, then the same plan
 	Relaunch   Remedy = "relaunch"    // a new attempt, from a checkpoint of this moment, or the newest if the process has ended
 	Exec       Remedy = "exec"        // a new process in this one's place, from the newest checkpoint: the device is gone
@@ -54,6 +60,7 @@ type Decision struct {
 	Remedy  Remedy          `json:"remedy"`
 	Plan    Plan            `json:"plan"` // to use next; equal to the current one where the remedy does not change it
 	Verdict *memory.Verdict `json:"verdict,omitempty"`
+	Name    string          `json:"name,omitempty"`   // of what EaseHost does
 	Reason  string          `json:"reason,omitempty"` // one sentence with its numbers; empty where there is nothing to tell
 	Hint    string          `json:"hint,omitempty"`   // what the user could do, when stopping
 }
@@ -89,8 +96,8 @@ type Searched struct {
 // now on → recompute, if allowed → relaunch or wait, if allowed → stop. Rungs
 // that the body cannot carry out are left out. Between two finished steps it
 // answers with finitely many remedies whatever happens: the cache is emptied
-// once, every smaller plan is strictly smaller, recompute is switched on once,
-// waits and relaunches are counted.
+// once, every smaller plan is strictly smaller, recompute and each way to ease the
+// host are switched on once, waits and relaunches are counted.
 //
 // Every decision on a failure of memory carries the verdict it rests on.
 func Decide(p Policy, h History, e Event) Decision {

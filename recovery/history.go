@@ -24,6 +24,7 @@ type History struct {
 	proven  Proven       // the largest micro-batch that has run
 
 	recompute  bool
+	eased      int // ways of Policy.Host in force
 	relaunches int
 	relaunched int             // steps finished at the last relaunch
 	waits      int             // since the last finished step
@@ -63,6 +64,7 @@ type Learned struct {
 	Line      search.Line  `json:"line"`           // peak memory by micro-batch; zero if not known
 	Proven    Proven       `json:"proven"`
 	Recompute bool         `json:"recompute,omitempty"`
+	Eased     int          `json:"eased,omitempty"`     // ways to ease the host that are in force
 	Precision string       `json:"precision,omitempty"` // what that process computed in
 }
 
@@ -70,7 +72,7 @@ type Learned struct {
 // the precision.
 func (h History) Learned(asked Plan, precision string) Learned {
 	return Learned{Asked: asked.Micro, Micro: h.Plan.Micro, Eval: h.Plan.Eval, Room: h.room, Line: h.line, Proven: h.proven,
-		Recompute: h.recompute, Precision: precision}
+		Recompute: h.recompute, Eased: h.eased, Precision: precision}
 }
 
 // Resume starts from what an earlier process has learned instead of failing
@@ -81,6 +83,7 @@ func (h History) Resume(l Learned, precision string) History {
 		return h
 	}
 	h.Plan.Micro, h.room, h.line, h.proven, h.recompute = l.Micro, l.Room, l.Line, l.Proven, l.Recompute
+	h.eased = l.Eased
 	if l.Eval > 0 {
 		h.Plan.Eval = min(h.Plan.Eval, l.Eval)
 	}
@@ -99,6 +102,9 @@ func (h History) Running() Plan {
 // Recomputing tells whether activations are to be recomputed. A caller
 // restores it in the trainer of every attempt.
 func (h History) Recomputing() bool { return h.recompute }
+
+// Eased is how many of the policy's ways to need less host memory are in force.
+func (h History) Eased() int { return h.eased }
 
 // Settled tells whether the plan in force has proven itself: false while one that
 // was grown to has not run yet. Should that one take the process down, the next
@@ -168,6 +174,8 @@ func (h History) applyRemedy(d Decision, available memory.Bytes) History {
 	case Recompute:
 		// What a sample costs has changed.
 		h.recompute, h.line, h.proven = true, search.Line{}, Proven{}
+	case EaseHost:
+		h.eased++
 	case Wait:
 		h.waits++
 	case Relaunch:

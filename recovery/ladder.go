@@ -25,6 +25,8 @@ type ladder struct {
 func (l ladder) climb() Decision {
 	training := l.failure().Phase != memory.PhaseEval
 	switch {
+	case l.verdict.Cause == memory.Host:
+		return l.easeHost()
 	case l.hopeless():
 		return l.giveUp()
 	case training && l.history.grown > 0:
@@ -57,6 +59,8 @@ func (l ladder) load() Decision {
 		return l.giveUp()
 	}
 	switch l.verdict.Cause {
+	case memory.Host:
+		return l.easeHost()
 	case memory.Foreign:
 		return l.wait()
 	case memory.Resume:
@@ -81,15 +85,21 @@ func (l ladder) resume() Decision {
 	return l.smaller()
 }
 
-// hopeless tells of verdicts for which no remedy is known to do good.
-func (l ladder) hopeless() bool {
-	return l.verdict.Cause == memory.Unknown || l.verdict.Cause == memory.Host
+// easeHost takes the next way to need less of the machine's memory.
+func (l ladder) easeHost() Decision {
+	if l.history.eased >= len(l.policy.Host) {
+		return l.stop("nothing that is allowed needs less", "use fewer data-loader workers, less prefetching and no pinned memory; a smaller micro-batch seldom helps")
+	}
+	name := l.policy.Host[l.history.eased]
+	d := l.decide(EaseHost, fmt.Sprintf("%s from now on: %s", name, l.verdict.Why))
+	d.Name = name
+	return d
 }
 
+// hopeless tells that no remedy is known to do good.
+func (l ladder) hopeless() bool { return l.verdict.Cause == memory.Unknown }
+
 func (l ladder) giveUp() Decision {
-	if l.verdict.Cause == memory.Host {
-		return l.stop("the machine's own memory ran out", "use fewer data-loader workers, less prefetching and no pinned memory; a smaller micro-batch seldom helps")
-	}
 	return l.stop("the cause is unknown", "the evidence is in the journal; nothing was tried, because a remedy for the wrong cause does harm")
 }
 

@@ -81,15 +81,15 @@ func (w *Wrapped) Resumes() bool { return w.Match != nil && w.Match.Profile.Resu
 
 // Prepare is the command to start with a plan, from a checkpoint, nil for the
 // beginning. As long as nothing has to change it is the user's own.
-func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved) (Rewritten, error) {
-	if w.Match == nil || plan == w.Asked && from == nil {
+func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) (Rewritten, error) {
+	if w.Match == nil || plan == w.Asked && from == nil && len(fallbacks) == 0 {
 		return Rewritten{Command: w.Command, Plan: plan}, nil
 	}
 	resume := Resume{}
 	if from != nil {
 		resume.Checkpoint, resume.Micro = from.checkpoint, from.Micro
 	}
-	next, err := w.Match.Rewrite(plan, resume)
+	next, err := w.Match.Rewrite(plan, resume, fallbacks...)
 	if err != nil {
 		return next, err
 	}
@@ -102,8 +102,8 @@ func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved) (Rewritten, error) {
 // Live is one life: the command is prepared, started and watched, and why it ended is
 // said. The end of ctx ends no child: it says that the user asked for an end, which
 // the child has heard, and that nothing is to be started again.
-func (w *Wrapped) Live(ctx context.Context, plan recovery.Plan, from *Saved) (Outcome, Exit, error) {
-	next, err := w.Prepare(plan, from)
+func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) {
+	next, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 	if err == nil {
 		err = w.gate(ctx)
 	}
@@ -126,7 +126,7 @@ func (w *Wrapped) Live(ctx context.Context, plan recovery.Plan, from *Saved) (Ou
 			log = nil
 		}
 	}
-	exit, hung, err := w.start(ctx, w.named(next.Command, plan), log)
+	exit, hung, err := w.start(ctx, w.named(next.Command, b.Plan), log)
 	if log != nil {
 		if closed := log.Close(); closed != nil {
 			w.Trouble(closed)

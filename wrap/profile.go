@@ -209,9 +209,14 @@ const (
 
 // Fallback is another way to need less memory, in the order to try.
 type Fallback struct {
-	Name string
-	Set  map[string]string // knob → value
+	Name  string
+	Set   map[string]string // knob → value
+	Host  bool              // of the machine's memory, not the device's
+	Exact bool              // the training is the same to the bit; any other is used only if the user allows it
 }
+
+// Recompute is the fallback that trades time for the device's memory.
+const Recompute = "recompute"
 
 // writes tells whether a change of the micro-batch may write the knob.
 func (p Profile) writes(knob string) bool {

@@ -174,7 +174,9 @@ func (r *profileReader) resume(key string, n *yaml.Node) {
 func (r *profileReader) fallbacks(key string, n *yaml.Node) {
 	r.items(key, n, func(n *yaml.Node) {
 		var f Fallback
-		r.mapping(key, n, fields{"name": r.text(&f.Name), "set": r.settings(&f.Set)})
+		of := "device"
+		r.mapping(key, n, fields{"name": r.text(&f.Name), "set": r.settings(&f.Set), "of": oneOf(r, &of, "device", "host"), "exact": r.yes(&f.Exact)})
+		f.Host = of == "host"
 		r.p.Fallbacks = append(r.p.Fallbacks, f)
 	})
 }

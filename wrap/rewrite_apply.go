@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -149,6 +150,40 @@ func (w *rewriter) drop(name string) error {
 		return w.set(w.m.Profile, w.m.files, name, k.Default)
 	}
 	return &KnobError{name, at.where, at.text, "would make the framework begin anew; take it out"}
+}
+
+// Fallbacks are the names of the profile's fallbacks that would change the command and
+// may be used: those that are exact, and those that the user allows. host are those
+// for the machine's memory, in the order to try. A name that the profile has not is an
+// error.
+func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err error) {
+	var names []string
+	for _, f := range m.Profile.Fallbacks {
+		names = append(names, f.Name)
+		if !f.Exact && !slices.Contains(allowed, f.Name) || !m.changes(f) {
+			continue
+		}
+		if f.Host {
+			host = append(host, f.Name)
+		}
+		recompute = recompute || f.Name == Recompute
+	}
+	for _, name := range allowed {
+		if !slices.Contains(names, name) {
+			return nil, false, &KnobError{"fallback", "", name, fmt.Sprintf("%s has %s", m.Profile.Name, cmp.Or(strings.Join(names, ", "), "none"))}
+		}
+	}
+	return host, recompute, nil
+}
+
+// changes tells whether a fallback sets anything that is not so already.
+func (m *Match) changes(f Fallback) bool {
+	for knob, value := range f.Set {
+		if now, err := m.text(knob); err != nil || now != value {
+			return true
+		}
+	}
+	return false
 }
 
 // settings writes the evaluation batch and the fallbacks, and ends competing

@@ -225,3 +225,33 @@ func TestAccumulationIsNotAssumed(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestFallbacks holds which of a profile's fallbacks may be used on a command.
+func TestFallbacks(t *testing.T) {
+	for _, c := range []struct {
+		args      string
+		allowed   []string
+		host      string
+		recompute bool
+		err       string
+	}{
+		{"", nil, "no-pinning", false, ""},
+		{"--dataloader_num_workers 4", nil, "no-pinning", false, ""},
+		{"--dataloader_num_workers 4", []string{"no-workers", Recompute}, "no-pinning no-workers", true, ""},
+		{"", []string{"no-workers"}, "no-pinning", false, ""},
+		{"--dataloader_pin_memory False --gradient_checkpointing True", []string{Recompute}, "", false, ""},
+		{"", []string{"offload"}, "", false, "offload: transformers has recompute, no-pinning, no-workers"},
+	} {
+		m, err := Recognise(Command{Args: strings.Fields("python run_clm.py --per_device_train_batch_size 8 --output_dir out " + c.args), Dir: "/"}, Builtin(), Given{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, recompute, err := m.Fallbacks(c.allowed)
+		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s %q: %v", c.args, c.allowed, err)
+		}
+		if got := strings.Join(host, " "); err == nil && (got != c.host || recompute != c.recompute) {
+			t.Errorf("%s %q: %s, %v; want %s, %v", c.args, c.allowed, got, recompute, c.host, c.recompute)
+		}
+	}
+}

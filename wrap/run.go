@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,11 +17,10 @@ import (
 // RunOptions are what [Run] needs of the world around the command: how one life of
 // it goes, and what is on disk. Tests play them.
 type RunOptions struct {
-	// Live makes one life of the command with a plan, going on from a checkpoint,
-	// nil for the beginning, and returns when nothing of it is left. The context ends
-	// when the user asks for an end. An error means
-	// that it could not be started, or not be rewritten.
-	Live func(ctx context.Context, plan recovery.Plan, from *Saved) (Outcome, Exit, error)
+	// Live makes one life of the command, and returns when nothing of it is left. The
+	// context ends when the user asks for an end. An error means that it could not be
+	// started, or not be rewritten.
+	Live func(context.Context, Beginning) (Outcome, Exit, error)
 	// Newest is the newest complete checkpoint, nil if there is none; nil if the
 	// command is not known to write any.
 	Newest func() (*Saved, error)
@@ -33,6 +33,13 @@ type RunOptions struct {
 
 	Sleep func(ctx context.Context, d time.Duration) error // nil really sleeps
 	Now   func() time.Time                                 // nil is time.Now
+}
+
+// Beginning is how a life of the command begins.
+type Beginning struct {
+	Plan      recovery.Plan
+	From      *Saved   // nil for the beginning of the training
+	Fallbacks []string // of the profile's, that are in force
 }
 
 // Saved is a complete checkpoint of the command's own.
@@ -115,7 +122,8 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 	}
 	plan := r.s.Running()
 	r.from = from
-	outcome, exit, err := r.Live(ctx, plan, from)
+	begun := len(r.fallbacks())
+	outcome, exit, err := r.Live(ctx, Beginning{plan, from, r.fallbacks()})
 	if err != nil {
 		return r.last, false, err
 	}
@@ -124,10 +132,19 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 		return exit, false, err
 	}
 	r.s.Note(runs.Entry{Kind: runs.KindExit, Text: describe(outcome, exit), Seconds: exit.Seconds})
-	if again, err = r.follow(ctx, outcome, exit); again && r.s.Running() == plan {
+	if again, err = r.follow(ctx, outcome, exit); again && r.s.Running() == plan && len(r.fallbacks()) == begun {
 		again, err = r.pause(ctx)
 	}
 	return exit, again, err
+}
+
+// fallbacks are those that the session has come to.
+func (r *runner) fallbacks() []string {
+	all := slices.Clone(r.s.Eased())
+	if r.s.Recomputing() {
+		all = append(all, Recompute)
+	}
+	return all
 }
 
 // pause waits before a command that died young is started again as it was, and gives

@@ -29,7 +29,8 @@ type toyCommand struct {
 	made         map[int]int // samples of every step that stands
 }
 
-func (c *toyCommand) live(_ context.Context, plan recovery.Plan, from *Saved) (Outcome, Exit, error) {
+func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error) {
+	plan, from := b.Plan, b.From
 	c.lives++
 	begin := 0
 	if from != nil {
@@ -38,6 +39,9 @@ func (c *toyCommand) live(_ context.Context, plan recovery.Plan, from *Saved) (O
 	name := fmt.Sprintf("%d×%d@%d", plan.Largest(), plan.Accumulation(), begin)
 	if from != nil {
 		name += fmt.Sprintf("(%d)", from.Micro)
+	}
+	for _, fallback := range b.Fallbacks {
+		name += "+" + fallback
 	}
 	if c.ends != nil {
 		if o := c.ends(c.lives); o != nil {
@@ -134,6 +138,14 @@ func TestRun(t *testing.T) {
 	}
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
 	again := recovery.Policy{Relaunches: 3}
+	host := func(lives int) func(int) *Outcome {
+		return func(life int) *Outcome {
+			if life > lives {
+				return nil
+			}
+			return &Outcome{Kind: OutOfSharedMemory, Confidence: Certain, Evidence: &memory.Evidence{}}
+		}
+	}
 	first := func(p memory.Phase, lives int) func(int) memory.Phase {
 		return func(life int) memory.Phase {
 			if life <= lives {
@@ -171,6 +183,13 @@ func TestRun(t *testing.T) {
 			command: toyCommand{young: 300, fits: from(11, 64, 20)}, want: "64×1@0! 32×2@8(64)! 16×4@8(64)"},
 		{name: "an evaluation is none of a step's business", policy: again, code: 1,
 			command: toyCommand{fits: from(11, 64, 40), resume: first(memory.PhaseEval, 9)}, want: "64×1@0! 32×2@8(64)!eval"},
+		{name: "memory of the host: its fallbacks, each once", policy: recovery.Policy{Host: []string{"no-pinning", "no-workers"}},
+			command: toyCommand{young: 2, fits: always(64), ends: host(2)}, want: "64×1@0? 64×1@0+no-pinning? 64×1@0+no-pinning+no-workers"},
+		{name: "memory of the host: none is left", policy: recovery.Policy{Host: []string{"no-pinning"}}, code: 3,
+			command: toyCommand{fits: always(64), ends: host(9)}, want: "64×1@0? 64×1@0+no-pinning?"},
+		{name: "one sample is too much, and recompute is allowed", plan: recovery.Plan{Effective: 2, World: 1, Micro: 2, Uniform: true},
+			policy:  recovery.Policy{Recompute: true, Able: recovery.Able{Recompute: true}},
+			command: toyCommand{fits: always(0)}, want: "2×1@0! 1×2@0! 1×2@0+recompute!", code: 1},
 		{name: "it is not known to write checkpoints", command: toyCommand{fits: from(11, 64, 40)}, change: func(o *RunOptions) { o.Newest = nil }, want: "64×1@0! 32×2@0"},
 		{name: "one knob takes divisors", plan: recovery.Plan{Effective: 60, World: 1, Micro: 60, Uniform: true}, command: toyCommand{fits: always(16)}, want: "60×1@0! 30×2@0! 15×4@0"},
 		{name: "one sample is too much", plan: recovery.Plan{Effective: 2, World: 1, Micro: 2, Uniform: true}, command: toyCommand{fits: always(0)}, want: "2×1@0! 1×2@0!", code: 1},
@@ -224,9 +243,9 @@ func TestRunIsStopped(t *testing.T) {
 	defer stop()
 	c := &toyCommand{steps: 20, every: 4, fits: func(int) int { return 8 }}
 	_, code, err := wrappedIn(ctx, t, c, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(_ context.Context, plan recovery.Plan, from *Saved) (Outcome, Exit, error) {
+		o.Live = func(_ context.Context, b Beginning) (Outcome, Exit, error) {
 			stop()
-			return c.live(ctx, plan, from)
+			return c.live(ctx, b)
 		}
 	})
 	if !errors.Is(err, harness.ErrInterrupted) || code != 1 || c.lives != 1 {
@@ -263,6 +282,7 @@ func TestRunEndsAs(t *testing.T) {
 		{"another reason", Outcome{Kind: Failed}, false, nil, 1, exits(false, "")},
 		{"hopeless at its micro-batch", ranOut(OutOfMemory, Certain, memory.PhaseForward, 100*64*gib), false, nil, 1, exits(true, "even one would ask for")},
 		{"memory of the host", ranOut(OutOfHostMemory, Certain, memory.PhaseForward, gib), false, nil, 1, gaveUp},
+		{"memory of the host while loading", ranOut(OutOfHostMemory, Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
 		{"while loading", ranOut(OutOfMemory, Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
 		{"a device gone, of a command that must not be started again", Outcome{Kind: DeviceGone}, false, func(o *RunOptions) { o.Recover = false }, 1, exits(false, "")},
 		{"checkpoints cannot be looked for", Outcome{Kind: DeviceGone}, false, func(o *RunOptions) {
@@ -323,7 +343,7 @@ func TestRunStartFails(t *testing.T) {
 	broken := errors.New("exec: python: not found")
 	c := &toyCommand{fits: func(int) int { return 64 }}
 	_, _, err := wrapped(t, c, recovery.Plan{Effective: 4, World: 1, Micro: 4}, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(context.Context, recovery.Plan, *Saved) (Outcome, Exit, error) { return Outcome{}, Exit{}, broken }
+		o.Live = func(context.Context, Beginning) (Outcome, Exit, error) { return Outcome{}, Exit{}, broken }
 	})
 	if !errors.Is(err, broken) {
 		t.Error(err)

@@ -43,6 +43,7 @@ func wrapFlags() []cli.Flag {
 		&cli.StringFlag{Name: "free", Usage: "with --: start only once every GPU of the command has `SIZE` free, such as 60GiB"},
 		&cli.DurationFlag{Name: "hang", Value: 30 * time.Minute, Usage: "with --: say that the command may hang after `TIME` without output, GPU work or a new checkpoint; 0 never does"},
 		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
+		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile's that may be used although the training is then not the same to the bit, such as recompute or no-workers; may be repeated (`NAME`)"},
 		boolFlag("trust", "with --: take for true what headroom cannot prove of the command, such as that the loss is divided by the accumulation"),
 		boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"),
 	}
@@ -88,6 +89,7 @@ type keptCommand struct {
 	Knobs       []string      `yaml:"knobs,omitempty"`
 	World       int           `yaml:"world,omitempty"`
 	Trust       bool          `yaml:"trust,omitempty"`
+	Allow       []string      `yaml:"allow,omitempty"`
 	Free        string        `yaml:"free,omitempty"`
 	Hang        time.Duration `yaml:"hang"`
 	RestartHung bool          `yaml:"restart_hung,omitempty"`
@@ -100,7 +102,7 @@ func commandFrom(c *cli.Context, words []string) (keptCommand, error) {
 		return keptCommand{}, fmt.Errorf("run: %w", err)
 	}
 	k := keptCommand{Command: words, Dir: dir, Profile: c.String("profile"), Knobs: c.StringSlice("knob"), World: c.Int("world"),
-		Trust: c.Bool("trust"), Free: c.String("free"), Hang: c.Duration("hang"), RestartHung: c.Bool("restart-hung")}
+		Trust: c.Bool("trust"), Allow: c.StringSlice("allow"), Free: c.String("free"), Hang: c.Duration("hang"), RestartHung: c.Bool("restart-hung")}
 	if isProfileFile(k.Profile) && !filepath.IsAbs(k.Profile) {
 		k.Profile = filepath.Join(dir, k.Profile)
 	}
@@ -117,6 +119,7 @@ func commandFrom(c *cli.Context, words []string) (keptCommand, error) {
 type wrapped struct {
 	wrap.Wrapped
 	kept    keptCommand
+	policy  recovery.Policy
 	why     error        // nothing is known of the command, and this is why
 	before  []runs.Entry // journal of the run's earlier processes
 	verbose bool
@@ -125,7 +128,7 @@ type wrapped struct {
 // recognised looks at the command. That nothing is known of it is no error: it is
 // run all the same, and never changed.
 func recognised(k keptCommand) (*wrapped, error) {
-	w := &wrapped{kept: k}
+	w := &wrapped{kept: k, policy: recovery.Policy{Relaunches: 3, Waits: 10}}
 	w.Command, w.Trust = wrap.Command{Args: k.Command, Env: os.Environ(), Dir: k.Dir}, k.Trust
 	w.Hang, w.Restart = k.Hang, k.RestartHung
 	if k.Free != "" {
@@ -146,13 +149,15 @@ func recognised(k keptCommand) (*wrapped, error) {
 	}
 	if w.why != nil {
 		w.Match = nil
-		if len(k.Knobs) > 0 || k.Profile != "" {
+		if len(k.Knobs)+len(k.Allow) > 0 || k.Profile != "" {
 			return nil, asUsage(w.why) // what was said of it is wrong
 		}
 		return w, nil
 	}
 	w.Asked = asked.Plan
-	return w, nil
+	w.policy.Host, w.policy.Recompute, err = w.Match.Fallbacks(k.Allow)
+	w.policy.Able.Recompute = w.policy.Recompute
+	return w, asUsage(err)
 }
 
 // isProfileFile tells the path of a profile from the name of one.
@@ -250,8 +255,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	if !known {
 		plan = recovery.Plan{Effective: 1, World: 1, Micro: 1}
 	}
-	session, err := harness.Begin(folder, harness.SessionOptions{Plan: plan, OnEntry: w.entry(u),
-		Policy: recovery.Policy{Relaunches: 3, Waits: 10}})
+	session, err := harness.Begin(folder, harness.SessionOptions{Plan: plan, OnEntry: w.entry(u), Policy: w.policy})
 	if err != nil {
 		return harness.Result{}, 1, err
 	}
