@@ -10,6 +10,7 @@
 #   find         the search, against the true largest micro-batch
 #   exhaustion   memory that runs out for real; needs PyTorch
 #   gpt2         GPT-2 beside PyTorch, and the search beside its tools; needs PyTorch
+#   wrapped      other people's trainings, out of memory; needs PyTorch, Transformers and Lightning
 #   search       of gpt2 the search alone, only if it is named
 #
 # Each part writes to OUT/PART, its log.txt begins with what ran where. A part
@@ -35,6 +36,7 @@ find() {
   return $status
 }
 exhaustion() { bench/gpu/exhaustion.sh "$HEADROOM" "$1"; }
+wrapped() { bench/gpu/wrapped.sh "$HEADROOM" "$1"; }
 gpt2() { bench/gpt2/run.sh "$1"; }
 search() { bench/gpt2/run.sh "$1" search; }
 
@@ -48,7 +50,7 @@ about() {
 
 part() {
   local folder=$out/$1 start=$SECONDS
-  if [[ $1 =~ ^(exhaustion|gpt2|search)$ && -n $no_torch ]]; then
+  if [[ $1 =~ ^(exhaustion|gpt2|wrapped|search)$ && -n $no_torch ]]; then
     echo "== $1: skipped, it needs PyTorch: $no_torch"
     return
   fi
@@ -67,9 +69,9 @@ part() {
   fi
 }
 
-(($# > 0)) || set -- operations model allocator find exhaustion gpt2
+(($# > 0)) || set -- operations model allocator find exhaustion gpt2 wrapped
 for name in "$@"; do
-  [[ $name =~ ^(operations|model|allocator|find|exhaustion|gpt2|search)$ ]] || { echo "part $name: operations, model, allocator, find, exhaustion, gpt2 or search" >&2; exit 2; }
+  [[ $name =~ ^(operations|model|allocator|find|exhaustion|gpt2|wrapped|search)$ ]] || { echo "part $name: operations, model, allocator, find, exhaustion, gpt2, wrapped or search" >&2; exit 2; }
 done
 no_torch=$("$PYTHON" -c 'import torch' 2>&1 | tail -n 1)
 for name in "$@"; do part "$name"; done

@@ -1,0 +1,47 @@
+"""Compares the steps of two runs, and says where the time between two lives went.
+
+    steps.py REFERENCE.jsonl OTHER.jsonl [RUN]
+
+Of a step made more than once the last one counts, and with several ranks each rank's
+line says the same. Ends with 1 unless samples and learning rates are equal and losses
+agree to a thousandth.
+"""
+
+import datetime
+import json
+import sys
+
+
+def steps(path: str) -> dict[int, dict]:
+    with open(path) as f:
+        return {line["step"]: line for line in map(json.loads, f)}
+
+
+def seconds(text: str) -> float:
+    return datetime.datetime.fromisoformat(text[:26].rstrip("Z") + "+00:00").timestamp()
+
+
+def pauses(run: str, path: str) -> None:
+    with open(path) as f:
+        lines = [json.loads(line) for line in f]
+    ended = None
+    with open(f"{run}/journal.jsonl") as f:
+        for entry in map(json.loads, f):
+            if entry["kind"] == "exit":
+                ended = seconds(entry["time"])
+            elif entry["kind"] == "attempt" and ended:
+                began = seconds(entry["time"])
+                first = next((line["at"] for line in lines if line.get("at", 0) > began), None)
+                print(f"attempt {entry['attempt']}: started {began - ended:.3f} s after the end of the last one's process tree"
+                      + (f", first step after {first - began:.1f} s more" if first else ""))
+                ended = None
+
+
+want, got = steps(sys.argv[1]), steps(sys.argv[2])
+equal = want.keys() == got.keys() and all(want[s]["samples"] == got[s]["samples"] and want[s]["lr"] == got[s]["lr"] for s in want)
+worst = max((abs(want[s]["loss"] - got[s]["loss"]) / abs(want[s]["loss"]) for s in want.keys() & got.keys()), default=1.0)
+print(f"{len(got)} of {len(want)} steps, samples and learning rates {'equal' if equal else 'DIFFER'}, losses within {worst:.1e}; "
+      f"micro-batches {want[min(want)]['micro']} and {got[max(got)]['micro']}")
+if len(sys.argv) > 3 and sys.argv[3]:
+    pauses(sys.argv[3], sys.argv[2])
+sys.exit(not (equal and worst <= 1e-3))
