@@ -1,0 +1,229 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// fenced are the blocks of a page that stand between lines of three backticks.
+func fenced(t *testing.T, page string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []string
+	for i, part := range strings.Split(string(text), "\n```") {
+		if _, block, _ := strings.Cut(part, "\n"); i%2 == 1 {
+			blocks = append(blocks, block+"\n")
+		}
+	}
+	return blocks
+}
+
+// blockWith is the one block of a page that has a text in it.
+func blockWith(t *testing.T, page, text string) string {
+	t.Helper()
+	found := ""
+	for _, block := range fenced(t, page) {
+		if strings.Contains(block, text) {
+			if found != "" {
+				t.Fatalf("%s has several blocks with %q", page, text)
+			}
+			found = block
+		}
+	}
+	if found == "" {
+		t.Fatalf("%s has no block with %q", page, text)
+	}
+	return found
+}
+
+// put writes files into the working directory, all of them programs.
+func put(t *testing.T, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestNightGoesOn holds that the script of docs/night.md names the newest whole
+// checkpoint, and none where there is none.
+func TestNightGoesOn(t *testing.T) {
+	script := blockWith(t, "docs/night.md", "# night.sh")
+	t.Chdir(t.TempDir())
+	put(t, map[string]string{"night.sh": script, "headroom": "#!/bin/sh\nprintf '%s|' \"$@\"\n"})
+	begins := func(want string) {
+		t.Helper()
+		command := exec.Command("./night.sh")
+		command.Env = append(os.Environ(), "PATH=.:"+os.Getenv("PATH"))
+		out, err := command.Output()
+		words := strings.Split(string(out), "|")
+		at := slices.Index(words, "--resume_from_checkpoint")
+		if err != nil || words[0] != "run" || words[1] != "--" || (at >= 0) != (want != "") || at >= 0 && words[at+1] != want {
+			t.Errorf("%q, %v; want it to go on from %q", words, err, want)
+		}
+	}
+	begins("")
+	put(t, map[string]string{
+		"out/checkpoint-9/trainer_state.json": "{}", "out/checkpoint-12/trainer_state.json": "{}",
+		"out/checkpoint-15/model.safetensors": "half", "out/.headroom-checkpoint-20/trainer_state.json": "{}",
+	})
+	begins("out/checkpoint-12")
+}
+
+// TestSlurmScripts runs the batch scripts of docs/night.md with a headroom that ends
+// in every way: the job is queued again when its time is up, and then alone.
+func TestSlurmScripts(t *testing.T) {
+	one, nodes := blockWith(t, "docs/night.md", "\n./night.sh &"), blockWith(t, "docs/night.md", "--nodes=2")
+	const asked = syscall.Signal(0)
+	for _, c := range []struct {
+		name, script string
+		signal       syscall.Signal // to the script; none: headroom ends by itself
+		end          string         // status of headroom
+		again        bool
+	}{
+		{"its time is up, and it saves", one, syscall.SIGUSR1, "75", true},
+		{"its time is up, and torchrun ends", one, syscall.SIGUSR1, "1", true},
+		{"its time is up, and it is done", one, syscall.SIGUSR1, "0", false},
+		{"it is cancelled, and saves", one, syscall.SIGTERM, "75", false},
+		{"it is done", one, asked, "0", false},
+		{"it fails", one, asked, "1", false},
+		{"the time of all nodes is up", nodes, syscall.SIGUSR1, "0", true},
+		{"all nodes are done", nodes, asked, "0", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			waits := "echo $$ >pid\necho ready\nwhile :; do sleep 0.05; done\n"
+			if c.signal == asked {
+				waits = "exit " + c.end + "\n"
+			}
+			put(t, map[string]string{
+				"job": c.script, "night.sh": "#!/bin/sh\nexec headroom\n",
+				"headroom": "#!/bin/sh\ntrap 'exit " + c.end + "' TERM\n" + waits,
+				"scontrol": "#!/bin/sh\necho \"$@\" >>scontrol.said\n",
+				"scancel":  "#!/bin/sh\n[ \"$*\" = '--signal=TERM 17' ] && kill -TERM $(cat pid)\n",
+			})
+			command := exec.Command("bash", "job")
+			command.Env = append(os.Environ(), "PATH=.:"+os.Getenv("PATH"), "SLURM_JOB_ID=17", "SLURM_JOB_NODELIST=n[1-2]")
+			p := begin(t, command)
+			if c.signal != asked {
+				if !p.lines.Scan() || p.lines.Text() != "ready" {
+					t.Fatalf("it said %q\n%s", p.lines.Text(), p.stderr.String())
+				}
+				p.signal(c.signal)
+			}
+			for p.lines.Scan() {
+				t.Log(p.lines.Text())
+			}
+			err := p.cmd.Wait()
+			said, _ := os.ReadFile("scontrol.said") // it need not be there
+			if again := strings.Contains(string(said), "requeue 17"); again != c.again {
+				t.Errorf("queued again: %v, want %v; %v\n%s", again, c.again, err, p.stderr.String())
+			}
+		})
+	}
+}
+
+// TestJobGivesUp holds the statuses that end a Job of Kubernetes against what a
+// command ends with: none of a kill or of an end on request is among them.
+func TestJobGivesUp(t *testing.T) {
+	var job struct {
+		Spec struct {
+			PodFailurePolicy struct {
+				Rules []struct {
+					Action      string
+					OnExitCodes struct{ Values []int } `yaml:"onExitCodes"`
+				}
+			} `yaml:"podFailurePolicy"`
+			Template struct {
+				Spec struct {
+					RestartPolicy string `yaml:"restartPolicy"`
+					Containers    []struct{ Command []string }
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(blockWith(t, "docs/night.md", "kind: Job")), &job); err != nil {
+		t.Fatal(err)
+	}
+	pod := job.Spec.Template.Spec
+	if pod.RestartPolicy != "Never" || len(pod.Containers) != 1 || !slices.Equal(pod.Containers[0].Command, []string{"./night.sh"}) {
+		t.Errorf("%+v", pod)
+	}
+	var ends []int
+	for _, rule := range job.Spec.PodFailurePolicy.Rules {
+		if rule.Action == "FailJob" {
+			ends = rule.OnExitCodes.Values
+		}
+	}
+	for status, stays := range map[int]bool{1: true, 2: true, 126: true, 127: true, 75: false, 134: false, 137: false, 143: false} {
+		if slices.Contains(ends, status) != stays {
+			t.Errorf("status %d ends the job: %v, want %v", status, !stays, stays)
+		}
+	}
+}
+
+// megatronish trains in the way for which docs/profiles.md writes a profile: the
+// accumulation follows from a global batch, and it goes on by itself from what a
+// pointer file names.
+const megatronish = `import argparse, os, sys
+p = argparse.ArgumentParser()
+p.add_argument("--micro-batch-size", type=int); p.add_argument("--global-batch-size", type=int)
+p.add_argument("--save"); p.add_argument("--load")
+a = p.parse_args()
+pointer = os.path.join(a.load or "", "latest_checkpointed_iteration.txt")
+step = int(open(pointer).read()) if os.path.exists(pointer) else 0
+while step < 6:
+    if step == 5 and a.micro_batch_size > 4:
+        sys.exit("Traceback (most recent call last):\n  File \"pretrain_gpt.py\", line 9, in forward\n"
+                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.10 GiB is free. "
+                 "Process 71 has 78.14 GiB memory in use. Of the allocated memory 77.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.")
+    step += 1
+    print(step, a.micro_batch_size, (a.global_batch_size or a.micro_batch_size) // a.micro_batch_size, flush=True)
+    if step % 2 == 0:
+        os.makedirs(os.path.join(a.save, f"iter_{step:07d}"))
+        open(os.path.join(a.save, f"iter_{step:07d}", "model.bin"), "w").write("weights")
+        open(os.path.join(a.save, "latest_checkpointed_iteration.txt"), "w").write(f"{step:07d}")
+`
+
+// TestProfileInTenLines runs a script out of memory that no built-in profile knows,
+// with the profile of docs/profiles.md in the user's own folder, and holds what the
+// page shows of it.
+func TestProfileInTenLines(t *testing.T) {
+	profile, shown := blockWith(t, "docs/profiles.md", "name: mygpt"), blockWith(t, "docs/profiles.md", "$ headroom run --dry-run")
+	if lines := strings.Count(profile, "\n"); lines > 10 {
+		t.Errorf("%d lines", lines)
+	}
+	t.Chdir(t.TempDir())
+	put(t, map[string]string{"config/headroom/profiles/mygpt.yaml": profile, "pretrain_gpt.py": megatronish})
+	config, err := filepath.Abs("config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CONFIG_HOME", config)
+	dry := exec.Command("headroom", strings.Fields("run --dry-run -- python pretrain_gpt.py --micro-batch-size 16 --save out")...)
+	if out, err := dry.Output(); err != nil || "$ "+strings.Join(dry.Args, " ")+"\n"+string(out) != shown {
+		t.Errorf("%v; the page shows\n%sand it is\n%s", err, shown, out)
+	}
+	command := exec.Command("headroom", "run", "--", "python3", "pretrain_gpt.py", "--micro-batch-size", "16", "--save", "out")
+	var stderr strings.Builder
+	command.Stderr = &stderr
+	out, err := command.Output()
+	const want = "1 16 1\n2 16 1\n3 16 1\n4 16 1\n5 16 1\n" + "5 8 2\n" + "5 4 4\n6 4 4\n"
+	if err != nil || string(out) != want {
+		t.Errorf("%v; step, micro-batch and accumulation were\n%swant\n%s\n%s", err, out, want, stderr.String())
+	}
+}
