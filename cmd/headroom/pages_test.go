@@ -176,6 +176,30 @@ func TestJobGivesUp(t *testing.T) {
 	}
 }
 
+const dryRun = "$ headroom run --dry-run -- "
+
+// showsWhatItPrints runs the command in the first line of a block, and holds the rest
+// against its output.
+func showsWhatItPrints(t *testing.T, block string) {
+	t.Helper()
+	line, want, _ := strings.Cut(block, "\n")
+	words := strings.Fields(strings.TrimPrefix(line, "$ "))
+	if out, err := exec.Command(words[0], words[1:]...).Output(); err != nil || string(out) != want {
+		t.Errorf("%v; the page shows\n%sand it is\n%s", err, want, out)
+	}
+}
+
+// TestReadmeShowsADryRun is about a script in the shape of Transformers' own.
+func TestReadmeShowsADryRun(t *testing.T) {
+	shown := blockWith(t, "README.md", dryRun)
+	script, err := os.ReadFile(filepath.Join(scripts(t), "hf.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inEmptyFolder(t, "train.py", string(script))
+	showsWhatItPrints(t, shown)
+}
+
 // megatronish trains in the way for which docs/profiles.md writes a profile: the
 // accumulation follows from a global batch, and it goes on by itself from what a
 // pointer file names.
@@ -203,7 +227,7 @@ while step < 6:
 // with the profile of docs/profiles.md in the user's own folder, and holds what the
 // page shows of it.
 func TestProfileInTenLines(t *testing.T) {
-	profile, shown := blockWith(t, "docs/profiles.md", "name: mygpt"), blockWith(t, "docs/profiles.md", "$ headroom run --dry-run")
+	profile, shown := blockWith(t, "docs/profiles.md", "name: mygpt"), blockWith(t, "docs/profiles.md", dryRun)
 	if lines := strings.Count(profile, "\n"); lines > 10 {
 		t.Errorf("%d lines", lines)
 	}
@@ -214,10 +238,7 @@ func TestProfileInTenLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("XDG_CONFIG_HOME", config)
-	dry := exec.Command("headroom", strings.Fields("run --dry-run -- python pretrain_gpt.py --micro-batch-size 16 --save out")...)
-	if out, err := dry.Output(); err != nil || "$ "+strings.Join(dry.Args, " ")+"\n"+string(out) != shown {
-		t.Errorf("%v; the page shows\n%sand it is\n%s", err, shown, out)
-	}
+	showsWhatItPrints(t, shown)
 	command := exec.Command("headroom", "run", "--", "python3", "pretrain_gpt.py", "--micro-batch-size", "16", "--save", "out")
 	var stderr strings.Builder
 	command.Stderr = &stderr

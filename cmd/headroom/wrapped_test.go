@@ -17,7 +17,7 @@ import (
 )
 
 // obstinate says that it runs, and what it hears, and leaves a grandchild behind.
-const obstinate = `trap 'echo heard TERM; exit 9' TERM
+const obstinate = `trap "echo heard TERM; exit $1" TERM
 trap 'echo heard USR1' USR1
 (trap '' TERM; exec sleep 1000) &
 echo $! > grandchild
@@ -32,21 +32,23 @@ func lives(pid int) bool {
 }
 
 // TestWrappedCommandIsSignalled holds that signals are the command's, that its status
-// is passed on, and that nothing of it is left, also if headroom is killed.
+// is passed on, save that a job that was asked to end is not done, and that nothing of it is left, also if headroom is killed.
 func TestWrappedCommandIsSignalled(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		signals []syscall.Signal
 		heard   string
+		ends    string // status with which it answers SIGTERM
 		status  int
 		state   runs.State
 	}{
-		{"asked to end", []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM}, "heard TERM", 9, runs.StateInterrupted},
-		{"headroom is killed", []syscall.Signal{syscall.SIGKILL}, "", -1, runs.StateStale},
+		{"asked to end", []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM}, "heard TERM", "9", 9, runs.StateInterrupted},
+		{"asked to end, and saves", []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM}, "heard TERM", "0", 75, runs.StateInterrupted},
+		{"headroom is killed", []syscall.Signal{syscall.SIGKILL}, "", "9", -1, runs.StateStale},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inEmptyFolder(t, "obstinate.sh", obstinate)
-			p := begin(t, exec.Command("headroom", "run", "--name", "wrapped", "--", "sh", "obstinate.sh"))
+			p := begin(t, exec.Command("headroom", "run", "--name", "wrapped", "--", "sh", "obstinate.sh", c.ends))
 			said := ""
 			for _, s := range append([]syscall.Signal{0}, c.signals...) {
 				if s != 0 {
