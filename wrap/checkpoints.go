@@ -103,7 +103,8 @@ func (c *Checkpoints) sort(layout Layout, named string) {
 		return b.Time.Compare(a.Time)
 	})
 	named = path.Join(c.Root, named)
-	at := slices.IndexFunc(c.All, func(one Checkpoint) bool { return one.Path == named })
+	count, err := strconv.ParseInt(path.Base(named), 10, 64) // a name may be padded where the pointer is not
+	at := slices.IndexFunc(c.All, func(one Checkpoint) bool { return one.Path == named || err == nil && one.Number == count })
 	for i := range max(0, at) {
 		if layout.Pointer != "" && c.All[i].Problem == "" {
 			c.All[i].Problem = layout.Pointer + " does not name it yet"
@@ -127,7 +128,7 @@ func pointed(files fs.FS, layout Layout) string {
 	if err != nil || name == "" {
 		return ""
 	}
-	if layout.Pointed == "" {
+	if _, err := strconv.ParseInt(name, 10, 64); layout.Pointed == "" || err == nil {
 		return path.Base(name)
 	}
 	return strings.ReplaceAll(layout.Pointed, "{}", name)

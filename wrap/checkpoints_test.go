@@ -130,7 +130,14 @@ func TestPointerFileAndAside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := fstest.MapFS{"work/ck/latest.txt": {Data: []byte("0000200\n"), ModTime: start.Add(time.Hour)}}
+	for _, pointer := range []string{"0000200\n", "200"} {
+		pointsAt(t, p, pointer)
+	}
+}
+
+func pointsAt(t *testing.T, p Profile, pointer string) {
+	t.Helper()
+	files := fstest.MapFS{"work/ck/latest.txt": {Data: []byte(pointer), ModTime: start.Add(time.Hour)}}
 	for _, name := range []string{"iter_0000100", "iter_0000200", "iter_0000300"} {
 		files["work/ck/"+name+"/w.pt"] = &fstest.MapFile{Data: []byte(wholeZip), ModTime: start.Add(time.Hour)}
 	}

@@ -75,7 +75,7 @@ var layers = []layer{
 		same:  map[string]string{"n": "ntasks", "N": "nodes"}},
 	mpi("mpirun"), mpi("mpiexec"),
 	{words: "torchrun", takes: values(`nnodes nproc_per_node node_rank master_addr master_port rdzv_backend rdzv_endpoint rdzv_id rdzv_conf max_restarts
-		monitor_interval start_method role log_dir r redirects t tee local_addr logs_specs local_ranks_filter event_log_handler numa_binding`),
+		monitor_interval start_method role log_dir r redirects t tee local_addr logs_specs local_ranks_filter event_log_handler signals_to_handle numa_binding`),
 		alone:  strings.Fields("standalone m module no_python run_path use_env use_agent_store"),
 		module: []string{"m", "module"}, program: []string{"no_python"}, starts: true},
 	{words: "accelerate launch", takes: values(`config_file num_processes num_machines machine_rank main_process_ip main_process_port mixed_precision gpu_ids
@@ -124,7 +124,7 @@ func (p *peeler) ranks() {
 			l.Ranks = number(o.value)
 		}
 	case "srun":
-		p.count("ntasks", "the allocation decides")
+		p.slurm()
 	case "mpirun", "mpiexec":
 		p.count("n", "the host file decides")
 	default:
@@ -166,6 +166,16 @@ func (p *peeler) count(name, otherwise string) {
 	}
 	p.launch.Ranks = number(o.value)
 	p.unknown("--"+name, o.value)
+}
+
+// slurm takes the tasks that are asked for, or those of the allocation that srun is in.
+func (p *peeler) slurm() {
+	p.count("ntasks", "the allocation decides")
+	_, given := p.launch.option("ntasks")
+	if value, set := p.launch.getenv(p.c, "SLURM_NTASKS"); set && !given {
+		p.launch.Ranks, p.launch.Why = number(value), ""
+		p.unknown("SLURM_NTASKS", value)
+	}
 }
 
 func (p *peeler) unknown(name, value string) {

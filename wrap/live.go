@@ -116,6 +116,9 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	if err != nil {
 		return Outcome{}, Exit{}, err
 	}
+	if ctx.Err() != nil {
+		return Outcome{}, Exit{}, harness.ErrInterrupted // it came between two lives, and no child has heard it
+	}
 	if w.Said != nil && len(next.Changes) > 0 {
 		w.Said(next)
 	}

@@ -44,6 +44,7 @@ func wrapFlags() []cli.Flag {
 		&cli.DurationFlag{Name: "hang", Value: 30 * time.Minute, Usage: "with --: say that the command may hang after `TIME` without output, GPU work or a new checkpoint; 0 never does"},
 		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
 		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile's that may be used although the training is then not the same to the bit, such as recompute or no-workers; may be repeated (`NAME`)"},
+		boolFlag("watch-only", "with --: never change the command, and never start it again"),
 		boolFlag("trust", "with --: take for true what headroom cannot prove of the command, such as that the loss is divided by the accumulation"),
 		boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"),
 	}
@@ -88,6 +89,7 @@ type keptCommand struct {
 	Profile     string        `yaml:"profile,omitempty"`
 	Knobs       []string      `yaml:"knobs,omitempty"`
 	World       int           `yaml:"world,omitempty"`
+	WatchOnly   bool          `yaml:"watch_only,omitempty"`
 	Trust       bool          `yaml:"trust,omitempty"`
 	Allow       []string      `yaml:"allow,omitempty"`
 	Free        string        `yaml:"free,omitempty"`
@@ -102,7 +104,7 @@ func commandFrom(c *cli.Context, words []string) (keptCommand, error) {
 		return keptCommand{}, fmt.Errorf("run: %w", err)
 	}
 	k := keptCommand{Command: words, Dir: dir, Profile: c.String("profile"), Knobs: c.StringSlice("knob"), World: c.Int("world"),
-		Trust: c.Bool("trust"), Allow: c.StringSlice("allow"), Free: c.String("free"), Hang: c.Duration("hang"), RestartHung: c.Bool("restart-hung")}
+		WatchOnly: c.Bool("watch-only"), Trust: c.Bool("trust"), Allow: c.StringSlice("allow"), Free: c.String("free"), Hang: c.Duration("hang"), RestartHung: c.Bool("restart-hung")}
 	if isProfileFile(k.Profile) && !filepath.IsAbs(k.Profile) {
 		k.Profile = filepath.Join(dir, k.Profile)
 	}
@@ -141,6 +143,10 @@ func recognised(k keptCommand) (*wrapped, error) {
 	profiles, name, err := profilesFor(k.Profile)
 	if err != nil {
 		return nil, asUsage(err)
+	}
+	if k.WatchOnly {
+		w.why = errors.New("--watch-only was given")
+		return w, nil
 	}
 	w.Match, w.why = wrap.Recognise(w.Command, profiles, wrap.Given{Files: os.DirFS("/"), Profile: name, Knobs: k.Knobs, World: k.World})
 	var asked wrap.Asked
