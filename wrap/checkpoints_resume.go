@@ -210,6 +210,15 @@ func (r Rewritten) Write() error {
 	return nil
 }
 
+// Remove removes the copies that Write made.
+func (r Rewritten) Remove() error {
+	var all []error
+	for _, c := range r.Copies {
+		all = append(all, os.Remove(below(r.Command.Dir, c.Path)))
+	}
+	return errors.Join(all...)
+}
+
 // replace writes beside and renames, so that no reader sees half a file.
 func replace(name string, content []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(name), ".headroom-*")

@@ -100,6 +100,15 @@ func (f Format) quoted(text string) string {
 	return strconv.Quote(text)
 }
 
+// text is a value that would be taken for a truth value if it stood bare: Python
+// reads YAML 1.1, where no and off are words for false.
+func (f Format) text(value string) string {
+	if f == YAML && slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(value)) {
+		return strconv.Quote(value)
+	}
+	return value
+}
+
 // inFile is a value as a file has it; frameworks' command lines take True and False.
 func (t Type) inFile(value string) string {
 	if t == Bool || t == Switch {

@@ -23,6 +23,7 @@ type Profile struct {
 	Coupling    Coupling
 	Fallbacks   []Fallback
 	SwitchOff   map[string]string // competing retries: knob → the value that ends them
+	Trial       Rehearsal
 }
 
 // Signals are independent of each other, and each counts once.

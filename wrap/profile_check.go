@@ -35,6 +35,7 @@ func (r *profileReader) check() {
 	r.references()
 	r.checkLaw()
 	r.checkResume()
+	r.checkTrial()
 }
 
 // knob looks at one knob, and fills in what is left out.
@@ -96,12 +97,15 @@ func (r *profileReader) references() {
 	speak("resume.set", sortedKeys(p.Resume.Set)...)
 	speak("resume.drop", p.Resume.Drop...)
 	speak("switch_off", sortedKeys(p.SwitchOff)...)
+	speak("trial.set", sortedKeys(p.Trial.Set)...)
+	speak("trial.if_given", sortedKeys(p.Trial.IfGiven)...)
+	speak("trial.drop", p.Trial.Drop...)
 	for _, f := range p.Fallbacks {
 		speak("fallbacks", sortedKeys(f.Set)...)
 	}
 	for _, name := range sortedKeys(p.Knobs) {
 		if !used[name] {
-			r.add(r.lines["knobs."+name], "knobs."+name, "", "nothing uses it; name it in law, checkpoints, resume, fallbacks or switch_off, or leave it out")
+			r.add(r.lines["knobs."+name], "knobs."+name, "", "nothing uses it; name it in law, checkpoints, resume, fallbacks, switch_off or trial, or leave it out")
 		}
 	}
 }

@@ -125,6 +125,7 @@ func (r *profileReader) profile(n *yaml.Node) {
 		"lr_coupling": oneOf(r, &p.Coupling, ByProduct, ByMicro, ByTotal, ByNothing),
 		"fallbacks":   r.fallbacks,
 		"switch_off":  r.settings(&p.SwitchOff),
+		"trial":       r.trial,
 	})
 }
 

@@ -64,7 +64,7 @@ func Over(first, then []Profile) []Profile {
 }
 
 // nameable are the knobs that a user may name, and "checkpoints" for where they are.
-var nameable = []string{micro, accumulation, global, eval, "resume", "output", "checkpoints"}
+var nameable = []string{micro, accumulation, global, eval, steps, "resume", "output", "checkpoints"}
 
 // Plain is the profile of a script that no profile knows, from knobs that its user
 // named once:
@@ -127,6 +127,7 @@ func (p Profile) withKnobs(knobs []string) (Profile, error) {
 		}
 		seen[name] = true
 	}
+	p.Trial = p.Trial.named(seen, p.Name == "plain")
 	return p, errors.Join(problems...)
 }
 
@@ -135,7 +136,7 @@ func (k Knob) at(name, place string) (Knob, error) {
 	k.Flags, k.Paths, k.Env, k.Launcher, k.Default = nil, nil, "", "", ""
 	if k.Type == "" {
 		k.Type = Text
-		if name == micro || name == accumulation || name == global || name == eval {
+		if name == micro || name == accumulation || name == global || name == eval || name == steps {
 			k.Type = Int
 		}
 	}

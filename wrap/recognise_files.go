@@ -144,7 +144,12 @@ func (d document) first(keys []string) string {
 
 // copyName is what a changed copy is called: beside the original, so that paths
 // relative to it still hold.
-func copyName(name string) string {
+func copyName(name string) string { return prefixed(name, ".headroom-") }
+
+func prefixed(name, prefix string) string {
 	dir, base := path.Split(name)
-	return dir + ".headroom-" + strings.TrimPrefix(base, ".headroom-")
+	return dir + prefix + strings.TrimPrefix(base, ".headroom-")
 }
+
+// copyName is what the copy of a configuration is called.
+func (w *rewriter) copyName(name string) string { return prefixed(name, w.prefix) }

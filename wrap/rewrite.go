@@ -47,6 +47,12 @@ type Change struct {
 // be read or set, an [*EditError] what cannot be edited alone, and a [*ResumeError]
 // why it cannot go on. fallbacks are names of the profile's.
 func (m *Match) Rewrite(p recovery.Plan, r Resume, fallbacks ...string) (Rewritten, error) {
+	return m.rewrite(p, fallbacks, ".headroom-", func(w *rewriter, s, next step) error { return w.resume(r, s, next) })
+}
+
+// rewrite makes the changes that a plan asks for and then those that more does.
+// Copies of configurations begin with prefix.
+func (m *Match) rewrite(p recovery.Plan, fallbacks []string, prefix string, more func(w *rewriter, s, next step) error) (Rewritten, error) {
 	s, err := m.step()
 	if err != nil {
 		return Rewritten{}, err
@@ -58,7 +64,7 @@ func (m *Match) Rewrite(p recovery.Plan, r Resume, fallbacks ...string) (Rewritt
 	if err := m.keeps(asked.Plan, p, s); err != nil {
 		return Rewritten{}, err
 	}
-	w := &rewriter{m: m, args: slices.Clone(m.Command.Args), env: slices.Clone(m.Command.Env), texts: map[*document][]byte{}}
+	w := &rewriter{m: m, prefix: prefix, args: slices.Clone(m.Command.Args), env: slices.Clone(m.Command.Env), texts: map[*document][]byte{}}
 	next := s
 	next.perMicro, next.perRank = p.Largest(), p.Accumulation()
 	if next.perMicro != s.perMicro {
@@ -68,7 +74,7 @@ func (m *Match) Rewrite(p recovery.Plan, r Resume, fallbacks ...string) (Rewritt
 		err = w.settings(asked.Plan, p, fallbacks)
 	}
 	if err == nil {
-		err = w.resume(r, s, next)
+		err = more(w, s, next)
 	}
 	if err != nil {
 		return Rewritten{}, err

@@ -13,13 +13,14 @@ import (
 // rewriter gathers the changes of one command. Arguments keep their places until
 // the end, so that what was found stays where it was found.
 type rewriter struct {
-	m     *Match
-	args  []string
-	env   []string
-	gone  []int                // arguments to take out
-	added []string             // behind the training program's own
-	texts map[*document][]byte // configurations as they are now
-	out   Rewritten
+	m      *Match
+	prefix string // of the names of copies
+	args   []string
+	env    []string
+	gone   []int                // arguments to take out
+	added  []string             // behind the training program's own
+	texts  map[*document][]byte // configurations as they are now
+	out    Rewritten
 }
 
 // amount gives a knob that counts a value, in the notation that it has.
@@ -122,16 +123,16 @@ func (w *rewriter) edit(docs []document, at place, name, path, value string) (st
 	if !edited {
 		now = doc.content
 	}
-	edit, err := doc.format.Set(now, path, value)
+	edit, err := doc.format.Set(now, path, doc.format.text(value))
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", doc.name, err)
 	}
 	w.texts[doc] = Apply(now, []Edit{edit})
 	if doc.in == nil || edited {
-		return copyName(doc.name), nil
+		return w.copyName(doc.name), nil
 	}
-	_, err = w.edit(nil, place{doc: doc.in, path: doc.key}, name, doc.key, doc.in.format.quoted(copyName(doc.name)))
-	return copyName(doc.name), err
+	_, err = w.edit(nil, place{doc: doc.in, path: doc.key}, name, doc.key, doc.in.format.quoted(w.copyName(doc.name)))
+	return w.copyName(doc.name), err
 }
 
 // drop takes a knob out of the command.
@@ -254,7 +255,7 @@ func (w *rewriter) rewritten(p recovery.Plan) Rewritten {
 			if !edited {
 				continue
 			}
-			to := copyName(d.name)
+			to := w.copyName(d.name)
 			if d.in == nil {
 				w.args[d.at] = w.args[d.at][:d.cut] + to
 			}

@@ -1,0 +1,104 @@
+package wrap
+
+import (
+	"slices"
+
+	"headroom/recovery"
+)
+
+// UntriableError says why no trial can be made of a command without doing harm, or
+// without an end.
+type UntriableError struct {
+	Reason string
+	Hint   string // what to do
+}
+
+func (e *UntriableError) Error() string { return e.Reason }
+
+// Triable tells whether trials of m end by themselves or are ended by watching a
+// GPU, and leave what the training has written alone. The user may vouch that the
+// command writes nothing. What stands in the way is an [*UntriableError].
+func (m *Match) Triable(hasGPU, writesNothing bool) error {
+	t := m.Profile.Trial
+	switch {
+	case !t.redirects() && !writesNothing:
+		return &UntriableError{"a trial would write where the training does, and " + m.Profile.Name + " does not say how to send it elsewhere",
+			"name where the command writes by --knob output=FLAG, or in a profile's trial: set; --writes-nothing if it writes nothing"}
+	case t.Steps == 0 && !hasGPU:
+		return &UntriableError{m.Profile.Name + " does not say how to end a trial after a few steps, and there is no GPU whose memory could tell when it has seen enough",
+			"name the length of the training in optimizer steps by --knob steps=FLAG, or in a profile's trial: set"}
+	}
+	return nil
+}
+
+// Rehearse is m's command for a trial of p: a few steps if its profile knows how,
+// begun anew, with its output in folder, and without the retries of its own that
+// would hide what does not fit. Copies of configurations have names of their own, so
+// that a training under way keeps its; the errors are those of [Match.Rewrite].
+func (m *Match) Rehearse(p recovery.Plan, folder string) (Rewritten, error) {
+	return m.rewrite(p, nil, ".headroom-trial-", func(w *rewriter, _, _ step) error { return w.rehearse(p, folder) })
+}
+
+// Sizes are the micro-batches that m can be rewritten to without training another
+// effective batch, smallest first; asked is what its command asks for. The error
+// says why there is nothing to choose from, where one could expect something.
+func (m *Match) Sizes(asked recovery.Plan) (sizes []int, err error) {
+	for n := asked.Below(asked.Share(0) + 1); n > 0; n = asked.Below(n) {
+		if _, refused := m.Rewrite(asked.WithMicro(n), Resume{}); refused != nil {
+			err = refused
+			continue
+		}
+		sizes = append(sizes, n)
+	}
+	slices.Reverse(sizes)
+	if len(sizes) > 1 {
+		err = nil
+	}
+	return sizes, err
+}
+
+func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
+	if len(w.out.Changes) == 0 { // else it has been done
+		if err := w.competing(); err != nil {
+			return err
+		}
+	}
+	t := w.m.Profile.Trial
+	of := amounts{"steps": t.Steps, micro: p.Largest(), accumulation: p.Accumulation(), global: p.Effective, "world": p.World}
+	for _, knob := range sortedKeys(t.Set) {
+		if err := w.fill(knob, t.Set[knob], folder, of); err != nil {
+			return err
+		}
+	}
+	for _, knob := range sortedKeys(t.IfGiven) {
+		given, err := w.m.givenOwn(knob)
+		if err == nil && given {
+			err = w.fill(knob, t.IfGiven[knob], folder, of)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, knob := range t.Drop {
+		at, err := w.m.find(w.m.Profile, w.m.files, knob)
+		if err == nil && at.kind != inArgument && at.kind > byDefault && !at.unset {
+			err = &KnobError{knob, at.where, at.text, "a trial begins anew; take it out to look for the micro-batch"}
+		}
+		if err == nil {
+			err = w.drop(knob)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill gives a knob a value of a [Rehearsal].
+func (w *rewriter) fill(knob, value, folder string, of amounts) error {
+	text, err := filled(value, folder, of)
+	if err != nil {
+		return &KnobError{knob, "trial", value, err.Error()}
+	}
+	return w.text(knob, text)
+}
