@@ -91,9 +91,9 @@ func (c curve) within(limit float64) int {
 	return a.k + int((limit-a.peak)/(b.peak-a.peak)*float64(b.k-a.k))
 }
 
-// fit is the least-squares line through all probes that fitted; zero unless two
+// Fit is the least-squares line through all probes that fitted; zero unless two
 // sizes did.
-func fit(probes []Probe) Line {
+func Fit(probes []Probe) Line {
 	var n, peak []float64
 	for _, p := range probes {
 		if p.Fits {

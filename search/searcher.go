@@ -140,7 +140,7 @@ func (s *searcher) capacity() float64 {
 }
 
 func (s *searcher) result(searched int) Result {
-	r := Result{Max: s.options.Max, Probes: s.probes, Searched: searched, Line: fit(s.probes)}
+	r := Result{Max: s.options.Max, Probes: s.probes, Searched: searched, Line: Fit(s.probes)}
 	if s.failed() {
 		r.Fails = s.hi
 	}

@@ -50,6 +50,7 @@ type gpuTrace struct {
 	mine func(pid int) bool         // whether a process is the command's
 	seen []GPU
 	own  map[int]bool // every process of the command's that held memory
+	busy bool         // at the newest look a GPU computed, or may have
 	work func()       // told that a kernel ran on one of the GPUs; may be nil
 }
 
@@ -60,24 +61,34 @@ func (t *gpuTrace) look() []nvml.GPU {
 	if err != nil {
 		return nil
 	}
-	value, set := t.c.Getenv("CUDA_VISIBLE_DEVICES")
-	return slices.DeleteFunc(slices.Clone(visible(value, set, all)), func(g nvml.GPU) bool { return g.Total <= 0 || g.Used < 0 })
+	return slices.DeleteFunc(slices.Clone(t.c.GPUs(all)), func(g nvml.GPU) bool { return g.Total <= 0 || g.Used < 0 })
 }
 
 // sample takes one look.
 func (t *gpuTrace) sample() {
+	t.busy = false
 	for _, g := range t.look() {
 		t.add(g)
+		t.busy = t.busy || g.Utilisation != 0
 		if g.Utilisation > 0 && t.work != nil {
 			t.work()
 		}
 	}
 }
 
+// GPUs are those of all that the command may use.
+func (c Command) GPUs(all []nvml.GPU) []nvml.GPU {
+	value, set := c.Getenv("CUDA_VISIBLE_DEVICES")
+	return visible(value, set, all)
+}
+
 func (t *gpuTrace) add(g nvml.GPU) {
 	own := memory.Bytes(0)
 	for _, h := range g.Holders {
 		if t.mine(h.PID) {
+			if t.own == nil {
+				t.own = map[int]bool{}
+			}
 			t.own[h.PID] = true
 			own += max(0, h.Bytes)
 		}

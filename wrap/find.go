@@ -1,0 +1,230 @@
+package wrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/search"
+)
+
+// FindOptions say where [Find] looks.
+type FindOptions struct {
+	Asked    recovery.Plan // the command's own; its micro-batch is tried first
+	Sizes    []int         // the micro-batches that keep its effective batch, smallest first; see [Match.Sizes]
+	Headroom float64       // share of the memory that the recommended size leaves unused
+
+	Try     func(ctx context.Context, p recovery.Plan) (Tried, error) // see [Trials.Try]
+	OnTried func(Tried)                                               // every trial as it ends; may be nil
+}
+
+// Found is what [Find] answers with.
+type Found struct {
+	harness.Found
+	Sizes  []int   `json:"sizes"`  // from which was chosen
+	Trials []Tried `json:"trials"` // in the order they were made
+}
+
+// explorer is one call of Find.
+type explorer struct {
+	FindOptions
+	ctx   context.Context
+	tried map[int]Tried // by micro-batch
+	found Found
+	ended error // of a trial that says nothing of memory
+}
+
+// Find makes trials until it knows the largest micro-batch of a command that fits,
+// of those that keep its effective batch. The search goes by rank in the list of
+// sizes and not by size: only these can be run, so that none of its steps is lost on
+// sizes that would be rounded to one that has been tried, and in so short a list
+// bisection needs no line through what was measured from outside. The size asked for
+// comes first, because it is the user's own guess. No size is tried twice: each trial
+// is a process of its own, at full length.
+//
+// The errors: those of Try; a *[harness.GaveUpError] if nothing fits.
+func Find(ctx context.Context, o FindOptions) (*Found, error) {
+	e := &explorer{FindOptions: o, ctx: ctx, tried: map[int]Tried{}, found: Found{Sizes: o.Sizes}}
+	fits, fails, err := e.explore()
+	if err != nil {
+		return nil, err
+	}
+	wanted, spare, err := e.spare(fits)
+	if err != nil {
+		return nil, err
+	}
+	e.conclude(fits, fails, wanted, spare)
+	return &e.found, nil
+}
+
+// explore is the rank of the largest size that fits, from 0, and of the smallest
+// that does not, the number of sizes if none failed.
+func (e *explorer) explore() (fits, fails int, err error) {
+	low, high := 0, len(e.Sizes)-1
+	if at := slices.Index(e.Sizes, e.Asked.Largest()); at >= 0 {
+		t, err := e.try(at)
+		switch {
+		case err != nil:
+			return 0, 0, err
+		case t.Fits:
+			low = at
+		case at == 0:
+			return 0, 0, e.nothing(t)
+		default:
+			high = at - 1
+		}
+	}
+	for {
+		top := e.reachable(low, high)
+		if fits, fails, err = e.search(low, top); err != nil || fails <= top || fits == high {
+			return fits, fails, err
+		}
+		low = fits
+	}
+}
+
+// reach is how many times the largest size that has fitted a trial may be: one far
+// above the limit can take the machine down before the device refuses it.
+const reach = 16
+
+// reachable is the rank of the largest size to try while the one at low has fitted,
+// or is to be tried first.
+func (e *explorer) reachable(low, high int) int {
+	top := low + 1
+	for top < high && e.Sizes[top+1] <= reach*e.Sizes[low] {
+		top++
+	}
+	return min(top, high)
+}
+
+// search looks between two ranks. fails is one above high if none failed.
+func (e *explorer) search(low, high int) (fits, fails int, err error) {
+	r, err := search.Largest(e.ctx, search.Options{Min: low + 1, Max: high + 1, Confirm: 1}, func(_ context.Context, rank int) (memory.Bytes, error) {
+		t, err := e.try(rank - 1)
+		if err == nil && !t.Fits {
+			err = &memory.OutOfMemoryError{} // its amounts are of sizes, and the search goes by rank
+		}
+		return 0, err
+	})
+	fails = high + 1
+	if r.Fails > 0 {
+		fails = r.Fails - 1
+	}
+	switch {
+	case e.ended != nil:
+		return 0, 0, e.ended
+	case errors.Is(err, search.ErrNothingFits):
+		return 0, 0, e.nothing(e.tried[e.Sizes[low]])
+	case err != nil:
+		return 0, 0, fmt.Errorf("search among %d micro-batches: %w", len(e.Sizes), err)
+	}
+	return r.Fits - 1, fails, nil
+}
+
+// try makes the trial of a size, unless it has been made.
+func (e *explorer) try(rank int) (Tried, error) {
+	if t, known := e.tried[e.Sizes[rank]]; known {
+		return t, nil
+	}
+	t, err := e.Try(e.ctx, e.Asked.WithMicro(e.Sizes[rank]))
+	if err != nil {
+		e.ended = err
+		return t, err
+	}
+	e.tried[t.Micro] = t
+	e.found.Trials = append(e.found.Trials, t)
+	if e.OnTried != nil {
+		e.OnTried(t)
+	}
+	return t, nil
+}
+
+// nothing is the error where the smallest size failed.
+func (e *explorer) nothing(t Tried) error {
+	verdict := memory.Verdict{Cause: memory.Model, Why: t.Text}
+	return &harness.GaveUpError{Step: 1, Decision: recovery.Decision{Remedy: recovery.Stop, Plan: e.Asked.WithMicro(t.Micro), Verdict: &verdict,
+		Reason: t.Text + ", and no smaller one keeps the effective batch", Hint: "a smaller model, activations that are recomputed, or an optimizer with less state"}}
+}
+
+// spare is the rank of the largest size, at most fits, that leaves the headroom, and
+// whether any does: if none, it is the smallest. Where amounts are not known it is
+// fits.
+func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
+	for rank = fits; ; rank-- {
+		t, err := e.try(rank)
+		if err != nil {
+			return 0, false, err
+		}
+		known := t.Peak > 0 && t.Room > 0
+		if t.Fits && (!known || float64(t.Peak) <= (1-e.Headroom)*float64(t.Room)) {
+			return rank, known, nil
+		}
+		switch {
+		case rank == 0 && !t.Fits: // memory does not grow with the size
+			return fits, false, nil
+		case rank == 0:
+			return 0, false, nil
+		}
+	}
+}
+
+// conclude fills in the answer.
+func (e *explorer) conclude(fits, fails, wanted int, leaves bool) {
+	f := &e.found
+	largest := e.tried[e.Sizes[fits]]
+	f.Available = largest.Room
+	f.Largest = timing(largest)
+	for _, t := range f.Trials {
+		f.Probes = append(f.Probes, search.Probe{N: t.Micro, Peak: t.Peak, Fits: t.Fits})
+		if t.PerSecond > 0 {
+			f.Timings = append(f.Timings, timing(t))
+		}
+	}
+	slices.SortFunc(f.Timings, func(a, b harness.Timing) int { return b.Micro - a.Micro })
+	if !slices.ContainsFunc(f.Probes, func(p search.Probe) bool { return p.Fits && p.Peak == 0 }) {
+		f.Line = search.Fit(f.Probes)
+	}
+	speeds := make([]search.Speed, len(f.Timings))
+	for i, t := range f.Timings {
+		speeds[i] = search.Speed{N: t.Micro, PerSecond: t.PerSecond}
+	}
+	f.Enough, _ = search.Enough(speeds)
+	f.Recommended = e.Asked.WithMicro(e.Sizes[wanted])
+	f.Reason = fmt.Sprintf("%v: ", f.Recommended)
+	if f.Available > 0 {
+		f.Reason += fmt.Sprintf("in %v ", f.Available)
+	}
+	f.Reason += e.known(fits, fails)
+	chosen := e.tried[e.Sizes[wanted]]
+	switch {
+	case leaves:
+		f.Reason += fmt.Sprintf("; up to %d leaves %.3g %% of it unused", chosen.Micro, 100*e.Headroom)
+	case chosen.Peak > 0 && chosen.Room > 0:
+		f.Reason += fmt.Sprintf("; no size leaves %.3g %% of it unused, and %d, the smallest, leaves the most", 100*e.Headroom, chosen.Micro)
+	}
+}
+
+// known says what is known of the largest size that fits.
+func (e *explorer) known(fits, fails int) string {
+	r := search.Result{Max: e.Sizes[len(e.Sizes)-1], Fits: e.Sizes[fits]}
+	if fails == fits+1 && fails < len(e.Sizes) {
+		r.Fails = r.Fits + 1
+		text := r.String()
+		if e.Sizes[fails] > r.Fails {
+			text += fmt.Sprintf(" of those that keep the effective batch: %d, the next, does not", e.Sizes[fails])
+		}
+		return text
+	}
+	if fails < len(e.Sizes) {
+		r.Fails = e.Sizes[fails]
+	}
+	return r.String()
+}
+
+func timing(t Tried) harness.Timing {
+	return harness.Timing{Micro: t.Micro, Accumulation: t.Accumulation, Steps: t.Steps, Peak: t.Peak, PerSecond: t.PerSecond}
+}

@@ -1,0 +1,149 @@
+package wrap
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/recovery"
+)
+
+// Tried is how a trial ended.
+type Tried struct {
+	Micro        int          `json:"micro"`
+	Accumulation int          `json:"accumulation"`
+	Fits         bool         `json:"fits"`
+	Steps        int          `json:"steps,omitempty"`              // optimizer steps that it made; 0 if it was ended by watching it
+	Peak         memory.Bytes `json:"peak,omitempty"`               // most that its processes held of one GPU, or the least that would have been needed if it did not fit; 0 if not known
+	Room         memory.Bytes `json:"room,omitempty"`               // what they could have held of that GPU; 0 if not known
+	Seconds      float64      `json:"seconds"`                      // that it lasted, starting included
+	PerSecond    float64      `json:"samples_per_second,omitempty"` // as its framework says
+	Text         string       `json:"text"`                         // what was seen, in words
+}
+
+// TrialError is a trial that failed for another reason than memory.
+type TrialError struct {
+	Micro int
+	Code  int    // its exit status
+	Why   string // what was seen
+	Last  string // the last lines that it said
+}
+
+func (e *TrialError) Error() string {
+	return fmt.Sprintf("the trial of micro-batch %d failed, and not for memory: %s", e.Micro, e.Why)
+}
+
+// judge says what a trial shows. stayed tells that it was ended because its memory
+// had stayed flat, and most is what it could hold of the machine's memory. Pure.
+func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Bytes) (Tried, error) {
+	rule := t.Match.Profile.Trial
+	tried := Tried{Micro: p.Largest(), Accumulation: p.Accumulation(), Seconds: exit.Seconds, PerSecond: rule.speed(exit.Tail)}
+	tried.Peak, tried.Room = held(exit.GPUs)
+	if t.Memory > 0 {
+		tried.Room = min(t.Memory, cmp.Or(tried.Room, t.Memory))
+	}
+	exit.Stopped = exit.Stopped && !stayed // it may have run out of memory by itself at that moment
+	o := Classify(exit).InHostMemory(exit.GPUs, most)
+	short := fmt.Sprintf("micro-batch %d does not fit", tried.Micro)
+	switch {
+	case o.Kind == OutOfMemory && o.OutOfMemory():
+		oom := o.Evidence.Failure
+		if why := o.HopelessAt(tried.Micro); why != "" {
+			verdict := memory.Verdict{Cause: memory.Model, Why: why}
+			return tried, &harness.GaveUpError{Decision: recovery.Decision{Remedy: recovery.Stop, Plan: p, Verdict: &verdict, Reason: short + ", and none will: " + why}}
+		}
+		tried.Peak, tried.Room, tried.Text = max(tried.Peak, oom.Needed()), cmp.Or(tried.Room, oom.Stats.Available()), short
+		if oom.Needed() > 0 {
+			tried.Text += ": it needs " + oom.Shortage()
+		}
+		return tried, nil
+	case o.Kind == Done && o.Error != "":
+		tried.Text = fmt.Sprintf("%s: it ended with status 0 after running out of memory: %s", short, o.Error)
+		return tried, nil
+	case o.Kind != Done && !stayed:
+		return tried, t.failed(tried, o, exit)
+	case t.Memory > 0 && tried.Peak > t.Memory:
+		tried.Text = fmt.Sprintf("%s: it held %v, more than the %v to look for", short, tried.Peak, t.Memory)
+		return tried, nil
+	}
+	tried.Fits, tried.Text = true, fmt.Sprintf("micro-batch %d fits", tried.Micro)
+	if tried.Peak > 0 {
+		tried.Text += fmt.Sprintf(": peak %v", tried.Peak)
+	}
+	if !stayed {
+		tried.Steps = rule.Steps
+	} else {
+		tried.Text += fmt.Sprintf(", which stayed for %v", t.FlatFor)
+	}
+	return tried, nil
+}
+
+// failed is the error of a trial that says nothing of memory.
+func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
+	said := string(exit.Tail)
+	if t.Memory > 0 && strings.Contains(said, fraction) && strings.Contains(said, "Unrecognized") {
+		return &UntriableError{"this PyTorch does not know " + fraction + ", by which less memory is pretended",
+			"PyTorch 2.10 and later do; without --memory what the GPU really has is searched"}
+	}
+	return &TrialError{tried.Micro, exit.Code, describe(o, exit), lastLines(said, 15)}
+}
+
+// held is the most that a trial's processes held of one GPU, and what they could
+// have held of that one.
+func held(gpus []GPU) (peak, room memory.Bytes) {
+	for i, g := range gpus {
+		if i == 0 || g.Peak > peak {
+			peak, room = g.Peak, g.Total-max(g.Foreign, g.Before)
+		}
+	}
+	return peak, max(0, room)
+}
+
+// lastLines are the last lines of a text that say something.
+func lastLines(text string, n int) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if at := strings.LastIndexByte(strings.TrimRight(line, "\r\n"), '\r'); at >= 0 {
+			line = line[at+1:] // of a progress bar what is seen
+		}
+		if line = strings.TrimRight(line, "\r\n \t"); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// fraction is the setting by which PyTorch's allocator takes a part of a GPU only.
+// It is read from the environment from PyTorch 2.10 on; earlier ones refuse it.
+const fraction = "per_process_memory_fraction"
+
+// capped is c with an allocator that holds at most so much of a GPU with total. The
+// user's own settings of the allocator stay.
+func capped(c Command, most, total memory.Bytes) (Command, error) {
+	if most > total {
+		return c, &UntriableError{Reason: fmt.Sprintf("%v are more than the GPU's %v: less can be pretended, more cannot", most, total)}
+	}
+	names := []string{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}
+	var own []string
+	for _, name := range names {
+		value, set := c.Getenv(name)
+		if strings.Contains(value, fraction) {
+			return c, &UntriableError{fmt.Sprintf("%s has %s already", name, fraction), "take it out, or leave --memory out"}
+		}
+		if set && value != "" && !slices.Contains(own, value) {
+			own = append(own, value)
+		}
+	}
+	if len(own) > 1 {
+		return c, &UntriableError{strings.Join(names, " and ") + " differ, and with --memory one setting has to go into both", "set them alike"}
+	}
+	value := strings.Join(append(own, fmt.Sprintf("%s:%.4f", fraction, float64(most)/float64(total))), ",")
+	c.Env = c.Env[:len(c.Env):len(c.Env)]
+	for _, name := range names {
+		c.Env = append(c.Env, name+"="+value)
+	}
+	return c, nil
+}

@@ -1,0 +1,148 @@
+package wrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"headroom/harness"
+	"headroom/machine"
+	"headroom/memory"
+	"headroom/nvml"
+	"headroom/recovery"
+)
+
+const (
+	// unsettled is how long a trial may last that has to be ended by watching it.
+	unsettled = 30 * time.Minute
+	// goodbye is how long a trial has to end by itself after the user has asked for
+	// it, and after it was asked to end before it is killed: it has nothing to save.
+	goodbye = 10 * time.Second
+)
+
+// Trials make trials of a command: starts of a few steps, of which nothing stays.
+type Trials struct {
+	Command Command
+	Match   *Match
+	FlatFor time.Duration // how long memory has to stay flat where the profile cannot limit the steps
+	Memory  memory.Bytes  // of the GPU to pretend; 0 for the one that there is
+	Trouble func(error)   // what went wrong beside the command
+}
+
+// Try makes one trial of a plan: the command with few steps and a folder of its own
+// to write into, silent and without input. One that fits lasts until its steps are
+// made, or until the memory of its GPUs stays flat; then it is asked to end. The end
+// of ctx ends it politely.
+//
+// The errors: a *[TrialError] if it failed for another reason than memory, a
+// *[harness.GaveUpError] if no smaller micro-batch could help, an *[UntriableError],
+// those of [Match.Rewrite], and [harness.ErrInterrupted].
+func (t *Trials) Try(ctx context.Context, p recovery.Plan) (_ Tried, err error) {
+	folder, err := os.MkdirTemp("", "headroom-trial-")
+	if err != nil {
+		return Tried{}, fmt.Errorf("a folder for a trial: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	next, err := t.Match.Rehearse(p, folder)
+	if err != nil {
+		return Tried{}, err
+	}
+	if err := next.Write(); err != nil {
+		return Tried{}, errors.Join(err, next.Remove())
+	}
+	defer func() { err = errors.Join(err, next.Remove()) }()
+	c, err := t.environment(next.Command, p)
+	if err != nil {
+		return Tried{}, err
+	}
+	exit, stayed, err := t.live(ctx, c)
+	if err != nil {
+		return Tried{}, err
+	}
+	if ctx.Err() != nil || exit.Stopped && !stayed {
+		return Tried{}, harness.ErrInterrupted
+	}
+	return t.judge(p, exit, stayed, machine.LookAtMemory().Most())
+}
+
+// environment is c as a trial finds it: it can tell that it is one, and its
+// allocator has the memory to pretend.
+func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
+	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_TRIAL=1", "HEADROOM_MICRO="+strconv.Itoa(p.Largest()))
+	if t.Memory == 0 {
+		return c, nil
+	}
+	all, err := nvml.GPUs()
+	if err != nil {
+		return c, &UntriableError{Reason: fmt.Sprintf("less memory can be pretended of a GPU only: %v", err)}
+	}
+	total := memory.Bytes(0)
+	for _, g := range c.GPUs(all) {
+		total = max(total, g.Total)
+	}
+	return capped(c, t.Memory, total)
+}
+
+// live is the life of a trial. stayed tells that it was ended because its memory had
+// stayed flat.
+func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, err error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return Exit{}, false, err
+	}
+	defer func() { err = errors.Join(err, null.Close()) }()
+	child, err := Start(c, ChildOptions{Stdin: null, Stdout: null, Stderr: null, Patience: goodbye, Trouble: t.Trouble})
+	if err != nil {
+		return Exit{}, false, err
+	}
+	trace := &gpuTrace{c: c, list: nvml.GPUs, mine: child.Owns}
+	stayed, late := t.watch(ctx, child, trace)
+	exit = child.Wait()
+	exit.GPUs = trace.seen
+	for _, holder := range trace.drain(ctx, harness.Sleep) {
+		t.Trouble(fmt.Errorf("%s still holds memory %v after a trial has ended", holder, drainPatience))
+	}
+	if late {
+		err = &UntriableError{fmt.Sprintf("after %v its memory had not stayed flat for %v while a GPU computed", unsettled, t.FlatFor),
+			"name the length of the training in optimizer steps by --knob steps=FLAG, or give a shorter --flat-for"}
+	}
+	return exit, stayed, err
+}
+
+// watch looks at the GPUs of a trial until it ends, and ends it where that is its
+// part. The child's own signals are passed on to it, so that it has heard of the end
+// of ctx.
+func (t *Trials) watch(ctx context.Context, child *Child, trace *gpuTrace) (stayed, late bool) {
+	var samples []sample
+	begun, limited := time.Now(), t.Match.Profile.Trial.Steps > 0
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	asked, patience := ctx.Done(), (<-chan time.Time)(nil)
+	for trace.sample(); ; {
+		select {
+		case <-child.Done():
+			return stayed, late
+		case <-asked:
+			asked, patience = nil, time.After(goodbye)
+		case <-patience:
+			child.Stop()
+		case <-tick.C:
+			trace.sample()
+		}
+		if limited || stayed || late {
+			continue
+		}
+		now := sample{at: time.Since(begun), busy: trace.busy}
+		for _, g := range trace.seen {
+			now.peak += g.Peak
+		}
+		samples = append(samples, now)
+		stayed = flat(samples, t.FlatFor)
+		if late = !stayed && now.at > unsettled; stayed || late {
+			child.Stop()
+		}
+	}
+}
