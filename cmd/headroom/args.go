@@ -73,11 +73,14 @@ func flagsFirst(app *cli.App, args []string) []string {
 	return slices.Concat(args[:at+1], flags, rest)
 }
 
-// cutCommand divides the words of headroom run at the first "--": what follows is a
+// takeCommands are the commands of headroom that take one of the user's behind "--".
+var takeCommands = []string{"run", "find"}
+
+// cutCommand divides the words of such a command at the first "--": what follows is a
 // command of the user's, a second "--" included. command is nil if there is none.
 func cutCommand(args []string) (ours, command []string) {
 	at := slices.Index(args, "--")
-	if at < 0 || len(args) < 2 || args[1] != "run" || args[len(args)-1] == completeFlag {
+	if at < 0 || len(args) < 2 || !slices.Contains(takeCommands, args[1]) || args[len(args)-1] == completeFlag {
 		return args, nil
 	}
 	return args[:at], append([]string{}, args[at+1:]...)

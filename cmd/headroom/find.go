@@ -17,13 +17,19 @@ func findCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "find",
 		Usage:     "find the largest micro-batch that fits, and the plan to use",
-		ArgsUsage: "CONFIG",
-		Description: `CONFIG is a file, or the name of a preset; its batch.micro does not matter.
+		ArgsUsage: "CONFIG | [FLAGS] -- COMMAND",
+		Description: `COMMAND is any training command that headroom can start again with another
+micro-batch. It is started a few times, for a few steps each, with as many samples
+in a step as it asks for and a temporary folder to write into; what it says is not
+shown. Where its steps cannot be limited a trial ends once the memory of its GPUs
+has stayed flat for --flat-for.
+
+CONFIG is a file, or the name of a preset; its batch.micro does not matter.
 Sizes are tried with the optimizer's state in place; then whole optimizer steps
 are made with the largest one that fits and with a few smaller ones, timed.
 Nothing is kept.`,
 		CustomHelpTemplate: jobHelp,
-		Flags:              append(jobFlags(), jsonFlag("print one JSON object")),
+		Flags:              append(append(append(jobFlags(), knownFlags()...), trialFlags()...), jsonFlag("print one JSON object")),
 		Action:             func(c *cli.Context) error { return findAction(u, c) },
 	}
 	command.BashComplete = completeFlags(command, configs.Presets)
@@ -31,6 +37,14 @@ Nothing is kept.`,
 }
 
 func findAction(u *ui, c *cli.Context) error {
+	if words := commandOf(c); words != nil {
+		return findCommandsMicro(u, c, words)
+	}
+	for _, flag := range append(knownFlags(), trialFlags()...) {
+		if name := flag.Names()[0]; c.IsSet(name) {
+			return usagef("headroom find --"+name+" … -- python train.py", "--%s says something of a command, and there is none behind --", name)
+		}
+	}
 	u.quiet = c.Bool("quiet")
 	if err := enoughFiles(); err != nil {
 		return err

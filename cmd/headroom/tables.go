@@ -88,7 +88,7 @@ func (f found) String() string {
 	}
 	row("device", head)
 	row("largest", fmt.Sprintf("micro-batch %d: ran for a whole step after the search was over, peak %v", f.Largest.Micro, f.Largest.Peak))
-	row("memory", f.line())
+	row("memory", lineText(f.Line))
 	row("", "micro-batch", "peak")
 	for _, p := range byMicro(f.Probes) {
 		peak := p.Peak.String()
@@ -113,11 +113,63 @@ func (f found) String() string {
 	return b.String()
 }
 
-func (f found) line() string {
-	if f.Line.PerSample <= 0 {
+// String is the answer of find for a command.
+func (f foundMicro) String() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	row := func(cells ...string) { fmt.Fprintln(w, strings.Join(cells, "\t")) }
+	row("command", fmt.Sprintf("%s: %v", f.Profile, f.Asked))
+	head := "no GPU is seen"
+	if f.Device != "" {
+		head = fmt.Sprintf("%s, %v available", f.Device, f.Available)
+	}
+	row("device", head)
+	how := "ran until its memory stayed flat"
+	if f.Largest.Steps > 0 {
+		how = "ran for " + plural(f.Largest.Steps, "whole step")
+	}
+	if f.Largest.Peak > 0 {
+		how += fmt.Sprintf(", peak %v", f.Largest.Peak)
+	}
+	row("largest", fmt.Sprintf("micro-batch %d: %s", f.Largest.Micro, how))
+	if f.Line.PerSample > 0 {
+		row("memory", lineText(f.Line))
+	}
+	row("trials", "micro-batch", "peak", "seconds", "samples/s")
+	for _, t := range f.Trials {
+		speed, peak := "-", "-"
+		if t.PerSecond > 0 {
+			speed = strings.TrimSuffix(rate(t.PerSecond), " samples/s")
+		}
+		if t.Peak > 0 {
+			peak = t.Peak.String()
+		}
+		if !t.Fits {
+			peak = strings.TrimSuffix("does not fit: at least "+peak, ": at least -")
+		}
+		row("", fmt.Sprintf("%d × %d", t.Micro, t.Accumulation), peak, fmt.Sprintf("%.0f", t.Seconds), speed)
+	}
+	_ = w.Flush() // into memory
+	if f.Enough > 0 && f.Enough < f.Recommended.Largest() {
+		fmt.Fprintf(&b, "%7s  micro-batch %d is enough: within 1 %% of the fastest, with more memory to spare\n", "", f.Enough)
+	}
+	fmt.Fprintf(&b, "\nrecommended: %s\n", f.Reason)
+	if f.Diff == "" {
+		b.WriteString("in the command: nothing to change")
+		return b.String()
+	}
+	for _, what := range f.Prove {
+		fmt.Fprintf(&b, "it trains the same only if %s\n", what)
+	}
+	b.WriteString("in the command:\n" + f.Diff)
+	return strings.TrimRight(b.String(), "\n")
+}
+
+func lineText(l search.Line) string {
+	if l.PerSample <= 0 {
 		return "by micro-batch: too few sizes fit to tell"
 	}
-	return fmt.Sprintf("%v and %v a sample", memory.Bytes(f.Line.Base), memory.Bytes(f.Line.PerSample))
+	return fmt.Sprintf("%v and %v a sample", memory.Bytes(l.Base), memory.Bytes(l.PerSample))
 }
 
 // byMicro are the probes, one a size, smallest first. Of one that fitted and

@@ -33,6 +33,7 @@ import (
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap"
 )
 
 // ui is where a command speaks.
@@ -116,6 +117,7 @@ func hintFor(err error) string {
 	var lost *harness.DeviceGoneError
 	var gone *device.GoneError
 	var child *childError
+	var untriable *wrap.UntriableError
 	switch {
 	case errors.As(err, &child) && child.hint != "":
 		return child.hint
@@ -125,6 +127,8 @@ func hintFor(err error) string {
 		return gave.Decision.Hint
 	case errors.As(err, &usage) && usage.hint != "":
 		return usage.hint
+	case errors.As(err, &untriable):
+		return untriable.Hint
 	case errors.As(err, &oom):
 		return "a smaller model, an optimizer with less state, or a device with more memory"
 	case errors.As(err, &gone):
@@ -340,4 +344,30 @@ func (u *ui) findStops(again bool) {
 	if !again {
 		u.line(yellow, "stopping; nothing is kept")
 	}
+}
+
+// looksAmong says what a search by trials of a command begins with.
+func (u *ui) looksAmong(o wrap.FindOptions) {
+	u.say("looking for the largest of %s that keep the effective batch at %d; each trial starts the command for a moment, with a temporary folder to write into",
+		plural(len(o.Sizes), "micro-batch size"), o.Asked.Effective)
+}
+
+// tried tells of a trial.
+func (u *ui) tried(t wrap.Tried) { u.say("  %s (%.0f s)", t.Text, t.Seconds) }
+
+// trialFailed is how find ends where the trials tell nothing: with the status of the
+// one that failed for another reason than memory, after its last words.
+func (u *ui) trialFailed(err error) error {
+	var failed *wrap.TrialError
+	var start *wrap.StartError
+	switch {
+	case errors.As(err, &failed):
+		for line := range strings.Lines(failed.Last) {
+			u.line(plain, "  | "+strings.TrimSuffix(line, "\n"))
+		}
+		return &childError{code: max(1, failed.Code), err: err, hint: "see whether the command runs without headroom; the micro-batch is not what stops it"}
+	case errors.As(err, &start):
+		return &childError{code: start.Code, err: err}
+	}
+	return err
 }

@@ -34,8 +34,13 @@ func commandOf(c *cli.Context) []string {
 	return words
 }
 
-// wrapFlags are those that say what is known of a wrapped command.
+// wrapFlags are those of run that are about a wrapped command.
 func wrapFlags() []cli.Flag {
+	return append(knownFlags(), boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"))
+}
+
+// knownFlags are those that say what is known of a wrapped command.
+func knownFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringSliceFlag{Name: "knob", Usage: "with --: where the command takes a quantity, as in micro=--batch-size or accumulation=--accum; may be repeated (`NAME=FLAG`)"},
 		&cli.StringFlag{Name: "profile", Usage: "with --: how to read the command, a profile's name or a `FILE` with one"},
@@ -46,7 +51,6 @@ func wrapFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile's that may be used although the training is then not the same to the bit, such as recompute or no-workers; may be repeated (`NAME`)"},
 		boolFlag("watch-only", "with --: never change the command, and never start it again"),
 		boolFlag("trust", "with --: take for true what headroom cannot prove of the command, such as that the loss is divided by the accumulation"),
-		boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"),
 	}
 }
 

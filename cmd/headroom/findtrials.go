@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/memory"
+	"headroom/nvml"
+	"headroom/recovery"
+	"headroom/wrap"
+)
+
+// trialHeadroom is the share of the memory that a recommended micro-batch leaves
+// unused, as memory.headroom is by default.
+const trialHeadroom = 0.08
+
+// trialFlags are those of find that say how a command is tried.
+func trialFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with --: where steps cannot be limited, a trial ends once its memory has been flat for this `TIME`; longer than an optimizer step"},
+		&cli.StringFlag{Name: "memory", Usage: "with --: look for what fits into a GPU with `SIZE`, as in 24GiB; needs PyTorch 2.10 or later"},
+		boolFlag("writes-nothing", "with --: the command writes nothing that a trial could overwrite"),
+	}
+}
+
+// foundMicro is what find answers with of a command.
+type foundMicro struct {
+	Profile string        `json:"profile"`
+	Asked   recovery.Plan `json:"asked"` // the command's own
+	Device  string        `json:"device,omitempty"`
+	wrap.Found
+	Command []string `json:"command"`         // to start
+	Diff    string   `json:"diff,omitempty"`  // between the user's command and that one
+	Prove   []string `json:"prove,omitempty"` // what has to hold for it to train the same, and is not known
+}
+
+// findCommandsMicro looks for the micro-batch of a command by trials of it.
+func findCommandsMicro(u *ui, c *cli.Context, words []string) error {
+	u.quiet = c.Bool("quiet")
+	if len(words) == 0 {
+		return usagef("headroom find -- python train.py", "there is no command behind --")
+	}
+	if c.IsSet("set") {
+		return usagef("leave it out", "--set is for a configuration, not for a command")
+	}
+	w, err := recognised(c, words)
+	if err != nil {
+		return err
+	}
+	if w.Match == nil {
+		return asUsage(w.why)
+	}
+	f := foundMicro{Profile: w.Match.Profile.Name, Asked: w.Asked}
+	trials, o, err := prepared(c, w, &f)
+	if err != nil {
+		return asUsage(err)
+	}
+	_, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.findStops(again) })
+	defer done()
+	ctx, cancel := context.WithCancel(c.Context)
+	defer cancel()
+	go func() {
+		select {
+		case <-interrupt:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	trials.Trouble = func(err error) { u.warn("%v", err) }
+	u.looksAmong(o)
+	o.Try, o.OnTried = trials.Try, u.tried
+	found, err := wrap.Find(ctx, o)
+	if err != nil {
+		return u.trialFailed(err)
+	}
+	f.Found = *found
+	if err := f.rewritten(w); err != nil {
+		return err
+	}
+	if c.Bool("json") {
+		return u.answerJSON(f)
+	}
+	return u.answer(f.String())
+}
+
+// prepared is how a command is tried, or why it is not.
+func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.FindOptions, error) {
+	o := wrap.FindOptions{Asked: w.Asked, Headroom: trialHeadroom}
+	t := &wrap.Trials{Match: w.Match, FlatFor: c.Duration("flat-for")}
+	if t.FlatFor <= 0 {
+		return t, o, fmt.Errorf("--flat-for %v: allowed is more than 0, as in 60s", t.FlatFor)
+	}
+	if text := c.String("memory"); c.IsSet("memory") {
+		most, err := memory.Parse(text)
+		if err != nil || most <= 0 {
+			return t, o, errors.Join(fmt.Errorf("--memory %q: allowed is more than 0, as in 24GiB", text), err)
+		}
+		t.Memory = most
+	}
+	all, err := nvml.GPUs()
+	gpus := w.Command.GPUs(all)
+	if t.Memory > 0 && len(gpus) == 0 {
+		return t, o, errors.Join(errors.New("--memory: less memory can be pretended of a GPU only, and none is seen"), err)
+	}
+	for _, g := range gpus {
+		if !strings.Contains(f.Device, g.Name) {
+			f.Device = strings.TrimPrefix(f.Device+", "+g.Name, ", ")
+		}
+	}
+	if err := w.Match.Triable(len(gpus) > 0, c.Bool("writes-nothing")); err != nil {
+		return t, o, err
+	}
+	o.Sizes, err = w.Match.Sizes(w.Asked)
+	if err != nil || len(o.Sizes) == 0 {
+		return t, o, fmt.Errorf("there is nothing to choose from: %w", err)
+	}
+	return t, o, nil
+}
+
+// rewritten fills in the command to start.
+func (f *foundMicro) rewritten(w *wrapped) error {
+	next, err := w.Match.Rewrite(f.Recommended, wrap.Resume{})
+	if err != nil {
+		return fmt.Errorf("find: the command for %v: %w", f.Recommended, err)
+	}
+	f.Command, f.Diff = next.Command.Args, next.Diff(w.Command)
+	if !w.Trust {
+		f.Prove = next.Prove
+	}
+	return nil
+}
