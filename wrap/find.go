@@ -64,27 +64,46 @@ func Find(ctx context.Context, o FindOptions) (*Found, error) {
 // explore is the rank of the largest size that fits, from 0, and of the smallest
 // that does not, the number of sizes if none failed.
 func (e *explorer) explore() (fits, fails int, err error) {
-	low, high := 0, len(e.Sizes)-1
+	low, high, fitted := 0, len(e.Sizes)-1, false
 	if at := slices.Index(e.Sizes, e.Asked.Largest()); at >= 0 {
 		t, err := e.try(at)
 		switch {
 		case err != nil:
 			return 0, 0, err
 		case t.Fits:
-			low = at
-		case at == 0:
-			return 0, 0, e.nothing(t)
+			low, fitted = at, true
 		default:
 			high = at - 1
 		}
 	}
-	for {
-		top := e.reachable(low, high)
-		if fits, fails, err = e.search(low, top); err != nil || fails <= top || fits == high {
-			return fits, fails, err
+	for high >= 0 {
+		if !fitted {
+			low = e.lowest(high)
 		}
-		low = fits
+		top := e.reachable(low, high)
+		fits, fails, err = e.search(low, top)
+		switch {
+		case errors.Is(err, search.ErrNothingFits):
+			high = low - 1
+		case err != nil || fails <= top || fits == high:
+			return fits, fails, err
+		default:
+			low, fitted = fits, true
+		}
 	}
+	return 0, 0, e.nothing(e.tried[e.Sizes[0]])
+}
+
+// lowest is the rank of the size to begin at while none up to high has fitted. The
+// smallest sizes take the longest for a step of so many samples, so it is not the
+// very smallest at once.
+func (e *explorer) lowest(high int) int {
+	const within = 8
+	low := high
+	for low > 0 && within*e.Sizes[low-1] >= e.Sizes[min(high+1, len(e.Sizes)-1)] {
+		low--
+	}
+	return low
 }
 
 // reach is how many times the largest size that has fitted a trial may be: one far
@@ -117,8 +136,6 @@ func (e *explorer) search(low, high int) (fits, fails int, err error) {
 	switch {
 	case e.ended != nil:
 		return 0, 0, e.ended
-	case errors.Is(err, search.ErrNothingFits):
-		return 0, 0, e.nothing(e.tried[e.Sizes[low]])
 	case err != nil:
 		return 0, 0, fmt.Errorf("search among %d micro-batches: %w", len(e.Sizes), err)
 	}

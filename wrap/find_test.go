@@ -50,7 +50,7 @@ func TestFind(t *testing.T) {
 	}{
 		{"what is asked for and no more", powers, 8, 8, 0, 0, "8 64! 16!", 8, "micro-batch 8 is the largest that fits of those that keep the effective batch: 16, the next, does not"},
 		{"all", powers, 64, 64, 0, 0, "64", 64, "micro-batch 64 fits, the largest that was asked for"},
-		{"one sample alone", powers, 64, 1, 0, 0, "64! 1 16! 4! 2!", 1, "micro-batch 1 is the largest that fits"},
+		{"one sample alone", powers, 64, 1, 0, 0, "64! 8! 1 4! 2!", 1, "micro-batch 1 is the largest that fits"},
 		{"neighbours", []int{1, 2, 3, 6}, 3, 2, 0, 0, "3! 1 2", 2, "micro-batch 2 is the largest that fits"},
 		{"one size", []int{8}, 8, 8, 0, 0, "8", 8, "fits, the largest that was asked for"},
 		{"room to spare", powers, 32, 32, memory.GiB, 40 * memory.GiB, "32 64!", 32, "in 40 GiB micro-batch 32 is the largest that fits of those that keep the effective batch: 64, the next, does not; up to 32 leaves 8 % of it unused"},
@@ -188,7 +188,9 @@ const fullText = "Traceback (most recent call last):\n  File \"t.py\", line 1, i
 
 func TestJudge(t *testing.T) {
 	const gib = memory.GiB
-	gpu := func(peak memory.Bytes) []GPU { return []GPU{{Total: 80 * gib, Peak: peak, Before: 2 * gib, Foreign: gib}} }
+	gpu := func(peak memory.Bytes) []GPU {
+		return []GPU{{Total: 80 * gib, Peak: peak, Before: 2 * gib, Foreign: gib}}
+	}
 	for _, c := range []struct {
 		name   string
 		exit   Exit
