@@ -25,11 +25,19 @@ const (
 
 // Trials make trials of a command: starts of a few steps, of which nothing stays.
 type Trials struct {
-	Command Command
 	Match   *Match
 	FlatFor time.Duration // how long memory has to stay flat where the profile cannot limit the steps
 	Memory  memory.Bytes  // of the GPU to pretend; 0 for the one that there is
 	Trouble func(error)   // what went wrong beside the command
+
+	gpus func() ([]nvml.GPU, error) // nil is nvml.GPUs; tests play it
+}
+
+func (t *Trials) list() ([]nvml.GPU, error) {
+	if t.gpus != nil {
+		return t.gpus()
+	}
+	return nvml.GPUs()
 }
 
 // Try makes one trial of a plan: the command with few steps and a folder of its own
@@ -75,7 +83,7 @@ func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
 	if t.Memory == 0 {
 		return c, nil
 	}
-	all, err := nvml.GPUs()
+	all, err := t.list()
 	if err != nil {
 		return c, &UntriableError{Reason: fmt.Sprintf("less memory can be pretended of a GPU only: %v", err)}
 	}
@@ -98,7 +106,7 @@ func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, e
 	if err != nil {
 		return Exit{}, false, err
 	}
-	trace := &gpuTrace{c: c, list: nvml.GPUs, mine: child.Owns}
+	trace := &gpuTrace{c: c, list: t.list, mine: child.Owns}
 	stayed, late := t.watch(ctx, child, trace)
 	exit = child.Wait()
 	exit.GPUs = trace.seen

@@ -19,10 +19,10 @@ func findCommand(u *ui) *cli.Command {
 		Usage:     "find the largest micro-batch that fits, and the plan to use",
 		ArgsUsage: "CONFIG | [FLAGS] -- COMMAND",
 		Description: `COMMAND is any training command that headroom can start again with another
-micro-batch. It is started a few times, for a few steps each, with as many samples
-in a step as it asks for and a temporary folder to write into; what it says is not
-shown. Where its steps cannot be limited a trial ends once the memory of its GPUs
-has stayed flat for --flat-for.
+micro-batch. It is started a few times, for a few steps each, with as many
+samples in a step as it asks for and a temporary folder to write into; what it
+says is not shown. Where its steps cannot be limited, a trial ends once the
+memory of its GPUs has stayed flat for --flat-for.
 
 CONFIG is a file, or the name of a preset; its batch.micro does not matter.
 Sizes are tried with the optimizer's state in place; then whole optimizer steps

@@ -22,7 +22,7 @@ const trialHeadroom = 0.08
 // trialFlags are those of find that say how a command is tried.
 func trialFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with --: where steps cannot be limited, a trial ends once its memory has been flat for this `TIME`; longer than an optimizer step"},
+		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with --: where steps cannot be limited, a trial ends once its memory has been flat for this `TIME`; longer than an optimizer step, and a minute if not said"},
 		&cli.StringFlag{Name: "memory", Usage: "with --: look for what fits into a GPU with `SIZE`, as in 24GiB; needs PyTorch 2.10 or later"},
 		boolFlag("writes-nothing", "with --: the command writes nothing that a trial could overwrite"),
 	}
