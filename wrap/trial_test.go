@@ -56,7 +56,7 @@ func TestRehearse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, copies := "", ""
+			var got, copies string
 			out, err := m.Rehearse(asked.Plan.WithMicro(c.micro), "/tmp/t")
 			if err != nil {
 				got = err.Error()
