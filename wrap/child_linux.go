@@ -99,7 +99,7 @@ func (c *Child) live(command Command, path string, started chan<- error) {
 	started <- nil
 
 	state, err := c.process.Wait()
-	c.exit.Seconds = time.Since(c.begun).Seconds()
+	c.exit.Began, c.exit.Seconds = c.begun, time.Since(c.begun).Seconds()
 	c.ended.Store(true)
 	if err != nil {
 		c.o.Trouble(err)

@@ -33,6 +33,7 @@ type Exit struct {
 	Code    int            `json:"code"`              // exit status; 128 + n if signal n ended it
 	Signal  syscall.Signal `json:"signal,omitempty"`  // that ended it; 0 if it exited
 	Stopped bool           `json:"stopped,omitempty"` // headroom or the user had asked it to stop
+	Began   time.Time      `json:"began"`             // when it was started
 	Seconds float64        `json:"seconds"`           // that it lived
 	Tail    []byte         `json:"-"`                 // the newest output of both streams as it came, in whole lines where they are not huge
 	Ranks   []RankError    `json:"ranks,omitempty"`   // what a launcher's workers left in their error files

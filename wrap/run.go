@@ -32,7 +32,6 @@ type RunOptions struct {
 	Recover bool
 
 	Sleep func(ctx context.Context, d time.Duration) error // nil really sleeps
-	Now   func() time.Time                                 // nil is time.Now
 }
 
 // Beginning is how a life of the command begins.
@@ -91,9 +90,6 @@ type runner struct {
 func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result, int, error) {
 	if o.Sleep == nil {
 		o.Sleep = harness.Sleep
-	}
-	if o.Now == nil {
-		o.Now = time.Now
 	}
 	r := &runner{RunOptions: o, s: s}
 	var err error
@@ -183,7 +179,7 @@ func (r *runner) progress() error {
 	case known == nil || newest.Step > known.Step:
 		newest.Micro, r.beyond = r.s.Running().Largest(), 0
 		if !newest.Time.IsZero() {
-			r.beyond = r.Now().Sub(newest.Time)
+			r.beyond = r.last.Began.Add(life(r.last)).Sub(newest.Time)
 		}
 		return r.s.Reached(newest.Step)
 	case newest.Path == known.Path:
@@ -259,7 +255,7 @@ func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
 		return false
 	}
-	return phase == memory.PhaseLoad || phase.SizedByMicro() && lived < r.beyond
+	return phase == memory.PhaseLoad || phase.SizedByMicro() && lived+settled < r.beyond
 }
 
 // progressed tells whether the newest life wrote a checkpoint beyond the one that it

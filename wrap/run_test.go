@@ -46,7 +46,7 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 	if c.ends != nil {
 		if o := c.ends(c.lives); o != nil {
 			c.trace = append(c.trace, name+"?")
-			return *o, Exit{Code: 3, Seconds: c.young}, nil
+			return *o, c.exit(3, c.young), nil
 		}
 	}
 	if c.resume != nil && from != nil {
@@ -54,25 +54,28 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 			c.trace = append(c.trace, name+"!"+string(phase))
 			o := c.ranOut()
 			o.Evidence.Failure.Phase = phase
-			return o, Exit{Code: 1, Seconds: c.young}, nil
+			return o, c.exit(1, c.young), nil
 		}
 	}
 	for step := begin + 1; step <= c.steps; step++ {
 		if n := plan.Largest(); n > c.fits(step) {
 			c.trace = append(c.trace, name+"!")
-			return c.ranOut(), Exit{Code: 1, Seconds: c.young}, nil
+			return c.ranOut(), c.exit(1, c.young), nil
 		}
 		c.made[step] = plan.Largest() * plan.Accumulation()
 		if step%c.every == 0 {
-			c.saved = Saved{Path: fmt.Sprintf("step-%d", step), Step: step, Time: c.now().Add(-2 * time.Minute)}
+			c.saved = Saved{Path: fmt.Sprintf("step-%d", step), Step: step, Time: time.Date(2026, 1, 1, 2, step, 0, 0, time.UTC)}
 		}
 	}
 	c.trace = append(c.trace, name)
-	return Outcome{Kind: Done}, Exit{Seconds: 60}, nil
+	return Outcome{Kind: Done}, c.exit(0, 60), nil
 }
 
-// now is a moment two minutes after the newest checkpoint was written.
-func (*toyCommand) now() time.Time { return time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC) }
+// exit is how a life of so many seconds ends, two minutes after the newest checkpoint
+// was written.
+func (c *toyCommand) exit(code int, seconds float64) Exit {
+	return Exit{Code: code, Seconds: seconds, Began: c.saved.Time.Add(2*time.Minute - time.Duration(seconds*float64(time.Second)))}
+}
 
 // newest is the newest checkpoint, as somebody who looks at the disk finds it.
 func (c *toyCommand) newest() (*Saved, error) {
@@ -117,7 +120,7 @@ func wrappedIn(ctx context.Context, t *testing.T, c *toyCommand, plan recovery.P
 		t.Fatal(err)
 	}
 	c.made = map[int]int{}
-	o := RunOptions{Live: c.live, Newest: c.newest, Resumes: true, Recover: true, Now: c.now,
+	o := RunOptions{Live: c.live, Newest: c.newest, Resumes: true, Recover: true,
 		Sleep: func(context.Context, time.Duration) error { c.trace = append(c.trace, "wait"); return nil }}
 	if change != nil {
 		change(&o)

@@ -2,7 +2,6 @@ package wrap
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -66,25 +65,5 @@ func TestTryUntilFlat(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(entries) > 0 {
 		t.Errorf("%v is left, %v", entries, err)
-	}
-}
-
-// The next trial waits until the driver has given back what the last one held.
-func TestDrain(t *testing.T) {
-	looks := 0
-	trace := &gpuTrace{pids: map[int]bool{41: true}, list: func() ([]nvml.GPU, error) {
-		if looks++; looks < 3 {
-			return []nvml.GPU{{Holders: []nvml.Holder{{PID: 41}, {PID: 9}}}}, nil
-		}
-		return []nvml.GPU{{Holders: []nvml.Holder{{PID: 9}}}}, nil
-	}}
-	drain(context.Background(), trace)
-	if looks != 3 {
-		t.Errorf("%d looks", looks)
-	}
-	looks = 0
-	trace.list = func() ([]nvml.GPU, error) { looks++; return nil, errors.New("no answer") }
-	if drain(context.Background(), trace); looks != 1 {
-		t.Errorf("%d looks without an answer", looks)
 	}
 }

@@ -48,7 +48,11 @@ func findCommandsMicro(u *ui, c *cli.Context, words []string) error {
 	if c.IsSet("set") {
 		return usagef("leave it out", "--set is for a configuration, not for a command")
 	}
-	w, err := recognised(c, words)
+	kept, err := commandFrom(c, words)
+	if err != nil {
+		return err
+	}
+	w, err := recognised(kept)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,13 @@ func commandOf(c *cli.Context) []string {
 
 // wrapFlags are those of run that are about a wrapped command.
 func wrapFlags() []cli.Flag {
-	return append(knownFlags(), boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"))
+	return append(knownFlags(),
+		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile's that may be used although the training is then not the same to the bit, such as recompute or no-workers; may be repeated (`NAME`)"},
+		&cli.StringFlag{Name: "free", Usage: "with --: start only once every GPU of the command has `SIZE` free, such as 60GiB"},
+		&cli.DurationFlag{Name: "hang", Value: 30 * time.Minute, Usage: "with --: say that the command may hang after `TIME` without output, GPU work or a new checkpoint; 0 never does"},
+		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
+		boolFlag("watch-only", "with --: never change the command, and never start it again"),
+		boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"))
 }
 
 // knownFlags are those that say what is known of a wrapped command.
@@ -45,11 +51,6 @@ func knownFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "knob", Usage: "with --: where the command takes a quantity, as in micro=--batch-size or accumulation=--accum; may be repeated (`NAME=FLAG`)"},
 		&cli.StringFlag{Name: "profile", Usage: "with --: how to read the command, a profile's name or a `FILE` with one"},
 		&cli.IntFlag{Name: "world", Usage: "with --: `N` data-parallel ranks, where the command does not say"},
-		&cli.StringFlag{Name: "free", Usage: "with --: start only once every GPU of the command has `SIZE` free, such as 60GiB"},
-		&cli.DurationFlag{Name: "hang", Value: 30 * time.Minute, Usage: "with --: say that the command may hang after `TIME` without output, GPU work or a new checkpoint; 0 never does"},
-		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
-		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile's that may be used although the training is then not the same to the bit, such as recompute or no-workers; may be repeated (`NAME`)"},
-		boolFlag("watch-only", "with --: never change the command, and never start it again"),
 		boolFlag("trust", "with --: take for true what headroom cannot prove of the command, such as that the loss is divided by the accumulation"),
 	}
 }
