@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"sync"
 	"time"
 )
 
@@ -19,18 +20,20 @@ var (
 	//go:embed page.css
 	pageStyle string
 
-	page = template.Must(template.New("page").Funcs(template.FuncMap{
-		"count": func(n int) string { return count(n) }, "number": number, "lasting": secondsLasting, "stamp": stamp, "day": day,
-		"style":   style,
-		"picture": func(p Picture) template.HTML { return template.HTML(p.inline()) }, // escaped where it was drawn
-	}).Parse(pageText))
+	page = sync.OnceValue(func() *template.Template {
+		return template.Must(template.New("page").Funcs(template.FuncMap{
+			"count": func(n int) string { return count(n) }, "number": number, "lasting": secondsLasting, "stamp": stamp, "day": day,
+			"style":   style,
+			"picture": func(p Picture) template.HTML { return template.HTML(p.inline()) }, // escaped where it was drawn
+		}).Parse(pageText))
+	})
 )
 
 // HTML writes the report as one page that needs nothing else: no script, no
 // file beside it, no network.
 func (r *Report) HTML(w io.Writer) error {
 	var text bytes.Buffer
-	err := page.Execute(&text, r)
+	err := page().Execute(&text, r)
 	if err == nil {
 		_, err = w.Write(bytes.Map(printable, text.Bytes()))
 	}

@@ -17,7 +17,7 @@ type Disk interface {
 	Truncate(path string, n int64) error // to n bytes
 	Rename(from, to string) error        // to must not be there, or be a file
 	Remove(path string) error            // with all that is in it
-	SyncDir(path string) error           // the names in it
+	SyncDir(path string) error           // the names in it; of a file, its content
 }
 
 // File is a file being written.
@@ -66,8 +66,8 @@ func (OSDisk) SyncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// writeFile puts data at path, whole or not at all. With durable it has also
-// survived a loss of power when writeFile returns.
+// writeFile puts data at path, whole or not at all: with durable after a loss of
+// power, too, and then what was there before may be back until its folder is synced.
 func writeFile(d Disk, path string, data []byte, durable bool) (err error) {
 	beside := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
 	defer func() {
@@ -78,13 +78,7 @@ func writeFile(d Disk, path string, data []byte, durable bool) (err error) {
 	if err := writeNew(d, beside, data, durable); err != nil {
 		return err
 	}
-	if err := d.Rename(beside, path); err != nil {
-		return err
-	}
-	if !durable {
-		return nil
-	}
-	return d.SyncDir(filepath.Dir(path))
+	return d.Rename(beside, path)
 }
 
 func writeNew(d Disk, path string, data []byte, durable bool) error {

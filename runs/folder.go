@@ -15,7 +15,7 @@ import (
 // Folder is a run's folder, held by this process until Close:
 //
 //	run.yaml                the resolved configuration
-//	journal.jsonl           an [Entry] a line, each fsynced
+//	journal.jsonl           an [Entry] a line, fsynced (see [Folder.Record])
 //	metrics.jsonl           a [StepReport] a line
 //	checkpoints/step-000200/
 //	logs/attempt-001.log
@@ -34,6 +34,7 @@ type Folder struct {
 	journal  *lines
 	metrics  *lines
 	tally    Tally
+	unsynced []string // files and folders that have to reach the disk before anything does that relies on them
 	repairs  []string // what opening had to put right
 	removals []string // what was removed from under this process
 }
@@ -135,7 +136,8 @@ func (f *Folder) open() error {
 	if f.metrics, err = f.openLines("metrics.jsonl"); err != nil {
 		return errors.Join(err, f.journal.close())
 	}
-	return f.disk.SyncDir(f.dir)
+	f.unsynced = append(f.unsynced, f.dir)
+	return nil
 }
 
 func (f *Folder) openLines(name string) (*lines, error) {
@@ -175,13 +177,6 @@ func (f *Folder) path(name ...string) string {
 // Config reads run.yaml, the resolved configuration of the run. The error wraps
 // [fs.ErrNotExist] in a folder that has none yet.
 func (f *Folder) Config() ([]byte, error) { return os.ReadFile(f.path("run.yaml")) }
-
-// SetConfig replaces run.yaml, whole or not at all.
-func (f *Folder) SetConfig(text []byte) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return writeFile(f.disk, f.path("run.yaml"), text, true)
-}
 
 // TakeRepairs is what [Open] had to put right after a killed run, a sentence each,
 // once.
@@ -224,7 +219,7 @@ func LogName(attempt int) string { return fmt.Sprintf("attempt-%03d.log", attemp
 func (f *Folder) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err := errors.Join(f.metrics.close(), f.journal.close(), f.lock.Close())
+	err := errors.Join(f.settle(), f.metrics.close(), f.journal.close(), f.lock.Close())
 	if err != nil {
 		return fmt.Errorf("close run folder %s: %w", f.dir, err)
 	}
@@ -238,7 +233,7 @@ func (f *Folder) HandOver() (lock *os.File, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, inherit := unix.FcntlInt(f.lock.Fd(), unix.F_SETFD, 0)
-	if err := errors.Join(f.metrics.close(), f.journal.close(), inherit); err != nil {
+	if err := errors.Join(f.settle(), f.metrics.close(), f.journal.close(), inherit); err != nil {
 		return f.lock, fmt.Errorf("hand over run folder %s: %w", f.dir, err)
 	}
 	return f.lock, nil

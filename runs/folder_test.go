@@ -34,6 +34,83 @@ type readOnly struct{ OSDisk }
 
 func (readOnly) Mkdir(string) error { return fs.ErrPermission }
 
+// written is a disk that takes down what reaches it for good.
+type written struct {
+	OSDisk
+	synced []string
+	broken bool
+}
+
+func (d *written) SyncDir(path string) error {
+	if d.broken {
+		return syscall.EIO
+	}
+	d.synced = append(d.synced, filepath.Base(path))
+	return d.OSDisk.SyncDir(path)
+}
+
+func (d *written) Append(path string) (File, error) {
+	f, err := d.OSDisk.Append(path)
+	return writtenFile{f, d, path}, err
+}
+
+type writtenFile struct {
+	File
+	disk *written
+	path string
+}
+
+func (f writtenFile) Sync() error {
+	f.disk.synced = append(f.disk.synced, filepath.Base(f.path))
+	return f.File.Sync()
+}
+
+// TestDurableOnceItCounts holds that a start waits for no disk, and that a failure, a
+// checkpoint and an end take along all that they rely on.
+func TestDurableOnceItCounts(t *testing.T) {
+	for name, counts := range map[string]func(*Folder) error{
+		"failure": func(f *Folder) error { return f.Record(Entry{Kind: KindOOM}) },
+		"flush":   func(f *Folder) error { return f.Flush(false) },
+		"checkpoint": func(f *Folder) error {
+			_, _, err := f.SaveCheckpoint(Checkpoint{Step: 1}, func(io.Writer) error { return nil })
+			return err
+		},
+		"end":   func(f *Folder) error { return f.SetStatus(Status{State: StateDone}) },
+		"close": (*Folder).Close,
+	} {
+		d := &written{}
+		dir := filepath.Join(t.TempDir(), "run")
+		f, err := OpenOn(dir, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range []error{f.FirstConfig([]byte("command: []\n")), f.Record(Entry{Kind: KindAttempt, Attempt: 1}), f.SetStatus(Status{State: StateRunning})} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if len(d.synced) > 0 {
+			t.Errorf("%s: the start waited for %q", name, d.synced)
+		}
+		if all, err := ReadJournal(dir); len(all) != 1 || err != nil {
+			t.Errorf("%s: a kill would lose the journal: %v, %v", name, all, err)
+		}
+		d.broken = true
+		if err := counts(f); !errors.Is(err, syscall.EIO) {
+			t.Errorf("%s on a broken disk: %v", name, err)
+		}
+		if d.broken = false; name == "close" {
+			continue
+		}
+		if err := counts(f); err != nil || !slices.Contains(d.synced, "run.yaml") || !slices.Contains(d.synced, "run") {
+			t.Errorf("%s, once it is mended: %v, synced %q", name, err, d.synced)
+		}
+		if err := f.Close(); err != nil || !slices.Contains(d.synced, "journal.jsonl") {
+			t.Errorf("%s: %v, synced %q", name, err, d.synced)
+		}
+	}
+}
+
 func TestOpenReadOnly(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if _, err := OpenOn(dir, readOnly{}); !errors.Is(err, fs.ErrPermission) || !strings.HasPrefix(err.Error(), "open run folder "+dir) {

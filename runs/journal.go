@@ -64,9 +64,12 @@ type Entry struct {
 	Seconds  float64                  `json:"seconds,omitempty"` // how long the thing told took, where that matters
 }
 
-// Record appends e to the journal and returns when it is safely on disk. After
-// an error e is kept in memory and written by a later Record, Flush or Close,
-// in order; only when 16 MiB are waiting are the oldest dropped.
+// Record appends e to the journal and returns when it is safely on disk, and all
+// before it. An entry of which nothing follows, that the run or an attempt starts,
+// that a command ended or that all is done, is only written, so that it survives this
+// process: the next one or Close takes it along. After an error e is kept in memory and written by a later
+// Record, Flush or Close, in order; only when 16 MiB are waiting are the oldest
+// dropped.
 func (f *Folder) Record(e Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,7 +77,13 @@ func (f *Folder) Record(e Entry) error {
 		return err
 	}
 	f.tally.count(e)
-	return f.journal.flush(true)
+	return f.writeJournal(!e.Kind.transient())
+}
+
+// transient tells that losing the entry in a loss of power changes nothing but what
+// people can read.
+func (k Kind) transient() bool {
+	return k == KindRun || k == KindAttempt || k == KindExit || k == KindDone
 }
 
 // LostEntries is how many entries were dropped because they could not be written

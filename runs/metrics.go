@@ -32,12 +32,12 @@ func (f *Folder) AddStep(s StepReport) error {
 }
 
 // Flush writes the lines that wait in memory, of metrics and journal. With
-// durable it returns when they have reached the disk. After an error nothing is
-// lost: they wait for the next one.
+// durable it returns when they have reached the disk, as entries of the journal
+// always do. After an error nothing is lost: they wait for the next one.
 func (f *Folder) Flush(durable bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return errors.Join(f.metrics.flush(durable), f.journal.flush(true))
+	return errors.Join(f.metrics.flush(durable), f.writeJournal(true))
 }
 
 // FlushMetrics is Flush for the metrics alone.

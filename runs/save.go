@@ -71,6 +71,12 @@ func (f *Folder) saveOnce(c Checkpoint, save func(io.Writer) error) (saved Check
 	if err := f.disk.Mkdir(f.path("checkpoints")); err != nil { // somebody may have removed it
 		return c, err
 	}
+	f.mu.Lock()
+	err = f.settle()
+	f.mu.Unlock()
+	if err != nil {
+		return c, err
+	}
 	name := CheckpointName(c.Step)
 	beside, final := f.path("checkpoints", "."+name+".tmp"), f.path("checkpoints", name)
 	if old, done, err := f.alreadySaved(c.Step); done || err != nil {

@@ -53,7 +53,10 @@ func (f *Folder) SetStatus(s Status) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return writeFile(f.disk, f.path("status.json"), append(text, '\n'), s.State != StateRunning)
+	if s.State == StateRunning {
+		return writeFile(f.disk, f.path("status.json"), append(text, '\n'), false)
+	}
+	return f.replace("status.json", append(text, '\n'))
 }
 
 // ReadStatus reads the status of the run in dir. It needs no lock. A run that

@@ -1,7 +1,6 @@
 package wrap
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -47,31 +46,31 @@ var (
 	reservedText  = anyOf(sizeText + ` reserved in total`)
 	cachedText    = anyOf(sizeText + ` cached\)`)
 	itselfText    = anyOf(`this process has ` + sizeText)
-	processText   = regexp.MustCompile(`Process (\d+) has ` + sizeText + ` memory in use`)
+	processText   = lazily(`Process (\d+) has ` + sizeText + ` memory in use`)
 	deviceText    = anyOf(`\b[GNX]PU (\d+) has a total`, `\((?:GPU|NPU|XPU) (\d+);`, `on device(?: ordinal)? (\d+)\b`, `\bon GPU (\d+)\b`,
 		`device:GPU:(\d+)`, `\bcuda:(\d+)\b`, `\bGPU[ _](\d+)\b`)
 )
 
 // anyOf are patterns of which the first that matches counts. In PyTorch's
 // sentences a number is followed by a unit; without one it is in bytes.
-func anyOf(patterns ...string) []*regexp.Regexp {
-	all := make([]*regexp.Regexp, len(patterns))
+func anyOf(patterns ...string) []lazyRegexp {
+	all := make([]lazyRegexp, len(patterns))
 	for i, p := range patterns {
-		all[i] = regexp.MustCompile(p)
+		all[i] = lazily(p)
 	}
 	return all
 }
 
-func firstMatch(patterns []*regexp.Regexp, text string) string {
+func firstMatch(patterns []lazyRegexp, text string) string {
 	for _, p := range patterns {
-		if at := p.FindStringSubmatch(text); at != nil {
+		if at := p().FindStringSubmatch(text); at != nil {
 			return at[1]
 		}
 	}
 	return ""
 }
 
-func amountIn(patterns []*regexp.Regexp, text string) memory.Bytes {
+func amountIn(patterns []lazyRegexp, text string) memory.Bytes {
 	return binaryBytes(firstMatch(patterns, text))
 }
 
@@ -120,7 +119,7 @@ func readAmounts(text string) failureNumbers {
 // then does not say "this process has", and the process that holds just more than
 // the allocator has reserved is taken for this one.
 func othersOf(text string, reserved memory.Bytes) (sum memory.Bytes, others string) {
-	all := processText.FindAllStringSubmatch(text, 64)
+	all := processText().FindAllStringSubmatch(text, 64)
 	own := -1
 	if amountIn(itselfText, text) == 0 {
 		for i, p := range all {
@@ -143,12 +142,12 @@ func othersOf(text string, reserved memory.Bytes) (sum memory.Bytes, others stri
 	return sum, others
 }
 
-var tensorShape = regexp.MustCompile(`tensor with shape ?\[([\d,]{1,100})\] and type (\w+)`)
+var tensorShape = lazily(`tensor with shape ?\[([\d,]{1,100})\] and type (\w+)`)
 
 // tensorBytes is the size of the tensor that TensorFlow names; 0 if it is too large
 // to be one.
 func tensorBytes(text string) memory.Bytes {
-	at := tensorShape.FindStringSubmatch(text)
+	at := tensorShape().FindStringSubmatch(text)
 	if at == nil {
 		return 0
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,7 +72,7 @@ func (m *Match) Checkpoints(now, since time.Time) (Checkpoints, error) {
 // root is the folder of the checkpoints, as the command names it.
 func (m *Match) root() (string, error) {
 	var failed error
-	root := braces.ReplaceAllStringFunc(m.Profile.Checkpoints.Root, func(name string) string {
+	root := braces().ReplaceAllStringFunc(m.Profile.Checkpoints.Root, func(name string) string {
 		name = strings.Trim(name, "{}")
 		value, err := m.text(name)
 		if err == nil && value == "" {
@@ -134,12 +133,12 @@ func pointed(files fs.FS, layout Layout) string {
 	return strings.ReplaceAll(layout.Pointed, "{}", name)
 }
 
-var integer = regexp.MustCompile(`\d+`)
+var integer = lazily(`\d+`)
 
 // look reads one checkpoint.
 func look(files fs.FS, name string, layout Layout, now time.Time) Checkpoint {
 	var c Checkpoint
-	if all := integer.FindAllString(path.Base(name), -1); len(all) > 0 {
+	if all := integer().FindAllString(path.Base(name), -1); len(all) > 0 {
 		c.Number, _ = strconv.ParseInt(all[len(all)-1], 10, 64) // a number too large is the largest
 	}
 	err := fs.WalkDir(files, name, func(_ string, d fs.DirEntry, err error) error {

@@ -156,8 +156,10 @@ func (c *Child) finish(signals *listener, kills machine.Kills) {
 		c.tty.restore()
 	}
 	c.tty.close()
-	risen := machine.CountKills().Since(kills)
-	c.exit.Kernel = Kernel{GroupKills: risen.Group, SystemKills: risen.System}
+	if c.exit.Code != 0 { // else nobody asks
+		risen := machine.CountKills().Since(kills)
+		c.exit.Kernel = Kernel{GroupKills: risen.Group, SystemKills: risen.System}
+	}
 	c.exit.Stopped = c.stopped.Load()
 	c.tree.release()
 	alive.Store(false)

@@ -3,7 +3,6 @@ package wrap
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -14,10 +13,10 @@ type pythonEditor struct{}
 
 // assignment is name = expression, with an annotation or without. A comment ends
 // the expression; texts that have a # in them are not taken for one.
-var assignment = regexp.MustCompile(`^([A-Za-z_]\w*)[ \t]*(?::[ \t]*\w+[ \t]*)?=[ \t]*((?:[^=#'"\s][^#'"\r\n]*?|"[^"\\\r\n]*"|'[^'\\\r\n]*')?)[ \t]*(?:#.*)?\r?$`)
+var assignment = lazily(`^([A-Za-z_]\w*)[ \t]*(?::[ \t]*\w+[ \t]*)?=[ \t]*((?:[^=#'"\s][^#'"\r\n]*?|"[^"\\\r\n]*"|'[^'\\\r\n]*')?)[ \t]*(?:#.*)?\r?$`)
 
 // augmented is name += expression and its kin.
-var augmented = regexp.MustCompile(`^([A-Za-z_]\w*)[ \t]*(?://|\*\*|<<|>>|[-+*/%&|^@])=`)
+var augmented = lazily(`^([A-Za-z_]\w*)[ \t]*(?://|\*\*|<<|>>|[-+*/%&|^@])=`)
 
 // pythonAssign is one assignment.
 type pythonAssign struct {
@@ -37,9 +36,9 @@ func (pythonEditor) scan(content []byte) []pythonAssign {
 		}
 		line := content[at:end]
 		top := s.top()
-		if m := assignment.FindSubmatchIndex(line); top && m != nil {
+		if m := assignment().FindSubmatchIndex(line); top && m != nil {
 			all = append(all, pythonAssign{name: string(line[m[2]:m[3]]), start: at + m[4], end: at + m[5]})
-		} else if m := augmented.FindSubmatch(line); top && m != nil {
+		} else if m := augmented().FindSubmatch(line); top && m != nil {
 			all = append(all, pythonAssign{name: string(m[1]), again: true})
 		}
 		s.line(line)

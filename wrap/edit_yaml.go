@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -118,7 +117,7 @@ func (e yamlEditor) list(content []byte, n *yaml.Node, s scalar) (scalar, bool, 
 }
 
 // properties are the anchor and the tag in front of a value.
-var properties = regexp.MustCompile(`^(?:[&!][^\s,\]}]*[ \t]+)+`)
+var properties = lazily(`^(?:[&!][^\s,\]}]*[ \t]+)+`)
 
 // offset is where a node's value begins, behind its anchor and tag. Columns of the
 // parser count characters.
@@ -138,7 +137,7 @@ func (yamlEditor) offset(content []byte, n *yaml.Node) int {
 		_, size := utf8.DecodeRune(content[at:])
 		at += size
 	}
-	return at + len(properties.Find(content[at:]))
+	return at + len(properties().Find(content[at:]))
 }
 
 func (e yamlEditor) replacement(content []byte, old scalar, value string) (Edit, error) {

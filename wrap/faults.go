@@ -1,7 +1,6 @@
 package wrap
 
 import (
-	"regexp"
 	"strings"
 
 	"headroom/memory"
@@ -111,7 +110,7 @@ func (s *scanner) streamOf(rank int) *rankStream {
 	return st
 }
 
-var summaryRank = regexp.MustCompile(`^ +rank +: (\d{1,5}) \(local_rank: \d+\)`)
+var summaryRank = lazily(`^ +rank +: (\d{1,5}) \(local_rank: \d+\)`)
 
 // readSummary learns from torchrun's table which rank failed first.
 func (s *scanner) readSummary(text string) bool {
@@ -121,7 +120,7 @@ func (s *scanner) readSummary(text string) bool {
 	case strings.HasPrefix(text, "====") && s.root && s.firstRank != rankUnknown:
 		s.root, s.summary = false, rankUnknown
 	default:
-		at := summaryRank.FindStringSubmatch(text)
+		at := summaryRank().FindStringSubmatch(text)
 		if at == nil {
 			return false
 		}
@@ -143,16 +142,16 @@ func (st *rankStream) readChain(text string) bool {
 }
 
 var (
-	exceptionLine = regexp.MustCompile(`^((?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:\[[\w., ]{1,80}\])?)(?::(?: (.*))?)?$`)
+	exceptionLine = lazily(`^((?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:\[[\w., ]{1,80}\])?)(?::(?: (.*))?)?$`)
 	// Without a traceback before it, a word is an exception by its ending alone.
-	exceptionType = regexp.MustCompile(`(?:Error|Exception|Interrupt|Exit|Failed|OutOfResources|Exhausted|Timeout)$`)
-	qualified     = regexp.MustCompile(`\.[A-Z]\w*$|^StopIteration$`)
-	tracebackHead = regexp.MustCompile(`Traceback \(most recent call last\)`)
+	exceptionType = lazily(`(?:Error|Exception|Interrupt|Exit|Failed|OutOfResources|Exhausted|Timeout)$`)
+	qualified     = lazily(`\.[A-Z]\w*$|^StopIteration$`)
+	tracebackHead = lazily(`Traceback \(most recent call last\)`)
 )
 
 // readTraceback takes in tracebacks and the exceptions that end them.
 func (s *scanner) readTraceback(st *rankStream, l logLine) bool {
-	if tracebackHead.MatchString(l.text) {
+	if tracebackHead().MatchString(l.text) {
 		if strings.Contains(l.text, "Original Traceback") {
 			st.chained, st.direct = true, true
 		}
@@ -170,8 +169,8 @@ func (s *scanner) readTraceback(st *rankStream, l logLine) bool {
 		st.frames = append(st.frames, f)
 		return true
 	}
-	if at := exceptionLine.FindStringSubmatch(l.text[min(indentOf(l.text), len(l.text)):]); at != nil && indentOf(l.text) < st.indent {
-		if exceptionType.MatchString(at[1]) || qualified.MatchString(at[1]) {
+	if at := exceptionLine().FindStringSubmatch(l.text[min(indentOf(l.text), len(l.text)):]); at != nil && indentOf(l.text) < st.indent {
+		if exceptionType().MatchString(at[1]) || qualified().MatchString(at[1]) {
 			s.raise(st, l, at[1], at[2])
 			return true
 		}
@@ -181,7 +180,7 @@ func (s *scanner) readTraceback(st *rankStream, l logLine) bool {
 
 // readCode takes the source line that follows a frame.
 func (st *rankStream) readCode(text string) bool {
-	if at := richCode.FindStringSubmatch(text); at != nil && len(st.frames) > 0 {
+	if at := richCode().FindStringSubmatch(text); at != nil && len(st.frames) > 0 {
 		st.frames[len(st.frames)-1].code = at[1]
 		return true
 	}
@@ -260,8 +259,8 @@ func (s *scanner) follows(st *rankStream, l logLine) bool {
 }
 
 func exceptionWord(text string) bool {
-	at := exceptionLine.FindStringSubmatch(text)
-	return at != nil && exceptionType.MatchString(at[1])
+	at := exceptionLine().FindStringSubmatch(text)
+	return at != nil && exceptionType().MatchString(at[1])
 }
 
 // phase is where in the work a fault happened.

@@ -103,11 +103,12 @@ func (t *gpuTrace) add(g nvml.GPU) {
 	t.seen[i].Foreign = others
 }
 
-// watch samples until ctx ends, and hands the trace over then.
+// watch samples until ctx ends, and hands the trace over then. The first sample may
+// take as long as NVML does to open, and nobody has to wait for it.
 func (t *gpuTrace) watch(ctx context.Context) <-chan []GPU {
 	done := make(chan []GPU, 1)
-	t.sample()
 	go func() {
+		t.sample()
 		tick := time.NewTicker(sampleEvery)
 		defer tick.Stop()
 		for {

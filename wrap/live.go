@@ -141,7 +141,11 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	if hung != "" {
 		return Outcome{Kind: Hung, Confidence: Certain, Reasons: []string{hung}, Rank: -1, Device: -1}, exit, nil
 	}
-	return Classify(exit).InHostMemory(exit.GPUs, machine.LookAtMemory().Most()), exit, nil
+	outcome := Classify(exit)
+	if outcome.Kind == OutOfHostMemory {
+		outcome = outcome.InHostMemory(exit.GPUs, machine.LookAtMemory().Most())
+	}
+	return outcome, exit, nil
 }
 
 // named is c with the variables by which a command can tell where it runs.
@@ -184,16 +188,15 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	if err != nil {
 		return Exit{}, "", err
 	}
-	begun := time.Now()
 	trace := &gpuTrace{c: c, list: nvml.GPUs, mine: child.Owns, own: map[int]bool{}, work: watch.work}
 	watching, end := context.WithCancel(context.WithoutCancel(ctx))
 	seen := trace.watch(watching)
 	hung = w.attend(child, watch)
 	exit = child.Wait() // who asked us to stop has asked the child: signals are passed on
 	end()
-	exit.GPUs, exit.Stopped = <-seen, exit.Stopped && hung == "" || ctx.Err() != nil
-	exit.Ranks = w.rankErrors(c, begun)
-	if exit.Code != 0 {
+	exit.Stopped = exit.Stopped && hung == "" || ctx.Err() != nil
+	if exit.Code != 0 { // else it is of no interest, and NVML may take longer than the command
+		exit.GPUs, exit.Ranks = <-seen, w.rankErrors(c, exit.Began)
 		for _, holder := range trace.drain(ctx, harness.Sleep) {
 			w.Trouble(fmt.Errorf("%s still holds memory %v after the command has ended", holder, drainPatience))
 		}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Bounds of what is read of a command's output. Errors stand at the end; the
@@ -73,22 +74,25 @@ const (
 	date       = `\d{4}[-/]\d\d[-/]\d\d`
 )
 
-var prefixes = []prefix{
-	newPrefix(`\[(?:[Rr]ank ?|RANK |default|trainer|worker|GPU ?)?(?P<rank>\d{1,5})\](?:: ?| )`), // torch, torchrun --tee
-	newPrefix(`\[(?:[Rr]ank ?|RANK )(?P<rank>\d{1,5})\] ?`),
-	newPrefix(`\[\d+,(?P<rank>\d{1,5})\]<std(?:err|out)>: ?`),                             // mpirun --tag-output
-	newPrefix(`(?:[Rr]ank |RANK )?(?P<rank>\d{1,5})(?:/\d{1,5})?: `),                      // srun --label
-	newPrefix(`\(\w+(?: rank=(?P<rank>\d{1,5}),?)? pid=\d+(?:, ip=[\d.]+)?\) `),           // Ray
-	newPrefix(`[\w.-]{1,40}[-_](?P<rank>\d{1,5}) +\| `),                                   // docker compose
-	newPrefix(`\[?` + date + `[T ]` + clock + `(?:Z|[+-]\d\d:?\d\d)?\]?(?: *[-|,] +| *)`), // ISO time
-	newPrefix(`\[?` + clock + `\]? `),
-	newPrefix(`\[ *\d+\.\d{6}\] `),                                                  // dmesg
-	newPrefix(`[A-Z][a-z]{2} [ \d]\d ` + clock + ` \S+ `),                           // syslog
-	newPrefix(`\[?(?P<level>[IWEF])\d{3,4} ` + clock + ` +(?:\d+ )?[^\]\s]+\] ?`),   // glog, torch
-	newPrefix(`\[` + levelNames + `\|[^\]]*\] (?:` + date + ` ` + clock + ` )?>> `), // Transformers
-	newPrefix(levelNames + ` *[|] [\w.<>]+:[\w<>]+:\d+ - `),                         // loguru
-	newPrefix(`(?:\[[\w.]+\] ?|[\w.]+ *[-|] +)?\[?` + levelNames + `\]?(?::[\w.]+:| *[-|:] *(?:[\w.]+ *[-|] )?|  *)`),
-}
+// prefixes are made when the first line is read.
+var prefixes = sync.OnceValue(func() []prefix {
+	return []prefix{
+		newPrefix(`\[(?:[Rr]ank ?|RANK |default|trainer|worker|GPU ?)?(?P<rank>\d{1,5})\](?:: ?| )`), // torch, torchrun --tee
+		newPrefix(`\[(?:[Rr]ank ?|RANK )(?P<rank>\d{1,5})\] ?`),
+		newPrefix(`\[\d+,(?P<rank>\d{1,5})\]<std(?:err|out)>: ?`),                             // mpirun --tag-output
+		newPrefix(`(?:[Rr]ank |RANK )?(?P<rank>\d{1,5})(?:/\d{1,5})?: `),                      // srun --label
+		newPrefix(`\(\w+(?: rank=(?P<rank>\d{1,5}),?)? pid=\d+(?:, ip=[\d.]+)?\) `),           // Ray
+		newPrefix(`[\w.-]{1,40}[-_](?P<rank>\d{1,5}) +\| `),                                   // docker compose
+		newPrefix(`\[?` + date + `[T ]` + clock + `(?:Z|[+-]\d\d:?\d\d)?\]?(?: *[-|,] +| *)`), // ISO time
+		newPrefix(`\[?` + clock + `\]? `),
+		newPrefix(`\[ *\d+\.\d{6}\] `),                                                  // dmesg
+		newPrefix(`[A-Z][a-z]{2} [ \d]\d ` + clock + ` \S+ `),                           // syslog
+		newPrefix(`\[?(?P<level>[IWEF])\d{3,4} ` + clock + ` +(?:\d+ )?[^\]\s]+\] ?`),   // glog, torch
+		newPrefix(`\[` + levelNames + `\|[^\]]*\] (?:` + date + ` ` + clock + ` )?>> `), // Transformers
+		newPrefix(levelNames + ` *[|] [\w.<>]+:[\w<>]+:\d+ - `),                         // loguru
+		newPrefix(`(?:\[[\w.]+\] ?|[\w.]+ *[-|] +)?\[?` + levelNames + `\]?(?::[\w.]+:| *[-|:] *(?:[\w.]+ *[-|] )?|  *)`),
+	}
+})
 
 var levels = map[string]severity{
 	"DEBUG": routine, "INFO": routine, "NOTICE": routine, "I": routine,
@@ -115,7 +119,7 @@ func (l *logLine) strip() (rest string, found bool) {
 	if l.text == "" || !strings.ContainsRune("[(0123456789", rune(l.text[0])) && !letter(l.text[0]) {
 		return l.text, false
 	}
-	for _, p := range prefixes {
+	for _, p := range prefixes() {
 		at := p.pattern.FindStringSubmatchIndex(l.text)
 		if at == nil {
 			continue
@@ -134,11 +138,11 @@ func (l *logLine) strip() (rest string, found bool) {
 func letter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' }
 
 // escape is a terminal's control sequence: colours, cursor movements, titles.
-var escape = regexp.MustCompile("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
+var escape = lazily("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
 
 func plain(s string) string {
 	if strings.Contains(s, "\x1b") {
-		s = escape.ReplaceAllString(s, "")
+		s = escape().ReplaceAllString(s, "")
 	}
 	return strings.ToValidUTF8(s, "?")
 }

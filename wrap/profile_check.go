@@ -3,7 +3,6 @@ package wrap
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -11,7 +10,7 @@ import (
 )
 
 // braces are the names in {…} of a text.
-var braces = regexp.MustCompile(`\{([a-z_]*)\}`)
+var braces = lazily(`\{([a-z_]*)\}`)
 
 // check looks at what keys mean together. What a rule speaks of must be there, and
 // a knob that nothing speaks of has no business in the profile.
@@ -88,7 +87,7 @@ func (r *profileReader) references() {
 	for _, group := range p.Law.Exclude {
 		speak("law.exclude", group...)
 	}
-	for _, m := range braces.FindAllStringSubmatch(p.Checkpoints.Root, -1) {
+	for _, m := range braces().FindAllStringSubmatch(p.Checkpoints.Root, -1) {
 		speak("checkpoints.root", m[1])
 	}
 	if p.Checkpoints.Saves != "" {

@@ -9,19 +9,23 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 )
 
 //go:embed profiles/*.yaml
 var embedded embed.FS
 
-// Builtin are the profiles that come with headroom.
-func Builtin() []Profile {
+// Builtin are the profiles that come with headroom. They are read at the first call,
+// which takes milliseconds, and are not to be changed. Safe for concurrent use.
+func Builtin() []Profile { return slices.Clone(readBuiltin()) }
+
+var readBuiltin = sync.OnceValue(func() []Profile {
 	all, err := LoadProfiles(embedded, "profiles")
 	if err != nil {
 		panic("wrap: built-in profiles: " + err.Error())
 	}
 	return all
-}
+})
 
 // LoadProfiles reads a profile, or every .yaml file of a folder, of files. All that
 // is wrong with them is one joined error; two of one name are wrong, too.
@@ -32,15 +36,23 @@ func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 			return nil, fmt.Errorf("read profiles: %w", err)
 		}
 	}
+	read, failed := make([]Profile, len(names)), make([]error, len(names))
+	var reading sync.WaitGroup // a start waits for it
+	for i, name := range names {
+		reading.Go(func() {
+			content, err := fs.ReadFile(files, name)
+			if err != nil {
+				failed[i] = fmt.Errorf("read profile: %w", err)
+				return
+			}
+			read[i], failed[i] = ParseProfile(name, content)
+		})
+	}
+	reading.Wait()
 	var all []Profile
 	var problems []error
-	for _, name := range names {
-		content, err := fs.ReadFile(files, name)
-		if err != nil {
-			problems = append(problems, fmt.Errorf("read profile: %w", err))
-			continue
-		}
-		p, err := ParseProfile(name, content)
+	for i, p := range read {
+		name, err := names[i], failed[i]
 		if err == nil && slices.ContainsFunc(all, func(q Profile) bool { return q.Name == p.Name }) {
 			err = &ProfileError{name, "name", p.Name, "another file has it, too"}
 		}

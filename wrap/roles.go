@@ -1,7 +1,6 @@
 package wrap
 
 import (
-	"regexp"
 	"strings"
 )
 
@@ -58,12 +57,12 @@ const (
 )
 
 var (
-	barState  = regexp.MustCompile(`(\d+)/(\d+|\?) ?\[(?:\d+:)?\d\d:\d\d`)
-	lossState = regexp.MustCompile(`(?i)\bloss(?:_\w+)?['"]?\s*[=:|]?\s*['"]?(?:-?\d|nan\b)|\bloss/train|_loss['"]?\s*[=:|]\s*['"]?-?\d`)
-	stepState = regexp.MustCompile(`(?i)\b(?:step|iter|iteration|update|batch)s?['"]?\s*[=:#\[]?\s*\d`)
+	barState  = lazily(`(\d+)/(\d+|\?) ?\[(?:\d+:)?\d\d:\d\d`)
+	lossState = lazily(`(?i)\bloss(?:_\w+)?['"]?\s*[=:|]?\s*['"]?(?:-?\d|nan\b)|\bloss/train|_loss['"]?\s*[=:|]\s*['"]?-?\d`)
+	stepState = lazily(`(?i)\b(?:step|iter|iteration|update|batch)s?['"]?\s*[=:#\[]?\s*\d`)
 	// barOther names the bars of other work than training, which ranks that did
 	// not fail may well finish.
-	barOther = regexp.MustCompile(`(?i)loading|download|fetch|tokeniz|\bmap\b|generating|filter|shards|cach|saving|upload|resolving|extract`)
+	barOther = lazily(`(?i)loading|download|fetch|tokeniz|\bmap\b|generating|filter|shards|cach|saving|upload|resolving|extract`)
 )
 
 // progress is how much a line shows that training goes on, and what tells it from
@@ -72,14 +71,14 @@ func progress(text string) (weight int, key string) {
 	if !strings.ContainsAny(text, "0123456789") || strings.HasPrefix(text, "wandb:") {
 		return 0, ""
 	}
-	if at := barState.FindStringSubmatch(text); at != nil {
-		if barOther.MatchString(text) {
+	if at := barState().FindStringSubmatch(text); at != nil {
+		if barOther().MatchString(text) {
 			return 0, ""
 		}
 		return barWeight, at[1] + "/" + at[2]
 	}
 	// Without a colon, equals sign or brace round it, "loss" is a word of prose.
-	if lossState.MatchString(text) && (stepState.MatchString(text) || strings.Contains(text, "epoch") ||
+	if lossState().MatchString(text) && (stepState().MatchString(text) || strings.Contains(text, "epoch") ||
 		strings.Contains(text, "Epoch") || strings.HasPrefix(text, "{")) {
 		return lossWeight, text
 	}

@@ -1,7 +1,6 @@
 package wrap
 
 import (
-	"regexp"
 	"strings"
 
 	"headroom/memory"
@@ -14,9 +13,9 @@ type stackFrame struct {
 }
 
 var (
-	pythonFrame = regexp.MustCompile(`File "([^"]{1,512})", line \d+(?:, in (\S{1,200}))?`)
-	richFrame   = regexp.MustCompile(`^ ?([^\s:]{1,512}\.pyx?):\d+ in (\S{1,200})`)
-	richCode    = regexp.MustCompile(`^ ?❱ *\d+ [│|]? ?(.*)`)
+	pythonFrame = lazily(`File "([^"]{1,512})", line \d+(?:, in (\S{1,200}))?`)
+	richFrame   = lazily(`^ ?([^\s:]{1,512}\.pyx?):\d+ in (\S{1,200})`)
+	richCode    = lazily(`^ ?❱ *\d+ [│|]? ?(.*)`)
 )
 
 // The innermost frames say what was being done, the outermost ones in which part
@@ -24,8 +23,8 @@ var (
 const framesMost = 256
 
 func frameOf(text string) (stackFrame, bool) {
-	for _, pattern := range []*regexp.Regexp{pythonFrame, richFrame} {
-		if at := pattern.FindStringSubmatch(text); at != nil {
+	for _, pattern := range []lazyRegexp{pythonFrame, richFrame} {
+		if at := pattern().FindStringSubmatch(text); at != nil {
 			return stackFrame{file: strings.ReplaceAll(at[1], `\`, "/"), function: at[2]}, true
 		}
 	}
@@ -36,14 +35,14 @@ func frameOf(text string) (stackFrame, bool) {
 type sign struct {
 	phase     memory.Phase
 	functions []string // whole names
-	code      *regexp.Regexp
+	code      lazyRegexp
 	files     []string // ends or parts of a path
 }
 
 // calls matches a call of one of the functions, by its whole name: train_and_evaluate
 // is no evaluation.
-func calls(names ...string) *regexp.Regexp {
-	return regexp.MustCompile(`\b(?:` + strings.Join(names, "|") + `)\(`)
+func calls(names ...string) lazyRegexp {
+	return lazily(`\b(?:` + strings.Join(names, "|") + `)\(`)
 }
 
 // generation is a phase of its own wherever it is called from: reinforcement
@@ -112,10 +111,10 @@ var inner = []sign{
 }
 
 // movesModel matches a line that moves a model rather than a batch to a device.
-var movesModel = regexp.MustCompile(`(?i)\b(?:\w*model|net|network|module|unet|vae|\w*encoder|\w*decoder|transformer|teacher|student|policy|critic|\w*net)(?:\.\w+)?\.(?:to|cuda|half|bfloat16)\(`)
+var movesModel = lazily(`(?i)\b(?:\w*model|net|network|module|unet|vae|\w*encoder|\w*decoder|transformer|teacher|student|policy|critic|\w*net)(?:\.\w+)?\.(?:to|cuda|half|bfloat16)\(`)
 
 // movesBatch matches any other such line.
-var movesBatch = regexp.MustCompile(`\.(?:to|cuda)\(`)
+var movesBatch = lazily(`\.(?:to|cuda)\(`)
 
 // phaseOf says in which phase a traceback's error happened, from its frames,
 // outermost first.
@@ -135,7 +134,7 @@ func phaseOf(frames []stackFrame) memory.Phase {
 			}
 		}
 	}
-	if phase == memory.PhaseUnknown && len(frames) > 0 && movesBatch.MatchString(frames[len(frames)-1].code) {
+	if phase == memory.PhaseUnknown && len(frames) > 0 && movesBatch().MatchString(frames[len(frames)-1].code) {
 		return memory.PhaseForward // a batch on its way to the model is as large as the micro-batch
 	}
 	return phase
@@ -160,7 +159,7 @@ func (s sign) shows(f stackFrame) bool {
 			return true
 		}
 	}
-	return s.code != nil && s.code.MatchString(f.code) || containsAny(f.file, s.files)
+	return s.code != nil && s.code().MatchString(f.code) || containsAny(f.file, s.files)
 }
 
 // loads tells whether a frame builds, fills or moves a model.
@@ -172,5 +171,5 @@ func loads(f stackFrame) bool {
 	case "__init__", "reset_parameters", "_init_weights":
 		return strings.Contains(f.file, "torch/nn/") || strings.Contains(f.file, "/deepspeed/runtime/") || f.function != "__init__"
 	}
-	return movesModel.MatchString(f.code)
+	return movesModel().MatchString(f.code)
 }

@@ -57,13 +57,14 @@ func (t *tree) release() {
 	}
 }
 
-// reapInterval bounds what looking for dead orphans costs where many die.
+// reapInterval bounds what looking for dead orphans costs where many die, and spares
+// it a command that ends within it.
 const reapInterval = time.Second
 
 // reapOrphans reaps dead orphans until end, at most every reapInterval.
 func (t *tree) reapOrphans() {
 	defer close(t.quitted)
-	pause := time.NewTimer(0)
+	pause := time.NewTimer(reapInterval)
 	defer pause.Stop()
 	for {
 		select {

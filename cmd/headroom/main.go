@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"headroom/wrap"
 )
 
 func main() { os.Exit(mainStatus()) }
@@ -20,6 +22,9 @@ func mainStatus() int {
 	u := newUI(os.Stdout, os.Stderr, os.LookupEnv)
 	app := newApp(u)
 	ours, command := cutCommand(os.Args)
+	if command != nil {
+		go wrap.Builtin() // needed soon; meanwhile the command line is read
+	}
 	ctx := context.WithValue(context.Background(), commandKey{}, command)
 	err := app.RunContext(ctx, flagsFirst(app, ours))
 	u.failed(err)

@@ -239,7 +239,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	}
 	text, err := yaml.Marshal(w.kept)
 	if err == nil {
-		err = folder.SetConfig(text)
+		err = folder.FirstConfig(text)
 	}
 	if err != nil {
 		return nil, "", errors.Join(fmt.Errorf("write run.yaml: %w", err), folder.Close())

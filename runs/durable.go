@@ -1,0 +1,60 @@
+package runs
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+)
+
+// SetConfig replaces run.yaml, whole or not at all.
+func (f *Folder) SetConfig(text []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.replace("run.yaml", text)
+}
+
+// replace puts text into a file of the folder, whole or not at all, and returns when
+// it is safely on disk, with all that was written before.
+func (f *Folder) replace(name string, text []byte) error {
+	err := writeFile(f.disk, f.path(name), text, true)
+	if err == nil && !slices.Contains(f.unsynced, f.dir) {
+		f.unsynced = append(f.unsynced, f.dir)
+	}
+	return errors.Join(err, f.settle())
+}
+
+// FirstConfig writes the run.yaml of a folder that has none, and does not wait for
+// the disk: that is done before the first entry, checkpoint or status that must last.
+func (f *Folder) FirstConfig(text []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	path := f.path("run.yaml")
+	err := writeFile(f.disk, path, text, false)
+	if err == nil {
+		f.unsynced = append([]string{path}, f.unsynced...)
+	}
+	return err
+}
+
+// settle waits until what the folder itself is made of is safely on disk. What fails
+// is tried again the next time.
+func (f *Folder) settle() error {
+	for len(f.unsynced) > 0 {
+		if err := f.disk.SyncDir(f.unsynced[0]); err != nil && !errors.Is(err, fs.ErrNotExist) { // what somebody removed is theirs
+			return err
+		}
+		f.unsynced = f.unsynced[1:]
+	}
+	return nil
+}
+
+// writeJournal writes the entries that wait in memory; with durable it also waits
+// for the disk.
+func (f *Folder) writeJournal(durable bool) error {
+	if durable {
+		if err := f.settle(); err != nil {
+			return errors.Join(err, f.journal.flush(false))
+		}
+	}
+	return f.journal.flush(durable)
+}
