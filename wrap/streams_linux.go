@@ -259,12 +259,37 @@ type recorder struct {
 	failed  bool      // and trouble was told
 	tail    *tail
 	trouble func(error)
+
+	held  []byte    // of stderr, not in the tail yet
+	since time.Time // when the first byte of it came
+}
+
+// heldFor is how much later what stdout had to say before an error may be read than
+// the error: two pipes have no common order, and on a busy machine one of them waits.
+// Without it the last steps before a failure look like steps after it.
+const heldFor = 200 * time.Millisecond
+
+// remember takes p into the tail: what stderr brings after what stdout brings soon
+// after it.
+func (r *recorder) remember(stream int, p []byte, now time.Time) {
+	if len(r.held) > 0 && (now.Sub(r.since) > heldFor || len(r.held) > chunk) {
+		r.tail.add(1, r.held)
+		r.held = r.held[:0]
+	}
+	if stream == 0 {
+		r.tail.add(0, p)
+		return
+	}
+	if len(r.held) == 0 {
+		r.since = now
+	}
+	r.held = append(r.held, p...)
 }
 
 func (r *recorder) add(stream int, p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tail.add(stream, p)
+	r.remember(stream, p, time.Now())
 	if r.log == nil {
 		return
 	}
@@ -277,5 +302,7 @@ func (r *recorder) add(stream int, p []byte) {
 func (r *recorder) bytes() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.tail.add(1, r.held)
+	r.held = nil
 	return r.tail.bytes()
 }

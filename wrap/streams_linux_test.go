@@ -2,6 +2,7 @@ package wrap
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -268,4 +269,34 @@ func BenchmarkStart(b *testing.B) {
 		wrapped += time.Since(began)
 	}
 	b.ReportMetric(float64((wrapped-plain).Microseconds())/float64(b.N)/1000, "ms-beyond-exec")
+}
+
+// TestErrorsComeAfterTheStepsBefore holds that the tail has what stdout said at the
+// time of an error before it, whichever pipe is read first, and what came later after.
+func TestErrorsComeAfterTheStepsBefore(t *testing.T) {
+	began := time.Now()
+	r := &recorder{tail: newTail(1 << 20)}
+	for _, c := range []struct {
+		at     time.Duration
+		stream int
+		text   string
+	}{
+		{0, 1, "warning\n"},
+		{heldFor / 2, 0, "step 1\n"},
+		{2 * heldFor, 0, "step 2\n"},
+		{3 * heldFor, 1, "Trace"}, {3 * heldFor, 1, "back\n"},
+		{3*heldFor + 1, 0, "step 3\n"},
+	} {
+		r.remember(c.stream, []byte(c.text), began.Add(c.at))
+	}
+	if got, want := string(r.bytes()), "step 1\nwarning\nstep 2\nstep 3\nTraceback\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	flood := bytes.Repeat([]byte("x"), chunk)
+	for range 10 {
+		r.remember(1, flood, began)
+	}
+	if len(r.held) > 2*chunk {
+		t.Errorf("%d bytes are held", len(r.held))
+	}
 }
