@@ -81,7 +81,10 @@ func (c *Child) live(command Command, path string, started chan<- error) {
 	c.tree = newTree(c.o.Trouble)
 	kills := machine.CountKills()
 	signals := listen()
-	err := c.execute(command, path)
+	err := c.o.Before()
+	if err == nil {
+		err = c.execute(command, path)
+	}
 	c.streams.started()
 	if err != nil {
 		signals.stop()

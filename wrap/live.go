@@ -37,7 +37,8 @@ type Wrapped struct {
 	Trouble func(error)                               // what went wrong beside the command, or may be going wrong with it
 	Said    func(Rewritten)                           // what is changed before a start; may be nil
 
-	aside []Rename // incomplete checkpoints that the next life would trip over
+	aside   []Rename // incomplete checkpoints that the next life would trip over
+	decides bool     // the newest life ended in a way after which another may go on from a checkpoint
 }
 
 // UnprovenError is a change that keeps the training the same only if something holds
@@ -60,8 +61,12 @@ func (w *Wrapped) Newest() (*Saved, error) {
 	if w.Match == nil {
 		return nil, nil
 	}
-	found, err := w.Match.Checkpoints(time.Now(), w.Begun)
-	if err == nil && len(found.All) > 0 && time.Since(found.All[0].Time) < settled {
+	now := time.Now()
+	if !w.decides { // it is told and no more, for which nobody waits
+		now = now.Add(settled)
+	}
+	found, err := w.Match.Checkpoints(now, w.Begun)
+	if err == nil && w.decides && len(found.All) > 0 && time.Since(found.All[0].Time) < settled {
 		time.Sleep(settled) // its writer is dead: what was written last is as whole as it gets
 		found, err = w.Match.Checkpoints(time.Now(), w.Begun)
 	}
@@ -116,9 +121,6 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	if err != nil {
 		return Outcome{}, Exit{}, err
 	}
-	if ctx.Err() != nil {
-		return Outcome{}, Exit{}, harness.ErrInterrupted // it came between two lives, and no child has heard it
-	}
 	if w.Said != nil && len(next.Changes) > 0 {
 		w.Said(next)
 	}
@@ -138,6 +140,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	if err != nil {
 		return Outcome{}, exit, err
 	}
+	w.decides = hung != ""
 	if hung != "" {
 		return Outcome{Kind: Hung, Confidence: Certain, Reasons: []string{hung}, Rank: -1, Device: -1}, exit, nil
 	}
@@ -145,6 +148,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	if outcome.Kind == OutOfHostMemory {
 		outcome = outcome.InHostMemory(exit.GPUs, machine.LookAtMemory().Most())
 	}
+	w.decides = outcome.Kind.Memory() || outcome.Kind == DeviceGone
 	return outcome, exit, nil
 }
 
@@ -184,7 +188,13 @@ const gateEvery = 5 * time.Second
 func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exit, hung string, err error) {
 	watch := &hangWatch{after: w.Hang, now: time.Now, saved: w.lastSaved}
 	watch.alive()
-	child, err := Start(c, ChildOptions{Log: heard{log, watch.alive}, Trouble: w.Trouble})
+	wanted := func() error {
+		if ctx.Err() != nil { // it came between two lives, and nobody else has heard it
+			return harness.ErrInterrupted
+		}
+		return nil
+	}
+	child, err := Start(c, ChildOptions{Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted})
 	if err != nil {
 		return Exit{}, "", err
 	}

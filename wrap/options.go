@@ -27,6 +27,10 @@ type ChildOptions struct {
 	// Grace is how long the processes that a child leaves behind have to end once
 	// they were asked to, 10 s if 0.
 	Grace time.Duration
+	// Before is asked right before the program is executed, when signals are heard
+	// already: none is lost between the question and the child. Its error is what Start
+	// returns. nil has no objection.
+	Before func() error
 	// Trouble is told what went wrong beside the child, such as a full disk under the
 	// log, once for each thing. It is called from several goroutines and must not
 	// block. nil hears nothing.
@@ -62,6 +66,9 @@ func (o ChildOptions) withDefaults() ChildOptions {
 	}
 	if o.Grace <= 0 {
 		o.Grace = 10 * time.Second
+	}
+	if o.Before == nil {
+		o.Before = func() error { return nil }
 	}
 	if o.Trouble == nil {
 		o.Trouble = func(error) {}

@@ -1,0 +1,59 @@
+package wrap
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"headroom/harness"
+	"headroom/recovery"
+)
+
+// TestNothingIsStartedAfterARequest holds that a request to end that came before the
+// command was started is not lost.
+func TestNothingIsStartedAfterARequest(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	made := filepath.Join(t.TempDir(), "made")
+	w := &Wrapped{Command: Command{Args: []string{"touch", made}, Env: os.Environ()}, Number: func() int { return 1 }, Trouble: func(err error) { t.Error(err) }}
+	for _, stopped := range []bool{true, false} {
+		live := ctx
+		if !stopped {
+			live = context.Background()
+		}
+		_, _, err := w.Live(live, Beginning{})
+		if _, missing := os.Stat(made); errors.Is(err, harness.ErrInterrupted) != stopped || (missing != nil) != stopped {
+			t.Errorf("asked to end: %v; %v, made: %v", stopped, err, missing == nil)
+		}
+	}
+}
+
+// TestOnlyARestartWaits holds that a command whose checkpoint is fresh ends at once
+// unless it is to be started again from there.
+func TestOnlyARestartWaits(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "step-7.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := Command{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}
+	m, err := Recognise(c, nil, Given{Files: os.DirFS("/"), World: 1,
+		Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=step-*.json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &Wrapped{Command: c, Match: m}
+	for _, decides := range []bool{false, true} {
+		w.decides = decides
+		if err := os.Chtimes(filepath.Join(dir, "step-7.json"), time.Time{}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		s, err := w.Newest()
+		if took := time.Since(began); err != nil || s == nil || s.Step != 7 || (took >= settled) != decides {
+			t.Errorf("decides: %v: %+v, %v, after %v", decides, s, err, took)
+		}
+	}
+}
