@@ -25,6 +25,7 @@ type listener struct {
 // listen begins before the child does, so that none is lost. What is ignored stays
 // so, for the child too: nohup.
 func listen() *listener {
+	keepIgnored()
 	l := &listener{in: make(chan os.Signal, 64), answered: make(chan struct{})}
 	for _, s := range passed {
 		if !signal.Ignored(s) {

@@ -22,10 +22,10 @@ import (
 //
 // A process that aborts leaves a core, in which all memory of the run would be,
 // where the limit allows it. So the limit is set to none, unless GOTRACEBACK=crash
-// asks for one: then it is as the user has it.
-func crashesAbort(env func(string) (string, bool)) {
+// asks for one, or a command is to inherit the limit: then it is as the user has it.
+func crashesAbort(env func(string) (string, bool), alone bool) {
 	debug.SetTraceback("crash")
-	if wanted, _ := env("GOTRACEBACK"); wanted == "crash" {
+	if wanted, _ := env("GOTRACEBACK"); wanted == "crash" || !alone {
 		return
 	}
 	var limit unix.Rlimit

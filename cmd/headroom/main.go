@@ -14,17 +14,17 @@ func main() { os.Exit(mainStatus()) }
 // mainStatus is main with its exit status returned, so that nothing deferred is
 // skipped.
 func mainStatus() int {
-	crashesAbort(os.LookupEnv)
+	ours, command := cutCommand(os.Args)
+	if command != nil {
+		go wrap.Builtin() // needed soon; meanwhile the command line is read
+	}
+	crashesAbort(os.LookupEnv, command == nil)
 	// A reader of stdout that goes away must not end a night's training: without
 	// this the runtime dies on the first write after it. It is caught, not ignored,
 	// because what is ignored stays so in a command that is started.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	u := newUI(os.Stdout, os.Stderr, os.LookupEnv)
 	app := newApp(u)
-	ours, command := cutCommand(os.Args)
-	if command != nil {
-		go wrap.Builtin() // needed soon; meanwhile the command line is read
-	}
 	ctx := context.WithValue(context.Background(), commandKey{}, command)
 	err := app.RunContext(ctx, flagsFirst(app, ours))
 	u.failed(err)

@@ -87,6 +87,33 @@ func TestWrappedCommandIsSignalled(t *testing.T) {
 	}
 }
 
+// TestCommandCannotTell asks a command for all that it inherits, with and without
+// headroom in front of it.
+func TestCommandCannotTell(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, what := range []string{
+		"ulimit -a -S; ulimit -a -H", "umask; pwd; id; nice", "cat /proc/self/oom_score_adj /proc/self/cgroup /proc/self/timerslack_ns",
+		"grep -E 'Sig(Blk|Ign)|Seccomp|NoNewPrivs|allowed|Cap' /proc/self/status", "ls /proc/self/fd",
+		"env | grep -v -e ^_= -e ^HEADROOM_ | sort",
+		"for d in 0 1 2; do [ -t $d ] && echo tty; done; cat", "printf '<%s>' \"$@\"",
+	} {
+		var said [2]string
+		for i, front := range [][]string{nil, {"headroom", "run", "--"}} {
+			words := append([]string{"-c", `ulimit -S -c 1000; ulimit -S -n 300; umask 027; trap "" QUIT PIPE USR2; exec "$@"`, "sh"}, front...)
+			c := exec.Command("sh", append(words, "sh", "-c", what, "sh", "--", "two words", "")...)
+			c.Stdin, c.Env = strings.NewReader("typed\n"), append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+			out, err := c.CombinedOutput()
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			said[i] = string(out)
+		}
+		if said[0] != said[1] {
+			t.Errorf("%s\nbare:\n%s\nwrapped:\n%s", what, said[0], said[1])
+		}
+	}
+}
+
 // TestEveryCommandHasItsOwnFolder starts one command many times at once, and one
 // under a name that is taken.
 func TestEveryCommandHasItsOwnFolder(t *testing.T) {

@@ -1,0 +1,37 @@
+//go:build cgo
+
+package wrap
+
+/*
+#include <signal.h>
+
+static unsigned long long ignored;
+
+// Before Go's runtime puts its handlers in their place.
+__attribute__((constructor)) static void look(void)
+{
+	struct sigaction now;
+	for (int s = 1; s <= 64; s++)
+		if (sigaction(s, 0, &now) == 0 && now.sa_handler == SIG_IGN)
+			ignored |= 1ULL << (s - 1);
+}
+
+static unsigned long long ignoredAtStart(void) { return ignored; }
+*/
+import "C"
+
+import (
+	"os/signal"
+	"syscall"
+)
+
+// keepIgnored ignores what this process was started to ignore, so that a child is,
+// too: nohup, a shell's background job, a unit of systemd (SIGPIPE). Go's runtime by
+// itself leaves SIGHUP and SIGINT as they are, and no other.
+func keepIgnored() {
+	for s, set := syscall.Signal(1), uint64(C.ignoredAtStart()); set != 0; s, set = s+1, set>>1 {
+		if set&1 != 0 {
+			signal.Ignore(s)
+		}
+	}
+}
