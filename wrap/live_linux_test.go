@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"headroom/harness"
-	"headroom/recovery"
 )
 
 // TestNothingIsStartedAfterARequest holds that a request to end that came before the

@@ -16,7 +16,7 @@ import (
 // TestMain makes this binary the headroom of the scripts and of the tests that
 // start processes: what they run is main itself.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"headroom": main, "headroom-lossy": lossy, "headroom-fatal": fatal, "headroom-stuck": stuck})
+	testscript.Main(m, map[string]func(){"headroom": main, "headroom-lossy": lossy, "headroom-fatal": fatal, "headroom-stuck": stuck, "headroom-toy": toy})
 }
 
 func TestScripts(t *testing.T) {

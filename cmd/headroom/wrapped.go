@@ -285,7 +285,9 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 // lead makes the run in its folder, and ends it.
 func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name string) error {
 	result, code, err := w.run(ctx, u, folder, name)
-	err = errors.Join(err, folder.Close())
+	if lost := folder.Close(); lost != nil { // the command has ended as it did all the same
+		u.warn("%v", lost)
+	}
 	return w.ended(u, folder.Dir(), result, code, err)
 }
 

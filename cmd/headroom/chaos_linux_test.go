@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"headroom/device/devicetest"
+)
+
+// blow is what comes from outside, in the middle of a round.
+type blow struct {
+	name     string
+	headroom syscall.Signal // 0 for none
+	child    syscall.Signal
+}
+
+var blows = []blow{
+	{name: "none"},
+	{name: "headroom is killed", headroom: syscall.SIGKILL},
+	{name: "the child is killed", child: syscall.SIGKILL},
+	{name: "both are killed", headroom: syscall.SIGKILL, child: syscall.SIGKILL},
+	{name: "asked to end", headroom: syscall.SIGTERM},
+	{name: "hung up", headroom: syscall.SIGHUP},
+	{name: "interrupted", headroom: syscall.SIGINT},
+}
+
+// round is one run of the toy, with all that goes wrong in it.
+type round struct {
+	blow
+	after int // lines of output
+	toy   toyScript
+	runs  bool // out of memory, once
+	small bool // no file may be longer than 512 bytes, as if the disk were full
+	twin  bool // a second headroom does the same in the same folder
+
+	dir, mark string
+}
+
+func (r round) String() string {
+	return fmt.Sprintf("%s after %d lines, runs out: %v, files bounded: %v, two of them: %v, %+v", r.name, r.after, r.runs, r.small, r.twin, r.toy)
+}
+
+// draw is a round of many that differ.
+func draw(random *rand.Rand) round {
+	odds := func(n int) bool { return random.IntN(n) == 0 }
+	var left []string
+	for _, kind := range []string{"child", "session", "daemon"} {
+		if odds(4) {
+			left = append(left, kind)
+		}
+	}
+	if odds(80) { // takes the whole grace of 10 s
+		left = append(left, "deaf")
+	}
+	r := round{blow: blows[0], runs: odds(8), small: odds(5), toy: toyScript{micro: 32, accumulation: 1, steps: 6, fits: 1 << 20,
+		says: odds(4), half: odds(4), deaf: odds(4), leaves: strings.Join(left, ",")}}
+	if odds(2) {
+		r.blow = blows[1+random.IntN(len(blows)-1)]
+	}
+	first := 1
+	if r.runs {
+		r.toy.leaves = strings.TrimSuffix(strings.TrimSuffix(r.toy.leaves, "deaf"), ",")
+		r.toy.fits, r.toy.breaks = 16, []string{"", "logs", "journal.jsonl", "metrics.jsonl", "lock"}[random.IntN(5)]
+		if r.child != 0 { // in the second life: the first one ends by itself
+			first = len(r.lines(1)) + 1
+		}
+	}
+	r.toy.says = r.toy.says && r.child == 0
+	if r.toy.waits = r.name != "none"; r.toy.waits {
+		r.after = first + random.IntN(len(r.lines(2))-first+1)
+		return r
+	}
+	r.toy.code = []int{0, 0, 1, 3, 77, 255}[random.IntN(6)]
+	r.toy.says = r.toy.says && r.toy.code == 0 // else how it ended is for another test
+	r.twin = !r.runs && !r.toy.half && odds(4)
+	return r
+}
+
+// lines is all that the toy prints in so many of its lives, but for the names.
+func (r round) lines(lives int) []string {
+	var all []string
+	from := 1
+	for life := 1; life <= lives; life++ {
+		last := life == 2 || !r.runs
+		all = append(all, "run")
+		for _, kind := range strings.FieldsFunc(r.toy.leaves, func(c rune) bool { return c == ',' }) {
+			all = append(all, "left "+kind)
+		}
+		for step := from; step <= r.toy.steps && (last || step < 3); step++ {
+			all = append(all, toyStep(step))
+			if step%2 == 0 {
+				all = append(all, fmt.Sprint("saved ", step))
+			}
+		}
+		if last {
+			return append(all, "end")
+		}
+		from = 3
+	}
+	return all
+}
+
+// command is the round's, as a user would write it.
+func (r round) command() *exec.Cmd {
+	words := []string{"headroom", "run", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--resume",
+		"--knob", "checkpoints=out/step-*.json", "--", "headroom-toy", "--bs", "32", "--acc", "1",
+		fmt.Sprintf("-steps=%d", r.toy.steps), fmt.Sprintf("-fits=%d", r.toy.fits), fmt.Sprintf("-says=%v", r.toy.says),
+		fmt.Sprintf("-half=%v", r.toy.half), fmt.Sprintf("-deaf=%v", r.toy.deaf), "-leaves=" + r.toy.leaves, "-breaks=" + r.toy.breaks,
+		fmt.Sprintf("-waits=%v", r.toy.waits), fmt.Sprintf("-code=%d", r.toy.code)}
+	if r.small {
+		words = append([]string{"sh", "-c", `ulimit -f 1; exec "$@"`, "sh"}, words...)
+	}
+	c := exec.Command(words[0], words[1:]...)
+	c.Dir, c.Env = r.dir, append(os.Environ(), r.mark, "GORACE=atexit_sleep_ms=0")
+	return c
+}
+
+// played is how the round ended, as far as it can be seen from outside.
+type played struct {
+	run    string // its name
+	status int    // -1 if headroom was killed
+	lines  []string
+	errs   string
+	child  int // pidfd of the newest one
+}
+
+// play runs it to its end.
+func (r round) play() (end played, err error) {
+	c := r.command()
+	var errs bytes.Buffer
+	c.Stderr = &errs
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		return end, err
+	}
+	late := time.AfterFunc(patience, func() { _ = c.Process.Kill() })
+	defer late.Stop()
+	end.child = -1
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		line := lines.Text()
+		var pid int
+		if n, _ := fmt.Sscanf(line, "run %s pid %d", &end.run, &pid); n == 2 {
+			line = "run"
+			if end.child >= 0 {
+				_ = unix.Close(end.child)
+			}
+			if end.child, err = unix.PidfdOpen(pid, 0); err != nil {
+				end.child = -1 // it was quick
+			}
+		}
+		if end.lines = append(end.lines, line); len(end.lines) == r.after {
+			r.strike(c.Process, end.child)
+		}
+	}
+	err = c.Wait()
+	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+		err = nil
+	}
+	end.status, end.errs = c.ProcessState.ExitCode(), errs.String()
+	return end, err
+}
+
+// strike deals the blow. A child that is deaf is killed after it was asked.
+func (r round) strike(headroom *os.Process, child int) {
+	if r.headroom != 0 {
+		_ = headroom.Signal(r.headroom)
+	}
+	s := r.child
+	if r.toy.deaf && r.headroom == syscall.SIGTERM {
+		s = syscall.SIGKILL
+	}
+	if s != 0 && child >= 0 {
+		_ = unix.PidfdSendSignal(child, s, nil, 0)
+	}
+}
+
+// TestChaos plays rounds in which much goes wrong at once.
+func TestChaos(t *testing.T) {
+	rounds := 200
+	if testing.Short() {
+		rounds = 40
+	}
+	random := rand.New(rand.NewPCG(devicetest.Seed(t), 1))
+	var all sync.WaitGroup
+	places := make(chan struct{}, 8) // more than there are processors: some wait for a clock
+	for n := range rounds {
+		r := draw(random)
+		r.dir, r.mark = t.TempDir(), fmt.Sprintf("HEADROOM_CHAOS=%d-%d", os.Getpid(), n)
+		if err := os.Mkdir(filepath.Join(r.dir, "out"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			if err := r.held(); err != nil {
+				t.Errorf("round %d: %v\n%v", n, r, err)
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Statuses of the toy that only a defect brings about.
+const (
+	toyOtherBatch = 66 // the effective batch is not 32
+	toyOtherState = 67 // the checkpoint to go on from is not what was written
+	toyCannot     = 68
+)
+
+// toyScript is what the toy is to do wrong.
+type toyScript struct {
+	micro, accumulation int
+	resume              string
+	steps               int    // a checkpoint after every second one
+	fits                int    // the largest micro-batch that step 3 has room for
+	says                bool   // it speaks of memory that ran out, and goes on
+	half                bool   // a checkpoint is half written when it ends
+	deaf                bool   // to SIGTERM
+	leaves              string // descendants, separated by commas
+	breaks              string // what is removed from the folder of its run before memory runs out
+	waits               bool   // for a signal, in place of an end
+	code                int
+}
+
+// toy is a training script that makes no step, in the shape that matters here: where
+// it is, what it saves, and how it ends.
+func toy() {
+	var s toyScript
+	flag.IntVar(&s.micro, "bs", 0, "")
+	flag.IntVar(&s.accumulation, "acc", 0, "")
+	flag.StringVar(&s.resume, "resume", "", "")
+	flag.IntVar(&s.steps, "steps", 6, "")
+	flag.IntVar(&s.fits, "fits", 1<<20, "")
+	flag.BoolVar(&s.says, "says", false, "")
+	flag.BoolVar(&s.half, "half", false, "")
+	flag.BoolVar(&s.deaf, "deaf", false, "")
+	flag.StringVar(&s.leaves, "leaves", "", "")
+	flag.StringVar(&s.breaks, "breaks", "", "")
+	flag.BoolVar(&s.waits, "waits", false, "")
+	flag.IntVar(&s.code, "code", 0, "")
+	hold := flag.String("hold", "", "")
+	flag.Parse()
+	if *hold != "" {
+		toyHolds(*hold)
+	}
+	os.Exit(s.train())
+}
+
+func (s toyScript) train() int {
+	if s.deaf {
+		signal.Ignore(syscall.SIGTERM)
+	}
+	fmt.Printf("run %s pid %d\n", os.Getenv("HEADROOM_RUN"), os.Getpid())
+	if s.micro*s.accumulation != 32 {
+		return toyOtherBatch
+	}
+	first := 1
+	if s.resume != "" {
+		var saved int
+		text, _ := os.ReadFile(s.resume)
+		if n, _ := fmt.Sscanf(filepath.Base(s.resume), "step-%d.json", &saved); n != 1 || string(text) != toyState(saved) {
+			return toyOtherState
+		}
+		first = saved + 1
+	}
+	for _, kind := range strings.FieldsFunc(s.leaves, func(c rune) bool { return c == ',' }) {
+		if err := toyLeaves(kind); err != nil {
+			return toyCannot
+		}
+		fmt.Println("left", kind)
+	}
+	for step := first; step <= s.steps; step++ {
+		if step == 3 && s.micro > s.fits {
+			return s.ranOut()
+		}
+		fmt.Println(toyStep(step))
+		if s.says && step == first {
+			fmt.Fprint(os.Stderr, toyRanOut)
+		}
+		if step%2 == 0 {
+			if err := toySaves(step); err != nil {
+				return toyCannot
+			}
+			fmt.Println("saved", step)
+		}
+	}
+	if s.half && toyHalf(s.steps) != nil {
+		return toyCannot
+	}
+	fmt.Println("end")
+	for s.waits {
+		time.Sleep(time.Minute)
+	}
+	return s.code
+}
+
+// ranOut is the end of a life in which memory ran out.
+func (s toyScript) ranOut() int {
+	if s.breaks != "" && os.RemoveAll(filepath.Join("runs", os.Getenv("HEADROOM_RUN"), s.breaks)) != nil || s.half && toyHalf(2) != nil {
+		return toyCannot
+	}
+	fmt.Fprint(os.Stderr, toyRanOut)
+	return 5
+}
+
+const toyRanOut = `Traceback (most recent call last):
+  File "train.py", line 12, in <module>
+    loss = model(x)
+  File "/usr/lib/python3/site-packages/torch/nn/modules/module.py", line 1773, in _wrapped_call_impl
+    return self._call_impl(*args, **kwargs)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.10 GiB is free. Process 71 has 78.14 GiB memory in use. Of the allocated memory 77.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.
+`
+
+// toyState is all that a checkpoint after a step holds, whatever the micro-batch.
+func toyState(step int) string {
+	return fmt.Sprintf("{\"step\": %d, \"weights\": \"%x\"}\n", step, sha256.Sum256([]byte{byte(step)}))
+}
+
+func toyCheckpoint(step int) string { return filepath.Join("out", fmt.Sprintf("step-%d.json", step)) }
+
+func toyStep(step int) string { return fmt.Sprintf("step %d: loss 2.%d", step, step) }
+
+// toySaves writes a checkpoint whole or not at all. Two toys may write the same one.
+func toySaves(step int) error {
+	beside := fmt.Sprintf("out/.%d.%d", step, os.Getpid())
+	if err := os.WriteFile(beside, []byte(toyState(step)), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(beside, toyCheckpoint(step))
+}
+
+// toyHalf leaves the checkpoint after the next steps half written.
+func toyHalf(step int) error {
+	text := toyState(step + 2)
+	return os.WriteFile(toyCheckpoint(step+2), []byte(text[:len(text)/2]), 0o644)
+}
+
+// toyLeaves starts a descendant that outlives the toy if nobody ends it: a child, one
+// in a session of its own, a daemon, which forks twice, or one that is deaf. It
+// returns when that runs.
+func toyLeaves(kind string) error {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	c := exec.Command(os.Args[0], "-hold", kind)
+	c.Stdout, c.Stderr, c.ExtraFiles = os.Stdout, os.Stderr, []*os.File{write}
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: kind != "child"}
+	if err := c.Start(); err != nil {
+		return err
+	}
+	_ = write.Close()
+	var ready [1]byte
+	if _, err := read.Read(ready[:]); err != nil {
+		return err
+	}
+	if kind == "daemon" {
+		return c.Wait()
+	}
+	return nil
+}
+
+// toyHolds is such a descendant.
+func toyHolds(kind string) {
+	ready := os.NewFile(3, "ready")
+	switch kind {
+	case "daemon":
+		c := exec.Command(os.Args[0], "-hold", "child")
+		c.Stdout, c.Stderr, c.ExtraFiles = os.Stdout, os.Stderr, []*os.File{ready}
+		if c.Start() != nil {
+			os.Exit(toyCannot)
+		}
+		os.Exit(0)
+	case "deaf":
+		signal.Ignore(syscall.SIGTERM)
+	}
+	_, _ = ready.WriteString("x")
+	_ = ready.Close()
+	time.Sleep(patience)
+	os.Exit(0)
+}
