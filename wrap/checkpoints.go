@@ -9,14 +9,17 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"headroom/memory"
 )
 
 // Checkpoint is one checkpoint on disk.
 type Checkpoint struct {
-	Path    string // as the command names its folder
-	Number  int64  // the last integer in its name; 0 if there is none
-	Time    time.Time
-	Problem string // why it cannot be used; "" if it is complete
+	Path    string       `json:"path"`              // as the command names its folder
+	Number  int64        `json:"number,omitempty"`  // the last integer in its name; 0 if there is none
+	Time    time.Time    `json:"time"`              // of the newest file in it
+	Size    memory.Bytes `json:"size"`              // of all files together
+	Problem string       `json:"problem,omitempty"` // why it cannot be used; "" if it is complete
 }
 
 // Checkpoints are those of a command, newest first.
@@ -148,6 +151,9 @@ func look(files fs.FS, name string, layout Layout, now time.Time) Checkpoint {
 		info, err := d.Info()
 		if err == nil && (!d.IsDir() || c.Time.IsZero()) && info.ModTime().After(c.Time) {
 			c.Time = info.ModTime()
+		}
+		if err == nil && !d.IsDir() {
+			c.Size += memory.Bytes(info.Size())
 		}
 		return err
 	})

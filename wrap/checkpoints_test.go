@@ -152,8 +152,8 @@ func pointsAt(t *testing.T, p Profile, pointer string) {
 	if want := []Rename{{"ck/iter_0000300", "ck/.headroom-incomplete-iter_0000300"}}; !slices.Equal(found.Aside(), want) {
 		t.Errorf("aside %v, want %v", found.Aside(), want)
 	}
-	if w := m.Warnings(); len(w) != 1 || !strings.Contains(w[0], "saves no checkpoint unless it is told to") {
-		t.Errorf("warnings %q", w)
+	if w := m.Warnings(); len(w) != 1 || !strings.Contains(w[0].Text, "saves no checkpoint unless it is told to") {
+		t.Errorf("warnings %+v", w)
 	}
 	asked, err := m.Plan()
 	if err != nil {

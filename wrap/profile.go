@@ -10,6 +10,7 @@ import (
 // from one. docs/profiles.md describes each key of the language.
 type Profile struct {
 	Name        string
+	Version     int  // of the language that it is written in
 	Layer       bool // accompanies a framework instead of being one
 	Match       Signals
 	Style       Style
@@ -24,6 +25,9 @@ type Profile struct {
 	Fallbacks   []Fallback
 	SwitchOff   map[string]string // competing retries: knob → the value that ends them
 	Trial       Rehearsal
+
+	File string // that it was read from; "" if it is built in, or made of --knob alone
+	Text []byte // of that file, as it stands; not to be changed
 }
 
 // Signals are independent of each other, and each counts once.
@@ -140,6 +144,7 @@ type Layout struct {
 	Pointed  string     // what the name in Pointer stands for; {} is the name
 	Cadence  Cadence
 	Saves    string   // knob that says when to save
+	Every    string   // knob that says how many steps lie between two
 	Never    []string // its values that save nothing
 	Within   []string // words that mean saves within an epoch
 }

@@ -93,6 +93,9 @@ func (r *profileReader) references() {
 	if p.Checkpoints.Saves != "" {
 		speak("checkpoints.saves", p.Checkpoints.Saves)
 	}
+	if p.Checkpoints.Every != "" {
+		speak("checkpoints.every", p.Checkpoints.Every)
+	}
 	speak("resume.set", sortedKeys(p.Resume.Set)...)
 	speak("resume.drop", p.Resume.Drop...)
 	speak("switch_off", sortedKeys(p.SwitchOff)...)

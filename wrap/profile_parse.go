@@ -46,9 +46,10 @@ func ParseProfile(name string, content []byte) (Profile, error) {
 		r.add(0, "", "", "no YAML: "+strings.TrimPrefix(err.Error(), "yaml: "))
 	case !errors.Is(dec.Decode(&second), io.EOF):
 		r.add(0, "", "", "more than one document; a profile is one")
-	default:
+	case r.readable(doc.Content[0]):
 		r.profile(doc.Content[0])
 		r.check()
+		r.p.File, r.p.Text = name, content
 	}
 	return r.p, errors.Join(r.problems...)
 }
@@ -101,12 +102,29 @@ func (r *profileReader) each(key string, n *yaml.Node, f func(name string, k, v 
 	}
 }
 
+// language is the version of the language that is read.
+const language = 1
+
+// readable looks at the version first: under another one the keys may mean something
+// else, and what else would be said of them would mislead.
+func (r *profileReader) readable(n *yaml.Node) bool {
+	r.p.Version = language
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		if key, value := n.Content[i], n.Content[i+1]; key.Value == "version" && value.Value != strconv.Itoa(language) {
+			r.add(value.Line, "version", value.Value, fmt.Sprintf("this headroom reads version %d of the language of profiles, which is also meant without the key; update headroom, or write the profile in version %[1]d", language))
+			return false
+		}
+	}
+	return true
+}
+
 func (r *profileReader) profile(n *yaml.Node) {
 	r.lines = map[string]int{}
 	p := &r.p
 	r.mapping("", n, fields{
-		"name":  r.text(&p.Name),
-		"layer": r.yes(&p.Layer),
+		"version": r.positive(&p.Version),
+		"name":    r.text(&p.Name),
+		"layer":   r.yes(&p.Layer),
 		"match": func(key string, n *yaml.Node) {
 			r.mapping(key, n, fields{"argv": r.pattern(&p.Match.Argv), "module": r.list(&p.Match.Modules), "imports": r.list(&p.Match.Imports),
 				"flags": r.list(&p.Match.Flags), "keys": r.list(&p.Match.Keys), "forbid": r.list(&p.Match.Forbid)})
@@ -153,7 +171,7 @@ func (r *profileReader) layout(key string, n *yaml.Node) {
 	l, order := &r.p.Checkpoints, ""
 	r.mapping(key, n, fields{"root": r.text(&l.Root), "glob": r.text(&l.Glob), "order": oneOf(r, &order, "number", "time"), "complete": r.lists(&l.Complete),
 		"pointer": r.text(&l.Pointer), "pointed": r.text(&l.Pointed), "cadence": oneOf(r, &l.Cadence, EverySteps, EveryEpoch, NoSaves),
-		"saves": r.text(&l.Saves), "never": r.list(&l.Never), "within_epoch": r.list(&l.Within)})
+		"saves": r.text(&l.Saves), "every": r.text(&l.Every), "never": r.list(&l.Never), "within_epoch": r.list(&l.Within)})
 	l.Time = order == "time"
 }
 

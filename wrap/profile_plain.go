@@ -24,6 +24,9 @@ var readBuiltin = sync.OnceValue(func() []Profile {
 	if err != nil {
 		panic("wrap: built-in profiles: " + err.Error())
 	}
+	for i := range all {
+		all[i].File = ""
+	}
 	return all
 })
 
@@ -89,7 +92,7 @@ var nameable = []string{micro, accumulation, global, eval, steps, "resume", "out
 //
 // What is wrong with them is a joined error of [*ProfileError].
 func Plain(knobs []string) (Profile, error) {
-	p := Profile{Name: "plain", Style: SpaceStyle, Knobs: map[string]Knob{}, Normalised: Prove, Coupling: ByNothing, Unit: Steps,
+	p := Profile{Name: "plain", Version: language, Style: SpaceStyle, Knobs: map[string]Knob{}, Normalised: Prove, Coupling: ByNothing, Unit: Steps,
 		Config: ConfigFile{Flags: []string{"--config", "-c", "--config-file", "--config_file", "--cfg"}},
 		Resume: Continuation{Mode: "none"}}
 	p, err := p.withKnobs(knobs)

@@ -77,6 +77,8 @@ func TestParseProfileRefuses(t *testing.T) {
 		"name: x\n---\nname: y\n": "more than one document",
 		"name: x\nname: y\n":      "given twice, first in line 1",
 		"name: [x\n":              "no YAML",
+		"version: 2\nnope: 1\n":   "p.yaml:1: version: 2: this headroom reads version 1 of the language of profiles",
+		"name: x\nversion: a\n":   "p.yaml:2: version: a: this headroom reads version 1",
 		"- x\n":                   "not a mapping",
 		"name: x\nknobs: {micro: {flags: [--b]}}\nmatch: {keys: [batch_size]}\n":       "tells no framework from another",
 		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {flags: [--b]}}\n":             "nothing keeps the effective batch",
@@ -106,6 +108,22 @@ func TestPlainKnobs(t *testing.T) {
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.knobs, err, c.want)
 		}
+	}
+}
+
+// A profile says in which version of the language it is, and what is left out is the
+// first one. What it stands in is kept, so that it can be shown.
+func TestProfileVersion(t *testing.T) {
+	const text = "name: x\nmatch: {flags: [--b]}\nknobs: {micro: {flags: [--b]}, accumulation: {flags: [--a]}}\nlaw: {write: [micro, accumulation]}\n"
+	for _, given := range []string{"", "version: 1\n"} {
+		p, err := ParseProfile("p.yaml", []byte(given+text))
+		if err != nil || p.Version != 1 || p.File != "p.yaml" || string(p.Text) != given+text {
+			t.Errorf("%q: %+v, %v", given, p, err)
+		}
+	}
+	_, err := ParseProfile("p.yaml", []byte("version: 2\nnope: 1\n"))
+	if err == nil || strings.Contains(err.Error(), "nope") {
+		t.Errorf("of another version nothing else is said: %v", err)
 	}
 }
 

@@ -30,9 +30,9 @@ type Match struct {
 
 // Score is how well a profile goes with a command.
 type Score struct {
-	Profile string
-	Points  int
-	Reasons []string // what counted, and what was refused
+	Profile string   `json:"profile"`
+	Points  int      `json:"points"`
+	Reasons []string `json:"reasons,omitempty"` // what counted, and what was refused
 }
 
 // A profile is taken at enough points, and so many before the next.

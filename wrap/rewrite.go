@@ -34,10 +34,10 @@ type Clone struct {
 
 // Change is one knob that has another value.
 type Change struct {
-	Knob  string
-	Where string // "--batch-size", ".headroom-train.yaml"
-	Old   string // "" if it was not given
-	New   string // "" if it was taken out
+	Knob  string `json:"knob"`
+	Where string `json:"where"`         // "--batch-size", ".headroom-train.yaml"
+	Old   string `json:"old,omitempty"` // "" if it was not given
+	New   string `json:"new,omitempty"` // "" if it was taken out
 }
 
 // Rewrite is m's command with the micro-batch of p, the accumulation that keeps the

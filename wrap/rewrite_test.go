@@ -165,22 +165,6 @@ func TestProfilesOfAUsers(t *testing.T) {
 	}
 }
 
-func TestWarnings(t *testing.T) {
-	for command, want := range map[string]string{
-		"python run_clm.py --output_dir o --save_strategy no":         "--save_strategy no saves no checkpoint",
-		"python run_clm.py --output_dir o --auto_find_batch_size yes": "--auto_find_batch_size is a retry of transformers's own",
-		"python run_clm.py --output_dir o":                            "",
-	} {
-		m, err := Recognise(Command{Args: strings.Fields(command), Dir: "/"}, Builtin(), Given{Profile: "transformers"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Join(m.Warnings(), "\n"); !strings.HasPrefix(got, want) || want == "" && got != "" {
-			t.Errorf("%s: %q, want %q", command, got, want)
-		}
-	}
-}
-
 // Where the framework computes the accumulation, the effective batch is kept if it is
 // given, pinned if it is not, and nothing is assumed of one that does not divide.
 func TestDerivedAccumulation(t *testing.T) {

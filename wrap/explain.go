@@ -1,0 +1,228 @@
+package wrap
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"headroom/memory"
+	"headroom/recovery"
+)
+
+// Explanation is all that headroom knows of a command before it has run. It is data,
+// for people and for machines.
+type Explanation struct {
+	Command  []string       `json:"command"`
+	Why      string         `json:"why,omitempty"`     // nothing would be changed, and this is why
+	Suggest  []string       `json:"suggest,omitempty"` // values of --knob that the command's own words suggest; nothing takes them for true
+	Profile  string         `json:"profile,omitempty"`
+	File     string         `json:"file,omitempty"`   // of the profile; "" if it is built in
+	Scores   []Score        `json:"scores,omitempty"` // best first; of --profile and --knob there may be none
+	Launch   Launched       `json:"launch"`
+	Plan     *recovery.Plan `json:"plan,omitempty"`    // that the command asks for
+	Unknown  []string       `json:"unknown,omitempty"` // what of it could not be seen
+	Knobs    []KnobAt       `json:"knobs,omitempty"`
+	Smaller  *Smaller       `json:"smaller,omitempty"` // if memory runs out; nil if there is no smaller micro-batch, or none is known
+	Saved    *SavedAt       `json:"checkpoints,omitempty"`
+	Warnings []Warning      `json:"warnings,omitempty"`
+}
+
+// Launched is what stands between the shell and the training program.
+type Launched struct {
+	Program string   `json:"program,omitempty"` // script, module or executable; "" if it cannot be seen
+	By      []string `json:"by,omitempty"`      // wrappers and launchers, outermost first
+	Layers  []string `json:"layers,omitempty"`  // profiles that accompany the framework, such as deepspeed
+	Ranks   int      `json:"ranks,omitempty"`   // data-parallel; 0 if not known
+	Why     string   `json:"why,omitempty"`     // why they are not known
+}
+
+// KnobAt is where a knob stands.
+type KnobAt struct {
+	Name  string `json:"name"`
+	Value string `json:"value,omitempty"`
+	Kind  string `json:"kind"`  // "argument", "environment", "file", "default", "absent" or "unreadable"
+	Where string `json:"where"` // "--batch-size", "train.yaml:12"; for a knob that is absent, where it would be written
+}
+
+// Smaller is what the next smaller micro-batch would change.
+type Smaller struct {
+	Plan    recovery.Plan `json:"plan"`
+	Changes []Change      `json:"changes,omitempty"`
+	Diff    string        `json:"diff,omitempty"`
+	Prove   []string      `json:"prove,omitempty"`   // what has to hold and is not known
+	Trusted bool          `json:"trusted,omitempty"` // the user vouches for it; without, nothing would be changed
+	Refused string        `json:"refused,omitempty"` // why nothing would be changed all the same
+}
+
+// SavedAt is where a command's checkpoints are, and how it would go on from one.
+type SavedAt struct {
+	Where   string       `json:"where,omitempty"`   // a pattern; "" if it is not known
+	All     []Checkpoint `json:"all,omitempty"`     // that are there, whoever wrote them; newest first
+	Newest  *Checkpoint  `json:"newest,omitempty"`  // complete one
+	Mode    string       `json:"mode"`              // of the profile: "path", "auto" or "none"
+	Set     []string     `json:"set,omitempty"`     // what would be written to go on: "--resume {checkpoint}"
+	Diff    string       `json:"diff,omitempty"`    // of going on from Newest
+	Refused string       `json:"refused,omitempty"` // why it could not go on from Newest, or why none can be looked for
+}
+
+// Look is where an explanation gets what is not in the command.
+type Look struct {
+	Files fs.FS // rooted at /; nil to read none
+	Now   time.Time
+	Free  func(dir string) (free memory.Bytes, known bool) // room on the disk of a folder that may not be there yet; nil if not known
+}
+
+// Explain says what is known of w. m is what it was recognised as, nil if it was not;
+// why is what kept w from being known, and then w.Match is nil. Nothing is started
+// and nothing written.
+func Explain(w *Wrapped, m *Match, why error, look Look) Explanation {
+	e := Explanation{Command: w.Command.Args}
+	if m == nil {
+		m = e.unrecognised(w.Command, why, look)
+	} else {
+		e.Profile, e.File, e.Scores = m.Profile.Name, m.Profile.File, m.Scores
+	}
+	e.Launch = m.launchedAs()
+	if why != nil {
+		e.because(why)
+	}
+	if e.Profile == "" {
+		e.Suggest = m.suggestions()
+	}
+	if e.Profile != "" {
+		e.Knobs = m.knobs()
+		e.Warnings = m.Warnings()
+		e.Saved = m.saved(w, look, &e.Warnings)
+	}
+	if w.Match != nil {
+		e.Plan = &w.Asked
+		if asked, err := m.Plan(); err == nil {
+			e.Unknown = asked.Unknown
+		}
+		e.Smaller = w.smaller()
+	}
+	e.Warnings = append(e.Warnings, w.Command.Warnings()...)
+	return e
+}
+
+// unrecognised is a match without a profile, as far as the command can be seen.
+func (e *Explanation) unrecognised(c Command, why error, look Look) *Match {
+	m := &Match{Command: c, given: Given{Files: look.Files}}
+	if launch, err := Peel(c); err == nil {
+		m.Launch = launch
+	}
+	return m
+}
+
+// because takes the reasons apart: the scores have a place of their own.
+func (e *Explanation) because(why error) {
+	e.Why = why.Error()
+	if unknown := (*NotRecognisedError)(nil); errors.As(why, &unknown) {
+		e.Why, e.Scores = "not recognised: "+unknown.Reason, unknown.Scores
+	}
+}
+
+func (m *Match) launchedAs() Launched {
+	l := Launched{By: m.Launch.Layers}
+	if len(m.Launch.Script+m.Launch.Module+m.Launch.Program) == 0 {
+		return l
+	}
+	l.Program = m.Launch.Name()
+	for _, p := range m.Layers {
+		l.Layers = append(l.Layers, p.Name)
+	}
+	n, why, err := m.ranks()
+	if err != nil {
+		why = err.Error()
+	}
+	l.Ranks, l.Why = n, why
+	return l
+}
+
+// kinds name a place for people.
+var kinds = map[placeKind]string{absent: "absent", byDefault: "default", inFile: "file", inEnv: "environment", inArgument: "argument"}
+
+// knobs are those of the profile, the amounts of a step first.
+func (m *Match) knobs() []KnobAt {
+	names := sortedKeys(m.Profile.Knobs)
+	first := []string{micro, accumulation, global, eval, steps, devices, nodes}
+	slices.SortStableFunc(names, func(a, b string) int { return rank(first, a) - rank(first, b) })
+	var all []KnobAt
+	for _, name := range names {
+		at, err := m.find(m.Profile, m.files, name)
+		k := KnobAt{Name: name, Value: at.text, Kind: kinds[at.kind], Where: at.where}
+		switch {
+		case err != nil:
+			k.Kind, k.Where = "unreadable", err.Error()
+		case at.kind == absent:
+			k.Where = m.places(name)
+		case at.kind == inFile:
+			k.Where += ", " + at.path
+		}
+		all = append(all, k)
+	}
+	return all
+}
+
+func rank(first []string, name string) int {
+	if at := slices.Index(first, name); at >= 0 {
+		return at
+	}
+	return len(first)
+}
+
+// smaller is what the next smaller micro-batch would change, nil if there is none.
+func (w *Wrapped) smaller() *Smaller {
+	below := w.Asked.Below(w.Asked.Largest())
+	if below == 0 {
+		return nil
+	}
+	s := &Smaller{Plan: w.Asked.WithMicro(below), Trusted: w.Trust}
+	next, err := w.Prepare(s.Plan, nil)
+	if unproven := (*UnprovenError)(nil); err != nil && !errors.As(err, &unproven) {
+		s.Refused = err.Error()
+		return s
+	}
+	s.Changes, s.Diff, s.Prove = next.Changes, next.Diff(w.Command), next.Prove
+	return s
+}
+
+// saved looks for checkpoints, and at the disk that they are on.
+func (m *Match) saved(w *Wrapped, look Look, warn *[]Warning) *SavedAt {
+	s := &SavedAt{Mode: m.Profile.Resume.Mode}
+	found, err := m.Checkpoints(look.Now, time.Time{})
+	if err != nil {
+		s.Refused = err.Error()
+		return s
+	}
+	s.Where, s.All, s.Newest = below(found.Root, m.Profile.Checkpoints.Glob), found.All, found.Newest
+	for _, knob := range sortedKeys(m.Profile.Resume.Set) {
+		s.Set = append(s.Set, fmt.Sprintf("%s %s", m.places(knob), m.Profile.Resume.Set[knob]))
+	}
+	each := memory.Bytes(0)
+	if s.Newest != nil {
+		each = s.Newest.Size
+		s.goesOn(w)
+	}
+	if look.Free != nil {
+		if free, known := look.Free(below(m.Command.Dir, found.Root)); known {
+			*warn = append(*warn, room(found.Root, free, each)...)
+		}
+	}
+	return s
+}
+
+// goesOn is what going on from the newest checkpoint would change.
+func (s *SavedAt) goesOn(w *Wrapped) {
+	if w.Match == nil {
+		return
+	}
+	next, err := w.Match.Rewrite(w.Asked, Resume{Checkpoint: s.Newest})
+	if err != nil {
+		s.Refused = err.Error()
+		return
+	}
+	s.Diff = next.Diff(w.Command)
+}

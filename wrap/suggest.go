@@ -1,0 +1,49 @@
+package wrap
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// declared are the options that a script declares by argparse.
+var declared = regexp.MustCompile(`add_argument\(\s*(?:["']-\w["']\s*,\s*)?["'](--[\w-]+)["']`)
+
+// suggestions are the knobs that a command's options and its script sound like, as
+// --knob takes them. They are guesses for people: nothing else reads them.
+func (m *Match) suggestions() []string {
+	if m.Launch.Name() == "." {
+		return nil
+	}
+	var names []string
+	for _, arg := range m.own() {
+		if name, _, _ := strings.Cut(arg, "="); len(name) > 2 && (strings.HasPrefix(name, "--") || name != arg) {
+			names = append(names, name)
+		}
+	}
+	if m.Launch.Script != "" {
+		if content, err := m.read(m.Launch.Script); err == nil {
+			for _, found := range declared.FindAllSubmatch(content, -1) {
+				names = append(names, string(found[1]))
+			}
+		}
+	}
+	var all []string
+	for _, k := range []struct {
+		knob       string
+		has, hasNo []string
+	}{
+		{micro, []string{"batch"}, []string{"eval", "val", "test", "global", "total", "accum"}},
+		{accumulation, []string{"accum"}, nil},
+	} {
+		at := slices.IndexFunc(names, func(name string) bool { return sounds(name, k.has) && !sounds(name, k.hasNo) })
+		if at >= 0 {
+			all = append(all, k.knob+"="+names[at])
+		}
+	}
+	return all
+}
+
+func sounds(name string, like []string) bool {
+	return slices.ContainsFunc(like, func(word string) bool { return strings.Contains(strings.ToLower(name), word) })
+}

@@ -1,0 +1,147 @@
+package wrap
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"headroom/memory"
+)
+
+// Warning is something that the user should know before the night rather than after
+// it.
+type Warning struct {
+	About  string `json:"about"`            // "checkpoints", "retries", "batch", "allocator" or "disk"
+	Text   string `json:"text"`             // what may happen, and what to do about it
+	Advice bool   `json:"advice,omitempty"` // nothing goes wrong for it alone
+}
+
+// warnings gathers some.
+type warnings []Warning
+
+func (w *warnings) add(about, format string, args ...any) {
+	*w = append(*w, Warning{About: about, Text: fmt.Sprintf(format, args...)})
+}
+
+func (w *warnings) advise(about, format string, args ...any) {
+	*w = append(*w, Warning{About: about, Text: fmt.Sprintf(format, args...), Advice: true})
+}
+
+// Warnings are what the profile and the knobs tell: that nothing will be saved, that
+// nothing could be gone on from, what would start the training again besides headroom,
+// and a micro-batch that can hardly be made smaller. [Command.Warnings] has the rest.
+func (m *Match) Warnings() []Warning {
+	var w warnings
+	m.saving(&w)
+	m.overwriting(&w)
+	for _, knob := range sortedKeys(m.Profile.SwitchOff) {
+		given, err := m.givenOwn(knob)
+		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.SwitchOff[knob]) {
+			w.add("retries", "%s is a retry of %s's own, which keeps neither the effective batch nor the step; headroom switches it off when it changes the command", m.places(knob), m.Profile.Name)
+		}
+	}
+	m.dividing(&w)
+	return w
+}
+
+// saving is about checkpoints that there will not be, or only far apart.
+func (m *Match) saving(w *warnings) {
+	const about = "checkpoints"
+	p := m.Profile
+	saves, err := m.text(p.Checkpoints.Saves)
+	switch {
+	case err != nil:
+		w.add(about, "%v", err)
+	case p.Resume.Mode == "none":
+		w.add(about, "no way to go on from a checkpoint is known of %s: after a failure it would begin anew; name one by --knob resume=FLAG --knob checkpoints=GLOB", p.Name)
+	case slices.Contains(p.Checkpoints.Never, saves):
+		w.add(about, "%s %s saves no checkpoint: after a failure it would begin anew", m.places(p.Checkpoints.Saves), saves)
+	case saves == "" && p.Checkpoints.Cadence == NoSaves:
+		w.add(about, "%s saves no checkpoint unless it is told to: after a failure it would begin anew", p.Name)
+	case saves == string(EveryEpoch), saves == "" && m.atEpochs():
+		w.add(about, "checkpoints are written at the ends of epochs alone: a failure costs up to a whole epoch")
+	case saves == "" || saves == string(EverySteps):
+		m.farApart(w)
+	}
+	if p.Unit == Micros && !m.atEpochs() {
+		w.add(about, "%s counts in micro-batches, and saves within epochs: from such a checkpoint it goes on with the same micro-batch alone", p.Name)
+	}
+}
+
+// farApart compares the steps between two checkpoints with those of the training.
+func (m *Match) farApart(w *warnings) {
+	const about, often = "checkpoints", 10
+	every, err := m.text(m.Profile.Checkpoints.Every)
+	length, failed := m.amountOf(m.Profile, m.files, steps)
+	apart := number(every)
+	where := m.places(m.Profile.Checkpoints.Every)
+	switch {
+	case err != nil || failed != nil || length == 0 || apart == 0:
+	case apart >= length:
+		w.add(about, "a checkpoint every %d steps (%s) is none before the end at step %d: after a failure it would begin anew", apart, where, length)
+	case apart*often > length:
+		w.add(about, "a checkpoint every %d of %d steps (%s): a failure costs up to %d steps", apart, length, where, apart)
+	}
+}
+
+// overwriting is about what a relaunch would write over.
+func (m *Match) overwriting(w *warnings) {
+	layout := m.Profile.Checkpoints
+	for _, knob := range m.Profile.Resume.Drop {
+		given, err := m.givenOwn(knob)
+		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.Knobs[knob].Default) {
+			w.add("checkpoints", "%s makes each start begin anew, over what is there; headroom takes it out when it goes on from a checkpoint, and not before there is one", m.places(knob))
+		}
+	}
+	if layout.Glob != "" && !strings.ContainsAny(layout.Glob, "*?[") {
+		w.add("checkpoints", "%s is one file, written over by every save: a failure while it is being written costs it", layout.Glob)
+	}
+}
+
+// dividing is about a micro-batch that cannot be made smaller, or only by far.
+func (m *Match) dividing(w *warnings) {
+	const about, far = "batch", 3
+	asked, err := m.Plan()
+	if err != nil {
+		return
+	}
+	now := asked.Plan.Largest()
+	below := asked.Plan.Below(now)
+	least := m.Profile.Knobs[micro].least()
+	switch {
+	case now == 1:
+		w.add(about, "the micro-batch is 1 already: if memory runs out there is no smaller one")
+	case below < least:
+		w.add(about, "the micro-batch is %d, and %s trains with at least %d: if memory runs out there is no smaller one", now, m.Profile.Name, least)
+	case below*far < now:
+		w.add(about, "the next micro-batch below %d that keeps the effective batch %d is %d: an effective batch with more divisors, such as %d, would lose less speed",
+			now, asked.Plan.Effective, below, rounder(asked.Plan.Share(0))*asked.Plan.World)
+	}
+}
+
+// rounder is the largest power of two that does not exceed n.
+func rounder(n int) int {
+	power := 1
+	for power <= n/2 {
+		power *= 2
+	}
+	return power
+}
+
+// leastRoom is what a checkpoint may need of which no size is known.
+const leastRoom = memory.GiB
+
+// room is about a disk that does not hold the next checkpoints; each is the size of
+// one, 0 if there is none yet.
+func room(root string, free, each memory.Bytes) []Warning {
+	var w warnings
+	root = path.Clean(root)
+	switch {
+	case each > 0 && free < 2*each:
+		w.add("disk", "a checkpoint takes %v, and %v is free where %s is: make room, or save to another disk", each, free, root)
+	case each == 0 && free < leastRoom:
+		w.add("disk", "%v is free where %s is: make room for checkpoints, or save to another disk", free, root)
+	}
+	return w
+}

@@ -1,0 +1,94 @@
+package wrap
+
+import (
+	"slices"
+	"strings"
+)
+
+// Warnings are what the command and its environment tell, whatever is trained:
+// settings of PyTorch's allocator, and what would start the training again besides
+// headroom.
+func (c Command) Warnings() []Warning {
+	var w warnings
+	launch, err := Peel(c)
+	if err != nil {
+		launch = Launch{} // its environment is there all the same
+	}
+	if o, ok := launch.option("max_restarts"); ok && number(o.value) > 0 {
+		w.add("retries", "%s starts the same size again up to %s times before headroom hears of a failure; headroom sets --max-restarts to 0 when it changes the command, --max-restarts 0 says so at once", o.layer, o.value)
+	}
+	if n, _ := launch.getenv(c, "SLURM_RESTART_COUNT"); number(n) > 0 {
+		w.add("retries", "Slurm has started this job again (SLURM_RESTART_COUNT is %s): each start is a run of its own, and goes on from no checkpoint of the one before unless the command says so", n)
+	} else if requeue, set := launch.getenv(c, "SBATCH_REQUEUE"); set && requeue != "0" {
+		w.add("retries", "SBATCH_REQUEUE is set: Slurm may start this job again; that is a run of its own, and goes on from no checkpoint of the one before unless the command says so")
+	}
+	allocator(&w, c, launch)
+	return w
+}
+
+// allocatorVariables hold settings of PyTorch's caching allocator. The first one is
+// the newest name.
+var allocatorVariables = []string{"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}
+
+// allocator is about settings that contradict each other or have no effect.
+func allocator(w *warnings, c Command, launch Launch) {
+	const about = "allocator"
+	said, by := map[string]string{}, map[string]string{}
+	for _, variable := range allocatorVariables {
+		text, _ := launch.getenv(c, variable)
+		for key, value := range allocatorSettings(text) {
+			if other, twice := said[key]; twice && other != value {
+				w.add(about, "%s is %s in %s and %s in %s: which one counts depends on the version of PyTorch; write the same in both", key, other, by[key], value, variable)
+				continue
+			}
+			said[key], by[key] = value, variable
+		}
+	}
+	expandable := strings.EqualFold(said["expandable_segments"], "true")
+	var native []string
+	for _, key := range []string{"expandable_segments", "garbage_collection_threshold", "max_split_size_mb", "roundup_power2_divisions"} {
+		if _, set := said[key]; set {
+			native = append(native, key)
+		}
+	}
+	switch splits := slices.DeleteFunc(slices.Clone(native), func(key string) bool { return key == "expandable_segments" }); {
+	case said["backend"] == "cudaMallocAsync" && len(native) > 0:
+		w.add(about, "with backend:cudaMallocAsync the driver holds the memory, and %s has no effect; take one of them out", strings.Join(native, ", "))
+	case said["backend"] == "cudaMallocAsync":
+		w.advise(about, "backend:cudaMallocAsync leaves the memory to the driver: a failure does not tell how much of it is in pieces")
+	case expandable && len(splits) > 0:
+		w.add(about, "expandable_segments:True together with %s could fail an assertion close to the limit before PyTorch 2.5; expandable_segments alone does as much against pieces", strings.Join(splits, ", "))
+	case said["max_split_size_mb"] != "":
+		w.advise(about, "max_split_size_mb:%s keeps larger blocks whole, which itself leaves memory unused; expandable_segments:True does more against pieces", said["max_split_size_mb"])
+	case !expandable && launch.Script+launch.Module != "":
+		w.advise(about, "expandable_segments is not on: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (from PyTorch 2.9 on, PYTORCH_ALLOC_CONF) helps where free memory is in pieces, and against nothing else")
+	}
+	if fraction := said["per_process_memory_fraction"]; fraction != "" && fraction != "1" && fraction != "1.0" {
+		w.add(about, "per_process_memory_fraction:%s leaves the rest of the GPU unused", fraction)
+	}
+}
+
+// allocatorSettings are the keys and values of such a variable. A value in brackets
+// may have commas.
+func allocatorSettings(text string) map[string]string {
+	all := map[string]string{}
+	deep, from := 0, 0
+	take := func(to int) {
+		if key, value, ok := strings.Cut(text[from:to], ":"); ok {
+			all[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		}
+	}
+	for i, r := range text {
+		switch {
+		case r == '[':
+			deep++
+		case r == ']':
+			deep--
+		case r == ',' && deep == 0:
+			take(i)
+			from = i + 1
+		}
+	}
+	take(len(text))
+	return all
+}

@@ -1,0 +1,216 @@
+package wrap
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"headroom/memory"
+)
+
+// about are the warnings as "about: text", advice as "about, advice: text".
+func about(all []Warning) string {
+	var b strings.Builder
+	for _, w := range all {
+		advice := ""
+		if w.Advice {
+			advice = ", advice"
+		}
+		fmt.Fprintf(&b, "%s%s: %s\n", w.About, advice, w.Text)
+	}
+	return b.String()
+}
+
+// warned compares warnings with the beginnings that are wanted of them, in order.
+func warned(t *testing.T, what string, got []Warning, want ...string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSuffix(about(got), "\n"), "\n")
+	if len(got) == 0 {
+		lines = nil
+	}
+	if !slices.EqualFunc(lines, want, strings.HasPrefix) {
+		t.Errorf("%s: got\n%s\nwant\n%s", what, strings.Join(lines, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// What a profile tells, each with its counterpart that is fine.
+func TestWarnings(t *testing.T) {
+	const head = "name: own\nmatch: {flags: [--bs]}\nknobs: {micro: {flags: [--bs], min: 4}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n"
+	const epochs, single = "checkpoints: {root: ., glob: 'c-*', cadence: epoch}\nresume: {mode: auto}\n", "checkpoints: {root: ., glob: ckpt.pt, cadence: steps}\nresume: {mode: auto}\n"
+	for _, c := range []struct {
+		profile, command string
+		want             []string
+	}{
+		{"transformers", "run_clm.py --output_dir o", nil},
+		{"transformers", "run_clm.py --output_dir o --save_strategy no", []string{"checkpoints: --save_strategy no saves no checkpoint"}},
+		{"transformers", "run_clm.py --output_dir o --save_strategy epoch", []string{"checkpoints: checkpoints are written at the ends of epochs alone"}},
+		{"transformers", "run_clm.py --output_dir o --max_steps 500", []string{"checkpoints: a checkpoint every 500 steps (--save_steps) is none before the end at step 500"}},
+		{"transformers", "run_clm.py --output_dir o --max_steps 4000", []string{"checkpoints: a checkpoint every 500 of 4000 steps (--save_steps): a failure costs up to 500"}},
+		{"transformers", "run_clm.py --output_dir o --max_steps 5000", nil},
+		{"transformers", "run_clm.py --output_dir o --max_steps 4000 --save_steps 400", nil},
+		{"transformers", "run_clm.py --output_dir o --max_steps 4000 --save_steps 0.5", nil},
+		{"transformers", "run_clm.py --output_dir o --auto_find_batch_size yes", []string{"retries: --auto_find_batch_size is a retry of transformers's own"}},
+		{"transformers", "run_clm.py --output_dir o --auto_find_batch_size False", nil},
+		{"transformers", "run_clm.py --output_dir o --overwrite_output_dir", []string{"checkpoints: --overwrite_output_dir makes each start begin anew"}},
+		{"transformers", "run_clm.py --output_dir o --overwrite_output_dir False", nil},
+		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 1", []string{"batch: the micro-batch is 1 already"}},
+		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 31", []string{"batch: the next micro-batch below 31 that keeps the effective batch 31 is 1: an effective batch with more divisors, such as 16,"}},
+		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 15", nil},
+		{head + epochs, "t.py --bs 4", []string{"checkpoints: checkpoints are written at the ends of epochs alone", "batch: the micro-batch is 4, and own trains with at least 4"}},
+		{head + epochs, "t.py --bs 8", []string{"checkpoints: checkpoints are written at the ends of epochs alone"}},
+		{head + single, "t.py --bs 8", []string{"checkpoints: ckpt.pt is one file, written over by every save"}},
+		{head, "t.py --bs 8", []string{"checkpoints: no way to go on from a checkpoint is known of own"}},
+	} {
+		profiles, name := Builtin(), c.profile
+		if strings.Contains(c.profile, "\n") {
+			p, err := ParseProfile("own.yaml", []byte(c.profile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			profiles, name = []Profile{p}, p.Name
+		}
+		m, err := Recognise(Command{Args: strings.Fields("python " + c.command), Dir: "/"}, profiles, Given{Profile: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		warned(t, c.command, m.Warnings(), c.want...)
+	}
+}
+
+// What the command and its environment tell, whatever is trained.
+func TestCommandWarnings(t *testing.T) {
+	const on = "PYTORCH_ALLOC_CONF=expandable_segments:True"
+	const off = "allocator, advice: expandable_segments is not on: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+	for _, c := range []struct {
+		env     string
+		command string
+		want    []string
+	}{
+		{"", "python t.py", []string{off}},
+		{"", "./train", nil},
+		{"", "bash train.sh", nil},
+		{on, "python t.py", nil},
+		{"", on + " python t.py", nil},
+		{"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:true", "python t.py", nil},
+		{"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False", "python t.py", []string{off}},
+		{on + " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False", "python t.py", []string{"allocator: expandable_segments is True in PYTORCH_ALLOC_CONF and False in PYTORCH_CUDA_ALLOC_CONF"}},
+		{on + " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "python t.py", nil},
+		{on + ",max_split_size_mb:128", "python t.py", []string{"allocator: expandable_segments:True together with max_split_size_mb could fail"}},
+		{"PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128", "python t.py", []string{"allocator, advice: max_split_size_mb:128 keeps"}},
+		{"PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:[256:1,512:2],expandable_segments:True", "python t.py", []string{"allocator: expandable_segments:True together with roundup_power2_divisions"}},
+		{"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync", "python t.py", []string{"allocator, advice: backend:cudaMallocAsync leaves"}},
+		{"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync,expandable_segments:True", "python t.py", []string{"allocator: with backend:cudaMallocAsync the driver holds the memory, and expandable_segments has no effect"}},
+		{on + ",per_process_memory_fraction:0.25", "python t.py", []string{"allocator: per_process_memory_fraction:0.25 leaves"}},
+		{on, "torchrun --max-restarts 3 --nproc-per-node 2 t.py", []string{"retries: torchrun starts the same size again up to 3 times"}},
+		{on, "torchrun --max_restarts=0 t.py", nil},
+		{on, "accelerate launch --max_restarts 2 --num_processes 2 t.py", []string{"retries: accelerate launch starts the same size again up to 2"}},
+		{on + " SLURM_RESTART_COUNT=1 SBATCH_REQUEUE=1", "srun python t.py", []string{"retries: Slurm has started this job again (SLURM_RESTART_COUNT is 1)"}},
+		{on + " SLURM_RESTART_COUNT=0", "srun python t.py", nil},
+		{on + " SBATCH_REQUEUE=", "srun python t.py", []string{"retries: SBATCH_REQUEUE is set"}},
+	} {
+		command := Command{Args: strings.Fields(c.command), Env: strings.Fields(c.env), Dir: "/"}
+		warned(t, c.env+" "+c.command, command.Warnings(), c.want...)
+	}
+}
+
+func TestRoomForCheckpoints(t *testing.T) {
+	for _, c := range []struct {
+		free, each memory.Bytes
+		want       []string
+	}{
+		{2 * memory.GiB, 0, nil},
+		{memory.GiB - 1, 0, []string{"disk: "}},
+		{8 * memory.GiB, 4 * memory.GiB, nil},
+		{8*memory.GiB - 1, 4 * memory.GiB, []string{"disk: a checkpoint takes 4 GiB, and "}},
+		{memory.MiB, memory.KiB, nil},
+	} {
+		warned(t, fmt.Sprint(c.free, c.each), room("out", c.free, c.each), c.want...)
+	}
+}
+
+// explained is what is known of a command whose files are given.
+func explained(t *testing.T, command string, files fstest.MapFS, g Given, trust bool) Explanation {
+	t.Helper()
+	g.Files = files
+	w := &Wrapped{Command: Command{Args: strings.Fields(command), Dir: "/work"}, Trust: trust}
+	m, why := Recognise(w.Command, Builtin(), g)
+	if why == nil {
+		var asked Asked
+		if asked, why = m.Plan(); why == nil {
+			w.Match, w.Asked = m, asked.Plan
+		}
+	}
+	return Explain(w, m, why, Look{Files: files, Now: now, Free: func(dir string) (memory.Bytes, bool) {
+		if dir != "/work/out" {
+			t.Errorf("looked at the disk of %s", dir)
+		}
+		return memory.MiB, true
+	}})
+}
+
+// A command that is known: every signal with its points, where each knob stands, what
+// would be changed, and the checkpoints that are there.
+func TestExplain(t *testing.T) {
+	files := fstest.MapFS{
+		"work/run_clm.py": {Data: []byte("from transformers import (\n    HfArgumentParser,\n)\n")},
+		"work/ds.json":    {Data: []byte(`{"train_micro_batch_size_per_gpu": "auto"}`)},
+		"work/out/checkpoint-5/trainer_state.json": {Data: []byte("{}"), ModTime: start},
+	}
+	e := explained(t, "torchrun --nproc_per_node 2 run_clm.py --per_device_train_batch_size 12 --output_dir out --deepspeed ds.json", files, Given{}, false)
+	if e.Profile != "transformers" || e.Launch.Program != "run_clm.py" || fmt.Sprint(e.Launch.By, e.Launch.Layers, e.Launch.Ranks) != "[torchrun] [deepspeed] 2" {
+		t.Errorf("recognised %s, %+v", e.Profile, e.Launch)
+	}
+	if best := e.Scores[0]; best.Profile != "transformers" || best.Points != 7 || strings.Join(best.Reasons, "; ") != "+3 run_clm.py; +2 --per_device_train_batch_size; +2 run_clm.py imports HfArgumentParser" {
+		t.Errorf("scores %+v", e.Scores)
+	}
+	want := []KnobAt{{"micro", "12", "argument", "--per_device_train_batch_size"}, {"accumulation", "1", "default", "the default"}, {"eval", "8", "default", "the default"}, {"steps", "", "absent", "--max_steps"}}
+	if !slices.Equal(e.Knobs[:4], want) {
+		t.Errorf("knobs %+v", e.Knobs)
+	}
+	if s := e.Smaller; s == nil || s.Plan.Micro != 6 || !strings.Contains(s.Diff, "+--gradient_accumulation_steps 2") || len(s.Prove) != 1 || !strings.Contains(s.Prove[0], "--max_steps is given") || s.Trusted || s.Refused != "" {
+		t.Errorf("smaller %+v", s)
+	}
+	if s := e.Saved; s == nil || s.Where != "out/checkpoint-*" || len(s.All) != 1 || s.All[0].Problem != "no model.safetensors or model.safetensors.index.json or pytorch_model.bin or pytorch_model.bin.index.json or adapter_model.safetensors or adapter_model.bin or pytorch_model_fsdp_0 or global_step*" || s.Newest != nil || !slices.Equal(s.Set, []string{"--resume_from_checkpoint {checkpoint}"}) {
+		t.Errorf("checkpoints %+v", s)
+	}
+	warned(t, "torchrun", e.Warnings, "disk: 1 MiB is free where out is", "allocator, advice: expandable")
+}
+
+// A command goes on from a checkpoint as the profile says, and an explanation shows it.
+func TestExplainGoesOn(t *testing.T) {
+	files := fstest.MapFS{"work/out/ck-7.pt": {Data: []byte(wholeZip), ModTime: start}}
+	g := Given{Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--from", "checkpoints=out/ck-*.pt"}}
+	e := explained(t, "python t.py --bs 8 --acc 1", files, g, true)
+	if s := e.Saved; s == nil || s.Newest == nil || s.Newest.Size != memory.Bytes(len(wholeZip)) || !strings.Contains(s.Diff, "+--from out/ck-7.pt") {
+		t.Errorf("checkpoints %+v", s)
+	}
+	if s := e.Smaller; s == nil || !s.Trusted || len(s.Prove) != 2 || s.Diff == "" {
+		t.Errorf("smaller %+v", s)
+	}
+	if len(e.Scores) > 0 && e.Scores[0].Points > 0 {
+		t.Errorf("scores %+v", e.Scores)
+	}
+}
+
+// A command of which nothing is known is explained too: why, what was scored, and what
+// its own words suggest to name.
+func TestExplainUnknown(t *testing.T) {
+	files := fstest.MapFS{"work/t.py": {Data: []byte("p.add_argument('--eval_batch')\np.add_argument('-b', '--batch-size', default=3)\np.add_argument(\"--grad_accum\", type=int)\n")}}
+	for _, c := range []struct{ command, why, program, suggest string }{
+		{"python t.py --lr 3", "not recognised: it takes 4 points", "t.py", "micro=--batch-size accumulation=--grad_accum"},
+		{"python t.py --train_batch=4 --eval_batch 2", "not recognised: it takes 4 points", "t.py", "micro=--train_batch accumulation=--grad_accum"},
+		{"python nothere.py --lr 3", "not recognised: it takes 4 points", "nothere.py", ""},
+		{"bash train.sh --batch 3", "cannot see the training command inside bash", "", ""},
+	} {
+		e := explained(t, c.command, files, Given{}, false)
+		if !strings.HasPrefix(e.Why, c.why) || e.Launch.Program != c.program || strings.Join(e.Suggest, " ") != c.suggest || e.Plan != nil || e.Smaller != nil || e.Profile != "" {
+			t.Errorf("%s: %+v", c.command, e)
+		}
+	}
+	e := explained(t, "python run_clm.py --per_device_train_batch_size x --output_dir out", fstest.MapFS{}, Given{}, false)
+	if e.Profile != "transformers" || !strings.Contains(e.Why, "is no expression of integers") && !strings.Contains(e.Why, "is not known") || e.Plan != nil || e.Knobs[0].Value != "x" || len(e.Suggest) > 0 {
+		t.Errorf("a plan that cannot be told: %+v", e)
+	}
+}
