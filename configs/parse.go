@@ -13,24 +13,32 @@ import (
 
 // file reads every key of a file into the configuration.
 func (l *loader) file(content []byte) {
+	if root := l.document(content); root != nil {
+		l.group("", root)
+	}
+}
+
+// document is what a file consists of, nil if that cannot be read.
+func (l *loader) document(content []byte) *yaml.Node {
 	var doc, second yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(content))
 	err := dec.Decode(&doc)
 	switch {
 	case errors.Is(err, io.EOF) || err == nil && empty(&doc):
 		l.add(l.where, "", "", "the file is empty; start from a preset: "+list(Presets(), "or"))
-		return
+		return nil
 	case err != nil:
 		l.syntax(err)
-		return
+		return nil
 	}
 	if !errors.Is(dec.Decode(&second), io.EOF) {
 		l.add(l.where, "", "", "more than one document, or something after its end; a run is one document")
-		return
+		return nil
 	}
 	if root := doc.Content[0]; l.simple(root) {
-		l.group("", root)
+		return root
 	}
+	return nil
 }
 
 func empty(doc *yaml.Node) bool {

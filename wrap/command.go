@@ -64,3 +64,12 @@ type GPU struct {
 	Foreign memory.Bytes `json:"foreign"` // that other processes held, at the newest sample
 	Before  memory.Bytes `json:"before"`  // that other processes held when the command was started
 }
+
+// String is the command as a shell would take it.
+func (c Command) String() string {
+	words := make([]string, len(c.Args))
+	for i, arg := range c.Args {
+		words[i] = quoted(arg)
+	}
+	return strings.Join(words, " ")
+}

@@ -3,6 +3,7 @@ package wrap
 import (
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // Profile is what is known of a framework: how its commands are told from others,
@@ -232,3 +233,28 @@ func (p Profile) writes(knob string) bool {
 
 // least is the smallest micro-batch allowed.
 func (k Knob) least() int { return max(1, k.Min) }
+
+// Signs are what a command is recognised by, in a few words.
+func (p Profile) Signs() string {
+	var signs []string
+	first := func(what string, words []string) {
+		if len(words) == 1 {
+			signs = append(signs, what+words[0])
+		} else if len(words) > 1 {
+			signs = append(signs, what+words[0]+", …")
+		}
+	}
+	first("python -m ", p.Match.Modules)
+	first("imports ", p.Match.Imports)
+	first("", p.Match.Flags)
+	if p.Layer {
+		first("", p.Config.Flags)
+	}
+	if len(signs) == 0 {
+		first("keys ", p.Match.Keys)
+	}
+	if len(signs) == 0 && p.Match.Argv != nil {
+		signs = []string{"program " + p.Match.Argv.String()}
+	}
+	return strings.Join(signs, "; ")
+}

@@ -6,9 +6,6 @@ import (
 	"strings"
 )
 
-// declared are the options that a script declares by argparse.
-var declared = regexp.MustCompile(`add_argument\(\s*(?:["']-\w["']\s*,\s*)?["'](--[\w-]+)["']`)
-
 // suggestions are the knobs that a command's options and its script sound like, as
 // --knob takes them. They are guesses for people: nothing else reads them.
 func (m *Match) suggestions() []string {
@@ -22,6 +19,7 @@ func (m *Match) suggestions() []string {
 		}
 	}
 	if m.Launch.Script != "" {
+		declared := regexp.MustCompile(`add_argument\(\s*(?:["']-\w["']\s*,\s*)?["'](--[\w-]+)["']`)
 		if content, err := m.read(m.Launch.Script); err == nil {
 			for _, found := range declared.FindAllSubmatch(content, -1) {
 				names = append(names, string(found[1]))
@@ -33,7 +31,7 @@ func (m *Match) suggestions() []string {
 		knob       string
 		has, hasNo []string
 	}{
-		{micro, []string{"batch"}, []string{"eval", "val", "test", "global", "total", "accum"}},
+		{micro, []string{"batch", "bs", "bsz"}, []string{"eval", "valid", "val_batch_size", "test", "global", "total", "accum"}},
 		{accumulation, []string{"accum"}, nil},
 	} {
 		at := slices.IndexFunc(names, func(name string) bool { return sounds(name, k.has) && !sounds(name, k.hasNo) })
@@ -45,5 +43,8 @@ func (m *Match) suggestions() []string {
 }
 
 func sounds(name string, like []string) bool {
-	return slices.ContainsFunc(like, func(word string) bool { return strings.Contains(strings.ToLower(name), word) })
+	name = strings.ToLower(strings.TrimLeft(name, "-"))
+	return slices.ContainsFunc(like, func(word string) bool {
+		return name == word || len(word) > 3 && strings.Contains(name, word)
+	})
 }

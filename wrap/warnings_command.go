@@ -18,9 +18,9 @@ func (c Command) Warnings() []Warning {
 		w.add("retries", "%s starts the same size again up to %s times before headroom hears of a failure; headroom sets --max-restarts to 0 when it changes the command, --max-restarts 0 says so at once", o.layer, o.value)
 	}
 	if n, _ := launch.getenv(c, "SLURM_RESTART_COUNT"); number(n) > 0 {
-		w.add("retries", "Slurm has started this job again (SLURM_RESTART_COUNT is %s): each start is a run of its own, and goes on from no checkpoint of the one before unless the command says so", n)
+		w.add("retries", "Slurm has started this job again (SLURM_RESTART_COUNT is %s): each start of headroom run is a run of its own; headroom resume RUN goes on with the one before", n)
 	} else if requeue, set := launch.getenv(c, "SBATCH_REQUEUE"); set && requeue != "0" {
-		w.add("retries", "SBATCH_REQUEUE is set: Slurm may start this job again; that is a run of its own, and goes on from no checkpoint of the one before unless the command says so")
+		w.add("retries", "SBATCH_REQUEUE is set: Slurm may start this job again; then headroom run is a run of its own, and headroom resume RUN goes on with the one before")
 	}
 	allocator(&w, c, launch)
 	return w

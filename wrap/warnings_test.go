@@ -2,10 +2,10 @@ package wrap
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"headroom/memory"
 )
@@ -58,6 +58,8 @@ func TestWarnings(t *testing.T) {
 		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 1", []string{"batch: the micro-batch is 1 already"}},
 		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 31", []string{"batch: the next micro-batch below 31 that keeps the effective batch 31 is 1: an effective batch with more divisors, such as 16,"}},
 		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 15", nil},
+		{"trl", "sft.py --output_dir o", []string{"checkpoints: trl goes on from a checkpoint from trl 1.16.0 on"}},
+		{"trl", "sft.py --output_dir o --save_strategy no", []string{"checkpoints: --save_strategy no saves no", "checkpoints: trl goes on"}},
 		{head + epochs, "t.py --bs 4", []string{"checkpoints: checkpoints are written at the ends of epochs alone", "batch: the micro-batch is 4, and own trains with at least 4"}},
 		{head + epochs, "t.py --bs 8", []string{"checkpoints: checkpoints are written at the ends of epochs alone"}},
 		{head + single, "t.py --bs 8", []string{"checkpoints: ckpt.pt is one file, written over by every save"}},
@@ -115,6 +117,19 @@ func TestCommandWarnings(t *testing.T) {
 	}
 }
 
+func TestAllocatorSettings(t *testing.T) {
+	got := allocatorSettings("roundup_power2_divisions:[256:1,512:2,>:4], backend : native,alone,max_split_size_mb:64,")
+	want := map[string]string{"roundup_power2_divisions": "[256:1,512:2,>:4]", "backend": "native", "max_split_size_mb": "64"}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	for _, odd := range []string{"", "[", "]]:a,b:c", ":", ",,"} {
+		if all := allocatorSettings(odd); len(all) > 1 {
+			t.Errorf("%q: %v", odd, all)
+		}
+	}
+}
+
 func TestRoomForCheckpoints(t *testing.T) {
 	for _, c := range []struct {
 		free, each memory.Bytes
@@ -127,90 +142,5 @@ func TestRoomForCheckpoints(t *testing.T) {
 		{memory.MiB, memory.KiB, nil},
 	} {
 		warned(t, fmt.Sprint(c.free, c.each), room("out", c.free, c.each), c.want...)
-	}
-}
-
-// explained is what is known of a command whose files are given.
-func explained(t *testing.T, command string, files fstest.MapFS, g Given, trust bool) Explanation {
-	t.Helper()
-	g.Files = files
-	w := &Wrapped{Command: Command{Args: strings.Fields(command), Dir: "/work"}, Trust: trust}
-	m, why := Recognise(w.Command, Builtin(), g)
-	if why == nil {
-		var asked Asked
-		if asked, why = m.Plan(); why == nil {
-			w.Match, w.Asked = m, asked.Plan
-		}
-	}
-	return Explain(w, m, why, Look{Files: files, Now: now, Free: func(dir string) (memory.Bytes, bool) {
-		if dir != "/work/out" {
-			t.Errorf("looked at the disk of %s", dir)
-		}
-		return memory.MiB, true
-	}})
-}
-
-// A command that is known: every signal with its points, where each knob stands, what
-// would be changed, and the checkpoints that are there.
-func TestExplain(t *testing.T) {
-	files := fstest.MapFS{
-		"work/run_clm.py": {Data: []byte("from transformers import (\n    HfArgumentParser,\n)\n")},
-		"work/ds.json":    {Data: []byte(`{"train_micro_batch_size_per_gpu": "auto"}`)},
-		"work/out/checkpoint-5/trainer_state.json": {Data: []byte("{}"), ModTime: start},
-	}
-	e := explained(t, "torchrun --nproc_per_node 2 run_clm.py --per_device_train_batch_size 12 --output_dir out --deepspeed ds.json", files, Given{}, false)
-	if e.Profile != "transformers" || e.Launch.Program != "run_clm.py" || fmt.Sprint(e.Launch.By, e.Launch.Layers, e.Launch.Ranks) != "[torchrun] [deepspeed] 2" {
-		t.Errorf("recognised %s, %+v", e.Profile, e.Launch)
-	}
-	if best := e.Scores[0]; best.Profile != "transformers" || best.Points != 7 || strings.Join(best.Reasons, "; ") != "+3 run_clm.py; +2 --per_device_train_batch_size; +2 run_clm.py imports HfArgumentParser" {
-		t.Errorf("scores %+v", e.Scores)
-	}
-	want := []KnobAt{{"micro", "12", "argument", "--per_device_train_batch_size"}, {"accumulation", "1", "default", "the default"}, {"eval", "8", "default", "the default"}, {"steps", "", "absent", "--max_steps"}}
-	if !slices.Equal(e.Knobs[:4], want) {
-		t.Errorf("knobs %+v", e.Knobs)
-	}
-	if s := e.Smaller; s == nil || s.Plan.Micro != 6 || !strings.Contains(s.Diff, "+--gradient_accumulation_steps 2") || len(s.Prove) != 1 || !strings.Contains(s.Prove[0], "--max_steps is given") || s.Trusted || s.Refused != "" {
-		t.Errorf("smaller %+v", s)
-	}
-	if s := e.Saved; s == nil || s.Where != "out/checkpoint-*" || len(s.All) != 1 || s.All[0].Problem != "no model.safetensors or model.safetensors.index.json or pytorch_model.bin or pytorch_model.bin.index.json or adapter_model.safetensors or adapter_model.bin or pytorch_model_fsdp_0 or global_step*" || s.Newest != nil || !slices.Equal(s.Set, []string{"--resume_from_checkpoint {checkpoint}"}) {
-		t.Errorf("checkpoints %+v", s)
-	}
-	warned(t, "torchrun", e.Warnings, "disk: 1 MiB is free where out is", "allocator, advice: expandable")
-}
-
-// A command goes on from a checkpoint as the profile says, and an explanation shows it.
-func TestExplainGoesOn(t *testing.T) {
-	files := fstest.MapFS{"work/out/ck-7.pt": {Data: []byte(wholeZip), ModTime: start}}
-	g := Given{Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--from", "checkpoints=out/ck-*.pt"}}
-	e := explained(t, "python t.py --bs 8 --acc 1", files, g, true)
-	if s := e.Saved; s == nil || s.Newest == nil || s.Newest.Size != memory.Bytes(len(wholeZip)) || !strings.Contains(s.Diff, "+--from out/ck-7.pt") {
-		t.Errorf("checkpoints %+v", s)
-	}
-	if s := e.Smaller; s == nil || !s.Trusted || len(s.Prove) != 2 || s.Diff == "" {
-		t.Errorf("smaller %+v", s)
-	}
-	if len(e.Scores) > 0 && e.Scores[0].Points > 0 {
-		t.Errorf("scores %+v", e.Scores)
-	}
-}
-
-// A command of which nothing is known is explained too: why, what was scored, and what
-// its own words suggest to name.
-func TestExplainUnknown(t *testing.T) {
-	files := fstest.MapFS{"work/t.py": {Data: []byte("p.add_argument('--eval_batch')\np.add_argument('-b', '--batch-size', default=3)\np.add_argument(\"--grad_accum\", type=int)\n")}}
-	for _, c := range []struct{ command, why, program, suggest string }{
-		{"python t.py --lr 3", "not recognised: it takes 4 points", "t.py", "micro=--batch-size accumulation=--grad_accum"},
-		{"python t.py --train_batch=4 --eval_batch 2", "not recognised: it takes 4 points", "t.py", "micro=--train_batch accumulation=--grad_accum"},
-		{"python nothere.py --lr 3", "not recognised: it takes 4 points", "nothere.py", ""},
-		{"bash train.sh --batch 3", "cannot see the training command inside bash", "", ""},
-	} {
-		e := explained(t, c.command, files, Given{}, false)
-		if !strings.HasPrefix(e.Why, c.why) || e.Launch.Program != c.program || strings.Join(e.Suggest, " ") != c.suggest || e.Plan != nil || e.Smaller != nil || e.Profile != "" {
-			t.Errorf("%s: %+v", c.command, e)
-		}
-	}
-	e := explained(t, "python run_clm.py --per_device_train_batch_size x --output_dir out", fstest.MapFS{}, Given{}, false)
-	if e.Profile != "transformers" || !strings.Contains(e.Why, "is no expression of integers") && !strings.Contains(e.Why, "is not known") || e.Plan != nil || e.Knobs[0].Value != "x" || len(e.Suggest) > 0 {
-		t.Errorf("a plan that cannot be told: %+v", e)
 	}
 }

@@ -154,7 +154,7 @@ func complete(c *cli.Context, command *cli.Command, words ...func() []string) {
 func usualArguments(c *cli.Context, usage, word string) []string {
 	var names []string
 	switch strings.Trim(usage, "[]") {
-	case "CONFIG":
+	case "CONFIG", "-- COMMAND | FILE":
 		return []string{anyFile}
 	case "RUN":
 		if strings.Contains(word, "/") { // the names of runs are not hidden among files
@@ -205,6 +205,8 @@ func flagValues(flag, word string) []string {
 		return []string{"html", "md"}
 	case "output", "o":
 		return []string{anyFile}
+	case "profile":
+		return append(profileNames(), anyFile)
 	case "set":
 		if strings.Contains(word, "=") { // as in data.path=book.txt
 			return []string{anyFile}

@@ -3,6 +3,8 @@
 //
 //	headroom run gpt                 train a preset
 //	headroom run my.yaml --set batch.micro=8
+//	headroom run -- COMMAND          any training command
+//	headroom explain -- COMMAND      what is known of it, and what could go wrong
 //	headroom find my.yaml            the largest micro-batch that fits, and a plan
 //	headroom doctor                  what would go wrong tonight
 //	headroom status                  every run and how far it is

@@ -37,8 +37,11 @@ Nothing is kept.`,
 }
 
 func findAction(u *ui, c *cli.Context) error {
-	if words := commandOf(c); words != nil {
-		return findCommandsMicro(u, c, words)
+	if r, asked, err := commandRequest(c); asked || err != nil {
+		if err != nil {
+			return err
+		}
+		return findCommandsMicro(u, c, r)
 	}
 	for _, flag := range append(knownFlags(), trialFlags()...) {
 		if name := flag.Names()[0]; c.IsSet(name) {
@@ -46,9 +49,6 @@ func findAction(u *ui, c *cli.Context) error {
 		}
 	}
 	u.quiet = c.Bool("quiet")
-	if err := enoughFiles(); err != nil {
-		return err
-	}
 	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.findStops(again) })
 	defer done()
 	var s stage

@@ -40,19 +40,12 @@ type foundMicro struct {
 }
 
 // findCommandsMicro looks for the micro-batch of a command by trials of it.
-func findCommandsMicro(u *ui, c *cli.Context, words []string) error {
+func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
-	if len(words) == 0 {
-		return usagef("headroom find -- python train.py", "there is no command behind --")
-	}
 	if c.IsSet("set") {
 		return usagef("leave it out", "--set is for a configuration, not for a command")
 	}
-	kept, err := commandFrom(c, words)
-	if err != nil {
-		return err
-	}
-	w, err := recognised(kept)
+	w, err := recognised(r)
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,9 @@ func loadConfig(c *cli.Context) (*configs.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	if configs.IsCommand(path) {
+		return nil, usagef(fmt.Sprintf("headroom explain %s, or headroom run %[1]s", path), "%s is a command's file, and %s takes the configuration of a run", path, c.Command.Name)
+	}
 	sets := c.StringSlice("set")
 	if c.IsSet("name") {
 		sets = append(sets, "name="+c.String("name"))

@@ -1,18 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"go.yaml.in/yaml/v3"
 
+	"headroom/configs"
 	"headroom/recovery"
 	"headroom/runs"
 )
@@ -67,22 +64,18 @@ func resumeAction(u *ui, c *cli.Context) error {
 }
 
 // readKept reads the run.yaml of a wrapped command.
-func readKept(dir string) (keptCommand, error) {
+func readKept(dir string) (request, error) {
 	path := filepath.Join(dir, "run.yaml")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return keptCommand{}, asUsage(fmt.Errorf("resume: %w", err))
+	kept, err := configs.LoadCommand(path)
+	switch {
+	case missing(err):
+		return request{}, asUsage(fmt.Errorf("resume: %w", err))
+	case err != nil && !configs.IsCommand(path):
+		return request{}, usagef("headroom run "+path+" goes on with it", "%s is a run of a configuration, not of a command", dir)
+	case err != nil:
+		return request{}, asUsage(err)
 	}
-	var kept keptCommand
-	if yaml.Unmarshal(text, &kept) == nil && len(kept.Command) == 0 {
-		return kept, usagef("headroom run "+path+" goes on with it", "%s is a run of a configuration, not of a command", dir)
-	}
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(&kept); err != nil && !errors.Is(err, io.EOF) {
-		return kept, asUsage(fmt.Errorf("%s: %w", path, err))
-	}
-	return kept, nil
+	return request{Command: *kept, file: path}, nil
 }
 
 // earlier takes over what the run's earlier processes noted.

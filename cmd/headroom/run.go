@@ -26,7 +26,8 @@ func runCommand(u *ui) *cli.Command {
 first -- is its own. It is run as it is. If it runs out of memory, and headroom knows where it
 takes its batch, it is started again from its newest complete checkpoint with a
 smaller micro-batch and the accumulation that keeps the effective batch exactly.
-Its status is passed on. --dry-run says what would be done.
+Its status is passed on. --dry-run says what would be done, headroom explain all
+that is known. A file of headroom init stands for its command and the flags.
 
 CONFIG is a file, or the name of a preset. The run is kept in runs/NAME; the
 same command goes on with it after an interrupt, a crash or a loss of power, and
@@ -50,8 +51,11 @@ second one stops at once.`,
 }
 
 func runAction(u *ui, c *cli.Context) error {
-	if words := commandOf(c); words != nil {
-		return wrapAction(u, c, words)
+	if r, asked, err := commandRequest(c); asked || err != nil {
+		if err != nil {
+			return err
+		}
+		return wrapAction(u, c, r)
 	}
 	for _, flag := range wrapFlags() {
 		if name := flag.Names()[0]; c.IsSet(name) {
@@ -59,9 +63,6 @@ func runAction(u *ui, c *cli.Context) error {
 		}
 	}
 	u.quiet = c.Bool("quiet")
-	if err := enoughFiles(); err != nil {
-		return err
-	}
 	s := &runner{u: u, verbose: c.Bool("verbose")}
 	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.asked(s.stage.in(working), again) })
 	defer done()

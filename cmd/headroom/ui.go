@@ -226,29 +226,6 @@ func (u *ui) interrupted(r harness.Result, total int, saved, kept bool) {
 	u.line(yellow, fmt.Sprintf("interrupted after step %d of %d, %s; the same command goes on from %s", r.Steps, total, how, from))
 }
 
-// dryRun says what a wrapped command is taken for, and what a smaller micro-batch
-// would change of it.
-func (u *ui) dryRun(w *wrapped) error {
-	if w.Match == nil {
-		return u.answer(fmt.Sprintf("the command would be run as it is, and never changed: %v", w.why))
-	}
-	text := fmt.Sprintf("profile: %s\nplan: %v\n", w.Match.Profile.Name, w.Asked)
-	for _, warning := range w.Match.Warnings() {
-		text += "warning: " + warning + "\n"
-	}
-	if below := w.Asked.Below(w.Asked.Largest()); below > 0 {
-		next, err := w.Prepare(w.Asked.WithMicro(below), nil)
-		if err != nil {
-			text += fmt.Sprintf("if memory runs out: nothing can be made smaller: %v", err)
-		} else {
-			text += "if memory runs out:\n" + next.Diff(w.Command)
-		}
-	} else {
-		text += "if memory runs out: the micro-batch is as small as it can be"
-	}
-	return u.answer(strings.TrimRight(text, "\n"))
-}
-
 func (u *ui) setAside(from, to string) { u.say("the run in %s is now in %s", from, to) }
 
 // passed tells once why device.kind auto did without a better device.

@@ -12,121 +12,46 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/urfave/cli/v2"
-	"go.yaml.in/yaml/v3"
 
 	"headroom/configs"
 	"headroom/harness"
-	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap"
 )
 
-// commandKey is where main puts the words behind "--" in the context.
-type commandKey struct{}
-
-// commandOf is the command behind "--", nil if there is none.
-func commandOf(c *cli.Context) []string {
-	words, _ := c.Context.Value(commandKey{}).([]string)
-	return words
-}
-
-// wrapFlags are those of run that are about a wrapped command.
-func wrapFlags() []cli.Flag {
-	return append(knownFlags(),
-		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile's that may be used although the training is then not the same to the bit, such as recompute or no-workers; may be repeated (`NAME`)"},
-		&cli.StringFlag{Name: "free", Usage: "with --: start only once every GPU of the command has `SIZE` free, such as 60GiB"},
-		&cli.DurationFlag{Name: "hang", Value: 30 * time.Minute, Usage: "with --: say that the command may hang after `TIME` without output, GPU work or a new checkpoint; 0 never does"},
-		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
-		boolFlag("watch-only", "with --: never change the command, and never start it again"),
-		boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"))
-}
-
-// knownFlags are those that say what is known of a wrapped command.
-func knownFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "knob", Usage: "with --: where the command takes a quantity, as in micro=--batch-size or accumulation=--accum; may be repeated (`NAME=FLAG`)"},
-		&cli.StringFlag{Name: "profile", Usage: "with --: how to read the command, a profile's name or a `FILE` with one"},
-		&cli.IntFlag{Name: "world", Usage: "with --: `N` data-parallel ranks, where the command does not say"},
-		boolFlag("trust", "with --: take for true what headroom cannot prove of the command, such as that the loss is divided by the accumulation"),
-	}
-}
-
 // wrapAction runs a command of the user's. As long as nothing happens it says
 // nothing: the terminal is the command's.
-func wrapAction(u *ui, c *cli.Context, words []string) error {
+func wrapAction(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
-	if len(words) == 0 {
-		return usagef("headroom run -- python train.py", "there is no command behind --")
-	}
 	for _, flag := range []string{"set", "fresh", "again", "json", "no-progress"} {
 		if c.IsSet(flag) {
 			return usagef("leave it out", "--%s is for a run of a configuration, not for a command", flag)
 		}
 	}
-	kept, err := commandFrom(c, words)
-	if err != nil {
-		return err
-	}
-	w, err := recognised(kept)
+	w, err := recognised(r)
 	if err != nil {
 		return err
 	}
 	w.verbose = c.Bool("verbose")
 	if c.Bool("dry-run") {
-		return u.dryRun(w)
+		return u.answer(explained(w, u.now()).brief())
 	}
-	folder, name, err := w.folder(c.String("name"))
+	folder, name, err := w.folder(r.Name)
 	if err != nil {
 		return err
 	}
 	return w.lead(c.Context, u, folder, name)
 }
 
-// keptCommand is the run.yaml of a wrapped command: the command, and what the user
-// said of it.
-type keptCommand struct {
-	Command     []string      `yaml:"command"`
-	Dir         string        `yaml:"dir"`
-	Profile     string        `yaml:"profile,omitempty"`
-	Knobs       []string      `yaml:"knobs,omitempty"`
-	World       int           `yaml:"world,omitempty"`
-	WatchOnly   bool          `yaml:"watch_only,omitempty"`
-	Trust       bool          `yaml:"trust,omitempty"`
-	Allow       []string      `yaml:"allow,omitempty"`
-	Free        string        `yaml:"free,omitempty"`
-	Hang        time.Duration `yaml:"hang"`
-	RestartHung bool          `yaml:"restart_hung,omitempty"`
-}
-
-// commandFrom is the command as the command line has it, in this folder.
-func commandFrom(c *cli.Context, words []string) (keptCommand, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return keptCommand{}, fmt.Errorf("run: %w", err)
-	}
-	k := keptCommand{Command: words, Dir: dir, Profile: c.String("profile"), Knobs: c.StringSlice("knob"), World: c.Int("world"),
-		WatchOnly: c.Bool("watch-only"), Trust: c.Bool("trust"), Allow: c.StringSlice("allow"), Free: c.String("free"), Hang: c.Duration("hang"), RestartHung: c.Bool("restart-hung")}
-	if isProfileFile(k.Profile) && !filepath.IsAbs(k.Profile) {
-		k.Profile = filepath.Join(dir, k.Profile)
-	}
-	if k.Hang < 0 {
-		return k, usagef("such as --hang 30m, or 0 for never", "--hang %v is negative", k.Hang)
-	}
-	if k.RestartHung && k.Hang == 0 {
-		return k, usagef("leave out one of them", "--restart-hung has nothing to act on with --hang 0")
-	}
-	return k, nil
-}
-
 // wrapped is a command with what headroom knows of it.
 type wrapped struct {
 	wrap.Wrapped
-	kept    keptCommand
+	request request
 	policy  recovery.Policy
+	seen    *wrap.Match  // what it was recognised as, also if its plan cannot be told
 	why     error        // nothing is known of the command, and this is why
 	before  []runs.Entry // journal of the run's earlier processes
 	verbose bool
@@ -134,65 +59,34 @@ type wrapped struct {
 
 // recognised looks at the command. That nothing is known of it is no error: it is
 // run all the same, and never changed.
-func recognised(k keptCommand) (*wrapped, error) {
-	w := &wrapped{kept: k, policy: recovery.Policy{Relaunches: 3, Waits: 10}}
-	w.Command, w.Trust = wrap.Command{Args: k.Command, Env: os.Environ(), Dir: k.Dir}, k.Trust
-	w.Hang, w.Restart = k.Hang, k.RestartHung
-	if k.Free != "" {
-		free, err := memory.Parse(k.Free)
-		if err != nil || free <= 0 {
-			return nil, usagef("such as --free 60GiB", "--free %s is no amount of memory", k.Free)
-		}
-		w.Free = free
-	}
-	profiles, name, err := profilesFor(k.Profile)
+func recognised(r request) (*wrapped, error) {
+	w := &wrapped{request: r, policy: recovery.Policy{Relaunches: 3, Waits: 10}}
+	w.Command, w.Trust = wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}, r.Trust
+	w.Hang, w.Restart, w.Free = r.Hang, r.RestartHung, r.Free
+	profiles, name, err := profilesFor(r.Profile)
 	if err != nil {
 		return nil, asUsage(err)
 	}
-	if k.WatchOnly {
-		w.why = errors.New("--watch-only was given")
+	w.Match, w.why = wrap.Recognise(w.Command, profiles, wrap.Given{Files: os.DirFS("/"), Profile: name, Knobs: r.Knobs, World: r.World})
+	if w.seen = w.Match; r.WatchOnly {
+		w.Match, w.why = nil, errors.New("--watch-only was given")
 		return w, nil
 	}
-	w.Match, w.why = wrap.Recognise(w.Command, profiles, wrap.Given{Files: os.DirFS("/"), Profile: name, Knobs: k.Knobs, World: k.World})
 	var asked wrap.Asked
 	if w.why == nil {
 		asked, w.why = w.Match.Plan()
 	}
 	if w.why != nil {
 		w.Match = nil
-		if len(k.Knobs)+len(k.Allow) > 0 || k.Profile != "" {
-			return nil, asUsage(w.why) // what was said of it is wrong
+		if len(r.Knobs)+len(r.Allow) > 0 || r.Profile != "" {
+			return nil, asUsage(r.placed(w.why)) // what was said of it is wrong
 		}
 		return w, nil
 	}
 	w.Asked = asked.Plan
-	w.policy.Host, w.policy.Recompute, err = w.Match.Fallbacks(k.Allow)
+	w.policy.Host, w.policy.Recompute, err = w.Match.Fallbacks(r.Allow)
 	w.policy.Able.Recompute = w.policy.Recompute
 	return w, asUsage(err)
-}
-
-// isProfileFile tells the path of a profile from the name of one.
-func isProfileFile(given string) bool { return strings.ContainsAny(given, "./") }
-
-// profilesFor are the profiles to choose from: the user's own before the built-in
-// ones. A file that is named holds the one to take.
-func profilesFor(given string) (all []wrap.Profile, name string, err error) {
-	all = wrap.Builtin()
-	if config, err := os.UserConfigDir(); err == nil {
-		own, err := wrap.LoadProfiles(os.DirFS(filepath.Join(config, "headroom")), "profiles")
-		if err != nil && !missing(err) {
-			return nil, "", err
-		}
-		all = wrap.Over(own, all)
-	}
-	if !isProfileFile(given) {
-		return all, given, nil
-	}
-	one, err := wrap.LoadProfiles(os.DirFS(filepath.Dir(given)), filepath.Base(given))
-	if err != nil {
-		return nil, "", err
-	}
-	return wrap.Over(one, all), one[0].Name, nil
 }
 
 var notForNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
@@ -237,7 +131,9 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	if err != nil {
 		return nil, "", asUsage(err)
 	}
-	text, err := yaml.Marshal(w.kept)
+	kept := w.request.Command
+	kept.Name = "" // it is the folder's, and a run of the file is another one
+	text, err := kept.YAML()
 	if err == nil {
 		err = folder.FirstConfig(text)
 	}

@@ -120,6 +120,7 @@ func TestEveryCommandHasItsOwnFolder(t *testing.T) {
 	t.Chdir(t.TempDir())
 	w := &wrapped{}
 	w.Command = wrap.Command{Args: []string{"python", "train.py"}, Dir: "/somewhere"}
+	w.request.Command = configs.Command{Args: w.Command.Args, Dir: w.Command.Dir, Name: "mine", Hang: configs.DefaultHang}
 	const starts = 16
 	names := make(chan string, starts)
 	var all sync.WaitGroup

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/machine"
+	"headroom/wrap"
+)
+
+func explainCommand(u *ui) *cli.Command {
+	command := &cli.Command{
+		Name:      "explain",
+		Usage:     "tell what is known of a command, and what could go wrong tonight",
+		ArgsUsage: "-- COMMAND | FILE",
+		Description: `headroom explain [FLAGS] -- COMMAND tells what the command was recognised as and
+why, where its batch stands, what a smaller micro-batch would change, where its
+checkpoints are looked for, and what could go wrong. FILE is one of headroom
+init. Nothing is started and nothing is written.`,
+		Flags:  append(knownFlags(), jsonFlag("print one JSON object")),
+		Action: func(c *cli.Context) error { return explainAction(u, c) },
+	}
+	command.BashComplete = completeFlags(command)
+	return command
+}
+
+func explainAction(u *ui, c *cli.Context) error {
+	r, asked, err := commandRequest(c)
+	if err != nil {
+		return err
+	}
+	if !asked {
+		return usagef("headroom explain -- python train.py", "explain needs a command behind --, or a file with one")
+	}
+	w, err := recognised(r)
+	if err != nil {
+		return err
+	}
+	e := explained(w, u.now())
+	if c.Bool("json") {
+		return u.answerJSON(e.Explanation)
+	}
+	return u.answer(e.full())
+}
+
+// explanation is one for people.
+type explanation struct{ wrap.Explanation }
+
+// explained is all that is known of w before it runs.
+func explained(w *wrapped, now time.Time) explanation {
+	return explanation{wrap.Explain(&w.Wrapped, w.seen, w.why, wrap.Look{Files: os.DirFS("/"), Now: now, Free: machine.DiskFree})}
+}
+
+// full is all of it.
+func (e explanation) full() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "command: %v\n", wrap.Command{Args: e.Command})
+	if e.Launch.Program != "" {
+		fmt.Fprintf(&b, "program: %s\n", e.launched())
+	}
+	e.recognised(&b, true)
+	if len(e.Scores) > 0 {
+		table(&b, func(w *tabwriter.Writer) {
+			for _, s := range e.Scores {
+				if s.Points > 0 || len(s.Reasons) > 0 {
+					fmt.Fprintf(w, "  %s\t%d\t%s\n", s.Profile, s.Points, strings.Join(s.Reasons, ", "))
+				}
+			}
+		})
+	}
+	e.planned(&b)
+	if len(e.Knobs) > 0 {
+		b.WriteString("knobs:\n")
+		table(&b, func(w *tabwriter.Writer) {
+			for _, k := range e.Knobs {
+				fmt.Fprintf(w, "  %s\t%s\t%s\n", k.Name, k.Value, placeOf(k))
+			}
+		})
+	}
+	e.smaller(&b)
+	e.saved(&b)
+	e.tonight(&b, "  ", true)
+	return strings.TrimRight(printableLines(b.String()), "\n")
+}
+
+// brief is what somebody wants to know who is about to start the command.
+func (e explanation) brief() string {
+	var b strings.Builder
+	e.recognised(&b, false)
+	e.planned(&b)
+	e.tonight(&b, "warning: ", false)
+	e.smaller(&b)
+	return strings.TrimRight(printableLines(b.String()), "\n")
+}
+
+func table(b *strings.Builder, rows func(*tabwriter.Writer)) {
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	rows(w)
+	_ = w.Flush() // into memory
+}
+
+func (e explanation) launched() string {
+	text := e.Launch.Program
+	if len(e.Launch.By) > 0 {
+		text += ", started by " + strings.Join(e.Launch.By, ", ")
+	}
+	if len(e.Launch.Layers) > 0 {
+		text += ", with " + strings.Join(e.Launch.Layers, ", ")
+	}
+	switch {
+	case e.Launch.Ranks > 1:
+		text += ", on " + plural(e.Launch.Ranks, "rank")
+	case e.Launch.Ranks == 0 && e.Launch.Why != "":
+		text += "; the number of ranks is not known: " + e.Launch.Why
+	}
+	return text
+}
+
+// recognised names the profile, with its source if that is wanted, or says why there
+// is none.
+func (e explanation) recognised(b *strings.Builder, sourced bool) {
+	if e.Why != "" {
+		fmt.Fprintf(b, "the command would be run as it is, and never changed: %s\n", e.Why)
+	}
+	if e.Profile == "" {
+		hint := "micro=FLAG --knob accumulation=FLAG"
+		if len(e.Suggest) > 0 {
+			hint = strings.Join(e.Suggest, " --knob ") + ", if that is what they are"
+		}
+		fmt.Fprintf(b, "to name: --profile NAME, or --knob %s\n", hint)
+		return
+	}
+	source := ""
+	if e.File != "" && sourced {
+		source = " (" + e.File + ")"
+	}
+	fmt.Fprintf(b, "profile: %s%s\n", e.Profile, source)
+}
+
+func (e explanation) planned(b *strings.Builder) {
+	if e.Plan == nil {
+		return
+	}
+	fmt.Fprintf(b, "plan: %v\n", *e.Plan)
+	for _, unknown := range e.Unknown {
+		fmt.Fprintf(b, "not known: %s\n", unknown)
+	}
+}
+
+// smaller is what would be changed.
+func (e explanation) smaller(b *strings.Builder) {
+	switch s := e.Smaller; {
+	case e.Plan == nil:
+	case s == nil:
+		b.WriteString("if memory runs out: the micro-batch is as small as it can be\n")
+	case s.Refused != "":
+		fmt.Fprintf(b, "if memory runs out: nothing can be made smaller: %s\n", s.Refused)
+	default:
+		fmt.Fprintf(b, "if memory runs out: %v\n%s", s.Plan, s.Diff)
+		if len(s.Prove) > 0 && s.Trusted {
+			fmt.Fprintf(b, "taken for true (--trust): %s\n", strings.Join(s.Prove, ", and that "))
+		} else if len(s.Prove) > 0 {
+			fmt.Fprintf(b, "but not yet: %v\n", &wrap.UnprovenError{Prove: s.Prove})
+		}
+	}
+}
+
+// saved is where checkpoints are, and how the command would go on.
+func (e explanation) saved(b *strings.Builder) {
+	s := e.Saved
+	if s == nil {
+		return
+	}
+	if s.Where == "" {
+		fmt.Fprintf(b, "checkpoints: %s\n", s.Refused)
+		return
+	}
+	fmt.Fprintf(b, "checkpoints: %s\n", s.Where)
+	table(b, func(w *tabwriter.Writer) {
+		for _, c := range s.All {
+			state := "complete"
+			if c.Problem != "" {
+				state = c.Problem
+			}
+			fmt.Fprintf(w, "  %s\t%s\t%v\t%s\n", c.Path, c.Time.Format(time.DateTime), c.Size, state)
+		}
+	})
+	if len(s.All) == 0 {
+		b.WriteString("  none there yet\n")
+	} else {
+		b.WriteString("  a run goes on from those alone that it has saved itself\n")
+	}
+	switch s.Mode {
+	case "auto":
+		b.WriteString("  goes on by itself from the newest\n")
+	case "path":
+		fmt.Fprintf(b, "  goes on by %s\n", strings.Join(s.Set, ", "))
+	default:
+		b.WriteString("  no way to go on from one is known\n")
+	}
+	if s.Refused != "" {
+		fmt.Fprintf(b, "  not from %s: %s\n", s.Newest.Path, s.Refused)
+	} else if s.Diff != "" {
+		fmt.Fprintf(b, "  from %s:\n%s", s.Newest.Path, s.Diff)
+	}
+}
+
+// tonight is what could go wrong; advice is left out unless it is wanted.
+func (e explanation) tonight(b *strings.Builder, prefix string, advice bool) {
+	if advice {
+		b.WriteString("what could go wrong tonight:\n")
+	}
+	for _, w := range e.Warnings {
+		switch {
+		case !w.Advice && !advice:
+			fmt.Fprintf(b, "%s%s\n", prefix, w.Text)
+		case !w.Advice:
+			fmt.Fprintf(b, "%s%s: %s\n", prefix, w.About, w.Text)
+		case advice:
+			fmt.Fprintf(b, "%s%s (advice): %s\n", prefix, w.About, w.Text)
+		}
+	}
+	if advice && len(e.Warnings) == 0 {
+		fmt.Fprintf(b, "%snothing that can be seen from here\n", prefix)
+	}
+}
+
+// placeOf is where a knob stands.
+func placeOf(k wrap.KnobAt) string {
+	if k.Kind == "absent" {
+		return "not given: " + k.Where
+	}
+	return k.Where
+}

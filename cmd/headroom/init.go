@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/configs"
+)
+
+// initFile is what headroom init writes unless it is told.
+const initFile = "headroom.yaml"
+
+func initCommand(u *ui) *cli.Command {
+	command := &cli.Command{
+		Name:      "init",
+		Usage:     "write a command, and what is said of it, to a file that run takes",
+		ArgsUsage: "-- COMMAND",
+		Description: `headroom init [FLAGS] -- COMMAND writes ` + initFile + `: the command and the
+settings of the flags, each with what it means. "headroom run ` + initFile + `" then
+runs it. Nothing is started.`,
+		Flags: append(append(knownFlags(), tendFlags()...),
+			&cli.StringFlag{Name: "name", Usage: "name the run, and so its folder, `NAME`"},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: initFile, Usage: "write `FILE`"},
+			boolFlag("force", "write over a file that is there")),
+		Action: func(c *cli.Context) error { return initAction(u, c) },
+	}
+	return command
+}
+
+func initAction(u *ui, c *cli.Context) error {
+	r, asked, err := commandRequest(c)
+	if err != nil {
+		return err
+	}
+	if !asked || r.file != "" {
+		return usagef("headroom init -- python train.py", "init needs a command behind --")
+	}
+	if r.Name != "" && !configs.IsName(r.Name) {
+		return usagef("", "--name %s: no name for a folder; allowed: %s", r.Name, configs.NamesAllowed)
+	}
+	w, err := recognised(r)
+	if err != nil {
+		return err
+	}
+	path := c.String("output")
+	text, err := r.document(path, explained(w, u.now()))
+	if err != nil {
+		return asUsage(err)
+	}
+	if err := writeNew(path, text, c.Bool("force")); err != nil {
+		return err
+	}
+	u.say("written: %s", path)
+	u.hint(fmt.Sprintf("headroom run %s", path))
+	return nil
+}
+
+// document is the file for r, written at path.
+func (r request) document(path string, e explanation) ([]byte, error) {
+	folder, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	kept := r.Command
+	if kept.Dir, err = filepath.Rel(folder, r.Dir); err != nil {
+		return nil, err
+	}
+	if isProfileFile(kept.Profile) {
+		if kept.Profile, err = filepath.Rel(folder, kept.Profile); err != nil {
+			return nil, err
+		}
+		kept.Profile = "./" + kept.Profile // a file, and no name
+	}
+	notes := map[string][]string{
+		"":        {fmt.Sprintf("headroom run %s runs this command. Flags of run win over what stands here.", filepath.Base(path))},
+		"profile": {e.recognisedBy()},
+	}
+	if e.Plan != nil {
+		notes["command"] = []string{fmt.Sprintf("It asks for %v.", *e.Plan)}
+	}
+	if len(e.Suggest) > 0 {
+		notes["knobs"] = []string{"Its own words suggest " + strings.Join(e.Suggest, ", ") + "; see whether that is so."}
+	}
+	if e.Smaller != nil {
+		for _, p := range e.Smaller.Prove {
+			notes["trust"] = append(notes["trust"], "Here: "+p+".")
+		}
+	}
+	return kept.Document(notes)
+}
+
+// recognisedBy is what was found, in a line.
+func (e explanation) recognisedBy() string {
+	if e.Why != "" {
+		return "Nothing would be changed: " + e.Why + "."
+	}
+	for _, s := range e.Scores {
+		if s.Profile == e.Profile && s.Points > 0 {
+			return fmt.Sprintf("Recognised: %s (%s).", e.Profile, strings.Join(s.Reasons, ", "))
+		}
+	}
+	if e.Profile == "plain" {
+		return "Here the knobs say all."
+	}
+	return fmt.Sprintf("Taken for %s.", e.Profile)
+}
+
+// writeNew writes a file that was not there, or with force any.
+func writeNew(path string, text []byte, force bool) error {
+	how := os.O_CREATE | os.O_EXCL | os.O_WRONLY
+	if force {
+		how = os.O_CREATE | os.O_TRUNC | os.O_WRONLY
+	}
+	f, err := os.OpenFile(path, how, 0o644)
+	if errors.Is(err, os.ErrExist) {
+		return usagef("--force writes over it, --output FILE writes another one", "%s is there already", path)
+	}
+	if err != nil {
+		return asUsage(fmt.Errorf("write the command: %w", err))
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write the command: %w", err)
+	}
+	return nil
+}

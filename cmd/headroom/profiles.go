@@ -1,0 +1,138 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/wrap"
+)
+
+func profilesCommand(u *ui) *cli.Command {
+	command := &cli.Command{
+		Name:      "profiles",
+		Usage:     "list the profiles of training frameworks, or show one",
+		ArgsUsage: "[show NAME]",
+		Description: `headroom profiles lists them: the built-in ones, and your own in
+headroom/profiles of the folder for configurations (~/.config).
+headroom profiles show NAME prints the one that counts, as it was written; NAME
+may be a file, which is checked on the way. docs/profiles.md has the language.`,
+		Action: func(c *cli.Context) error { return profilesAction(u, c) },
+	}
+	command.BashComplete = func(c *cli.Context) {
+		at, word := askedOf(os.Args, command)
+		switch {
+		case at.arguments == 1 && !strings.HasPrefix(word, "-"):
+			offer(c, append(profileNames(), anyFile)...)
+		default:
+			complete(c, command, func() []string { return []string{"show"} })
+		}
+	}
+	return command
+}
+
+func profilesAction(u *ui, c *cli.Context) error {
+	words := c.Args().Slice()
+	switch {
+	case len(words) == 0:
+		return u.profiles()
+	case words[0] != "show":
+		return usagef(fmt.Sprintf("headroom profiles show %s", words[0]), "profiles has no command %q", words[0])
+	case len(words) != 2:
+		return usagef(`"headroom profiles" lists them`, "profiles show needs the name of one profile")
+	}
+	all, name, err := profilesFor(words[1])
+	if err != nil {
+		return asUsage(err)
+	}
+	for _, p := range all {
+		if p.Name == name {
+			return u.answer(fmt.Sprintf("# %s: %s\n%s", p.Name, sourceOf(p), strings.TrimRight(string(p.Text), "\n")))
+		}
+	}
+	hint := `"headroom profiles" lists them`
+	if near := nearest(name, namesOf(all)); near != "" {
+		hint = fmt.Sprintf("did you mean %q?", "headroom profiles show "+near)
+	}
+	return usagef(hint, "no profile %q", name)
+}
+
+// profiles is the table of them.
+func (u *ui) profiles() error {
+	all, _, err := profilesFor("")
+	if err != nil {
+		return asUsage(err)
+	}
+	var b strings.Builder
+	table(&b, func(w *tabwriter.Writer) {
+		fmt.Fprintln(w, "PROFILE\tKIND\tRECOGNISED BY\tSOURCE")
+		for _, p := range all {
+			kind := "framework"
+			if p.Layer {
+				kind = "layer"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Name, kind, p.Signs(), sourceOf(p))
+		}
+	})
+	return u.answer(strings.TrimRight(printableLines(b.String()), "\n"))
+}
+
+func sourceOf(p wrap.Profile) string {
+	if p.File == "" {
+		return "built in"
+	}
+	return p.File
+}
+
+func namesOf(profiles []wrap.Profile) []string {
+	names := make([]string, len(profiles))
+	for i, p := range profiles {
+		names[i] = p.Name
+	}
+	return names
+}
+
+// profileNames are those that can be asked for; none if one of them cannot be read.
+func profileNames() []string {
+	all, _, err := profilesFor("")
+	if err != nil {
+		return nil
+	}
+	return namesOf(all)
+}
+
+// isProfileFile tells the path of a profile from the name of one.
+func isProfileFile(given string) bool { return strings.ContainsAny(given, "./") }
+
+// profilesFor are the profiles to choose from: the user's own before the built-in
+// ones. A file that is named holds the one to take.
+func profilesFor(given string) (all []wrap.Profile, name string, err error) {
+	all = wrap.Builtin()
+	if config, err := os.UserConfigDir(); err == nil {
+		folder := filepath.Join(config, "headroom")
+		own, err := wrap.LoadProfiles(os.DirFS(folder), "profiles")
+		if err != nil && !missing(err) {
+			return nil, "", err
+		}
+		for i := range own {
+			own[i].File = filepath.Join(folder, own[i].File)
+		}
+		all = wrap.Over(own, all)
+	}
+	if !isProfileFile(given) {
+		return all, given, nil
+	}
+	one, err := wrap.LoadProfiles(os.DirFS(filepath.Dir(given)), filepath.Base(given))
+	if err != nil {
+		return nil, "", err
+	}
+	if len(one) != 1 {
+		return nil, "", fmt.Errorf("read profile: %s: %s in that folder; name a file", given, plural(len(one), "profile"))
+	}
+	one[0].File = given
+	return wrap.Over(one, all), one[0].Name, nil
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/configs"
+	"headroom/memory"
+	"headroom/wrap"
+)
+
+// commandKey is where main puts the words behind "--" in the context.
+type commandKey struct{}
+
+// commandOf is the command behind "--", nil if there is none.
+func commandOf(c *cli.Context) []string {
+	words, _ := c.Context.Value(commandKey{}).([]string)
+	return words
+}
+
+// wrapFlags are those of run that are about a wrapped command.
+func wrapFlags() []cli.Flag {
+	return append(append(knownFlags(), tendFlags()...), boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"))
+}
+
+// knownFlags are those that say what is known of a wrapped command.
+func knownFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "knob", Usage: "with --: where the command takes a quantity, as in micro=--batch-size or accumulation=--accum; may be repeated (`NAME=FLAG`)"},
+		&cli.StringFlag{Name: "profile", Usage: "with --: how to read the command, a profile's name or a `FILE` with one"},
+		&cli.IntFlag{Name: "world", Usage: "with --: `N` data-parallel ranks, where the command does not say"},
+		boolFlag("trust", "with --: take for true what headroom cannot prove of the command, such as that the loss is divided by the accumulation"),
+	}
+}
+
+// tendFlags are those that say how a wrapped command is looked after.
+func tendFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "free", Usage: "with --: start only once every GPU of the command has `SIZE` free, such as 60GiB"},
+		&cli.DurationFlag{Name: "hang", Value: configs.DefaultHang, Usage: "with --: say that the command may hang after `TIME` without output, GPU work or a new checkpoint; 0 never does"},
+		boolFlag("watch-only", "with --: never change the command, and never start it again"),
+		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
+		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile's that may be used although the training is then not the same to the bit, such as recompute or no-workers; may be repeated (`NAME`)"},
+	}
+}
+
+// request is a command of the user's and what is said of it: on the command line, or
+// in a file, over which the flags win.
+type request struct {
+	configs.Command
+	flags []string // knobs that flags name
+	file  string   // "" if the command stands behind --
+}
+
+// commandRequest is what the command line asks for; asked is false if that is no
+// command of the user's.
+func commandRequest(c *cli.Context) (r request, asked bool, err error) {
+	words := commandOf(c)
+	if words == nil { // a file may have to be opened
+		if err := enoughFiles(); err != nil {
+			return r, true, err
+		}
+	}
+	switch {
+	case words != nil && len(words) == 0:
+		return r, true, usagef("headroom "+c.Command.Name+" -- python train.py", "there is no command behind --")
+	case words != nil && c.Args().Present():
+		return r, true, usagef("flags of headroom's own stand in front of --, and the command behind it", "%q stands in front of --", c.Args().First())
+	case words != nil:
+		r.Args, r.Hang = words, configs.DefaultHang
+		if r.Dir, err = os.Getwd(); err != nil {
+			return r, true, fmt.Errorf("%s: %w", c.Command.Name, err)
+		}
+	case c.Args().Len() == 1 && configs.IsCommand(c.Args().First()):
+		r.file = c.Args().First()
+		read, err := configs.LoadCommand(r.file)
+		if err != nil {
+			return r, true, asUsage(err)
+		}
+		r.Command = *read
+	default:
+		return r, false, nil
+	}
+	return r, true, r.override(c)
+}
+
+// override takes what flags say.
+func (r *request) override(c *cli.Context) error {
+	r.flags = c.StringSlice("knob")
+	for _, knob := range r.flags {
+		name, _, _ := strings.Cut(knob, "=")
+		r.Knobs = slices.DeleteFunc(r.Knobs, func(other string) bool { return r.file != "" && strings.HasPrefix(other, name+"=") })
+	}
+	r.Knobs = append(r.Knobs, r.flags...)
+	if c.IsSet("profile") {
+		profile, err := absoluteProfile(c.String("profile"))
+		if err != nil {
+			return err
+		}
+		r.Profile = profile
+	}
+	if c.IsSet("world") {
+		r.World = c.Int("world")
+	}
+	if c.IsSet("trust") {
+		r.Trust = c.Bool("trust")
+	}
+	if c.IsSet("name") {
+		r.Name = c.String("name")
+	}
+	if c.IsSet("watch-only") {
+		r.WatchOnly = c.Bool("watch-only")
+	}
+	if c.IsSet("allow") {
+		r.Allow = c.StringSlice("allow")
+	}
+	if c.IsSet("hang") {
+		r.Hang = c.Duration("hang")
+	}
+	if c.IsSet("restart-hung") {
+		r.RestartHung = c.Bool("restart-hung")
+	}
+	if free := c.String("free"); c.IsSet("free") {
+		var err error
+		if r.Free, err = memory.Parse(free); err != nil || r.Free <= 0 {
+			return usagef("such as --free 60GiB", "--free %s is no amount of memory", free)
+		}
+	}
+	switch {
+	case r.Hang < 0:
+		return usagef("such as --hang 30m, or 0 for never", "--hang %v is negative", r.Hang)
+	case r.RestartHung && r.Hang == 0:
+		return usagef("leave out one of them", "--restart-hung has nothing to act on with --hang 0")
+	}
+	return nil
+}
+
+// absoluteProfile is a profile as it is meant from any folder.
+func absoluteProfile(given string) (string, error) {
+	if !isProfileFile(given) {
+		return given, nil
+	}
+	path, err := filepath.Abs(given)
+	if err != nil {
+		return "", fmt.Errorf("--profile: %w", err)
+	}
+	return path, nil
+}
+
+// placed names the places in the file where a flag would have been meant.
+func (r request) placed(err error) error {
+	if r.file == "" {
+		return err
+	}
+	problems := []error{err}
+	if joined := (interface{ Unwrap() []error })(nil); errors.As(err, &joined) {
+		problems = joined.Unwrap()
+	}
+	var all []error
+	for _, one := range problems {
+		var p *wrap.ProfileError
+		isFlag := errors.As(one, &p) && slices.ContainsFunc(r.flags, func(f string) bool { return strings.HasPrefix(f, p.Key+"=") })
+		if p != nil && p.Where == "--knob" && !isFlag {
+			at := *p
+			at.Key = "knobs." + p.Key
+			at.Where = r.At(at.Key)
+			one = &at
+		}
+		all = append(all, one)
+	}
+	return errors.Join(all...)
+}

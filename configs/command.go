@@ -1,0 +1,233 @@
+package configs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"headroom/memory"
+)
+
+// Command is a training command of the user's own with what is said of it, so that it
+// need not be said again at every start. run.yaml of such a run is one, too.
+type Command struct {
+	Args    []string
+	Dir     string   // where it runs, absolute
+	Name    string   // of the run; "" for one after the script
+	Profile string   // a name, or the path of a file: it has a / or a dot
+	Knobs   []string // "micro=--batch-size"
+	World   int      // data-parallel ranks; 0 where the command says
+	Trust   bool
+
+	Free        memory.Bytes  // that every GPU of the command must have before the start; 0 does not wait
+	Hang        time.Duration // without a sign of life until the command is said to hang; 0 for never
+	RestartHung bool
+	WatchOnly   bool     // never change the command, and never start it again
+	Allow       []string // fallbacks of the profile's
+
+	origins map[string]string
+}
+
+// DefaultHang is what [Command.Hang] is where nobody says.
+const DefaultHang = 30 * time.Minute
+
+// commandKey is a key of a command's file.
+type commandKey struct {
+	name, means, example string
+	value                func(*Command) value
+}
+
+// commandKeys are in the order in which they are written.
+var commandKeys = []commandKey{
+	{"command", "The command, a word an item. No shell reads it: no $VARIABLE, no ~ and no * is\nreplaced.", "[python, train.py]",
+		func(c *Command) value { return words{&c.Args, "words, as in [python, train.py]"} }},
+	{"dir", "Where it runs, from the folder of this file.", ".",
+		func(c *Command) value { return text{&c.Dir} }},
+	{"name", "The run is kept in runs/NAME; without it, after the script.", "train-run",
+		func(c *Command) value { return name{&c.Name} }},
+	{"profile", `How to read the command: a name of "headroom profiles", or a file with one.`, "transformers",
+		func(c *Command) value { return text{&c.Profile} }},
+	{"knobs", "Where it takes its quantities, if no profile says: a flag, $VARIABLE or a key of its\nconfiguration. checkpoints and resume say how it goes on.", "{micro: --batch-size, accumulation: --accum}",
+		func(c *Command) value { return settings{&c.Knobs} }},
+	{"world", "Data-parallel ranks, if the command does not say.", "2",
+		func(c *Command) value { return whole[int]{p: &c.World, min: 1, max: 1 << 20} }},
+	{"trust", "Whether what headroom cannot prove of the command is taken for true. Without that,\na change that needs it is not made.", "false",
+		func(c *Command) value { return boolean{&c.Trust} }},
+	{"free", "Start only once every GPU of the command has this much free.", "60GiB",
+		func(c *Command) value { return size{p: &c.Free, zero: "0"} }},
+	{"hang", "Say that the command may hang after this time without output, GPU work or a new\ncheckpoint; never does not.", "30m",
+		func(c *Command) value { return duration{p: &c.Hang, zero: "never"} }},
+	{"restart_hung", "Whether a command that hangs is ended, and started again from its newest checkpoint.", "false",
+		func(c *Command) value { return boolean{&c.RestartHung} }},
+	{"watch_only", "Whether the command is never changed and never started again.", "false",
+		func(c *Command) value { return boolean{&c.WatchOnly} }},
+	{"allow", "Fallbacks of the profile's that may be used although the training is then not the\nsame to the bit.", "[recompute, no-workers]",
+		func(c *Command) value { return words{&c.Allow, "fallbacks, as in [recompute]"} }},
+}
+
+// IsCommand tells whether the file at path is, or means to be, a command's: it has the
+// key command, or one nearly called so. A file that cannot be read is none.
+func IsCommand(path string) bool {
+	content, _, err := read(path)
+	var doc yaml.Node
+	if err != nil || yaml.Unmarshal(content, &doc) != nil || len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
+		return false
+	}
+	for i := 0; i < len(doc.Content[0].Content); i += 2 {
+		if nearest(doc.Content[0].Content[i].Value, []string{"command"}) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// LoadCommand reads a command's file. Everything that is wrong with it is reported at
+// once, as by [Load].
+func LoadCommand(path string) (*Command, error) {
+	content, where, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	folder, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("read config: %w", err)
+	}
+	l := &loader{where: where, origins: map[string]string{}, bad: map[string]bool{}}
+	c := &Command{Hang: DefaultHang, origins: l.origins}
+	if root := l.document(bytes.TrimPrefix(content, []byte("\ufeff"))); root != nil {
+		l.command(c, root)
+	}
+	if err := joined(l.problems); err != nil {
+		return nil, err
+	}
+	if !filepath.IsAbs(c.Dir) {
+		c.Dir = filepath.Join(folder, c.Dir)
+	}
+	if strings.ContainsAny(c.Profile, "./") && !filepath.IsAbs(c.Profile) {
+		c.Profile = filepath.Join(folder, c.Profile)
+	}
+	return c, nil
+}
+
+// At is where a key of c was given, such as "train.yaml:12", or the file if it was not.
+func (c *Command) At(key string) string {
+	if where, ok := c.origins[key]; ok {
+		return where
+	}
+	return c.origins[""]
+}
+
+func (l *loader) command(c *Command, root *yaml.Node) {
+	l.origins[""] = l.where
+	if root.Kind != yaml.MappingNode {
+		l.add(l.line(root), "", inline(root), "not a mapping; write keys and values, as in command: [python, train.py]")
+		return
+	}
+	var names []string
+	for _, k := range commandKeys {
+		names = append(names, k.name)
+	}
+	lines := map[string]int{}
+	for i := 0; i < len(root.Content); i += 2 {
+		key, val := root.Content[i], root.Content[i+1]
+		first, twice := lines[key.Value]
+		lines[key.Value] = key.Line
+		if twice {
+			l.add(l.line(key), key.Value, inline(val), fmt.Sprintf("given twice, first in line %d", first))
+			continue
+		}
+		l.commandKey(c, key, val, names)
+	}
+	if c.RestartHung && c.Hang == 0 {
+		l.add(l.at("restart_hung"), "restart_hung", "true", "has nothing to act on with hang: never; leave out one of them")
+	}
+	if _, given := lines["command"]; !given {
+		l.add(l.where, "command", "", "missing; write the words of the training command, as in [python, train.py]")
+	}
+}
+
+func (l *loader) commandKey(c *Command, key, val *yaml.Node, names []string) {
+	for _, k := range commandKeys {
+		if k.name != key.Value {
+			continue
+		}
+		l.origins[k.name] = l.line(key)
+		for i := 0; val.Kind == yaml.MappingNode && i < len(val.Content); i += 2 {
+			l.origins[k.name+"."+val.Content[i].Value] = l.line(val.Content[i])
+		}
+		v := k.value(c)
+		if err := v.set(val); err != nil {
+			l.add(l.line(key), k.name, inline(val), fmt.Sprintf("%v; allowed: %s", err, v.allowed()))
+		}
+		return
+	}
+	text := "unknown key; there are " + list(names, "and")
+	if best := nearest(key.Value, names); best != "" {
+		text = fmt.Sprintf("unknown key; did you mean %s?", best)
+	}
+	l.add(l.line(key), key.Value, inline(val), text)
+}
+
+// Document is c as a file for people: every key with what it means, those that are not
+// given as comments. notes are lines about a key, or with "" about the whole. dir is
+// written as it stands.
+func (c *Command) Document(notes map[string][]string) ([]byte, error) {
+	if !utf8.ValidString(c.Dir + strings.Join(c.Args, "")) {
+		return nil, errors.New("the command has bytes that are no UTF-8, and YAML cannot hold them")
+	}
+	var b strings.Builder
+	comment := func(lines []string) {
+		for _, l := range lines {
+			fmt.Fprintf(&b, "# %s\n", strings.Map(graphic, l))
+		}
+	}
+	comment(notes[""])
+	for _, k := range commandKeys {
+		b.WriteByte('\n')
+		comment(strings.Split(k.means, "\n"))
+		comment(notes[k.name])
+		n := k.value(c).node()
+		if k.unset(c) && k.name != "trust" { // which everybody should have thought of
+			fmt.Fprintf(&b, "# %s: %s\n", k.name, k.example)
+			continue
+		}
+		part, err := yaml.Marshal(&yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{plain(k.name), n}})
+		if err != nil {
+			return nil, fmt.Errorf("write %s: %w", k.name, err)
+		}
+		b.Write(part)
+	}
+	return []byte(strings.TrimPrefix(b.String(), "\n")), nil
+}
+
+// YAML is c as a file, with the keys that are given alone.
+func (c *Command) YAML() ([]byte, error) {
+	n := &yaml.Node{Kind: yaml.MappingNode}
+	for _, k := range commandKeys {
+		if !k.unset(c) {
+			n.Content = append(n.Content, plain(k.name), k.value(c).node())
+		}
+	}
+	return yaml.Marshal(n)
+}
+
+// unset tells whether c has what counts where the key is not given.
+func (k commandKey) unset(c *Command) bool {
+	n, none := k.value(c).node(), k.value(&Command{Hang: DefaultHang}).node()
+	return n.Kind == none.Kind && n.Value == none.Value && len(n.Content) == 0
+}
+
+// graphic keeps a comment on its line.
+func graphic(r rune) rune {
+	if unicode.IsGraphic(r) {
+		return r
+	}
+	return ' '
+}

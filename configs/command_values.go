@@ -1,0 +1,120 @@
+package configs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// words is a list that is not empty, and does not begin with an empty one.
+type words struct {
+	p    *[]string
+	what string // that the list is of, with an example
+}
+
+func (v words) set(n *yaml.Node) error {
+	if n.Kind != yaml.SequenceNode {
+		return errors.New("not a list")
+	}
+	var all []string
+	for _, item := range n.Content {
+		if err := scalar(item, "a word"); err != nil {
+			return fmt.Errorf("line %d: %w", item.Line, err)
+		}
+		if strings.ContainsRune(item.Value, 0) {
+			return fmt.Errorf("line %d: has a zero byte", item.Line)
+		}
+		all = append(all, item.Value)
+	}
+	if len(all) == 0 || all[0] == "" {
+		return errors.New("empty")
+	}
+	*v.p = all
+	return nil
+}
+
+func (v words) node() *yaml.Node {
+	n := &yaml.Node{Kind: yaml.SequenceNode}
+	for _, word := range *v.p {
+		node := quoted(word)
+		if strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsGraphic(r) }) {
+			node.Style = yaml.DoubleQuotedStyle // as a block of lines, some would not come back
+		}
+		n.Content = append(n.Content, node)
+	}
+	return n
+}
+
+func (v words) allowed() string { return "a list of " + v.what }
+
+// settings are names with a text each.
+type settings struct{ p *[]string }
+
+func (v settings) set(n *yaml.Node) error {
+	if n.Kind != yaml.MappingNode {
+		return errors.New("not a mapping")
+	}
+	var all []string
+	seen := map[string]bool{}
+	for i := 0; i < len(n.Content); i += 2 {
+		key, val := n.Content[i].Value, n.Content[i+1]
+		var s string
+		if err := (text{&s}).set(val); err != nil {
+			return fmt.Errorf("%s in line %d: %w", key, val.Line, err)
+		}
+		if seen[key] {
+			return fmt.Errorf("%s: given twice", key)
+		}
+		seen[key] = true
+		all = append(all, key+"="+s)
+	}
+	*v.p = all
+	return nil
+}
+
+func (v settings) node() *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode}
+	for _, s := range *v.p {
+		key, val, _ := strings.Cut(s, "=")
+		n.Content = append(n.Content, quoted(key), quoted(val))
+	}
+	return n
+}
+
+func (v settings) allowed() string { return "names and texts, as in {micro: --batch-size}" }
+
+// duration is a time. zero is the word for 0.
+type duration struct {
+	p    *time.Duration
+	zero string
+}
+
+func (v duration) set(n *yaml.Node) error {
+	if err := scalar(n, "a time"); err != nil {
+		return err
+	}
+	d, err := time.ParseDuration(n.Value)
+	switch {
+	case n.Value == v.zero:
+		d = 0
+	case err != nil:
+		return errors.New("not a time")
+	case d < 0:
+		return errors.New("out of range")
+	}
+	*v.p = d
+	return nil
+}
+
+func (v duration) node() *yaml.Node {
+	if *v.p == 0 {
+		return plain(v.zero)
+	}
+	return plain(v.p.String())
+}
+
+func (v duration) allowed() string { return v.zero + ", or a time with its unit, as in 90s or 30m" }

@@ -1,0 +1,140 @@
+package wrap
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"headroom/memory"
+)
+
+// explained is what is known of a command whose files are given.
+func explained(t *testing.T, command string, files fstest.MapFS, g Given, trust bool) Explanation {
+	t.Helper()
+	g.Files = files
+	w := &Wrapped{Command: Command{Args: strings.Fields(command), Dir: "/work"}, Trust: trust}
+	m, why := Recognise(w.Command, Builtin(), g)
+	if why == nil {
+		var asked Asked
+		if asked, why = m.Plan(); why == nil {
+			w.Match, w.Asked = m, asked.Plan
+		}
+	}
+	return Explain(w, m, why, Look{Files: files, Now: now, Free: func(dir string) (memory.Bytes, bool) {
+		if dir != "/work/out" {
+			t.Errorf("looked at the disk of %s", dir)
+		}
+		return memory.MiB, true
+	}})
+}
+
+// A command that is known: every signal with its points, where each knob stands, what
+// would be changed, and the checkpoints that are there.
+func TestExplain(t *testing.T) {
+	files := fstest.MapFS{
+		"work/run_clm.py": {Data: []byte("from transformers import (\n    HfArgumentParser,\n)\n")},
+		"work/ds.json":    {Data: []byte(`{"train_micro_batch_size_per_gpu": "auto"}`)},
+		"work/out/checkpoint-5/trainer_state.json": {Data: []byte("{}"), ModTime: start},
+	}
+	e := explained(t, "torchrun --nproc_per_node 2 run_clm.py --per_device_train_batch_size 12 --output_dir out --deepspeed ds.json", files, Given{}, false)
+	if e.Profile != "transformers" || e.Launch.Program != "run_clm.py" || fmt.Sprint(e.Launch.By, e.Launch.Layers, e.Launch.Ranks) != "[torchrun] [deepspeed] 2" {
+		t.Errorf("recognised %s, %+v", e.Profile, e.Launch)
+	}
+	if best := e.Scores[0]; best.Profile != "transformers" || best.Points != 7 || strings.Join(best.Reasons, "; ") != "+3 run_clm.py; +2 --per_device_train_batch_size; +2 run_clm.py imports HfArgumentParser" {
+		t.Errorf("scores %+v", e.Scores)
+	}
+	want := []KnobAt{{"micro", "12", "argument", "--per_device_train_batch_size"}, {"accumulation", "1", "default", "the default"}, {"eval", "8", "default", "the default"}, {"steps", "", "absent", "--max_steps"}}
+	if !slices.Equal(e.Knobs[:4], want) {
+		t.Errorf("knobs %+v", e.Knobs)
+	}
+	if s := e.Smaller; s == nil || s.Plan.Micro != 6 || !strings.Contains(s.Diff, "+--gradient_accumulation_steps 2") || len(s.Prove) != 1 || !strings.Contains(s.Prove[0], "--max_steps is given") || s.Trusted || s.Refused != "" {
+		t.Errorf("smaller %+v", s)
+	}
+	if s := e.Saved; s == nil || s.Where != "out/checkpoint-*" || len(s.All) != 1 || s.All[0].Problem != "no model.safetensors or model.safetensors.index.json or pytorch_model.bin or pytorch_model.bin.index.json or adapter_model.safetensors or adapter_model.bin or pytorch_model_fsdp_0 or global_step*" || s.Newest != nil || !slices.Equal(s.Set, []string{"--resume_from_checkpoint {checkpoint}"}) {
+		t.Errorf("checkpoints %+v", s)
+	}
+	warned(t, "torchrun", e.Warnings, "disk: 1 MiB is free where out is", "allocator, advice: expandable")
+}
+
+// A command goes on from a checkpoint as the profile says, and an explanation shows it.
+func TestExplainGoesOn(t *testing.T) {
+	files := fstest.MapFS{"work/out/ck-7.pt": {Data: []byte(wholeZip), ModTime: start}}
+	g := Given{Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--from", "checkpoints=out/ck-*.pt"}}
+	e := explained(t, "python t.py --bs 8 --acc 1", files, g, true)
+	if s := e.Saved; s == nil || s.Newest == nil || s.Newest.Size != memory.Bytes(len(wholeZip)) || !strings.Contains(s.Diff, "+--from out/ck-7.pt") {
+		t.Errorf("checkpoints %+v", s)
+	}
+	if s := e.Smaller; s == nil || !s.Trusted || len(s.Prove) != 2 || s.Diff == "" {
+		t.Errorf("smaller %+v", s)
+	}
+	for _, w := range e.Warnings {
+		if w.About == "disk" {
+			t.Errorf("a disk with room for many of them: %s", w.Text)
+		}
+	}
+	if len(e.Scores) > 0 && e.Scores[0].Points > 0 {
+		t.Errorf("scores %+v", e.Scores)
+	}
+}
+
+// A command of which nothing is known is explained too: why, what was scored, and what
+// its own words suggest to name.
+func TestExplainUnknown(t *testing.T) {
+	files := fstest.MapFS{"work/t.py": {Data: []byte("p.add_argument('--eval_batch')\np.add_argument('-b', '--batch-size', default=3)\np.add_argument(\"--grad_accum\", type=int)\n")}}
+	for _, c := range []struct{ command, why, program, suggest string }{
+		{"python t.py --lr 3", "not recognised: it takes 4 points", "t.py", "micro=--batch-size accumulation=--grad_accum"},
+		{"python t.py --train_batch=4 --eval_batch 2", "not recognised: it takes 4 points", "t.py", "micro=--train_batch accumulation=--grad_accum"},
+		{"python nothere.py --lr 3", "not recognised: it takes 4 points", "nothere.py", ""},
+		{"bash train.sh --batch 3", "cannot see the training command inside bash", "", ""},
+	} {
+		e := explained(t, c.command, files, Given{}, false)
+		if !strings.HasPrefix(e.Why, c.why) || e.Launch.Program != c.program || strings.Join(e.Suggest, " ") != c.suggest || e.Plan != nil || e.Smaller != nil || e.Profile != "" {
+			t.Errorf("%s: %+v", c.command, e)
+		}
+	}
+	e := explained(t, "python run_clm.py --per_device_train_batch_size x --output_dir out", fstest.MapFS{}, Given{}, false)
+	if e.Profile != "transformers" || !strings.Contains(e.Why, "is no expression of integers") && !strings.Contains(e.Why, "is not known") || e.Plan != nil || e.Knobs[0].Value != "x" || len(e.Suggest) > 0 {
+		t.Errorf("a plan that cannot be told: %+v", e)
+	}
+}
+
+// Whatever the command, an explanation is data that can be written down, and says
+// either what would be changed or why not.
+func TestExplainEveryCommand(t *testing.T) {
+	names, err := filepath.Glob("testdata/commands/*.txtar")
+	if err != nil || len(names) == 0 {
+		t.Fatal("no commands", err)
+	}
+	for _, name := range names {
+		archive, err := txtar.ParseFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := readScenario(t, archive)
+		w := &Wrapped{Command: s.command}
+		m, why := Recognise(s.command, Builtin(), s.given)
+		if why == nil {
+			var asked Asked
+			if asked, why = m.Plan(); why == nil {
+				w.Match, w.Asked = m, asked.Plan
+			}
+		}
+		e := Explain(w, m, why, Look{Files: s.files, Now: now})
+		if _, err := json.Marshal(e); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		changes := e.Smaller != nil && (e.Smaller.Diff != "") == (e.Smaller.Refused == "")
+		if (e.Plan != nil) != (e.Why == "") || e.Plan != nil && !changes && w.Asked.Largest() > 1 || e.Plan == nil && e.Smaller != nil {
+			t.Errorf("%s: plan %v, why %q, smaller %+v", name, e.Plan, e.Why, e.Smaller)
+		}
+		if e.Profile != "" && (len(e.Knobs) == 0 || e.Saved == nil || e.Saved.Where == "" && e.Saved.Refused == "") {
+			t.Errorf("%s: knobs %v, checkpoints %+v", name, e.Knobs, e.Saved)
+		}
+	}
+}
