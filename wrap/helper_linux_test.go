@@ -65,17 +65,16 @@ func wrapAndExit() int {
 // jobControl is the part of a shell that a terminal's stop key needs: it runs its
 // arguments as a foreground job, and brings it back each time that it stops.
 func jobControl() int {
-	signal.Ignore(syscall.SIGTTOU, syscall.SIGTSTP)
+	signal.Ignore(syscall.SIGTTOU)
 	attributes := &os.ProcAttr{Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
 	attributes.Sys = &syscall.SysProcAttr{Setpgid: true, Foreground: true, Ctty: 0}
 	_ = os.Setenv(helperMode, "wrap")
 	attributes.Env = os.Environ()
-	signal.Reset(syscall.SIGTSTP)
 	job, err := os.StartProcess("/proc/self/exe", os.Args, attributes)
 	if err != nil {
 		panic(err)
 	}
-	signal.Ignore(syscall.SIGTSTP)
+	signal.Ignore(syscall.SIGTSTP) // not before: the job would be started with it
 	for {
 		var w syscall.WaitStatus
 		if _, err := syscall.Wait4(job.Pid, &w, syscall.WUNTRACED, nil); err != nil {

@@ -27,10 +27,11 @@ import (
 
 // keepIgnored ignores what this process was started to ignore, so that a child is,
 // too: nohup, a shell's background job, a unit of systemd (SIGPIPE). Go's runtime by
-// itself leaves SIGHUP and SIGINT as they are, and no other.
+// itself leaves SIGHUP and SIGINT as they are, and no other. Two it needs: without
+// SIGCHLD no status of a child is told, without SIGURG no goroutine is interrupted.
 func keepIgnored() {
 	for s, set := syscall.Signal(1), uint64(C.ignoredAtStart()); set != 0; s, set = s+1, set>>1 {
-		if set&1 != 0 {
+		if set&1 != 0 && s != syscall.SIGCHLD && s != syscall.SIGURG {
 			signal.Ignore(s)
 		}
 	}

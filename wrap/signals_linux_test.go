@@ -14,9 +14,9 @@ import (
 
 // names are traps that print each signal, and an end that is asked for.
 const names = `
-for s in TERM HUP QUIT USR1 USR2 ALRM WINCH CONT INT; do trap "echo heard $s." $s; done
+for s in TERM HUP QUIT USR1 USR2 ALRM WINCH CONT INT XCPU 35 64; do trap "echo heard $s." $s; done
 trap 'echo heard TSTP.' TSTP
-trap 'echo bye; exit 7' PWR
+trap 'echo bye; exit 7' IO
 echo ready $$
 while :; do sleep 60 & wait $!; kill $! 2>/dev/null; done`
 
@@ -28,13 +28,13 @@ func TestSignalsArePassedOn(t *testing.T) {
 	child := pidAfter(t, p.out.String(), "ready ")
 	for _, s := range []syscall.Signal{
 		syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
-		syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGINT,
+		syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGINT, syscall.SIGXCPU, 35, 64,
 	} {
 		name := signalName(s)
 		p.signal(s)
 		p.out.await(t, "heard "+name+".")
 	}
-	if err := syscall.Kill(child, syscall.SIGPWR); err != nil {
+	if err := syscall.Kill(child, syscall.SIGIO); err != nil {
 		t.Fatal(err)
 	}
 	if code := p.status(); code != 7 || !strings.HasSuffix(p.out.String(), "bye\n") {
@@ -48,7 +48,11 @@ func TestSignalsArePassedOn(t *testing.T) {
 }
 
 func signalName(s syscall.Signal) string {
+	if s > 31 {
+		return fmt.Sprint(int(s))
+	}
 	return map[syscall.Signal]string{
+		syscall.SIGXCPU: "XCPU",
 		syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT", syscall.SIGUSR1: "USR1", syscall.SIGUSR2: "USR2",
 		syscall.SIGALRM: "ALRM", syscall.SIGWINCH: "WINCH", syscall.SIGCONT: "CONT", syscall.SIGINT: "INT",
 	}[s]
@@ -81,7 +85,7 @@ func TestKeysReachTheChildOnce(t *testing.T) {
 	}
 	p.signal(syscall.SIGUSR1)
 	p.out.await(t, "heard USR1.")
-	if err := syscall.Kill(child, syscall.SIGPWR); err != nil {
+	if err := syscall.Kill(child, syscall.SIGIO); err != nil {
 		t.Fatal(err)
 	}
 	if code := p.status(); code != 7 {

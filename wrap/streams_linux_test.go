@@ -181,7 +181,11 @@ var chatty = map[string][]string{
 }
 
 // BenchmarkThroughput passes output to a reader, with and without headroom's log and
-// tail, and reports the ratio of the two in this run.
+// tail, and reports the ratio of the two in this run. What prints and what counts
+// keeps its speed (1.07 and 1.00 on 22 November 2026, on two busy cores of an AMD
+// EPYC, -benchtime 3x); what floods, at a gigabyte a second, has a third of it: every
+// byte is copied once more, to the log. Without a log it is 0.7 to 0.9, with pipes of
+// 1 MiB no more.
 func BenchmarkThroughput(b *testing.B) {
 	for name, args := range chatty {
 		b.Run(name, func(b *testing.B) {

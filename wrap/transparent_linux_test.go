@@ -17,6 +17,7 @@ var programs = map[string]struct{ script, stdin string }{
 	"two streams":       {`echo out; echo err >&2; echo out2`, ""},
 	"no last newline":   {`printf 'no newline'; printf 'here either' >&2`, ""},
 	"progress bar":      {`for i in 1 2 3 4 5 6 7 8 9; do printf '\rstep %d/9' $i; done; echo`, ""},
+	"a bar on stderr":   {`for i in 1 2 3 4 5; do printf '\r%d/5 [%d:00]' $i $i >&2; echo $i; done; echo >&2`, ""},
 	"colours":           {`printf '\033[31mred\033[0m\033[2K\033[1A\n'`, ""},
 	"raw bytes":         {`i=0; while [ $i -lt 256 ]; do printf "\\$(printf %03o $i)"; i=$((i+1)); done`, ""},
 	"a huge line":       {`head -c 10485760 /dev/zero | tr '\0' x`, ""},
@@ -104,14 +105,42 @@ func TestEveryStatus(t *testing.T) {
 			t.Fatalf("exit %d: %+v", code, exit)
 		}
 	}
-	for _, s := range []syscall.Signal{
-		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGILL, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE,
-		syscall.SIGKILL, syscall.SIGUSR1, syscall.SIGSEGV, syscall.SIGUSR2, syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGTERM,
-	} {
+	for s := syscall.Signal(1); s <= 64; s++ {
+		if harmless[s] {
+			continue
+		}
 		exit, _ := lived(t, ChildOptions{}, "sh", "-c", fmt.Sprintf("ulimit -c 0; kill -%d $$", int(s)))
 		if exit.Code != 128+int(s) || exit.Signal != s || exit.Stopped {
 			t.Fatalf("%v: %+v", s, exit)
 		}
+	}
+}
+
+// harmless are the signals that end nothing by themselves, and the two that no shell
+// can send: glibc's own.
+var harmless = map[syscall.Signal]bool{
+	syscall.SIGCHLD: true, syscall.SIGURG: true, syscall.SIGWINCH: true, syscall.SIGCONT: true, 32: true, 33: true,
+	syscall.SIGSTOP: true, syscall.SIGTSTP: true, syscall.SIGTTIN: true, syscall.SIGTTOU: true,
+}
+
+// TestEveryEndOnATerminal is the same through a pseudo-terminal: the status is what a
+// shell has without the wrapper.
+func TestEveryEndOnATerminal(t *testing.T) {
+	ends := map[string]int{"exit 0": 0, "exit 1": 1, "exit 2": 2, "exit 120": 120, "exit 126": 126, "exit 127": 127, "exit 128": 128, "exit 137": 137, "exit 255": 255}
+	for s := syscall.Signal(1); s < 32; s++ {
+		if !harmless[s] {
+			ends[fmt.Sprintf("ulimit -c 0; kill -%d $$", int(s))] = 128 + int(s)
+		}
+	}
+	for script, want := range ends {
+		t.Run(script, func(t *testing.T) {
+			t.Parallel()
+			for _, wrapped := range []bool{false, true} {
+				if got := onTerminal(t, command(wrapped, "sh", "-c", script)).status(); got != want {
+					t.Errorf("wrapped: %v: status %d, want %d", wrapped, got, want)
+				}
+			}
+		})
 	}
 }
 
