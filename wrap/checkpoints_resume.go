@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -122,21 +123,46 @@ func (m *Match) resumable(r Resume, s, next step) error {
 	case need.Package != "" && slices.Compare(versionNumbers(have), versionNumbers(need.Version)) < 0:
 		return refuse("%s goes on from %s %s, and it is %s", p.Name, need.Package, need.Version, have)
 	case p.Unit == Micros && before != next.perMicro && !m.atEpochs():
-		return refuse("%s counts in micro-batches, and this checkpoint may stand within an epoch: with micro-batch %d in place of %d its position would change; save at the ends of epochs alone", p.Name, next.perMicro, before)
+		return refuse("%s counts in micro-batches, and this checkpoint may stand within an epoch: with micro-batch %d in place of %d its position would change; save at the ends of epochs alone, and give the length in epochs", p.Name, next.perMicro, before)
 	}
 	return nil
 }
 
-// atEpochs tells whether checkpoints are written at the ends of epochs alone.
+// atEpochs tells whether checkpoints are written, and gone on from, at the ends of
+// epochs alone. A knob that cannot be read may say otherwise.
 func (m *Match) atEpochs() bool {
 	layout := m.Profile.Checkpoints
-	within := func(text string) bool {
-		return slices.ContainsFunc(layout.Within, func(word string) bool { return strings.Contains(text, word) })
-	}
-	if layout.Cadence != EveryEpoch || slices.ContainsFunc(m.own(), within) {
+	if layout.Cadence != EveryEpoch {
 		return false
 	}
-	return !slices.ContainsFunc(m.files, func(d document) bool { return !d.script && within(string(d.content)) })
+	for _, word := range layout.Within {
+		if _, isKnob := m.Profile.Knobs[word]; isKnob {
+			if given, err := m.givenOwn(word); given || err != nil {
+				return false
+			}
+			continue
+		}
+		said := func(text string) bool { return says(text, word) }
+		if slices.ContainsFunc(m.own(), said) || slices.ContainsFunc(m.files, func(d document) bool { return !d.script && said(string(d.content)) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// unset matches a value behind a key that means it is not set: a configuration that
+// a framework printed has all of its keys.
+var unset = regexp.MustCompile(`^["']?\s*[:=]\s*["']?(null|None|~)\b`)
+
+// says tells whether a word stands in a text, with a value if it is a key.
+func says(text, word string) bool {
+	for {
+		_, behind, found := strings.Cut(text, word)
+		if found && !unset.MatchString(behind) || !found {
+			return found
+		}
+		text = behind
+	}
 }
 
 // patched is the checkpoint to name: itself, or a clone in which a file says what

@@ -147,7 +147,7 @@ type Layout struct {
 	Saves    string   // knob that says when to save
 	Every    string   // knob that says how many steps lie between two
 	Never    []string // its values that save nothing
-	Within   []string // words that mean saves within an epoch
+	Within   []string // knobs and words that mean it saves, or goes on, within an epoch
 }
 
 // Cadence is when a framework saves if it is not told.

@@ -96,6 +96,9 @@ func (r *profileReader) references() {
 	if p.Checkpoints.Every != "" {
 		speak("checkpoints.every", p.Checkpoints.Every)
 	}
+	for _, word := range p.Checkpoints.Within {
+		used[word] = true // a knob, or a word of a command or configuration
+	}
 	speak("resume.set", sortedKeys(p.Resume.Set)...)
 	speak("resume.drop", p.Resume.Drop...)
 	speak("switch_off", sortedKeys(p.SwitchOff)...)

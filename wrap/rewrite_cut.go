@@ -72,7 +72,11 @@ func (w *rewriter) length() error {
 	}
 	given, err := w.m.givenOwn(steps)
 	if err == nil && !given {
-		w.prove(fmt.Sprintf("an epoch has as many steps as before: so it is if its samples are a multiple of the effective batch, or %s is given", w.m.places(steps)))
+		what := "an epoch has as many steps as before: so it is if its samples are a multiple of the effective batch"
+		if !slices.Contains(w.m.Profile.Checkpoints.Within, steps) {
+			what += fmt.Sprintf(", or %s is given", w.m.places(steps))
+		}
+		w.prove(what)
 	}
 	return err
 }
