@@ -148,7 +148,7 @@ func TestOutOfMemorySaysWhatWasTrue(t *testing.T) {
 func TestSizedByMicro(t *testing.T) {
 	for phase, want := range map[Phase]bool{
 		PhaseUnknown: true, PhaseForward: true, PhaseBackward: true,
-		PhaseLoad: false, PhaseUpdate: false, PhaseEval: false, PhaseCheckpoint: false,
+		PhaseLoad: false, PhaseUpdate: false, PhaseEval: false, PhaseGenerate: false, PhaseCheckpoint: false,
 	} {
 		if phase.SizedByMicro() != want {
 			t.Errorf("%q is sized by the micro-batch: %v, want %v", phase, !want, want)

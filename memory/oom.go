@@ -12,7 +12,8 @@ const (
 	PhaseForward    Phase = "forward"    // of a micro-batch
 	PhaseBackward   Phase = "backward"   // of a micro-batch
 	PhaseUpdate     Phase = "update"     // the optimizer's weight update
-	PhaseEval       Phase = "eval"       // evaluation or generation
+	PhaseEval       Phase = "eval"       // evaluation, generation for it included
+	PhaseGenerate   Phase = "generation" // outside evaluation, as reinforcement learning does in the middle of a step
 	PhaseCheckpoint Phase = "checkpoint" // saving
 )
 

@@ -186,6 +186,18 @@ func TestEvaluation(t *testing.T) {
 	}
 }
 
+// TestGeneration holds that generation outside evaluation is blamed on no batch.
+func TestGeneration(t *testing.T) {
+	e := failed(0)
+	e.OOM.Failure.Phase = memory.PhaseGenerate
+	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64, Eval: 10})
+	h.grown = 32
+	_, d := tell(Policy{Able: Able{Eval: true}}, h, e)
+	if d.Remedy != Stop || d.Plan != h.Plan || d.Verdict.Cause != memory.Model || d.Hint != "fewer or shorter samples generated at once, a smaller model, or a device with more memory" {
+		t.Errorf("%+v", d)
+	}
+}
+
 // TestHeadroomThatCannotBeKept holds that the sentence says so, and by how much.
 func TestHeadroomThatCannotBeKept(t *testing.T) {
 	found := Searched{Stats: with(24 * memory.GiB), Result: search.Result{Fits: 16, Fails: 17, Probes: []search.Probe{

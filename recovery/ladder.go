@@ -23,7 +23,7 @@ type ladder struct {
 
 // climb answers a step that ran out of memory.
 func (l ladder) climb() Decision {
-	training := l.failure().Phase != memory.PhaseEval
+	training := l.failure().Phase != memory.PhaseEval && l.failure().Phase != memory.PhaseGenerate
 	switch {
 	case l.verdict.Cause == memory.Host:
 		return l.easeHost()
@@ -104,10 +104,10 @@ func (l ladder) giveUp() Decision {
 }
 
 // evaluation halves what is evaluated at once. The training batch has nothing to
-// do with it and stays.
+// do with it and stays. What is generated outside evaluation no knob of either sets.
 func (l ladder) evaluation() Decision {
 	old := l.history.Plan.Eval
-	if !l.policy.Able.Eval || old <= 1 {
+	if !l.policy.Able.Eval || old <= 1 || l.failure().Phase != memory.PhaseEval {
 		return l.last()
 	}
 	d := l.decide(ShrinkEval, fmt.Sprintf("evaluation batch %d → %d: %s; the training batch stays", old, old/2, l.verdict.Why))
@@ -202,6 +202,8 @@ func (l ladder) helps() string {
 	switch {
 	case l.failure().Phase == memory.PhaseEval:
 		return "a smaller evaluation batch, a smaller model, or a device with more memory"
+	case l.failure().Phase == memory.PhaseGenerate:
+		return "fewer or shorter samples generated at once, a smaller model, or a device with more memory"
 	case l.canRecompute() && !l.policy.Recompute:
 		return "allow: [recompute] in the config's memory section, a smaller model, or a device with more memory"
 	}

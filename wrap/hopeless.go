@@ -5,11 +5,12 @@ import (
 	"strings"
 
 	"headroom/memory"
+	"headroom/recovery"
 )
 
 // Absurd is how many times the device a request in a micro-batch must be for no
 // smaller one to help, whatever its size is: a shape went wrong. Below that one
-// sample may still fit; [Outcome.HopelessAt] says so where the micro-batch is known.
+// sample may still fit; [Outcome.HopelessAt] says so where the batch is known.
 const Absurd = 64
 
 // otherKnobs is what helps in the phases that no micro-batch changes.
@@ -17,10 +18,14 @@ var otherKnobs = map[memory.Phase]string{
 	memory.PhaseLoad: "loading the model needs what it needs whatever the micro-batch: load it in a smaller type or quantized, " +
 		"shard it over more devices, or free the device of other models",
 	memory.PhaseUpdate: "the optimizer's state does not depend on the micro-batch: shard it, keep it in 8 bits or on the host, or train fewer weights",
-	memory.PhaseEval: "evaluation and generation have their own sizes: set a smaller evaluation batch, generate fewer tokens, " +
+	memory.PhaseEval: "evaluation has a size of its own: set a smaller evaluation batch, generate fewer tokens, " +
 		"or move the predictions to the host while they are gathered (eval_accumulation_steps)",
+	memory.PhaseGenerate:   "generation has its own sizes: generate fewer samples at once, or fewer tokens",
 	memory.PhaseCheckpoint: "saving gathers the weights whatever the micro-batch: save shards, or gather on the host",
 }
+
+// hostSaves is the same where it was the machine's memory that ran out.
+const hostSaves = "saving puts the weights together in the machine's memory, whatever the micro-batch: save shards, or straight into the file"
 
 // hopeless says why no smaller micro-batch will help; "" if one may.
 func hopeless(x fault, f memory.OutOfMemoryError) string {
@@ -40,17 +45,23 @@ func hopeless(x fault, f memory.OutOfMemoryError) string {
 	return ""
 }
 
-// HopelessAt is Hopeless for a micro-batch of so many samples: it also says when
-// even one of them would ask for more than the device has. A request that does not
-// grow with the micro-batch shows at the next size, by the same number of bytes.
-func (o Outcome) HopelessAt(micro int) string {
-	if o.Hopeless != "" || o.Kind != OutOfMemory || o.Evidence == nil || micro < 1 {
+// HopelessAt is Hopeless for a command that runs a plan: where its evaluation batch can
+// be set, memory that ran out in evaluation is not hopeless, and where even one sample
+// would ask for more than the device has, it is. A request that does not grow with the
+// batch shows at the next size, by the same number of bytes.
+func (o Outcome) HopelessAt(plan recovery.Plan) string {
+	if o.Kind != OutOfMemory || o.Evidence == nil {
 		return o.Hopeless
 	}
-	f := o.Evidence.Failure
-	if one := f.Requested / memory.Bytes(micro); f.Stats.Capacity > 0 && one > f.Stats.Capacity {
+	f, batch := o.Evidence.Failure, plan.Largest()
+	if advice := otherKnobs[memory.PhaseEval]; f.Phase == memory.PhaseEval && plan.Eval > 1 && strings.HasSuffix(o.Hopeless, advice) {
+		batch = plan.Eval
+	} else if o.Hopeless != "" || batch < 1 {
+		return o.Hopeless
+	}
+	if one := f.Requested / memory.Bytes(batch); f.Stats.Capacity > 0 && one > f.Stats.Capacity {
 		return fmt.Sprintf("%v were asked for at once for %d samples: even one would ask for %v of a device of %v",
-			f.Requested, micro, one, f.Stats.Capacity)
+			f.Requested, batch, one, f.Stats.Capacity)
 	}
 	return ""
 }

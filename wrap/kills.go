@@ -91,7 +91,9 @@ func (c classifier) memory(k Kind, sure Confidence, x fault, reasons ...string) 
 		o.Evidence.Failure.Stats, o.Evidence.Failure.Others = c.filled(a), a.others
 		o.Hopeless = hopeless(x, o.Evidence.Failure)
 	case OutOfHostMemory:
-		o.Hint = fewerWorkers
+		if o.Hint = fewerWorkers; o.Evidence.Failure.Phase == memory.PhaseCheckpoint {
+			o.Hint, o.Hopeless = "", hostSaves
+		}
 	case OutOfSharedMemory:
 		o.Hint = largerShm
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"headroom/memory"
+	"headroom/recovery"
 )
 
 const oomLine = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate %s. GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free.\n"
@@ -31,12 +32,43 @@ func TestHopelessRequests(t *testing.T) {
 		{"1600.00 GiB", 512, "a size was computed wrongly"},
 	} {
 		o := Classify(failedWith(oomLine, c.asked))
-		if got := o.HopelessAt(c.micro); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+		if got := o.HopelessAt(recovery.Plan{Effective: 512, World: 1, Micro: c.micro, Eval: 2}); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s for %d samples: %q, want %q", c.asked, c.micro, got, c.want)
 		}
 	}
-	if o := Classify(failedWith("ValueError: x\n")); o.HopelessAt(1) != "" {
-		t.Errorf("%q is said of an error that is not on memory", o.HopelessAt(1))
+	if o := Classify(failedWith("ValueError: x\n")); o.HopelessAt(recovery.Plan{Effective: 1, World: 1, Micro: 1}) != "" {
+		t.Errorf("%q is said of an error that is not on memory", o.HopelessAt(recovery.Plan{Effective: 1, World: 1, Micro: 1}))
+	}
+}
+
+// What runs out in evaluation is hopeless unless its batch can be set and made smaller;
+// what runs out in a step has nothing to do with that.
+func TestHopelessInEvaluation(t *testing.T) {
+	const gib = memory.GiB
+	for _, c := range []struct {
+		name      string
+		phase     memory.Phase
+		hopeless  string
+		eval      int
+		requested memory.Bytes
+		want      string
+	}{
+		{"a batch that can be set", memory.PhaseEval, otherKnobs[memory.PhaseEval], 64, 2 * gib, ""},
+		{"larger than the device, but not for one sample", memory.PhaseEval, "x; " + otherKnobs[memory.PhaseEval], 64, 96 * gib, ""},
+		{"larger than the device for one sample", memory.PhaseEval, otherKnobs[memory.PhaseEval], 3, 96 * gib, "3 samples: even one would ask for 32 GiB"},
+		{"no batch to set", memory.PhaseEval, otherKnobs[memory.PhaseEval], 0, 2 * gib, "set a smaller evaluation batch"},
+		{"one sample", memory.PhaseEval, otherKnobs[memory.PhaseEval], 1, 2 * gib, "set a smaller evaluation batch"},
+		{"hopeless for another reason", memory.PhaseEval, "every batch size was tried", 64, 2 * gib, "every batch size was tried"},
+		{"generation", memory.PhaseGenerate, otherKnobs[memory.PhaseGenerate], 64, 2 * gib, "generate fewer samples"},
+		{"saving", memory.PhaseCheckpoint, otherKnobs[memory.PhaseCheckpoint], 64, 2 * gib, "saving gathers the weights"},
+		{"a step", memory.PhaseForward, "", 0, 2 * gib, ""},
+	} {
+		o := Outcome{Kind: OutOfMemory, Hopeless: c.hopeless, Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{
+			Phase: c.phase, Requested: c.requested, Stats: memory.Stats{Capacity: 24 * gib}}}}
+		got := o.HopelessAt(recovery.Plan{Effective: 8, World: 1, Micro: 8, Eval: c.eval})
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
 	}
 }
 

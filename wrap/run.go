@@ -198,7 +198,9 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 	}
 	switch o.Kind {
 	case OutOfMemory, OutOfHostMemory, OutOfSharedMemory:
-		o.Hopeless = o.HopelessAt(r.s.Running().Largest())
+		if o.Hopeless = o.HopelessAt(r.s.Running()); r.mayPass(o) {
+			o.Hopeless = ""
+		}
 		if r.Recover && o.OutOfMemory() && o.Hopeless == "" {
 			return r.recover(ctx, o, exit)
 		}
@@ -222,6 +224,13 @@ func (r *runner) resumed(o Outcome) string {
 		return ""
 	}
 	return fmt.Sprintf("it had gone on from %s and written no newer checkpoint; if that one cannot be loaded, move it away and start again from the one before", r.from.Path)
+}
+
+// mayPass tells of memory that ran out in loading, which no batch changes, where that
+// may not be so the next time: others held some, or it was a checkpoint that was loaded.
+func (r *runner) mayPass(o Outcome) bool {
+	return o.Evidence != nil && o.Evidence.Failure.Phase == memory.PhaseLoad &&
+		(r.from != nil || memory.Diagnose(*o.Evidence).Cause == memory.Foreign)
 }
 
 // recover asks the session about a life that ran out of memory, and waits if that
@@ -291,21 +300,21 @@ func lasting(seconds float64) string {
 }
 
 // InHostMemory is the outcome of a command that used no GPU: it trains in the
-// machine's memory, so running out of that while a micro-batch is computed is
-// running out of its device's. most is what it could hold at most; 0 changes
-// nothing. What it held beside the request is taken to be all the rest.
+// machine's memory, so a request that this has no room for is one that its device has
+// none for. most is what it could hold at most; 0 changes nothing. What it held
+// beside the request is taken to be all the rest.
 func (o Outcome) InHostMemory(gpus []GPU, most memory.Bytes) Outcome {
 	if o.Kind != OutOfHostMemory || len(gpus) > 0 || most <= 0 || o.Evidence == nil {
 		return o
 	}
 	f := o.Evidence.Failure
-	if f.Requested <= 0 || !f.Phase.SizedByMicro() {
+	if f.Requested <= 0 {
 		return o
 	}
 	free := min(most, f.Requested-1)
 	f.Stats = memory.Stats{Capacity: most, Free: free, Reserved: most - free, Allocated: most - free}
 	evidence := *o.Evidence
 	evidence.Failure, evidence.Host = f, false
-	o.Kind, o.Evidence, o.Hopeless = OutOfMemory, &evidence, ""
+	o.Kind, o.Evidence, o.Hint, o.Hopeless = OutOfMemory, &evidence, "", cmp.Or(o.Hopeless, hopeless(fault{}, f))
 	return o
 }

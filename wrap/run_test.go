@@ -239,6 +239,56 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRunInEvaluation holds what follows when memory runs out beside the steps: a
+// smaller evaluation batch where one can be set, never a smaller micro-batch, and an end
+// with the command's own status where nothing smaller would help.
+func TestRunInEvaluation(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		phase memory.Phase
+		fits  int // samples of an evaluation batch
+		asked int
+		able  bool
+		want  string
+		code  int
+	}{
+		{"half, and half again", memory.PhaseEval, 20, 64, true, "64×1@0 eval 64! 64×1@4(64) eval 32! 64×1@4(64) eval 16", 0},
+		{"one sample is too much", memory.PhaseEval, 0, 2, true, "64×1@0 eval 2! 64×1@4(64) eval 1!", 3},
+		{"no knob", memory.PhaseEval, 20, 0, false, "64×1@0 eval 0!", 3},
+		{"generation for training", memory.PhaseGenerate, 20, 64, true, "64×1@0 eval 64!", 3},
+		{"saving", memory.PhaseCheckpoint, 20, 64, true, "64×1@0 eval 64!", 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			command := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
+			plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true, Eval: c.asked}
+			trace, code, err := wrapped(t, command, plan, recovery.Policy{Able: recovery.Able{Eval: c.able}}, func(o *RunOptions) {
+				o.Live = func(ctx context.Context, b Beginning) (Outcome, Exit, error) {
+					step := command.steps
+					if command.steps = 4; b.Plan.Eval <= c.fits && c.able {
+						command.steps = step
+					}
+					out, exit, err := command.live(ctx, b)
+					last := &command.trace[len(command.trace)-1]
+					*last += fmt.Sprintf(" eval %d", b.Plan.Eval)
+					if command.steps == step {
+						return out, exit, err
+					}
+					*last, command.steps = *last+"!", step
+					out = command.ranOut()
+					out.Evidence.Failure.Phase, out.Hopeless = c.phase, otherKnobs[c.phase]
+					return out, Exit{Code: 3, Seconds: 60}, err
+				}
+			})
+			if trace != c.want || code != c.code || (err != nil) != (c.code != 0) {
+				t.Errorf("got  %s, status %d, %v\nwant %s, status %d", trace, code, err, c.want, c.code)
+			}
+			if exit := (*ExitError)(nil); c.code != 0 && (!errors.As(err, &exit) || exit.Hint != otherKnobs[c.phase]) {
+				t.Errorf("%#v", err)
+			}
+		})
+	}
+}
+
 // TestRunIsStopped holds that nothing is started again once the user asked for an
 // end, whatever the command died of.
 func TestRunIsStopped(t *testing.T) {
@@ -356,7 +406,7 @@ func TestRunStartFails(t *testing.T) {
 func TestInHostMemory(t *testing.T) {
 	const gib = memory.GiB
 	ranOut := func(p memory.Phase, requested memory.Bytes) Outcome {
-		return Outcome{Kind: OutOfHostMemory, Confidence: Certain, Hopeless: "x",
+		return Outcome{Kind: OutOfHostMemory, Confidence: Certain, Hint: "x",
 			Evidence: &memory.Evidence{Host: true, Failure: memory.OutOfMemoryError{Requested: requested, Phase: p}}}
 	}
 	for _, c := range []struct {
@@ -368,20 +418,26 @@ func TestInHostMemory(t *testing.T) {
 	}{
 		{"a tensor of a micro-batch", ranOut(memory.PhaseForward, gib), nil, 4 * gib, OutOfMemory},
 		{"beside a GPU it is not the training's", ranOut(memory.PhaseForward, gib), []GPU{{}}, 4 * gib, OutOfHostMemory},
-		{"while loading", ranOut(memory.PhaseLoad, gib), nil, 4 * gib, OutOfHostMemory},
+		{"an evaluation", ranOut(memory.PhaseEval, gib), nil, 4 * gib, OutOfMemory},
+		{"while saving", ranOut(memory.PhaseCheckpoint, gib), nil, 4 * gib, OutOfMemory},
+		{"while loading", ranOut(memory.PhaseLoad, gib), nil, 4 * gib, OutOfMemory},
 		{"killed, with no request known", ranOut(memory.PhaseForward, 0), nil, 4 * gib, OutOfHostMemory},
 		{"a machine of unknown size", ranOut(memory.PhaseForward, gib), nil, 0, OutOfHostMemory},
 		{"not about memory", Outcome{Kind: Failed}, nil, 4 * gib, Failed},
 	} {
 		got := c.o.InHostMemory(c.gpus, c.most)
-		if got.Kind != c.want || (c.want == OutOfMemory) != (got.Hopeless == "" && got.Evidence != nil && !got.Evidence.Host) {
+		if got.Kind != c.want || (c.want == OutOfMemory) != (got.Evidence != nil && !got.Evidence.Host) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
 		if got.Kind == OutOfMemory {
 			e := *got.Evidence
 			e.Failure.Micro = 8
-			if v := memory.Diagnose(e); v.Cause != memory.Batch {
-				t.Errorf("%s: %v", c.name, v)
+			cause := memory.Model
+			if e.Failure.Phase.SizedByMicro() {
+				cause = memory.Batch
+			}
+			if v := memory.Diagnose(e); v.Cause != cause || got.Hopeless != otherKnobs[e.Failure.Phase] || got.Hint != "" {
+				t.Errorf("%s: %v, %q, %q", c.name, v, got.Hopeless, got.Hint)
 			}
 		}
 	}

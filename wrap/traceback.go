@@ -48,7 +48,7 @@ func calls(names ...string) lazyRegexp {
 // generation is a phase of its own wherever it is called from: reinforcement
 // learning generates in the middle of a step.
 var generation = sign{
-	phase:     memory.PhaseEval,
+	phase:     memory.PhaseGenerate,
 	functions: []string{"generate", "_generate", "_generate_and_score_completions"},
 	code:      calls("generate"),
 	files:     []string{"/vllm/"},
@@ -70,9 +70,9 @@ var enclosing = []sign{
 	{
 		phase: memory.PhaseCheckpoint,
 		functions: []string{"save_pretrained", "save_model", "_save_checkpoint", "save_checkpoint", "_save_optimizer_and_scheduler",
-			"dump_checkpoint", "save_state", "_save_model_and_optimizer"},
+			"dump_checkpoint", "save_state", "_save_model_and_optimizer", "_save", "save_file"},
 		code: calls(`torch\.save`, "save_pretrained", "_?save_checkpoint", `dcp\.save`, "save_model", "save_state",
-			"get_model_state_dict", "full_state_dict"),
+			"get_model_state_dict", "full_state_dict", "save_file", "write_record", "_open_zipfile_writer"),
 		files: []string{"/distributed/checkpoint/state_dict_saver.py"},
 	},
 	{

@@ -51,7 +51,9 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 	switch {
 	case o.Kind == OutOfMemory && o.OutOfMemory():
 		oom := o.Evidence.Failure
-		if why := o.HopelessAt(tried.Micro); why != "" {
+		training := p
+		training.Eval = 0 // a trial evaluates nothing
+		if why := o.HopelessAt(training); why != "" {
 			verdict := memory.Verdict{Cause: memory.Model, Why: why}
 			return tried, &harness.GaveUpError{Decision: recovery.Decision{Remedy: recovery.Stop, Plan: p, Verdict: &verdict, Reason: short + ", and none will: " + why}}
 		}

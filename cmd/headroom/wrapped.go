@@ -85,7 +85,7 @@ func recognised(r request) (*wrapped, error) {
 	}
 	w.Asked = asked.Plan
 	w.policy.Host, w.policy.Recompute, err = w.Match.Fallbacks(r.Allow)
-	w.policy.Able.Recompute = w.policy.Recompute
+	w.policy.Able = recovery.Able{Recompute: w.policy.Recompute, Eval: w.Asked.Eval > 0}
 	return w, asUsage(err)
 }
 
