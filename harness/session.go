@@ -169,6 +169,9 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 	}
 	s.history.Finished = s.step
 	text := fmt.Sprintf("attempt %d starts from step %d", s.attempt, s.step)
+	if from != nil && from.Step == 0 {
+		text = fmt.Sprintf("attempt %d goes on from a checkpoint that does not tell its step", s.attempt)
+	}
 	if s.o.Steps > 0 {
 		text += fmt.Sprintf(" of %d", s.o.Steps)
 	}
@@ -241,10 +244,14 @@ func (s *Session) Step(r runs.StepReport) (recovery.Decision, error) {
 }
 
 // Reached takes a newer complete checkpoint of a body that does not count its steps
-// into the books, as the progress that it is.
+// into the books, as the progress that it is. step is 0 if it does not tell its own.
 func (s *Session) Reached(step int) error {
 	s.step, s.saved = step, step
-	s.Note(runs.Entry{Kind: runs.KindCheckpoint, Text: fmt.Sprintf("checkpoint of step %d", step)})
+	text := fmt.Sprintf("checkpoint of step %d", step)
+	if step == 0 {
+		text = "checkpoint that does not tell its step"
+	}
+	s.Note(runs.Entry{Kind: runs.KindCheckpoint, Text: text})
 	_, err := s.Handle(recovery.Event{Step: &recovery.Progress{Step: step}}, 0)
 	return err
 }

@@ -44,7 +44,7 @@ type Beginning struct {
 // Saved is a complete checkpoint of the command's own.
 type Saved struct {
 	Path string
-	Step int       // optimizer steps, or whatever the command counts its checkpoints in
+	Step int       // optimizer steps, or whatever the command counts its checkpoints in; 0 if its name does not tell
 	Time time.Time // when it was written
 
 	// Micro is the micro-batch of the life that wrote it, 0 if that is not known. Run
@@ -52,6 +52,12 @@ type Saved struct {
 	Micro int
 
 	checkpoint *Checkpoint
+}
+
+// after tells whether c is newer than other, which may be nil: one that is overwritten in
+// place keeps its name.
+func (c *Saved) after(other *Saved) bool {
+	return other == nil || c.Step > other.Step || c.Step == other.Step && c.Time.After(other.Time)
 }
 
 // ExitError is a command that ended by itself with a status other than 0, for a
@@ -176,7 +182,7 @@ func (r *runner) progress() error {
 		return err
 	}
 	switch {
-	case known == nil || newest.Step > known.Step:
+	case newest.after(known):
 		newest.Micro, r.beyond = r.s.Running().Largest(), 0
 		if !newest.Time.IsZero() {
 			r.beyond = r.last.Began.Add(life(r.last)).Sub(newest.Time)
@@ -270,7 +276,7 @@ func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 // progressed tells whether the newest life wrote a checkpoint beyond the one that it
 // went on from.
 func (r *runner) progressed() bool {
-	return r.newest != nil && (r.from == nil || r.newest.Step > r.from.Step)
+	return r.newest != nil && r.newest.after(r.from)
 }
 
 func life(exit Exit) time.Duration { return time.Duration(exit.Seconds * float64(time.Second)) }

@@ -379,6 +379,34 @@ func TestRunProgresses(t *testing.T) {
 	}
 }
 
+// TestRunOverwritesItsCheckpoint holds that a checkpoint of the same name is progress if
+// it was written later, and that the life that wrote it is known.
+func TestRunOverwritesItsCheckpoint(t *testing.T) {
+	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
+	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
+	micros := ""
+	_, code, err := wrapped(t, c, plan, recovery.Policy{}, func(o *RunOptions) {
+		o.Live = func(_ context.Context, p recovery.Plan, from *Saved) (Outcome, Exit, error) {
+			if c.lives++; from != nil {
+				micros += fmt.Sprint(from.Micro, " ")
+			}
+			if c.lives <= 9 {
+				c.saved = Saved{Path: "ckpt.pt", Time: time.Unix(int64(c.lives), 0)}
+			}
+			switch {
+			case c.lives == 3:
+				return c.ranOut(), Exit{Code: 1, Seconds: 60}, nil
+			case c.lives <= 12:
+				return Outcome{Kind: DeviceGone}, Exit{Code: 3, Seconds: 60}, nil
+			}
+			return Outcome{Kind: Done}, Exit{}, nil
+		}
+	})
+	if err == nil || code != 3 || c.lives != 12 || micros != "64 64 64 32 32 32 32 32 32 32 32 " {
+		t.Errorf("status %d, %v, after %d lives, from checkpoints of %s", code, err, c.lives, micros)
+	}
+}
+
 // TestRunStopsWaiting holds that a wait for other processes can be ended.
 func TestRunStopsWaiting(t *testing.T) {
 	stopped := errors.New("stopped")
