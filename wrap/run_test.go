@@ -386,9 +386,9 @@ func TestRunOverwritesItsCheckpoint(t *testing.T) {
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
 	micros := ""
 	_, code, err := wrapped(t, c, plan, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(_ context.Context, p recovery.Plan, from *Saved) (Outcome, Exit, error) {
-			if c.lives++; from != nil {
-				micros += fmt.Sprint(from.Micro, " ")
+		o.Live = func(_ context.Context, b Beginning) (Outcome, Exit, error) {
+			if c.lives++; b.From != nil {
+				micros += fmt.Sprint(b.From.Micro, " ")
 			}
 			if c.lives <= 9 {
 				c.saved = Saved{Path: "ckpt.pt", Time: time.Unix(int64(c.lives), 0)}

@@ -12,8 +12,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer,
 
 
 class Tokens(torch.utils.data.Dataset):
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
     def __len__(self) -> int:
-        return 1024
+        return self.rows
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
         ids = (torch.arange(64) * (i % 13 + 1) + i) % 128
@@ -24,6 +27,7 @@ class Tokens(torch.utils.data.Dataset):
 class Size:
     width: int = 64
     layers: int = 2
+    eval_rows: int = 0
 
 
 class Steps(TrainerCallback):
@@ -44,7 +48,8 @@ def main() -> None:
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=128, n_positions=64, n_embd=size.width, n_layer=size.layers, n_head=size.width // 32, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
     os.makedirs(args.output_dir, exist_ok=True)
-    trainer = Trainer(model=GPT2LMHeadModel(config), args=args, train_dataset=Tokens(), callbacks=[Steps(os.path.join(args.output_dir, "steps.jsonl"))])
+    trainer = Trainer(model=GPT2LMHeadModel(config), args=args, train_dataset=Tokens(1024), eval_dataset=Tokens(size.eval_rows),
+                      callbacks=[Steps(os.path.join(args.output_dir, "steps.jsonl"))])
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 
 

@@ -5,12 +5,19 @@ Every optimizer step appends what it did to OUT/steps.jsonl, for the tests to re
 """
 
 import argparse
+import io
 import json
 import os
 import pathlib
 
 import torch
 from torch import nn
+
+
+def save_in_memory(state: dict, path: pathlib.Path) -> None:
+    whole = io.BytesIO()
+    torch.save(state, whole)
+    path.write_bytes(whole.getvalue())
 
 
 def main() -> None:
@@ -21,6 +28,7 @@ def main() -> None:
     p.add_argument("--width", type=int, default=2048)
     p.add_argument("--long-step", type=int, default=0, help="a step whose samples take more memory")
     p.add_argument("--save-every", type=int, default=4)
+    p.add_argument("--save-in-memory", action="store_true", help="put a checkpoint together before it is written")
     p.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path("out"))
     p.add_argument("--resume", type=pathlib.Path)
     args = p.parse_args()
@@ -63,7 +71,11 @@ def main() -> None:
         if step % args.save_every == 0 or step == args.steps:
             path = args.output_dir / f"step-{step:06d}.pt"
             beside = path.with_suffix(".tmp")
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(), "step": step}, beside)
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(), "step": step}
+            if args.save_in_memory:
+                save_in_memory(state, beside)
+            else:
+                torch.save(state, beside)
             os.replace(beside, path)
 
 
