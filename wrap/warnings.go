@@ -68,7 +68,7 @@ func (m *Match) saving(w *warnings) {
 		w.add(about, "%s goes on from a checkpoint from %s %s on; see that the one installed is that new", p.Name, need.Package, need.Version)
 	}
 	if p.Unit == Micros && !m.atEpochs() {
-		w.add(about, "%s counts in micro-batches, and saves within epochs: from such a checkpoint it goes on with the same micro-batch alone", p.Name)
+		w.add(about, "%s counts in micro-batches, and saves or goes on within epochs: from such a checkpoint it can go on with the same micro-batch alone", p.Name)
 	}
 }
 
