@@ -13,10 +13,10 @@ import (
 // process of headroom takes that does nothing at all; the test binary is the headroom
 // here.
 //
-// On 22 November 2026, on two cores of an AMD EPYC that others kept busy and a virtual
-// disk with 0.4 to 4 ms an fsync, the built program took a median of 33 ms where it
-// had taken 65 before (least of 60: 19 ms and 28): 10 (6) are the process, 5 (3) the
-// profiles, the rest four fsyncs and the child. By
+// On 22 November 2026, on two cores of an AMD EPYC that others used too and a virtual
+// disk with 0.4 to 4 ms an fsync, the built program took a median of 17 ms where it had
+// taken 26, and when the machine was busier 33 where it had taken 65: 5 are the process,
+// 2 to 3 the profiles, the rest four fsyncs, the signals and the child. By
 //
 //	go test -tags cuda ./cmd/headroom -run '^$' -bench WrappedStart -benchtime 100x
 func BenchmarkWrappedStart(b *testing.B) {
