@@ -6,6 +6,7 @@ nothing of headroom; a callback appends what every step did to steps.jsonl.
 import dataclasses
 import json
 import os
+import time
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainerCallback, TrainingArguments
@@ -36,7 +37,7 @@ class Steps(TrainerCallback):
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if logs and "loss" in logs:
-            line = {"step": state.global_step, "micro": args.per_device_train_batch_size,
+            line = {"at": time.time(), "step": state.global_step, "micro": args.per_device_train_batch_size,
                     "samples": args.per_device_train_batch_size * args.gradient_accumulation_steps, "lr": logs["learning_rate"], "loss": logs["loss"]}
             with open(self.path, "a") as f:
                 f.write(json.dumps(line) + "\n")

@@ -7,6 +7,7 @@ the tests to read.
 
 import json
 import os
+import time
 
 import lightning
 import torch
@@ -66,7 +67,7 @@ class Net(lightning.LightningModule):
         trainer = self.trainer
         if (index + 1) % trainer.accumulate_grad_batches and index + 1 < trainer.num_training_batches:
             return
-        line = {"step": trainer.global_step, "first": self.ids[0], "samples": len(self.ids), "micro": len(batch[0]),
+        line = {"at": time.time(), "step": trainer.global_step, "first": self.ids[0], "samples": len(self.ids), "micro": len(batch[0]),
                 "lr": trainer.optimizers[0].param_groups[0]["lr"], "loss": self.total / len(self.ids)}
         with open(os.path.join(trainer.default_root_dir, "steps.jsonl"), "a") as f:
             f.write(json.dumps(line) + "\n")
