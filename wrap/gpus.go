@@ -49,9 +49,9 @@ type gpuTrace struct {
 	list func() ([]nvml.GPU, error) // nvml.GPUs
 	mine func(pid int) bool         // whether a process is the command's
 	seen []GPU
-	own  map[int]bool // every process of the command's that held memory
-	busy bool         // at the newest look a GPU computed, or may have
-	work func()       // told that a kernel ran on one of the GPUs; may be nil
+	own  map[int]bool      // every process of the command's that held memory
+	busy bool              // at the newest look a GPU computed, or may have
+	uses func(kernel bool) // told that the command uses a GPU, and whether one computes; may be nil
 }
 
 // look is the command's GPUs of which the memory is known. Where NVML does not answer
@@ -68,10 +68,10 @@ func (t *gpuTrace) look() []nvml.GPU {
 func (t *gpuTrace) sample() {
 	t.busy = false
 	for _, g := range t.look() {
-		t.add(g)
+		own := t.add(g)
 		t.busy = t.busy || g.Utilisation != 0
-		if g.Utilisation > 0 && t.work != nil {
-			t.work()
+		if kernel := g.Utilisation > 0; t.uses != nil && (own > 0 || kernel) {
+			t.uses(kernel)
 		}
 	}
 }
@@ -82,8 +82,8 @@ func (c Command) GPUs(all []nvml.GPU) []nvml.GPU {
 	return visible(value, set, all)
 }
 
-func (t *gpuTrace) add(g nvml.GPU) {
-	own := memory.Bytes(0)
+// add takes a look at a GPU into the trace, and says what the command holds of it.
+func (t *gpuTrace) add(g nvml.GPU) (own memory.Bytes) {
 	for _, h := range g.Holders {
 		if t.mine(h.PID) {
 			if t.own == nil {
@@ -101,6 +101,7 @@ func (t *gpuTrace) add(g nvml.GPU) {
 	}
 	t.seen[i].Peak = max(t.seen[i].Peak, own)
 	t.seen[i].Foreign = others
+	return own
 }
 
 // watch samples until ctx ends, and hands the trace over then. The first sample may

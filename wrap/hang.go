@@ -15,24 +15,26 @@ type hangWatch struct {
 	now   func() time.Time
 	saved func() time.Time // when the newest checkpoint was written; zero if there is none
 
-	sign   atomic.Int64 // newest sign of life, in Unix nanoseconds
-	worked atomic.Bool  // a kernel has been seen: without any, work cannot be told from a hang
-	said   bool
+	sign atomic.Int64 // newest sign of life, in Unix nanoseconds
+	gpu  atomic.Bool  // it has used a GPU: of any other command work cannot be told from a hang
+	said bool
 }
 
 // alive notes a sign of life. It may be called from any goroutine.
 func (h *hangWatch) alive() { h.sign.Store(h.now().UnixNano()) }
 
-// work notes that a kernel ran.
-func (h *hangWatch) work() {
-	h.worked.Store(true)
-	h.alive()
+// onGPU notes that the command uses a GPU, and whether a kernel ran on it.
+func (h *hangWatch) onGPU(kernel bool) {
+	h.gpu.Store(true)
+	if kernel {
+		h.alive()
+	}
 }
 
 // hangs tells, once for each time, that there has been no sign of life for too long.
 // A checkpoint is looked for only then: that reads the disk.
 func (h *hangWatch) hangs() bool {
-	if h.after <= 0 || !h.worked.Load() {
+	if h.after <= 0 || !h.gpu.Load() {
 		return false
 	}
 	now := h.now()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestHangs plays minutes of a command's life: o is output, g a kernel, s a checkpoint,
-// - nothing; ! marks where it is said to hang after five minutes.
+// TestHangs plays minutes of a command's life: o is output, g a kernel, m memory of a GPU,
+// s a checkpoint, - nothing; ! marks where it is said to hang after five minutes.
 func TestHangs(t *testing.T) {
 	for _, c := range []struct{ name, life, want string }{
 		{"output", "goooooooooo", "..........."},
@@ -15,7 +15,8 @@ func TestHangs(t *testing.T) {
 		{"checkpoints alone", "g---s----s----", ".............."},
 		{"nothing", "g---------------", ".....!.........."},
 		{"nothing, twice", "g------o------", ".....!......!."},
-		{"no kernel was ever seen: it may work on the CPU", "o-------------", ".............."},
+		{"nothing but memory that it holds", "mmmmmmmm", ".....!.."},
+		{"it never used a GPU: it may work on the CPU", "o-------------", ".............."},
 	} {
 		now := time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
 		saved := time.Time{}
@@ -29,7 +30,9 @@ func TestHangs(t *testing.T) {
 					t.Fatal(err)
 				}
 			case 'g':
-				h.work()
+				h.onGPU(true)
+			case 'm':
+				h.onGPU(false)
 			case 's':
 				saved = now
 			}
@@ -41,7 +44,7 @@ func TestHangs(t *testing.T) {
 		}
 	}
 	never := &hangWatch{now: time.Now, saved: func() time.Time { return time.Time{} }}
-	never.worked.Store(true)
+	never.gpu.Store(true)
 	if never.hangs() {
 		t.Error("it is not asked to look, and says that it hangs")
 	}

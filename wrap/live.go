@@ -37,8 +37,9 @@ type Wrapped struct {
 	Trouble func(error)                               // what went wrong beside the command, or may be going wrong with it
 	Said    func(Rewritten)                           // what is changed before a start; may be nil
 
-	aside   []Rename // incomplete checkpoints that the next life would trip over
-	decides bool     // the newest life ended in a way after which another may go on from a checkpoint
+	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
+	aside   []Rename                   // incomplete checkpoints that the next life would trip over
+	decides bool                       // the newest life ended in a way after which another may go on from a checkpoint
 }
 
 // UnprovenError is a change that keeps the training the same only if something holds
@@ -163,7 +164,7 @@ func (w *Wrapped) named(c Command, plan recovery.Plan) Command {
 
 // gate waits until every GPU of the command has as much free memory as is asked for.
 func (w *Wrapped) gate(ctx context.Context) error {
-	trace, said := &gpuTrace{c: w.Command, list: nvml.GPUs}, false
+	trace, said := &gpuTrace{c: w.Command, list: w.gpus()}, false
 	for w.Free > 0 {
 		short := trace.short(w.Free)
 		if len(short) == 0 {
@@ -178,6 +179,13 @@ func (w *Wrapped) gate(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (w *Wrapped) gpus() func() ([]nvml.GPU, error) {
+	if w.list != nil {
+		return w.list
+	}
+	return nvml.GPUs
 }
 
 // gateEvery is how often the gate looks.
@@ -198,7 +206,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	if err != nil {
 		return Exit{}, "", err
 	}
-	trace := &gpuTrace{c: c, list: nvml.GPUs, mine: child.Owns, own: map[int]bool{}, work: watch.work}
+	trace := &gpuTrace{c: c, list: w.gpus(), mine: child.Owns, uses: watch.onGPU}
 	watching, end := context.WithCancel(context.WithoutCancel(ctx))
 	seen := trace.watch(watching)
 	hung = w.attend(child, watch)
@@ -217,7 +225,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 // attend waits for the end of the child and looks whether it hangs. One that does is
 // ended if that is allowed, and why is returned.
 func (w *Wrapped) attend(child *Child, watch *hangWatch) (why string) {
-	tick := time.NewTicker(hangEvery)
+	tick := time.NewTicker(min(hangEvery, max(time.Millisecond, w.Hang/4)))
 	defer tick.Stop()
 	for {
 		select {

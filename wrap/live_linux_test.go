@@ -5,10 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"headroom/harness"
+	"headroom/memory"
+	"headroom/nvml"
 )
 
 // TestNothingIsStartedAfterARequest holds that a request to end that came before the
@@ -53,6 +57,38 @@ func TestOnlyARestartWaits(t *testing.T) {
 		s, err := w.Newest()
 		if took := time.Since(began); err != nil || s == nil || s.Step != 7 || (took >= settled) != decides {
 			t.Errorf("decides: %v: %+v, %v, after %v", decides, s, err, took)
+		}
+	}
+}
+
+// TestHungIsEnded holds that a command which holds memory of a GPU and does nothing any
+// more is ended where that is allowed, and else only pointed out.
+func TestHungIsEnded(t *testing.T) {
+	for _, restart := range []bool{true, false} {
+		dir := t.TempDir()
+		told := make(chan error, 8)
+		w := &Wrapped{Number: func() int { return 1 }, Hang: 300 * time.Millisecond, Restart: restart,
+			Command: Command{Args: []string{"sh", "-c", `echo $$ >pid; trap 'exit 3' TERM; while ! [ -e told ]; do sleep 0.01; done`}, Env: os.Environ(), Dir: dir}}
+		w.list = func() ([]nvml.GPU, error) {
+			text, err := os.ReadFile(filepath.Join(dir, "pid"))
+			pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+			if _, gone := os.Stat(filepath.Join("/proc", strconv.Itoa(pid))); err != nil || gone != nil {
+				return []nvml.GPU{{Total: 8 * memory.GiB}}, nil
+			}
+			return []nvml.GPU{{Total: 8 * memory.GiB, Used: memory.GiB, Holders: []nvml.Holder{{PID: pid, Bytes: memory.GiB}}}}, nil
+		}
+		w.Trouble = func(err error) {
+			told <- err
+			if err := os.WriteFile(filepath.Join(dir, "told"), nil, 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+		o, exit, err := w.Live(context.Background(), Beginning{})
+		if err != nil || (o.Kind == Hung) != restart || (exit.Code == 3) != restart || exit.Stopped {
+			t.Errorf("restart %v: %+v, %+v, %v", restart, o, exit, err)
+		}
+		if n := len(told); restart == (n > 0) {
+			t.Errorf("restart %v: told %d times", restart, n)
 		}
 	}
 }

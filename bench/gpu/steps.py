@@ -24,17 +24,13 @@ def seconds(text: str) -> float:
 def pauses(run: str, path: str) -> None:
     with open(path) as f:
         lines = [json.loads(line) for line in f]
-    ended = None
     with open(f"{run}/journal.jsonl") as f:
-        for entry in map(json.loads, f):
-            if entry["kind"] == "exit":
-                ended = seconds(entry["time"])
-            elif entry["kind"] == "attempt" and ended:
-                began = seconds(entry["time"])
-                first = next((line["at"] for line in lines if line.get("at", 0) > began), None)
-                print(f"attempt {entry['attempt']}: started {began - ended:.3f} s after the end of the last one's process tree"
-                      + (f", first step after {first - began:.1f} s more" if first else ""))
-                ended = None
+        entries = [entry for entry in map(json.loads, f) if entry["kind"] in ("attempt", "exit")]
+    for ended, attempt, end in zip(entries[1::2], entries[2::2], entries[3::2]):
+        at, began = seconds(ended["time"]), seconds(attempt["time"])
+        first = next((line["at"] for line in lines if began < line.get("at", 0) < seconds(end["time"])), None)
+        print(f"attempt {attempt['attempt']}: {began - at:.3f} s after the last one had ended and the GPUs had its memory back, "
+              + (f"first step after {first - began:.1f} s more" if first else f"no step in its {end['seconds']:.1f} s"))
 
 
 want, got = steps(sys.argv[1]), steps(sys.argv[2])
