@@ -10,7 +10,7 @@
 #
 #   bench/gpu/wrapped.sh HEADROOM OUT [PART…]
 #
-# Needs PyTorch, Transformers and Lightning.
+# Needs PyTorch, Transformers, and Lightning with jsonargparse.
 set -uo pipefail
 headroom=$(realpath "$1") python=${PYTHON:-python3} broken=0
 mkdir -p "$2" && out=$(realpath "$2") || exit 1
@@ -51,11 +51,11 @@ ddp() {
   (($(nvidia-smi -L | wc -l) > 1)) || { echo "== ddp: skipped, it needs two GPUs"; return; }
   local both=("$python" -m torch.distributed.run --nproc-per-node 2 --log-dir logs "${trainer[@]:1}")
   check ddp-reference 0 "${both[@]}" --output_dir ddp-free --per_device_train_batch_size 256
-  CUDA_VISIBLE_DEVICES=1 "$python" "$here/hold.py" 5 180 >hold.log 2>&1 &
+  CUDA_VISIBLE_DEVICES=1 "$python" "$here/hold.py" 8 180 >hold.log 2>&1 &
   local holder=$!
   while ! grep -q holding hold.log; do kill -0 $holder || break; sleep 0.2; done
   check ddp 0 "$headroom" run --name ddp -- "${both[@]}" --output_dir ddp-tight --per_device_train_batch_size 256
-  kill $holder
+  kill $holder 2>/dev/null
   same ddp-free ddp-tight runs/ddp
 }
 find() { check find 0 capped 0.04 "$headroom" find -- "${trainer[@]}" --output_dir found --per_device_train_batch_size 512; cat "$out/find.log"; }

@@ -52,6 +52,9 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if w.Match == nil {
+		return usagef("start it with headroom run", "nothing is known of the command, so it cannot be made to go on: %v", w.why)
+	}
 	w.verbose = c.Bool("verbose")
 	folder, err := runs.Open(dir)
 	if err != nil {

@@ -158,6 +158,11 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		ctx, stop = signal.NotifyContext(ctx, ends...)
 		defer stop()
 	}
+	release, err := w.claim(u)
+	if err != nil {
+		return harness.Result{}, 0, err
+	}
+	defer release()
 	plan, known := w.Asked, w.Match != nil
 	if !known {
 		plan = recovery.Plan{Effective: 1, World: 1, Micro: 1}
@@ -185,6 +190,26 @@ func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name str
 		u.warn("%v", lost)
 	}
 	return w.ended(u, folder.Dir(), result, code, err)
+}
+
+// claim keeps other headrooms away from the command's checkpoints. Where one has them
+// already this command is only watched: it must run, and nothing may be gone on from.
+func (w *wrapped) claim(u *ui) (release func(), err error) {
+	release = func() {}
+	if w.Match == nil {
+		return release, nil
+	}
+	held, err := w.Match.Claim()
+	switch {
+	case err != nil && w.before != nil:
+		return nil, asUsage(err)
+	case err != nil:
+		u.warn("%v; this one is watched, and not started again", err)
+		w.Match, w.why = nil, err
+	case held != nil:
+		release = func() { _ = held.Close() } // it ends with the process in any case
+	}
+	return release, nil
 }
 
 // newest is the newest checkpoint, with the micro-batch that wrote it as far as an

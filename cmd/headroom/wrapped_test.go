@@ -174,3 +174,28 @@ func TestNameFor(t *testing.T) {
 		}
 	}
 }
+
+// TestTwoRunsOfOneOutput holds that of two commands with one place for checkpoints the
+// second one is run, and only watched.
+func TestTwoRunsOfOneOutput(t *testing.T) {
+	inEmptyFolder(t, "wait.py", "import sys\nif '--wait' in sys.argv:\n    print('running', flush=True)\n    __import__('signal').pause()\n")
+	wrap := func(name string, more ...string) *exec.Cmd {
+		return exec.Command("headroom", append([]string{"run", "--name", name, "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",
+			"--knob", "checkpoints=out/*.json", "--", "python3", "wait.py", "--bs", "8", "--acc", "1"}, more...)...)
+	}
+	first := begin(t, wrap("one", "--wait"))
+	if !first.lines.Scan() {
+		t.Fatal(first.stderr.String())
+	}
+	said, err := wrap("two").CombinedOutput()
+	if err != nil || !strings.Contains(string(said), "another headroom run keeps its checkpoints in out, too") {
+		t.Errorf("%v: %s", err, said)
+	}
+	first.signal(syscall.SIGTERM)
+	if got := first.end(); got != 143 {
+		t.Errorf("status %d\n%s", got, first.stderr.String())
+	}
+	if said, err := wrap("three").CombinedOutput(); err != nil || len(said) > 0 {
+		t.Errorf("the place is free again: %v: %s", err, said)
+	}
+}
