@@ -120,12 +120,17 @@ func (m *Match) resumable(r Resume, s, next step) error {
 		return refuse("%s: %s", r.Checkpoint.Path, r.Checkpoint.Problem)
 	case need.Package != "" && have == "":
 		return refuse("%s goes on from %s %s, and its version is not known", p.Name, need.Package, need.Version)
-	case need.Package != "" && slices.Compare(versionNumbers(have), versionNumbers(need.Version)) < 0:
+	case need.Package != "" && olderThan(have, need.Version):
 		return refuse("%s goes on from %s %s, and it is %s", p.Name, need.Package, need.Version, have)
 	case p.Unit == Micros && before != next.perMicro && !m.atEpochs():
 		return refuse("%s counts in micro-batches, and this checkpoint may stand within an epoch: with micro-batch %d in place of %d its position would change; save at the ends of epochs alone, and give the length in epochs", p.Name, next.perMicro, before)
 	}
 	return nil
+}
+
+// olderThan compares versions by their numbers.
+func olderThan(have, need string) bool {
+	return slices.Compare(versionNumbers(have), versionNumbers(need)) < 0
 }
 
 // atEpochs tells whether checkpoints are written, and gone on from, at the ends of

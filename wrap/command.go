@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +26,29 @@ func (c Command) Getenv(key string) (value string, set bool) {
 		}
 	}
 	return value, set
+}
+
+// candidates are where a program may be, best first.
+func (c Command) candidates(name string) []string {
+	if strings.Contains(name, "/") {
+		return []string{name}
+	}
+	if name == "" {
+		return nil
+	}
+	search, set := c.Getenv("PATH")
+	if !set {
+		search = "/bin:/usr/bin"
+	}
+	var all []string
+	for dir := range strings.SplitSeq(search, ":") {
+		if dir == "" || dir == "." {
+			all = append(all, "./"+name) // Join would make a name to look up of it
+			continue
+		}
+		all = append(all, filepath.Join(dir, name))
+	}
+	return all
 }
 
 // Exit is how one life of a command ended, and what it left behind. It is data

@@ -93,7 +93,7 @@ func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) 
 	}
 	resume := Resume{}
 	if from != nil {
-		resume.Checkpoint, resume.Micro = from.checkpoint, from.Micro
+		resume.Checkpoint, resume.Micro, resume.Versions = from.checkpoint, from.Micro, w.Match.versions()
 	}
 	next, err := w.Match.Rewrite(plan, resume, fallbacks...)
 	if err != nil {

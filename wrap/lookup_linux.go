@@ -35,29 +35,6 @@ func (c Command) program() (string, error) {
 	return "", failed
 }
 
-// candidates are where a program may be, best first.
-func (c Command) candidates(name string) []string {
-	if strings.Contains(name, "/") {
-		return []string{name}
-	}
-	if name == "" {
-		return nil
-	}
-	search, set := c.Getenv("PATH")
-	if !set {
-		search = "/bin:/usr/bin"
-	}
-	var all []string
-	for dir := range strings.SplitSeq(search, ":") {
-		if dir == "" || dir == "." {
-			all = append(all, "./"+name) // Join would make a name to look up of it
-			continue
-		}
-		all = append(all, filepath.Join(dir, name))
-	}
-	return all
-}
-
 // from is where a path of the command's is for this process.
 func (c Command) from(path string) string {
 	if filepath.IsAbs(path) || c.Dir == "" {

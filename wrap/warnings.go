@@ -65,7 +65,12 @@ func (m *Match) saving(w *warnings) {
 		m.farApart(w)
 	}
 	if need := p.Resume.Needs; need.Package != "" {
-		w.add(about, "%s goes on from a checkpoint from %s %s on; see that the one installed is that new", p.Name, need.Package, need.Version)
+		switch have := m.version(need.Package); {
+		case have == "":
+			w.add(about, "%s goes on from a checkpoint from %s %s on, and which is installed is not known", p.Name, need.Package, need.Version)
+		case olderThan(have, need.Version):
+			w.add(about, "%s goes on from a checkpoint from %s %s on, and %s is installed: a late failure would end the run", p.Name, need.Package, need.Version, have)
+		}
 	}
 	if p.Unit == Micros && !m.atEpochs() {
 		w.add(about, "%s counts in micro-batches, and saves or goes on within epochs: from such a checkpoint it can go on with the same micro-batch alone", p.Name)

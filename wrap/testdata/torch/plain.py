@@ -31,6 +31,7 @@ def main() -> None:
     p.add_argument("--save-in-memory", action="store_true", help="put a checkpoint together before it is written")
     p.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path("out"))
     p.add_argument("--resume", type=pathlib.Path)
+    p.add_argument("--resume-copies", type=int, default=0, help="checkpoints in memory at once, the first time that it resumes")
     args = p.parse_args()
 
     torch.manual_seed(0)
@@ -40,7 +41,10 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.5)
     step = 0
     if args.resume:
-        state = torch.load(args.resume, weights_only=True)
+        resumed = args.output_dir / "resumed"
+        copies = 1 if resumed.exists() else 1 + args.resume_copies
+        resumed.touch()
+        state = [torch.load(args.resume, weights_only=True) for _ in range(copies)][0]
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         scheduler.load_state_dict(state["scheduler"])
