@@ -48,11 +48,12 @@ func newApp(u *ui) *cli.App {
 	return app
 }
 
-const appDescription = `headroom finds the largest micro-batch that fits, keeps the effective batch by
-gradient accumulation, and when an allocation fails it puts the job back where
-it was, makes room and carries on.
+const appDescription = `Put "headroom run --" in front of the training command that you already have.
+When it runs out of GPU memory it is started again from its newest checkpoint,
+with a smaller micro-batch and the accumulation that keeps the effective batch.
 
-Start with "headroom doctor", then "headroom run gpt".`
+Start with "headroom explain -- python train.py", then
+"headroom run -- python train.py". "headroom run gpt" shows it without PyTorch.`
 
 // The templates say what the library's do, and the exit statuses.
 var (
