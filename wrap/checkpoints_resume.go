@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -157,13 +156,13 @@ func (m *Match) atEpochs() bool {
 
 // unset matches a value behind a key that means it is not set: a configuration that
 // a framework printed has all of its keys.
-var unset = regexp.MustCompile(`^["']?\s*[:=]\s*["']?(null|None|~)\b`)
+var unset = lazily(`^["']?\s*[:=]\s*["']?(null|None|~)\b`)
 
 // says tells whether a word stands in a text, with a value if it is a key.
 func says(text, word string) bool {
 	for {
 		_, behind, found := strings.Cut(text, word)
-		if found && !unset.MatchString(behind) || !found {
+		if found && !unset().MatchString(behind) || !found {
 			return found
 		}
 		text = behind

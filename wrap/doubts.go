@@ -11,29 +11,29 @@ import (
 // doubt is a sign that a step cut into smaller micro-batches would train something
 // else, whatever the knobs say, and what would have to hold all the same.
 type doubt struct {
-	sign  *regexp.Regexp
+	sign  lazyRegexp
 	holds string
 }
 
 // doubts are read in code, configurations and arguments alike.
 var doubts = []doubt{
 	{
-		regexp.MustCompile(`\b(?:\w*NegativesRanking\w*|InfoNCE\w*|info_nce\w*|NTXent\w*|NT_Xent\w*|nt_xent\w*|SupCon\w*|SupervisedContrastive\w*|\w*[Cc]ontrastive_?[Ll]oss\w*|` +
+		lazily(`\b(?:\w*NegativesRanking\w*|InfoNCE\w*|info_nce\w*|NTXent\w*|NT_Xent\w*|nt_xent\w*|SupCon\w*|SupervisedContrastive\w*|\w*[Cc]ontrastive_?[Ll]oss\w*|` +
 			`(?:Si[gG])?C?[lL][iI][pP]Loss|in_batch_neg\w*|BarlowTwins\w*|VICReg\w*|SimCLR\w*|Batch(?:Hard|All|SemiHard)\w*Loss)\b`),
 		"the loss does not compare the samples of a batch with each other",
 	},
 	{
-		regexp.MustCompile(`\b(?:Sync)?BatchNorm(?:[123]d|2dSync)?\b|\bbatch_norm\(|\bdist_bn\b|\b(?:wide_)?resne(?:t|xt)\d+\w*|\b(?:efficientnet|mobilenet|densenet|regnet|inception)_?\w*\d\w*|\bvgg\d+_bn\b`),
+		lazily(`\b(?:Sync)?BatchNorm(?:[123]d|2dSync)?\b|\bbatch_norm\(|\bdist_bn\b|\b(?:wide_)?resne(?:t|xt)\d+\w*|\b(?:efficientnet|mobilenet|densenet|regnet|inception)_?\w*\d\w*|\bvgg\d+_bn\b`),
 		"statistics over a batch (BatchNorm) may be taken over a smaller one",
 	},
 	{
-		regexp.MustCompile(`\b(?:\w*lr|\w*learning_rate)\s*(?:=|\*=)[^=#]*[*/][^#]*\b(?:\w+\.)?(?:batch_?size|bs|per_device_train_batch_size)\b|\b(?:batch_?size|bs)\b[^#=]*[*/][^#=]*\b(?:base_lr|args\.lr|learning_rate)\b`),
+		lazily(`\b(?:\w*lr|\w*learning_rate)\s*(?:=|\*=)[^=#]*[*/][^#]*\b(?:\w+\.)?(?:batch_?size|bs|per_device_train_batch_size)\b|\b(?:batch_?size|bs)\b[^#=]*[*/][^#=]*\b(?:base_lr|args\.lr|learning_rate)\b`),
 		"the learning rate does not follow the micro-batch",
 	},
 }
 
 // optimizer is the assignment of a new optimizer.
-var optimizer = regexp.MustCompile(`^\s*((?:self\.)?\w+)\s*=\s*(?:torch\.)?(?:optim\.)?(?:Adam\w*|SGD|RMSprop|Adagrad|Lion|Adafactor|NAdam|RAdam)\(`)
+var optimizer = lazily(`^\s*((?:self\.)?\w+)\s*=\s*(?:torch\.)?(?:optim\.)?(?:Adam\w*|SGD|RMSprop|Adagrad|Lion|Adafactor|NAdam|RAdam)\(`)
 
 // doubtful says what would have to hold for the command to train the same in smaller
 // micro-batches, each with where the doubt comes from. Only what can be read is
@@ -43,7 +43,7 @@ func (m *Match) doubtful() (holds []string) {
 	sources := m.sources()
 	for _, d := range doubts {
 		for _, s := range sources {
-			if line, what := s.first(d.sign); what != "" {
+			if line, what := s.first(d.sign()); what != "" {
 				holds = append(holds, fmt.Sprintf("%s (%s in %s)", d.holds, what, s.at(line)))
 				break
 			}
@@ -86,7 +86,7 @@ func (s source) first(sign *regexp.Regexp) (line int, what string) {
 // optimizers are the different names that optimizers are assigned to.
 func (s source) optimizers() (names []string) {
 	for _, line := range s.lines {
-		at := optimizer.FindStringSubmatch(line)
+		at := optimizer().FindStringSubmatch(line)
 		if s.code && at != nil && !slices.Contains(names, at[1]) {
 			names = append(names, at[1])
 		}
@@ -108,11 +108,13 @@ func (m *Match) sources() []source {
 		return all
 	}
 	folder, names := path.Dir(m.Launch.Script), []string{m.Launch.Script}
-	for i := 0; i < len(names) && i < modulesMost; i++ {
+	read := 0
+	for i := 0; i < len(names) && read < modulesMost; i++ {
 		content, err := m.read(names[i])
 		if err != nil {
 			continue // a name that is no module beside the script
 		}
+		read++
 		all = append(all, source{name: names[i], lines: strings.Split(string(content), "\n"), code: true})
 		for _, word := range importLines(string(content)) {
 			module := path.Join(folder, strings.ReplaceAll(strings.TrimLeft(word, "."), ".", "/")+".py")

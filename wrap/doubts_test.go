@@ -25,6 +25,8 @@ func TestDoubts(t *testing.T) {
 		{"CLIP", "train.py", map[string]string{"train.py": "loss = ClipLoss()(image, text)"}, "compare the samples"},
 		{"SigLIP", "train.py", map[string]string{"train.py": "loss = SigLipLoss()(image, text)"}, "compare the samples"},
 		{"a module beside the script", "src/train.py", map[string]string{"src/train.py": "from model import Net\n", "src/model.py": "import torch.nn as nn\nself.bn = nn.BatchNorm2d(64)\n"}, "BatchNorm2d in src/model.py, line 2"},
+		{"a module that is imported after many that are not the script's", "train.py", map[string]string{"model.py": "nn.BatchNorm1d(8)",
+			"train.py": "import " + strings.Join(strings.Fields("a b c d e f g h i j k l m n o p q r s t u v w x y z aa bb cc dd ee ff gg hh ii jj"), ", ") + "\nimport model\n"}, "BatchNorm1d in model.py"},
 		{"a model by name", "train.py --model resnet50 --bs 3", map[string]string{"train.py": ""}, "resnet50 in the arguments"},
 		{"a transformer by name", "train.py --model vit_base_patch16_224", map[string]string{"train.py": ""}, ""},
 		{"the linear scaling rule", "train.py", map[string]string{"train.py": "args.lr = args.lr * args.batch_size / 256\n"}, "learning rate does not follow"},

@@ -225,6 +225,10 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 // attend waits for the end of the child and looks whether it hangs. One that does is
 // ended if that is allowed, and why is returned.
 func (w *Wrapped) attend(child *Child, watch *hangWatch) (why string) {
+	if w.Hang <= 0 {
+		<-child.Done()
+		return ""
+	}
 	tick := time.NewTicker(min(hangEvery, max(time.Millisecond, w.Hang/4)))
 	defer tick.Stop()
 	for {
@@ -248,7 +252,7 @@ func (w *Wrapped) attend(child *Child, watch *hangWatch) (why string) {
 // hangEvery is how often it is looked whether the command hangs.
 const hangEvery = 15 * time.Second
 
-// lastSaved is when the newest complete checkpoint was written.
+// lastSaved is when the newest checkpoint was written to, a complete one or not.
 func (w *Wrapped) lastSaved() time.Time {
 	if w.Match == nil {
 		return time.Time{}

@@ -59,12 +59,15 @@ func (r Rehearsal) named(knobs map[string]bool, plain bool) Rehearsal {
 	return r
 }
 
-var expressions = regexp.MustCompile(`\{([^{}]*)\}`)
+var (
+	stepsWithin = lazily(`\{[^{}]*\bsteps\b`)
+	expressions = lazily(`\{([^{}]*)\}`)
+)
 
 // filled is a value of a [Rehearsal] with what its braces stand for.
 func filled(value, folder string, of amounts) (string, error) {
 	var failed error
-	text := expressions.ReplaceAllStringFunc(value, func(in string) string {
+	text := expressions().ReplaceAllStringFunc(value, func(in string) string {
 		if in == temporary {
 			return folder
 		}
@@ -127,7 +130,7 @@ func (r *profileReader) checkTrial() {
 			if _, err := filled(value, "", amounts{"steps": 1, micro: 1, accumulation: 1, global: 1, "world": 1}); err != nil {
 				r.add(r.lines[part.key], part.key+"."+knob, value, fmt.Sprintf("in braces: temporary, or an expression over steps, micro, accumulation, global and world: %v", err))
 			}
-			limited = limited || part.key == "trial.set" && regexp.MustCompile(`\{[^{}]*\bsteps\b`).MatchString(value)
+			limited = limited || part.key == "trial.set" && stepsWithin().MatchString(value)
 		}
 	}
 	if (t.Steps > 0) != limited {

@@ -122,10 +122,9 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 	if err := r.s.Attempt(checkpoint); err != nil {
 		return r.last, false, err
 	}
-	plan := r.s.Running()
 	r.from = from
-	begun := len(r.fallbacks())
-	outcome, exit, err := r.Live(ctx, Beginning{plan, from, r.fallbacks()})
+	b := Beginning{r.s.Running(), from, r.fallbacks()}
+	outcome, exit, err := r.Live(ctx, b)
 	if err != nil {
 		return r.last, false, err
 	}
@@ -134,7 +133,7 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 		return exit, false, err
 	}
 	r.s.Note(runs.Entry{Kind: runs.KindExit, Text: describe(outcome, exit), Seconds: exit.Seconds})
-	if again, err = r.follow(ctx, outcome, exit); again && r.s.Running() == plan && len(r.fallbacks()) == begun {
+	if again, err = r.follow(ctx, outcome, exit); again && r.s.Running() == b.Plan && len(r.fallbacks()) == len(b.Fallbacks) {
 		again, err = r.pause(ctx)
 	}
 	return exit, again, err

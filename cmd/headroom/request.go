@@ -105,27 +105,13 @@ func (r *request) override(c *cli.Context) error {
 		}
 		r.Profile = profile
 	}
-	if c.IsSet("world") {
-		r.World = c.Int("world")
-	}
-	if c.IsSet("trust") {
-		r.Trust = c.Bool("trust")
-	}
-	if c.IsSet("name") {
-		r.Name = c.String("name")
-	}
-	if c.IsSet("watch-only") {
-		r.WatchOnly = c.Bool("watch-only")
-	}
-	if c.IsSet("allow") {
-		r.Allow = c.StringSlice("allow")
-	}
-	if c.IsSet("hang") {
-		r.Hang = c.Duration("hang")
-	}
-	if c.IsSet("restart-hung") {
-		r.RestartHung = c.Bool("restart-hung")
-	}
+	given(c, "world", &r.World, c.Int)
+	given(c, "trust", &r.Trust, c.Bool)
+	given(c, "name", &r.Name, c.String)
+	given(c, "watch-only", &r.WatchOnly, c.Bool)
+	given(c, "allow", &r.Allow, c.StringSlice)
+	given(c, "hang", &r.Hang, c.Duration)
+	given(c, "restart-hung", &r.RestartHung, c.Bool)
 	if free := c.String("free"); c.IsSet("free") {
 		var err error
 		if r.Free, err = memory.Parse(free); err != nil || r.Free <= 0 {
@@ -139,6 +125,13 @@ func (r *request) override(c *cli.Context) error {
 		return usagef("leave out one of them", "--restart-hung has nothing to act on with --hang 0")
 	}
 	return nil
+}
+
+// given takes the value of a flag where it is given.
+func given[T any](c *cli.Context, name string, to *T, value func(name string) T) {
+	if c.IsSet(name) {
+		*to = value(name)
+	}
 }
 
 // absoluteProfile is a profile as it is meant from any folder.
