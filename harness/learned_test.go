@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
 )
@@ -127,5 +128,32 @@ func TestDoneText(t *testing.T) {
 	s.o.Steps = 0
 	if got, want := s.doneText(runs.Tally{Failures: 1, Gone: 2}), "done, 1 failure of memory survived, device lost 2×"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestSessionOfAnotherBody holds what a body that counts no steps asks of its books: the
+// plan before the first attempt, and that its evidence of a checkpoint arrives.
+func TestSessionOfAnotherBody(t *testing.T) {
+	folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := folder.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	plan := recovery.Plan{Effective: 8, World: 1, Micro: 8}
+	s, err := Begin(folder, SessionOptions{Plan: plan, Policy: recovery.Policy{Relaunches: 1}})
+	if err != nil || s.Running() != plan {
+		t.Fatalf("%+v, %v", s.Running(), err)
+	}
+	if err := s.Attempt(&runs.Checkpoint{Step: 4, Plan: s.Running()}); err != nil {
+		t.Fatal(err)
+	}
+	full := memory.Stats{Capacity: memory.GiB, Reserved: memory.GiB, Allocated: memory.GiB}
+	d, err := s.Handle(recovery.Event{OOM: &memory.Evidence{Resuming: true, Failure: memory.OutOfMemoryError{Requested: 1, Micro: 8, Phase: memory.PhaseForward, Stats: full}}}, 0)
+	if err != nil || d.Remedy != recovery.Relaunch || d.Verdict.Cause != memory.Resume {
+		t.Errorf("%+v, %v", d, err)
 	}
 }

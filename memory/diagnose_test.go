@@ -140,6 +140,9 @@ func TestOutOfMemorySaysWhatWasTrue(t *testing.T) {
 	if e.Error() != want {
 		t.Errorf("got  %s\nwant %s", e, want)
 	}
+	if unknown := (&OutOfMemoryError{Micro: 8}).Error(); unknown != "out of memory at micro-batch 8: an unknown amount asked for" {
+		t.Errorf("with nothing known: %s", unknown)
+	}
 	if e.Needed() != 14*GiB || e.Stats.Available() != 14*GiB {
 		t.Errorf("needed %v, available %v", e.Needed(), e.Stats.Available())
 	}

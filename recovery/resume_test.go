@@ -42,10 +42,61 @@ func TestResumeRemembers(t *testing.T) {
 	}
 }
 
+// TestResumeRemembersTheHost holds that what eases the machine's memory stays in force in
+// a new process, and that the next way is taken there.
+func TestResumeRemembersTheHost(t *testing.T) {
+	policy, plan := Policy{Host: []string{"a", "b"}}, Plan{Effective: 8, World: 1, Micro: 8}
+	e := Event{OOM: &memory.Evidence{Host: true}}
+	h, d := tell(policy, NewHistory(plan), e)
+	if d.Remedy != EaseHost || d.Name != "a" || h.Eased() != 1 {
+		t.Fatalf("%+v, %d", d, h.Eased())
+	}
+	h, d = tell(policy, NewHistory(plan).Resume(h.Learned(plan, ""), ""), e)
+	if d.Name != "b" || h.Eased() != 2 {
+		t.Errorf("%+v, %d", d, h.Eased())
+	}
+	if _, d = tell(policy, h, e); d.Remedy != Stop || d.Verdict.Cause != memory.Host {
+		t.Errorf("%+v", d)
+	}
+}
+
 func TestResumeSearchesOnce(t *testing.T) {
 	auto := Plan{Effective: 64, World: 1}
 	h := NewHistory(auto).Resume(Learned{Asked: 0, Micro: 27, Recompute: true}, "")
 	if h.Plan.Micro != 27 || !h.Recomputing() {
 		t.Errorf("resumed with micro-batch %d, recompute %v", h.Plan.Micro, h.Recomputing())
+	}
+}
+
+// TestResumeVerdict holds what is done about a checkpoint that takes more than the
+// training did: the same plan once per checkpoint, then a smaller one, or the end where
+// that would not help.
+func TestResumeVerdict(t *testing.T) {
+	full := memory.Stats{Capacity: 24 * memory.GiB, Reserved: 24 * memory.GiB, Allocated: 24 * memory.GiB}
+	evidence := memory.Evidence{Resuming: true, Failure: memory.OutOfMemoryError{Requested: memory.GiB, Micro: 8, Phase: memory.PhaseForward, Stats: full}}
+	step := Event{OOM: &evidence}
+	loading := evidence
+	loading.Failure.Phase, loading.Failure.Micro = memory.PhaseLoad, 0
+	load := Event{Load: &loading}
+	reached := func(step int) Event { return Event{Step: &Progress{Step: step}} }
+	for _, c := range []struct {
+		name   string
+		policy Policy
+		events []Event
+		want   []Remedy
+	}{
+		{"in a step", Policy{Relaunches: 3}, []Event{step, step, step}, []Remedy{Relaunch, Shrink, Shrink}},
+		{"in loading", Policy{Relaunches: 3}, []Event{load, load}, []Remedy{Relaunch, Stop}},
+		{"once per checkpoint", Policy{Relaunches: 3}, []Event{reached(4), step, reached(8), step}, []Remedy{Continue, Relaunch, Continue, Relaunch}},
+		{"not allowed", Policy{}, []Event{step}, []Remedy{Shrink}},
+		{"not allowed in loading", Policy{}, []Event{load}, []Remedy{Stop}},
+	} {
+		h := NewHistory(Plan{Effective: 8, World: 1, Micro: 8})
+		for i, e := range c.events {
+			var d Decision
+			if h, d = tell(c.policy, h, e); d.Remedy != c.want[i] || e.Step == nil && d.Verdict.Cause != memory.Resume {
+				t.Errorf("%s, event %d: %+v, want %s", c.name, i+1, d, c.want[i])
+			}
+		}
 	}
 }

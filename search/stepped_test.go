@@ -89,6 +89,30 @@ func TestStepped(t *testing.T) {
 	})
 }
 
+// Steps that fill the capacity to the byte: every peak near the limit says that no
+// more fits, and so it is not gone on from size by size.
+func TestStepThatFillsTheCapacity(t *testing.T) {
+	for _, c := range []struct {
+		kind   string
+		limit  int
+		base   float64
+		want   int
+		within float64
+	}{
+		{"powers of two", 1001, 1, 1001, 0.02},
+		{"parts of powers of two", 1001, 0.5, 1000, 0.03},
+		{"parts of powers of two", 206, 0.56, 205, 0.05},
+	} {
+		of := map[string]float64{"wide": 1, "phase": 1, "base": c.base, "reserved above": 0, "smooth peaks": 1}
+		o := search.Options{Max: 1001, Capacity: capacity}
+		m := stepped(c.kind, c.limit, func(name string) float64 { return of[name] })
+		r := mustSearch(t, o, m)
+		if want := m.largest(o.Max); want != c.want || float64(r.Fits) < (1-c.within)*float64(want) {
+			t.Errorf("%s: fits %d, want %d: %s", c.kind, r.Fits, want, trajectory(r))
+		}
+	}
+}
+
 // The same for all sizes, evenly drawn, and how often it is not so where there
 // are few sizes or the capacity is not known.
 func TestSteppedMisses(t *testing.T) {

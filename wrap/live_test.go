@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -9,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/nvml"
 	"headroom/recovery"
 )
 
@@ -108,5 +112,21 @@ func TestRankErrorsOfThisLife(t *testing.T) {
 	c.Args = []string{"torchrun", "train.py"}
 	if got := w.rankErrors(c, begun); got != nil {
 		t.Errorf("without a log folder: %+v", got)
+	}
+}
+
+// TestGate holds that a start waits until there is room, says so once, and that the wait
+// can be ended.
+func TestGate(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	for free, waits := range map[memory.Bytes]bool{0: false, memory.GiB: false, 2 * memory.GiB: true} {
+		var told []error
+		w := &Wrapped{Free: free, Trouble: func(err error) { told = append(told, err) },
+			list: func() ([]nvml.GPU, error) { return []nvml.GPU{{Total: 8 * memory.GiB, Free: memory.GiB}}, nil }}
+		err := w.gate(ctx)
+		if errors.Is(err, harness.ErrInterrupted) != waits || (err != nil) != waits || (len(told) == 1) != waits {
+			t.Errorf("%v: %v, told %q", free, err, told)
+		}
 	}
 }

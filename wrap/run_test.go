@@ -53,7 +53,7 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 		if phase := c.resume(c.lives); phase != "" {
 			c.trace = append(c.trace, name+"!"+string(phase))
 			o := c.ranOut()
-			o.Evidence.Failure.Phase = phase
+			o.Evidence.Failure.Phase, o.Hopeless = phase, otherKnobs[phase]
 			return o, c.exit(1, c.young), nil
 		}
 	}
@@ -149,6 +149,14 @@ func TestRun(t *testing.T) {
 			return &Outcome{Kind: OutOfSharedMemory, Confidence: Certain, Evidence: &memory.Evidence{}}
 		}
 	}
+	foreignLoad := func(life int) *Outcome {
+		if life > 1 {
+			return nil
+		}
+		o := (&toyCommand{foreign: func(int) memory.Bytes { return 20 * memory.GiB }}).ranOut()
+		o.Evidence.Failure.Phase, o.Hopeless = memory.PhaseLoad, otherKnobs[memory.PhaseLoad]
+		return &o
+	}
 	first := func(p memory.Phase, lives int) func(int) memory.Phase {
 		return func(life int) memory.Phase {
 			if life <= lives {
@@ -179,6 +187,8 @@ func TestRun(t *testing.T) {
 			command: toyCommand{fits: from(11, 64, 40), resume: first(memory.PhaseForward, 2)}, want: "64×1@0! 32×2@8(64)!forward 16×4@8(64)"},
 		{name: "the checkpoint cannot be loaded: once more, and no further", policy: again, code: 1,
 			command: toyCommand{fits: from(11, 64, 40), resume: first(memory.PhaseLoad, 9)}, want: "64×1@0! 32×2@8(64)!load 32×2@8(64)!load"},
+		{name: "others leave no room to load the model: wait", policy: recovery.Policy{Waits: 3},
+			command: toyCommand{fits: always(64), ends: foreignLoad}, want: "64×1@0? wait 64×1@0"},
 		{name: "others leave no room to load it: wait, and no smaller", policy: recovery.Policy{Waits: 3},
 			command: toyCommand{fits: from(11, 64, 40), foreign: func(int) memory.Bytes { return 20 * memory.GiB }, resume: first(memory.PhaseLoad, 2)},
 			want:    "64×1@0! 32×2@8(64)!load wait 32×2@8(64)"},
@@ -486,6 +496,7 @@ func TestResuming(t *testing.T) {
 		{"while loading", eight, eight, memory.PhaseLoad, 9 * minute, true},
 		{"sooner than before", eight, eight, memory.PhaseBackward, minute, true},
 		{"as late as before", eight, eight, memory.PhaseBackward, 3 * minute, false},
+		{"sooner by no more than clocks and disks differ", eight, eight, memory.PhaseBackward, 2*minute - settled/2, false},
 		{"in an evaluation", eight, eight, memory.PhaseEval, minute, false},
 		{"in loading the best model, at the end", eight, &Saved{Step: 12, Micro: 32}, memory.PhaseLoad, minute, false},
 		{"with a larger micro-batch than wrote it", &Saved{Step: 8, Micro: 16}, eight, memory.PhaseLoad, minute, false},
