@@ -28,6 +28,7 @@ const (
 	KindMissing          Kind = "missing"           // a file or a checkpoint of the run was removed by somebody
 	KindExit             Kind = "exit"              // a wrapped command ended, and how
 	KindInterrupted      Kind = "interrupted"       // by a signal, resumable
+	KindWarning          Kind = "warning"           // of a wrapped command: what may go wrong later, seen at its start
 	KindRemedy           Kind = "remedy"            // what a remedy came to: bytes given back, time waited
 	KindJournalFailed    Kind = "journal failed"    // the journal could not be written for a while, and why
 	KindDone             Kind = "done"              // the job finished
@@ -66,7 +67,7 @@ type Entry struct {
 
 // Record appends e to the journal and returns when it is safely on disk, and all
 // before it. An entry of which nothing follows, that the run or an attempt starts,
-// that a command ended or that all is done, is only written, so that it survives this
+// what may go wrong, that a command ended or that all is done, is only written, so that it survives this
 // process: the next one or Close takes it along. After an error e is kept in memory and written by a later
 // Record, Flush or Close, in order; only when 16 MiB are waiting are the oldest
 // dropped.
@@ -83,7 +84,7 @@ func (f *Folder) Record(e Entry) error {
 // transient tells that losing the entry in a loss of power changes nothing but what
 // people can read.
 func (k Kind) transient() bool {
-	return k == KindRun || k == KindAttempt || k == KindExit || k == KindDone
+	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindDone
 }
 
 // LostEntries is how many entries were dropped because they could not be written

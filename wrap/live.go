@@ -36,6 +36,7 @@ type Wrapped struct {
 	Number  func() int                                // of the attempt
 	Trouble func(error)                               // what went wrong beside the command, or may be going wrong with it
 	Said    func(Rewritten)                           // what is changed before a start; may be nil
+	Started func()                                    // after each start, when it can delay nothing any more; may be nil
 
 	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
 	aside   []Rename                   // incomplete checkpoints that the next life would trip over
@@ -205,6 +206,9 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	child, err := Start(c, ChildOptions{Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted})
 	if err != nil {
 		return Exit{}, "", err
+	}
+	if w.Started != nil {
+		w.Started()
 	}
 	trace := &gpuTrace{c: c, list: w.gpus(), mine: child.Owns, uses: watch.onGPU}
 	watching, end := context.WithCancel(context.WithoutCancel(ctx))

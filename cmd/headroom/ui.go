@@ -158,7 +158,7 @@ func (u *ui) entry(e runs.Entry) {
 		if u.quiet { // else the decision tells
 			u.warn("the device was lost: %s", e.Text)
 		}
-	case runs.KindCheckpointFailed, runs.KindReleased, runs.KindDamaged, runs.KindMissing, runs.KindJournalFailed, runs.KindFault:
+	case runs.KindCheckpointFailed, runs.KindReleased, runs.KindDamaged, runs.KindMissing, runs.KindJournalFailed, runs.KindFault, runs.KindWarning:
 		u.warn("%s", e.Text)
 	case runs.KindProbe:
 		u.say("  %s", e.Text)

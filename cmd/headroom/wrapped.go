@@ -180,6 +180,12 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	w.Said = func(r wrap.Rewritten) {
 		session.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
 	}
+	w.Started = func() {
+		if text := w.Foreseen(); text != "" {
+			session.Note(runs.Entry{Kind: runs.KindWarning, Text: text})
+		}
+		w.Started = nil // once is enough
+	}
 	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.newest, Resumes: w.Resumes(), Recover: known})
 }
 

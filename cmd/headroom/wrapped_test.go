@@ -180,7 +180,7 @@ func TestNameFor(t *testing.T) {
 func TestTwoRunsOfOneOutput(t *testing.T) {
 	inEmptyFolder(t, "wait.py", "import sys\nif '--wait' in sys.argv:\n    print('running', flush=True)\n    __import__('signal').pause()\n")
 	wrap := func(name string, more ...string) *exec.Cmd {
-		return exec.Command("headroom", append([]string{"run", "--name", name, "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",
+		return exec.Command("headroom", append([]string{"run", "--name", name, "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",
 			"--knob", "checkpoints=out/*.json", "--", "python3", "wait.py", "--bs", "8", "--acc", "1"}, more...)...)
 	}
 	first := begin(t, wrap("one", "--wait"))

@@ -1,0 +1,37 @@
+package wrap
+
+import "fmt"
+
+// Foreseen is why the next smaller micro-batch would be refused if memory ran out, and
+// what to do about it: from the beginning, or from a complete checkpoint. It is what
+// [Wrapped.Prepare] would say only then, when nobody is there to read it. It is "" if
+// nothing would be refused, if there is no smaller one, or if nothing is known of the
+// command. Nothing is written.
+func (w *Wrapped) Foreseen() string {
+	if w.Match == nil {
+		return ""
+	}
+	below := w.Asked.Below(w.Asked.Largest())
+	if below == 0 {
+		return ""
+	}
+	smaller := w.Asked.WithMicro(below)
+	_, anew := w.Prepare(smaller, nil)
+	later := anew
+	if w.Resumes() {
+		m := *w.Match
+		m.Profile.Resume.Patch = nil // of files that no checkpoint has yet
+		then := Wrapped{Command: w.Command, Match: &m, Asked: w.Asked, Trust: w.Trust}
+		_, later = then.Prepare(smaller, &Saved{Micro: w.Asked.Largest(), checkpoint: &Checkpoint{Path: "checkpoint"}})
+	}
+	const nothing = "nothing can be made smaller"
+	switch {
+	case anew == nil && later == nil:
+		return ""
+	case anew == nil:
+		return fmt.Sprintf("if memory runs out after a checkpoint, %s: %v", nothing, later)
+	case later == nil || anew.Error() == later.Error():
+		return fmt.Sprintf("if memory runs out, %s: %v", nothing, anew)
+	}
+	return fmt.Sprintf("if memory runs out, %s: %v; after a checkpoint not even then: %v", nothing, anew, later)
+}

@@ -1,0 +1,95 @@
+package wrap
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+// foreseen is what is foreseen of a command whose files are given.
+func foreseen(c Command, g Given, trust bool) (string, *Smaller) {
+	w := &Wrapped{Command: c, Trust: trust}
+	m, err := Recognise(c, Builtin(), g)
+	if err == nil {
+		var asked Asked
+		if asked, err = m.Plan(); err == nil {
+			w.Match, w.Asked = m, asked.Plan
+		}
+	}
+	if err != nil {
+		return w.Foreseen(), nil
+	}
+	return w.Foreseen(), w.smaller()
+}
+
+// TestForeseen holds that what would be refused in the night is known before it, with
+// the reason of then, and that nothing is said where nothing would be.
+func TestForeseen(t *testing.T) {
+	const (
+		nothing = "if memory runs out, nothing can be made smaller: "
+		later   = "if memory runs out after a checkpoint, nothing can be made smaller: "
+		epoch   = "a smaller micro-batch needs to know that an epoch has as many steps as before: so it is if its samples are a multiple of the effective batch"
+		within  = "cannot resume: lightning counts in micro-batches, and this checkpoint may stand within an epoch: with micro-batch 8 in place of 16 its position would change; save at the ends of epochs alone, and give the length in epochs"
+		hf      = "python run_clm.py --output_dir o --per_device_train_batch_size 16"
+		lit     = "python main.py fit --trainer.accumulate_grad_batches 1 --data.batch_size 16"
+	)
+	own := []string{"micro=--bs", "accumulation=--acc"}
+	for _, c := range []struct {
+		name, command string
+		knobs         []string
+		trust         bool
+		want          string
+	}{
+		{"nothing would be refused", hf + " --max_steps 9000", nil, false, ""},
+		{"the length is in epochs", hf, nil, false, nothing + epoch + ", or --max_steps is given; say --trust if so"},
+		{"the user has vouched", hf, nil, true, ""},
+		{"there is no smaller one", "python run_clm.py --output_dir o --per_device_train_batch_size 1", nil, false, ""},
+		{"nothing is known of it", "python mine.py --bs 8 --acc 1", nil, false, ""},
+		{"no accumulation", "python mine.py --bs 8", []string{"micro=--bs"}, false, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one by --knob accumulation=FLAG, or let headroom cut the step inside the process"},
+		{"no accumulation, and trust does not help", "python mine.py --bs 8", []string{"micro=--bs"}, true, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one by --knob accumulation=FLAG, or let headroom cut the step inside the process"},
+		{"a script", "python mine.py --bs 8 --acc 1", own, false, nothing + "a smaller micro-batch needs to know that the script divides each loss by the accumulation, and that the learning rate does not depend on the micro-batch alone; say --trust if so"},
+		{"a script that is vouched for", "python mine.py --bs 8 --acc 1", append(own, "resume=--from", "checkpoints=out/*"), true, ""},
+		{"epochs of Lightning", lit, nil, false, nothing + epoch + "; say --trust if so"},
+		{"epochs of Lightning, and the user has vouched", lit, nil, true, ""},
+		{"steps of Lightning", lit + " --trainer.max_steps 100", nil, false, later + within},
+		{"validation within epochs of Lightning", lit + " --trainer.val_check_interval 0.5", nil, false, nothing + epoch + "; say --trust if so; after a checkpoint not even then: " + within},
+		{"trl of an unknown version", "python sft.py --output_dir o --per_device_train_batch_size 16 --max_steps 9000", nil, false, later + "cannot resume: trl goes on from trl 1.16.0, and its version is not known"},
+	} {
+		given := Given{Knobs: c.knobs, Files: fstest.MapFS{
+			"work/main.py": {Data: []byte("from lightning.pytorch.cli import LightningCLI")},
+			"work/sft.py":  {Data: []byte("from trl import SFTTrainer, SFTConfig, TrlParser")},
+		}}
+		if got, _ := foreseen(Command{Args: strings.Fields(c.command), Dir: "/work"}, given, c.trust); got != c.want {
+			t.Errorf("%s:\n%s\nwant\n%s", c.name, got, c.want)
+		}
+	}
+}
+
+// Of every command it is foreseen what an explanation says of the next smaller
+// micro-batch, and of none more than that unless a checkpoint is in the way.
+func TestForeseenEveryCommand(t *testing.T) {
+	names, err := filepath.Glob("testdata/commands/*.txtar")
+	if err != nil || len(names) == 0 {
+		t.Fatal("no commands", err)
+	}
+	for _, name := range names {
+		archive, err := txtar.ParseFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := readScenario(t, archive)
+		got, smaller := foreseen(s.command, s.given, false)
+		want := ""
+		if smaller != nil && len(smaller.Prove) > 0 {
+			want = (&UnprovenError{smaller.Prove}).Error()
+		} else if smaller != nil {
+			want = smaller.Refused
+		}
+		if !strings.Contains(got, want) || want == "" && got != "" && !strings.Contains(got, "after a checkpoint") || smaller == nil && got != "" {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
