@@ -176,8 +176,9 @@ func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 		if err != nil {
 			return 0, false, err
 		}
-		known := t.Peak > 0 && t.Room > 0
-		if t.Fits && (!known || float64(t.Peak) <= (1-e.Headroom)*float64(t.Room)) {
+		most, beside := e.available(t)
+		known := t.Peak > 0 && most > 0
+		if t.Fits && (!known || float64(t.Peak-beside) <= (1-e.Headroom)*float64(most)) {
 			return rank, known, nil
 		}
 		switch {
@@ -189,11 +190,24 @@ func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 	}
 }
 
+// available is what a trial could hold of its GPU: its room, or what its allocator may
+// hold as any trial has shown, if that is less. beside is what it held at least that
+// does not count against that.
+func (e *explorer) available(t Tried) (most, beside memory.Bytes) {
+	most = t.Room
+	for _, other := range e.found.Trials {
+		if other.Limit > 0 && other.Limit < t.Room {
+			most, beside = min(most, other.Limit), max(beside, other.beside)
+		}
+	}
+	return most, beside
+}
+
 // conclude fills in the answer.
 func (e *explorer) conclude(fits, fails, wanted int, leaves bool) {
 	f := &e.found
 	largest := e.tried[e.Sizes[fits]]
-	f.Available = largest.Room
+	f.Available, _ = e.available(largest)
 	f.Largest = timing(largest)
 	for _, t := range f.Trials {
 		f.Probes = append(f.Probes, search.Probe{N: t.Micro, Peak: t.Peak, Fits: t.Fits})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"headroom/harness"
@@ -19,9 +20,12 @@ type Tried struct {
 	Steps        int          `json:"steps,omitempty"`              // optimizer steps that it made; 0 if it was ended by watching it
 	Peak         memory.Bytes `json:"peak,omitempty"`               // most that its processes held of one GPU, or the least that would have been needed if it did not fit; 0 if not known
 	Room         memory.Bytes `json:"room,omitempty"`               // what they could have held of that GPU; 0 if not known
+	Limit        memory.Bytes `json:"limit,omitempty"`              // what their allocator may hold of it, by its own words or the command's settings; 0 if not known
 	Seconds      float64      `json:"seconds"`                      // that it lasted, starting included
 	PerSecond    float64      `json:"samples_per_second,omitempty"` // as its framework says
 	Text         string       `json:"text"`                         // what was seen, in words
+
+	beside memory.Bytes // least that they held of that GPU besides what their allocator does, such as CUDA's context
 }
 
 // TrialError is a trial that failed for another reason than memory.
@@ -42,6 +46,7 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 	rule := t.Match.Profile.Trial
 	tried := Tried{Micro: p.Largest(), Accumulation: p.Accumulation(), Seconds: exit.Seconds, PerSecond: rule.speed(exit.Tail)}
 	tried.Peak, tried.Room = held(exit.GPUs)
+	tried.Limit = t.Match.allowed(exit.GPUs)
 	if t.Memory > 0 {
 		tried.Room = min(t.Memory, cmp.Or(tried.Room, t.Memory))
 	}
@@ -57,7 +62,11 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 			verdict := memory.Verdict{Cause: memory.Model, Why: why}
 			return tried, &harness.GaveUpError{Decision: recovery.Decision{Remedy: recovery.Stop, Plan: p, Verdict: &verdict, Reason: short + ", and none will: " + why}}
 		}
-		tried.Peak, tried.Room, tried.Text = max(tried.Peak, oom.Needed()), cmp.Or(tried.Room, oom.Stats.Available()), short
+		if t.Memory == 0 { // else a whole GPU is pretended, with all that is held of it
+			tried.Limit = cmp.Or(oom.Stats.Capacity, tried.Limit)
+			tried.beside = max(0, tried.Peak-tried.Limit)
+		}
+		tried.Peak, tried.Room, tried.Text = cmp.Or(oom.Needed(), tried.Peak), cmp.Or(tried.Room, oom.Stats.Available()), short
 		if oom.Needed() > 0 {
 			tried.Text += ": it needs " + oom.Shortage()
 		}
@@ -91,6 +100,26 @@ func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 			"PyTorch 2.10 and later do; without --memory what the GPU really has is searched"}
 	}
 	return &TrialError{tried.Micro, exit.Code, describe(o, exit), lastLines(said, 15)}
+}
+
+// allowed is what the command's settings let PyTorch's allocator hold of its fullest
+// GPU; 0 if they say nothing of it, or if more was held and so something else counts.
+func (m *Match) allowed(gpus []GPU) memory.Bytes {
+	const context = 2 * memory.GiB // what a process may hold besides
+	peak, total := memory.Bytes(0), memory.Bytes(0)
+	for _, g := range gpus {
+		if total == 0 || g.Peak > peak {
+			peak, total = g.Peak, g.Total
+		}
+	}
+	for _, variable := range allocatorVariables {
+		text, _ := m.Launch.getenv(m.Command, variable)
+		share, err := strconv.ParseFloat(allocatorSettings(text)[fraction], 64)
+		if limit := memory.Bytes(share * float64(total)); err == nil && share > 0 && share < 1 && peak <= limit+context {
+			return limit
+		}
+	}
+	return 0
 }
 
 // held is the most that a trial's processes held of one GPU, and what they could
