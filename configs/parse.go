@@ -7,6 +7,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -46,11 +47,11 @@ func empty(doc *yaml.Node) bool {
 }
 
 // yamlError is how the parser reports: "yaml: line 3: what", "yaml: what".
-var yamlError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+var yamlError = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`) })
 
 func (l *loader) syntax(err error) {
 	where, text := l.where, err.Error()
-	if m := yamlError.FindStringSubmatch(text); m != nil {
+	if m := yamlError().FindStringSubmatch(text); m != nil {
 		text = m[2]
 		if m[1] != "" {
 			where += ":" + m[1]

@@ -1,7 +1,6 @@
 package wrap
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -33,12 +32,12 @@ type Profile struct {
 
 // Signals are independent of each other, and each counts once.
 type Signals struct {
-	Argv    *regexp.Regexp // of the program's name; +3
-	Modules []string       // of python -m, the module or its parents; +3
-	Imports []string       // words in the script's import lines; +2
-	Flags   []string       // one of them is given; +2
-	Keys    []string       // the configuration has all of them; +2
-	Forbid  []string       // a configuration with one of them is another thing
+	Argv    lazyRegexp // of the program's name; nil for none; +3
+	Modules []string   // of python -m, the module or its parents; +3
+	Imports []string   // words in the script's import lines; +2
+	Flags   []string   // one of them is given; +2
+	Keys    []string   // the configuration has all of them; +2
+	Forbid  []string   // a configuration with one of them is another thing
 }
 
 // Style is how an override is written on the command line.
@@ -254,7 +253,7 @@ func (p Profile) Signs() string {
 		first("keys ", p.Match.Keys)
 	}
 	if len(signs) == 0 && p.Match.Argv != nil {
-		signs = []string{"program " + p.Match.Argv.String()}
+		signs = []string{"program " + p.Match.Argv().String()}
 	}
 	return strings.Join(signs, "; ")
 }

@@ -166,7 +166,7 @@ func (s Signals) runs(l Launch) bool {
 			return true
 		}
 	}
-	return s.Argv != nil && l.Module == "" && s.Argv.MatchString(l.Name())
+	return s.Argv != nil && l.Module == "" && s.Argv().MatchString(l.Name())
 }
 
 // gives tells whether the training program has an argument of that name.

@@ -19,7 +19,7 @@ type Rehearsal struct {
 	Set     map[string]string // knob → value
 	IfGiven map[string]string // the same, for what is set only where the command gives it
 	Drop    []string          // knobs to take out
-	Speed   *regexp.Regexp    // of its output: the samples a second, in its group; the last one counts
+	Speed   lazyRegexp        // of its output: the samples a second, in its group; the last one counts; nil for none
 }
 
 // redirects tells whether a trial writes somewhere else than the training would.
@@ -86,7 +86,7 @@ func (r Rehearsal) speed(output []byte) float64 {
 	if r.Speed == nil {
 		return 0
 	}
-	all := r.Speed.FindAllSubmatch(output, -1)
+	all := r.Speed().FindAllSubmatch(output, -1)
 	if len(all) == 0 {
 		return 0
 	}
@@ -104,14 +104,14 @@ func (r *profileReader) trial(key string, n *yaml.Node) {
 }
 
 // group reads a regular expression with one group, which may match anywhere.
-func (r *profileReader) group(to **regexp.Regexp) func(string, *yaml.Node) {
+func (r *profileReader) group(to *lazyRegexp) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		re, err := regexp.Compile(n.Value)
 		if err != nil || re.NumSubexp() != 1 {
 			r.add(n.Line, key, n.Value, "not a regular expression with one group, as in 'speed ([0-9.]+)'")
 			return
 		}
-		*to = re
+		*to = func() *regexp.Regexp { return re }
 	}
 }
 

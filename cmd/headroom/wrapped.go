@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 
@@ -89,7 +88,21 @@ func recognised(r request) (*wrapped, error) {
 	return w, asUsage(err)
 }
 
-var notForNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+// onlyOfNames is s with a dash in the place of characters that no name has.
+func onlyOfNames(s string) string {
+	var b strings.Builder
+	replaced := false
+	for _, r := range s {
+		fits := configs.IsName("a" + string(r))
+		if fits {
+			b.WriteRune(r)
+		} else if !replaced {
+			b.WriteByte('-')
+		}
+		replaced = !fits
+	}
+	return b.String()
+}
 
 // nameFor is a run's name after the script, or else the program.
 func nameFor(words []string) string {
@@ -100,7 +113,7 @@ func nameFor(words []string) string {
 			break
 		}
 	}
-	return cmp.Or(strings.TrimLeft(notForNames.ReplaceAllString(name, "-"), ".-"), "command") + "-run"
+	return cmp.Or(strings.TrimLeft(onlyOfNames(name), ".-"), "command") + "-run"
 }
 
 // folder makes a new one for the run: a command that is given again is run again,
