@@ -10,6 +10,12 @@ import (
 // Child is one life of a command. It needs Linux: elsewhere none can be started.
 type Child struct{}
 
+// Standby is nothing.
+type Standby struct{}
+
+// StandBy does nothing.
+func StandBy() *Standby { return nil }
+
 // Start returns an error.
 func Start(Command, ChildOptions) (*Child, error) {
 	return nil, errors.New("commands can be run on Linux only")

@@ -32,6 +32,7 @@ type Wrapped struct {
 	Hang    time.Duration // without a sign of life until it is said that it may hang; 0 never looks
 	Restart bool          // a command that hangs is ended, and started again from its newest checkpoint
 
+	Standby *Standby                                  // for the first life; may be nil
 	Log     func(attempt int) (io.WriteCloser, error) // the attempt's output; nil keeps none
 	Number  func() int                                // of the attempt
 	Trouble func(error)                               // what went wrong beside the command, or may be going wrong with it
@@ -203,7 +204,8 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 		}
 		return nil
 	}
-	child, err := Start(c, ChildOptions{Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted})
+	child, err := Start(c, ChildOptions{Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted, Standby: w.Standby})
+	w.Standby = nil
 	if err != nil {
 		return Exit{}, "", err
 	}

@@ -27,6 +27,8 @@ type ChildOptions struct {
 	// Grace is how long the processes that a child leaves behind have to end once
 	// they were asked to, 10 s if 0.
 	Grace time.Duration
+	// Standby is what [StandBy] began to make for this life; nil makes one now.
+	Standby *Standby
 	// Before is asked right before the program is executed, when signals are heard
 	// already: none is lost between the question and the child. Its error is what Start
 	// returns. nil has no objection.

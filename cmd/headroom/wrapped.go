@@ -38,6 +38,9 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if c.Bool("dry-run") {
 		return u.answer(explained(w, u.now()).brief())
 	}
+	if w.Free == 0 { // else it may be long until it starts
+		w.Standby = wrap.StandBy()
+	}
 	folder, name, err := w.folder(r.Name)
 	if err != nil {
 		return err
