@@ -22,7 +22,9 @@ func StandBy() *Standby {
 	go func() {
 		defer close(s.made)
 		s.signals, s.kills = listen(), machine.CountKills()
-		_, _ = os.FindProcess(os.Getpid()) // the library tries once what it may do to a child, with a child
+		if p, err := os.FindProcess(os.Getpid()); err == nil { // the library tries once what it may do to a child, with a child
+			_ = p.Release()
+		}
 	}()
 	return s
 }

@@ -3,7 +3,6 @@ package wrap
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"syscall"
@@ -36,7 +35,7 @@ type stream struct {
 // openStreams makes what the options ask for, or nothing at all.
 func openStreams(o ChildOptions) (_ *streams, err error) {
 	s := &streams{child: [3]*os.File{o.Stdin, o.Stdout, o.Stderr}, copied: make(chan struct{})}
-	s.record = &recorder{log: o.Log, tail: newTail(o.TailBytes), trouble: o.Trouble}
+	s.record = newRecorder(o)
 	if o.Bare {
 		return s, nil
 	}
@@ -123,9 +122,10 @@ func (s *streams) resize() bool {
 	return found
 }
 
-// copy copies all streams to their ends.
+// copy copies all streams to their ends, and returns when the log has all of it.
 func (s *streams) copy() {
 	defer close(s.copied)
+	defer s.record.flush()
 	var all sync.WaitGroup
 	for _, one := range s.copies {
 		all.Go(func() { one.copy(s.record, s.draining[0]) })
@@ -250,59 +250,4 @@ func (s *stream) lost(err error) {
 	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.EIO) {
 		s.trouble(fmt.Errorf("what the command writes cannot be passed on: %w", err))
 	}
-}
-
-// recorder takes down what both streams bring.
-type recorder struct {
-	mu      sync.Mutex
-	log     io.Writer // nil if there is none
-	failed  bool      // and trouble was told
-	tail    *tail
-	trouble func(error)
-
-	held  []byte    // of stderr, not in the tail yet
-	since time.Time // when the first byte of it came
-}
-
-// heldFor is how much later what stdout had to say before an error may be read than
-// the error: two pipes have no common order, and on a busy machine one of them waits.
-// Without it the last steps before a failure look like steps after it.
-const heldFor = 200 * time.Millisecond
-
-// remember takes p into the tail: what stderr brings after what stdout brings soon
-// after it.
-func (r *recorder) remember(stream int, p []byte, now time.Time) {
-	if len(r.held) > 0 && (now.Sub(r.since) > heldFor || len(r.held) > chunk) {
-		r.tail.add(1, r.held)
-		r.held = r.held[:0]
-	}
-	if stream == 0 {
-		r.tail.add(0, p)
-		return
-	}
-	if len(r.held) == 0 {
-		r.since = now
-	}
-	r.held = append(r.held, p...)
-}
-
-func (r *recorder) add(stream int, p []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.remember(stream, p, time.Now())
-	if r.log == nil {
-		return
-	}
-	if _, err := r.log.Write(p); err != nil && !r.failed { // tried again: the disk may have room by then
-		r.failed = true
-		r.trouble(fmt.Errorf("the log of the command has gaps: %w", err))
-	}
-}
-
-func (r *recorder) bytes() []byte {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.tail.add(1, r.held)
-	r.held = nil
-	return r.tail.bytes()
 }
