@@ -28,6 +28,9 @@ var withTexts = sync.OnceValue(func() []Profile {
 			panic("wrap: built-in profiles: " + err.Error())
 		}
 		all[i].Text = text
+		if argv := all[i].Match.Argv; argv != nil {
+			argv() // recognising any command needs it
+		}
 	}
 	return all
 })

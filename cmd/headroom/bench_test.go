@@ -1,41 +1,119 @@
 package main
 
 import (
+	"cmp"
+	"io"
+	"os"
 	"os/exec"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
 
-// BenchmarkWrappedStart is what "headroom run --" adds to a command that does
-// nothing, from its start to its end: the same command bare and wrapped in turn, and
-// the difference of the medians. Beside it stands what a
-// process of headroom takes that does nothing at all; the test binary is the headroom
-// here.
+// BenchmarkWrappedStart is what "headroom run --" adds to a command that does nothing,
+// bare and wrapped in turn, as differences of medians: until the command runs, which is
+// date, telling when it did, and from there to the end. Beside it stands what a process
+// of headroom takes that does nothing at all. Figures are in bench/results.
 //
-// On 22 November 2026, on two cores of an AMD EPYC that others used too and a virtual
-// disk with 0.4 to 4 ms an fsync, the built program took a median of 17 ms where it had
-// taken 26, and when the machine was busier 33 where it had taken 65: 5 are the process,
-// 2 to 3 the profiles, the rest four fsyncs, the signals and the child. By
+// The headroom is the test binary, which links more and starts later than what is
+// released, unless HEADROOM_PROGRAM names that:
 //
-//	go test -tags cuda ./cmd/headroom -run '^$' -bench WrappedStart -benchtime 100x
+//	make build
+//	HEADROOM_PROGRAM=$PWD/bin/headroom go test -tags cuda ./cmd/headroom -run '^$' -bench WrappedStart -benchtime 100x
 func BenchmarkWrappedStart(b *testing.B) {
-	b.Chdir(b.TempDir())
-	var bare, wrapped, itself []time.Duration
-	lasts := func(args ...string) time.Duration {
-		began := time.Now()
-		if err := exec.Command(args[0], args[1:]...).Run(); err != nil {
-			b.Fatal(err)
-		}
-		return time.Since(began)
+	for _, on := range []struct{ name, above string }{{"disk", ""}, {"tmpfs", "/dev/shm"}} {
+		b.Run(on.name, func(b *testing.B) {
+			folder, err := os.MkdirTemp(on.above, "headroom-bench-")
+			if err != nil {
+				b.Skip(err)
+			}
+			b.Cleanup(func() { _ = os.RemoveAll(folder) })
+			b.Chdir(folder)
+			var bare, wrapped lasted
+			var itself []time.Duration
+			for b.Loop() {
+				bare.measure(b, "date", "+%s%N")
+				wrapped.measure(b, benched(), "run", "--", "date", "+%s%N")
+				began := time.Now()
+				if err := exec.Command(benched(), "version").Run(); err != nil {
+					b.Fatal(err)
+				}
+				itself = append(itself, time.Since(began))
+			}
+			b.ReportMetric(median(wrapped.before)-median(bare.before), "ms-to-command")
+			b.ReportMetric(median(wrapped.after)-median(bare.after), "ms-to-end")
+			b.ReportMetric(median(itself), "ms-of-a-process")
+			b.ReportMetric(0, "ns/op")
+		})
 	}
-	for b.Loop() {
-		bare = append(bare, lasts("true"))
-		wrapped = append(wrapped, lasts("headroom", "run", "--", "true"))
-		itself = append(itself, lasts("headroom", "version"))
+}
+
+// benched is the headroom that is measured.
+func benched() string { return cmp.Or(os.Getenv("HEADROOM_PROGRAM"), "headroom") }
+
+// lasted is how long commands took until they ran, and from there to their end.
+type lasted struct{ before, after []time.Duration }
+
+// measure runs a command that prints the time in nanoseconds.
+func (s *lasted) measure(b *testing.B, args ...string) {
+	b.Helper()
+	began := time.Now()
+	out, err := exec.Command(args[0], args[1:]...).Output()
+	ended := time.Now()
+	if err != nil {
+		b.Fatal(err)
 	}
-	b.ReportMetric(median(wrapped)-median(bare), "ms-beyond-bare")
-	b.ReportMetric(median(itself), "ms-of-a-process")
+	ran, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.before = append(s.before, time.Unix(0, ran).Sub(began))
+	s.after = append(s.after, ended.Sub(time.Unix(0, ran)))
+}
+
+// BenchmarkWrappedOutput is the throughput of a wrapped command as a part of that of the
+// same command bare, both through a pipe: one that writes line by line, as a training
+// does that flushes what it prints, and two that write as much as they can.
+func BenchmarkWrappedOutput(b *testing.B) {
+	for _, c := range []struct{ name, command string }{
+		{"lines", "stdbuf -oL seq 1000000 1400000"},
+		{"blocks", "head -c 500000000 /dev/zero"},
+		{"flood", "yes | head -c 500000000"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.Chdir(b.TempDir())
+			var bare, wrapped []time.Duration
+			for b.Loop() {
+				bare = append(bare, drained(b, "sh", "-c", c.command))
+				wrapped = append(wrapped, drained(b, benched(), "run", "--", "sh", "-c", c.command))
+			}
+			b.ReportMetric(median(bare)/median(wrapped), "of-bare")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// drained is how long a command takes whose output is read to its end.
+func drained(b *testing.B, args ...string) time.Duration {
+	b.Helper()
+	c := exec.Command(args[0], args[1:]...)
+	began := time.Now()
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err == nil {
+		_, err = io.Copy(struct{ io.Writer }{io.Discard}, out)
+	}
+	if err == nil {
+		err = c.Wait()
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return time.Since(began)
 }
 
 // median is in milliseconds.

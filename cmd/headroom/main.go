@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"headroom/wrap"
 )
 
 func main() { os.Exit(mainStatus()) }
@@ -13,6 +15,9 @@ func main() { os.Exit(mainStatus()) }
 // skipped.
 func mainStatus() int {
 	ours, command := cutCommand(os.Args)
+	if command != nil {
+		go wrap.Builtin() // needed soon; meanwhile the command line is read
+	}
 	crashesAbort(os.LookupEnv, command == nil)
 	// A reader of stdout that goes away must not end a night's training: without
 	// this the runtime dies on the first write after it. It is caught, not ignored,
