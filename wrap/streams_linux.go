@@ -27,7 +27,8 @@ type stream struct {
 	number  int      // 0 stdout, or both; 1 stderr
 	from    *os.File // the near end of a pipe or pseudo-terminal
 	to      *os.File
-	near    int   // its descriptor, which does not block
+	near    int // its descriptor, which does not block
+	burst   burst
 	twin    *twin // nil if it is a pipe
 	trouble func(error)
 }
@@ -191,6 +192,7 @@ func (s *stream) read(buffer []byte, draining *os.File) (p []byte, more bool) {
 		return p, more
 	}
 	fds := []unix.PollFd{{Fd: int32(s.near), Events: unix.POLLIN}, {Fd: int32(s.to.Fd())}, {Fd: int32(draining.Fd())}}
+	s.burst.gather()
 	for {
 		_, err := unix.Poll(fds, -1)
 		switch {
@@ -213,6 +215,7 @@ func (s *stream) read(buffer []byte, draining *os.File) (p []byte, more bool) {
 // take reads what there is. Wait tells that there is nothing yet.
 func (s *stream) take(buffer []byte) (p []byte, more, wait bool) {
 	n, err := unix.Read(s.near, buffer)
+	s.burst.add(n)
 	switch {
 	case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN):
 		return nil, true, true

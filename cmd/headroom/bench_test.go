@@ -74,10 +74,11 @@ func (s *lasted) measure(b *testing.B, args ...string) {
 }
 
 // BenchmarkWrappedOutput is the throughput of a wrapped command as a part of that of the
-// same command bare, both through a pipe: one that writes line by line, as a training
-// does that flushes what it prints, and two that write as much as they can.
+// same command bare, both through a pipe: a script that prints line by line as fast as it
+// can, a program that does nothing else, and two that write as much as they can.
 func BenchmarkWrappedOutput(b *testing.B) {
 	for _, c := range []struct{ name, command string }{
+		{"steps", "i=0; while [ $i -lt 200000 ]; do echo step $i loss 1.2345; i=$((i+1)); done"},
 		{"lines", "stdbuf -oL seq 1000000 1400000"},
 		{"blocks", "head -c 500000000 /dev/zero"},
 		{"flood", "yes | head -c 500000000"},
