@@ -31,7 +31,11 @@ const LittleFree = 0.05
 // what other ranks say once one has failed are no evidence. Where nothing tells,
 // the kind is [Failed] and the reasons say what was seen.
 func Classify(e Exit) Outcome {
-	c := classifier{exit: e, found: scan(e.Tail)}
+	tail := e.Tail
+	if e.Code == 0 && e.Signal == 0 && !mayTellOfMemory(tail) {
+		tail = nil // reading it takes 50 ms, and nothing else in it matters
+	}
+	c := classifier{exit: e, found: scan(tail)}
 	switch {
 	case e.Stopped:
 		return c.outcome(Stopped, Certain, c.noFault(), "it had been asked to stop; "+c.status())

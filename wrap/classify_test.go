@@ -140,3 +140,26 @@ func confusionTable(all []exitFixture) string {
 	}
 	return b.String()
 }
+
+// Of a command that is done the output is read only if it may tell of memory; that
+// makes no difference.
+func TestDoneIsToldWithoutReading(t *testing.T) {
+	read := 0
+	for _, f := range exitFixtures(t) {
+		exit := f.exit
+		exit.Code, exit.Signal, exit.Stopped = 0, 0, false
+		got, want := Classify(exit), classifier{exit: exit, found: scan(exit.Tail)}.done()
+		if got.Error != want.Error || got.Hint != want.Hint || !slices.Equal(got.Reasons, want.Reasons) {
+			t.Errorf("%s: %v, want %v", f.name, got, want)
+		}
+		if want.Error != "" {
+			read++
+		}
+	}
+	if read == 0 {
+		t.Error("no fixture tells of memory")
+	}
+	if lines := bytes.Repeat([]byte("step 12 loss 2.34 RuntimeError: a disk\n"), 9); mayTellOfMemory(lines) {
+		t.Errorf("%q is read", lines[:40])
+	}
+}

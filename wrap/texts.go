@@ -1,6 +1,11 @@
 package wrap
 
-import "strings"
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"sync"
+)
 
 // meaning is what a known text says about the end of a command.
 type meaning int
@@ -49,6 +54,29 @@ var families = []family{
 	{oversize, oversizeTexts},
 	{cascade, cascadeTexts},
 	{ifLittleFree, ambiguousTexts},
+}
+
+// memoryPhrases are the longest pieces of the texts on memory.
+var memoryPhrases = sync.OnceValue(func() []string {
+	phrases := []string{"memoryerror"} // the exceptions of that name need no text
+	for _, f := range families {
+		for _, s := range f.signatures {
+			if f.meaning.memory() {
+				phrases = append(phrases, slices.MaxFunc(strings.Split(s.text, " * "), func(a, b string) int { return len(a) - len(b) }))
+			}
+		}
+	}
+	return phrases
+})
+
+// mayTellOfMemory is false if none of those texts can be in the output: colours and
+// frames may stand in the middle of one.
+func mayTellOfMemory(output []byte) bool {
+	if bytes.IndexByte(output, '\x1b') >= 0 || bytes.Contains(output, []byte("│")) {
+		return true
+	}
+	lower := bytes.ToLower(output)
+	return slices.ContainsFunc(memoryPhrases(), func(phrase string) bool { return bytes.Contains(lower, []byte(phrase)) })
 }
 
 // shortest is the length of the shortest signature; empty lines come by the million.
