@@ -1,0 +1,104 @@
+"""What is changed in torch, once, after it was imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Callable, Optional
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from . import optimizers
+from .recorder import Found, Recorder
+from .tape import Recorded
+
+_recorder: Optional[Recorder] = None
+
+
+class Report:
+    """What the user hears."""
+
+    def survived(self, failure: BaseException, how: str, why: str) -> None:
+        self._say(f"out of memory, survived: {how}" + (f" ({why})" if why else "") + f"; {short(failure)}")
+
+    def refused(self, failure: Optional[BaseException], why: str) -> None:
+        self._say(f"out of memory, and this step cannot be run in pieces: {why}")
+
+    @staticmethod
+    def _say(text: str) -> None:
+        if os.environ.get("HEADROOM_LOG"):
+            with open(os.environ["HEADROOM_LOG"], "a") as f:
+                f.write(text + "\n")
+        if not os.environ.get("HEADROOM_QUIET"):
+            print(f"headroom: {text}", file=sys.stderr, flush=True)
+
+
+def short(failure: BaseException) -> str:
+    return (str(failure).strip().splitlines() or [""])[0][:200]
+
+
+def install() -> None:
+    """Arms this process. A second call does nothing."""
+    global _recorder
+    if _recorder is not None:
+        return
+    report = Report()
+    recorder = _recorder = Recorder(report)
+    Recorded.intercept = staticmethod(recorder.function)  # type: ignore[assignment]
+    Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
+    finder = Finder(recorder)
+    optimizer = torch.optim.Optimizer
+    hook = optimizer.profile_hook_step
+    optimizer.profile_hook_step = staticmethod(lambda step: optimizers.guard(hook(step), report, recorder.step_ends))  # type: ignore[method-assign]
+    add = optimizer.add_param_group
+
+    def add_param_group(self: torch.optim.Optimizer, group: Any) -> None:
+        add(self, group)
+        for p in self.param_groups[-1]["params"]:
+            finder.trained.add(id(p))
+        finder.look()
+
+    optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
+    register_optimizer_step_post_hook(lambda *_: finder.step())
+
+
+class Finder:
+    """Finds the modules to record: those whose outermost calls are a training's."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.trained: set[int] = set()  # ids of parameters that an optimizer has
+        self._call: Optional[Callable] = None  # torch's own, while ours stands in its place
+        self._new = 0
+        self._inside = False
+
+    def look(self) -> None:
+        """Begins to look at every call of a module."""
+        if self._call is not None:
+            return
+        call = self._call = torch.nn.Module.__call__
+
+        def looking(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self._inside or not torch.is_grad_enabled() or not module.training:
+                return call(module, *args, **kwargs)
+            if not isinstance(module.__dict__.get("_compiled_call_impl"), Found) and self.recorder.here() and not self.recorder.busy:
+                if any(id(p) in self.trained for p in module.parameters()):
+                    Found(self.recorder, module)
+                    self._new += 1
+                else:
+                    return call(module, *args, **kwargs)
+            self._inside = True
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                self._inside = False
+
+        torch.nn.Module.__call__ = looking  # type: ignore[method-assign]
+
+    def step(self) -> None:
+        """An optimizer has made a step: one without anything new ends the looking."""
+        if self._call is not None and self._new == 0 and not self._inside:
+            torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
+            self._call = None
+        self._new = 0

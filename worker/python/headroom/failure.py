@@ -1,0 +1,53 @@
+"""What counts as running out of memory, and how its traces are cleaned up."""
+
+from __future__ import annotations
+
+import gc
+import re
+import traceback
+from typing import Optional
+
+import torch
+
+_TEXTS = re.compile(
+    r"DefaultCPUAllocator: (?:can't|not enough) (?:allocate )?memory"
+    r"|CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+    r"|CUDA error: out of memory|HIP out of memory|MPS backend out of memory"
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that an allocation of a tensor failed."""
+    if isinstance(error, torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and _TEXTS.search(str(error)) is not None
+
+
+class Refused(Exception):
+    """A step that cannot be replayed exactly, with the reason in a sentence."""
+
+
+def release_frames(error: Optional[BaseException]) -> None:
+    """Empties the frames that an exception keeps alive; its traceback still prints."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def clean(error: Optional[BaseException] = None) -> None:
+    """Gives back what a failed try left behind. Not to be called inside ``except``."""
+    release_frames(error)
+    cuda = torch.cuda.is_initialized()
+    if cuda:
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return  # the context is gone, and whoever uses it next hears of it
+    gc.collect()
+    torch.clear_autocast_cache()
+    if cuda:
+        if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
+            torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()

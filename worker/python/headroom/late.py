@@ -1,0 +1,171 @@
+"""Tensors without values, after a failure.
+
+What the user holds of a failed try, and what the rest of the step makes of it, are
+*late*: shape, type and device are there, values are not. The first use of a scalar
+with a gradient runs the tape in pieces and hands back the real one; the first use of
+other values computes them by a forward pass in pieces.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .failure import Refused
+from .replay import Proof, _numel, gradients, needed, pieces_of, run, unchanged
+from .rows import Plan, Slot, references
+from .tape import Entry, Tape, place_of, random_state, set_random_state
+
+
+KEPT = 1 << 20  # elements
+
+
+class HandBack(torch.autograd.Function):
+    """A scalar whose gradients are known already: times what arrives, they flow on."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, tape: Tape, sums: list, scale: float, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.tape, ctx.sums, ctx.scale = tape, sums, scale
+        return value.detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        if not ctx.sums or torch.is_grad_enabled():
+            # Used up, or to be differentiated again, of which nothing is known here.
+            raise ctx.tape.failure
+        ctx.tape.done = True
+        sums = ctx.sums.pop()
+        factor = grad.reshape(()) if ctx.scale == 1.0 else grad.reshape(()) / ctx.scale
+        strided = [g for g in sums if g is not None]
+        for g in strided:
+            g.mul_(factor.to(g.device))
+        return (None, None, None, None, *sums)
+
+
+def stand_in(slot: Slot) -> torch.Tensor:
+    """A tensor of a slot's shape that holds one element, which is no value of anything."""
+    empty = float("nan") if slot.dtype.is_floating_point or slot.dtype.is_complex else 0
+    base = torch.full((), empty, dtype=slot.dtype, device=slot.device)
+    if slot.requires_grad:
+        base.requires_grad_()
+    return base.expand(slot.shape)
+
+
+def make(tape: Tape, slot: Slot) -> torch.Tensor:
+    """A late tensor, not yet on the tape."""
+    with torch.enable_grad():
+        tensor = stand_in(slot)
+    return tensor
+
+
+def postpone(tape: Tape, plan: Plan) -> None:
+    """Releases every value that the tape has made and the user still holds."""
+    for ref in tape.live:
+        tensor = ref()
+        place = None if tensor is None else place_of(tensor)
+        if place is None or place.late or not tensor.requires_grad and tensor.numel() <= 16:
+            continue
+        place.late = True
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            tensor.data = stand_in(plan.slots[place.slot]._replace(requires_grad=False))
+    tape.handles.drop(tape.failure)  # type: ignore[arg-type]
+
+
+class Late:
+    """What is known of the late tensors of one tape."""
+
+    def __init__(self, tape: Tape, plan: Plan, sizes: Any) -> None:
+        self.tape, self.plan, self.sizes = tape, plan, sizes
+        self._scalars: dict[int, torch.Tensor] = {}
+        self._values: dict[int, torch.Tensor] = {}
+
+    def maker(self, slot: int) -> Entry:
+        for entry in self.tape.entries:
+            if slot in entry.slots:
+                return entry
+        raise KeyError(slot)
+
+    def is_scalar(self, slot: int) -> bool:
+        """Whether a slot is the batch's, and carries a gradient."""
+        known = self.plan.slots[slot]
+        return known.dim is None and known.requires_grad and not known.fixed
+
+    def is_first(self, slot: int) -> bool:
+        """Whether it is made from rows, not from other scalars."""
+        refs = references(self.maker(slot))[0]
+        return not refs or any(self.plan.slots[r].dim is not None for r in refs) or self.maker(slot).module is not None
+
+    def scalar(self, slot: int) -> torch.Tensor:
+        """The real scalar, with a graph. Raises Refused if it cannot be had exactly."""
+        if slot not in self._scalars:
+            self._scalars[slot] = self._replayed(slot) if self.is_first(slot) else self._computed(slot)
+        return self._scalars[slot]
+
+    def _computed(self, slot: int) -> torch.Tensor:
+        entry = self.maker(slot)
+        env = {r: self.scalar(r) if self.is_scalar(r) else self.value(r) for r in references(entry)[0]}
+        at = self.tape.entries.index(entry)
+        return run(self.tape, None, [at], None, env)[slot]
+
+    def _replayed(self, slot: int) -> torch.Tensor:
+        known = self.plan.slots[slot]
+        if len(known.shape) and max(known.shape) > 1:
+            raise Refused("the batch is summed into more than one number")
+        size = self.sizes.first(self.plan.batch)
+        rule = Proof(self.tape, self.plan).rules(slot, pieces_of(self.plan.batch, size))
+        scale, after = self.sizes.scale(self.tape), random_state()
+        if self.tape.complete:
+            set_random_state(self.tape.random)
+        kept = self._kept()
+        values, inputs, sums, count = gradients(self.tape, self.plan, {slot: (1.0, rule)}, self.sizes.next, scale, keep=kept)
+        self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]
+        if self.tape.complete:
+            set_random_state(after)
+        self.tape.replays += count
+        value = torch.as_tensor(values[slot], device=known.device).to(known.dtype).reshape(known.shape)
+        self._values[slot] = value
+        if not inputs.tensors:
+            return value
+        with torch.enable_grad():
+            return HandBack.apply(value, self.tape, [sums.all()], scale, *inputs.tensors)
+
+    def _kept(self) -> dict[int, list]:
+        """Results that are small enough to be kept from the pieces, for a user who asks
+        for them when the weights have changed."""
+        places = [place_of(t) for t in (ref() for ref in self.tape.live) if t is not None]
+        slots = {p.slot for p in places if p is not None and p.late and p.slot not in self._values}
+        known = {s: self.plan.slots[s] for s in slots if s in self.plan.slots}
+        return {s: [] for s, k in known.items() if k.dim is not None and _numel(k.shape) <= KEPT}
+
+    def value(self, slot: int) -> torch.Tensor:
+        """Values without a graph, as the whole batch would have them."""
+        if slot in self._values:
+            return self._values[slot]
+        if slot in self.tape.scalars:
+            return self.tape.scalars[slot]
+        plan, tape = self.plan, self.tape
+        entry = self.maker(slot)
+        with torch.no_grad():
+            if entry.module is None and (plan.slots[slot].dim is None or self._has(slot)):
+                env = {r: self.value(r) for r in references(entry)[0]}
+                found = run(tape, None, [tape.entries.index(entry)], None, env)[slot]
+            elif plan.slots[slot].dim is None:
+                found = self.scalar(slot).detach()
+            else:
+                unchanged(tape, needed(tape, [slot]))
+                parts = []
+                for rows in pieces_of(plan.batch, self.sizes.first(plan.batch)):
+                    env = run(tape, plan, needed(tape, [slot]), rows)
+                    parts.append(env[slot].clone())
+                    env.clear()
+                found = torch.cat(parts, plan.slots[slot].dim)
+        self._values[slot] = found
+        return found
+
+    def _has(self, slot: int) -> bool:
+        """Whether a slot can be computed from modules' results that were kept."""
+        if slot in self._values:
+            return True
+        entry = self.maker(slot)
+        return entry.module is None and not entry.inplace and all(self._has(r) for r in references(entry)[0])

@@ -1,0 +1,58 @@
+"""The optimizer's step: where a step ends, which parameters are trained, and a failure in it."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any, Callable
+
+import torch
+
+from .failure import clean, is_out_of_memory, release_frames
+
+_inside = False  # one step calls another in optimizers that wrap others
+
+
+def guard(step: Callable, report: Any, ended: Callable[[], None]) -> Callable:
+    """``step`` that is run once more if memory ran out before it had changed anything.
+    State that the failed call made, and nobody else has seen, is taken away again."""
+
+    @wraps(step)
+    def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        global _inside
+        if _inside or args or kwargs:  # a closure runs the model again
+            return step(self, *args, **kwargs)
+        ended()
+        params = [p for g in self.param_groups for p in g["params"]]
+        had = None if len(self.state) >= len(params) else set(self.state)
+        tensors = params + [v for s in self.state.values() if isinstance(s, dict) for v in s.values() if isinstance(v, torch.Tensor)]
+        before = [t._version for t in tensors]
+        failed = None
+        _inside = True
+        try:
+            return step(self, *args, **kwargs)
+        except BaseException as e:
+            if not is_out_of_memory(e):
+                raise
+            failed = e
+        finally:
+            _inside = False
+        release_frames(failed)
+        if [t._version for t in tensors] != before:
+            report.refused(failed, "the optimizer had begun to change weights or its state")
+            raise failed
+        if had is not None:
+            for p in [p for p in self.state if p not in had]:
+                del self.state[p]
+        clean(failed)
+        again = None
+        try:
+            result = step(self, *args, **kwargs)
+        except BaseException as e:
+            again = e
+        if again is not None:
+            report.refused(failed, "the optimizer's step failed twice")
+            raise failed
+        report.survived(failed, "the optimizer's step again", "")
+        return result
+
+    return guarded

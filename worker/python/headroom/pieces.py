@@ -1,0 +1,94 @@
+"""How many rows a piece may have, and when a batch is cut before it fails.
+
+Sizes are kept as cost: elements of a module's first tensor argument, so that a batch
+that is longer than any before is cut finer.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Callable, Optional
+
+import torch
+
+PATIENCE = 64  # batches that are cut at once, before a whole one is tried again
+
+
+class Sizes:
+    """What has been learned of sizes in this process."""
+
+    def __init__(self) -> None:
+        self.failure: Optional[BaseException] = None  # the newest, to be raised again if nothing helps
+        self.ask: Optional[Callable[[int, BaseException], Optional[int]]] = None  # rows that failed → rows to try
+        self._fits: Optional[int] = None  # cost of a piece
+        self._per_row = 1
+        self._rows = 1
+        self._found: Any = None  # the module called last
+        self._quiet, self._patience = 0, PATIENCE
+
+    def _see(self, found: Any, args: tuple, kwargs: dict) -> int:
+        tensor = next((t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and t.dim() > 0), None)
+        if tensor is None:
+            return 0
+        self._rows = max(1, tensor.shape[0])
+        cost = tensor.numel()
+        self._per_row = max(1, cost // self._rows)
+        self._found = found
+        return cost
+
+    def too_large(self, found: Any, args: tuple, kwargs: dict) -> bool:
+        """Whether a call is known to fail, so that it goes in pieces at once."""
+        cost = self._see(found, args, kwargs)
+        if found.limit is None or cost < found.limit:
+            return False
+        self._quiet += 1
+        if self._quiet <= self._patience:
+            return True
+        self._quiet, self._patience = 0, min(2 * self._patience, 16 * PATIENCE)
+        found.limit = None
+        return False
+
+    def failed(self, found: Any, args: tuple, kwargs: dict, failure: BaseException) -> None:
+        """Notes that a whole call failed."""
+        cost = self._see(found, args, kwargs)
+        self._fail(found, cost, failure)
+
+    def failed_at(self, tape: Any, failure: BaseException) -> None:
+        """Notes that what followed the last module's call failed."""
+        self._fail(self._found, self._per_row * self._rows, failure)
+
+    def _fail(self, found: Any, cost: int, failure: BaseException) -> None:
+        self.failure = type(failure)(*failure.args)
+        found.limit = cost if found.limit is None else min(cost, found.limit)
+        self._quiet = 0
+        asked = self.ask(self._rows, failure) if self.ask is not None else None
+        rows = asked or max(1, self._rows // 2)
+        if self._fits is None or self._fits >= cost:
+            self._fits = rows * self._per_row
+
+    def first(self, batch: int) -> int:
+        """Rows of a piece."""
+        if self._fits is None:
+            return max(1, batch // 2)
+        return max(1, min(batch, self._fits // self._per_row))
+
+    def next(self, failed: bool) -> int:
+        """Rows of the next piece; smaller after one that failed, 0 if there is no smaller."""
+        rows = self.first(self._rows)
+        if failed:
+            rows //= 2
+            self._fits = max(1, rows) * self._per_row
+        return rows
+
+    def succeeded(self, tape: Any) -> None:
+        """Notes that a step went well as a whole."""
+
+    def scale(self, tape: Any) -> float:
+        """By what losses are multiplied before they are differentiated, so that gradients
+        in half precision do not vanish: what the user's GradScaler has, else 1."""
+        if not any(e.autocast and any(d == torch.float16 and on for _, on, d in e.autocast[:-1]) for e in tape.entries):
+            return 1.0
+        for thing in gc.get_objects():
+            if isinstance(thing, torch.amp.GradScaler) and thing.is_enabled():
+                return float(thing.get_scale())
+        return 1.0

@@ -1,0 +1,631 @@
+"""Takes note of what a training calls, and answers a failure.
+
+One per process. It works on the thread on which it was installed; what other threads
+call passes through. :meth:`Recorder.call` sees the outermost module calls,
+:meth:`Recorder.function` the functions on what they return.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+import weakref
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from .calm import rehearsal
+from .failure import Refused, clean, is_out_of_memory, release_frames
+from .late import HandBack, Late, make, postpone
+from .pieces import Sizes
+from .replay import Proof, batchwise, gradients, needed, pieces_of, run
+from .rows import Plan, references
+from .tape import Entry, Recorded, Tape, place_of, random_state, set_random_state
+
+# Methods that ask for no values.
+METADATA = {
+    "size", "dim", "ndimension", "numel", "nelement", "__len__", "stride", "is_contiguous", "is_floating_point",
+    "is_complex", "element_size", "get_device", "__hash__", "is_pinned", "is_signed", "is_inference", "is_shared",
+    "is_conj", "is_neg", "has_names", "storage_offset", "is_set_to", "is_same_size", "is_tensor",
+}  # fmt: skip
+_IN_PLACE = {f"__i{n}__" for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()} | {"__setitem__"}
+_ASKS = {"item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__", "__str__", "__complex__", "equal", "allclose"}
+# What cannot be seen to leave a replay as it was.
+_OPAQUE = {"register_hook", "retain_grad", "set_", "resize_", "share_memory_", "requires_grad_", "register_post_accumulate_grad_hook", "__set__", "data_ptr", "untyped_storage", "storage", "__dlpack__"}
+
+
+def recorded(args: tuple, kwargs: dict) -> list:
+    """The recorded tensors among arguments."""
+    found, deep = [], False
+    for t in args:
+        if type(t) is Recorded:
+            found.append(t)
+        elif not isinstance(t, _FLAT):
+            deep = True
+    for t in kwargs.values():
+        if type(t) is Recorded:
+            found.append(t)
+        elif not isinstance(t, _FLAT):
+            deep = True
+    if deep:
+        return [t for t in tree_flatten((args, kwargs))[0] if type(t) is Recorded]
+    return found
+
+
+_FLAT = (int, float, str, type(None), torch.Tensor, torch.dtype, torch.device, slice)
+
+
+def changes(name: str) -> bool:
+    """Whether a function changes its first argument, by its name."""
+    return name.endswith("_") and not name.endswith("__") or name in _IN_PLACE
+
+
+def _gives_tensor(func: Callable, args: tuple) -> bool:
+    with torch._C.DisableTorchFunctionSubclass():
+        return isinstance(func(*args), torch.Tensor)
+
+
+def state_of(param: torch.Tensor) -> Any:
+    """What tells whether a backward has reached a parameter."""
+    grad = param.grad
+    return None if grad is None else (id(grad), grad._version)
+
+
+def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
+    """Why the graph of a loss enters a module of the tape by another way than the
+    module's recorded outputs; None if it does not."""
+    spans = [(e.between, e.exits, e.module) for e in tape.entries if e.module is not None]
+    todo, seen = [loss.grad_fn], set()
+    while todo and len(seen) < 10000:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        number = node._sequence_nr()
+        inside = next((s for s in spans if s[0][0] <= number < s[0][1]), None)
+        if inside is not None:
+            if number not in inside[1]:
+                return f"a tensor that {type(inside[2]).__name__} left behind enters the loss"
+            continue
+        todo += [n for n, _ in node.next_functions]
+    return None
+
+
+class Found:
+    """A module whose outermost calls are recorded. It stands in ``_compiled_call_impl``
+    of the module, which neither pickles nor deep copies carry."""
+
+    def __init__(self, recorder: "Recorder", module: torch.nn.Module) -> None:
+        self.recorder, self.module = recorder, weakref.ref(module)
+        self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
+        self.params = [p for p in module.parameters() if p.requires_grad]
+        self.buffers = list(module.buffers())
+        self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call changes; None: not known yet
+        self.kept: list[torch.Tensor] = []  # their values before the newest call
+        self.limit: Optional[int] = None  # the smallest cost of a call that failed
+        module.__dict__["_compiled_call_impl"] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module, recorder = self.module(), self.recorder
+        call = self.inner or module._call_impl  # type: ignore[union-attr]
+        if recorder.busy or not module.training or not torch.is_grad_enabled() or not recorder.here():  # type: ignore[union-attr]
+            return call(*args, **kwargs)
+        return recorder.call(self, module, call, args, kwargs)
+
+    def before(self) -> None:
+        """Keeps what a call changes, so that it can be put back."""
+        if self.changing is None:
+            self.params = [p for p in self.module().parameters() if p.requires_grad]  # type: ignore[union-attr]
+            self.changing = [b for b in self.buffers if _counts(self.module(), b)]
+            self.kept = [b.detach().clone() for b in self.changing]
+        elif self.changing:
+            with torch.no_grad():
+                torch._foreach_copy_(self.kept, self.changing)
+        self.versions = [b._version for b in self.buffers]
+
+    def after(self) -> None:
+        """Looks, after a call that went well, which buffers it has changed."""
+        if [b._version for b in self.buffers] == self.versions:
+            return
+        known = {id(b) for b in self.changing or ()}
+        for b, v in zip(self.buffers, self.versions):
+            if b._version != v and id(b) not in known:
+                self.changing.append(b)  # type: ignore[union-attr]
+                self.kept.append(torch.empty_like(b))
+
+    def put_back(self) -> bool:
+        """Undoes what a failed call did to the buffers; whether that was possible."""
+        known = {id(b): k for b, k in zip(self.changing or (), self.kept)}
+        with torch.no_grad():
+            for b, v in zip(self.buffers, self.versions):
+                if b._version != v:
+                    if id(b) not in known:
+                        return False
+                    b.copy_(known[id(b)])
+        return True
+
+
+def _counts(module: Any, buffer: torch.Tensor) -> bool:
+    """Whether a buffer is the running statistics of a normalisation."""
+    return any(
+        buffer is b
+        for m in module.modules()
+        if isinstance(m, torch.nn.modules.batchnorm._NormBase)
+        for b in m.buffers(recurse=False)
+    )
+
+
+class Recorder:
+    """See the module's text. Not safe for concurrent use; other threads pass through."""
+
+    def __init__(self, report: Any) -> None:
+        self.report = report
+        self.thread = threading.get_ident()
+        self.busy = False  # inside a module, a replay, or a function of ours
+        self.tape: Optional[Tape] = None
+        self.sizes = Sizes()
+        self.observe: Optional[str] = None  # nothing is replayed, and this is why
+        self.kinds: dict[tuple, Optional[str]] = {}  # tapes that were walked → what bypasses them
+
+    def here(self) -> bool:
+        """Whether this call is one to record."""
+        if threading.get_ident() != self.thread or torch.compiler.is_compiling() or self.observe is not None:
+            return False
+        return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+    def step_ends(self) -> None:
+        """An optimizer is about to make a step: what comes next is another tape."""
+        if self.tape is not None:
+            self.tape.close()
+            self.tape = None
+
+    def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The values of a late tensor."""
+        tape = place_of(tensor).tape  # type: ignore[union-attr]
+        try:
+            return self._guarded(lambda: tape.late.value(place_of(tensor).slot))  # type: ignore[union-attr]
+        except Refused as why:
+            self._refused(tape.failure, why)  # type: ignore[arg-type]
+
+    # Modules.
+
+    def call(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
+        worn = recorded(args, kwargs)
+        tape = self._tape_for(worn)
+        entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
+        entry.versions = [p._version for p in found.params]
+        if tape.failure is not None or self.sizes.too_large(found, args, kwargs):
+            return self._late_call(tape, found, entry, tape.failure or self.sizes.failure, lambda: call(*args, **kwargs), worn)
+        found.before()
+        begin = torch._C._autograd._get_sequence_nr()
+        state = random_state() if tape.entries else tape.random
+        failed: Optional[BaseException] = None
+        self.busy = True
+        for t in worn:
+            t.__class__ = torch.Tensor
+        try:
+            with tape.handles.on():
+                result = call(*args, **kwargs)
+        except BaseException as e:
+            if not is_out_of_memory(e):
+                raise
+            failed = e
+        finally:
+            self.busy = False
+            for t in worn:
+                t.__class__ = Recorded
+        if failed is None:
+            entry.between = (begin, torch._C._autograd._get_sequence_nr())
+            found.after()
+            tape.add(entry, result)
+            return result
+        self.sizes.failed(found, args, kwargs, failed)
+        set_random_state(state)
+        if not found.put_back():
+            tape.refuse(f"{type(module).__name__} had changed a buffer when it failed")
+        return self._late_call(tape, found, entry, failed, lambda: call(*args, **kwargs), worn)
+
+    def _tape_for(self, worn: Sequence[torch.Tensor]) -> Tape:
+        for t in worn:
+            if place_of(t).late:  # type: ignore[union-attr]
+                return place_of(t).tape  # type: ignore[union-attr]
+        if self.tape is not None and (self.tape.closed or self.tape.done or not self.tape.alive()):
+            self.tape.close()
+            self.tape = None
+        if self.tape is None:
+            self.tape = Tape()
+        return self.tape
+
+    def _late_call(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, again: Optional[Callable] = None, worn: Sequence = ()) -> Any:
+        """Answers a module that ran out of memory, or would: with late results, or by
+        running it once more where pieces would be wrong."""
+        release_frames(failure)
+        tape.failure = failure
+        try:
+            self._may(tape)
+            late = self._late(tape, entry)
+            if batchwise([entry.module]):  # type: ignore[list-item]
+                raise Refused(f"{batchwise([entry.module])} computes statistics over the batch")  # type: ignore[list-item]
+            return self._guarded(lambda: self._postponed(tape, late, entry))
+        except Refused as why:
+            return self._once_more(tape, entry, failure, why, again, worn)
+
+    def _postponed(self, tape: Tape, late: Late, entry: Entry) -> Any:
+        modules = [entry.module] if entry.module is not None else []
+        with rehearsal(modules):  # type: ignore[arg-type]
+            late.plan.extend()
+            small, slots = late.plan.result(entry)
+        leaves = iter(slots)
+        result = tree_map(lambda t: self._made(tape, next(leaves), t), small)
+        if entry.inplace:
+            result = None
+        postpone(tape, late.plan)
+        tape.add(entry, result)
+        late.plan.accept()
+        for t in tree_flatten(result)[0]:
+            if isinstance(t, torch.Tensor) and type(t) is Recorded:
+                place_of(t).late = True  # type: ignore[union-attr]
+        return result
+
+    @staticmethod
+    def _made(tape: Tape, slot: Any, small: Any) -> Any:
+        return make(tape, slot) if isinstance(small, torch.Tensor) else small
+
+    def _once_more(self, tape: Tape, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
+        """The same call on the same rows, after cleaning up: the rung for what cannot be cut."""
+        if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):
+            self._refused(failure, why)
+        tape.failure = None
+        clean(failure)
+        failed: Optional[BaseException] = None
+        begin = torch._C._autograd._get_sequence_nr()
+        self.busy = True
+        for t in worn:
+            t.__class__ = torch.Tensor
+        try:
+            with tape.handles.on():
+                result = again()
+        except Exception as e:
+            failed = e
+        finally:
+            self.busy = False
+            for t in worn:
+                t.__class__ = Recorded
+        if failed is not None:
+            release_frames(failed)
+            self._refused(failure, why)
+        entry.between = (begin, torch._C._autograd._get_sequence_nr())
+        self.report.survived(failure, "the same call again", str(why))
+        tape.add(entry, result)
+        return result
+
+    # Functions.
+
+    def function(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        if self.busy or not self.here():
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        found = recorded(args, kwargs)
+        name = getattr(func, "__name__", "")
+        places = [place_of(t) for t in found]
+        tape = next((p.tape for p in places if p.late), places[0].tape if places else None)  # type: ignore[union-attr]
+        if tape is None:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if tape.failure is not None and any(p.late for p in places):  # type: ignore[union-attr]
+            return self._late_function(tape, func, name, args, kwargs)
+        if name in ("backward", "grad") and func in (torch.Tensor.backward, torch.autograd.grad):
+            return self._backward(tape, func, args, kwargs)
+        failed: Optional[BaseException] = None
+        with torch._C.DisableTorchFunctionSubclass():
+            try:
+                if torch.is_grad_enabled():
+                    with tape.handles.on():
+                        result = func(*args, **kwargs)
+                else:
+                    result = func(*args, **kwargs)
+            except BaseException as e:
+                if not is_out_of_memory(e):
+                    raise
+                failed = e
+        if failed is not None:
+            return self._failed_function(tape, func, name, args, kwargs, failed)
+        self._note(tape, func, name, args, kwargs, result)
+        return result
+
+    def _note(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, result: Any) -> None:
+        inplace = changes(name)
+        if inplace or name in _OPAQUE or kwargs.get("out") is not None:
+            first = place_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
+            if name in _OPAQUE or kwargs.get("out") is not None:
+                if name not in ("data_ptr", "untyped_storage", "storage"):
+                    tape.refuse(f"{name} is used on a result")
+                return
+            if first is None or first.tape is not tape:  # somebody else's tensor is changed, once
+                if isinstance(result, torch.Tensor) and result.requires_grad:
+                    tape.refuse("a tensor from elsewhere is changed in place, and carries the graph on")
+                return
+            entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
+            entry.inplace = True
+            tape.add(entry, args[0])
+            return
+        if isinstance(result, torch.Tensor) or isinstance(result, (tuple, list)) and any(isinstance(t, torch.Tensor) for t in result):
+            tape.add(Entry(func, None, tape.encode(args), tape.encode(kwargs)), result)
+
+    def _failed_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException) -> Any:
+        release_frames(failure)
+        self.sizes.failed_at(tape, failure)
+        tape.failure = failure
+        try:
+            self._may(tape)
+            if changes(name):
+                raise Refused(f"{name} may have changed its argument when it failed")
+            reason = batchwise([e.module for e in tape.entries if e.module is not None])
+            if reason:
+                raise Refused(f"{reason} computes statistics over the batch")
+            late = self._late(tape, tape.entries[0])
+            tape.complete = True
+            entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
+            return self._guarded(lambda: self._postponed(tape, late, entry))
+        except Refused as why:
+            tape.failure = None
+            if changes(name):
+                self._refused(failure, why)
+            clean(failure)
+            failed = None
+            with torch._C.DisableTorchFunctionSubclass(), tape.handles.on():
+                try:
+                    result = func(*args, **kwargs)
+                except Exception as e:
+                    failed = e
+            if failed is not None:
+                release_frames(failed)
+                self._refused(failure, why)
+            self.report.survived(failure, "the same call again", str(why))
+            self._note(tape, func, name, args, kwargs, result)
+            return result
+
+    def _late_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+        late = tape.late
+        failure = tape.failure
+        if name in METADATA or name == "__get__" and not _gives_tensor(func, args):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if name in ("__set__", "data_ptr") or name in _OPAQUE or kwargs.get("out") is not None:
+            self._refused(failure, Refused(f"{name} is used on a result that has no values"))  # type: ignore[arg-type]
+
+        def resolved(t: Any) -> Any:
+            place = place_of(t) if isinstance(t, torch.Tensor) else None
+            if place is None or not place.late or not late.is_scalar(place.slot):
+                return t
+            return late.scalar(place.slot)
+
+        try:
+            self._may(tape)
+            args, kwargs = self._guarded(lambda: (tree_map(resolved, args), tree_map(resolved, kwargs)))
+            if any(place_of(t).late for t in recorded(args, kwargs)):  # type: ignore[union-attr]
+                return self._guarded(lambda: self._late_result(tape, late, func, name, args, kwargs))
+        except Refused as why:
+            self._refused(failure, why)  # type: ignore[arg-type]
+        return self._with_values(tape, lambda: func(*args, **kwargs))
+
+    def _with_values(self, tape: Tape, call: Callable) -> Any:
+        """A function of results that have been handed back."""
+        for _ in range(2):
+            with torch._C.DisableTorchFunctionSubclass():
+                try:
+                    return call()
+                except BaseException as e:
+                    if not is_out_of_memory(e):
+                        raise
+                    failed = e
+            clean(failed)
+        self._refused(tape.failure, Refused("what follows the loss runs out too"))  # type: ignore[arg-type]
+
+    def _late_result(self, tape: Tape, late: Late, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+        if name == "backward":
+            raise Refused("backward from a result that is no scalar")
+        if changes(name) and (place_of(args[0]) is None or not place_of(args[0]).late):
+            raise Refused("a tensor from elsewhere is changed by a result that has no values")
+        entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
+        if changes(name):
+            entry.inplace = True
+            with rehearsal([]):
+                late.plan.extend()
+                late.plan.result(entry)
+            tape.add(entry, args[0])
+            late.plan.accept()
+            return args[0] if name != "__setitem__" else None
+        if name in _ASKS:
+            return self._asked(late, func, args, kwargs)
+        with rehearsal([]):
+            late.plan.extend()
+            small, _ = late.plan.result(entry)
+        if not any(isinstance(t, torch.Tensor) for t in tree_flatten(small)[0]):
+            return self._asked(late, func, args, kwargs)
+        return self._postponed(tape, late, entry)
+
+    @staticmethod
+    def _asked(late: Late, func: Callable, args: tuple, kwargs: dict) -> Any:
+        def valued(t: Any) -> Any:
+            place = place_of(t) if isinstance(t, torch.Tensor) else None
+            return late.value(place.slot) if place is not None and place.late else t
+
+        args, kwargs = tree_map(valued, args), tree_map(valued, kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+    # Backward.
+
+    def _backward(self, tape: Tape, func: Callable, args: tuple, kwargs: dict) -> Any:
+        usual = func is torch.Tensor.backward and not kwargs.get("create_graph") and kwargs.get("inputs") is None and len(args) <= 2
+        if not usual:
+            tape.refuse("gradients are asked for in a special way")
+        else:
+            self._walk(tape, args[0])
+        params = list({id(p): p for e in tape.entries if e.module is not None for p in self._params(e.module)}.values())
+        before = [state_of(p) for p in params] if usual else []
+        failed: Optional[BaseException] = None
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                result = func(*args, **kwargs)
+        except BaseException as e:
+            if not is_out_of_memory(e):
+                raise
+            failed = e
+        if failed is None:
+            if not kwargs.get("retain_graph") and usual:
+                self.sizes.succeeded(tape)
+                tape.close()
+                self.tape = None if self.tape is tape else self.tape
+            return result
+        release_frames(failed)
+        self.sizes.failed_at(tape, failed)
+        tape.failure = failed
+        self.tape = None if self.tape is tape else self.tape
+        try:
+            self._may(tape)
+            return self._guarded(lambda: self._finish(tape, args, kwargs, params, before, failed))
+        except Refused as why:
+            self._refused(failed, why)
+
+    def _finish(self, tape: Tape, args: tuple, kwargs: dict, params: list, before: list, failure: BaseException) -> None:
+        """Gives the parameters that a failed backward has not reached their gradients."""
+        tape.handles.drop(failure)
+        clean(failure)
+        loss = place_of(args[0]).slot  # type: ignore[union-attr]
+        given = args[1] if len(args) > 1 else kwargs.get("gradient")
+        modules = [e.module for e in tape.entries if e.module is not None]
+        for found in {id(m): self._found(m) for m in modules}.values():
+            if found is not None and found.changing:
+                raise Refused("a module changes its buffers")
+        entries = needed(tape, [loss])
+        plan: Optional[Plan] = None
+        why = ""
+        try:
+            if batchwise(modules):
+                raise Refused(f"{batchwise(modules)} computes statistics over the batch")
+            with rehearsal(modules):
+                plan = Plan(tape, tape.entries[0])
+                plan.extend()
+            late = Late(tape, plan, self.sizes)
+            targets, extra = self._weighed(tape, late, loss, given, entries)
+        except Refused as refused:
+            plan, why = None, str(refused)
+        if plan is not None:
+            try:
+                pieces = pieces_of(plan.batch, self.sizes.first(plan.batch))
+                targets = {s: (g, Proof(tape, plan).rules(s, pieces)) for s, (g, _) in targets.items()}
+            except Refused as refused:
+                plan, why = None, str(refused)
+        if plan is None:
+            targets, extra = {loss: (1.0 if given is None else given, None)}, {}
+        offload = plan is None and any(t.is_cuda for t in params)
+        after = random_state()
+        set_random_state(tape.random)
+        try:
+            _, inputs, sums, count = gradients(tape, plan, targets, self.sizes.next, offload=offload)
+        except Refused as refused:
+            raise Refused(why or str(refused)) from None
+        finally:
+            set_random_state(after)
+        if inputs.graphs:
+            raise Refused("a graph of the user's own enters the step, and may have been used up")
+        grads = {id(t): g for t, g in zip(inputs.tensors, sums.all())}
+        for t, g in extra.items():
+            grads[id(t)] = g if grads.get(id(t)) is None else grads[id(t)] + g
+        reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
+        known = {id(p) for p in params}
+        every = {id(t): t for t in [*inputs.tensors, *extra]}
+        if any(i not in known for i in every):
+            outer = [t for i, t in every.items() if i not in known]
+            if any(t.grad is not None for t in outer):
+                raise Refused("a learned tensor beside the modules may have its gradient already")
+        rest = [t for i, t in every.items() if not reached.get(i, False)]
+        if rest:
+            with torch.enable_grad():
+                value = HandBack.apply(torch.zeros(()), tape, [[grads[id(t)] for t in rest]], 1.0, *rest)
+            value.backward()
+        self.report.survived(failure, f"{count} pieces" if plan is not None else "the whole batch again", why)
+        for ref in tape.live:
+            tensor = ref()
+            if tensor is not None and place_of(tensor) is not None and not place_of(tensor).late:  # type: ignore[union-attr]
+                tensor.__class__ = torch.Tensor
+                del tensor._headroom
+        tape.closed = True
+
+    def _weighed(self, tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:
+        """The first scalars that the loss is made of, with its derivatives by them."""
+        first = [s for i in entries for s in tape.entries[i].slots if s is not None and late.is_scalar(s) and late.is_first(s)]
+        if not first:
+            raise Refused("the loss has no part that is a sum over rows")
+        if first == [loss]:
+            return {loss: (1.0 if given is None else given, None)}, {}
+        if any(s not in tape.scalars for s in first):
+            raise Refused("the batch is summed into more than one number")
+        rest = [i for i in entries if tape.entries[i].module is None and all(late.plan.slots[r].dim is None for r in references(tape.entries[i])[0])]
+        leaves = {s: tape.scalars[s].clone().requires_grad_() for s in first}
+        beside = [tape.outside[i] for e in rest for i in references(tape.entries[e])[1] if tape.outside[i].requires_grad]
+        if any(not t.is_leaf for t in beside):
+            raise Refused("a graph of the user's own enters the step, and may have been used up")
+        beside = list({id(t): t for t in beside}.values())
+        with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
+            rest = [i for i in rest if not set(tape.entries[i].slots) & set(first)]
+            env = run(tape, None, rest, None, dict(leaves))
+            found = torch.autograd.grad(env[loss], [*leaves.values(), *beside], given, allow_unused=True)
+        targets = {s: (g, None) for s, g in zip(first, found) if g is not None}
+        return targets, {t: g for t, g in zip(beside, found[len(first) :]) if g is not None}
+
+    # What both need.
+
+    def _params(self, module: torch.nn.Module) -> list:
+        found = self._found(module)
+        return found.params if found is not None else []
+
+    @staticmethod
+    def _found(module: torch.nn.Module) -> Optional[Found]:
+        found = module.__dict__.get("_compiled_call_impl")
+        return found if isinstance(found, Found) else None
+
+    def _late(self, tape: Tape, first: Entry) -> Late:
+        """What is known of the tape's late tensors; ``first`` if the tape is empty yet."""
+        if tape.late is None:
+            tape.late = Late(tape, self._guarded(lambda: Plan(tape, tape.entries[0] if tape.entries else first)), self.sizes)
+        return tape.late
+
+    def _may(self, tape: Tape) -> None:
+        """Raises Refused if this tape must not be replayed."""
+        if tape.why_not:
+            raise Refused(tape.why_not)
+
+    def _guarded(self, work: Callable) -> Any:
+        """Work of ours: nothing is recorded, and whatever it raises is a refusal."""
+        was, self.busy = self.busy, True
+        try:
+            return work()
+        except Refused:
+            raise
+        except Exception as e:
+            if os.environ.get("HEADROOM_DEBUG"):
+                with open(os.environ["HEADROOM_DEBUG"], "a") as f:
+                    traceback.print_exc(file=f)
+            release_frames(e)
+            raise Refused(f"{type(e).__name__}: {e}") from None
+        finally:
+            self.busy = was
+
+    def _refused(self, failure: BaseException, why: Exception) -> None:
+        self.report.refused(failure, str(why))
+        raise failure
+
+    def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
+        """Sees, once per kind of tape, that the loss enters every module through its
+        outputs alone: a tensor that a module left behind would be missed by a replay."""
+        kind = tuple((id(e.module) if e.module is not None else e.call_name()) for e in tape.entries)
+        if kind not in self.kinds:
+            with torch._C.DisableTorchFunctionSubclass():
+                self.kinds[kind] = bypass(tape, loss)
+        if self.kinds[kind]:
+            tape.refuse(self.kinds[kind])  # type: ignore[arg-type]

@@ -1,0 +1,403 @@
+"""The tape once more, some rows at a time.
+
+Nothing is visible outside until the last piece is done: gradients are summed in
+accumulators of our own, so a piece that fails is simply run again, smaller.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, nullcontext
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from .calm import Calm, rehearsal
+from .failure import Refused, clean, is_out_of_memory
+from .rows import Cut, Plan, Rows, arguments, perform, references
+from .tape import Entry, Tape
+from .weights import Rule, candidates, settled, surviving, weight
+
+SMALL = 1 << 22  # elements of all outputs, up to which rules are tried on the whole batch
+SOME = 8  # rows on which they are tried otherwise
+
+
+def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
+    """The entries that some slots are made by, in order. With functions that change
+    their arguments on the tape these are all entries up to the last."""
+    maker: dict[int, int] = {}
+    for i, e in enumerate(tape.entries):
+        for s in e.slots:
+            if s is not None and not e.inplace:
+                maker.setdefault(s, i)
+    want, todo = set(), [maker[s] for s in slots]
+    while todo:
+        i = todo.pop()
+        if i not in want:
+            want.add(i)
+            todo += [maker[s] for s in references(tape.entries[i])[0]]
+    last = max(want)
+    if any(e.inplace for e in tape.entries):
+        changed = {s for e in tape.entries if e.inplace for s in references(e)[0]}
+        last = max([i for i, e in enumerate(tape.entries) if e.inplace and changed & set(references(e)[0]) and i > last and set(slots) & changed] + [last])
+        return list(range(last + 1))
+    return sorted(want)
+
+
+def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional[Rows], env: Optional[dict] = None, leaves: Optional[dict] = None) -> dict:
+    """Makes entries for some rows, all of them if None; returns values by slot."""
+    env = {} if env is None else env
+    for i in entries:
+        entry = tape.entries[i]
+        cut = Cut({}, False) if plan is None or rows is None else plan.cuts[i]
+        args, kwargs = arguments(tape, entry, cut, env, rows, leaves=leaves)
+        result = perform(entry, args, kwargs)
+        if isinstance(result, torch.Tensor):
+            if entry.slots[0] is not None:
+                env[entry.slots[0]] = result
+            continue
+        for slot, value in zip(entry.slots, tree_flatten(result)[0]):
+            if slot is not None:
+                env[slot] = value
+    return env
+
+
+def unchanged(tape: Tape, entries: Sequence[int]) -> None:
+    """Raises Refused if what some entries were given, or their modules' parameters, has
+    been written to since."""
+    for i in entries:
+        entry = tape.entries[i]
+        for index in references(entry)[1]:
+            if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
+                raise Refused("an argument has been changed since it was used")
+        if entry.versions is not None and entry.versions != versions_of(entry.module):
+            raise Refused("parameters have been changed since they were used")
+
+
+def versions_of(module: Any) -> list[int]:
+    return [p._version for p in module.parameters() if p.requires_grad]
+
+
+class Inputs:
+    """What a replayed scalar is differentiated by: parameters of the modules on the tape,
+    leaves that enter it, and tensors with a graph of their own that enter it."""
+
+    def __init__(self, tape: Tape, plan: Optional[Plan], entries: Sequence[int]) -> None:
+        found: dict[int, torch.Tensor] = {}
+        self.entering: dict[int, torch.Tensor] = {}  # by outside index, those that are cut or have a graph
+        self.cut: dict[int, int] = {}
+        for i in entries:
+            entry = tape.entries[i]
+            if entry.module is not None:
+                for p in entry.module.parameters():
+                    if p.requires_grad:
+                        found.setdefault(id(p), p)
+            for index in references(entry)[1]:
+                tensor = tape.outside[index]
+                if not tensor.requires_grad or not entry.grad:
+                    continue
+                per_row = 0 if plan is None else plan.cuts[i].outside.get(index, 0)
+                if per_row and self.cut.setdefault(index, per_row) != per_row:
+                    raise Refused("a tensor with a graph enters the step in two ways")
+                if per_row or not tensor.is_leaf:
+                    self.entering[index] = tensor
+                else:
+                    found.setdefault(id(tensor), tensor)
+        for index in self.entering:
+            found.pop(id(tape.outside[index]), None)
+        self.own = list(found.values())
+        for p in self.own:
+            if p._backward_hooks:
+                raise Refused("a parameter has a hook, which would see the gradients of pieces")
+        self.tensors = self.own + list(self.entering.values())
+        self.graphs = any(not t.is_leaf for t in self.entering.values())
+
+    def leaves(self, rows: Optional[Rows]) -> dict[int, torch.Tensor]:
+        """Stand-ins for the entering tensors, for one piece."""
+        made = {}
+        for index, tensor in self.entering.items():
+            part = tensor.detach()
+            if rows is not None and index in self.cut:
+                part = rows.of(part, self.cut[index])
+            made[index] = part.requires_grad_()
+        return made
+
+
+class Gradients:
+    """Sums over pieces, in the order of :class:`Inputs`."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.own: list[Optional[torch.Tensor]] = [None] * len(inputs.own)
+        self.entering: dict[int, Any] = {i: ([] if i in inputs.cut else None) for i in inputs.entering}
+
+    def add(self, grads: Sequence[Optional[torch.Tensor]], leaves: dict[int, torch.Tensor]) -> None:
+        taken: set[int] = set()
+        for i, g in enumerate(grads[: len(self.own)]):
+            if g is not None:
+                old = self.own[i]
+                if old is None:  # autograd may return one tensor for two inputs, or a view of it
+                    memory = g.untyped_storage() if g.layout == torch.strided else None
+                    if memory is not None and (memory.data_ptr() in taken or memory.nbytes() != g.numel() * g.element_size()):
+                        g = g.clone()
+                    elif memory is not None:
+                        taken.add(memory.data_ptr())
+                self.own[i] = g if old is None else old.add_(g) if old.layout == g.layout == torch.strided else old + g
+        for (index, leaf), g in zip(leaves.items(), grads[len(self.own) :]):
+            if index in self.inputs.cut:
+                self.entering[index].append(torch.zeros_like(leaf) if g is None else g)
+            elif g is not None:
+                old = self.entering[index]
+                self.entering[index] = g.clone() if old is None else old + g
+
+    def all(self) -> list[Optional[torch.Tensor]]:
+        out = list(self.own)
+        for value in self.entering.values():
+            out.append(torch.cat(value) if isinstance(value, list) else value)
+        return out
+
+
+def pieces_of(batch: int, size: int) -> list[Rows]:
+    """The batch in as few pieces of at most ``size`` rows as there are, of nearly one size."""
+    count = -(-batch // size)
+    edges = [batch * i // count for i in range(count + 1)]
+    return [Rows(batch, a, b) for a, b in zip(edges, edges[1:])]
+
+
+def gradients(
+    tape: Tape,
+    plan: Optional[Plan],
+    targets: dict[int, tuple[Any, Rule]],
+    size: Callable[[bool], int],
+    scale: float = 1.0,
+    offload: bool = False,
+    keep: Optional[dict[int, list]] = None,
+) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
+    """Values of scalars, and Σ G·gradient over ``targets`` (slot → (G, rule)), in pieces.
+
+    ``size(failed)`` says how many rows a piece may have, after one that failed if so;
+    0 ends it. Returns values by slot, inputs, their gradients and the number of pieces.
+    Raises what a replay raises, :class:`Refused` if one row does not fit."""
+    entries = needed(tape, list(targets))
+    unchanged(tape, entries)
+    inputs = Inputs(tape, plan, entries)
+    sums = Gradients(inputs)
+    values: dict[int, Any] = dict.fromkeys(targets, 0.0)
+    batch = plan.batch if plan is not None else 1
+    todo = [None] if plan is None else pieces_of(batch, max(1, min(batch, size(False))))
+    done = 0
+    while todo:
+        rows = todo[0]
+        failed: Optional[BaseException] = None
+        try:
+            got = _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {})
+        except Exception as e:
+            if not is_out_of_memory(e):
+                raise
+            failed = e
+        if failed is not None:
+            clean(failed)
+            failed = None
+            fits = size(True) if rows is not None else 0
+            if fits < 1 or rows is None or rows.count <= 1:
+                raise Refused("one row alone does not fit")
+            left = pieces_of(batch - rows.start, min(fits, rows.count - 1))
+            todo = [Rows(batch, rows.start + p.start, rows.start + p.stop) for p in left]
+            continue
+        if got is not None:
+            piece_values, grads, leaves, kept = got
+            for slot, v in kept.items():
+                keep[slot].append(v)  # type: ignore[index]
+            sums.add(grads, leaves)
+            for slot, v in piece_values.items():
+                values[slot] = values[slot] + v
+        elif inputs.cut:
+            sums.add([None] * len(inputs.tensors), inputs.leaves(rows))
+        done += 1
+        todo.pop(0)
+    return values, inputs, sums, done
+
+
+def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep):  # type: ignore[no-untyped-def]
+    weights = {}
+    for slot, (_, rule) in targets.items():
+        weights[slot] = 1.0 if rows is None else weight(rule, range(rows.start, rows.stop))
+    if not any(weights.values()) and not keep:
+        return None  # no row of these has a say, and a mean over none of them is NaN
+    leaves = inputs.leaves(rows)
+    hooks = torch.autograd.graph.save_on_cpu(pin_memory=True) if offload else nullcontext()
+    with torch.enable_grad(), hooks:
+        env = run(tape, plan, entries, rows, leaves=leaves)
+        total: Any = 0.0
+        values = {}
+        for slot, (grad, _) in targets.items():
+            if weights[slot]:
+                value = env[slot]
+                values[slot] = value.detach() * weights[slot]
+                total = total + (value.float() if value.dtype in (torch.float16, torch.bfloat16) else value).sum() * weights[slot] * grad
+    kept = {s: env[s].detach().clone() for s in keep if s in env}
+    env.clear()
+    if scale != 1.0:
+        total = total * scale
+    wrt = inputs.own + list(leaves.values())
+    grads = torch.autograd.grad(total, wrt, allow_unused=True) if total.requires_grad else [None] * len(wrt)
+    return values, grads, leaves, kept
+
+
+def modules_of(tape: Tape) -> list[torch.nn.Module]:
+    return list({id(e.module): e.module for e in tape.entries if e.module is not None}.values())
+
+
+def batchwise(modules: Sequence[torch.nn.Module]) -> Optional[str]:
+    """The name of a module that computes statistics over the batch, if there is one."""
+    for root in modules:
+        for module in root.modules():
+            if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
+                return type(module).__name__
+    return None
+
+
+class Proof:
+    """Tries, on real rows, whether a tape may be cut and by which rules. Costs two
+    forward passes of a few rows; nothing of it remains."""
+
+    def __init__(self, tape: Tape, plan: Plan) -> None:
+        self.tape, self.plan = tape, plan
+        self.modules = modules_of(tape)
+        name = batchwise(self.modules)
+        if name:
+            raise Refused(f"{name} computes statistics over the batch")
+
+    def rules(self, slot: int, pieces: Sequence[Rows]) -> Rule:
+        """The rule of one scalar, for pieces like these. :class:`Refused` if none fits."""
+        tape, plan = self.tape, self.plan
+        entries = needed(tape, [slot])
+        first = [i for i in entries if tape.entries[i].module is not None]
+        tail = [i for i in entries if tape.entries[i].module is None]
+        size = sum(_numel(plan.slots[s].shape) for i in first for s in tape.entries[i].slots if s is not None)
+        count = plan.batch if size <= SMALL else min(plan.batch, SOME)
+        autocast = {i: tape.entries[i].autocast for i in entries}
+        single = all(p.dtype == torch.float32 for m in self.modules for p in m.parameters())
+        tolerance = 1e-4 if single else 2e-2
+        try:
+            if single:  # compared without the rounding of mixed precision
+                for i in entries:
+                    tape.entries[i].autocast = None
+            while True:
+                failed: Optional[BaseException] = None
+                try:
+                    with rehearsal(self.modules), ExitStack() as stack:
+                        stack.enter_context(torch.no_grad())
+                        stack.enter_context(Calm())
+                        stack.enter_context(torch._C.DisableTorchFunctionSubclass())
+                        return self._rule(slot, first, tail, count, pieces, tolerance)
+                except Exception as e:
+                    if not is_out_of_memory(e):
+                        raise
+                    failed = e
+                clean(failed)
+                if count <= 2:
+                    raise Refused("there is no room to try it on two rows")
+                count = max(2, min(count // 2, SOME))
+        finally:
+            for i, state in autocast.items():
+                tape.entries[i].autocast = state
+
+    def _rule(self, slot, first, tail, count, pieces, tolerance):  # type: ignore[no-untyped-def]
+        plan, tape, batch = self.plan, self.tape, self.plan.batch
+        mixed = any(i > j for i in first for j in tail) or not tail  # or the loss is a module's own
+        chosen = spread(batch, count)
+        outputs = {} if mixed else self._outputs(first, chosen, tolerance)
+
+        def value(rows: Sequence[int]) -> float:
+            at = Rows(batch, 0, batch, list(rows))
+            if mixed:  # a module after a function: no outputs to keep, everything is run
+                env = run(tape, plan, sorted(first + tail), at)
+            else:
+                where = [chosen.index(r) for r in rows]
+                env = {s: pick(v, plan.slots[s], where, count) for s, v in outputs.items()}
+                run(tape, plan, tail, at, env)
+            return float(env[slot])
+
+        targets = [tape.outside[i] for cut in plan.cuts for i in cut.outside if not tape.outside[i].requires_grad]
+        targets = list({id(t): t for t in targets if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
+        # A shape of (B·k, …) has B rows of k lines.
+        targets = [t if t.shape[0] == batch else t.unflatten(0, (batch, t.shape[0] // batch)) for t in targets]
+        rules = surviving(candidates(batch, targets, ignored(tape)), chosen, value, tolerance)
+        if not rules:
+            raise Refused("the loss of a batch is not a weighted sum of the losses of its rows")
+        if not settled(rules, pieces):
+            raise Refused("it cannot be told by which weights the losses of pieces add up")
+        return rules[0]
+
+    def _outputs(self, first: Sequence[int], chosen: list[int], tolerance: float) -> dict[int, torch.Tensor]:
+        """The modules' outputs for some rows, seen to be the same in company and in parts."""
+        plan, tape, batch = self.plan, self.tape, self.plan.batch
+        found: dict[int, list] = {}
+        step = max(2, SOME // 2)
+        starts = list(range(0, len(chosen), step))
+        if len(chosen) > step and len(chosen) - starts[-1] == 1:
+            starts.pop()
+        for at, start in enumerate(starts):
+            stop = starts[at + 1] if at + 1 < len(starts) else len(chosen)
+            env = run(tape, plan, first, Rows(batch, 0, batch, chosen[start:stop]))
+            for s, v in env.items():
+                found.setdefault(s, []).append(v)
+        outputs = {}
+        for s, parts in found.items():
+            dim = plan.slots[s].dim
+            outputs[s] = parts[0] if dim is None else torch.cat(parts, dim)
+        together = chosen[: max(2, min(len(chosen), SOME, plan.batch - 1))]
+        if len(together) > 2:
+            cut = len(together) // 2 + (1 if len(together) > 3 else 0)
+            self._compare(first, together, (together[:cut], together[cut:]), tolerance)
+        return outputs
+
+    def _compare(self, first, together, parts, tolerance):  # type: ignore[no-untyped-def]
+        plan, tape, batch = self.plan, self.tape, self.plan.batch
+        whole = run(tape, plan, first, Rows(batch, 0, batch, together))
+        split = [run(tape, plan, first, Rows(batch, 0, batch, p)) for p in parts]
+        for s, v in whole.items():
+            dim = plan.slots[s].dim
+            if dim is None:
+                continue  # a loss inside the module is judged by its rule
+            other = torch.cat([e[s] for e in split], dim)
+            if not same(v, other, tolerance):
+                raise Refused("a row's result depends on the rows beside it")
+
+
+def same(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
+    if a.shape != b.shape:
+        return False
+    if not a.is_floating_point():
+        return True  # an argmax may turn on a rounding
+    a, b = a.float(), b.float()
+    size = float(a.abs().max()) if a.numel() else 0.0
+    return bool(((a - b).abs() <= tolerance * max(size, 1e-12)).all()) if a.isfinite().all() else torch.equal(a, b)
+
+
+def spread(batch: int, count: int) -> list[int]:
+    """``count`` rows from all over the batch."""
+    return sorted({batch * i // count for i in range(count)})
+
+
+def pick(value: torch.Tensor, slot: Any, where: list[int], count: int) -> torch.Tensor:
+    """Rows of an output that was computed for ``count`` of them."""
+    if slot.dim is None:
+        return value.clone()
+    index = torch.tensor(where, device=value.device)
+    if slot.per_row == 1:
+        return value.index_select(slot.dim, index)
+    return value.unflatten(slot.dim, (count, slot.per_row)).index_select(slot.dim, index).flatten(slot.dim, slot.dim + 1)
+
+
+def ignored(tape: Tape) -> list[int]:
+    """The ``ignore_index`` of every function on the tape."""
+    return [e.kwargs["ignore_index"] for e in tape.entries if isinstance(e.kwargs, dict) and isinstance(e.kwargs.get("ignore_index"), int)]
+
+
+def _numel(shape: Sequence[int]) -> int:
+    n = 1
+    for s in shape:
+        n *= s
+    return n

@@ -1,0 +1,279 @@
+"""Which dimension of each tensor of a tape is the batch, found by trying.
+
+The tape is run on two small numbers of rows. What grows in proportion belongs to the
+batch, what stays is shared, and anything else (a similarity of every row with every
+other, a shape that depends on values) cannot be cut: :class:`Refused`. Nothing is
+taken to belong to the batch because its size happens to be the batch's.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import combinations
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from .failure import Refused
+from .tape import Entry, Outside, Ref, Tape, autocast_as
+
+SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
+INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter", "scatter_", "__setitem__"}
+
+
+class Rows:
+    """Rows i…j of a batch of ``batch`` rows, or, with ``index``, any of them."""
+
+    __slots__ = ("batch", "start", "stop", "index", "count")
+
+    def __init__(self, batch: int, start: int, stop: int, index: Optional[list[int]] = None) -> None:
+        self.batch, self.start, self.stop, self.index = batch, start, stop, index
+        self.count = stop - start if index is None else len(index)
+
+    def of(self, tensor: torch.Tensor, per_row: int) -> torch.Tensor:
+        """These rows of a tensor that has ``per_row`` lines of dimension 0 for each."""
+        if self.count == self.batch and self.index is None:
+            return tensor
+        if self.index is None:
+            return tensor[self.start * per_row : self.stop * per_row]
+        index = torch.tensor(self.index, device=tensor.device)
+        if per_row == 1:
+            return tensor.index_select(0, index)
+        return tensor.unflatten(0, (self.batch, per_row)).index_select(0, index).flatten(0, 1)
+
+
+class Slot(NamedTuple):
+    """What is known of a tensor of the tape."""
+
+    shape: tuple  # with the whole batch
+    dim: Optional[int]  # that grows with the batch; None: it has none
+    per_row: int
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    fixed: bool  # it does not depend on the batch at all
+
+
+class Cut(NamedTuple):
+    """How an entry is run on some rows: which outside tensors are cut, and how many
+    lines of each belong to a row; whether sizes among its arguments are scaled."""
+
+    outside: dict  # index → per_row
+    scaled: bool
+
+
+class Plan:
+    """How a tape is cut. Grows with the tape."""
+
+    def __init__(self, tape: Tape, first: Entry) -> None:
+        self.tape = tape
+        self.batch = batch_of(tape, first)
+        self.cuts: list[Cut] = []
+        self.slots: dict[int, Slot] = {}
+        if self.batch < 2:
+            raise Refused("a batch of one row cannot be cut")
+        sizes = (2, 3) if self.batch >= 3 else (1, 2)
+        self._rows = [Rows(self.batch, 0, sizes[0]), Rows(self.batch, self.batch - sizes[1], self.batch)]
+        self._env: list[dict[int, torch.Tensor]] = [{}, {}]
+
+    def extend(self) -> None:
+        """Takes in the entries that the tape has gained."""
+        with torch._C.DisableTorchFunctionSubclass():
+            while len(self.cuts) < len(self.tape.entries):
+                entry = self.tape.entries[len(self.cuts)]
+                cut, results = self._try(entry)
+                self._accept(entry, cut, results)
+
+    def result(self, entry: Entry) -> tuple[Any, list[Optional[Slot]]]:
+        """What a call that is not on the tape yet returns: its small result, as a tree,
+        and what its tensors would be for the whole batch."""
+        cut, results = self._try(entry)
+        self._pending = (entry, cut, results)
+        small, large = (tree_flatten(r)[0] for r in results)
+        same = [a == b for a, b in zip(small, large) if not isinstance(a, torch.Tensor)]
+        if len(small) != len(large) or not all(same):
+            raise Refused(f"{named(entry)} returns something else for another batch")
+        return results[0], [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else None for a, b in zip(small, large)]
+
+    def accept(self) -> None:
+        """Takes in the call of the last :meth:`result`, which the tape has gained."""
+        self._accept(*self._pending)
+
+    def _accept(self, entry: Entry, cut: Cut, results: list) -> None:
+        self.cuts.append(cut)
+        flat = [tree_flatten(r)[0] for r in results]
+        for slot, small, large in zip(entry.slots, *flat):
+            if slot is not None:
+                self.slots[slot] = self._slot(small, large, entry)
+                self._env[0][slot], self._env[1][slot] = small, large
+
+    def _slot(self, small: torch.Tensor, large: torch.Tensor, entry: Entry) -> Slot:
+        n = [r.count for r in self._rows]
+        if small.dim() != large.dim():
+            raise Refused(f"{named(entry)} has results of different ranks for different batches")
+        moved = [d for d in range(small.dim()) if small.shape[d] != large.shape[d]]
+        shape, dim, per_row = list(small.shape), None, 1
+        if len(moved) > 1:
+            raise Refused(f"{named(entry)} compares every row of the batch with every other")
+        if moved:
+            dim = moved[0]
+            per_row, rest = divmod(small.shape[dim], n[0])
+            if rest or per_row * n[1] != large.shape[dim]:
+                raise Refused(f"{named(entry)} has a result whose size is not in proportion to the batch")
+            shape[dim] = per_row * self.batch
+        refs = references(entry)[0]
+        if entry.module is not None:  # a temperature, say; a loss of two batches is not the same but for zero
+            fixed = not moved and small.is_floating_point() and torch.equal(small.detach(), large.detach()) and bool(small.any())
+        else:
+            fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)
+        return Slot(tuple(shape), dim, per_row, small.dtype, small.device, small.requires_grad, fixed)
+
+    def _try(self, entry: Entry) -> tuple[Cut, list]:
+        refs, outside = references(entry)
+        known = [self.slots[r] for r in refs]
+        rowful = [s for s in known if s.dim is not None]
+        if rowful and any(s.dim is None and not s.fixed for s in known):
+            raise Refused(f"{named(entry)} mixes single rows with a value of the whole batch")
+        if entry.module is not None:
+            cut = {i: 1 for i in outside if self._sized(i) == 1}
+            return Cut(cut, False), self._both(entry, Cut(cut, False))
+        if not rowful and refs:
+            return Cut({}, False), self._both(entry, Cut({}, False))
+        return self._alternatives(entry, rowful, outside)
+
+    def _alternatives(self, entry: Entry, rowful: list[Slot], outside: list[int]) -> tuple[Cut, list]:
+        factors = {s.per_row for s in rowful} | {1}
+        could = [i for i in outside if self._sized(i) in factors]
+        if len(could) > 4:
+            raise Refused(f"{named(entry)} takes too many tensors of the batch's size")
+        scalings = (True, False) if entry.call_name() in SHAPING and mentions(entry, self.batch) else (False,)
+        found: list[tuple[Cut, list, list]] = []
+        why: Optional[Exception] = None
+        for scaled in scalings:
+            for size in range(len(could) + 1):
+                for chosen in combinations(could, size):
+                    cut = Cut({i: self._sized(i) for i in chosen}, scaled)
+                    try:
+                        results = self._both(entry, cut, rehearse=True)
+                        shapes = self._proper(entry, rowful, results)
+                    except Refused as e:
+                        why = e
+                    except Exception as e:
+                        why = why if isinstance(why, Refused) else e
+                    else:
+                        found.append((cut, results, shapes))
+        if not found:
+            raise Refused(str(why) if isinstance(why, Refused) else f"{named(entry)} cannot be run on fewer rows: {why}")
+        if len(found) > 1:
+            raise Refused(f"{named(entry)} can be cut in more than one way")
+        cut, results, _ = found[0]
+        return cut, self._both(entry, cut) if entry.inplace else results
+
+    def _proper(self, entry: Entry, rowful: list[Slot], results: list) -> list:
+        small, large = (tree_flatten(r)[0] for r in results)
+        if len(small) != len(large):
+            raise Refused(f"{named(entry)} returns something else for another batch")
+        slots = [self._slot(a, b, entry) for a, b in zip(small, large) if isinstance(a, torch.Tensor)]
+        if entry.call_name() in SHAPING and all(s.dim == 0 for s in rowful) and any(s.dim != 0 for s in slots):
+            raise Refused(f"{named(entry)} folds the batch into another dimension")
+        return slots
+
+    def _sized(self, index: int) -> int:
+        """How many lines of an outside tensor a row would have, 0 if it cannot be cut."""
+        tensor = self.tape.outside[index]
+        if tensor.dim() == 0 or tensor.shape[0] == 0 or tensor.shape[0] % self.batch:
+            return 0
+        return tensor.shape[0] // self.batch
+
+    def _both(self, entry: Entry, cut: Cut, rehearse: bool = False) -> list:
+        results = []
+        for env, rows in zip(self._env, self._rows):
+            if rehearse and entry.inplace:
+                env = {k: v.clone() for k, v in env.items()}
+            if entry.call_name() in INDEXING and self.tape.outside and self.tape.outside[0].is_cuda:
+                # An index beyond its tensor raises on the CPU, and ends a CUDA context.
+                held = {k: v.detach().cpu() for k, v in env.items() if k in references(entry)[0]}
+                args, kwargs = arguments(self.tape, entry, cut, held, rows, lambda t: t.detach().cpu())
+                with torch.no_grad():
+                    entry.call(*args, **kwargs)
+            args, kwargs = arguments(self.tape, entry, cut, env, rows)
+            results.append(perform(entry, args, kwargs))
+        return results
+
+
+def batch_of(tape: Tape, first: Entry) -> int:
+    """The rows of a tape: the first dimension of what its first module was given."""
+    sizes = [tape.outside[i].shape[0] for i in references(first)[1] if tape.outside[i].dim() > 0]
+    sizes = [s for s in sizes if s > 1] or sizes
+    if not sizes:
+        raise Refused("the first module is given no tensor with a batch dimension")
+    most = max(set(sizes), key=sizes.count)
+    if sizes.count(most) * 2 <= len(sizes):
+        raise Refused("the first module's arguments disagree about the size of the batch")
+    return most
+
+
+def perform(entry: Entry, args: Any, kwargs: Any) -> Any:
+    """Makes an entry's call again, in the modes in which it was made."""
+    with ExitStack() as stack:
+        for context in autocast_as(entry.autocast):
+            stack.enter_context(context)
+        stack.enter_context(torch.set_grad_enabled(entry.grad and torch.is_grad_enabled()))
+        result = entry.call(*args, **kwargs)
+    return args[0] if result is None and entry.inplace else result
+
+
+def arguments(
+    tape: Tape, entry: Entry, cut: Cut, env: dict, rows: Optional[Rows], also: Optional[Callable] = None, leaves: Optional[dict] = None
+) -> tuple[Any, Any]:
+    """An entry's arguments for some rows; None for all of them. ``leaves`` stand in for
+    outside tensors whose gradient is wanted."""
+
+    def outer(index: int) -> torch.Tensor:
+        if leaves is not None and index in leaves:
+            return leaves[index]
+        tensor = tape.outside[index]
+        if rows is not None and index in cut.outside:
+            tensor = rows.of(tensor, cut.outside[index])
+        return tensor if also is None else also(tensor)
+
+    def put(tree: Any) -> Any:
+        kind = type(tree)
+        if kind is Ref:
+            return env[tree.slot]
+        if kind is Outside:
+            return outer(tree.index)
+        if kind is tuple or kind is list or kind is torch.Size:
+            return (tuple if kind is not list else list)(put(t) for t in tree)
+        if kind is dict:
+            return {k: put(v) for k, v in tree.items()}
+        if cut.scaled and kind is int and tree > 0 and rows is not None and tree % rows.batch == 0:
+            return tree // rows.batch * rows.count
+        if kind in (int, float, bool, str, type(None)):
+            return tree
+        return put_tree(tree, put)
+
+    return put(entry.args), put(entry.kwargs)
+
+
+def put_tree(tree: Any, put: Callable) -> Any:
+    from torch.utils._pytree import tree_map
+
+    return tree_map(lambda leaf: put(leaf) if type(leaf) in (Ref, Outside) else leaf, tree, is_leaf=lambda t: type(t) in (Ref, Outside))
+
+
+def references(entry: Entry) -> tuple[list[int], list[int]]:
+    """Slots and outside tensors among an entry's arguments."""
+    leaves = tree_flatten((entry.args, entry.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+    slots = [leaf.slot for leaf in leaves if type(leaf) is Ref]
+    return slots, list(dict.fromkeys(leaf.index for leaf in leaves if type(leaf) is Outside))
+
+
+def mentions(entry: Entry, batch: int) -> bool:
+    leaves = tree_flatten((entry.args, entry.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+    return any(type(leaf) is int and leaf > 0 and leaf % batch == 0 for leaf in leaves)
+
+
+def named(entry: Entry) -> str:
+    return entry.call_name()

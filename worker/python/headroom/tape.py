@@ -1,0 +1,266 @@
+"""What a step called, from its first outermost module call to ``backward``.
+
+The tape holds functions and their arguments, and no value in between: a tensor that
+was made on the tape stands in later arguments as a :class:`Ref`, one that came from
+elsewhere as an :class:`Outside`. Tensors made on the tape are the user's own objects,
+whose class is :class:`Recorded` until the tape is closed; storage, graph and identity
+stay what they were, so nothing is computed twice and nothing stays behind.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import lru_cache
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from .handles import Handles
+
+LONGEST = 4096  # entries; a loop that never calls backward must not collect for ever
+
+
+class Ref(NamedTuple):
+    """A tensor that was made on the tape."""
+
+    slot: int
+
+
+class Outside(NamedTuple):
+    """A tensor that came from elsewhere."""
+
+    index: int
+
+
+class Place:
+    """Where a recorded tensor stands: its tape and slot. A *late* one has no values:
+    they were never computed, or have been released, and can be had from the tape."""
+
+    __slots__ = ("tape", "slot", "late", "value", "meta")
+
+    def __init__(self, tape: "Tape", slot: int) -> None:
+        self.tape, self.slot, self.late = tape, slot, False
+        self.value: Optional[torch.Tensor] = None  # of a late one that the user has asked for
+        self.meta: Any = None
+
+
+class Entry:
+    """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
+
+    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "slots", "inplace", "versions", "between", "exits")
+
+    def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
+        self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
+        self.grad = torch.is_grad_enabled()
+        self.autocast = autocast_state()
+        self.slots: list[Optional[int]] = []  # of the tensors among the flattened outputs
+        self.inplace = False
+        self.versions: Optional[list[int]] = None  # of the module's parameters
+        self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
+        self.exits: set[int] = set()  # those of the nodes that made its results
+
+    def call_name(self) -> str:
+        """The function's name, or the module's class."""
+        if self.module is not None:
+            return type(self.module).__name__
+        return getattr(self.call, "__name__", str(self.call))
+
+
+class Tape:
+    """One step's calls. Used on the thread that trains, and on no other."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.outside: list[torch.Tensor] = []
+        self.versions: list[int] = []  # of outside, as they were recorded
+        self._known: dict[int, int] = {}  # id of an outside tensor → index
+        self.live: list[weakref.ref[torch.Tensor]] = []
+        self.scalars: dict[int, torch.Tensor] = {}  # values of 0-dim floating results by slot
+        self.handles = Handles()
+        self.count = 0  # slots
+        self.why_not: Optional[str] = None  # it cannot be replayed, and this is why
+        self.failure: Optional[BaseException] = None  # of the user's, once something has failed
+        self.random = random_state()
+        self.replays = 0
+        self.closed = False
+        self.done = False  # its gradients have been handed back
+        self.complete = False  # every module's call had come to its end when something failed
+        self.late: Any = None  # what is known of its late tensors
+
+    # Recording.
+
+    def encode(self, tree: Any) -> Any:
+        """The tree of arguments with references for tensors."""
+        kind = type(tree)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            return self._outer(tree)
+        if kind is tuple:
+            return tuple(self.encode(t) for t in tree)
+        if kind is list:
+            return [self.encode(t) for t in tree]
+        if kind is dict:
+            return {k: self.encode(v) for k, v in tree.items()}
+        if kind in (int, float, bool, str, type(None)):
+            return tree
+        if isinstance(tree, torch.Tensor):
+            place = place_of(tree)
+            if place is not None and place.tape is self:
+                return Ref(place.slot)
+            return self._outer(tree)
+        return tree_map(lambda t: self.encode(t) if isinstance(t, torch.Tensor) else t, tree)
+
+    def _outer(self, tensor: torch.Tensor) -> Outside:
+        index = self._known.get(id(tensor))
+        if index is None:
+            index = self._known[id(tensor)] = len(self.outside)
+            self.outside.append(tensor)
+            self.versions.append(-1 if tensor.is_inference() else tensor._version)
+        return Outside(index)
+
+    def add(self, entry: Entry, result: Any) -> None:
+        """Appends a call that has succeeded, and makes its results the tape's. A function
+        that had nothing to do, and returned its argument, is left out."""
+        if type(result) is Recorded and not entry.inplace and entry.module is None and result._headroom.tape is self:
+            return
+        self.entries.append(entry)
+        if len(self.entries) > LONGEST:
+            self.refuse("the step calls more functions than are kept")
+        if type(result) is torch.Tensor or type(result) is Recorded:
+            entry.slots = [self._adopt(result, entry)]
+            return
+        entry.slots = [self._adopt(t, entry) if isinstance(t, torch.Tensor) else None for t in tree_flatten(result)[0]]
+
+    def _adopt(self, tensor: torch.Tensor, entry: Entry) -> Optional[int]:
+        place = place_of(tensor)
+        if place is not None and place.tape is self:
+            return place.slot  # an in-place function's, or a module that returns its argument
+        if type(tensor) is not torch.Tensor:
+            return None  # a parameter, or somebody's own kind of tensor
+        if id(tensor) in self._known:
+            if tensor.requires_grad:
+                self.refuse("a tensor from elsewhere is changed in place, and carries the graph on")
+            return None
+        slot = self.count
+        self.count += 1
+        if entry.module is not None and tensor.grad_fn is not None:
+            entry.exits.add(tensor.grad_fn._sequence_nr())
+        tensor.__class__ = Recorded
+        tensor._headroom = Place(self, slot)  # type: ignore[attr-defined]
+        self.live.append(weakref.ref(tensor))
+        if tensor.requires_grad and tensor.numel() == 1:
+            self.scalars[slot] = plain(tensor).detach()
+        return slot
+
+    def refuse(self, why: str) -> None:
+        """Notes that this tape cannot be replayed; the first reason stays."""
+        if self.why_not is None:
+            self.why_not = why
+
+    # Its end.
+
+    def alive(self) -> bool:
+        """Whether the user still holds anything that was made on it."""
+        return any(ref() is not None for ref in self.live)
+
+    def close(self) -> None:
+        """Makes the user's tensors plain again, but for late ones, which keep the tape."""
+        if self.closed:
+            return
+        late = False
+        for ref in self.live:
+            tensor = ref()
+            place = None if tensor is None else place_of(tensor)
+            if place is None:
+                continue
+            if place.late:
+                late = True
+                continue
+            tensor.__class__ = torch.Tensor
+            del tensor._headroom
+        if not late:
+            self.closed = True
+            self.entries, self.outside, self.live = [], [], []
+            self.scalars, self._known, self.handles = {}, {}, Handles()
+
+
+class Recorded(torch.Tensor):
+    """A tensor of the user's while a tape knows it. See :class:`Tape`."""
+
+    _headroom: Place
+    intercept: Callable[..., Any]  # set by the recorder
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return Recorded.intercept(func, args, kwargs or {})
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # pickles are the user's, without us
+        return as_plain_copy(self).__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return as_plain_copy(self).__deepcopy__(memo)
+
+
+def place_of(tensor: torch.Tensor) -> Optional[Place]:
+    """A tensor's place on a tape, None for one that is on none."""
+    return tensor.__dict__.get("_headroom") if type(tensor) is Recorded else None
+
+
+class unrecorded:
+    """A context in which recorded tensors behave as plain ones."""
+
+    def __enter__(self) -> None:
+        self._off = torch._C.DisableTorchFunctionSubclass()
+        self._off.__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        self._off.__exit__(*exc)
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor, of whose functions nobody takes note."""
+    with unrecorded():
+        return tensor.as_subclass(torch.Tensor)
+
+
+def as_plain_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """What a pickle or a deep copy is made of: values asked for, nothing of ours."""
+    place = place_of(tensor)
+    if place is not None and place.late:
+        tensor = Recorded.value_of(tensor)  # type: ignore[attr-defined]
+    with unrecorded():
+        return tensor.as_subclass(torch.Tensor) if type(tensor) is Recorded else tensor
+
+
+def autocast_state() -> Optional[tuple]:
+    """What :class:`autocast_as` puts back; None if autocast is off."""
+    if not torch._C._is_any_autocast_enabled():
+        return None
+    kinds = _kinds()
+    return tuple((k, torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds) + (
+        torch.is_autocast_cache_enabled(),
+    )
+
+
+def autocast_as(state: Optional[tuple]) -> list:
+    """Contexts that bring autocast to a recorded state."""
+    if state is None:
+        return [torch.autocast(k, enabled=False) for k in _kinds()] if torch._C._is_any_autocast_enabled() else []
+    return [torch.autocast(k, dtype=d, enabled=on, cache_enabled=state[-1]) for k, on, d in state[:-1]]
+
+
+@lru_cache(maxsize=1)
+def _kinds() -> tuple:
+    return ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",)
+
+
+def random_state() -> tuple:
+    """The states of the generators that a step may draw from."""
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return torch.default_generator.get_state(), cuda
+
+
+def set_random_state(state: tuple) -> None:
+    torch.default_generator.set_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1])

@@ -1,0 +1,124 @@
+"""By which weights the losses of pieces add up to the loss of the batch.
+
+A rule is a number for each row: a piece weighs what its rows' numbers are of the sum.
+``None`` is the rule of a sum: every piece weighs 1. The rules are tried on the
+functions after the modules, on outputs computed once, with rows and cuts that tell the
+candidates apart. One that is not refuted by any try, and does not differ from another
+such on the pieces that are really used, is the rule; else there is none.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Callable, Optional, Sequence
+
+import torch
+
+from .rows import Rows
+
+Rule = Optional[list]  # a number for each row of the batch
+
+TRIES = 6
+
+
+def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = None) -> float:
+    """What ``rows`` weigh among ``within``, all rows if None."""
+    if rule is None:
+        return 1.0
+    whole = sum(rule) if within is None else sum(rule[r] for r in within)
+    return sum(rule[r] for r in rows) / whole if whole else 0.0
+
+
+def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int]) -> list[Rule]:
+    """The rules worth trying: sum, mean over rows, and means over what each of the
+    batch's tensors counts: valid targets, the sum of a mask, whole or shifted by one."""
+    rules: list[Rule] = [None, [1.0] * batch]
+    for tensor in tensors:
+        rules += [r for r in counted(batch, tensor, ignored) if all(v >= 0 for v in r) and sum(r) > 0]
+    return distinct(rules)
+
+
+def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int]) -> list[list]:
+    """What a tensor could count in each row. Looked at on the CPU, a few rows at a time."""
+    columns: list[list] = []
+    step = max(1, min(64, batch // 2))
+    with torch.no_grad():
+        for start in range(0, batch, step):
+            some = tensor[start : start + step].cpu()
+            parts = [some]
+            if tensor.dim() > 1 and tensor.shape[-1] > 1:
+                parts += [some[..., 1:], some[..., :-1]]
+            found = []
+            for part in parts:
+                lines = part.reshape(len(some), -1)
+                if not (tensor.dtype == torch.bool or tensor.is_floating_point()):
+                    found += [lines != value for value in dict.fromkeys((-100, *ignored))]
+                found.append(lines)  # a mask's sum; of other tensors a rule that a try refutes
+            columns.append([f.double().sum(1).tolist() for f in found])
+    return [[v for column in columns for v in column[i]] for i in range(len(columns[0]))]
+
+
+def distinct(rules: Sequence[Rule]) -> list[Rule]:
+    """The rules without those that say the same as one before."""
+    kept: list[Rule] = []
+    for rule in rules:
+        if rule is None:
+            kept.append(None)
+            continue
+        share = [v / sum(rule) for v in rule]
+        if not any(k is not None and max(abs(a - b / sum(k)) for a, b in zip(share, k)) < 1e-9 for k in kept):
+            kept.append(rule)
+    return kept
+
+
+def cuts(rules: Sequence[Rule], rows: Sequence[int], seed: int = 0) -> list[tuple[list[int], list[int]]]:
+    """Ways to part some rows in two, uneven ones, and for each pair of rules one on which
+    they differ the most."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(TRIES):
+        mixed = draw.sample(list(rows), len(rows))
+        at = draw.randrange(1, len(mixed))
+        found.append((sorted(mixed[:at]), sorted(mixed[at:])))
+    vectors = [r for r in rules if r is not None]
+    for i, a in enumerate(vectors):
+        for b in vectors[i + 1 :]:
+            order = sorted(rows, key=lambda r: a[r] / (sum(a) or 1) - b[r] / (sum(b) or 1))
+            for at in {1, len(order) // 2, len(order) - 1}:
+                if 0 < at < len(order):
+                    found.append((sorted(order[:at]), sorted(order[at:])))
+    return found
+
+
+def surviving(rules: Sequence[Rule], rows: Sequence[int], value: Callable[[Sequence[int]], float], tolerance: float) -> list[Rule]:
+    """The rules that no try refutes. ``value`` is the loss of some rows, computed from
+    outputs that do not change between calls."""
+    left, whole = list(rules), value(rows)
+    for one, two in cuts(rules, rows):
+        parts = value(one), value(two)
+        left = [r for r in left if agrees(r, (one, two), parts, rows, whole, tolerance)]
+        if not left:
+            break
+    return left
+
+
+def agrees(rule: Rule, parts: tuple, values: tuple, rows: Sequence[int], whole: float, tolerance: float) -> bool:
+    """Whether a rule makes the parts' values the whole's."""
+    if rule is not None and not sum(rule[r] for r in rows):
+        return True  # there is nothing in these rows that could tell
+    total, size = 0.0, abs(whole)
+    for part, v in zip(parts, values):
+        w = weight(rule, part, rows)
+        if w:  # a piece without valid targets has no mean, and no say
+            total += w * v
+            size = max(size, abs(w * v))
+    return total == total and abs(total - whole) <= tolerance * max(size, 1e-12)
+
+
+def settled(rules: Sequence[Rule], pieces: Sequence[Rows]) -> bool:
+    """Whether rules say the same of the pieces that are really used."""
+    for piece in pieces:
+        said = [weight(r, range(piece.start, piece.stop)) for r in rules]
+        if max(said) - min(said) > 1e-6 * max(said):
+            return False
+    return True
