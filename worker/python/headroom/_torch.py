@@ -82,7 +82,9 @@ class Finder:
         def looking(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or self._inside or not torch.is_grad_enabled() or not module.training:
                 return call(module, *args, **kwargs)
-            if not isinstance(module.__dict__.get("_compiled_call_impl"), Found) and self.recorder.here() and not self.recorder.busy:
+            if self.recorder.busy or not self.recorder.here():
+                return call(module, *args, **kwargs)
+            if not isinstance(module.__dict__.get("_compiled_call_impl"), Found):
                 if any(id(p) in self.trained for p in module.parameters()):
                     Found(self.recorder, module)
                     self._new += 1

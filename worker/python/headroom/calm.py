@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import sys
+from contextlib import contextmanager, nullcontext
 from typing import Any, Iterable, Iterator
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .tape import random_state, set_random_state
 
-_DROPOUTS = {
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout",
-    "dropout_", "alpha_dropout_", "feature_dropout_", "feature_alpha_dropout_", "native_dropout",
-}  # fmt: skip
-_DRAWS = {"rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "multinomial", "poisson"}
-_FILLS = {"normal_", "uniform_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_"}
+_FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
+_DRAWS = {"rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "normal_functional", "randint", "randint_like", "multinomial", "poisson", "exponential"}
 
 
-class Calm(TorchFunctionMode):
-    """Takes chance out of what runs inside, so that two runs can be compared: dropout
-    does nothing, and every other draw is a constant."""
+class Calm(TorchDispatchMode):
+    """Takes chance out of what runs inside, so that two runs can be compared: masks of
+    dropout keep everything, and every other draw is a constant."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in _DROPOUTS and args and isinstance(args[0], torch.Tensor):
-            return (args[0], torch.ones_like(args[0], dtype=torch.bool)) if name == "native_dropout" else args[0]
-        if name == "scaled_dot_product_attention":
-            kwargs = {**kwargs, "dropout_p": 0.0}
-            if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
-        elif name in _FILLS:
-            with torch.no_grad():
-                return args[0].fill_(0.5)
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = func._schema.name.split("::")[-1]
+        if name in _FILLS:
+            return args[0].fill_(1 if name == "bernoulli_" else 0.5 if args[0].is_floating_point() else 0)
+        if name == "native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if "attention" in name:
+            for i, wanted in enumerate(func._schema.arguments):
+                if wanted.name == "dropout_p":
+                    if i < len(args):
+                        args = (*args[:i], 0.0, *args[i + 1 :])
+                    elif "dropout_p" in kwargs:
+                        kwargs["dropout_p"] = 0.0
         result = func(*args, **kwargs)
         if name in _DRAWS and isinstance(result, torch.Tensor):
-            with torch.no_grad():
-                result = result.fill_(0.5 if result.is_floating_point() else 0)
+            result.fill_(0.5 if result.is_floating_point() else 0)
         return result
+
+
+def eager() -> Any:
+    """A context in which compiled code runs as it was written, so that a few rows cost
+    no compilation."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    return stance("force_eager") if stance is not None and "torch._dynamo" in sys.modules else nullcontext()
 
 
 @contextmanager
@@ -51,12 +56,14 @@ def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     versions = [b._version for b in buffers]
     hanging = [(m, dict(vars(m))) for m in every]
     try:
-        yield
+        with eager():
+            yield
     finally:
         set_random_state(state)
         with torch.no_grad():
             for buffer, value, version in zip(buffers, kept, versions):
-                if buffer._version != version:
+                # Batch normalisation writes its statistics without raising the version.
+                if buffer._version != version or not torch.equal(buffer, value):
                     buffer.copy_(value)
         for module, before in hanging:
             now = vars(module)

@@ -21,6 +21,17 @@ from .tape import Entry, Tape, place_of, random_state, set_random_state
 KEPT = 1 << 20  # elements
 
 
+def sequence() -> int:
+    """The number that autograd gives its next node."""
+    return torch._C._autograd._get_sequence_nr()
+
+
+def running() -> list[int]:
+    """The numbers of the nodes that the running backward visits."""
+    order = getattr(torch._C._autograd, "_get_current_graph_task_execution_order", None)
+    return [node._sequence_nr() for node in order()] if order is not None else []
+
+
 class HandBack(torch.autograd.Function):
     """A scalar whose gradients are known already: times what arrives, they flow on."""
 
@@ -34,12 +45,16 @@ class HandBack(torch.autograd.Function):
         if not ctx.sums or torch.is_grad_enabled():
             # Used up, or to be differentiated again, of which nothing is known here.
             raise ctx.tape.failure
+        if any(a <= n < b for n in running() for a, b in ctx.tape.spans):
+            raise ctx.tape.failure  # something that a module left behind knows one piece alone
         ctx.tape.done = True
-        sums = ctx.sums.pop()
         factor = grad.reshape(()) if ctx.scale == 1.0 else grad.reshape(()) / ctx.scale
-        strided = [g for g in sums if g is not None]
-        for g in strided:
-            g.mul_(factor.to(g.device))
+        if ctx.tape.retain:
+            return (None, None, None, None, *(None if g is None else g * factor.to(g.device) for g in ctx.sums[0]))
+        sums = ctx.sums.pop()
+        for g in sums:
+            if g is not None:
+                g.mul_(factor.to(g.device))
         return (None, None, None, None, *sums)
 
 
@@ -118,7 +133,9 @@ class Late:
         if self.tape.complete:
             set_random_state(self.tape.random)
         kept = self._kept()
+        begin = sequence()
         values, inputs, sums, count = gradients(self.tape, self.plan, {slot: (1.0, rule)}, self.sizes.next, scale, keep=kept)
+        self.tape.spans.append((begin, sequence()))
         self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]
         if self.tape.complete:
             set_random_state(after)

@@ -80,8 +80,10 @@ class Sizes:
             self._fits = max(1, rows) * self._per_row
         return rows
 
-    def succeeded(self, tape: Any) -> None:
-        """Notes that a step went well as a whole."""
+    def refused(self) -> None:
+        """Pieces would be wrong here: the next call is run whole again."""
+        if self._found is not None:
+            self._found.limit = None
 
     def scale(self, tape: Any) -> float:
         """By what losses are multiplied before they are differentiated, so that gradients

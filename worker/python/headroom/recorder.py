@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from .calm import rehearsal
 from .failure import Refused, clean, is_out_of_memory, release_frames
-from .late import HandBack, Late, make, postpone
+from .late import HandBack, Late, make, postpone, sequence
 from .pieces import Sizes
 from .replay import Proof, batchwise, gradients, needed, pieces_of, run
 from .rows import Plan, references
@@ -137,13 +137,12 @@ class Found:
 
     def put_back(self) -> bool:
         """Undoes what a failed call did to the buffers; whether that was possible."""
-        known = {id(b): k for b, k in zip(self.changing or (), self.kept)}
+        known = {id(b) for b in self.changing or ()}
+        if any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
+            return False
         with torch.no_grad():
-            for b, v in zip(self.buffers, self.versions):
-                if b._version != v:
-                    if id(b) not in known:
-                        return False
-                    b.copy_(known[id(b)])
+            for b, k in zip(self.changing or (), self.kept):
+                b.copy_(k)
         return True
 
 
@@ -173,6 +172,8 @@ class Recorder:
         """Whether this call is one to record."""
         if threading.get_ident() != self.thread or torch.compiler.is_compiling() or self.observe is not None:
             return False
+        if torch._C._current_graph_task_id() != -1:  # a backward computes activations again
+            return False
         return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
     def step_ends(self) -> None:
@@ -193,13 +194,16 @@ class Recorder:
 
     def call(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
         worn = recorded(args, kwargs)
+        if any(place_of(t).late and place_of(t).tape.done for t in worn):  # type: ignore[union-attr]
+            args, kwargs = tree_map(self._old, args), tree_map(self._old, kwargs)
+            worn = recorded(args, kwargs)
         tape = self._tape_for(worn)
         entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
         entry.versions = [p._version for p in found.params]
         if tape.failure is not None or self.sizes.too_large(found, args, kwargs):
             return self._late_call(tape, found, entry, tape.failure or self.sizes.failure, lambda: call(*args, **kwargs), worn)
         found.before()
-        begin = torch._C._autograd._get_sequence_nr()
+        begin = sequence()
         state = random_state() if tape.entries else tape.random
         failed: Optional[BaseException] = None
         self.busy = True
@@ -217,15 +221,21 @@ class Recorder:
             for t in worn:
                 t.__class__ = Recorded
         if failed is None:
-            entry.between = (begin, torch._C._autograd._get_sequence_nr())
+            entry.between = (begin, sequence())
             found.after()
             tape.add(entry, result)
             return result
+        tape.spans.append((begin, sequence()))
         self.sizes.failed(found, args, kwargs, failed)
         set_random_state(state)
         if not found.put_back():
             tape.refuse(f"{type(module).__name__} had changed a buffer when it failed")
         return self._late_call(tape, found, entry, failed, lambda: call(*args, **kwargs), worn)
+
+    def _old(self, t: Any) -> Any:
+        """The values of a late tensor of a step that is done, if it has no graph to carry on."""
+        place = place_of(t) if isinstance(t, torch.Tensor) else None
+        return t if place is None or not place.late or not place.tape.done or t.requires_grad else self.value_of(t)
 
     def _tape_for(self, worn: Sequence[torch.Tensor]) -> Tape:
         for t in worn:
@@ -246,6 +256,8 @@ class Recorder:
         try:
             self._may(tape)
             late = self._late(tape, entry)
+            if found.changing and not batchwise([entry.module]):  # type: ignore[list-item]
+                raise Refused(f"{type(entry.module).__name__} changes its buffers")
             if batchwise([entry.module]):  # type: ignore[list-item]
                 raise Refused(f"{batchwise([entry.module])} computes statistics over the batch")  # type: ignore[list-item]
             return self._guarded(lambda: self._postponed(tape, late, entry))
@@ -254,9 +266,11 @@ class Recorder:
 
     def _postponed(self, tape: Tape, late: Late, entry: Entry) -> Any:
         modules = [entry.module] if entry.module is not None else []
+        begin = sequence()
         with rehearsal(modules):  # type: ignore[arg-type]
             late.plan.extend()
             small, slots = late.plan.result(entry)
+        tape.spans.append((begin, sequence()))
         leaves = iter(slots)
         result = tree_map(lambda t: self._made(tape, next(leaves), t), small)
         if entry.inplace:
@@ -280,7 +294,7 @@ class Recorder:
         tape.failure = None
         clean(failure)
         failed: Optional[BaseException] = None
-        begin = torch._C._autograd._get_sequence_nr()
+        begin = sequence()
         self.busy = True
         for t in worn:
             t.__class__ = torch.Tensor
@@ -296,7 +310,7 @@ class Recorder:
         if failed is not None:
             release_frames(failed)
             self._refused(failure, why)
-        entry.between = (begin, torch._C._autograd._get_sequence_nr())
+        entry.between = (begin, sequence())
         self.report.survived(failure, "the same call again", str(why))
         tape.add(entry, result)
         return result
@@ -332,7 +346,10 @@ class Recorder:
                 failed = e
         if failed is not None:
             return self._failed_function(tape, func, name, args, kwargs, failed)
-        self._note(tape, func, name, args, kwargs, result)
+        try:
+            self._note(tape, func, name, args, kwargs, result)
+        except Exception as e:  # the call itself went well, and is the user's
+            tape.refuse(f"{name} could not be noted: {type(e).__name__}")
         return result
 
     def _note(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, result: Any) -> None:
@@ -398,10 +415,14 @@ class Recorder:
 
         def resolved(t: Any) -> Any:
             place = place_of(t) if isinstance(t, torch.Tensor) else None
-            if place is None or not place.late or not late.is_scalar(place.slot):
+            if place is None or not place.late:
                 return t
+            if not late.is_scalar(place.slot):
+                return late.value(place.slot) if tape.done and not late.plan.slots[place.slot].requires_grad else t
             return late.scalar(place.slot)
 
+        if name == "backward" and kwargs.get("retain_graph"):
+            tape.retain = True
         try:
             self._may(tape)
             args, kwargs = self._guarded(lambda: (tree_map(resolved, args), tree_map(resolved, kwargs)))
@@ -460,9 +481,10 @@ class Recorder:
     # Backward.
 
     def _backward(self, tape: Tape, func: Callable, args: tuple, kwargs: dict) -> Any:
-        usual = func is torch.Tensor.backward and not kwargs.get("create_graph") and kwargs.get("inputs") is None and len(args) <= 2
+        usual = func is torch.Tensor.backward and not any(kwargs.get(k) for k in ("create_graph", "retain_graph", "inputs")) and len(args) <= 2
         if not usual:
-            tape.refuse("gradients are asked for in a special way")
+            if not kwargs.get("retain_graph") or kwargs.get("create_graph"):
+                tape.refuse("gradients are asked for in a special way")
         else:
             self._walk(tape, args[0])
         params = list({id(p): p for e in tape.entries if e.module is not None for p in self._params(e.module)}.values())
@@ -476,8 +498,7 @@ class Recorder:
                 raise
             failed = e
         if failed is None:
-            if not kwargs.get("retain_graph") and usual:
-                self.sizes.succeeded(tape)
+            if usual:
                 tape.close()
                 self.tape = None if self.tape is tape else self.tape
             return result
@@ -487,6 +508,8 @@ class Recorder:
         self.tape = None if self.tape is tape else self.tape
         try:
             self._may(tape)
+            if not usual:
+                raise Refused("its graph is to be used again")
             return self._guarded(lambda: self._finish(tape, args, kwargs, params, before, failed))
         except Refused as why:
             self._refused(failed, why)
@@ -617,6 +640,7 @@ class Recorder:
             self.busy = was
 
     def _refused(self, failure: BaseException, why: Exception) -> None:
+        self.sizes.refused()
         self.report.refused(failure, str(why))
         raise failure
 

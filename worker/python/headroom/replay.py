@@ -16,9 +16,10 @@ from .calm import Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory
 from .rows import Cut, Plan, Rows, arguments, perform, references
 from .tape import Entry, Tape
-from .weights import Rule, candidates, settled, surviving, weight
+from .weights import Rule, candidates, settled, surviving, telling, weight
 
 SMALL = 1 << 22  # elements of all outputs, up to which rules are tried on the whole batch
+ROUNDS = 4  # of rows on which rules are told apart
 SOME = 8  # rows on which they are tried otherwise
 
 
@@ -305,30 +306,31 @@ class Proof:
 
     def _rule(self, slot, first, tail, count, pieces, tolerance):  # type: ignore[no-untyped-def]
         plan, tape, batch = self.plan, self.tape, self.plan.batch
-        mixed = any(i > j for i in first for j in tail) or not tail  # or the loss is a module's own
-        chosen = spread(batch, count)
-        outputs = {} if mixed else self._outputs(first, chosen, tolerance)
-
-        def value(rows: Sequence[int]) -> float:
-            at = Rows(batch, 0, batch, list(rows))
-            if mixed:  # a module after a function: no outputs to keep, everything is run
-                env = run(tape, plan, sorted(first + tail), at)
-            else:
-                where = [chosen.index(r) for r in rows]
-                env = {s: pick(v, plan.slots[s], where, count) for s, v in outputs.items()}
-                run(tape, plan, tail, at, env)
-            return float(env[slot])
-
+        within = any(i > j for i in first for j in tail) or not tail  # a loss inside a module, or a module after a function
         targets = [tape.outside[i] for cut in plan.cuts for i in cut.outside if not tape.outside[i].requires_grad]
         targets = list({id(t): t for t in targets if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
         # A shape of (B·k, …) has B rows of k lines.
         targets = [t if t.shape[0] == batch else t.unflatten(0, (batch, t.shape[0] // batch)) for t in targets]
-        rules = surviving(candidates(batch, targets, ignored(tape)), chosen, value, tolerance)
-        if not rules:
-            raise Refused("the loss of a batch is not a weighted sum of the losses of its rows")
-        if not settled(rules, pieces):
-            raise Refused("it cannot be told by which weights the losses of pieces add up")
-        return rules[0]
+        rules = candidates(batch, targets, ignored(tape))
+        chosen = spread(batch, count)
+        for _ in range(ROUNDS):
+            outputs = {} if within else self._outputs(first, chosen, tolerance)
+
+            def value(rows: Sequence[int]) -> float:
+                at = Rows(batch, 0, batch, list(rows))
+                if within:  # there are no outputs to keep: everything is run
+                    return float(run(tape, plan, sorted(first + tail), at)[slot])
+                where = [chosen.index(r) for r in rows]
+                env = {s: pick(v, plan.slots[s], where, len(chosen)) for s, v in outputs.items()}
+                return float(run(tape, plan, tail, at, env)[slot])
+
+            rules = surviving(rules, chosen, value, tolerance)
+            if not rules:
+                raise Refused("the loss of a batch is not a weighted sum of the losses of its rows")
+            if settled(rules, pieces):
+                return rules[0]
+            chosen = telling(rules, batch, count)
+        raise Refused("it cannot be told by which weights the losses of pieces add up")
 
     def _outputs(self, first: Sequence[int], chosen: list[int], tolerance: float) -> dict[int, torch.Tensor]:
         """The modules' outputs for some rows, seen to be the same in company and in parts."""

@@ -198,7 +198,11 @@ class Plan:
                 with torch.no_grad():
                     entry.call(*args, **kwargs)
             args, kwargs = arguments(self.tape, entry, cut, env, rows)
+            buffers = [] if entry.module is None else list(entry.module.buffers())
+            versions = [b._version for b in buffers]
             results.append(perform(entry, args, kwargs))
+            if versions != [b._version for b in buffers]:
+                raise Refused(f"{named(entry)} changes its buffers")
         return results
 
 

@@ -86,6 +86,8 @@ class Tape:
         self.closed = False
         self.done = False  # its gradients have been handed back
         self.complete = False  # every module's call had come to its end when something failed
+        self.spans: list[tuple[int, int]] = []  # sequence numbers of graphs that must not be used: of tries and replays
+        self.retain = False  # what has been handed back is to be used again
         self.late: Any = None  # what is known of its late tensors
 
     # Recording.
@@ -149,7 +151,10 @@ class Tape:
         tensor._headroom = Place(self, slot)  # type: ignore[attr-defined]
         self.live.append(weakref.ref(tensor))
         if tensor.requires_grad and tensor.numel() == 1:
-            self.scalars[slot] = plain(tensor).detach()
+            try:
+                self.scalars[slot] = plain(tensor).detach()
+            except Exception:  # ours to bear: without it this scalar cannot be weighed, and is refused
+                pass
         return slot
 
     def refuse(self, why: str) -> None:

@@ -122,3 +122,13 @@ def settled(rules: Sequence[Rule], pieces: Sequence[Rows]) -> bool:
         if max(said) - min(said) > 1e-6 * max(said):
             return False
     return True
+
+
+def telling(rules: Sequence[Rule], batch: int, count: int) -> list[int]:
+    """Rows on which the first two rules that differ do so the most: half of ``count``
+    from either end."""
+    vectors = [r if r is not None else [1.0] * batch for r in rules]
+    ones, others = vectors[0], next((v for v in vectors[1:] if v != vectors[0]), vectors[0])
+    order = sorted(range(batch), key=lambda r: ones[r] / (sum(ones) or 1) - others[r] / (sum(others) or 1))
+    half = max(1, count // 2)
+    return sorted({*order[:half], *order[-half:]})
