@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import wraps
 from typing import Any, Callable, Optional
 
 import torch
@@ -59,6 +60,16 @@ def install() -> None:
             finder.trained.add(id(p))
         finder.look()
 
+    compile_ = torch.compile
+
+    @wraps(compile_)
+    def compile(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return lambda function: compile(function, **options)
+        made = compile_(model, **options)
+        return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.opaque(made)
+
+    torch.compile = compile  # type: ignore[assignment]
     optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
     register_optimizer_step_post_hook(lambda *_: finder.step())
 

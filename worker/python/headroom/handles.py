@@ -22,7 +22,8 @@ class Handle:
     __slots__ = ("tensor", "version", "failure", "__weakref__")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor: Optional[torch.Tensor] = tensor
+        # A function's own result would keep the function's node alive, which keeps it.
+        self.tensor: Optional[torch.Tensor] = tensor.detach()
         self.version = tensor._version
 
 

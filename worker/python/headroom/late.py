@@ -8,14 +8,14 @@ other values computes them by a forward pass in pieces.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 
 from .failure import Refused
-from .replay import Proof, _numel, gradients, needed, pieces_of, run, unchanged
+from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, run, unchanged
 from .rows import Plan, Slot, references
-from .tape import Entry, Tape, place_of, random_state, set_random_state
+from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state
 
 
 KEPT = 1 << 20  # elements
@@ -26,10 +26,32 @@ def sequence() -> int:
     return torch._C._autograd._get_sequence_nr()
 
 
-def running() -> list[int]:
-    """The numbers of the nodes that the running backward visits."""
-    order = getattr(torch._C._autograd, "_get_current_graph_task_execution_order", None)
-    return [node._sequence_nr() for node in order()] if order is not None else []
+def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
+    """Takes the tensors away that tries and replays have left on modules, a loss of their
+    own say: they know one piece alone. Whoever uses what stands there instead gets the
+    failure, and not a gradient of a part of the batch."""
+
+    def left(value: Any) -> bool:
+        if not isinstance(value, torch.Tensor) or value.grad_fn is None:
+            return False
+        number = value.grad_fn._sequence_nr()
+        return any(a <= number < b for a, b in tape.spans)
+
+    def gone(value: torch.Tensor) -> torch.Tensor:
+        empty = torch.full((), float("nan"), device=value.device).expand(value.shape)
+        empty.__class__ = Recorded
+        empty._headroom = Place(tape, -1)  # type: ignore[attr-defined]
+        empty._headroom.late = True  # type: ignore[attr-defined]
+        return empty
+
+    for module in {id(m): m for root in modules for m in root.modules()}.values():
+        for name, value in list(vars(module).items()):
+            if left(value):
+                vars(module)[name] = gone(value)
+            elif isinstance(value, list) and any(left(v) for v in value):
+                value[:] = [gone(v) if left(v) else v for v in value]
+            elif isinstance(value, dict) and any(left(v) for v in value.values()):
+                value.update({k: gone(v) for k, v in value.items() if left(v)})
 
 
 class HandBack(torch.autograd.Function):
@@ -45,8 +67,6 @@ class HandBack(torch.autograd.Function):
         if not ctx.sums or torch.is_grad_enabled():
             # Used up, or to be differentiated again, of which nothing is known here.
             raise ctx.tape.failure
-        if any(a <= n < b for n in running() for a, b in ctx.tape.spans):
-            raise ctx.tape.failure  # something that a module left behind knows one piece alone
         ctx.tape.done = True
         factor = grad.reshape(()) if ctx.scale == 1.0 else grad.reshape(()) / ctx.scale
         if ctx.tape.retain:
@@ -136,6 +156,7 @@ class Late:
         begin = sequence()
         values, inputs, sums, count = gradients(self.tape, self.plan, {slot: (1.0, rule)}, self.sizes.next, scale, keep=kept)
         self.tape.spans.append((begin, sequence()))
+        disown(self.tape, modules_of(self.tape))
         self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]
         if self.tape.complete:
             set_random_state(after)

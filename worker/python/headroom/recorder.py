@@ -11,6 +11,7 @@ import os
 import threading
 import traceback
 import weakref
+from functools import wraps
 from typing import Any, Callable, Optional, Sequence
 
 import torch
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from .calm import rehearsal
 from .failure import Refused, clean, is_out_of_memory, release_frames
-from .late import HandBack, Late, make, postpone, sequence
+from .late import HandBack, Late, disown, make, postpone, sequence
 from .pieces import Sizes
 from .replay import Proof, batchwise, gradients, needed, pieces_of, run
 from .rows import Plan, references
@@ -107,6 +108,9 @@ class Found:
         self.limit: Optional[int] = None  # the smallest cost of a call that failed
         module.__dict__["_compiled_call_impl"] = self
 
+    def __reduce__(self) -> Any:  # a module that pickles all of itself finds None here
+        return type(None), ()
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module, recorder = self.module(), self.recorder
         call = self.inner or module._call_impl  # type: ignore[union-attr]
@@ -154,6 +158,24 @@ def _counts(module: Any, buffer: torch.Tensor) -> bool:
         if isinstance(m, torch.nn.modules.batchnorm._NormBase)
         for b in m.buffers(recurse=False)
     )
+
+
+class Lost:
+    """Stands for an object that a module would have returned, a cache of keys and values
+    say, and that a few rows do not make. Whoever uses it gets the failure."""
+
+    def __init__(self, failure: BaseException) -> None:
+        object.__setattr__(self, "_failure", failure)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__dict__":
+            return object.__getattribute__(self, name)
+        raise object.__getattribute__(self, "_failure")
+
+    def _used(self, *_: Any) -> Any:
+        raise object.__getattribute__(self, "_failure")
+
+    __getitem__ = __iter__ = __len__ = __call__ = __bool__ = _used
 
 
 class Recorder:
@@ -285,7 +307,9 @@ class Recorder:
 
     @staticmethod
     def _made(tape: Tape, slot: Any, small: Any) -> Any:
-        return make(tape, slot) if isinstance(small, torch.Tensor) else small
+        if isinstance(small, torch.Tensor):
+            return make(tape, slot)
+        return small if isinstance(small, (int, float, str, type(None))) else Lost(tape.failure)  # type: ignore[arg-type]
 
     def _once_more(self, tape: Tape, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
         """The same call on the same rows, after cleaning up: the rung for what cannot be cut."""
@@ -317,6 +341,27 @@ class Recorder:
 
     # Functions.
 
+    def opaque(self, call: Callable) -> Callable:
+        """A compiled function as one entry of the tape: it never sees our kind of tensor."""
+
+        def plainly(*args: Any, **kwargs: Any) -> Any:
+            worn = recorded(args, kwargs)
+            for t in worn:
+                t.__class__ = torch.Tensor
+            try:
+                return call(*args, **kwargs)
+            finally:
+                for t in worn:
+                    t.__class__ = Recorded
+
+        @wraps(call)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self.busy or not recorded(args, kwargs):
+                return call(*args, **kwargs)
+            return self.function(plainly, args, kwargs)
+
+        return compiled
+
     def function(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         if self.busy or not self.here():
             with torch._C.DisableTorchFunctionSubclass():
@@ -324,6 +369,12 @@ class Recorder:
         found = recorded(args, kwargs)
         name = getattr(func, "__name__", "")
         places = [place_of(t) for t in found]
+        if name == "__repr__" and places and not places[0].late:  # type: ignore[union-attr]
+            args[0].__class__ = torch.Tensor
+            try:
+                return func(*args, **kwargs)
+            finally:
+                args[0].__class__ = Recorded
         tape = next((p.tape for p in places if p.late), places[0].tape if places else None)  # type: ignore[union-attr]
         if tape is None:
             with torch._C.DisableTorchFunctionSubclass():
@@ -546,7 +597,7 @@ class Recorder:
         if plan is None:
             targets, extra = {loss: (1.0 if given is None else given, None)}, {}
         offload = plan is None and any(t.is_cuda for t in params)
-        after = random_state()
+        after, begin = random_state(), sequence()
         set_random_state(tape.random)
         try:
             _, inputs, sums, count = gradients(tape, plan, targets, self.sizes.next, offload=offload)
@@ -554,6 +605,8 @@ class Recorder:
             raise Refused(why or str(refused)) from None
         finally:
             set_random_state(after)
+            tape.spans.append((begin, sequence()))
+            disown(tape, modules)
         if inputs.graphs:
             raise Refused("a graph of the user's own enters the step, and may have been used up")
         grads = {id(t): g for t, g in zip(inputs.tensors, sums.all())}

@@ -91,7 +91,7 @@ class Plan:
         cut, results = self._try(entry)
         self._pending = (entry, cut, results)
         small, large = (tree_flatten(r)[0] for r in results)
-        same = [a == b for a, b in zip(small, large) if not isinstance(a, torch.Tensor)]
+        same = [a == b for a, b in zip(small, large) if isinstance(a, (int, float, str, type(None)))]
         if len(small) != len(large) or not all(same):
             raise Refused(f"{named(entry)} returns something else for another batch")
         return results[0], [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else None for a, b in zip(small, large)]

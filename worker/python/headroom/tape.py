@@ -76,6 +76,7 @@ class Tape:
         self.versions: list[int] = []  # of outside, as they were recorded
         self._known: dict[int, int] = {}  # id of an outside tensor → index
         self.live: list[weakref.ref[torch.Tensor]] = []
+        self._held = 0  # of them, by the user
         self.scalars: dict[int, torch.Tensor] = {}  # values of 0-dim floating results by slot
         self.handles = Handles()
         self.count = 0  # slots
@@ -149,7 +150,8 @@ class Tape:
             entry.exits.add(tensor.grad_fn._sequence_nr())
         tensor.__class__ = Recorded
         tensor._headroom = Place(self, slot)  # type: ignore[attr-defined]
-        self.live.append(weakref.ref(tensor))
+        self._held += 1
+        self.live.append(weakref.ref(tensor, self._dropped))
         if tensor.requires_grad and tensor.numel() == 1:
             try:
                 self.scalars[slot] = plain(tensor).detach()
@@ -166,7 +168,12 @@ class Tape:
 
     def alive(self) -> bool:
         """Whether the user still holds anything that was made on it."""
-        return any(ref() is not None for ref in self.live)
+        return self._held > 0
+
+    def _dropped(self, _: Any) -> None:
+        self._held -= 1
+        if not self._held and self.failure is None:  # nobody can call backward any more
+            self.close()
 
     def close(self) -> None:
         """Makes the user's tensors plain again, but for late ones, which keep the tape."""
