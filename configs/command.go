@@ -30,6 +30,8 @@ type Command struct {
 	Hang        time.Duration // without a sign of life until the command is said to hang; 0 for never
 	RestartHung bool
 	WatchOnly   bool     // never change the command, and never start it again
+	Observe     bool     // the worker inside only watches
+	NoWorker    bool     // nothing is put inside the command's processes
 	Allow       []string // fallbacks of the profile's
 
 	origins map[string]string
@@ -68,6 +70,10 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return boolean{&c.RestartHung} }},
 	{"watch_only", "Whether the command is never changed and never started again.", "false",
 		func(c *Command) value { return boolean{&c.WatchOnly} }},
+	{"observe", "Whether the worker inside PyTorch only watches: a step that runs out of memory is not\nfinished in place.", "false",
+		func(c *Command) value { return boolean{&c.Observe} }},
+	{"no_worker", "Whether nothing at all is put inside the command's processes.", "false",
+		func(c *Command) value { return boolean{&c.NoWorker} }},
 	{"allow", "Fallbacks of the profile's that may be used although the training is then not the\nsame to the bit.", "[recompute, no-workers]",
 		func(c *Command) value { return words{&c.Allow, "fallbacks, as in [recompute]"} }},
 }

@@ -10,19 +10,20 @@ import (
 // peaksKept is how many newest peaks of a plan make its typical one.
 const peaksKept = 64
 
-// evidence is what an attempt has seen so far, for memory.Diagnose.
-type evidence struct {
+// Evidence is what an attempt has seen so far, for [memory.Diagnose].
+type Evidence struct {
 	baseline memory.Stats
 	boundary ring
 	peaks    map[recovery.Plan]*ring
 }
 
-func newEvidence(baseline memory.Stats) evidence {
-	return evidence{baseline: baseline, boundary: ring{size: memory.LeakWindow}, peaks: map[recovery.Plan]*ring{}}
+// NewEvidence begins with how memory was before the first step.
+func NewEvidence(baseline memory.Stats) Evidence {
+	return Evidence{baseline: baseline, boundary: ring{size: memory.LeakWindow}, peaks: map[recovery.Plan]*ring{}}
 }
 
-// add takes in a finished step of plan.
-func (e *evidence) add(plan recovery.Plan, s memory.Stats) {
+// Add takes in a finished step of plan.
+func (e *Evidence) Add(plan recovery.Plan, s memory.Stats) {
 	e.boundary.push(s.Allocated)
 	peaks := e.peaks[plan]
 	if peaks == nil {
@@ -32,8 +33,8 @@ func (e *evidence) add(plan recovery.Plan, s memory.Stats) {
 	peaks.push(s.Peak)
 }
 
-// of is the evidence on a failure of plan.
-func (e *evidence) of(failure memory.OutOfMemoryError, plan recovery.Plan, minMicro int) memory.Evidence {
+// Of is the evidence on a failure of plan.
+func (e *Evidence) Of(failure memory.OutOfMemoryError, plan recovery.Plan, minMicro int) memory.Evidence {
 	found := memory.Evidence{Failure: failure, Baseline: e.baseline, Boundary: e.boundary.ordered(), MinMicro: minMicro}
 	if peaks := e.peaks[plan]; peaks != nil {
 		sorted := peaks.ordered()

@@ -56,7 +56,7 @@ func levelOf(k runs.Kind) zapcore.Level {
 	switch k {
 	case runs.KindDevice:
 		return zapcore.DebugLevel
-	case runs.KindOOM, runs.KindCheckpointFailed, runs.KindReleased, runs.KindDamaged, runs.KindMissing, runs.KindJournalFailed, runs.KindFault, runs.KindGone, runs.KindWarning:
+	case runs.KindOOM, runs.KindCheckpointFailed, runs.KindReleased, runs.KindDamaged, runs.KindMissing, runs.KindJournalFailed, runs.KindFault, runs.KindGone, runs.KindWarning, runs.KindSurvived, runs.KindRefused:
 		return zapcore.WarnLevel
 	case runs.KindFailed:
 		return zapcore.ErrorLevel

@@ -70,8 +70,9 @@ type Session struct {
 	logFile *os.File
 
 	history recovery.History
-	seen    evidence
+	seen    Evidence
 	kept    recovery.Learned // that a later process can know of
+	pieces  int              // likewise: rows that a worker may run at once
 	result  Result
 	planned bool // history has been started
 
@@ -100,6 +101,7 @@ type Result struct {
 	Resumed  int // the step it started from
 	Attempts int // attempts of this session
 	Failures int // failures of memory survived in this session
+	InPlace  int // those of them that a worker survived inside the process
 	// AllFailures counts those of memory in the whole run, in all its processes,
 	// the one it ended with included: as [runs.Status] does.
 	AllFailures int
@@ -128,7 +130,7 @@ func Begin(f *runs.Folder, o SessionOptions) (*Session, error) {
 	}
 	host, _ := os.Hostname() // a name for people
 	now := o.Now()
-	s := &Session{o: o, f: f, host: host, started: now, log: o.Log, saved: -1, attempt: f.Tally().Attempts, seen: newEvidence(memory.Stats{})}
+	s := &Session{o: o, f: f, host: host, started: now, log: o.Log, saved: -1, attempt: f.Tally().Attempts, seen: NewEvidence(memory.Stats{})}
 	s.interval.from = now
 	s.status, _ = runs.ReadStatus(f.Dir()) // what an earlier process knew; none is as good
 	s.result.Plan = o.Plan
@@ -208,13 +210,16 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 	case from != nil:
 		s.history = s.history.Resume(from.Learned, s.o.Precision)
 	}
+	if learned != nil {
+		s.pieces = learned.Pieces
+	}
 	s.kept = s.history.Learned(s.o.Plan, s.o.Precision)
 }
 
 // Look takes the first look at the device of an attempt, and says what the body
 // can carry out there.
 func (s *Session) Look(now memory.Stats, able recovery.Able) {
-	s.seen = newEvidence(now)
+	s.seen = NewEvidence(now)
 	s.status.Capacity = now.Capacity
 	s.o.Policy.Able = able
 	if plan := s.history.Plan; plan.Micro > 0 {
@@ -227,7 +232,7 @@ func (s *Session) Step(r runs.StepReport) (recovery.Decision, error) {
 	if err := s.f.AddStep(r); err != nil {
 		return recovery.Decision{}, fmt.Errorf("step %d: metrics: %w", r.Step, err)
 	}
-	s.seen.add(s.history.Running(), r.Memory)
+	s.seen.Add(s.history.Running(), r.Memory)
 	s.step++
 	s.samples += int64(r.Samples)
 	s.result.Last = r
@@ -312,7 +317,7 @@ func (s *Session) complete(e recovery.Event) recovery.Event {
 	least := s.o.Policy.Least()
 	switch {
 	case e.OOM != nil:
-		found := s.seen.of(e.OOM.Failure, s.history.Running(), least)
+		found := s.seen.Of(e.OOM.Failure, s.history.Running(), least)
 		found.Host, found.Resuming = e.OOM.Host, e.OOM.Resuming
 		e.OOM = &found
 	case e.Load != nil:
@@ -368,7 +373,11 @@ func (s *Session) keepLearned() {
 		return
 	}
 	s.kept = now
-	if err := s.f.SetLearned(runs.Learned{Attempt: s.attempt, Step: s.step, Learned: now}); err != nil {
+	s.writeLearned()
+}
+
+func (s *Session) writeLearned() {
+	if err := s.f.SetLearned(runs.Learned{Attempt: s.attempt, Step: s.step, Learned: s.kept, Pieces: s.pieces}); err != nil {
 		s.log.Warn("what was learned is not kept before the next checkpoint", zap.Error(err))
 	}
 }

@@ -71,6 +71,10 @@ func (b *bookkeeper) enter(e runs.Entry) {
 		b.planned(e)
 	case runs.KindOOM:
 		b.outOfMemory(e)
+	case runs.KindSurvived:
+		b.survived(e)
+	case runs.KindRefused:
+		b.open(e, Row{Tone: Warn, What: "not recovered in place", Why: e.Text})
 	case runs.KindDecision:
 		b.decision(e)
 	case runs.KindProbe:
@@ -121,6 +125,18 @@ func (b *bookkeeper) outOfMemory(e runs.Entry) {
 	b.blame(verdictOf(e))
 	b.failure = true
 	b.spend(e)
+}
+
+// survived is a failure that a worker recovered from inside a process: its decision is
+// about pieces of one call, and the plan of the run stays.
+func (b *bookkeeper) survived(e runs.Entry) {
+	b.outOfMemory(e)
+	b.failure = false
+	row := b.newest()
+	if e.Decision == nil {
+		return
+	}
+	row.Remedy, row.Reason = string(e.Decision.Remedy)+", in place", strings.TrimSuffix(e.Decision.Reason, ": "+row.Why)
 }
 
 // planned notes the plan of an attempt. After the first search of a run it is

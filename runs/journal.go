@@ -36,6 +36,9 @@ const (
 	KindDevice           Kind = "device"            // how the device was, read from outside every so often
 	KindFault            Kind = "fault"             // the device's driver reported an error, such as an Xid
 	KindGone             Kind = "gone"              // the device is gone; a decision follows
+	KindSurvived         Kind = "survived"          // a step ran out of memory inside a wrapped process and was finished there: the failure, and what was done
+	KindRefused          Kind = "refused"           // the worker inside left a failure of memory to the command's own code, and why
+	KindWorker           Kind = "worker"            // what else the worker inside said: that it is attached, or why it is not
 )
 
 // UnmarshalText reads a kind; entries of earlier versions say "lost" for gone.
@@ -67,7 +70,7 @@ type Entry struct {
 
 // Record appends e to the journal and returns when it is safely on disk, and all
 // before it. An entry of which nothing follows, that the run or an attempt starts,
-// what may go wrong, that a command ended or that all is done, is only written, so that it survives this
+// what may go wrong, that a command ended, that all is done or what a worker said, is only written, so that it survives this
 // process: the next one or Close takes it along. After an error e is kept in memory and written by a later
 // Record, Flush or Close, in order; only when 16 MiB are waiting are the oldest
 // dropped.
@@ -84,7 +87,7 @@ func (f *Folder) Record(e Entry) error {
 // transient tells that losing the entry in a loss of power changes nothing but what
 // people can read.
 func (k Kind) transient() bool {
-	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindDone
+	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindDone || k == KindWorker
 }
 
 // LostEntries is how many entries were dropped because they could not be written

@@ -16,6 +16,10 @@ type Learned struct {
 	Attempt int              `json:"attempt"`
 	Step    int              `json:"step"` // optimizer steps finished
 	Learned recovery.Learned `json:"learned"`
+
+	// Pieces is how many rows a worker inside a wrapped process may run at once; 0 if
+	// it never ran out of memory.
+	Pieces int `json:"pieces,omitempty"`
 }
 
 // Since tells whether l is as new as checkpoint c, which may be nil.

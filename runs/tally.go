@@ -38,7 +38,7 @@ func (t *Tally) count(e Entry) {
 	}
 	t.Newest = e.Kind
 	switch e.Kind {
-	case KindOOM:
+	case KindOOM, KindSurvived:
 		t.Failures++
 	case KindGone:
 		t.Gone++

@@ -39,6 +39,12 @@ type Wrapped struct {
 	Said    func(Rewritten)                           // what is changed before a start; may be nil
 	Started func()                                    // after each start, when it can delay nothing any more; may be nil
 
+	// Inside begins to look after a life from inside its processes, and returns the
+	// command as they are to find it there. ended is called when nothing of the life is
+	// left, with why it ended as far as that was seen from outside, and the zero Outcome
+	// if it was not started. Inside may be nil.
+	Inside func(Command) (_ Command, ended func(Outcome) Outcome)
+
 	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
 	aside   []Rename                   // incomplete checkpoints that the next life would trip over
 	decides bool                       // the newest life ended in a way after which another may go on from a checkpoint
@@ -134,23 +140,28 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 			log = nil
 		}
 	}
-	exit, hung, err := w.start(ctx, w.named(next.Command, b.Plan), log)
+	c, ended := w.named(next.Command, b.Plan), func(o Outcome) Outcome { return o }
+	if w.Inside != nil {
+		c, ended = w.Inside(c)
+	}
+	exit, hung, err := w.start(ctx, c, log)
 	if log != nil {
 		if closed := log.Close(); closed != nil {
 			w.Trouble(closed)
 		}
 	}
 	if err != nil {
-		return Outcome{}, exit, err
+		return ended(Outcome{}), exit, err
 	}
 	w.decides = hung != ""
 	if hung != "" {
-		return Outcome{Kind: Hung, Confidence: Certain, Reasons: []string{hung}, Rank: -1, Device: -1}, exit, nil
+		return ended(Outcome{Kind: Hung, Confidence: Certain, Reasons: []string{hung}, Rank: -1, Device: -1}), exit, nil
 	}
 	outcome := Classify(exit)
 	if outcome.Kind == OutOfHostMemory {
 		outcome = outcome.InHostMemory(exit.GPUs, machine.LookAtMemory().Most())
 	}
+	outcome = ended(outcome)
 	w.decides = outcome.Kind.Memory() || outcome.Kind == DeviceGone
 	return outcome, exit, nil
 }

@@ -44,7 +44,9 @@ func tendFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "free", Usage: "with --: start only once every GPU of the command has `SIZE` free, such as 60GiB"},
 		&cli.DurationFlag{Name: "hang", Value: configs.DefaultHang, Usage: "with --: say that the command may hang after `TIME` without output, GPU work or a new checkpoint; 0 never does"},
-		boolFlag("watch-only", "with --: never change the command, and never start it again"),
+		boolFlag("watch-only", "with --: never change the command, and never start it again; says --observe, too"),
+		boolFlag("observe", "with --: the worker inside PyTorch only watches, and leaves a step that runs out of memory to the command"),
+		boolFlag("no-worker", "with --: put nothing inside the command's processes"),
 		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
 		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile's that may be used although the training is then not the same to the bit, such as recompute or no-workers; may be repeated (`NAME`)"},
 	}
@@ -109,6 +111,8 @@ func (r *request) override(c *cli.Context) error {
 	given(c, "trust", &r.Trust, c.Bool)
 	given(c, "name", &r.Name, c.String)
 	given(c, "watch-only", &r.WatchOnly, c.Bool)
+	given(c, "observe", &r.Observe, c.Bool)
+	given(c, "no-worker", &r.NoWorker, c.Bool)
 	given(c, "allow", &r.Allow, c.StringSlice)
 	given(c, "hang", &r.Hang, c.Duration)
 	given(c, "restart-hung", &r.RestartHung, c.Bool)

@@ -201,9 +201,20 @@ func (u *ui) finished(r harness.Result) {
 
 // survived is the last word on a wrapped command that would not have finished alone.
 func (u *ui) survived(r harness.Result) {
-	if !u.quiet {
-		u.line(green, fmt.Sprintf("done: %s of memory survived, ending with %v in every step", plural(r.Failures, "failure"), r.Plan))
+	if u.quiet {
+		return
 	}
+	text := fmt.Sprintf("done: %s of memory survived", plural(r.Failures, "failure"))
+	switch {
+	case r.InPlace == r.Failures:
+		text += " in place"
+	case r.InPlace > 0:
+		text += fmt.Sprintf(", %d of them in place", r.InPlace)
+	}
+	if r.InPlace < r.Failures {
+		text += fmt.Sprintf(", ending with %v in every step", r.Plan)
+	}
+	u.line(green, text)
 }
 
 func (u *ui) alreadyFinished(name, dir string, steps int) {

@@ -202,6 +202,9 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		}
 		w.Started = nil // once is enough
 	}
+	if !w.request.NoWorker {
+		w.Inside = inside{u, session, w.mode()}.begin
+	}
 	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.newest, Resumes: w.Resumes(), Recover: known})
 }
 
@@ -265,7 +268,7 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 	return func(e runs.Entry) {
 		switch {
 		case w.verbose:
-		case e.Kind == runs.KindRun, e.Kind == runs.KindPlan, e.Kind == runs.KindExit, e.Kind == runs.KindCheckpoint,
+		case e.Kind == runs.KindRun, e.Kind == runs.KindPlan, e.Kind == runs.KindExit, e.Kind == runs.KindCheckpoint, e.Kind == runs.KindWorker,
 			e.Kind == runs.KindAttempt && e.Attempt == 1:
 			return
 		}

@@ -1,17 +1,27 @@
-"""Recovery from running out of GPU memory inside any PyTorch loop.
+"""The part of headroom that works inside a PyTorch process.
 
-Nothing has to be imported by hand under ``headroom run --``. Elsewhere
-:func:`attach`, called before models and optimizers are made, arms this process.
+``headroom run -- python train.py`` brings it along by itself. A program that is started in
+another way imports it and calls :func:`attach`, or is started by ``python -m headroom``.
+Without headroom around the process it does nothing. Importing it imports nothing else.
 """
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
-__all__ = ["attach"]
+from headroom._version import __version__
+
+__all__ = ["__version__", "attach"]
 
 
-def attach() -> None:
-    """Arms this process, or does nothing if that was done already."""
-    from headroom import _torch
+def attach() -> bool:
+    """Start the worker as soon as torch is imported, or now if it is there already.
 
-    _torch.install()
+    Returns whether headroom is around this process; if not, nothing was done.
+    """
+    import os
+
+    if not os.environ.get("HEADROOM_SOCKET"):
+        return False
+    import _headroom_hook
+
+    _headroom_hook.watch()
+    return True

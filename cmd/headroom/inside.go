@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"headroom/harness"
+	"headroom/runs"
+	"headroom/worker"
+	"headroom/wrap"
+)
+
+// inside looks after the lives of a command from inside its processes.
+type inside struct {
+	u       *ui
+	session *harness.Session
+	mode    worker.Mode
+}
+
+// mode is how much the worker may do.
+func (w *wrapped) mode() worker.Mode {
+	if w.request.Observe || w.request.WatchOnly {
+		return worker.Observe
+	}
+	return worker.Armed
+}
+
+// begin is [wrap.Wrapped].Inside. Without a worker the command runs all the same.
+func (i inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Outcome) {
+	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.session, Version: readBuild().Version,
+		Trouble: func(text string) { i.u.warn("%s", text) }})
+	if err != nil {
+		return c, func(o wrap.Outcome) wrap.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }
+	}
+	within := c
+	within.Env = life.Env(c.Env)
+	return within, func(o wrap.Outcome) wrap.Outcome {
+		seen, err := life.End()
+		if err != nil {
+			i.u.warn("the worker's folder is left behind: %v", err)
+		}
+		return i.ended(c, o, seen)
+	}
+}
+
+// ended adds to why a life ended what was seen of it from inside, or notes why nothing was.
+func (i inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
+	switch {
+	case seen.OOM != nil:
+		return o.FromInside(*seen.OOM, seen.Where)
+	case seen.Attached || !o.Kind.Memory() && o.Kind != wrap.Failed:
+		return o
+	}
+	why := errors.New("not attached: " + unattached(c, seen))
+	i.session.Note(runs.Entry{Kind: runs.KindWorker, Text: why.Error()})
+	if o.Kind.Memory() {
+		i.u.say("the worker was %v", why)
+	}
+	return o
+}
+
+// unattached is why no process said hello.
+func unattached(c wrap.Command, seen worker.Ended) string {
+	switch {
+	case seen.Failed != "":
+		return seen.Failed
+	case seen.Torch:
+		return "torch was imported, and no step of an optimizer was made"
+	case c.Isolated() != "":
+		return fmt.Sprintf("python %s leaves out what the worker needs, PYTHONPATH and the module site", c.Isolated())
+	case seen.Python:
+		return "torch was never imported"
+	}
+	return "no Python looked into PYTHONPATH: the command starts none, or replaces its environment"
+}

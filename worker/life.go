@@ -1,0 +1,217 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"headroom/memory"
+	"headroom/runs"
+)
+
+// Mode is how much a worker may do.
+type Mode string
+
+// The modes.
+const (
+	Armed   Mode = "armed"   // it recovers from failures of memory in place
+	Observe Mode = "observe" // it only tells of them
+)
+
+// Books is what is told of a life: a [harness.Session]. Nobody else may use it between
+// [Begin] and [Life.End].
+type Books interface {
+	Note(runs.Entry)
+	Survived(runs.Entry)
+	Pieces() int
+	KeepPieces(rows int)
+}
+
+// Options of a life. Books is needed.
+type Options struct {
+	Mode    Mode
+	Books   Books
+	Version string            // that the package is to have; "" leaves it its own
+	Trouble func(text string) // what a process wants its user to know; nil is nobody
+
+	temp string // folder for temporary files; "" is the system's
+}
+
+// Life looks after one life of a command.
+type Life struct {
+	o        Options
+	folder   *folder
+	listener *net.UnixListener
+	ctx      context.Context
+	cancel   context.CancelFunc
+	all      sync.WaitGroup // connections, and who waits for them
+
+	mu    sync.Mutex // guards the books and what follows
+	ended Ended
+	notes int             // that were written down
+	talks map[*talk]bool  // connections that are open
+	told  map[string]bool // of what was to be told once
+}
+
+// Ended is what was seen of a life.
+type Ended struct {
+	Attached bool   // a process said hello
+	Python   bool   // a Python found the package
+	Torch    bool   // one imported torch
+	Failed   string // why the worker could not start in one; ""
+	Survived int    // failures of memory that were recovered from in place
+
+	// OOM is the newest failure of memory after which its process made no step any
+	// more, nil if there is none. Where says which line of the user's it was in.
+	OOM   *memory.OutOfMemoryError
+	Where string
+}
+
+// socketMost is the longest path that a Unix socket may have, in bytes.
+const socketMost = 107
+
+// Begin unpacks the package and opens the socket. The life must be ended.
+func Begin(o Options) (*Life, error) {
+	temp := o.temp
+	if temp == "" {
+		temp = os.TempDir()
+	}
+	if len(filepath.Join(temp, folderName+"4294967295", "wire")) > socketMost {
+		temp = "/tmp"
+	}
+	temp, err := filepath.Abs(temp) // the command may run elsewhere
+	if err != nil {
+		return nil, fmt.Errorf("the worker's folder: %w", err)
+	}
+	f, err := makeFolder(temp, o.Version)
+	if err != nil {
+		return nil, fmt.Errorf("unpack the worker: %w", err)
+	}
+	l := &Life{o: o, folder: f, talks: map[*talk]bool{}, told: map[string]bool{}}
+	l.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: l.socket(), Net: "unix"})
+	if err == nil {
+		err = os.Chmod(l.socket(), 0o600)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the worker's socket: %w", errors.Join(err, l.close(), f.remove()))
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.all.Go(l.accept)
+	return l, nil
+}
+
+func (l *Life) socket() string { return filepath.Join(l.folder.dir, "wire") }
+
+func (l *Life) close() error {
+	if l.listener == nil {
+		return nil
+	}
+	return l.listener.Close()
+}
+
+// Env is env with what a Python needs to find the package and the socket. The user's
+// own PYTHONPATH keeps its order behind ours.
+func (l *Life) Env(env []string) []string {
+	path := l.folder.inject()
+	for _, entry := range env {
+		if users, ok := strings.CutPrefix(entry, "PYTHONPATH="); ok && users != "" {
+			path = l.folder.inject() + string(os.PathListSeparator) + users
+		}
+	}
+	return append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+l.socket(), "HEADROOM_WORKER="+string(l.o.Mode))
+}
+
+// farewell is how long a connection has to be read to its end when its process is gone.
+const farewell = 2 * time.Second
+
+// End ends it when nothing of the command is left: what was said is read to the end,
+// and the folder is removed.
+func (l *Life) End() (Ended, error) {
+	l.lastCall()
+	err := l.close()
+	l.mu.Lock()
+	for t := range l.talks {
+		_ = t.conn.SetReadDeadline(time.Now().Add(farewell)) // else it waits for its process
+	}
+	l.mu.Unlock()
+	l.cancel()
+	l.all.Wait()
+	l.ended.Python, l.ended.Torch, l.ended.Failed = l.left("python"), l.left("torch"), l.leftText("failed")
+	return l.ended, errors.Join(ignoreClosed(err), l.folder.remove())
+}
+
+// lastCall connects to the life's own socket: who connected before is let in before
+// that, also if it is gone already.
+func (l *Life) lastCall() {
+	c, err := net.DialTimeout("unix", l.socket(), farewell)
+	if err != nil {
+		return // somebody has removed the socket
+	}
+	defer func() { _ = c.Close() }() // nothing was written
+	_ = c.SetReadDeadline(time.Now().Add(farewell))
+	_, _ = c.Read(make([]byte, 1)) // ends when accept has come to it
+}
+
+// accept lets processes of this user in until End calls.
+func (l *Life) accept() {
+	for {
+		c, err := l.listener.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			select { // no descriptors are left, perhaps for a moment
+			case <-l.ctx.Done():
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		pid, uid, err := peer(c)
+		switch {
+		case err == nil && pid == os.Getpid():
+			_ = c.Close()
+			return
+		case err != nil || !admitted(uid, os.Getuid()):
+			_ = c.Close() // it has no business here
+			continue
+		}
+		t := &talk{life: l, conn: c, pid: pid}
+		l.mu.Lock()
+		l.talks[t] = true
+		l.mu.Unlock()
+		l.all.Go(t.listen)
+	}
+}
+
+// admitted tells whether a process of user uid may talk to a headroom of own: only its
+// user's may, root's included in nobody else.
+func admitted(uid, own int) bool { return uid == own }
+
+// left tells whether a process left a file of that name beside the socket.
+func (l *Life) left(name string) bool {
+	_, err := os.Lstat(filepath.Join(l.folder.dir, name))
+	return err == nil
+}
+
+// leftText is what is in it.
+func (l *Life) leftText(name string) string {
+	text, err := os.ReadFile(filepath.Join(l.folder.dir, name))
+	if err != nil {
+		return ""
+	}
+	return string(text[:min(len(text), textMost)])
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,118 @@
+package worker
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+
+	"headroom/memory"
+)
+
+const (
+	// protocol is the version of the wire.
+	protocol = 1
+	// lineMost is the longest line, in bytes, either way.
+	lineMost = 1 << 20
+	// textMost is the longest text of a process's that is kept, in bytes.
+	textMost = 4000
+)
+
+// message is what a process says. What a type does not use is left out.
+type message struct {
+	Type string `json:"type"`
+
+	// hello
+	V        int    `json:"v"`
+	PID      int    `json:"pid"`
+	Rank     int    `json:"rank"`
+	World    int    `json:"world"`
+	Python   string `json:"python"`
+	Torch    string `json:"torch"`
+	Headroom string `json:"headroom"`
+	Mode     string `json:"mode"`
+
+	// step, oom, refused, probe; amounts are in bytes
+	ID        int64        `json:"id"`
+	Step      int          `json:"step"`
+	Rows      int          `json:"rows"`   // of the call
+	Micro     int          `json:"micro"`  // that were run at once; 0 is all of them
+	Pieces    int          `json:"pieces"` // that the rows were cut into
+	Seconds   float64      `json:"seconds"`
+	Phase     memory.Phase `json:"phase"`
+	Where     string       `json:"where"` // file:line of the user's
+	Requested memory.Bytes `json:"requested"`
+	Free      memory.Bytes `json:"free"`
+	Allocated memory.Bytes `json:"allocated"`
+	Reserved  memory.Bytes `json:"reserved"`
+	Capacity  memory.Bytes `json:"capacity"`
+	Large     memory.Bytes `json:"large"` // largest free block
+	Peak      memory.Bytes `json:"peak"`
+	Probes    bool         `json:"probes"` // it can be asked to probe
+	Fits      bool         `json:"fits"`
+
+	// note, refused
+	Text  string `json:"text"`
+	Level string `json:"level"`
+	Why   string `json:"why"`
+}
+
+// errLine is a line that is no message.
+var errLine = errors.New("a line that is no message")
+
+// rowsMost and bytesMost are more than any machine has.
+const (
+	rowsMost  = 1 << 30
+	bytesMost = memory.Bytes(1) << 50
+)
+
+// parse reads a line. Numbers that cannot be are taken for not known: nothing that a
+// process says may confuse what is decided.
+func parse(line []byte) (message, error) {
+	var m message
+	if err := json.Unmarshal(line, &m); err != nil || m.Type == "" {
+		return m, errLine
+	}
+	for _, n := range []*int{&m.Step, &m.Rows, &m.Micro, &m.Pieces, &m.PID, &m.Rank, &m.World} {
+		if *n < 0 || *n > rowsMost {
+			*n = 0
+		}
+	}
+	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Large, &m.Peak} {
+		if *n < 0 || *n > bytesMost {
+			*n = 0
+		}
+	}
+	if m.Seconds < 0 || m.Seconds > math.MaxInt32 {
+		m.Seconds = 0
+	}
+	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, (*string)(&m.Phase)} {
+		*text = (*text)[:min(len(*text), textMost)]
+	}
+	if m.Micro == 0 || m.Micro > m.Rows {
+		m.Micro = m.Rows
+	}
+	return m, nil
+}
+
+// failure is the failure of memory that m tells of.
+func (m message) failure() memory.OutOfMemoryError {
+	return memory.OutOfMemoryError{Requested: m.Requested, Phase: m.Phase, Micro: m.Micro, Stats: m.stats()}
+}
+
+func (m message) stats() memory.Stats {
+	return memory.Stats{Capacity: m.Capacity, Free: m.Free, Reserved: m.Reserved, Allocated: m.Allocated, LargestFree: m.Large, Peak: m.Peak}
+}
+
+// answer is what headroom says.
+type answer struct {
+	Type string `json:"type"`
+
+	V       int    `json:"v,omitempty"`
+	Mode    Mode   `json:"mode,omitempty"`
+	Limit   int    `json:"limit,omitempty"` // rows at once; 0 for as many as there are
+	ID      int64  `json:"id,omitempty"`
+	Rows    int    `json:"rows,omitempty"`
+	Remedy  string `json:"remedy,omitempty"`
+	Lasting bool   `json:"lasting,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+}

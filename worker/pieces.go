@@ -1,0 +1,163 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/search"
+)
+
+const (
+	// unused is the share of the memory that a search leaves unused.
+	unused = 0.05
+	// growAfter is how many quiet steps pass before more rows at once are tried.
+	growAfter = 200
+)
+
+// Pieces decides how many rows of a step of one process run at once. It is a run of
+// recovery.Decide of its own: its effective batch is the rows of one call of the
+// command's, its micro-batch the rows that are run at once, a piece. The command's own
+// plan stays what it is.
+//
+// It is pure but for its state, and for one goroutine.
+type Pieces struct {
+	policy  recovery.Policy
+	history recovery.History
+	seen    harness.Evidence
+	limit   int
+}
+
+// NewPieces begins with what was learned before: how many rows may run at once, 0 if
+// that is not known.
+func NewPieces(limit int) *Pieces {
+	return &Pieces{limit: max(0, limit), seen: harness.NewEvidence(memory.Stats{}),
+		policy: recovery.Policy{Headroom: unused, GrowAfter: growAfter}}
+}
+
+// Limit is how many rows may run at once from now on, 0 if as many as there are.
+func (p *Pieces) Limit() int { return p.limit }
+
+// Rows is how many to run at once in what comes next of the call that failed.
+func (p *Pieces) Rows() int { return p.history.Running().Largest() }
+
+// begin has the history speak of calls of so many rows.
+func (p *Pieces) begin(rows int) {
+	if p.history.Plan.Effective == rows {
+		return
+	}
+	plan := recovery.Plan{Effective: rows, World: 1, Micro: rows}
+	learned := p.history.Learned(plan, "")
+	learned.Micro = rows
+	if p.limit > 0 {
+		learned.Micro = min(rows, p.limit)
+	}
+	next := recovery.NewHistory(plan).Resume(learned, "")
+	next.Finished = p.history.Finished
+	p.history = next
+}
+
+// Failed decides on a failure in a call of so many rows, of which Failure.Micro were
+// run at once. probes tells whether sizes can be tried. After a search was asked for,
+// Searched is to be called.
+func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int, probes bool) recovery.Decision {
+	if rows > 0 {
+		p.begin(rows)
+	} else {
+		p.begin(max(1, p.history.Plan.Effective))
+	}
+	if ran := p.history.Running().Largest(); f.Micro > 0 && f.Micro != ran && f.Phase.SizedByMicro() {
+		p.limit, p.history.Plan.Effective = f.Micro, 0
+		p.begin(rows)
+	}
+	known := f.Stats.Capacity > 0
+	if !known {
+		f.Stats = full(f)
+	}
+	// The allocator has emptied its cache before it failed. The same again helps where it
+	// failed without a reason, or where what the first try had made is in the way.
+	again := f.Requested > 0 && f.Requested <= f.Stats.Free || f.Phase == memory.PhaseUpdate
+	p.policy.Able = recovery.Able{EmptyCache: again, CutStep: true, Probe: probes, CountSteps: true}
+	evidence := p.seen.Of(f, p.history.Running(), 1)
+	d := p.decide(recovery.Event{OOM: &evidence})
+	if d.Verdict != nil && !known && d.Verdict.Cause != memory.Unknown {
+		verdict := memory.Verdict{Cause: d.Verdict.Cause, Why: fmt.Sprintf("%v more were asked for than there is room for", f.Requested)}
+		d.Verdict = &verdict
+	}
+	return p.worded(d, rows)
+}
+
+// full is the memory of a device that tells nothing of itself, as the machine's own: it
+// holds one byte less than what was asked for.
+func full(f memory.OutOfMemoryError) memory.Stats {
+	s := f.Stats
+	if f.Requested <= 0 {
+		return s
+	}
+	s.Free = f.Requested - 1
+	s.Reserved = max(s.Reserved, s.Allocated)
+	s.Capacity = s.Reserved + s.Free
+	return s
+}
+
+// Search looks for the most rows that fit, up to so many; probe tries some, as
+// [search.Largest] has it. Its result is for Searched.
+func (p *Pieces) Search(ctx context.Context, f memory.OutOfMemoryError, most int, probe func(context.Context, int) (memory.Bytes, error)) (search.Result, error) {
+	return search.Largest(ctx, search.Options{Max: most, Capacity: f.Stats.Available(), Headroom: unused, Confirm: 1}, probe)
+}
+
+// Searched decides on the end of a search.
+func (p *Pieces) Searched(f memory.OutOfMemoryError, r search.Result) recovery.Decision {
+	return p.worded(p.decide(recovery.Event{Search: &recovery.Searched{Result: r, Stats: f.Stats}}), p.history.Plan.Effective)
+}
+
+// Finished takes in a finished step, and tells whether the limit has changed.
+func (p *Pieces) Finished(step, rows, pieces int, s memory.Stats) (changed bool) {
+	if p.history.Plan.Effective == 0 && rows > 0 {
+		p.begin(rows)
+	}
+	if p.history.Plan.Effective == 0 {
+		return false
+	}
+	ran := p.history.Plan
+	if rows > 0 {
+		cut := max(1, pieces)
+		ran = recovery.Plan{Effective: rows, World: 1, Micro: (rows + cut - 1) / cut}
+	}
+	p.seen.Add(ran, s)
+	d := p.decide(recovery.Event{Step: &recovery.Progress{Step: max(step, p.history.Finished+1), Memory: s}})
+	return d.Remedy == recovery.Grow
+}
+
+// decide asks, and keeps the history and the limit.
+func (p *Pieces) decide(e recovery.Event) recovery.Decision {
+	d := recovery.Decide(p.policy, p.history, e)
+	p.history = p.history.Apply(e, d)
+	if d.Remedy == recovery.Shrink || d.Remedy == recovery.Grow {
+		p.limit = d.Plan.Micro
+	}
+	return d
+}
+
+// worded has the reason speak of rows: the effective batch is the command's affair.
+func (p *Pieces) worded(d recovery.Decision, rows int) recovery.Decision {
+	why := ""
+	if d.Verdict != nil {
+		why = ": " + d.Verdict.Why
+	}
+	switch d.Remedy {
+	case recovery.EmptyCache:
+		d.Reason = "the same again, after what the first try had made was freed" + why
+	case recovery.Search:
+		d.Reason = fmt.Sprintf("look for the most of %d rows that fit at once%s", rows, why)
+	case recovery.Shrink, recovery.ShrinkStep:
+		lasting := "from now on"
+		if d.Remedy == recovery.ShrinkStep {
+			lasting = "this once"
+		}
+		d.Reason = fmt.Sprintf("%d rows in %d pieces of up to %d, %s%s", rows, d.Plan.Accumulation(), d.Plan.Largest(), lasting, why)
+	}
+	return d
+}

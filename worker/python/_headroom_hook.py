@@ -1,0 +1,111 @@
+"""Waits until torch has been imported, and then starts the worker.
+
+This module is all of headroom that a Python which never imports torch gets to see. It is no
+part of the package, whose name a user's own module may have.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+_here = os.path.dirname(os.path.abspath(__file__))
+_started = False
+
+
+class _Finder:
+    """Finds torch as the finders behind it do, and has it call us when it has been executed."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
+            if spec is not None:
+                self._follow(spec.loader)
+                return spec
+        return None
+
+    def _follow(self, loader: Any) -> None:
+        """Hang ourselves on the loader, which a look for torch without an import leaves unused."""
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module
+            loader.exec_module(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            start()
+
+        # Frames of the import system are left out of tracebacks: a torch that cannot be imported
+        # looks as it would without us.
+        exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:
+            leave("failed", f"{type(loader).__name__} lets nobody see when torch has been imported")
+
+
+def watch() -> None:
+    """Start the worker when torch has been imported, or now if it has been. Does nothing twice."""
+    leave("python")
+    if any(type(finder) is _Finder for finder in sys.meta_path):
+        return
+    if "torch" in sys.modules:
+        start()
+        return
+    sys.meta_path.insert(0, _Finder())
+
+
+def start() -> None:
+    """Start the worker in a process that has torch, once. Whatever goes wrong with it stays here."""
+    global _started
+    if _started:
+        return
+    _started = True
+    leave("torch")
+    try:
+        if not _ours():
+            leave("failed", "another module is called headroom")
+            return
+        from headroom import _torch
+
+        _torch.install()
+    except Exception as error:
+        leave("failed", f"{type(error).__name__}: {error}")
+        if os.environ.get("HEADROOM_DEBUG"):
+            sys.excepthook(*sys.exc_info())
+
+
+def _ours() -> bool:
+    """Tell whether importing headroom gives our package, without importing a user's."""
+    from importlib.machinery import PathFinder
+
+    if "headroom" in sys.modules:
+        origin = getattr(sys.modules["headroom"], "__file__", None)
+    else:
+        spec = PathFinder.find_spec("headroom")
+        origin = spec.origin if spec is not None else None
+    return origin is not None and os.path.dirname(os.path.dirname(os.path.abspath(origin))) == _here
+
+
+def leave(name: str, text: str = "") -> None:
+    """Leave a file beside the socket, by which headroom can tell how far a process came that
+    never said a word."""
+    socket = os.environ.get("HEADROOM_SOCKET")
+    if not socket:
+        return
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(os.path.join(os.path.dirname(socket), name), flags, 0o600)
+        try:
+            if text:
+                os.write(fd, text[:1000].encode("utf-8", "replace"))
+        finally:
+            os.close(fd)
+    except OSError:
+        pass

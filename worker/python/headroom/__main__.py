@@ -1,0 +1,36 @@
+"""``python -m headroom script.py …`` and ``python -m headroom -m module …``.
+
+Runs a program with the worker in it, as ``python script.py`` and ``python -m module`` would run
+it without. With nobody at the other end of the wire the worker decides by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+import _headroom_hook
+
+USAGE = """usage: python -m headroom script.py [argument ...]
+       python -m headroom -m module [argument ...]"""
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    if not words or words[0] in ("-h", "--help") or words == ["-m"]:
+        sys.exit(USAGE)
+    os.environ.setdefault("HEADROOM_WORKER", "armed")
+    _headroom_hook.watch()
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = words
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(os.path.realpath(words[0]))  # it was the working directory
+    runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""The wire to headroom: JSON, a line a message, over the Unix socket named in HEADROOM_SOCKET.
+
+Training never waits for it, but where memory has run out and the answer is worth the wait.
+Nothing here raises. What comes in is read as JSON and nothing else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import platform
+import select
+import socket
+import sys
+import threading
+import time
+from typing import Any, Callable, Optional
+
+from headroom._version import __version__
+
+VERSION = 1
+LINE = 1 << 20  # bytes of the longest line, either way
+PENDING = 1 << 18  # bytes that may wait to be sent
+GREETING = 2.0  # seconds to wait for the plan, once in a process
+PATIENCE = 30.0  # seconds to wait for the next word about a failure
+FLAGS = getattr(socket, "MSG_NOSIGNAL", 0) | getattr(socket, "MSG_DONTWAIT", 0)
+
+Message = dict[str, Any]
+Probe = Callable[[int], Optional[int]]
+
+
+class Wire:
+    """One process's connection. Its methods may be called from any thread."""
+
+    _of: Wire | None = None
+    _tried = False
+    _making = threading.Lock()
+
+    def __init__(self, path: str) -> None:
+        self._lock = threading.RLock()
+        self._in = bytearray()
+        self._out = b""
+        self._asked = 0
+        self._plan: Message = {}
+        self.dropped = 0  # messages that found no room
+        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(GREETING)
+        try:
+            self._socket.connect(path)
+            self._socket.setblocking(False)
+        except OSError:
+            self._lose()
+
+    @classmethod
+    def get(cls) -> Wire | None:
+        """This process's wire, connected at the first call; None if nobody is there."""
+        if not cls._tried:
+            with cls._making:
+                path = os.environ.get("HEADROOM_SOCKET")
+                if path and not cls._tried:
+                    cls._of = cls(path)
+                    atexit.register(cls._of.bye)
+                cls._tried = True
+        wire = cls._of
+        return wire if wire is not None and wire._socket is not None else None
+
+    @classmethod
+    def _forked(cls) -> None:
+        """A child of this process has a connection of its own, if it needs one."""
+        wire, cls._of, cls._tried, cls._making = cls._of, None, False, threading.Lock()
+        if wire is not None:
+            wire._lose()
+            atexit.unregister(wire.bye)
+
+    @property
+    def alive(self) -> bool:
+        return self._socket is not None
+
+    @property
+    def armed(self) -> bool:
+        """Whether failures are to be recovered from, and not only observed."""
+        return bool(self._plan.get("mode", os.environ.get("HEADROOM_WORKER", "armed")) == "armed")
+
+    @property
+    def limit(self) -> int:
+        """Rows to run at once from the start, by what was learned before; 0 if nothing was."""
+        limit = self._plan.get("limit")
+        return limit if isinstance(limit, int) and limit > 0 else 0
+
+    def hello(self, **f: Any) -> Message | None:
+        """Say who this is, and return the plan; None if there is no answer. Once a process."""
+        fields = {
+            "v": VERSION,
+            "pid": os.getpid(),
+            "rank": _number("RANK", 0),
+            "world": _number("WORLD_SIZE", 1),
+            "python": platform.python_version(),
+            "headroom": __version__,
+            "mode": os.environ.get("HEADROOM_WORKER", "armed"),
+        }
+        with self._lock:
+            self._send("hello", {**fields, **f})
+            until = time.monotonic() + GREETING
+            while self._plan.get("v") is None:
+                message = self._receive(until)
+                if message is None:
+                    return None
+                self._take(message)
+            return dict(self._plan)
+
+    def step(self, **f: Any) -> None:
+        """Tell of a finished optimizer step. Never waits: with no room the step goes untold."""
+        if not self._lock.acquire(blocking=False):
+            self.dropped += 1
+            return
+        try:
+            if self._flush():
+                self._send("step", f)
+            else:
+                self.dropped += 1
+            message = self._receive(0)
+            while message is not None:
+                self._take(message)
+                message = self._receive(0)
+        finally:
+            self._lock.release()
+
+    def note(self, text: str, level: str = "info", **f: Any) -> None:
+        """Have a sentence kept in the journal.
+
+        A level of "warning" has it shown to the user as well. "survived" says that the failures
+        told by oom since the last step were recovered from in place; seconds says how long it took.
+        """
+        with self._lock:
+            self._send("note", {**f, "text": str(text)[:4000], "level": level})
+
+    def refused(self, why: str, **f: Any) -> None:
+        """Tell that a failure goes to the user's code, why, and what is known of it: as oom."""
+        with self._lock:
+            self._send("refused", {**f, "why": str(why)[:4000]})
+
+    def oom(self, probe: Probe | None = None, **f: Any) -> Message | None:
+        """Ask what to do about a failure, and wait for it; None if nobody answers.
+
+        probe tries so many rows, and returns the peak in bytes, or None if they do not fit.
+        Whatever else it raises goes to the caller.
+        """
+        with self._lock:
+            self._asked += 1
+            asked = self._asked
+            self._send("oom", {**f, "id": asked, "probes": probe is not None})
+            until = time.monotonic() + PATIENCE
+            while True:
+                message = self._receive(until)
+                if message is None:
+                    return None
+                kind, rows = message.get("type"), message.get("rows")
+                if kind == "decision" and message.get("id") == asked:
+                    return message
+                if kind == "probe" and probe is not None and isinstance(rows, int) and rows > 0:
+                    peak = probe(rows)
+                    self._send("probe", {"rows": rows, "fits": peak is not None, "peak": peak or 0})
+                    until = time.monotonic() + PATIENCE
+                else:
+                    self._take(message)
+
+    def bye(self) -> None:
+        """Close the connection, at the end of the process."""
+        with self._lock:
+            self._send("bye", {})
+            self._lose()
+
+    def _take(self, message: Message) -> None:
+        """Take in what the harness says by itself."""
+        if message.get("type") == "plan":
+            if message.get("v") == VERSION:
+                self._plan = message
+            else:
+                self._lose()  # it speaks another language
+        elif message.get("type") == "stop":
+            self._plan = {**self._plan, "mode": "observe"}
+
+    def _send(self, kind: str, fields: Message) -> None:
+        """Put a message behind those that wait, if there is room, and send what can be sent."""
+        try:
+            line = json.dumps({"type": kind, **fields}, allow_nan=False, default=str).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError):
+            self.dropped += 1
+            return
+        if self._socket is None or len(line) > LINE or len(self._out) + len(line) > max(PENDING, len(line)):
+            self.dropped += 1
+            return
+        self._out += line
+        self._flush()
+
+    def _flush(self) -> bool:
+        """Send what waits, as far as there is room for it now. Returns whether nothing waits."""
+        while self._out and self._socket is not None:
+            try:
+                self._out = self._out[self._socket.send(self._out, FLAGS) :]
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError:
+                self._lose()
+        return self._socket is not None
+
+    def _receive(self, until: float) -> Message | None:
+        """The next message, None if none comes until then, by the monotonic clock; 0 does not
+        wait."""
+        while True:
+            end = self._in.find(b"\n")
+            if end >= 0:
+                line = bytes(self._in[:end])
+                del self._in[: end + 1]
+                message = _parse(line)
+                if message is not None:
+                    return message
+                continue
+            if len(self._in) > LINE:
+                self._lose()
+            if self._socket is None or not self._wait(until):
+                return None
+            try:
+                got = self._socket.recv(1 << 16, FLAGS)
+            except (BlockingIOError, InterruptedError):
+                if until == 0:
+                    return None
+                continue
+            except OSError:
+                got = b""
+            if not got:
+                self._lose()
+            self._in += got
+
+    def _wait(self, until: float) -> bool:
+        """Wait for something to read, and send meanwhile what waits. False if nothing came."""
+        if until == 0 or self._socket is None:
+            return True
+        left = until - time.monotonic()
+        if left <= 0:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._out else 0))
+        try:
+            events = poll.poll(left * 1000)
+        except (OSError, ValueError):
+            self._lose()
+            return False
+        if events and events[0][1] & select.POLLOUT:
+            self._flush()
+        return bool(events) and self._socket is not None
+
+    def _lose(self) -> None:
+        """Nobody is there any more."""
+        lost, self._socket, self._out = self._socket, None, b""
+        if lost is not None:
+            try:
+                lost.close()
+            except OSError:
+                pass
+
+
+def notice(text: str) -> None:
+    """Say something to the user where nobody else can."""
+    try:
+        sys.stderr.write(f"headroom: {text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        pass
+
+
+def _parse(line: bytes) -> Message | None:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _number(variable: str, otherwise: int) -> int:
+    try:
+        return int(os.environ[variable])
+    except (KeyError, ValueError):
+        return otherwise
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Wire._forked)

@@ -1,0 +1,41 @@
+"""What headroom has Python run at its start: it looks out for torch, then steps aside.
+
+Its folder stands in PYTHONPATH in front of the user's own. It must cost next to
+nothing, and whatever it does wrong must not be seen: Python starts as if it were not there.
+"""
+
+import os
+import sys
+
+_here = os.path.dirname(__file__)
+
+
+def _watch():
+    try:
+        import _headroom_hook
+
+        _headroom_hook.watch()
+    except Exception:  # the user's program comes first
+        if os.environ.get("HEADROOM_DEBUG"):
+            sys.excepthook(*sys.exc_info())
+
+
+def _chain():
+    """Import the sitecustomize that this one stands in front of, as Python would have."""
+    ours = sys.modules.pop(__name__)
+    at = sys.path.index(_here) if _here in sys.path else None
+    if at is not None:
+        del sys.path[at]
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as error:
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":  # Python 2 names none
+            raise
+    finally:
+        if at is not None and _here not in sys.path:
+            sys.path.insert(at, _here)
+        sys.modules.setdefault(__name__, ours)  # the import system looks for it
+
+
+_watch()
+_chain()

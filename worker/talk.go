@@ -1,0 +1,307 @@
+package worker
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
+)
+
+const (
+	// notesMost is how many entries of the journal the processes of a life may cause.
+	notesMost = 1000
+	// hearing is how long a process may take to read an answer.
+	hearing = 5 * time.Second
+)
+
+// talk is the connection of one process. It is for one goroutine.
+type talk struct {
+	life   *Life
+	conn   *net.UnixConn
+	lines  *bufio.Scanner
+	pid    int
+	world  int
+	pieces *Pieces
+
+	pending []told // failures that were decided on, in the step that is being made
+	refused *told  // the newest failure that went to the command's own code, since the newest step
+}
+
+// told is a failure with what was decided on it.
+type told struct {
+	message
+	failure  memory.OutOfMemoryError
+	decision recovery.Decision
+}
+
+// at names the failure and the line of the user's that it was in.
+func (f told) at() string {
+	text := f.failure.Error()
+	if f.Where != "" {
+		text += " (" + f.Where + ")"
+	}
+	return text
+}
+
+// listen reads what the process says until it ends.
+func (t *talk) listen() {
+	defer t.end()
+	t.lines = bufio.NewScanner(t.conn)
+	t.lines.Buffer(make([]byte, 0, 4096), lineMost)
+	for {
+		m, err := t.next()
+		if err == nil {
+			err = t.take(m)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// errSilent is the end of what a process says.
+var errSilent = errors.New("it says no more")
+
+// next is the next message; lines that are none are left out.
+func (t *talk) next() (message, error) {
+	for t.lines.Scan() {
+		m, err := parse(t.lines.Bytes())
+		if err == nil {
+			return m, nil
+		}
+		t.once("lines", fmt.Sprintf("process %d sends lines that cannot be read", t.pid))
+	}
+	return message{}, cmp.Or(t.lines.Err(), errSilent)
+}
+
+// end keeps what was not settled: the process may have died of it.
+func (t *talk) end() {
+	_ = t.conn.Close() // there is nobody to hear of an error
+	t.life.mu.Lock()
+	defer t.life.mu.Unlock()
+	delete(t.life.talks, t)
+	last := t.refused
+	if last == nil && len(t.pending) > 0 {
+		last = &t.pending[len(t.pending)-1]
+	}
+	if last != nil {
+		t.life.ended.OOM, t.life.ended.Where = &last.failure, last.Where
+	}
+}
+
+// take does what a message asks for.
+func (t *talk) take(m message) error {
+	if t.pieces == nil && m.Type != "hello" {
+		return nil // it has not said who it is
+	}
+	switch m.Type {
+	case "hello":
+		return t.hello(m)
+	case "step":
+		return t.step(m)
+	case "oom":
+		return t.outOfMemory(m)
+	case "refused":
+		t.refusal(told{message: m, failure: m.failure()})
+	case "note":
+		t.note(m)
+	}
+	return nil
+}
+
+func (t *talk) say(a answer) error {
+	line, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	if err := t.conn.SetWriteDeadline(time.Now().Add(hearing)); err != nil {
+		return err
+	}
+	_, err = t.conn.Write(append(line, '\n'))
+	return err
+}
+
+func (t *talk) hello(m message) error {
+	if m.V != protocol {
+		t.once("protocol", fmt.Sprintf("process %d has headroom %s, which speaks another language than this one: it is left alone", t.pid, m.Headroom))
+		return errSilent
+	}
+	l := t.life
+	l.mu.Lock()
+	if t.pieces == nil {
+		t.pieces = NewPieces(l.o.Books.Pieces())
+	}
+	t.world = max(1, m.World)
+	first := !l.ended.Attached
+	l.ended.Attached = true
+	if first {
+		text := fmt.Sprintf("attached to python %s (pid %d, torch %s, %s)", m.Python, t.pid, m.Torch, l.o.Mode)
+		if t.world > 1 {
+			text += fmt.Sprintf(", rank %d of %d", m.Rank, t.world)
+		}
+		l.o.Books.Note(runs.Entry{Kind: runs.KindWorker, Text: text})
+	}
+	l.mu.Unlock()
+	return t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: t.pieces.Limit()})
+}
+
+// step is a finished optimizer step: whatever failed in it is settled.
+func (t *talk) step(m message) error {
+	t.settle(m.Seconds)
+	t.refused = nil
+	if !t.pieces.Finished(m.Step, m.Rows, m.Pieces, m.stats()) {
+		return nil
+	}
+	t.keep()
+	return t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
+}
+
+// settle writes down what was survived.
+func (t *talk) settle(seconds float64) {
+	if len(t.pending) == 0 {
+		return
+	}
+	t.life.mu.Lock()
+	defer t.life.mu.Unlock()
+	for i, f := range t.pending {
+		t.life.ended.Survived++
+		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision, Text: f.at() + "; survived in place: " + f.decision.Reason}
+		if i == len(t.pending)-1 {
+			e.Seconds = seconds
+		}
+		t.life.o.Books.Survived(e)
+	}
+	t.pending = nil
+	t.life.o.Books.KeepPieces(t.pieces.Limit())
+}
+
+func (t *talk) keep() {
+	t.life.mu.Lock()
+	defer t.life.mu.Unlock()
+	t.life.o.Books.KeepPieces(t.pieces.Limit())
+}
+
+// outOfMemory decides, and answers.
+func (t *talk) outOfMemory(m message) error {
+	f := told{message: m, failure: m.failure()}
+	switch {
+	case t.life.o.Mode != Armed:
+		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: "failures are only observed"}
+	case t.world > 1:
+		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: fmt.Sprintf("it is one of %d ranks, which would have to agree", t.world)}
+	default:
+		f.decision = t.pieces.Failed(f.failure, m.Rows, m.Probes)
+	}
+	if f.decision.Remedy == recovery.Search {
+		d, err := t.search(f)
+		if err != nil {
+			return err
+		}
+		f.decision = d
+	}
+	d := f.decision
+	said := answer{Type: "decision", ID: m.ID, Remedy: string(d.Remedy), Lasting: d.Remedy == recovery.Shrink, Reason: d.Reason}
+	if d.Remedy == recovery.Stop {
+		f.Why = d.Reason
+		t.refusal(f)
+		return t.say(said)
+	}
+	t.pending = append(t.pending, f)
+	said.Rows = t.pieces.Rows()
+	return t.say(said)
+}
+
+// search has the process try sizes.
+func (t *talk) search(f told) (recovery.Decision, error) {
+	most := max(1, f.failure.Micro-1)
+	if d := f.decision; d.Plan.Micro > 0 {
+		most = d.Plan.Micro
+	}
+	failure := f.failure
+	if failure.Stats.Capacity <= 0 {
+		failure.Stats = full(failure)
+	}
+	r, err := t.pieces.Search(t.life.ctx, failure, most, t.probe)
+	if err != nil && r.Fits == 0 && r.Fails == 0 {
+		return recovery.Decision{}, err
+	}
+	return t.pieces.Searched(failure, r), nil
+}
+
+// probe has the process try so many rows at once.
+func (t *talk) probe(_ context.Context, rows int) (memory.Bytes, error) {
+	if err := t.say(answer{Type: "probe", Rows: rows}); err != nil {
+		return 0, err
+	}
+	for {
+		m, err := t.next()
+		switch {
+		case err != nil:
+			return 0, err
+		case m.Type != "probe" || m.Rows != rows:
+			if err := t.aside(m); err != nil {
+				return 0, err
+			}
+		case m.Fits:
+			return m.Peak, nil
+		default:
+			return 0, &memory.OutOfMemoryError{Phase: m.Phase, Micro: rows, Requested: m.Requested, Stats: m.stats()}
+		}
+	}
+}
+
+// aside takes what a process says in the middle of a search.
+func (t *talk) aside(m message) error {
+	switch m.Type {
+	case "note":
+		t.note(m)
+	case "bye", "oom", "hello":
+		return errSilent // it has lost its place
+	}
+	return nil
+}
+
+// refusal notes a failure that goes to the command's own code.
+func (t *talk) refusal(f told) {
+	t.refused, t.pending = &f, nil
+	t.noted("refused\n"+f.Why+"\n"+f.Where, runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Verdict: f.decision.Verdict,
+		Text: f.at() + "; left to the command's own code: " + f.Why})
+}
+
+func (t *talk) note(m message) {
+	switch {
+	case m.Level == "survived" && len(t.pending) > 0:
+		t.settle(m.Seconds)
+		return
+	case m.Level == "warning" && t.life.o.Trouble != nil:
+		t.life.o.Trouble(m.Text)
+	}
+	t.noted("", runs.Entry{Kind: runs.KindWorker, Text: m.Text, Seconds: m.Seconds})
+}
+
+func (t *talk) once(key, text string) {
+	t.noted(key, runs.Entry{Kind: runs.KindWorker, Text: text})
+}
+
+// noted writes an entry, once for every key that is not empty, and no more than are of use.
+func (t *talk) noted(key string, e runs.Entry) {
+	l := t.life
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if key != "" && l.told[key] {
+		return
+	}
+	if l.notes++; l.notes > notesMost {
+		return
+	}
+	l.told[key] = true
+	l.o.Books.Note(e)
+}

@@ -1,0 +1,64 @@
+package wrap
+
+import (
+	"path"
+	"strings"
+
+	"headroom/memory"
+)
+
+// FromInside is the outcome with what a worker in the process saw: f is a failure of
+// memory after which the training made no step any more, in the line of the user's that
+// where names. Its numbers are the device's own, where an outcome has what a text said.
+// An end that tells nothing is taken for one of memory: the failure came, and then it.
+func (o Outcome) FromInside(f memory.OutOfMemoryError, where string) Outcome {
+	if f.Stats.Capacity <= 0 || o.Kind != OutOfMemory && o.Kind != Failed {
+		return o
+	}
+	if where != "" {
+		where = " (" + where + ")"
+	}
+	reason := "the worker inside saw it: " + f.Error() + where
+	f.Micro = 0 // the rows of a call, which are not the command's own count
+	evidence := memory.Evidence{Failure: f}
+	switch {
+	case o.Kind == OutOfMemory && o.Evidence != nil:
+		evidence = *o.Evidence
+		evidence.Failure = f
+		if o.Evidence.Failure.Phase != memory.PhaseUnknown {
+			evidence.Failure.Phase = o.Evidence.Failure.Phase
+		}
+	case o.Kind == Failed && o.Error != "":
+		return o // it says itself what ended it
+	case o.Kind == Failed:
+		o.Kind, o.Confidence = OutOfMemory, Likely
+	}
+	o.Evidence, o.Reasons = &evidence, append([]string{reason}, o.Reasons...)
+	return o
+}
+
+// Isolated says which option keeps a Python of the command from what is put into its
+// environment, "" if none does.
+func (c Command) Isolated() string {
+	for i, word := range c.Args {
+		if !isPython(path.Base(word)) {
+			continue
+		}
+		for _, option := range c.Args[i+1:] {
+			if !strings.HasPrefix(option, "-") || strings.HasPrefix(option, "--") || option == "-" {
+				break
+			}
+			letters := option[1:]
+			if at := strings.IndexAny(letters, "cmWX"); at >= 0 {
+				letters = letters[:at] // the rest is a value
+			}
+			if at := strings.IndexAny(letters, "IES"); at >= 0 {
+				return option
+			}
+			if len(letters)+1 < len(option) {
+				break
+			}
+		}
+	}
+	return ""
+}
