@@ -56,7 +56,7 @@ func makeFolder(temp, version string) (*folder, error) {
 }
 
 // inject is what PYTHONPATH is to begin with.
-func (f *folder) inject() string { return filepath.Join(f.dir, "python") }
+func (f *folder) inject() string { return filepath.Join(f.dir, "package") }
 
 // remove removes the folder with all that is in it.
 func (f *folder) remove() error {

@@ -108,6 +108,9 @@ func Begin(o Options) (*Life, error) {
 
 func (l *Life) socket() string { return filepath.Join(l.folder.dir, "wire") }
 
+// caller is the address from which lastCall calls.
+func (l *Life) caller() string { return filepath.Join(l.folder.dir, "end") }
+
 func (l *Life) close() error {
 	if l.listener == nil {
 		return nil
@@ -149,7 +152,7 @@ func (l *Life) End() (Ended, error) {
 // lastCall connects to the life's own socket: who connected before is let in before
 // that, also if it is gone already.
 func (l *Life) lastCall() {
-	c, err := net.DialTimeout("unix", l.socket(), farewell)
+	c, err := net.DialUnix("unix", &net.UnixAddr{Name: l.caller(), Net: "unix"}, &net.UnixAddr{Name: l.socket(), Net: "unix"})
 	if err != nil {
 		return // somebody has removed the socket
 	}
@@ -175,7 +178,7 @@ func (l *Life) accept() {
 		}
 		pid, uid, err := peer(c)
 		switch {
-		case err == nil && pid == os.Getpid():
+		case c.RemoteAddr().String() == l.caller():
 			_ = c.Close()
 			return
 		case err != nil || !admitted(uid, os.Getuid()):

@@ -99,24 +99,28 @@ func (t *talk) end() {
 
 // take does what a message asks for.
 func (t *talk) take(m message) error {
-	if t.pieces == nil && m.Type != "hello" {
+	if t.pieces == nil && m.Type != "hello" && m.Type != "bye" {
 		return nil // it has not said who it is
 	}
 	switch m.Type {
 	case "hello":
 		return t.hello(m)
 	case "step":
-		return t.step(m)
+		t.step(m)
 	case "oom":
 		return t.outOfMemory(m)
 	case "refused":
 		t.refusal(told{message: m, failure: m.failure()})
 	case "note":
 		t.note(m)
+	case "bye":
+		return errSilent
 	}
 	return nil
 }
 
+// say answers. Who does not listen any more may still have said something: only a
+// search, which needs the answer to its questions, minds an error.
 func (t *talk) say(a answer) error {
 	line, err := json.Marshal(a)
 	if err != nil {
@@ -150,18 +154,19 @@ func (t *talk) hello(m message) error {
 		l.o.Books.Note(runs.Entry{Kind: runs.KindWorker, Text: text})
 	}
 	l.mu.Unlock()
-	return t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: t.pieces.Limit()})
+	_ = t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: t.pieces.Limit()})
+	return nil
 }
 
 // step is a finished optimizer step: whatever failed in it is settled.
-func (t *talk) step(m message) error {
+func (t *talk) step(m message) {
 	t.settle(m.Seconds)
 	t.refused = nil
 	if !t.pieces.Finished(m.Step, m.Rows, m.Pieces, m.stats()) {
-		return nil
+		return
 	}
 	t.keep()
-	return t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
+	_ = t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
 }
 
 // settle writes down what was survived.
@@ -212,11 +217,12 @@ func (t *talk) outOfMemory(m message) error {
 	if d.Remedy == recovery.Stop {
 		f.Why = d.Reason
 		t.refusal(f)
-		return t.say(said)
+	} else {
+		t.pending = append(t.pending, f)
+		said.Rows = t.pieces.Rows()
 	}
-	t.pending = append(t.pending, f)
-	said.Rows = t.pieces.Rows()
-	return t.say(said)
+	_ = t.say(said)
+	return nil
 }
 
 // search has the process try sizes.

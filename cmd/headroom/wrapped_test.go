@@ -94,7 +94,7 @@ func TestCommandCannotTell(t *testing.T) {
 	for _, what := range []string{
 		"ulimit -a -S; ulimit -a -H", "umask; pwd; id; nice", "cat /proc/self/oom_score_adj /proc/self/cgroup /proc/self/timerslack_ns",
 		"grep -E 'Sig(Blk|Ign)|Seccomp|NoNewPrivs|allowed|Cap' /proc/self/status", "ls /proc/self/fd",
-		`env | sed -e 's,^PYTHONPATH=[^:]*/headroom-worker-[^:]*/python:*,PYTHONPATH=,' -e '/^PYTHONPATH=$/d' | grep -v -e ^_= -e ^HEADROOM_ | sort`,
+		`env | sed -e 's,^PYTHONPATH=[^:]*/headroom-worker-[^:]*/package:*,PYTHONPATH=,' -e '/^PYTHONPATH=$/d' | grep -v -e ^_= -e ^HEADROOM_ | sort`,
 		"for d in 0 1 2; do [ -t $d ] && echo tty; done; cat", "printf '<%s>' \"$@\"",
 	} {
 		var said [2]string

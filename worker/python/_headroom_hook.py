@@ -68,6 +68,9 @@ def start() -> None:
         return
     _started = True
     leave("torch")
+    hidden = _here not in sys.path  # while a sitecustomize of the user's is looked for
+    if hidden:
+        sys.path.append(_here)
     try:
         if not _ours():
             leave("failed", "another module is called headroom")
@@ -79,6 +82,9 @@ def start() -> None:
         leave("failed", f"{type(error).__name__}: {error}")
         if os.environ.get("HEADROOM_DEBUG"):
             sys.excepthook(*sys.exc_info())
+    finally:
+        if hidden and _here in sys.path:
+            sys.path.remove(_here)
 
 
 def _ours() -> bool:

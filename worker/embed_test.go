@@ -1,0 +1,112 @@
+package worker
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestEverythingIsEmbedded compares what is embedded with what is there: a file that
+// a pattern leaves out would be missed by a process at its worst moment.
+func TestEverythingIsEmbedded(t *testing.T) {
+	list := func(f fs.FS, dir string) (names []string) {
+		err := fs.WalkDir(f, dir, func(name string, d fs.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(name, ".py") && !strings.Contains(name, "/build/") {
+				names = append(names, name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	have, want := list(files, "python"), list(os.DirFS("."), "python")
+	if !slices.Equal(have, want) {
+		t.Errorf("embedded %q\nthere    %q", have, want)
+	}
+	for _, name := range []string{"python/headroom/__init__.py", "python/headroom/_torch.py", "python/inject/sitecustomize.py"} {
+		if !slices.Contains(have, name) {
+			t.Errorf("%s is missing", name)
+		}
+	}
+}
+
+// TestFolderIsPrivate holds that nobody else can read the package or reach the socket,
+// and that a life leaves nothing.
+func TestFolderIsPrivate(t *testing.T) {
+	l := begun(t, &books{}, Armed)
+	modes := map[string]fs.FileMode{"": 0o700, "wire": 0o600, "package": 0o700, "package/sitecustomize.py": 0o600, "package/headroom/wire.py": 0o600}
+	for name, want := range modes {
+		info, err := os.Stat(filepath.Join(l.folder.dir, name))
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%q: %v, %v; want %v", name, info, err, want)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(l.folder.inject(), "headroom", "_version.py"))
+	if err != nil || !strings.Contains(string(text), `__version__ = "1.2.3"`) {
+		t.Errorf("the version is %q, %v", text, err)
+	}
+	if len(l.socket()) > socketMost {
+		t.Errorf("%s is too long", l.socket())
+	}
+	ended(t, l)
+}
+
+// TestFoldersOfTheDeadAreRemoved holds that what a killed process left goes with the
+// next life, and nothing else does.
+func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
+	temp := t.TempDir()
+	make := func() *folder {
+		f, err := makeFolder(temp, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	dead, alive, young := make(), make(), make()
+	for _, f := range []*folder{dead, young} {
+		if err := f.lock.Close(); err != nil { // as a kill does
+			t.Fatal(err)
+		}
+	}
+	before := time.Now().Add(-time.Hour)
+	for _, f := range []*folder{dead, alive} {
+		if err := os.Chtimes(filepath.Join(f.dir, "lock"), before, before); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := filepath.Join(temp, folderName+"file")
+	if err := os.WriteFile(other, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := make()
+	for path, want := range map[string]bool{dead.dir: false, alive.dir: true, young.dir: true, next.dir: true, other: true} {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) == want {
+			t.Errorf("%s is there: %v, want %v", path, !want, want)
+		}
+	}
+}
+
+// TestLongFolderForTemporaryFiles holds that a socket is where one can be.
+func TestLongFolderForTemporaryFiles(t *testing.T) {
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Begin(Options{Books: &books{}, temp: long})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, l)
+	_ = c.conn.Close()
+	if !strings.HasPrefix(l.socket(), "/tmp/") {
+		t.Errorf("the socket is %s", l.socket())
+	}
+	ended(t, l)
+}

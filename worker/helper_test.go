@@ -1,0 +1,202 @@
+package worker
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"headroom/runs"
+)
+
+// books are a session's, of a test. Only End's caller may read them.
+type books struct {
+	mu      sync.Mutex
+	entries []runs.Entry
+	pieces  int
+}
+
+func (b *books) Note(e runs.Entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.entries = append(b.entries, e)
+}
+
+func (b *books) Survived(e runs.Entry) {
+	e.Kind = runs.KindSurvived
+	b.Note(e)
+}
+
+func (b *books) Pieces() int         { return b.pieces }
+func (b *books) KeepPieces(rows int) { b.pieces = rows }
+
+// texts are the entries of a kind.
+func (b *books) texts(k runs.Kind) (all []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.entries {
+		if e.Kind == k {
+			all = append(all, e.Text)
+		}
+	}
+	return all
+}
+
+// begun is a life of a test, in a folder of its own.
+func begun(t testing.TB, b *books, mode Mode) *Life {
+	t.Helper()
+	temp, err := os.MkdirTemp("", "hw") // a test's own folder may have too long a name for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		left, _ := os.ReadDir(temp)
+		if len(left) > 0 {
+			t.Errorf("%s outlived the life", left[0].Name())
+		}
+		if err := os.RemoveAll(temp); err != nil {
+			t.Error(err)
+		}
+	})
+	l, err := Begin(Options{Mode: mode, Books: b, Version: "1.2.3", temp: temp})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func ended(t testing.TB, l *Life) Ended {
+	t.Helper()
+	seen, err := l.End()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seen
+}
+
+// client is a process of a test.
+type client struct {
+	t     testing.TB
+	conn  net.Conn
+	lines *json.Decoder
+}
+
+func dial(t testing.TB, l *Life) *client {
+	t.Helper()
+	conn, err := net.Dial("unix", l.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &client{t, conn, json.NewDecoder(conn)}
+}
+
+func (c *client) send(text string) {
+	c.t.Helper()
+	if _, err := c.conn.Write([]byte(text + "\n")); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// hears is what the harness says next.
+func (c *client) hears() (a answer) {
+	c.t.Helper()
+	if err := c.conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.lines.Decode(&a); err != nil {
+		c.t.Fatal(err)
+	}
+	return a
+}
+
+// stub puts a worker into the life's package that only says hello, at the first step of
+// an optimizer: how a process is reached does not hang on what is done there.
+func stub(t testing.TB, l *Life) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "_torch.py"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(l.folder.inject(), "headroom", "_torch.py"), text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// python is any Python 3, with a torch that is none.
+type python struct {
+	program string
+	env     []string // beside what the test has
+	path    []string // PYTHONPATH, in front of the torch that is none
+}
+
+// said is what a Python came to.
+type said struct {
+	out, err string
+	status   int
+}
+
+// run runs it, in the life's environment unless that is nil.
+func (p python) run(t testing.TB, l *Life, words ...string) said {
+	t.Helper()
+	fake, err := filepath.Abs(filepath.Join("testdata", "fake"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := append(os.Environ(), "PYTHONPATH="+strings.Join(append(p.path, fake), ":"), "PYTHONDONTWRITEBYTECODE=1", "HEADROOM_SOCKET=")
+	if l != nil {
+		env = l.Env(env)
+	}
+	c := exec.Command(p.program, words...)
+	c.Env = append(env, p.env...)
+	var out, errs bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errs
+	if err := c.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+		t.Fatal(err)
+	}
+	return said{out.String(), errs.String(), c.ProcessState.ExitCode()}
+}
+
+// anyPython is a Python 3 of this machine; the one that make torch builds is one.
+func anyPython(t testing.TB) python {
+	t.Helper()
+	for _, name := range []string{os.Getenv("HEADROOM_PYTHON"), "python3"} {
+		if path, err := exec.LookPath(name); err == nil {
+			real, err := exec.Command(path, "-c", "import sys; print(sys.executable)").Output() // past shims
+			if err != nil {
+				t.Fatal(err)
+			}
+			return python{program: strings.TrimSpace(string(real))}
+		}
+	}
+	t.Skip("SKIPPED: there is no Python")
+	return python{}
+}
+
+// pythonWithTorch is the interpreter of the environment that make torch builds.
+func pythonWithTorch(t testing.TB) string {
+	t.Helper()
+	path := os.Getenv("HEADROOM_PYTHON")
+	if path == "" {
+		if os.Getenv("HEADROOM_REQUIRE_TORCH") == "1" {
+			t.Fatal("HEADROOM_PYTHON is not set: make torch, then make test")
+		}
+		t.Skip("SKIPPED: no PyTorch: make torch builds an environment for this test")
+	}
+	return path
+}
+
+func script(name string) string { return filepath.Join("testdata", "scripts", name) }
+
+// helloLine is a process's first word.
+func helloLine(rank, world int) string {
+	return fmt.Sprintf(`{"type":"hello","v":1,"rank":%d,"world":%d,"python":"3.11.7","torch":"2.11.0","mode":"armed","colour":"red"}`, rank, world)
+}

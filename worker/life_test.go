@@ -1,0 +1,276 @@
+package worker
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
+)
+
+const gib = memory.GiB
+
+// oom is a failure as a process tells it, of 24 GiB.
+func oom(id, rows, micro int, more string) string {
+	return fmt.Sprintf(`{"type":"oom","id":%d,"rows":%d,"micro":%d,"phase":"forward","requested":%d,"free":%d,"allocated":%d,"reserved":%d,"capacity":%d,"where":"train.py:31"%s}`,
+		id, rows, micro, 2*gib, gib, 22*gib, 23*gib, 24*gib, more)
+}
+
+// TestFailureSurvived is the way of a failure from the process to the books.
+func TestFailureSurvived(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	if a := c.hears(); a.Type != "plan" || a.V != 1 || a.Mode != Armed || a.Limit != 0 {
+		t.Errorf("the plan: %+v", a)
+	}
+	c.send(oom(7, 40, 40, ""))
+	if a := c.hears(); a.Type != "decision" || a.ID != 7 || a.Rows != 20 || a.Remedy != string(recovery.Shrink) || !a.Lasting {
+		t.Errorf("the decision: %+v", a)
+	}
+	c.send(oom(8, 40, 20, ""))
+	if a := c.hears(); a.ID != 8 || a.Rows != 10 {
+		t.Errorf("the second decision: %+v", a)
+	}
+	c.send(`{"type":"step","step":3,"rows":40,"pieces":4,"seconds":1.5}`)
+	c.send(`{"type":"bye"}`)
+	seen := ended(t, l)
+	if !seen.Attached || seen.Survived != 2 || seen.OOM != nil {
+		t.Errorf("%+v", seen)
+	}
+	survived := b.texts(runs.KindSurvived)
+	if len(survived) != 2 || !strings.HasPrefix(survived[0], "out of memory at micro-batch 40 in forward: 2 GiB asked for") ||
+		!strings.HasSuffix(survived[1], "(train.py:31); survived in place: 40 rows in 4 pieces of up to 10, from now on: micro-batch 20 needs at least 24 GiB of 24 GiB") {
+		t.Errorf("%q", survived)
+	}
+	if b.pieces != 10 || len(b.texts(runs.KindWorker)) != 1 {
+		t.Errorf("kept %d, %q", b.pieces, b.texts(runs.KindWorker))
+	}
+	last := b.entries[len(b.entries)-1]
+	if last.Seconds != 1.5 || last.Verdict == nil || last.Verdict.Cause != memory.Batch || last.OOM.Micro != 20 {
+		t.Errorf("%+v", last)
+	}
+}
+
+// TestNextLifeKnows holds that a limit reaches the next life's processes.
+func TestNextLifeKnows(t *testing.T) {
+	l := begun(t, &books{pieces: 12}, Armed)
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	if a := c.hears(); a.Limit != 12 {
+		t.Errorf("%+v", a)
+	}
+	c.send(`{"type":"bye"}`)
+	ended(t, l)
+}
+
+// TestEndAfterAFailure holds that the numbers of a failure that the process did not
+// come back from are there, and of no other.
+func TestEndAfterAFailure(t *testing.T) {
+	refused := strings.Replace(oom(0, 8, 8, `,"why":"in-batch negatives"`), `"oom"`, `"refused"`, 1)
+	for name, c := range map[string]struct {
+		says []string
+		want bool
+	}{
+		"dies while it waits":      {[]string{oom(1, 8, 8, "")}, true},
+		"refused":                  {[]string{refused}, true},
+		"refused, and goes on":     {[]string{refused, `{"type":"step","step":1}`}, false},
+		"survived":                 {[]string{oom(1, 8, 8, ""), `{"type":"note","level":"survived","seconds":2}`}, false},
+		"survived, then it ends":   {[]string{oom(1, 8, 8, ""), `{"type":"step","step":1}`, `{"type":"bye"}`}, false},
+		"survived, then refused":   {[]string{oom(1, 8, 8, ""), `{"type":"step","step":1}`, refused}, true},
+		"decided, and refused yet": {[]string{oom(1, 8, 8, ""), refused, `{"type":"bye"}`}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &books{}
+			l := begun(t, b, Armed)
+			client := dial(t, l)
+			client.send(helloLine(0, 1))
+			for _, line := range c.says {
+				client.send(line)
+			}
+			_ = client.conn.Close()
+			seen := ended(t, l)
+			if got := seen.OOM != nil; got != c.want {
+				t.Errorf("%+v\n%+v", seen, b.entries)
+			}
+			if c.want && (seen.Where != "train.py:31" || seen.OOM.Stats.Capacity != 24*gib) {
+				t.Errorf("%+v in %q", seen.OOM, seen.Where)
+			}
+			if n := len(b.texts(runs.KindRefused)); n != strings.Count(strings.Join(c.says, ""), "refused") {
+				t.Errorf("%d were refused", n)
+			}
+		})
+	}
+}
+
+// TestOnlyArmedDecides holds that who only watches, and one rank of several, is told to
+// leave the failure to the command's code.
+func TestOnlyArmedDecides(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode  Mode
+		world int
+	}{"observe": {Observe, 1}, "ranks": {Armed, 2}} {
+		t.Run(name, func(t *testing.T) {
+			b := &books{}
+			l := begun(t, b, c.mode)
+			client := dial(t, l)
+			client.send(helloLine(0, c.world))
+			client.hears()
+			client.send(oom(1, 8, 8, ""))
+			if a := client.hears(); a.Remedy != string(recovery.Stop) || a.Rows != 0 || a.Reason == "" {
+				t.Errorf("%+v", a)
+			}
+			client.send(`{"type":"bye"}`)
+			if seen := ended(t, l); len(b.texts(runs.KindRefused)) != 1 || seen.OOM == nil || seen.Survived != 0 {
+				t.Errorf("%+v", b.entries)
+			}
+		})
+	}
+}
+
+// TestSearchByProbes has a process that fits 11 rows asked for what fits.
+func TestSearchByProbes(t *testing.T) {
+	l := begun(t, &books{}, Armed)
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	c.hears()
+	c.send(oom(1, 40, 40, `,"probes":true`))
+	var tried []int
+	for {
+		a := c.hears()
+		if a.Type == "decision" {
+			// Of 24 GiB 5 % are to stay unused: 1 + 2·10 = 21 GiB. 40 rows in four pieces are 10 each.
+			if a.Rows != 10 || a.Remedy != string(recovery.Shrink) {
+				t.Errorf("%+v after %v", a, tried)
+			}
+			break
+		}
+		if a.Type != "probe" {
+			t.Fatalf("%+v", a)
+		}
+		tried = append(tried, a.Rows)
+		need := gib + memory.Bytes(a.Rows)*2*gib
+		c.send(`{"type":"note","text":"in between"}`)
+		c.send(fmt.Sprintf(`{"type":"probe","rows":%d,"fits":%v,"peak":%d}`, a.Rows, need <= 24*gib, need))
+	}
+	if failed := len(tried); failed > 8 {
+		t.Errorf("%d probes: %v", failed, tried)
+	}
+	c.send(`{"type":"bye"}`)
+	ended(t, l)
+}
+
+// TestStrangersAreNotAdmitted is the rule by which a connection is refused; what is
+// asked is the kernel's own word on who is there.
+func TestStrangersAreNotAdmitted(t *testing.T) {
+	for _, c := range []struct {
+		uid, own int
+		want     bool
+	}{{1000, 1000, true}, {0, 0, true}, {1001, 1000, false}, {0, 1000, false}, {1000, 0, false}} {
+		if admitted(c.uid, c.own) != c.want {
+			t.Errorf("uid %d at %d: %v", c.uid, c.own, !c.want)
+		}
+	}
+}
+
+// TestNobodyIsKeptWaiting has a process say more than headroom could write down, and
+// lines that are no messages.
+func TestNobodyIsKeptWaiting(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := dial(t, l)
+	c.send(`{"type":"step"}`) // before hello
+	c.send(`nonsense`)
+	c.send(helloLine(0, 1))
+	c.hears()
+	c.send(`{"type":"step","rows":"many"}`)
+	c.send(`{"type":"tomorrow","rows":3}`)
+	for range 3 * notesMost {
+		c.send(`{"type":"note","text":"again"}`)
+	}
+	c.send(`{"type":"bye"}`)
+	if ended(t, l); len(b.entries) != notesMost+1 {
+		t.Errorf("%d entries", len(b.entries))
+	}
+}
+
+// TestLongLineEndsATalk holds that nobody can make headroom hold more than a line.
+func TestLongLineEndsATalk(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	c.hears()
+	_, _ = c.conn.Write([]byte(strings.Repeat("x", 2*lineMost)))
+	if n, err := c.conn.Read(make([]byte, 1)); err == nil {
+		t.Errorf("%d bytes were answered", n)
+	}
+	ended(t, l)
+}
+
+// TestOtherProtocolIsLeftAlone holds that a package of another time is not answered.
+func TestOtherProtocolIsLeftAlone(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := dial(t, l)
+	c.send(`{"type":"hello","v":2,"headroom":"9.9"}`)
+	if n, err := c.conn.Read(make([]byte, 1)); err == nil {
+		t.Errorf("%d bytes were answered", n)
+	}
+	if seen := ended(t, l); seen.Attached || len(b.texts(runs.KindWorker)) != 1 {
+		t.Errorf("%+v, %+v", seen, b.entries)
+	}
+}
+
+// TestLastWordsAreHeard holds that what a process said just before its end counts, also
+// if it had not been let in yet.
+func TestLastWordsAreHeard(t *testing.T) {
+	for range 50 {
+		b := &books{}
+		l := begun(t, b, Armed)
+		for range 5 {
+			conn, err := net.Dial("unix", l.socket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Write([]byte(helloLine(0, 1) + "\n" + `{"type":"note","text":"farewell"}` + "\n")); err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.Close()
+		}
+		if seen := ended(t, l); !seen.Attached || len(b.texts(runs.KindWorker)) != 6 {
+			t.Fatalf("%+v, %q", seen, b.texts(runs.KindWorker))
+		}
+	}
+}
+
+// FuzzServer sends a life whatever comes, as one process and after a hello: it neither
+// ends nor hangs, and what it decides is possible.
+func FuzzServer(f *testing.F) {
+	for _, text := range []string{helloLine(0, 1), oom(1, 8, 8, ""), oom(1, 8, 8, `,"probes":true`), `{"type":"step","rows":-1,"pieces":99999999999}`,
+		`{"type":"probe","rows":4,"fits":true}`, `{"type":"refused"}`, "\x00\xff", `{"type":"oom","rows":0,"requested":-5,"phase":"update"}`,
+		`{"type":"oom","rows":1,"micro":1,"requested":9,"capacity":1}` + "\n" + `{"type":"note","level":"survived"}`} {
+		f.Add([]byte(text))
+	}
+	l := begun(f, &books{}, Armed)
+	f.Cleanup(func() { ended(f, l) })
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c := dial(t, l)
+		c.send(helloLine(0, 1))
+		_, _ = c.conn.Write(append(text, '\n')) // it may have been closed
+		_ = c.conn.(*net.UnixConn).CloseWrite()
+		for {
+			var a answer
+			if c.lines.Decode(&a) != nil {
+				return
+			}
+			if a.Rows < 0 || a.Rows > rowsMost || a.Type == "decision" && a.Remedy == "" || a.Type == "probe" && a.Rows == 0 {
+				t.Errorf("%+v", a)
+			}
+		}
+	})
+}

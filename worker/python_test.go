@@ -1,0 +1,276 @@
+package worker
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"headroom/runs"
+)
+
+// TestReachesEveryPython starts Python in the ways in which people do, with the
+// environment of a life: the worker is there, and what the script sees and says is what
+// it does without.
+func TestReachesEveryPython(t *testing.T) {
+	p := anyPython(t)
+	venv := python{program: filepath.Join(t.TempDir(), "venv", "bin", "python")}
+	if out, err := exec.Command(p.program, "-m", "venv", "--without-pip", filepath.Dir(filepath.Dir(venv.program))).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	train := script("train.py")
+	safePath := exec.Command(p.program, "-P", "-c", "").Run() == nil // from Python 3.11 on
+	for name, c := range map[string]struct {
+		python
+		words []string
+		left  bool // out
+		skip  bool
+	}{
+		"plain":                       {p, []string{train, "--a", "b c"}, false, false},
+		"without the user's folder":   {p, []string{"-s", train}, false, false},
+		"with a safe path":            {p, []string{"-P", train}, false, !safePath},
+		"optimised":                   {p, []string{"-OO", train}, false, false},
+		"a virtual environment":       {venv, []string{train}, false, false},
+		"isolated":                    {p, []string{"-I", "-c", "print(1)"}, true, false},
+		"without the environment":     {p, []string{"-E", "-c", "print(1)"}, true, false},
+		"without site":                {p, []string{"-S", train}, true, false},
+		"without torch":               {p, []string{"-c", "print(1)"}, true, false},
+		"a look for torch":            {p, []string{"-c", "import importlib.util; print(type(importlib.util.find_spec('torch').loader))"}, true, false},
+		"torch, and no step":          {p, []string{"-c", "import torch; print(type(torch.__loader__), torch.__loader__ is torch.__spec__.loader, vars(torch.__loader__))"}, true, false},
+		"torch twice":                 {p, []string{"-c", "import torch, importlib; importlib.reload(torch); exec(open('" + train + "').read())"}, false, false},
+		"an exception":                {p, []string{"-c", "import torch\nraise ValueError('mine')"}, true, false},
+		"a status":                    {p, []string{"-c", "import torch, sys\nsys.exit(77)"}, true, false},
+		"a torch that cannot be had":  {python{program: p.program, env: []string{"FAKE_TORCH_FAILS=1"}}, []string{train}, true, false},
+		"killed":                      {p, []string{"-c", "import torch, os; os.kill(os.getpid(), 9)"}, true, false},
+		"processes that load, forked": {p, []string{script("spawn.py"), "fork", "0"}, true, false},
+		"processes, spawned":          {p, []string{script("spawn.py"), "spawn", "1"}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if c.skip {
+				t.Skip("SKIPPED: this Python has no -P")
+			}
+			b := &books{}
+			l := begun(t, b, Armed)
+			stub(t, l)
+			bare, inside := c.run(t, nil, c.words...), c.run(t, l, c.words...)
+			seen := ended(t, l)
+			if bare != inside {
+				t.Errorf("without:\n%+v\nwith:\n%+v", bare, inside)
+			}
+			said := b.texts(runs.KindWorker)
+			if seen.Attached == c.left || len(said) != map[bool]int{false: 1, true: 0}[c.left] || seen.Failed != "" {
+				t.Errorf("%+v, %q", seen, said)
+			}
+		})
+	}
+}
+
+// TestForkHasItsOwnWire holds that a forked child never speaks on its parent's
+// connection: one that says nothing costs nothing, one that trains says hello itself.
+func TestForkHasItsOwnWire(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	stub(t, l)
+	if got := anyPython(t).run(t, l, script("fork.py")); got.status != 0 {
+		t.Fatalf("%+v", got)
+	}
+	ended(t, l)
+	if said := b.texts(runs.KindWorker); len(said) != 1 || strings.Contains(said[0], "child") {
+		t.Errorf("%q", said)
+	}
+}
+
+// TestUsersOwnSitecustomize holds that it runs as it would, whatever it does.
+func TestUsersOwnSitecustomize(t *testing.T) {
+	for name, text := range map[string]string{
+		"speaks":           "import sys; print('mine', __name__, __file__, sys.modules[__name__].__file__)",
+		"changes the path": "import sys; sys.path.append('/nowhere'); print([p for p in sys.path if 'headroom' not in p])",
+		"fails":            "raise ValueError('mine')",
+		"cannot import":    "import no_such_module",
+		"imports torch":    "import torch; print(torch.__version__)",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "sitecustomize.py"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			b := &books{}
+			l := begun(t, b, Armed)
+			stub(t, l)
+			p := anyPython(t)
+			p.path = []string{dir}
+			if bare, inside := p.run(t, nil, script("train.py")), p.run(t, l, script("train.py")); bare != inside {
+				t.Errorf("without:\n%+v\nwith:\n%+v", bare, inside)
+			}
+			if seen := ended(t, l); !seen.Attached {
+				t.Errorf("%+v", seen)
+			}
+		})
+	}
+}
+
+// TestUsersOwnHeadroom holds that a module of that name stays the user's.
+func TestUsersOwnHeadroom(t *testing.T) {
+	dir := t.TempDir()
+	train := filepath.Join(dir, "train.py")
+	for name, text := range map[string]string{"headroom.py": "mine = 1", "train.py": "import torch, headroom; print(headroom.mine, headroom.__file__)"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := begun(t, &books{}, Armed)
+	p := anyPython(t)
+	if bare, inside := p.run(t, nil, train), p.run(t, l, train); bare != inside || bare.status != 0 {
+		t.Errorf("without:\n%+v\nwith:\n%+v", bare, inside)
+	}
+	if seen := ended(t, l); seen.Attached || seen.Failed != "another module is called headroom" {
+		t.Errorf("%+v", seen)
+	}
+}
+
+// TestWorkerThatCannotStart holds that the command runs on, and that why is known.
+func TestWorkerThatCannotStart(t *testing.T) {
+	for _, text := range []string{"syntax error", "def install(): raise RuntimeError('no')", "import no_such_module"} {
+		l := begun(t, &books{}, Armed)
+		if err := os.WriteFile(filepath.Join(l.folder.inject(), "headroom", "_torch.py"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := anyPython(t)
+		if bare, inside := p.run(t, nil, script("train.py")), p.run(t, l, script("train.py")); bare != inside || bare.status != 0 {
+			t.Errorf("without:\n%+v\nwith:\n%+v", bare, inside)
+		}
+		if seen := ended(t, l); seen.Attached || !seen.Torch || seen.Failed == "" {
+			t.Errorf("%+v", seen)
+		}
+	}
+}
+
+// TestModule is the other way in: a program's arguments, folder and name are what they
+// are without it.
+func TestModule(t *testing.T) {
+	p := anyPython(t)
+	dir := t.TempDir()
+	text := "import sys, torch\nfrom torch.optim.optimizer import Optimizer\nOptimizer().step()\nprint(sys.argv, __name__, __file__, sys.path[0])\nsys.exit(3)\n"
+	for _, name := range []string{"program.py", "pack/__main__.py", "pack/__init__.py"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(name, "__init__.py") {
+			text = ""
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.path = []string{dir}
+	for _, words := range [][]string{{filepath.Join(dir, "program.py"), "-x", "y"}, {"-m", "pack", "z"}, {"-m", "program"}} {
+		b := &books{}
+		l := begun(t, b, Armed)
+		stub(t, l)
+		bare := p.run(t, nil, words...)
+		if inside := p.run(t, l, append([]string{"-m", "headroom"}, words...)...); bare != inside || bare.status != 3 {
+			t.Errorf("without:\n%+v\nwith:\n%+v", bare, inside)
+		}
+		if seen := ended(t, l); !seen.Attached || len(b.texts(runs.KindWorker)) != 1 {
+			t.Errorf("%+v", seen)
+		}
+	}
+}
+
+// TestHarnessGoes holds that a process whose headroom is gone goes on, and soon.
+func TestHarnessGoes(t *testing.T) {
+	p := anyPython(t)
+	l := begun(t, &books{pieces: 6}, Armed)
+	c := exec.Command(p.program, script("alone.py"))
+	c.Env = l.Env(os.Environ())
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errs strings.Builder
+	c.Stderr = &errs
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Process.Kill() }()
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() || lines.Text() != "plan armed 6" {
+		t.Fatalf("%q", lines.Text())
+	}
+	l.mu.Lock()
+	for t := range l.talks {
+		_ = t.conn.SetReadDeadline(time.Now()) // as its death would end it
+	}
+	l.mu.Unlock()
+	if seen := ended(t, l); !seen.Attached {
+		t.Errorf("%+v", seen)
+	}
+	_, _ = io.WriteString(in, "\n")
+	if !lines.Scan() || lines.Text() != "alone True True" {
+		t.Errorf("%q", lines.Text())
+	}
+	if err := c.Wait(); err != nil || errs.String() != "headroom: nobody answers: half as many rows from now on\n" {
+		t.Errorf("%v\n%s", err, errs.String())
+	}
+}
+
+// TestRealTorch says hello from the torch that is trained with.
+func TestRealTorch(t *testing.T) {
+	path := pythonWithTorch(t)
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := exec.Command(path, "-c", `
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+print(torch.__version__)
+`)
+	c.Env = l.Env(os.Environ())
+	out, err := c.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := ended(t, l)
+	version := strings.TrimSpace(string(out))
+	if said := b.texts(runs.KindWorker); !seen.Attached || len(said) == 0 || !strings.Contains(said[0], fmt.Sprintf("torch %s, armed)", version)) {
+		t.Errorf("%+v, %q, torch %s", seen, said, version)
+	}
+}
+
+// BenchmarkStart is a Python that never imports torch, bare and in the environment of a
+// life.
+func BenchmarkStart(b *testing.B) {
+	p := anyPython(b)
+	l := begun(b, &books{}, Armed)
+	defer ended(b, l)
+	for name, life := range map[string]*Life{"bare": nil, "inside": l} {
+		b.Run(name, func(b *testing.B) {
+			env := os.Environ()
+			if life != nil {
+				env = life.Env(env)
+			}
+			for b.Loop() {
+				c := exec.Command(p.program, "-c", "")
+				c.Env = env
+				if err := c.Run(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

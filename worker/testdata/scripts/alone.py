@@ -1,0 +1,21 @@
+"""The harness goes in the middle: every call returns, and the script ends with 0."""
+
+import signal
+import sys
+import time
+
+from headroom.wire import Wire, notice
+
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+wire = Wire.get()
+plan = wire.hello(torch="none")
+print("plan", plan["mode"], plan.get("limit"), flush=True)
+sys.stdin.readline()  # until it is gone
+began = time.monotonic()
+for step in range(20000):
+    wire.step(step=step, rows=8)
+wire.note("nobody hears it")
+if wire.oom(rows=8, micro=8, requested=1, probe=lambda rows: None) is None:
+    notice("nobody answers: half as many rows from now on")
+wire.bye()
+print("alone", Wire.get() is None, time.monotonic() - began < 5)

@@ -1,0 +1,20 @@
+import os
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+Optimizer().step()
+children = []
+for steps in (0, 1):
+    pid = os.fork()
+    if pid == 0:
+        for _ in range(steps):
+            # A hook runs once in a process; a child has to begin anew.
+            from headroom.wire import Wire
+
+            Wire.get().hello(torch="of a child")
+        os._exit(0)
+    children.append(pid)
+for pid in children:
+    assert os.waitpid(pid, 0)[1] == 0
+print("trained", torch.__version__)
