@@ -154,6 +154,9 @@ func (l *loader) command(c *Command, root *yaml.Node) {
 	if c.RestartHung && c.Hang == 0 {
 		l.add(l.at("restart_hung"), "restart_hung", "true", "has nothing to act on with hang: never; leave out one of them")
 	}
+	if c.NoWorker && c.Observe {
+		l.add(l.at("observe"), "observe", "true", "has nothing to act on with no_worker: true; leave out one of them")
+	}
 	if _, given := lines["command"]; !given {
 		l.add(l.where, "command", "", "missing; write the words of the training command, as in [python, train.py]")
 	}

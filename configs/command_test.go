@@ -76,6 +76,7 @@ func TestLoadCommandProblems(t *testing.T) {
 		{"command: []\n", []string{"night.yaml:1: command: []: empty; allowed: a list of words"}},
 		{"command: [a]\nhang: soon\nfree: 3\n", []string{"night.yaml:2: hang: soon: not a time; allowed: never, or a time with its unit", "night.yaml:3: free: 3: not a size"}},
 		{"command: [a]\nhang: -1s\n", []string{"hang: -1s: out of range"}},
+		{"command: [a]\nobserve: true\nno_worker: true\n", []string{"night.yaml:2: observe: true: has nothing to act on with no_worker: true"}},
 		{"command: [a]\nhang: never\nrestart_hung: true\n", []string{"night.yaml:3: restart_hung: true: has nothing to act on with hang: never"}},
 		{"command: [a, [b]]\n", []string{"line 1: a list, not a word"}},
 		{"command:\n  - a\n  -\n", []string{"line 3: no value, not a word"}},

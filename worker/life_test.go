@@ -36,7 +36,8 @@ func TestFailureSurvived(t *testing.T) {
 	if a := c.hears(); a.ID != 8 || a.Rows != 10 {
 		t.Errorf("the second decision: %+v", a)
 	}
-	c.send(`{"type":"step","step":3,"rows":40,"pieces":4,"seconds":1.5}`)
+	c.send(`{"type":"note","level":"survived","text":"in 4 pieces","seconds":1.5}`)
+	c.send(`{"type":"step","step":3,"rows":40,"pieces":4,"seconds":3}`)
 	c.send(`{"type":"bye"}`)
 	seen := ended(t, l)
 	if !seen.Attached || seen.Survived != 2 || seen.OOM != nil {

@@ -160,7 +160,7 @@ func (t *talk) hello(m message) error {
 
 // step is a finished optimizer step: whatever failed in it is settled.
 func (t *talk) step(m message) {
-	t.settle(m.Seconds)
+	t.settle(0) // what of the step was lost only a note can tell
 	t.refused = nil
 	if !t.pieces.Finished(m.Step, m.Rows, m.Pieces, m.stats()) {
 		return

@@ -44,20 +44,36 @@ func (c Command) Isolated() string {
 		if !isPython(path.Base(word)) {
 			continue
 		}
-		for _, option := range c.Args[i+1:] {
-			if !strings.HasPrefix(option, "-") || strings.HasPrefix(option, "--") || option == "-" {
-				break
-			}
-			letters := option[1:]
-			if at := strings.IndexAny(letters, "cmWX"); at >= 0 {
-				letters = letters[:at] // the rest is a value
-			}
-			if at := strings.IndexAny(letters, "IES"); at >= 0 {
-				return option
-			}
-			if len(letters)+1 < len(option) {
-				break
-			}
+		if option := isolating(c.Args[i+1:]); option != "" {
+			return option
+		}
+	}
+	return ""
+}
+
+// isolating is the first of Python's own options that leaves out the environment or
+// the module site, "" if there is none.
+func isolating(options []string) string {
+	for i := 0; i < len(options); i++ {
+		option := options[i]
+		if !strings.HasPrefix(option, "-") || strings.HasPrefix(option, "--") || option == "-" {
+			return ""
+		}
+		letters, value := option[1:], strings.IndexAny(option[1:], "cmWX")
+		if value >= 0 {
+			letters = letters[:value] // the rest is a value
+		}
+		if strings.ContainsAny(letters, "IES") {
+			return option
+		}
+		if value < 0 {
+			continue
+		}
+		if strings.ContainsAny(option[value+1:value+2], "cm") {
+			return "" // the program begins
+		}
+		if value == len(option)-2 {
+			i++ // the value is the next word
 		}
 	}
 	return ""

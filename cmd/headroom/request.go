@@ -125,6 +125,8 @@ func (r *request) override(c *cli.Context) error {
 	switch {
 	case r.Hang < 0:
 		return usagef("such as --hang 30m, or 0 for never", "--hang %v is negative", r.Hang)
+	case r.Observe && r.NoWorker:
+		return usagef("leave out one of them", "--observe has nothing to act on with --no-worker")
 	case r.RestartHung && r.Hang == 0:
 		return usagef("leave out one of them", "--restart-hung has nothing to act on with --hang 0")
 	}

@@ -4,37 +4,37 @@ This module is all of headroom that a Python which never imports torch gets to s
 part of the package, whose name a user's own module may have.
 """
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's own costs more than all that is here
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
+    from typing import Any, Optional
 
 _here = os.path.dirname(os.path.abspath(__file__))
 _started = False
+OLDEST = (3, 9)
 
 
 class _Finder:
     """Finds torch as the finders behind it do, and has it call us when it has been executed."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Optional[ModuleSpec]":
         if name != "torch":
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
+            spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 self._follow(spec.loader)
-                return spec
+                return spec  # type: ignore[no-any-return]
         return None
 
-    def _follow(self, loader: Any) -> None:
+    def _follow(self, loader: "Any") -> None:
         """Hang ourselves on the loader, which a look for torch without an import leaves unused."""
 
-        def exec_module(module: Any) -> None:
+        def exec_module(module: "Any") -> None:
             del loader.exec_module
             loader.exec_module(module)
             if self in sys.meta_path:
@@ -43,16 +43,19 @@ class _Finder:
 
         # Frames of the import system are left out of tracebacks: a torch that cannot be imported
         # looks as it would without us.
-        exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
         try:
+            exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
             loader.exec_module = exec_module
-        except AttributeError:
+        except Exception:  # torch is imported without us
             leave("failed", f"{type(loader).__name__} lets nobody see when torch has been imported")
 
 
 def watch() -> None:
     """Start the worker when torch has been imported, or now if it has been. Does nothing twice."""
     leave("python")
+    if sys.version_info < OLDEST:
+        leave("failed", f"Python {sys.version.split()[0]} is too old for it")
+        return
     if any(type(finder) is _Finder for finder in sys.meta_path):
         return
     if "torch" in sys.modules:

@@ -1,0 +1,73 @@
+package wrap
+
+import (
+	"strings"
+	"testing"
+
+	"headroom/memory"
+)
+
+// TestFromInside holds that what a worker saw stands in for what a text said, and that
+// an end which says itself what it was of stays that.
+func TestFromInside(t *testing.T) {
+	seen := memory.OutOfMemoryError{Requested: 2 << 30, Phase: memory.PhaseBackward, Micro: 40,
+		Stats: memory.Stats{Capacity: 24 << 30, Free: 1 << 30, Reserved: 23 << 30, Allocated: 22 << 30}}
+	text := func(phase memory.Phase) Outcome {
+		return Outcome{Kind: OutOfMemory, Confidence: Certain, Reasons: []string{"it says so"}, Error: "OutOfMemoryError",
+			Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: 5, Phase: phase, Stats: memory.Stats{Capacity: 7}}}}
+	}
+	blind := seen
+	blind.Stats = memory.Stats{}
+	for name, c := range map[string]struct {
+		from  Outcome
+		seen  memory.OutOfMemoryError
+		kind  Kind
+		phase memory.Phase
+		taken bool
+	}{
+		"a text":               {text(memory.PhaseUnknown), seen, OutOfMemory, memory.PhaseBackward, true},
+		"a text with a phase":  {text(memory.PhaseEval), seen, OutOfMemory, memory.PhaseEval, true},
+		"nothing":              {Outcome{Kind: Failed, Confidence: Possible, Reasons: []string{"status 3"}}, seen, OutOfMemory, memory.PhaseBackward, true},
+		"another error":        {Outcome{Kind: Failed, Confidence: Certain, Reasons: []string{"ValueError"}, Error: "ValueError: mine"}, seen, Failed, "", false},
+		"the machine's memory": {Outcome{Kind: OutOfHostMemory, Confidence: Certain}, seen, OutOfHostMemory, "", false},
+		"done":                 {Outcome{Kind: Done, Confidence: Certain}, seen, Done, "", false},
+		"stopped":              {Outcome{Kind: Stopped, Confidence: Certain}, seen, Stopped, "", false},
+		"no numbers":           {text(memory.PhaseUnknown), blind, OutOfMemory, memory.PhaseUnknown, false},
+	} {
+		got := c.from.FromInside(c.seen, "train.py:31")
+		if got.Kind != c.kind || c.taken != (len(got.Reasons) == len(c.from.Reasons)+1) {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if !c.taken {
+			continue
+		}
+		f := got.Evidence.Failure
+		if f.Stats != seen.Stats || f.Requested != seen.Requested || f.Phase != c.phase || f.Micro != 0 || !got.OutOfMemory() {
+			t.Errorf("%s: %+v, %+v", name, got, f)
+		}
+		if !strings.HasPrefix(got.Reasons[0], "the worker inside saw it: out of memory at micro-batch 40") || !strings.HasSuffix(got.Reasons[0], "(train.py:31)") {
+			t.Errorf("%s: %q", name, got.Reasons)
+		}
+	}
+}
+
+func TestIsolated(t *testing.T) {
+	for line, want := range map[string]string{
+		"python train.py":                  "",
+		"python -u train.py -I":            "",
+		"python -I train.py":               "-I",
+		"python3.11 -uE train.py":          "-uE",
+		"/usr/bin/python3 -S -m pkg":       "-S",
+		"python -W ignore -E x.py":         "-E",
+		"python -WIgnore x.py":             "",
+		"python -X importtime=S x.py":      "",
+		"python -m torch.distributed -I":   "",
+		"env -i python -s -P -OO x.py":     "",
+		"torchrun --nproc-per-node 2 x.py": "",
+		"sh -c python":                     "",
+	} {
+		if got := (Command{Args: strings.Fields(line)}).Isolated(); got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}
