@@ -62,14 +62,14 @@ func TestFolderIsPrivate(t *testing.T) {
 // next life, and nothing else does.
 func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	temp := t.TempDir()
-	make := func() *folder {
+	made := func() *folder {
 		f, err := makeFolder(temp, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return f
 	}
-	dead, alive, young := make(), make(), make()
+	dead, alive, young := made(), made(), made()
 	for _, f := range []*folder{dead, young} {
 		if err := f.lock.Close(); err != nil { // as a kill does
 			t.Fatal(err)
@@ -85,7 +85,7 @@ func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	if err := os.WriteFile(other, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	next := make()
+	next := made()
 	for path, want := range map[string]bool{dead.dir: false, alive.dir: true, young.dir: true, next.dir: true, other: true} {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) == want {
 			t.Errorf("%s is there: %v, want %v", path, !want, want)

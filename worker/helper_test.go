@@ -170,11 +170,11 @@ func anyPython(t testing.TB) python {
 	t.Helper()
 	for _, name := range []string{os.Getenv("HEADROOM_PYTHON"), "python3"} {
 		if path, err := exec.LookPath(name); err == nil {
-			real, err := exec.Command(path, "-c", "import sys; print(sys.executable)").Output() // past shims
+			found, err := exec.Command(path, "-c", "import sys; print(sys.executable)").Output() // past shims
 			if err != nil {
 				t.Fatal(err)
 			}
-			return python{program: strings.TrimSpace(string(real))}
+			return python{program: strings.TrimSpace(string(found))}
 		}
 	}
 	t.Skip("SKIPPED: there is no Python")

@@ -24,8 +24,8 @@ const (
 	Observe Mode = "observe" // it only tells of them
 )
 
-// Books is what is told of a life: a [harness.Session]. Nobody else may use it between
-// [Begin] and [Life.End].
+// Books is what is told of a life: a [harness.Session], with a lock if others write in it
+// between [Begin] and [Life.End].
 type Books interface {
 	Note(runs.Entry)
 	Survived(runs.Entry)
@@ -37,8 +37,7 @@ type Books interface {
 type Options struct {
 	Mode    Mode
 	Books   Books
-	Version string            // that the package is to have; "" leaves it its own
-	Trouble func(text string) // what a process wants its user to know; nil is nobody
+	Version string // that the package is to have; "" leaves it its own
 
 	temp string // folder for temporary files; "" is the system's
 }

@@ -190,12 +190,13 @@ func TestNobodyIsKeptWaiting(t *testing.T) {
 	c.hears()
 	c.send(`{"type":"step","rows":"many"}`)
 	c.send(`{"type":"tomorrow","rows":3}`)
+	c.send(`{"type":"note","level":"warning","text":"look at this"}`)
 	for range 3 * notesMost {
 		c.send(`{"type":"note","text":"again"}`)
 	}
 	c.send(`{"type":"bye"}`)
-	if ended(t, l); len(b.entries) != notesMost+1 {
-		t.Errorf("%d entries", len(b.entries))
+	if ended(t, l); len(b.entries) != notesMost+1 || len(b.texts(runs.KindWarning)) != 1 {
+		t.Errorf("%d entries, warnings %q", len(b.entries), b.texts(runs.KindWarning))
 	}
 }
 
@@ -263,7 +264,9 @@ func FuzzServer(f *testing.F) {
 		c := dial(t, l)
 		c.send(helloLine(0, 1))
 		_, _ = c.conn.Write(append(text, '\n')) // it may have been closed
-		_ = c.conn.(*net.UnixConn).CloseWrite()
+		if unix, ok := c.conn.(*net.UnixConn); ok {
+			_ = unix.CloseWrite()
+		}
 		for {
 			var a answer
 			if c.lines.Decode(&a) != nil {

@@ -3,7 +3,6 @@ package worker
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -225,56 +224,6 @@ func (t *talk) outOfMemory(m message) error {
 	return nil
 }
 
-// search has the process try sizes.
-func (t *talk) search(f told) (recovery.Decision, error) {
-	most := max(1, f.failure.Micro-1)
-	if d := f.decision; d.Plan.Micro > 0 {
-		most = d.Plan.Micro
-	}
-	failure := f.failure
-	if failure.Stats.Capacity <= 0 {
-		failure.Stats = full(failure)
-	}
-	r, err := t.pieces.Search(t.life.ctx, failure, most, t.probe)
-	if err != nil && r.Fits == 0 && r.Fails == 0 {
-		return recovery.Decision{}, err
-	}
-	return t.pieces.Searched(failure, r), nil
-}
-
-// probe has the process try so many rows at once.
-func (t *talk) probe(_ context.Context, rows int) (memory.Bytes, error) {
-	if err := t.say(answer{Type: "probe", Rows: rows}); err != nil {
-		return 0, err
-	}
-	for {
-		m, err := t.next()
-		switch {
-		case err != nil:
-			return 0, err
-		case m.Type != "probe" || m.Rows != rows:
-			if err := t.aside(m); err != nil {
-				return 0, err
-			}
-		case m.Fits:
-			return m.Peak, nil
-		default:
-			return 0, &memory.OutOfMemoryError{Phase: m.Phase, Micro: rows, Requested: m.Requested, Stats: m.stats()}
-		}
-	}
-}
-
-// aside takes what a process says in the middle of a search.
-func (t *talk) aside(m message) error {
-	switch m.Type {
-	case "note":
-		t.note(m)
-	case "bye", "oom", "hello":
-		return errSilent // it has lost its place
-	}
-	return nil
-}
-
 // refusal notes a failure that goes to the command's own code.
 func (t *talk) refusal(f told) {
 	t.refused, t.pending = &f, nil
@@ -283,14 +232,15 @@ func (t *talk) refusal(f told) {
 }
 
 func (t *talk) note(m message) {
+	kind := runs.KindWorker
 	switch {
 	case m.Level == "survived" && len(t.pending) > 0:
 		t.settle(m.Seconds)
 		return
-	case m.Level == "warning" && t.life.o.Trouble != nil:
-		t.life.o.Trouble(m.Text)
+	case m.Level == "warning":
+		kind = runs.KindWarning
 	}
-	t.noted("", runs.Entry{Kind: runs.KindWorker, Text: m.Text, Seconds: m.Seconds})
+	t.noted("", runs.Entry{Kind: kind, Text: m.Text, Seconds: m.Seconds})
 }
 
 func (t *talk) once(key, text string) {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"headroom/harness"
 	"headroom/runs"
@@ -10,11 +11,39 @@ import (
 	"headroom/wrap"
 )
 
+// books are a session's while a life lasts: the worker writes in them, and so does what
+// follows from the start.
+type books struct {
+	mu sync.Mutex
+	*harness.Session
+}
+
+// Note is the session's.
+func (b *books) Note(e runs.Entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Session.Note(e)
+}
+
+// Survived is the session's.
+func (b *books) Survived(e runs.Entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Session.Survived(e)
+}
+
+// KeepPieces is the session's.
+func (b *books) KeepPieces(rows int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Session.KeepPieces(rows)
+}
+
 // inside looks after the lives of a command from inside its processes.
 type inside struct {
-	u       *ui
-	session *harness.Session
-	mode    worker.Mode
+	u     *ui
+	books *books
+	mode  worker.Mode
 }
 
 // mode is how much the worker may do.
@@ -27,8 +56,7 @@ func (w *wrapped) mode() worker.Mode {
 
 // begin is [wrap.Wrapped].Inside. Without a worker the command runs all the same.
 func (i inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Outcome) {
-	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.session, Version: readBuild().Version,
-		Trouble: func(text string) { i.u.warn("%s", text) }})
+	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.books, Version: readBuild().Version})
 	if err != nil {
 		return c, func(o wrap.Outcome) wrap.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }
 	}
@@ -52,7 +80,7 @@ func (i inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Ou
 		return o
 	}
 	why := errors.New("not attached: " + unattached(c, seen))
-	i.session.Note(runs.Entry{Kind: runs.KindWorker, Text: why.Error()})
+	i.books.Note(runs.Entry{Kind: runs.KindWorker, Text: why.Error()})
 	if o.Kind.Memory() {
 		i.u.say("the worker was %v", why)
 	}

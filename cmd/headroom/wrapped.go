@@ -196,14 +196,15 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	w.Said = func(r wrap.Rewritten) {
 		session.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
 	}
+	books := &books{Session: session}
 	w.Started = func() {
 		if text := w.Foreseen(); text != "" {
-			session.Note(runs.Entry{Kind: runs.KindWarning, Text: text})
+			books.Note(runs.Entry{Kind: runs.KindWarning, Text: text})
 		}
 		w.Started = nil // once is enough
 	}
 	if !w.request.NoWorker {
-		w.Inside = inside{u, session, w.mode()}.begin
+		w.Inside = inside{u, books, w.mode()}.begin
 	}
 	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.newest, Resumes: w.Resumes(), Recover: known})
 }
