@@ -278,3 +278,17 @@ func FuzzServer(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkLife is what a life costs a command that says nothing.
+func BenchmarkLife(b *testing.B) {
+	temp := b.TempDir()
+	for b.Loop() {
+		l, err := Begin(Options{Books: &books{}, temp: temp})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := l.End(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
