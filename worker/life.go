@@ -51,11 +51,12 @@ type Life struct {
 	cancel   context.CancelFunc
 	all      sync.WaitGroup // connections, and who waits for them
 
-	mu    sync.Mutex // guards the books and what follows
-	ended Ended
-	notes int             // that were written down
-	talks map[*talk]bool  // connections that are open
-	told  map[string]bool // of what was to be told once
+	mu      sync.Mutex // guards the books and what follows
+	ended   Ended
+	notes   int             // that were written down
+	talks   map[*talk]bool  // connections that are open
+	reached int             // connections there have been
+	told    map[string]bool // of what was to be told once
 }
 
 // Ended is what was seen of a life.
@@ -187,6 +188,7 @@ func (l *Life) accept() {
 		t := &talk{life: l, conn: c, pid: pid}
 		l.mu.Lock()
 		l.talks[t] = true
+		l.reached++
 		l.mu.Unlock()
 		l.all.Go(t.listen)
 	}

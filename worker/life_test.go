@@ -45,7 +45,7 @@ func TestFailureSurvived(t *testing.T) {
 	}
 	survived := b.texts(runs.KindSurvived)
 	if len(survived) != 2 || !strings.HasPrefix(survived[0], "out of memory at micro-batch 40 in forward: 2 GiB asked for") ||
-		!strings.HasSuffix(survived[1], "(train.py:31); survived in place: 40 rows in 4 pieces of up to 10, from now on: micro-batch 20 needs at least 24 GiB of 24 GiB") {
+		!strings.HasSuffix(survived[1], "(train.py:31); survived in place: in 4 pieces; at most 10 of 40 rows at once from now on: micro-batch 20 needs at least 24 GiB of 24 GiB") {
 		t.Errorf("%q", survived)
 	}
 	if b.pieces != 10 || len(b.texts(runs.KindWorker)) != 1 {

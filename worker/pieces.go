@@ -157,7 +157,7 @@ func (p *Pieces) worded(d recovery.Decision, rows int) recovery.Decision {
 		if d.Remedy == recovery.ShrinkStep {
 			lasting = "this once"
 		}
-		d.Reason = fmt.Sprintf("%d rows in %d pieces of up to %d, %s%s", rows, d.Plan.Accumulation(), d.Plan.Largest(), lasting, why)
+		d.Reason = fmt.Sprintf("at most %d of %d rows at once %s%s", d.Plan.Largest(), rows, lasting, why)
 	}
 	return d
 }

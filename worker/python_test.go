@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -272,5 +275,102 @@ func BenchmarkStart(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestPythonIsFuzzed answers a process with whatever comes to mind: nothing is raised
+// there, and nothing hangs.
+func TestPythonIsFuzzed(t *testing.T) {
+	temp, err := os.MkdirTemp("", "hw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(temp) })
+	listener, err := net.Listen("unix", filepath.Join(temp, "wire"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rounds = 60
+	random := rand.New(rand.NewPCG(1, 2))
+	words := []string{`{"type":"plan","v":1,"mode":"armed","limit":3}`, `{"type":"plan","v":"1","limit":-3,"mode":7}`, `{"type":"plan"}`, `{"type":"stop"}`,
+		`{"type":"decision","id":1,"rows":4}`, `{"type":"decision","id":1,"rows":"many"}`, `{"type":"decision","rows":1e999}`, `{"type":"probe","rows":2}`,
+		`{"type":"probe","rows":true}`, `{"type":"probe","rows":-1}`, `[]`, `null`, `{}`, strings.Repeat("[", 100000), "\x00\xff\xfe", `{"type":{}}`, ""}
+	answers := make([]string, rounds)
+	for i := range answers {
+		for range random.IntN(6) {
+			answers[i] += words[random.IntN(len(words))] + "\n"
+		}
+		if random.IntN(4) == 0 {
+			answers[i] = answers[i][:random.IntN(len(answers[i])+1)]
+		}
+	}
+	answers[0] = strings.Repeat("x", 3*lineMost)
+	var served sync.WaitGroup
+	served.Go(func() {
+		for _, text := range answers {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			served.Go(func() {
+				_, _ = io.WriteString(c, text) // it may not listen to the end
+				_, _ = io.Copy(io.Discard, c)
+				_ = c.Close()
+			})
+		}
+	})
+	l := begun(t, &books{}, Armed)
+	got := anyPython(t).run(t, l, script("garbage.py"), fmt.Sprint(rounds), listener.Addr().String())
+	_ = listener.Close()
+	served.Wait()
+	if ended(t, l); got.status != 0 || got.out != "done\n" || got.err != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestLoaderWorkersSayNothing holds that the processes which load for a training connect
+// to nobody, forked or spawned.
+func TestLoaderWorkersSayNothing(t *testing.T) {
+	path := pythonWithTorch(t)
+	train := filepath.Join(t.TempDir(), "loads.py")
+	text := `
+import sys
+import torch
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+    def __getitem__(self, i):
+        return torch.full((4,), float(i * i))
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    loader = torch.utils.data.DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context=sys.argv[1])
+    for epoch in range(2):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+    print("trained")
+`
+	if err := os.WriteFile(train, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, how := range []string{"fork", "spawn"} {
+		b := &books{}
+		l := begun(t, b, Armed)
+		c := exec.Command(path, train, how)
+		c.Env = l.Env(os.Environ())
+		out, err := c.CombinedOutput()
+		if err != nil || string(out) != "trained\n" {
+			t.Errorf("%v\n%s", err, out)
+		}
+		l.mu.Lock()
+		reached := l.reached
+		l.mu.Unlock()
+		if seen := ended(t, l); !seen.Attached || len(b.texts(runs.KindWorker)) != 1 || reached != 1 {
+			t.Errorf("%s: %d connections, %+v, %q", how, reached, seen, b.texts(runs.KindWorker))
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"headroom/memory"
@@ -159,7 +160,7 @@ func (t *talk) hello(m message) error {
 
 // step is a finished optimizer step: whatever failed in it is settled.
 func (t *talk) step(m message) {
-	t.settle(0) // what of the step was lost only a note can tell
+	t.settle("", 0) // what was done, and how long it took, only a note can tell
 	t.refused = nil
 	if !t.pieces.Finished(m.Step, m.Rows, m.Pieces, m.stats()) {
 		return
@@ -168,8 +169,9 @@ func (t *talk) step(m message) {
 	_ = t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
 }
 
-// settle writes down what was survived.
-func (t *talk) settle(seconds float64) {
+// settle writes down what was survived, how, and what it took in seconds; "" and 0 if
+// that is not known.
+func (t *talk) settle(how string, seconds float64) {
 	if len(t.pending) == 0 {
 		return
 	}
@@ -177,10 +179,12 @@ func (t *talk) settle(seconds float64) {
 	defer t.life.mu.Unlock()
 	for i, f := range t.pending {
 		t.life.ended.Survived++
-		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision, Text: f.at() + "; survived in place: " + f.decision.Reason}
+		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision}
+		reason := f.decision.Reason
 		if i == len(t.pending)-1 {
-			e.Seconds = seconds
+			reason, e.Seconds = strings.Trim(how+"; "+reason, "; "), seconds
 		}
+		e.Text = strings.TrimSuffix(f.at()+"; survived in place: "+reason, ": ")
 		t.life.o.Books.Survived(e)
 	}
 	t.pending = nil
@@ -234,8 +238,11 @@ func (t *talk) refusal(f told) {
 func (t *talk) note(m message) {
 	kind := runs.KindWorker
 	switch {
-	case m.Level == "survived" && len(t.pending) > 0:
-		t.settle(m.Seconds)
+	case m.Level == "survived":
+		if len(t.pending) == 0 { // without a question
+			t.pending = []told{{message: m, failure: m.failure()}}
+		}
+		t.settle(m.Text, m.Seconds)
 		return
 	case m.Level == "warning":
 		kind = runs.KindWarning

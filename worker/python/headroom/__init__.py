@@ -15,11 +15,12 @@ __all__ = ["__version__", "attach"]
 def attach() -> bool:
     """Start the worker as soon as torch is imported, or now if it is there already.
 
-    Returns whether headroom is around this process; if not, nothing was done.
+    Returns whether headroom is around this process, or HEADROOM_WORKER says what to do without
+    it; if not, nothing was done.
     """
     import os
 
-    if not os.environ.get("HEADROOM_SOCKET"):
+    if not os.environ.get("HEADROOM_SOCKET") and not os.environ.get("HEADROOM_WORKER"):
         return False
     import _headroom_hook
 

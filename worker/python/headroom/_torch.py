@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import wraps
 from typing import Any, Callable, Optional
 
@@ -12,31 +11,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import optimizers
 from .recorder import Found, Recorder
+from .report import Report
 from .tape import Recorded
 
 _recorder: Optional[Recorder] = None
 
 
-class Report:
-    """What the user hears."""
-
-    def survived(self, failure: BaseException, how: str, why: str) -> None:
-        self._say(f"out of memory, survived: {how}" + (f" ({why})" if why else "") + f"; {short(failure)}")
-
-    def refused(self, failure: Optional[BaseException], why: str) -> None:
-        self._say(f"out of memory, and this step cannot be run in pieces: {why}")
-
-    @staticmethod
-    def _say(text: str) -> None:
-        if os.environ.get("HEADROOM_LOG"):
-            with open(os.environ["HEADROOM_LOG"], "a") as f:
-                f.write(text + "\n")
-        if not os.environ.get("HEADROOM_QUIET"):
-            print(f"headroom: {text}", file=sys.stderr, flush=True)
-
-
-def short(failure: BaseException) -> str:
-    return (str(failure).strip().splitlines() or [""])[0][:200]
+def only_watches() -> bool:
+    """Whether nothing is to be recovered from here: so it was asked, or several ranks would have to agree."""
+    return os.environ.get("HEADROOM_WORKER") == "observe" or os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def install() -> None:
@@ -45,7 +28,11 @@ def install() -> None:
     if _recorder is not None:
         return
     report = Report()
+    if only_watches():
+        register_optimizer_step_post_hook(report.step)
+        return
     recorder = _recorder = Recorder(report)
+    recorder.sizes.ask = report.ask
     Recorded.intercept = staticmethod(recorder.function)  # type: ignore[assignment]
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
     finder = Finder(recorder)
@@ -72,6 +59,7 @@ def install() -> None:
     torch.compile = compile  # type: ignore[assignment]
     optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
     register_optimizer_step_post_hook(lambda *_: finder.step())
+    register_optimizer_step_post_hook(report.step)
 
 
 class Finder:

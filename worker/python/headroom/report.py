@@ -1,0 +1,147 @@
+"""What is told of failures: to headroom over the wire, or to the user where nobody is there."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import time
+from types import FrameType
+from typing import Any, Optional
+
+import torch
+
+from .wire import Wire, notice
+
+EVERY = 0.2  # seconds between two steps that are told, unless one failed
+_SIZE = r"([\d.]+) ?([KMGT]iB|GB|MB|bytes)"
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB": 1 << 20, "GiB": 1 << 30, "GB": 1 << 30, "TiB": 1 << 40}
+_ELSEWHERE = tuple(os.path.join(os.path.dirname(p), "") for p in (torch.__file__, __file__))
+
+
+class Report:
+    """What headroom hears of this process."""
+
+    def __init__(self) -> None:
+        self._greeted: Optional[Wire] = None
+        self._steps = 0
+        self._next = 0.0
+        self._rows = self._limit = 0  # of the newest failure, and by the newest decision
+
+    def wire(self) -> Optional[Wire]:
+        """This process's wire after its hello; None if nobody is there."""
+        wire = Wire.get()
+        if wire is not None and wire is not self._greeted:
+            self._greeted = wire
+            wire.hello(torch=str(torch.__version__))
+        return wire
+
+    def ask(self, rows: int, failure: BaseException) -> Optional[int]:
+        """How many rows to run at once after so many failed; None if nobody knows."""
+        wire = self.wire()
+        if wire is None:
+            return None
+        self._rows, self._next = rows, 0.0
+        decision = wire.oom(rows=rows, micro=rows, **evidence(failure))
+        decided = decision.get("rows") if decision else None
+        if not isinstance(decided, int) or not 0 < decided <= rows:
+            return None
+        self._limit = decided
+        return decided
+
+    def survived(self, failure: BaseException, how: str, why: str) -> None:
+        text = how + (f" ({why})" if why else "")
+        wire = self.wire()
+        if wire is not None:
+            wire.note(text, "survived", **evidence(failure))
+        else:
+            say(f"out of memory, survived: {text}; {short(failure)}")
+
+    def refused(self, failure: Optional[BaseException], why: str) -> None:
+        wire = self.wire()
+        if wire is not None:
+            wire.refused(why, rows=self._rows, **(evidence(failure) if failure is not None else {}))
+        else:
+            say(f"out of memory, and this step cannot be run in pieces: {why}")
+
+    def step(self, *_: Any) -> None:
+        """Tell of an optimizer's step: the first, then every so often."""
+        self._steps += 1
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + EVERY
+        wire = self.wire()
+        if wire is not None:
+            pieces = math.ceil(self._rows / self._limit) if self._limit else 1
+            wire.step(step=self._steps, rows=self._rows, pieces=pieces, **_memory())
+
+
+def evidence(failure: BaseException) -> dict[str, Any]:
+    """What an exception on memory says of the moment in which it was made."""
+    text = str(failure)
+    found = {
+        "requested": _size(rf"(?i:tried to allocate|allocate) {_SIZE}", text),
+        "capacity": _size(rf"total capacity of {_SIZE}", text),
+        "free": _size(rf"of which {_SIZE} is free", text),
+        "allocated": _size(rf"{_SIZE} is allocated by PyTorch", text),
+    }
+    found["reserved"] = found["allocated"] + _size(rf"{_SIZE} is reserved by PyTorch", text)
+    allowed = _size(rf"{_SIZE} allowed", text)
+    if allowed:  # less than the device has
+        found["capacity"] = allowed
+        found["free"] = min(found["free"], max(0, allowed - found["reserved"]))
+    return {**found, "where": _where(failure)}
+
+
+def _size(pattern: str, text: str) -> int:
+    """The first amount that a pattern finds, in bytes; 0 if there is none."""
+    match = re.search(pattern, text)
+    return int(float(match[1]) * _UNITS[match[2]]) if match else 0
+
+
+def _where(failure: BaseException) -> str:
+    """The line of the user's that failed: the innermost one on the way to it."""
+    where = ""
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None and _foreign(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None:
+        where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    trace = failure.__traceback__
+    while trace is not None:
+        if not _foreign(trace.tb_frame.f_code.co_filename):
+            where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return where
+
+
+def _foreign(filename: str) -> bool:
+    return filename.startswith(_ELSEWHERE) or filename.startswith("<") or "site-packages" in filename
+
+
+def _memory() -> dict[str, int]:
+    if not torch.cuda.is_initialized():
+        return {}
+    free, capacity = torch.cuda.mem_get_info()
+    return {
+        "allocated": torch.cuda.memory_allocated(),
+        "reserved": torch.cuda.memory_reserved(),
+        "peak": torch.cuda.max_memory_allocated(),
+        "free": free,
+        "capacity": capacity,
+    }
+
+
+def say(text: str) -> None:
+    """Tell the user, and the file that HEADROOM_LOG names; HEADROOM_QUIET leaves out the first."""
+    if os.environ.get("HEADROOM_LOG"):
+        with open(os.environ["HEADROOM_LOG"], "a") as f:
+            f.write(text + "\n")
+    if not os.environ.get("HEADROOM_QUIET"):
+        notice(text)
+
+
+def short(failure: BaseException) -> str:
+    return (str(failure).strip().splitlines() or [""])[0][:200]

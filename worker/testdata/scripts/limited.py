@@ -1,0 +1,26 @@
+"""A loop that knows nothing of headroom, in so many MiB more than it has after its start; 0 for all there is."""
+
+import resource
+import sys
+
+import torch
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+rows, room = int(sys.argv[1]), int(sys.argv[2])
+net = torch.nn.Sequential(torch.nn.Linear(100, 2000), torch.nn.ReLU(), torch.nn.Linear(2000, 20), torch.nn.ReLU(), torch.nn.Linear(20, 10))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+loss = torch.nn.functional.cross_entropy(net(torch.randn(8, 100)), torch.randint(0, 10, (8,)))
+loss.backward()  # what a first call loads is no part of the room
+opt.step()
+if room:
+    with open("/proc/self/status") as status:
+        held = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData"))
+    resource.setrlimit(resource.RLIMIT_DATA, (held + (room << 20),) * 2)
+for step in range(6):
+    x, y = torch.randn(rows, 100), torch.randint(0, 10, (rows,))
+    loss = torch.nn.functional.cross_entropy(net(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    print(step, loss.item(), flush=True)
