@@ -237,14 +237,14 @@ func (t *talk) refusal(f told) {
 
 func (t *talk) note(m message) {
 	kind := runs.KindWorker
-	switch {
-	case m.Level == "survived":
+	switch m.Level {
+	case "survived":
 		if len(t.pending) == 0 { // without a question
 			t.pending = []told{{message: m, failure: m.failure()}}
 		}
 		t.settle(m.Text, m.Seconds)
 		return
-	case m.Level == "warning":
+	case "warning":
 		kind = runs.KindWarning
 	}
 	t.noted("", runs.Entry{Kind: kind, Text: m.Text, Seconds: m.Seconds})

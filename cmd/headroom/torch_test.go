@@ -150,7 +150,7 @@ func TestTorchRunsOutOfMemory(t *testing.T) {
 				return strings.Split(strings.ReplaceAll(strings.Join(append([]string{python}, c.command...), "\x00"), "{out}", out), "\x00")
 			}
 			free := begun(t, limited(16<<20, words("free")...))
-			wrapped := append(append([]string{"headroom", "run", "--name", "night"}, c.ours...), append([]string{"--"}, words("tight")...)...)
+			wrapped := append(append([]string{"headroom", "run", "--no-worker", "--name", "night"}, c.ours...), append([]string{"--"}, words("tight")...)...)
 			said, err := limited(c.kib, wrapped...).CombinedOutput()
 			if err != nil {
 				t.Fatalf("wrapped: %v\n%s", err, said)
@@ -221,7 +221,7 @@ func checkNight(t *testing.T, said string) (from int, remedy recovery.Remedy) {
 func TestTorchRunsOutOfMemorySaving(t *testing.T) {
 	python, dir := pythonWithTorch(t), scripts(t)
 	t.Chdir(t.TempDir())
-	said, err := limited(1_500_000, "headroom", "run", "--name", "night", "--profile", filepath.Join(dir, "plain.yaml"), "--", python, filepath.Join(dir, "plain.py"),
+	said, err := limited(1_500_000, "headroom", "run", "--no-worker", "--name", "night", "--profile", filepath.Join(dir, "plain.yaml"), "--", python, filepath.Join(dir, "plain.py"),
 		"--width", "2000000", "--steps", "4", "--save-every", "2", "--batch-size", "4", "--output-dir", "out", "--save-in-memory").CombinedOutput()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {

@@ -122,7 +122,7 @@ def _foreign(filename: str) -> bool:
 
 
 def _memory() -> dict[str, int]:
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
         return {}
     free, capacity = torch.cuda.mem_get_info()
     return {
