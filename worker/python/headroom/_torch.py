@@ -62,6 +62,19 @@ def install() -> None:
     register_optimizer_step_post_hook(report.step)
 
 
+def shared(module: torch.nn.Module) -> Optional[str]:
+    """Why a module's calls are not this process's own affair; None if they are."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        return "several ranks would have to agree"
+    for m in module.modules():
+        if type(m).__name__ in _SHARED:
+            return f"{type(m).__name__} is in charge"
+    return None
+
+
+_SHARED = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
+
+
 class Finder:
     """Finds the modules to record: those whose outermost calls are a training's."""
 
@@ -85,6 +98,9 @@ class Finder:
                 return call(module, *args, **kwargs)
             if not isinstance(module.__dict__.get("_compiled_call_impl"), Found):
                 if any(id(p) in self.trained for p in module.parameters()):
+                    self.recorder.observe = shared(module)
+                    if self.recorder.observe is not None:
+                        return call(module, *args, **kwargs)
                     Found(self.recorder, module)
                     self._new += 1
                 else:
