@@ -1,0 +1,80 @@
+"""Whether a run that was recovered came to what the undisturbed one did."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from trial import Record, Tensors
+
+
+def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
+    """The worst tensor that is off by more than tolerance, relative to its largest
+    element; those that are zero but for rounding are held to a tenth of the largest of
+    all. Empty if there is none.
+    """
+    if want.keys() != got.keys():
+        return f"other tensors: {sorted(want.keys() ^ got.keys())}"
+    largest = max((t.abs().max().item() for t in want.values() if t is not None and t.numel() and t.is_floating_point()), default=0.0)
+    worst, said = 0.0, ""
+    for name, a in want.items():
+        b = got[name]
+        if a is None or b is None:
+            if a is not b:
+                return f"{name} is {'missing' if b is None else 'there, which should be missing'}"
+            continue
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"{name} is {b.dtype} {tuple(b.shape)}, not {a.dtype} {tuple(a.shape)}"
+        if not a.numel():
+            continue
+        off = (a.double() - b.double()).abs().max().item() / (max(a.abs().max().item(), 0.1 * largest) or 1.0)
+        if math.isnan(off) and not torch.equal(a.isnan(), b.isnan()):
+            return f"{name} is not a number"
+        if off > max(worst, tolerance):
+            worst, said = off, f"{name} is off by {off:.2g}"
+    return said
+
+
+def roughly(want: Tensors, got: Tensors) -> str:
+    """For gradients of other random numbers: finite, of the same shapes, and of about
+    the same length and direction.
+    """
+    if said := differs(want, got, math.inf):
+        return said
+    pairs = [(a.double().flatten(), b.double().flatten()) for a, b in ((t, got[name]) for name, t in want.items()) if a is not None and b is not None]
+    a, b = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
+    if not bool(b.isfinite().all()):
+        return "not finite"
+    ratio, cosine = (b.norm() / a.norm()).item(), (a @ b / a.norm() / b.norm()).item()
+    return "" if 0.6 < ratio < 1.7 and cosine > 0.7 else f"length {ratio:.2f} of the undisturbed, cosine {cosine:.2f}"
+
+
+def wrong(want: Record, got: Record, step: int, tolerance: float, dropout: bool) -> str:
+    """What is wrong with a run whose failure in a step was survived; empty if nothing is."""
+    for i in range(step + 2):
+        if len(want.gradients[i]) != len(got.gradients[i]):
+            return f"step {i}: {len(got.gradients[i])} optimizer steps, not {len(want.gradients[i])}"
+    if dropout and not exact(want, got, step, tolerance):
+        # Random numbers may be drawn in another order from the failure on.
+        early = "" if step == 0 else exact(want, got, step - 2, 0.0)
+        for a, b in zip(want.gradients[step], got.gradients[step]):
+            early = early or roughly(a, b)
+        return early
+    return exact(want, got, step, tolerance)
+
+
+def exact(want: Record, got: Record, step: int, tolerance: float) -> str:
+    for i in range(step + 2):
+        # What follows a step that was put together from pieces begins at weights that differ by rounding.
+        allowed = 0.0 if i < step else tolerance if i == step else 10 * tolerance
+        for a, b in zip(want.gradients[i], got.gradients[i]):
+            if said := differs(a, b, allowed):
+                return f"gradients of step {i}: {said}"
+        if said := differs(want.weights[i + 1], got.weights[i + 1], allowed):
+            return f"weights after step {i}: {said}"
+        if i < min(len(want.printed), len(got.printed)):
+            for x, y in zip(want.printed[i], got.printed[i]):
+                if abs(x - y) > 10 * allowed * max(abs(x), 1e-3) and not (math.isnan(x) and math.isnan(y)):
+                    return f"printed in step {i}: {y}, not {x}"
+    return ""

@@ -1,0 +1,114 @@
+"""Runs functions in forked children, a few at a time.
+
+A child begins with everything imported and nothing of another trial: no patch, no plan,
+no random state. The parent must never run a backward itself: PyTorch refuses to after a
+fork.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import selectors
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Child:
+    pid: int
+    task: Any
+    until: float
+    said: bytearray = field(default_factory=bytearray)
+
+
+class Died:
+    """Why a child has no result: a signal, an exit, a limit of time, an exception."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+def start(work: Callable[[Any], Any], task: Any, seconds: float) -> tuple[int, Child]:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        return read, Child(pid, task, time.monotonic() + seconds)
+    os.close(read)
+    try:
+        said = pickle.dumps(work(task))
+    except BaseException:
+        said = pickle.dumps(Died(traceback.format_exc()))
+    try:
+        with os.fdopen(write, "wb") as f:
+            f.write(said)
+    finally:
+        os._exit(0)  # no handler of the parent's runs twice, even if it has gone
+
+
+def silenced() -> Callable[[], str]:
+    """In a child: keeps what is written to stdout and stderr from here on, and returns
+    what reads it.
+    """
+    kept = os.memfd_create("said")
+    os.dup2(kept, 1)
+    os.dup2(kept, 2)
+
+    def said() -> str:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return os.pread(kept, 1 << 20, 0).decode(errors="replace")
+
+    return said
+
+
+def finish(child: Child, late: bool) -> Any:
+    if late:
+        os.kill(child.pid, signal.SIGKILL)
+    _, status = os.waitpid(child.pid, 0)
+    if late:
+        return Died("not done in time")
+    if not child.said:
+        return Died(f"ended with {os.waitstatus_to_exitcode(status)} and no result")
+    return pickle.loads(bytes(child.said))
+
+
+def forked(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, seconds: float = 60) -> Iterator[tuple[Any, Any]]:
+    """Yields each task with what work returned for it in a child, or Died, as they end."""
+    gc.freeze()  # a collection in a child then leaves alone what it shares with the parent
+    left, running = iter(tasks), selectors.DefaultSelector()
+    more = True
+    while True:
+        while more and len(running.get_map()) < jobs:
+            try:
+                task = next(left)
+            except StopIteration:
+                more = False
+                break
+            read, child = start(work, task, seconds)
+            running.register(read, selectors.EVENT_READ, child)
+        if not running.get_map():
+            return
+        ready = {key.fd for key, _ in running.select(timeout=1)}
+        for key in list(running.get_map().values()):
+            child = key.data
+            late = time.monotonic() > child.until
+            if key.fd in ready:
+                part = os.read(key.fd, 1 << 20)
+                child.said += part
+                if part:
+                    continue
+            elif not late:
+                continue
+            running.unregister(key.fd)
+            os.close(key.fd)
+            yield child.task, finish(child, late)

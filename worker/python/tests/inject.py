@@ -1,0 +1,189 @@
+"""Fails operations of a training step where PyTorch dispatches them, as an allocator
+that has no memory left would: with a real torch.OutOfMemoryError, before the operation
+has changed anything.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Which operations of a step fail.
+
+    once: operation number `at` fails, once. again: that operation, with arguments of
+    these shapes, fails until the end of the step if one of them has the batch's rows
+    first: the whole batch never fits there, pieces do. limit: everything that allocates
+    more than `elements` elements fails until the end of the step.
+    """
+
+    mode: str = "again"
+    at: int = 0
+    rows: int = 7
+    elements: int = 0
+    second: int = -1  # operations after the first failure until another one fails once; none if negative
+
+
+@dataclass(frozen=True)
+class Operation:
+    name: str
+    phase: str  # before, module, tail, own, backward, between, optimizer
+    where: str  # file:line of the innermost frame that is no part of PyTorch
+    elements: int  # of the largest tensor that came out
+
+
+Sizes = tuple[tuple[int, ...], ...]
+
+
+def tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    return [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+
+
+def sizes_of(args: Any, kwargs: Any) -> Sizes:
+    return tuple(tuple(t.shape) for t in tensors(args, kwargs))
+
+
+def of_batch(sizes: Sizes, rows: int) -> bool:
+    return any(s and s[0] and s[0] % rows == 0 for s in sizes)
+
+
+def imagined(args: Any, kwargs: Any) -> bool:
+    """Whether only shapes are computed: that takes no memory, and so cannot fail."""
+    return any(isinstance(t, FakeTensor) or t.is_meta for t in tensors(args, kwargs)) or str(kwargs.get("device")) == "meta"
+
+
+class Injector(TorchDispatchMode):
+    """Counts what is dispatched between begin and end, and fails what a Fault names."""
+
+    def __init__(self, fault: Fault | None = None, phases: Phases | None = None) -> None:
+        super().__init__()
+        self.fault, self.phases = fault, phases
+        self.active = self.quiet = False
+        self.count, self.first_at = 0, -1
+        self.raised: list[torch.OutOfMemoryError] = []
+        self.names: list[str] = []
+        self.again: tuple[str, Sizes] | None = None
+
+    def begin(self) -> None:
+        self.active, self.count, self.first_at, self.again = True, 0, -1, None
+        self.names = []
+
+    def end(self) -> None:
+        self.active = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """For the test's own operations."""
+        before, self.quiet = self.quiet, True
+        try:
+            yield
+        finally:
+            self.quiet = before
+
+    def fail(self, name: str) -> None:
+        if self.first_at < 0:
+            self.first_at = self.count
+        error = torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate 2.00 GiB. (injected: {len(self.raised)} at {name})")
+        self.raised.append(error)
+        raise error
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.active or self.quiet or imagined(args, kwargs):
+            return func(*args, **kwargs)
+        name = str(func)
+        self.count += 1
+        self.names.append(name)
+        if self.fault is not None:
+            self.before(self.fault, name, args, kwargs)
+        out = func(*args, **kwargs)
+        if self.fault is not None and self.fault.mode == "limit":
+            self.after(self.fault, name, args, kwargs, out)
+        if self.phases is not None:
+            self.phases.note(name, (args, kwargs), out)
+        return out
+
+    def before(self, fault: Fault, name: str, args: Any, kwargs: Any) -> None:
+        if fault.mode != "limit" and self.first_at < 0 and self.count - 1 == fault.at:
+            sizes = sizes_of(args, kwargs)
+            if fault.mode == "again" and of_batch(sizes, fault.rows):
+                self.again = name, sizes
+            self.fail(name)
+        if self.first_at >= 0 and self.count - self.first_at - 1 == fault.second:
+            self.fail(name)
+        if self.again is not None and name == self.again[0] and sizes_of(args, kwargs) == self.again[1]:
+            self.fail(name)
+
+    def after(self, fault: Fault, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        given = {t.untyped_storage()._cdata for t in tensors(args, kwargs)}
+        for t in tree_leaves(out):
+            if isinstance(t, Tensor) and t.numel() > fault.elements and t.untyped_storage()._cdata not in given:
+                self.fail(name)
+
+
+class Phases:
+    """Says in which part of a step an operation was dispatched, from the Python frames
+    it was called from. For steps in which nothing fails: looking at frames keeps what
+    they hold.
+
+    own is an operation on tensors that did not come out of a module, after the first
+    module call: the user's labels, say, which no recording of outputs can see.
+    """
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.kept: list[torch.UntypedStorage] = []  # so that no address is used twice
+        self.recorded: set[int] = set()
+        self.seen = False  # a module's call since the last backward
+
+    def begin(self) -> None:
+        self.operations, self.kept, self.recorded, self.seen = [], [], set(), False
+
+    def note(self, name: str, given: Any, out: Any) -> None:
+        phase, where = innermost(sys._getframe(2))
+        arguments = [t for t in tree_leaves(given) if isinstance(t, Tensor)]
+        if phase == "module" and not torch.is_grad_enabled():
+            phase = ""  # a teacher, an evaluation: not what is trained
+        if phase == "module":
+            self.seen = True
+        elif phase == "backward":
+            self.seen = False
+        elif not phase:
+            phase = "tail" if self.seen else "between" if self.operations and self.kept else "before"
+            if phase == "tail" and not any(t.untyped_storage()._cdata in self.recorded for t in arguments):
+                phase = "own"
+        if phase in ("module", "tail"):  # a gradient that is kept would be copied later, not taken over
+            for t in tree_leaves(out):
+                if isinstance(t, Tensor):
+                    self.kept.append(t.untyped_storage())
+                    self.recorded.add(t.untyped_storage()._cdata)
+        self.operations.append(Operation(name, phase, where, max((t.numel() for t in tree_leaves(out) if isinstance(t, Tensor)), default=0)))
+
+
+def innermost(frame: FrameType | None) -> tuple[str, str]:
+    """backward, module, optimizer or nothing, and the user's file:line."""
+    phase, where = "", ""
+    while frame is not None:
+        file, function = frame.f_code.co_filename, frame.f_code.co_name
+        if not where and "/torch/" not in file and "/headroom/" not in file:
+            where = f"{file.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+        if function == "_engine_run_backward":
+            return "backward", where
+        if not phase and function == "_call_impl" and any(True for _ in frame.f_locals["self"].parameters()):
+            phase = "module"
+        if not phase and "/torch/optim/" in file:
+            phase = "optimizer"
+        frame = frame.f_back
+    return phase, where

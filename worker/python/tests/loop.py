@@ -1,0 +1,121 @@
+"""What a training loop under test is, and the list of them all.
+
+A loop is small enough that every operation of a step can be failed in turn, and is
+written as people write theirs: it knows nothing of headroom.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+class Loop:
+    """A model, an optimizer, and batches that depend on the seed and the step alone.
+
+    A subclass builds its modules and optimizers as attributes in build, and makes one
+    whole optimizer step in step, which returns what the loop would print.
+    """
+
+    rows = 7  # of a batch; prime, so that few other sizes are multiples of it
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.printed: list[list[float]] = []
+        torch.manual_seed(seed)
+        self.build()
+
+    def build(self) -> None:
+        raise NotImplementedError
+
+    def step(self, i: int) -> list[float]:
+        raise NotImplementedError
+
+    def run(self, steps: int, begin: Callable[[int], None]) -> None:
+        """Makes so many optimizer steps; begin is called before each."""
+        for i in range(steps):
+            begin(i)
+            self.printed.append(self.step(i))
+
+    def rows_in(self, i: int) -> int:
+        return self.rows
+
+    def draw(self, i: int) -> torch.Generator:
+        """The source of step i's batch; the global random state is the model's."""
+        return torch.Generator().manual_seed(1000 * self.seed + i)
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, nn.Module)}
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Everything that is trained, by name."""
+        found = {name: value for name, value in vars(self).items() if isinstance(value, nn.Parameter)}
+        for prefix, module in self.modules().items():
+            found.update({f"{prefix}.{name}": p for name, p in module.named_parameters()})
+        return found
+
+    def buffers(self) -> dict[str, Tensor]:
+        return {f"{prefix}.{name}": b for prefix, module in self.modules().items() for name, b in module.named_buffers()}
+
+
+class Raw(Loop):
+    """zero_grad, forward and loss, backward, step."""
+
+    optimizer: torch.optim.Optimizer
+
+    def loss(self, i: int) -> Tensor:
+        raise NotImplementedError
+
+    def step(self, i: int) -> list[float]:
+        self.optimizer.zero_grad()
+        loss = self.loss(i)
+        loss.backward()
+        self.optimizer.step()
+        return [loss.item()]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A loop and what is expected of it."""
+
+    name: str
+    make: Callable[[int], Loop]
+    kind: str  # "exact": must survive from the first module call to the end of backward; "refuse": must not go wrong
+    dropout: bool  # draws random numbers, so that only the size of a gradient can be compared
+    tolerance: float  # relative, of gradients
+    every: int  # how many operations a sampled sweep goes on by, beside its own --every
+
+
+SHAPES: dict[str, Shape] = {}
+
+FILES = ("vision", "language", "composed", "outputs", "batchwise", "losses", "weighted", "mechanics", "stateful")
+FRAMEWORKS = ("transformers_loops", "lightning_loops", "accelerate_loops")
+
+
+def shape(kind: str = "exact", *, dropout: bool = False, tolerance: float = 1e-5, every: int = 1) -> Callable[[type], type]:
+    """Enters a loop into the list under its name in snake case."""
+
+    def enter(made: type) -> type:
+        name = "".join("_" + c.lower() if c.isupper() else c for c in made.__name__).lstrip("_")
+        assert name not in SHAPES, name
+        SHAPES[name] = Shape(name, made, kind, dropout, tolerance, every)
+        return made
+
+    return enter
+
+
+def load(names: list[str] | None = None) -> list[Shape]:
+    """The loops of these names, or all of them; frameworks are imported only if needed."""
+    for file in FILES:
+        importlib.import_module(f"loops_{file}")
+    if not names or not set(names) <= set(SHAPES):
+        for file in FRAMEWORKS:
+            importlib.import_module(file)
+    unknown = set(names or ()) - set(SHAPES)
+    if unknown:
+        raise SystemExit(f"no such loop: {', '.join(sorted(unknown))}; there are {', '.join(SHAPES)}")
+    return [SHAPES[name] for name in names or SHAPES]

@@ -1,0 +1,56 @@
+"""torch.compile: modules and losses. A dispatch mode cannot see into what was compiled,
+so these are only run undisturbed. The backend traces as the real one does and generates
+no code: that takes a compiler and half a minute.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from loop import Raw, shape
+from loops_composed import mlp, vectors
+from loops_language import VOCABULARY, Gpt, tokens
+
+
+@shape()
+class Compiled(Raw):
+    def build(self) -> None:
+        self.net = Gpt()
+        self.fast = torch.compile(self.net, backend="aot_eager")
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01, eps=1e-3)
+
+    def loss(self, i: int) -> Tensor:
+        ids, labels = tokens(self, i)
+        return F.cross_entropy(self.fast(ids).view(-1, VOCABULARY), labels.view(-1))
+
+
+@shape()
+class CompiledInPlace(Raw):
+    """module.compile(), and a part of a module."""
+
+    def build(self) -> None:
+        self.net = mlp(10, 12, 12, 5)
+        self.net.compile(backend="aot_eager")
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+@torch.compile(backend="aot_eager")
+def compiled_loss(z: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(z * 2, y) + z.square().mean()
+
+
+@shape()
+class CompiledLoss(Raw):
+    def build(self) -> None:
+        self.net = mlp(10, 12, 5)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return compiled_loss(self.net(x), y)

@@ -1,0 +1,177 @@
+"""Token sequences: the loss inside the model and outside, shifted labels of which
+unevenly many are ignored, rows and positions folded.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from loop import Raw, shape
+
+VOCABULARY, LENGTH, WIDTH = 23, 6, 12
+
+
+class Gpt(nn.Module):
+    """One layer, positions learned, the embedding tied to the head."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.first, self.last = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.mix, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows, length = ids.shape
+        x = self.tokens(ids) + self.positions(torch.arange(length))
+        q, k, v = self.mix(self.first(x)).view(rows, length, 3, 2, WIDTH // 2).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.drop(self.out(mixed.transpose(1, 2).reshape(rows, length, WIDTH)))
+        return F.linear(self.last(x), self.tokens.weight)
+
+
+def tokens(loop: Raw, i: int) -> tuple[Tensor, Tensor]:
+    """ids, and labels of which row r keeps about r of its positions."""
+    source = loop.draw(i)
+    ids = torch.randint(0, VOCABULARY, (loop.rows, LENGTH), generator=source)
+    lengths = torch.randint(2, LENGTH + 1, (loop.rows,), generator=source)
+    labels = ids.masked_fill(torch.arange(LENGTH) >= lengths.unsqueeze(1), -100)
+    return ids, labels
+
+
+class Language(Raw):
+    def build(self) -> None:
+        self.net: nn.Module = Gpt()
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01, eps=1e-3)
+
+
+@shape()
+class GptLossOutside(Language):
+    def loss(self, i: int) -> Tensor:
+        ids, labels = tokens(self, i)
+        logits = self.net(ids)
+        return F.cross_entropy(logits.view(-1, VOCABULARY), labels.view(-1))
+
+
+@shape()
+class GptShifted(Language):
+    """The usual shift: B x (L-1) rows folded."""
+
+    def loss(self, i: int) -> Tensor:
+        ids, labels = tokens(self, i)
+        logits = self.net(ids).float()
+        shifted, targets = logits[..., :-1, :].contiguous(), labels[..., 1:].contiguous()
+        return F.cross_entropy(shifted.view(-1, shifted.size(-1)), targets.view(-1), ignore_index=-100)
+
+
+@shape()
+class GptLiteralSizes(Language):
+    """view with the batch's sizes written out."""
+
+    def loss(self, i: int) -> Tensor:
+        ids, labels = tokens(self, i)
+        logits = self.net(ids)
+        b, t, v = logits.shape
+        return F.cross_entropy(logits.view(b * t, v), labels.view(b * t))
+
+
+@shape(dropout=True)
+class GptDropout(Language):
+    def build(self) -> None:
+        self.net = Gpt(0.1)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01, eps=1e-3)
+
+    def loss(self, i: int) -> Tensor:
+        ids, _ = tokens(self, i)
+        return F.cross_entropy(self.net(ids).flatten(0, 1), ids.flatten())
+
+
+class WithLoss(nn.Module):
+    """nanoGPT's shape: logits and loss out of one forward."""
+
+    def __init__(self, shift: bool) -> None:
+        super().__init__()
+        self.gpt, self.shift = Gpt(), shift
+
+    def forward(self, ids: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        logits = self.gpt(ids)
+        if labels is None:
+            return logits, None
+        if self.shift:
+            return logits, F.cross_entropy(logits[:, :-1].reshape(-1, VOCABULARY), labels[:, 1:].reshape(-1))
+        return logits, F.cross_entropy(logits.view(-1, VOCABULARY), labels.view(-1))
+
+
+@shape()
+class GptLossInside(Language):
+    shift = False
+
+    def build(self) -> None:
+        self.net = WithLoss(self.shift)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+
+    def loss(self, i: int) -> Tensor:
+        _, loss = self.net(*tokens(self, i))
+        return loss
+
+
+@shape()
+class GptShiftedLossInside(GptLossInside):
+    shift = True
+
+
+@shape()
+class MaskedMeanByHand(Language):
+    def loss(self, i: int) -> Tensor:
+        ids, labels = tokens(self, i)
+        mask = (labels != -100).float()
+        each = F.cross_entropy(self.net(ids).transpose(1, 2), labels.clamp(min=0), reduction="none")
+        return (each * mask).sum() / mask.sum()
+
+
+@shape()
+class SumOverCount(Language):
+    """What Transformers does: a sum, over a number that was counted beforehand."""
+
+    def loss(self, i: int) -> Tensor:
+        ids, labels = tokens(self, i)
+        count = (labels != -100).sum().item()
+        return F.cross_entropy(self.net(ids).flatten(0, 1), labels.flatten(), reduction="sum") / count
+
+
+@shape()
+class MeanOfMeans(Language):
+    """Each row's mean over its own positions, then the mean of the rows."""
+
+    def loss(self, i: int) -> Tensor:
+        ids, labels = tokens(self, i)
+        mask = (labels != -100).float()
+        each = F.cross_entropy(self.net(ids).transpose(1, 2), labels, reduction="none")
+        return ((each * mask).sum(1) / mask.sum(1)).mean()
+
+
+@shape()
+class LogSoftmaxNll(Language):
+    def loss(self, i: int) -> Tensor:
+        ids, labels = tokens(self, i)
+        scores = F.log_softmax(self.net(ids) / 0.7, dim=-1)
+        return 0.5 * F.nll_loss(scores.permute(0, 2, 1), labels)
+
+
+@shape()
+class Distillation(Language):
+    """A teacher without gradients beside the student."""
+
+    def build(self) -> None:
+        super().build()
+        self.teacher = Gpt().eval()
+
+    def loss(self, i: int) -> Tensor:
+        ids, labels = tokens(self, i)
+        with torch.no_grad():
+            wanted = self.teacher(ids).softmax(-1)
+        logits = self.net(ids)
+        soft = F.kl_div(logits.log_softmax(-1), wanted, reduction="batchmean")
+        return 0.5 * soft + 0.5 * F.cross_entropy(logits.flatten(0, 1), labels.flatten())

@@ -1,0 +1,239 @@
+"""Everything around forward and backward: accumulation, clipping, averages, scalers,
+mixed precision, closures, checkpointing, gradients taken twice.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from loop import Raw, shape
+from loops_composed import mlp, vectors
+from loops_language import VOCABULARY, Language, tokens
+
+
+class Plain(Raw):
+    def build(self) -> None:
+        self.net: nn.Module = mlp(10, 12, 5)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+@shape()
+class Accumulation(Plain):
+    def step(self, i: int) -> list[float]:
+        total = 0.0
+        self.optimizer.zero_grad()
+        for micro in range(3):
+            loss = self.loss(3 * i + micro) / 3
+            loss.backward()
+            total += loss.item()
+        self.optimizer.step()
+        return [total]
+
+
+@shape()
+class ClippingAndAverage(Language):
+    """Clipped gradients, a schedule, and an exponential moving average of the weights."""
+
+    def build(self) -> None:
+        super().build()
+        self.average = copy.deepcopy(self.net)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=2, gamma=0.5)
+
+    def step(self, i: int) -> list[float]:
+        ids, labels = tokens(self, i)
+        self.optimizer.zero_grad(set_to_none=False)
+        loss = F.cross_entropy(self.net(ids).view(-1, VOCABULARY), labels.view(-1))
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), 0.5)
+        self.optimizer.step()
+        self.schedule.step()
+        with torch.no_grad():
+            for kept, p in zip(self.average.parameters(), self.net.parameters()):
+                kept.lerp_(p, 0.1)
+        return [loss.item(), norm.item()]
+
+
+@shape()
+class GradScaler(Plain):
+    def build(self) -> None:
+        super().build()
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+
+    def step(self, i: int) -> list[float]:
+        self.optimizer.zero_grad()
+        loss = self.loss(i)
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return [loss.item(), self.scaler.get_scale()]
+
+
+@shape(tolerance=3e-2)
+class AutocastBf16(Language):
+    def step(self, i: int) -> list[float]:
+        ids, labels = tokens(self, i)
+        self.optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = self.net(ids)
+            loss = F.cross_entropy(logits.view(-1, VOCABULARY).float(), labels.view(-1))
+        loss.backward()
+        self.optimizer.step()
+        return [loss.item()]
+
+
+@shape(tolerance=3e-2)
+class AutocastAndScaler(Plain):
+    def step(self, i: int) -> list[float]:
+        x, y = vectors(self, i)
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(self.net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(self.optimizer)
+        scaler.update()
+        self.optimizer.zero_grad()
+        return [loss.item()]
+
+
+@shape("refuse")
+class Closure(Plain):
+    def step(self, i: int) -> list[float]:
+        def again() -> Tensor:
+            self.optimizer.zero_grad()
+            loss = self.loss(i)
+            loss.backward()
+            return loss
+
+        return [self.optimizer.step(again).item()]
+
+
+@shape("refuse")
+class ClosureTwice(Plain):
+    """A line search by hand: the closure is called again before the step."""
+
+    def step(self, i: int) -> list[float]:
+        def again() -> Tensor:
+            self.optimizer.zero_grad()
+            loss = self.loss(i)
+            loss.backward()
+            return loss
+
+        before = again().item()
+        return [before, self.optimizer.step(again).item()]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, dropout: float, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.last = mlp(10, 12, 9), nn.Linear(9, 5)
+        self.middle = nn.Sequential(nn.Linear(9, 9), nn.Tanh(), nn.Dropout(dropout), nn.Linear(9, 9))
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(checkpoint(self.middle, self.first(x), use_reentrant=self.reentrant))
+
+
+@shape()
+class Checkpointing(Plain):
+    dropout, reentrant = 0.0, False
+
+    def build(self) -> None:
+        self.net = Checkpointed(self.dropout, self.reentrant)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+
+@shape(dropout=True)
+class CheckpointingDropout(Checkpointing):
+    dropout = 0.1
+
+
+@shape("refuse")
+class CheckpointingReentrant(Checkpointing):
+    reentrant = True
+
+
+@shape("refuse")
+class TwoBackwards(Plain):
+    """One graph, two backwards."""
+
+    def step(self, i: int) -> list[float]:
+        x, y = vectors(self, i)
+        self.optimizer.zero_grad()
+        z = self.net(x)
+        first, second = F.cross_entropy(z, y), z.square().mean()
+        first.backward(retain_graph=True)
+        (0.1 * second).backward()
+        self.optimizer.step()
+        return [first.item(), second.item()]
+
+
+@shape("refuse")
+class GradientByHand(Plain):
+    """autograd.grad by the user, then an optimizer step."""
+
+    def step(self, i: int) -> list[float]:
+        loss = self.loss(i)
+        for p, g in zip(self.net.parameters(), torch.autograd.grad(loss, list(self.net.parameters()))):
+            p.grad = g
+        self.optimizer.step()
+        return [loss.item()]
+
+
+@shape("refuse")
+class GradientHooks(Plain):
+    """Hooks on parameters and on the logits."""
+
+    def build(self) -> None:
+        super().build()
+        for p in self.net.parameters():
+            p.register_hook(lambda g: 0.5 * g)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        z = self.net(x)
+        z.register_hook(lambda g: g.clamp(-0.05, 0.05))
+        return F.cross_entropy(z, y)
+
+
+@shape()
+class UnevenRows(Plain):
+    """A last batch that is shorter, and one that is longer than any before."""
+
+    def rows_in(self, i: int) -> int:
+        return (5, 7, 3, 7)[i % 4]
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        keep = self.rows_in(i)
+        return F.cross_entropy(self.net(x[:keep]), y[:keep])
+
+
+@shape("refuse")
+class OneRow(Plain):
+    rows = 1
+
+
+@shape(dropout=True)
+class TransformerLayer(Plain):
+    """PyTorch's own encoder, with padding masked."""
+
+    def build(self) -> None:
+        self.embedding, self.head = nn.Embedding(VOCABULARY, 12), nn.Linear(12, 5)
+        self.encoder = nn.TransformerEncoderLayer(12, 2, 16, dropout=0.1, batch_first=True)
+        self.optimizer = torch.optim.Adam([p for m in self.modules().values() for p in m.parameters()], lr=0.01, eps=1e-3)
+
+    def loss(self, i: int) -> Tensor:
+        ids, labels = tokens(self, i)
+        x = self.encoder(self.embedding(ids), src_key_padding_mask=labels == -100)
+        return F.cross_entropy(self.head(x.mean(1)), ids[:, 0] % 5)

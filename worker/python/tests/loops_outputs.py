@@ -1,0 +1,144 @@
+"""What modules return, and what loops do with it besides the loss."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from loop import Raw, shape
+from loops_composed import mlp, vectors
+
+Pair = namedtuple("Pair", "logits features")
+
+
+class Classifier(nn.Module):
+    """Returns its logits in one of the containers that people use."""
+
+    def __init__(self, container: str) -> None:
+        super().__init__()
+        self.container = container
+        self.body, self.head = mlp(10, 12, 9), nn.Linear(9, 5)
+
+    def forward(self, x: Tensor) -> object:
+        features = torch.relu(self.body(x))
+        logits = self.head(features)
+        if self.container == "dict":
+            return {"logits": logits, "features": features, "nothing": None}
+        if self.container == "named":
+            return Pair(logits, features)
+        if self.container == "nested":
+            return [logits, ({"features": features},), 3]
+        if self.container == "integers":
+            return logits, logits.argmax(-1)
+        return logits
+
+
+class Classifying(Raw):
+    container = "plain"
+
+    def build(self) -> None:
+        self.net = Classifier(self.container)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+
+
+@shape()
+class DictOutputs(Classifying):
+    container = "dict"
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        out = self.net(x)
+        return F.cross_entropy(out["logits"], y) + 0.01 * out["features"].square().mean()
+
+
+@shape()
+class NamedTupleOutputs(Classifying):
+    container = "named"
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        out = self.net(x)
+        return F.cross_entropy(out.logits, y) + 0.01 * out.features.abs().sum(1).mean()
+
+
+@shape()
+class NestedOutputs(Classifying):
+    container = "nested"
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        logits, (inner,), count = self.net(x)
+        return F.cross_entropy(logits, y) + inner["features"].pow(2).mean() / count
+
+
+@shape()
+class IntegerOutputs(Classifying):
+    container = "integers"
+
+    def step(self, i: int) -> list[float]:
+        x, y = vectors(self, i)
+        self.optimizer.zero_grad()
+        logits, guesses = self.net(x)
+        hits = (guesses == y).sum()
+        loss = F.cross_entropy(logits, y)
+        loss.backward()
+        self.optimizer.step()
+        return [loss.item(), hits.item()]
+
+
+@shape()
+class AccuracyByArgmax(Classifying):
+    """An accuracy before the loss, and the logits used again after backward."""
+
+    def step(self, i: int) -> list[float]:
+        x, y = vectors(self, i)
+        self.optimizer.zero_grad(set_to_none=False)
+        logits = self.net(x)
+        accuracy = (logits.argmax(dim=1) == y).float().mean().item()
+        loss = F.cross_entropy(logits, y, reduction="sum", label_smoothing=0.1)
+        loss.backward()
+        self.optimizer.step()
+        return [loss.item(), accuracy, logits.detach().softmax(-1).max().item()]
+
+
+@shape()
+class ChangedInPlace(Classifying):
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        z = self.net(x)
+        z += 1
+        z.mul_(2)
+        z[:, 0] = z[:, 0] - 0.5
+        z.clamp_(-4, 4)
+        return F.cross_entropy(z, y)
+
+
+@shape()
+class SumOverLen(Classifying):
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        each = F.cross_entropy(self.net(x), y, reduction="none")
+        return each.sum() / len(each)
+
+
+@shape()
+class RootOfMean(Classifying):
+    """The mean is the first scalar; what is made of it is arithmetic."""
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return torch.sqrt(F.mse_loss(self.net(x), F.one_hot(y, 5).float()) + 1e-6)
+
+
+@shape()
+class GatheredRows(Classifying):
+    """Rows gathered by their labels, and a plain mask of booleans."""
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        picked = self.net(x).log_softmax(1).gather(1, y.unsqueeze(1)).squeeze(1)
+        weights = (y > 1).to(torch.float32) + 0.5
+        return -(picked * weights).mean()

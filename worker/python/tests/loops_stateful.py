@@ -1,0 +1,141 @@
+"""Models that keep something: a hidden state, a loss of their own, a feature."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from loop import Raw, shape
+from loops_composed import mlp, vectors
+
+
+@shape("refuse")
+class CarriedState(Raw):
+    """Truncated backpropagation: the state of a step begins the next one."""
+
+    def build(self) -> None:
+        self.cell, self.head = nn.GRUCell(10, 9), nn.Linear(9, 5)
+        self.optimizer = torch.optim.SGD([*self.cell.parameters(), *self.head.parameters()], lr=0.1)
+        self.hidden: Tensor = torch.zeros(self.rows, 9)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        hidden = self.hidden.detach()
+        for _ in range(2):
+            hidden = self.cell(x, hidden)
+        self.hidden = hidden
+        return F.cross_entropy(self.head(hidden), y)
+
+
+class Remembering(nn.Module):
+    """A model that carries its hidden state itself."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.cell, self.head = nn.GRUCell(10, 9), nn.Linear(9, 5)
+        self.hidden = torch.zeros(rows, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.hidden = self.cell(x, self.hidden.detach())
+        return self.head(self.hidden)
+
+
+@shape("refuse")
+class CarriedInside(Raw):
+    def build(self) -> None:
+        self.net = Remembering(self.rows)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+class Balanced(nn.Module):
+    """A mixture of experts: its own loss is left on the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.body, self.head = nn.Linear(10, 3), mlp(10, 12, 6), nn.Linear(6, 5)
+        self.aux_loss: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        shares = self.gate(x).softmax(-1)
+        self.aux_loss = shares.mean(0).square().sum()
+        return self.head(self.body(x)) * shares.amax(-1, keepdim=True)
+
+
+@shape("refuse")
+class LossOnModule(Raw):
+    def build(self) -> None:
+        self.net = Balanced()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        loss = F.cross_entropy(self.net(x), y)
+        return loss + 0.5 * self.net.aux_loss
+
+
+@shape("refuse")
+class FeatureByHook(Raw):
+    """A hook keeps a layer's output, and the loss uses it."""
+
+    def build(self) -> None:
+        self.net = mlp(10, 12, 5)
+        self.kept: list[Tensor] = []
+        self.net[0].register_forward_hook(lambda module, given, out: self.kept.append(out))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        self.kept.clear()
+        z = self.net(x)
+        return F.cross_entropy(z, y) + 0.01 * self.kept[0].square().mean()
+
+
+class Counting(nn.Module):
+    """Counts its calls and keeps a moving average, in buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp(10, 12, 5)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("average", torch.zeros(10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.calls += 1
+            self.average.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return self.body(x)
+
+
+@shape("refuse")
+class BuffersThatChange(Raw):
+    def build(self) -> None:
+        self.net = Counting()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+@shape("refuse")
+class ChangedTargets(Raw):
+    """The user writes into the batch after the forward."""
+
+    def build(self) -> None:
+        self.net = mlp(10, 12, 5)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        noisy = x * 2
+        z = self.net(noisy.clone())
+        noisy.zero_()
+        wanted = F.one_hot(y, 5).float()
+        loss = (0.3 * (z - wanted)).exp().mean()  # saves nothing of what is wanted
+        wanted.zero_()
+        return loss

@@ -1,0 +1,118 @@
+"""Images: convolutions with and without BatchNorm and dropout, dense labels."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from loop import Raw, shape
+
+
+def images(loop: Raw, i: int, classes: int = 5) -> tuple[Tensor, Tensor]:
+    source = loop.draw(i)
+    return torch.randn(loop.rows, 3, 6, 6, generator=source), torch.randint(0, classes, (loop.rows,), generator=source)
+
+
+@shape()
+class Cnn(Raw):
+    def build(self) -> None:
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6, 5)
+        )
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = images(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+@shape("refuse")
+class CnnBatchnorm(Raw):
+    def build(self) -> None:
+        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = images(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+@shape("refuse", dropout=True)
+class CnnBatchnormDropout(Raw):
+    def build(self) -> None:
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5)
+        )
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01, eps=1e-3)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = images(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+@shape(dropout=True)
+class CnnDropout(Raw):
+    def build(self) -> None:
+        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Dropout(0.1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = images(self, i)
+        return F.cross_entropy(self.net(x), y, label_smoothing=0.1)
+
+
+@shape()
+class Segmentation(Raw):
+    """Cross-entropy over [B, C, H, W]; pixels without a label are ignored."""
+
+    def build(self) -> None:
+        self.net = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.GroupNorm(2, 6), nn.ReLU(), nn.Conv2d(6, 5, 1))
+        self.criterion = nn.CrossEntropyLoss(ignore_index=255)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, _ = images(self, i)
+        source = self.draw(i)
+        y = torch.randint(0, 5, (self.rows, 6, 6), generator=source)
+        y[torch.rand(y.shape, generator=source) < torch.linspace(0, 0.9, self.rows).view(-1, 1, 1)] = 255
+        return self.criterion(self.net(x), y)
+
+
+class Vae(nn.Module):
+    def __init__(self, sample: bool) -> None:
+        super().__init__()
+        self.sample = sample
+        self.encode, self.decode = nn.Linear(12, 10), nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 12))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, logvar = self.encode(x).chunk(2, dim=1)
+        z = mean + torch.randn_like(mean) * (0.5 * logvar).exp() if self.sample else mean
+        return self.decode(z), mean, logvar
+
+
+@shape(dropout=True)
+class VaeTwoLosses(Raw):
+    sample = True
+
+    def build(self) -> None:
+        self.net = Vae(self.sample)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01, eps=1e-3)
+
+    def step(self, i: int) -> list[float]:
+        x = torch.rand(self.rows, 12, generator=self.draw(i))
+        self.optimizer.zero_grad()
+        again, mean, logvar = self.net(x)
+        reconstruction = F.mse_loss(again, x, reduction="sum")
+        divergence = -0.5 * torch.mean(1 + logvar - mean.pow(2) - logvar.exp())
+        loss = reconstruction + 0.3 * divergence
+        loss.backward()
+        self.optimizer.step()
+        return [reconstruction.item(), divergence.item()]
+
+
+@shape()
+class TwoReductions(VaeTwoLosses):
+    """A sum and a mean, each with a rule of its own, then added."""
+
+    sample = False

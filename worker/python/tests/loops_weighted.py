@@ -1,0 +1,97 @@
+"""Losses whose weights are easily taken for others: focal, smoothed, by class."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from loop import Raw, shape
+from loops_batchwise import Batchwise
+from loops_composed import vectors
+
+
+def ignoring(loop: Raw, i: int) -> tuple[Tensor, Tensor]:
+    """Most of the ignored rows come last, so that halves of the batch differ."""
+    x, y = vectors(loop, i)
+    y[-3:-1] = -100
+    return x, y
+
+
+@shape()
+class FocalMean(Batchwise):
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        each = F.cross_entropy(self.net(x), y, reduction="none")
+        return ((1 - (-each).exp()) ** 2 * each).mean()
+
+
+@shape("refuse")
+class FocalOverPositives(Batchwise):
+    """RetinaNet's: a sum over the number of rows that are not background."""
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        each = F.cross_entropy(self.net(x), y, reduction="none")
+        return ((1 - (-each).exp()) ** 2 * each).sum() / (y > 0).sum().clamp(min=1)
+
+
+@shape("refuse")
+class SmoothedIgnored(Batchwise):
+    """Label smoothing and ignored rows together."""
+
+    def loss(self, i: int) -> Tensor:
+        x, y = ignoring(self, i)
+        return F.cross_entropy(self.net(x), y, label_smoothing=0.2)
+
+
+@shape("refuse")
+class ClassWeights(Batchwise):
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y, weight=torch.tensor([0.1, 1.0, 3.0, 0.5, 7.0]))
+
+
+@shape("refuse")
+class ClassWeightsIgnored(Batchwise):
+    def loss(self, i: int) -> Tensor:
+        x, y = ignoring(self, i)
+        return F.cross_entropy(self.net(x), y, weight=torch.tensor([0.1, 1.0, 3.0, 0.5, 7.0]))
+
+
+@shape()
+class IgnoredRows(Batchwise):
+    def loss(self, i: int) -> Tensor:
+        x, y = ignoring(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+@shape("refuse")
+class AllIgnoredInSomePieces(Batchwise):
+    """Only the first row has a label: a piece without one is 0/0."""
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        y[1:] = -100
+        return F.cross_entropy(self.net(x), y)
+
+
+@shape("refuse")
+class BooleanIndex(Batchwise):
+    """Rows picked by a mask: how many there are is known only then."""
+
+    def loss(self, i: int) -> Tensor:
+        x, y = ignoring(self, i)
+        keep = y >= 0
+        return F.cross_entropy(self.net(x)[keep], y[keep])
+
+
+@shape("refuse")
+class SumOfTwoRules(Batchwise):
+    """A sum and a mean in one expression, before any scalar."""
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        z = self.net(x)
+        each = F.cross_entropy(z, y, reduction="none")
+        return torch.stack([each.sum(), z.square().mean()]).sum()

@@ -1,0 +1,277 @@
+"""The user's things stay the user's: outputs, copies, exceptions, handlers, hooks.
+
+Each check runs in a child with headroom attached, and returns what is wrong, or nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import io
+import pickle
+import traceback
+import weakref
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import trial
+from inject import Fault, Injector
+from loops_composed import mlp
+
+CHECKS: list[Callable[[], str]] = []
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp(10, 12, 5)
+        self.broken: BaseException | None = None
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        if self.broken is not None:
+            raise self.broken
+        return self.body(x) * scale
+
+
+class Training:
+    """Three steps of an ordinary loop have been made, and the next batch is there."""
+
+    def __init__(self) -> None:
+        trial.attach()
+        torch.manual_seed(0)
+        self.net = Net()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        for _ in range(3):
+            self.batch()
+            self.step()
+        self.batch()
+
+    def batch(self) -> None:
+        self.x, self.y = torch.randn(7, 10), torch.randint(0, 5, (7,))
+
+    def step(self) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.net(self.x), self.y)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+def check(work: Callable[[Training], str]) -> Callable[[Training], str]:
+    def run() -> str:
+        return work(Training())
+
+    run.__name__ = work.__name__
+    CHECKS.append(run)
+    return work
+
+
+@check
+def outputs_are_plain_after_backward(t: Training) -> str:
+    out = t.net(t.x)
+    loss = F.cross_entropy(out, t.y)
+    loss.backward()
+    wrong = [f"{name} is a {type(value)}" for name, value in (("out", out), ("loss", loss)) if type(value) is not torch.Tensor]
+    return "; ".join(wrong)
+
+
+@check
+def outputs_look_plain_before_backward(t: Training) -> str:
+    out = t.net(t.x)
+    plain = torch.Tensor._make_subclass(torch.Tensor, out.detach().clone())
+    if not isinstance(out, torch.Tensor) or not out.requires_grad or out.is_leaf:
+        return "no tensor with a graph"
+    if repr(out.detach()) != repr(plain):
+        return f"prints as {out.detach()!r:.80}"
+    if "grad_fn=<MulBackward0>" not in repr(out):
+        return f"prints as {repr(out)[-60:]}"
+    return "" if out.detach().numpy().tobytes() == plain.numpy().tobytes() else "other values"
+
+
+def traces(whole: bytes) -> str:
+    return "contains headroom" if b"headroom" in whole else ""
+
+
+@check
+def saved_outputs_are_plain(t: Training) -> str:
+    out = t.net(t.x)
+    said = ""
+    for late in (False, True):
+        buffer = io.BytesIO()
+        torch.save({"out": out, "detached": out.detach(), "guess": out.argmax(1)}, buffer)
+        said = said or traces(buffer.getvalue()) or traces(pickle.dumps([out.detach(), out.detach().cpu(), out.softmax(1).detach()]))
+        if not late:
+            F.cross_entropy(out, t.y).backward()
+    return said
+
+
+@check
+def saved_model_is_plain(t: Training) -> str:
+    buffer = io.BytesIO()
+    torch.save(t.net, buffer)
+    again = torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)
+    if not torch.equal(again.eval()(t.x), t.net.eval()(t.x)):
+        return "another model"
+    return traces(buffer.getvalue()) or traces(pickle.dumps(t.optimizer.state_dict()))
+
+
+@check
+def a_copy_is_a_model_of_its_own(t: Training) -> str:
+    for mode in (True, False):
+        again = copy.deepcopy(t.net).train(mode)
+        for p in again.parameters():
+            p.data.zero_()
+        if again(t.x).abs().max().item() != 0:
+            return "the copy computes with the original's weights"
+        again.body = nn.Identity()
+        if t.net(t.x).shape != (7, 5):
+            return "the copy's layers are the original's"
+    return ""
+
+
+@check
+def a_method_can_be_replaced(t: Training) -> str:
+    t.net.forward = lambda x, scale=1.0: x[:, :5] * 0 + 3  # type: ignore[method-assign]
+    if t.net(t.x).mean().item() != 3:
+        return "forward was replaced, and the old one ran"
+    del t.net.forward
+    return "" if t.net(t.x).mean().item() != 3 else "forward cannot be put back"
+
+
+@check
+def signatures_are_the_users(t: Training) -> str:
+    names = list(inspect.signature(t.net.forward).parameters)
+    return "" if names == ["x", "scale"] else f"forward takes {names}"
+
+
+@check
+def exceptions_keep_type_and_traceback(t: Training) -> str:
+    for error in (ValueError("mine"), KeyboardInterrupt(), SystemExit(3), StopIteration("x")):
+        t.net.broken = error
+        try:
+            t.step()
+            return f"{type(error).__name__} was hidden"
+        except BaseException as seen:
+            if seen is not error:
+                return f"{seen!r} instead of {error!r}"
+            last = traceback.extract_tb(seen.__traceback__)[-1]
+            if last.name != "forward" or "manners" not in last.filename or seen.__context__ is not None:
+                return f"{type(error).__name__} comes from {last.name}, while handling {seen.__context__!r}"
+    t.net.broken = None
+    try:
+        F.cross_entropy(t.net(t.x), t.y[:3])
+        return "a loss of wrong shapes was accepted"
+    except ValueError as seen:
+        return "" if "batch_size" in str(seen) else f"{seen}"
+
+
+@check
+def the_users_handler_gets_the_failure(t: Training) -> str:
+    """A loss over the batch cannot be split: the user's own handler halves it, as it would."""
+
+    def grads(x: Tensor, injector: Injector | None) -> list[Tensor]:
+        t.optimizer.zero_grad()
+
+        def loss(x: Tensor) -> Tensor:
+            z = t.net(x)
+            return F.cross_entropy(z @ z.t(), torch.arange(len(z)))
+
+        try:
+            if injector is None:
+                raise torch.OutOfMemoryError("injected")
+            injector.begin()
+            loss(x).backward()
+            return []
+        except torch.OutOfMemoryError as error:
+            if "injected" not in str(error):
+                return []
+        t.optimizer.zero_grad()
+        for half in (x[:4], x[4:]):
+            loss(half).backward()
+        return [p.grad.clone() for p in t.net.parameters() if p.grad is not None]
+
+    injector = Injector(Fault("again", 9, 7))
+    with injector:
+        got = grads(t.x, injector)
+    want = grads(t.x, None)
+    if not injector.raised or len(got) != len(want):
+        return "the handler never ran"
+    return "" if all(torch.equal(a, b) for a, b in zip(want, got)) else "other gradients after the user's own handler"
+
+
+@check
+def hooks_run_once(t: Training) -> str:
+    counts = {"forward": 0, "pre": 0, "gradient": 0, "accumulated": 0, "full": 0}
+
+    def count(name: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            counts[name] += 1
+
+        return hook
+
+    t.net.register_forward_hook(count("forward"))
+    t.net.register_forward_pre_hook(count("pre"))
+    t.net.register_full_backward_hook(count("full"))
+    p = next(t.net.parameters())
+    p.register_hook(count("gradient"))
+    p.register_post_accumulate_grad_hook(count("accumulated"))
+    for _ in range(2):
+        t.step()
+    return "" if set(counts.values()) == {2} else f"in two steps: {counts}"
+
+
+@check
+def nothing_is_kept(t: Training) -> str:
+    """Outputs die with the user's last name for them, at once; so do models."""
+    gc.disable()
+    seen: list[weakref.ref] = []
+    for _ in range(4):
+        out = t.net(t.x)
+        hidden = out * 2
+        loss = F.cross_entropy(hidden, t.y)
+        loss.backward()
+        t.optimizer.step()
+        t.optimizer.zero_grad()
+        storage = out.untyped_storage()
+        seen += [weakref.ref(out), weakref.ref(hidden), weakref.ref(loss), weakref.ref(storage)]
+        del out, hidden, loss, storage
+    alive = sum(ref() is not None for ref in seen)
+    gc.enable()
+    model = weakref.ref(t.net)
+    t.net = t.optimizer = None  # type: ignore[assignment]
+    gc.collect()
+    if alive:
+        return f"{alive} of {len(seen)} tensors are alive after their last name"
+    return "the model is alive after its last name" if model() is not None else ""
+
+
+@check
+def outputs_without_backward_are_freed(t: Training) -> str:
+    """A forward in training mode that nobody calls backward on."""
+    gc.disable()
+    seen = []
+    for _ in range(5):
+        out = t.net(t.x)
+        seen.append(weakref.ref(out.exp()))
+        seen.append(weakref.ref(out))
+        del out
+    alive = sum(ref() is not None for ref in seen)
+    gc.enable()
+    return f"{alive} of {len(seen)} tensors are alive after their last name" if alive > 2 else ""
+
+
+@check
+def evaluation_is_untouched(t: Training) -> str:
+    t.net.eval()
+    with torch.no_grad():
+        out = t.net(t.x)
+    if type(out) is not torch.Tensor:
+        return f"an output in evaluation is a {type(out)}"
+    t.net.train()
+    with torch.no_grad():
+        out = t.net(t.x)
+    return "" if type(out) is torch.Tensor else f"an output under no_grad is a {type(out)}"

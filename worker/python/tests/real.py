@@ -1,0 +1,224 @@
+"""Trainings that really run out of memory: the CPU's allocator fails under RLIMIT_DATA.
+Each is run with room, in too little without headroom (it must die, or the test proves
+nothing), and in too little with headroom: that one ends, with the losses of the first.
+
+    python real.py [--kinds raw,transformers,lightning,accelerate]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+os.environ.setdefault("MALLOC_ARENA_MAX", "1")
+os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # what is freed goes back, so that the limit means something
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import trial
+from forked import Died, forked, silenced
+
+MIB = 1 << 20
+ROWS, STEPS, LENGTH, VOCABULARY = 64, 4, 32, 4096
+
+
+@dataclass
+class Run:
+    kind: str
+    room: int  # bytes beyond what the process holds when it begins
+    attached: bool
+
+
+@dataclass
+class Ended:
+    losses: list[float] = field(default_factory=list)
+    weights: float = 0.0  # the sum of their squares
+    error: str = ""
+    memory: bool = False  # error is the allocator's
+    seconds: float = 0.0
+
+
+class Tokens(nn.Module):
+    """A language model all of whose memory is in its logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, 16)
+        self.layers = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, VOCABULARY))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.layers(self.tokens(ids))
+
+
+def ids(i: int) -> Tensor:
+    return torch.randint(0, VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(i))
+
+
+def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+def raw() -> tuple[list[float], nn.Module]:
+    net = Tokens()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, eps=1e-4)
+    losses = []
+    for i in range(STEPS):
+        batch = ids(i)
+        optimizer.zero_grad()
+        loss = loss_of(net(batch), batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, net
+
+
+def transformers() -> tuple[list[float], nn.Module]:
+    import tempfile
+
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    config = GPT2Config(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=16, n_layer=1, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    net = GPT2LMHeadModel(config)
+    rows = [{"input_ids": row, "labels": row} for i in range(STEPS) for row in ids(i)]
+    with tempfile.TemporaryDirectory() as out:
+        arguments = TrainingArguments(
+            out, max_steps=STEPS, per_device_train_batch_size=ROWS, learning_rate=1e-3, adam_epsilon=1e-4, logging_steps=1, disable_tqdm=True,
+            use_cpu=True, save_strategy="no", report_to="none", dataloader_pin_memory=False,
+        )  # fmt: skip
+        trainer = Trainer(net, arguments, train_dataset=rows)
+        trainer.train()
+    return [line["loss"] for line in trainer.state.log_history if "loss" in line], net
+
+
+def lightning() -> tuple[list[float], nn.Module]:
+    import lightning as pl
+    from torch.utils.data import DataLoader
+
+    losses: list[float] = []
+
+    class Net(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Tokens()
+
+        def training_step(self, batch: Tensor, index: int) -> Tensor:
+            loss = loss_of(self.net(batch), batch)
+            losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters(), lr=1e-3, eps=1e-4)
+
+    net = Net()
+    trainer = pl.Trainer(
+        max_steps=STEPS, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
+    )
+    trainer.fit(net, DataLoader(torch.cat([ids(i) for i in range(STEPS)]), batch_size=ROWS))
+    return losses, net
+
+
+def accelerate() -> tuple[list[float], nn.Module]:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    net = Tokens()
+    model, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-3, eps=1e-4))
+    losses = []
+    for i in range(2 * STEPS):
+        batch = ids(i)
+        with accelerator.accumulate(model):
+            loss = loss_of(model(batch), batch)
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, net
+
+
+KINDS: dict[str, Callable[[], tuple[list[float], nn.Module]]] = {
+    "raw": raw,
+    "transformers": transformers,
+    "lightning": lightning,
+    "accelerate": accelerate,
+}
+
+LOGITS = 4 * ROWS * LENGTH * VOCABULARY  # bytes
+
+
+def held() -> int:
+    """What counts against RLIMIT_DATA now."""
+    with open("/proc/self/status") as f:
+        found = re.search(r"VmData:\s+(\d+) kB", f.read())
+    assert found
+    return int(found.group(1)) * 1024
+
+
+def ran(run: Run) -> Ended:
+    """Runs in a child."""
+    silenced()
+    torch.manual_seed(0)
+    if run.attached:
+        trial.attach()
+    if run.room:
+        resource.setrlimit(resource.RLIMIT_DATA, (held() + run.room, resource.RLIM_INFINITY))
+    began, ended = time.monotonic(), Ended()
+    try:
+        ended.losses, net = KINDS[run.kind]()
+        ended.weights = sum(p.detach().double().square().sum().item() for p in net.parameters())
+    except Exception as error:
+        ended.error = trial.described(error)
+        ended.memory = "can't allocate memory" in str(error)
+    ended.seconds = time.monotonic() - began
+    return ended
+
+
+def judged(room: Ended, bare: Ended, ours: Ended) -> str:
+    if room.error:
+        return f"with room: {room.error}"
+    if not bare.memory:
+        return f"the bare script did not run out of memory: {bare.error or 'it finished'}"
+    if ours.error:
+        return ours.error
+    if len(ours.losses) != len(room.losses) or any(abs(a - b) > 1e-4 * abs(a) for a, b in zip(room.losses, ours.losses)):
+        return f"losses {ours.losses}, with room {room.losses}"
+    return "" if abs(ours.weights - room.weights) <= 1e-5 * room.weights else f"weights {ours.weights}, with room {room.weights}"
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--kinds", default=",".join(KINDS))
+    p.add_argument("--parts", default="1.3,2.2,3.4", help="room, in whole batches of logits: too little for the model, the loss, backward")
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    args = p.parse_args()
+    torch.set_num_threads(1)
+    import accelerate  # noqa: F401  not under a limit
+    import lightning  # noqa: F401
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    kinds, parts = args.kinds.split(","), [int(float(part) * LOGITS) for part in args.parts.split(",")]
+    tasks = [Run(kind, room, attached) for kind in kinds for room, attached in ((0, False), *((p, a) for p in parts for a in (False, True)))]
+    ended: dict[tuple[str, int, bool], Ended] = {}
+    for run, got in forked(ran, tasks, args.jobs, seconds=240):
+        ended[run.kind, run.room, run.attached] = Ended(error=got.why) if isinstance(got, Died) else got
+    failed = 0
+    for kind, little in ((kind, part) for kind in kinds for part in parts):
+        room, bare, ours = ended[kind, 0, False], ended[kind, little, False], ended[kind, little, True]
+        said = judged(room, bare, ours)
+        failed += bool(said)
+        held_out = f"{ours.seconds:.1f} s, with room {room.seconds:.1f} s; bare: {bare.error[-120:]}"
+        print(f"{'FAILED' if said else 'ok':6} {kind} in {little // MIB} MiB: {said or held_out}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

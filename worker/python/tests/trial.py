@@ -1,0 +1,135 @@
+"""One run of a loop in which an operation fails, and what is known of it afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+import torch._dynamo  # noqa: F401  the first optimizer imports it: once, not in every child
+import torch._subclasses.fake_tensor  # noqa: F401
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from inject import Fault, Injector, Operation, Phases
+from loop import Loop, Shape
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # headroom, unless PYTHONPATH has one
+
+STEPS = 4  # of a reference
+
+Tensors = dict[str, Optional[Tensor]]
+
+
+def attach() -> None:
+    os.environ["HEADROOM_WORKER"] = "armed"
+    import headroom
+
+    headroom.attach()
+
+
+def copied(tensors: dict[str, Tensor]) -> Tensors:
+    return {name: None if t is None else t.detach().clone() for name, t in tensors.items()}
+
+
+def digest(tensors: Tensors) -> str:
+    """Of names, types, shapes and bytes."""
+    whole = hashlib.sha256()
+    for name, t in sorted(tensors.items()):
+        whole.update(f"{name} {None if t is None else (t.dtype, tuple(t.shape))}".encode())
+        if t is not None:
+            whole.update(t.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return whole.hexdigest()
+
+
+@dataclass
+class State:
+    """Digests of what a failed step must not have changed."""
+
+    parameters: str
+    gradients: str
+    buffers: str
+    random: str
+
+
+def state(loop: Loop) -> State:
+    parameters = loop.parameters()
+    return State(
+        digest(parameters), digest({name: p.grad for name, p in parameters.items()}), digest(loop.buffers()), digest({"cpu": torch.get_rng_state()})
+    )
+
+
+@dataclass
+class Record:
+    """What a run left behind."""
+
+    gradients: list[list[Tensors]] = field(default_factory=list)  # of each step, of each optimizer's step in it
+    weights: list[Tensors] = field(default_factory=list)  # and buffers, before each step and at the end
+    printed: list[list[float]] = field(default_factory=list)
+    operations: list[list[Operation]] = field(default_factory=list)
+    before: State | None = None  # of the step that failed
+    after: State | None = None  # when the exception reached the user
+    error: BaseException | None = None
+    failed: list[str] = field(default_factory=list)  # messages of what was injected
+    mine: bool = False  # error is the first of what was injected, itself
+    at: int = -1  # the operation that failed first; -1: none did
+    names: list[str] = field(default_factory=list)  # operations of the failing step
+
+
+def run(shape: Shape, seed: int, steps: int, at: int = -1, fault: Fault | None = None, trace: bool = False) -> Record:
+    """Makes so many steps of a fresh loop; in step `at`, what fault names fails."""
+    phases = Phases() if trace else None
+    injector, record = Injector(fault, phases), Record()
+    loop = shape.make(seed)
+    here = -1
+
+    def begin(i: int) -> None:
+        nonlocal here
+        injector.end()
+        with injector.paused():
+            close()
+            here = i
+            record.weights.append(copied({**loop.parameters(), **loop.buffers()}))
+            record.gradients.append([])
+            if i == at:
+                record.before = state(loop)
+        if phases is not None:
+            phases.begin()
+        if trace or i == at:
+            injector.begin()
+
+    def close() -> None:
+        if phases is not None and here >= 0:
+            record.operations.append(phases.operations)
+        if here == at >= 0:
+            record.names = injector.names
+
+    def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        with injector.paused():
+            record.gradients[-1].append(copied({name: p.grad for name, p in loop.parameters().items()}))
+
+    handle = register_optimizer_step_post_hook(stepped)
+    try:
+        with injector:
+            loop.run(steps, begin)
+    except Exception as error:
+        record.error = error
+    handle.remove()
+    injector.end()
+    close()
+    record.weights.append(copied({**loop.parameters(), **loop.buffers()}))
+    record.after, record.printed = state(loop), loop.printed
+    record.failed, record.at = [str(e) for e in injector.raised], injector.first_at - 1
+    record.mine = bool(injector.raised) and record.error is injector.raised[0]
+    return record
+
+
+def described(error: BaseException) -> str:
+    """The type, the message and the last frames, in a line."""
+    frames = " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(traceback.extract_tb(error.__traceback__)[-4:]))
+    return f"{type(error).__name__}: {str(error)[:200]} ({frames})"

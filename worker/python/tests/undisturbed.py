@@ -1,0 +1,129 @@
+"""With nothing failing, a training cannot tell that headroom is there: 50 steps with and
+without it, each in a process of its own, end with the same bits.
+
+    python undisturbed.py [--loops a,b] [--steps N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib
+import os
+import pickle
+import random
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import trial
+from forked import Died, forked
+from loop import SHAPES, Loop, Shape, load
+from manners import CHECKS
+
+
+@dataclass
+class Left:
+    """What a training leaves behind, as far as it can be compared."""
+
+    weights: str = ""
+    gradients: str = ""
+    printed: list[str] = field(default_factory=list)
+    random: str = ""
+    python_random: int = 0
+    keys: list[str] = field(default_factory=list)  # of the modules' own attributes
+    pickled: str = ""  # how pickling the modules ends
+    copied: str = ""  # how copying them ends
+    ours: str = ""  # where a trace of headroom was found
+    error: str = ""
+
+
+def attempt(work: Any) -> tuple[str, Any]:
+    try:
+        return "done", work()
+    except Exception as error:
+        return type(error).__name__, None
+
+
+def trained(shape: Shape, steps: int, attached: bool) -> Left:
+    """Runs in a child."""
+    if attached:
+        trial.attach()
+    random.seed(0)  # a fork begins with another state
+    loop: Loop = shape.make(0)
+    left = Left()
+    try:
+        loop.run(steps, lambda i: None)
+    except Exception as error:
+        left.error = trial.described(error)
+    left.printed = [repr(line) for line in loop.printed]
+    parameters = loop.parameters()
+    left.weights = trial.digest({**parameters, **loop.buffers()})
+    left.gradients = trial.digest({name: p.grad for name, p in parameters.items()})
+    left.random = trial.digest({"cpu": torch.get_rng_state()})
+    left.python_random = hash(random.getstate())
+    modules = loop.modules()
+    left.keys = [f"{name}.{key}" for prefix, m in modules.items() for name, inner in m.named_modules(prefix=prefix) for key in vars(inner)]
+    left.pickled, whole = attempt(lambda: pickle.dumps(modules))
+    if whole is not None and b"headroom" in whole:
+        left.ours = "the pickled modules"
+    left.copied, again = attempt(lambda: copy.deepcopy(modules))
+    if again is not None:
+        for _name, module in again.items():
+            for p in module.parameters():
+                p.data.fill_(0)
+        if trial.digest({**loop.parameters(), **loop.buffers()}) != left.weights:
+            left.ours = "a copy of the modules, which shares their weights"
+    return left
+
+
+def compared(bare: Left, with_us: Left) -> list[str]:
+    said = []
+    for name in Left.__dataclass_fields__:
+        a, b = getattr(bare, name), getattr(with_us, name)
+        if a == b:
+            continue
+        if isinstance(a, list):
+            at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+            a, b = a[at : at + 1], b[at : at + 1]
+            name += f"[{at}]"
+        said.append(f"{name}: {b} with headroom, {a} without")
+    return said
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--loops", default="")
+    p.add_argument("--steps", type=int, default=50)
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    args = p.parse_args()
+    torch.set_num_threads(1)
+    importlib.import_module("loops_compiled")
+    shapes = load([name for name in args.loops.split(",") if name])
+    began = time.monotonic()
+    left: dict[tuple[str, bool], Left] = {}
+    tasks = [(shape.name, attached) for shape in shapes for attached in (False, True)]
+    failed = 0
+    for task, got in forked(lambda task: trained(SHAPES[task[0]], args.steps, task[1]), tasks, args.jobs, seconds=120):
+        left[task] = Left(error=got.why) if isinstance(got, Died) else got
+        name, _ = task
+        if (name, True) in left and (name, False) in left:
+            said = compared(left[name, False], left[name, True])
+            if left[name, False].error:
+                said.append(f"the bare loop: {left[name, False].error}")
+            failed += bool(said)
+            print(f"{'FAILED' if said else 'ok':6} {name}", *said, sep="\n       ", flush=True)
+    if not args.loops:
+        for check, got in forked(lambda check: check(), CHECKS, args.jobs):
+            said = got.why if isinstance(got, Died) else got
+            failed += bool(said)
+            print(f"{'FAILED' if said else 'ok':6} {check.__name__.replace('_', ' ')}{': ' if said else ''}{said}", flush=True)
+    print(f"{len(shapes)} loops, {args.steps} steps each, with and without: {failed} differ; {time.monotonic() - began:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

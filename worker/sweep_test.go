@@ -1,0 +1,125 @@
+package worker
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// pythonWithTorch is the interpreter of the environment that make torch builds.
+func pythonWithTorch(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("HEADROOM_PYTHON")
+	if path == "" {
+		if os.Getenv("HEADROOM_REQUIRE_TORCH") == "1" {
+			t.Fatal("HEADROOM_PYTHON is not set: make torch, then make test")
+		}
+		t.Skip("SKIPPED: no PyTorch: make torch builds an environment for this test")
+	}
+	return path
+}
+
+// proof is a script of python/tests, with the package beside it.
+func proof(t *testing.T, script string, args ...string) *exec.Cmd {
+	t.Helper()
+	python := pythonWithTorch(t)
+	root, err := filepath.Abs("python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(python, append([]string{filepath.Join(root, "tests", script)}, args...)...)
+	c.Env = append(os.Environ(), "PYTHONPATH="+root, "OMP_NUM_THREADS=1", "PYTHONDONTWRITEBYTECODE=1", "TOKENIZERS_PARALLELISM=false")
+	return c
+}
+
+// swept is what sweep.py found for one loop.
+type swept struct {
+	Name       string         `json:"name"`
+	Kind       string         `json:"kind"`
+	Operations int            `json:"operations"`
+	Runs       int            `json:"runs"`
+	Survived   int            `json:"survived"`
+	Raised     int            `json:"raised"`
+	Wrong      int            `json:"wrong"`
+	Where      map[string]int `json:"where"`
+	Missed     []string       `json:"missed"`
+	Notes      []string       `json:"notes"`
+	Failed     bool           `json:"failed"`
+}
+
+// sweeps runs sweep.py and makes a subtest of each loop.
+func sweeps(t *testing.T, args ...string) (loops int) {
+	t.Helper()
+	c := proof(t, "sweep.py", append([]string{"--json"}, args...)...)
+	var said bytes.Buffer
+	c.Stderr = &said
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Buffer(nil, 1<<20); lines.Scan(); loops++ {
+		var s swept
+		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
+			t.Fatalf("%v: %s", err, lines.Bytes())
+		}
+		t.Run(s.Name, func(t *testing.T) {
+			t.Logf("%s, %d operations, %d runs: survived %d, raised %d %v, wrong %d", s.Kind, s.Operations, s.Runs, s.Survived, s.Raised, s.Where, s.Wrong)
+			for _, note := range s.Notes {
+				t.Error("wrong: " + note)
+			}
+			if s.Failed {
+				t.Error("not survived:\n" + strings.Join(s.Missed, "\n"))
+			}
+			if s.Runs == 0 {
+				t.Error("nothing was failed")
+			}
+		})
+	}
+	if err := c.Wait(); err != nil && !t.Failed() {
+		t.Fatalf("%v\n%s", err, said.String())
+	}
+	return loops
+}
+
+// TestEveryOperationFails fails operations of a training step in turn, in every shape
+// of loop: each is survived with the gradients of the undisturbed step, or reaches the
+// user's code with nothing changed.
+func TestEveryOperationFails(t *testing.T) {
+	if loops := sweeps(t, "--every", "6"); loops < 26 {
+		t.Errorf("%d loops, want at least 26", loops)
+	}
+}
+
+// TestFailuresInPairs lets a second operation fail in what is done about the first.
+func TestFailuresInPairs(t *testing.T) {
+	if loops := sweeps(t, "--pairs", "learned_temperature", "--every", "3"); loops != 1 {
+		t.Errorf("%d loops, want 1", loops)
+	}
+}
+
+// TestProofs runs the other scripts, which end with 0 when all that they say holds.
+func TestProofs(t *testing.T) {
+	for _, c := range [][]string{
+		{"selfcheck.py"},
+		{"undisturbed.py"},
+		{"fools.py", "--count", "2"},
+		{"real.py"},
+	} {
+		t.Run(strings.TrimSuffix(c[0], ".py"), func(t *testing.T) {
+			out, err := proof(t, c[0], c[1:]...).CombinedOutput()
+			t.Logf("%s", out)
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
