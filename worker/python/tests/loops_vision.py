@@ -87,7 +87,7 @@ class Vae(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, logvar = self.encode(x).chunk(2, dim=1)
-        z = mean + torch.randn_like(mean) * (0.5 * logvar).exp() if self.sample else mean
+        z = mean + 0.2 * torch.randn_like(mean) * (0.5 * logvar).exp() if self.sample else mean
         return self.decode(z), mean, logvar
 
 

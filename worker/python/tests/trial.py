@@ -77,6 +77,7 @@ class Record:
     error: BaseException | None = None
     failed: list[str] = field(default_factory=list)  # messages of what was injected
     mine: bool = False  # error is the first of what was injected, itself
+    step: int = -1  # in which the run ended
     at: int = -1  # the operation that failed first; -1: none did
     names: list[str] = field(default_factory=list)  # operations of the failing step
 
@@ -125,6 +126,7 @@ def run(shape: Shape, seed: int, steps: int, at: int = -1, fault: Fault | None =
     record.weights.append(copied({**loop.parameters(), **loop.buffers()}))
     record.after, record.printed = state(loop), loop.printed
     record.failed, record.at = [str(e) for e in injector.raised], injector.first_at - 1
+    record.step = here
     record.mine = bool(injector.raised) and record.error is injector.raised[0]
     return record
 

@@ -24,6 +24,8 @@ from forked import Died, forked
 from loop import SHAPES, Loop, Shape, load
 from manners import CHECKS
 
+SEAM = "_compiled_call_impl"  # PyTorch's own, which no copy and no pickle takes along
+
 
 @dataclass
 class Left:
@@ -66,7 +68,9 @@ def trained(shape: Shape, steps: int, attached: bool) -> Left:
     left.random = trial.digest({"cpu": torch.get_rng_state()})
     left.python_random = hash(random.getstate())
     modules = loop.modules()
-    left.keys = [f"{name}.{key}" for prefix, m in modules.items() for name, inner in m.named_modules(prefix=prefix) for key in vars(inner)]
+    left.keys = [
+        f"{name}.{key}" for prefix, m in modules.items() for name, inner in m.named_modules(prefix=prefix) for key in vars(inner) if key != SEAM
+    ]
     left.pickled, whole = attempt(lambda: pickle.dumps(modules))
     if whole is not None and b"headroom" in whole:
         left.ours = "the pickled modules"
