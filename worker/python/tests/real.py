@@ -44,6 +44,7 @@ class Ended:
     error: str = ""
     memory: bool = False  # error is the allocator's
     seconds: float = 0.0
+    said: str = ""  # by headroom
 
 
 class Tokens(nn.Module):
@@ -164,7 +165,7 @@ def held() -> int:
 
 def ran(run: Run) -> Ended:
     """Runs in a child."""
-    silenced()
+    said = silenced()
     torch.manual_seed(0)
     if run.attached:
         trial.attach()
@@ -178,6 +179,8 @@ def ran(run: Run) -> Ended:
         ended.error = trial.described(error)
         ended.memory = "can't allocate memory" in str(error)
     ended.seconds = time.monotonic() - began
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))  # for the report
+    ended.said = next((line for line in said().splitlines() if line.startswith("headroom:")), "")
     return ended
 
 
@@ -187,7 +190,7 @@ def judged(room: Ended, bare: Ended, ours: Ended) -> str:
     if not bare.memory:
         return f"the bare script did not run out of memory: {bare.error or 'it finished'}"
     if ours.error:
-        return ours.error
+        return f"{ours.said} | {ours.error}"
     if len(ours.losses) != len(room.losses) or any(abs(a - b) > 1e-4 * abs(a) for a, b in zip(room.losses, ours.losses)):
         return f"losses {ours.losses}, with room {room.losses}"
     return "" if abs(ours.weights - room.weights) <= 1e-5 * room.weights else f"weights {ours.weights}, with room {room.weights}"

@@ -93,12 +93,11 @@ def judged(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
         out.error = trial.described(got.error)
         if not got.failed:
             out.kind, out.why = "WRONG", f"nothing had failed: {out.error}"
-        elif not got.mine and str(got.error) == got.failed[0]:
-            out.kind, out.why = "WRONG", f"a copy of the exception: {out.error}"
-        elif not got.mine:
-            out.kind, out.why = "WRONG", f"not the exception that was raised first: {out.error}"
         elif got.step != task.step:
-            out.kind, out.why = "WRONG", f"raised in step {got.step}: {out.error}"
+            out.kind, out.why = "WRONG", f"raised in step {got.step}, in which nothing had failed: {out.error}"
+        elif not got.mine:
+            copied = str(got.error) == got.failed[0]
+            out.kind, out.why = "WRONG", f"{'a copy of the exception' if copied else 'not the exception that was raised first'}: {out.error}"
         return out
     if not got.failed:
         out.kind = "none"
