@@ -11,19 +11,6 @@ import (
 	"testing"
 )
 
-// pythonWithTorch is the interpreter of the environment that make torch builds.
-func pythonWithTorch(t *testing.T) string {
-	t.Helper()
-	path := os.Getenv("HEADROOM_PYTHON")
-	if path == "" {
-		if os.Getenv("HEADROOM_REQUIRE_TORCH") == "1" {
-			t.Fatal("HEADROOM_PYTHON is not set: make torch, then make test")
-		}
-		t.Skip("SKIPPED: no PyTorch: make torch builds an environment for this test")
-	}
-	return path
-}
-
 // proof is a script of python/tests, with the package beside it.
 func proof(t *testing.T, script string, args ...string) *exec.Cmd {
 	t.Helper()

@@ -31,6 +31,8 @@ def attach() -> None:
     import headroom
 
     headroom.attach()
+    if "headroom._torch" not in sys.modules:
+        raise RuntimeError("headroom did not arm this process")  # or all that follows would prove nothing
 
 
 def copied(tensors: dict[str, Tensor]) -> Tensors:
