@@ -58,14 +58,18 @@ class Handles:
         """A context in which what autograd saves goes into handles."""
         return self.hooks(self.pack, self.unpack)
 
-    def drop(self, failure: BaseException) -> int:
-        """Lets go of every saved tensor but the smallest, and counts them. Whoever uses
-        the graph all the same gets ``failure``."""
+    def count(self) -> int:
+        """How many there have been, by which the handles of a call are told from others."""
+        return len(self._refs)
+
+    def drop(self, failure: BaseException, spans: Optional[list] = None) -> int:
+        """Lets go of every saved tensor but the smallest, and counts them; with ``spans``
+        only those between two counts. Whoever uses the graph all the same gets ``failure``."""
         count = 0
-        for ref in self._refs:
-            handle = ref()
-            if handle is not None and handle.tensor is not None and handle.tensor.numel() > KEEP:
-                handle.tensor, handle.failure = None, failure
-                count += 1
-        self._refs.clear()
+        for start, stop in spans if spans is not None else [(0, len(self._refs))]:
+            for ref in self._refs[start:stop]:
+                handle = ref()
+                if handle is not None and handle.tensor is not None and handle.tensor.numel() > KEEP:
+                    handle.tensor, handle.failure = None, failure
+                    count += 1
         return count

@@ -94,7 +94,7 @@ def make(tape: Tape, slot: Slot) -> torch.Tensor:
     return tensor
 
 
-def postpone(tape: Tape, plan: Plan) -> None:
+def postpone(tape: Tape) -> None:
     """Releases every value that the tape has made and the user still holds."""
     for ref in tape.live:
         tensor = ref()
@@ -103,15 +103,31 @@ def postpone(tape: Tape, plan: Plan) -> None:
             continue
         place.late = True
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-            tensor.data = stand_in(plan.slots[place.slot]._replace(requires_grad=False))
+            empty = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
+            tensor.data = torch.full((), empty, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
     tape.handles.drop(tape.failure)  # type: ignore[arg-type]
+
+
+def foreign(tape: Tape, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors that are not on the tape have graphs that a try or a replay of it
+    has made: a loss that a module left behind, a feature that a hook took."""
+    todo, seen = [t.grad_fn for t in tensors if place_of(t) is None and t.grad_fn is not None], set()
+    while todo and len(seen) < 1000:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if any(a <= node._sequence_nr() < b for a, b in tape.spans):
+            return True
+        todo += [n for n, _ in node.next_functions]
+    return False
 
 
 class Late:
     """What is known of the late tensors of one tape."""
 
-    def __init__(self, tape: Tape, plan: Plan, sizes: Any) -> None:
-        self.tape, self.plan, self.sizes = tape, plan, sizes
+    def __init__(self, tape: Tape, plan: Plan, sizes: Any, report: Any) -> None:
+        self.tape, self.plan, self.sizes, self.report = tape, plan, sizes, report
         self._scalars: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
 
@@ -147,14 +163,27 @@ class Late:
         known = self.plan.slots[slot]
         if len(known.shape) and max(known.shape) > 1:
             raise Refused("the batch is summed into more than one number")
-        size = self.sizes.first(self.plan.batch)
-        rule = Proof(self.tape, self.plan).rules(slot, pieces_of(self.plan.batch, size))
+        plan, rule, why = self.plan, None, ""
+        try:
+            rule = Proof(self.tape, plan).rules(slot, pieces_of(plan.batch, self.sizes.first(plan.batch)))
+        except Refused as refused:  # then the whole batch again, with what is saved on the host
+            plan, why = None, str(refused)  # type: ignore[assignment]
         scale, after = self.sizes.scale(self.tape), random_state()
         if self.tape.complete:
             set_random_state(self.tape.random)
         kept = self._kept()
         begin = sequence()
-        values, inputs, sums, count = gradients(self.tape, self.plan, {slot: (1.0, rule)}, self.sizes.next, scale, keep=kept)
+        try:
+            values, inputs, sums, count = gradients(
+                self.tape, plan, {slot: (1.0, rule)}, self.sizes.next, scale, offload=plan is None and known.device.type == "cuda", keep=kept
+            )
+        except Refused as refused:
+            raise Refused(why or str(refused)) from None
+        if plan is not None:
+            self.sizes.confirm()
+        else:
+            self.sizes.refused()
+        self.report.survived(self.tape.failure, f"{count} pieces" if plan is not None else "the whole batch again", why)
         self.tape.spans.append((begin, sequence()))
         disown(self.tape, modules_of(self.tape))
         self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]

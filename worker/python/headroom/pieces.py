@@ -25,6 +25,7 @@ class Sizes:
         self._rows = 1
         self._found: Any = None  # the module called last
         self._quiet, self._patience = 0, PATIENCE
+        self._pending: Optional[tuple[Any, int]] = None  # a module and the cost at which it failed
 
     def _see(self, found: Any, args: tuple, kwargs: dict) -> int:
         tensor = next((t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and t.dim() > 0), None)
@@ -59,7 +60,7 @@ class Sizes:
 
     def _fail(self, found: Any, cost: int, failure: BaseException) -> None:
         self.failure = type(failure)(*failure.args)
-        found.limit = cost if found.limit is None else min(cost, found.limit)
+        self._pending = found, cost
         self._quiet = 0
         asked = self.ask(self._rows, failure) if self.ask is not None else None
         rows = asked or max(1, self._rows // 2)
@@ -80,8 +81,16 @@ class Sizes:
             self._fits = max(1, rows) * self._per_row
         return rows
 
+    def confirm(self) -> None:
+        """A batch that failed went well in pieces: from now on it goes in pieces at once."""
+        if self._pending is not None and self._pending[0] is not None:
+            found, cost = self._pending
+            found.limit = cost if found.limit is None else min(cost, found.limit)
+        self._pending = None
+
     def refused(self) -> None:
         """Pieces would be wrong here: the next call is run whole again."""
+        self._pending = None
         if self._found is not None:
             self._found.limit = None
 

@@ -19,9 +19,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from .calm import rehearsal
 from .failure import Refused, clean, is_out_of_memory, release_frames
-from .late import HandBack, Late, disown, make, postpone, sequence
+from .late import HandBack, Late, disown, foreign, make, postpone, sequence
 from .pieces import Sizes
-from .replay import Proof, batchwise, gradients, needed, pieces_of, run
+from .replay import Proof, batchwise, flowing, gradients, modules_of, needed, pieces_of, run
 from .rows import Plan, references
 from .tape import Entry, Recorded, Tape, place_of, random_state, set_random_state
 
@@ -231,6 +231,7 @@ class Recorder:
         self.busy = True
         for t in worn:
             t.__class__ = torch.Tensor
+        saved = tape.handles.count()
         try:
             with tape.handles.on():
                 result = call(*args, **kwargs)
@@ -242,6 +243,7 @@ class Recorder:
             self.busy = False
             for t in worn:
                 t.__class__ = Recorded
+        entry.saved = saved, tape.handles.count()
         if failed is None:
             entry.between = (begin, sequence())
             found.after()
@@ -275,8 +277,10 @@ class Recorder:
         running it once more where pieces would be wrong."""
         release_frames(failure)
         tape.failure = failure
+        module = entry.module
         try:
             self._may(tape)
+            disown(tape, modules_of(tape) + [module])
             late = self._late(tape, entry)
             if found.changing and not batchwise([entry.module]):  # type: ignore[list-item]
                 raise Refused(f"{type(entry.module).__name__} changes its buffers")
@@ -289,21 +293,35 @@ class Recorder:
     def _postponed(self, tape: Tape, late: Late, entry: Entry) -> Any:
         modules = [entry.module] if entry.module is not None else []
         begin = sequence()
-        with rehearsal(modules):  # type: ignore[arg-type]
-            late.plan.extend()
-            small, slots = late.plan.result(entry)
+        small, slots = self._tried(tape, modules, lambda: (late.plan.extend(), late.plan.result(entry))[1])
         tape.spans.append((begin, sequence()))
         leaves = iter(slots)
         result = tree_map(lambda t: self._made(tape, next(leaves), t), small)
         if entry.inplace:
             result = None
-        postpone(tape, late.plan)
+        postpone(tape)
         tape.add(entry, result)
         late.plan.accept()
         for t in tree_flatten(result)[0]:
             if isinstance(t, torch.Tensor) and type(t) is Recorded:
                 place_of(t).late = True  # type: ignore[union-attr]
         return result
+
+    @staticmethod
+    def _tried(tape: Tape, modules: Sequence, trial: Callable) -> Any:
+        """A trial on a few rows. If there is no room for it the failed try is released first."""
+        for last in (False, True):
+            try:
+                with rehearsal(modules):
+                    return trial()
+            except Exception as e:
+                if not is_out_of_memory(e):
+                    raise
+                failed = e
+            postpone(tape)
+            clean(failed)
+            if last:
+                raise Refused("there is no room to try it on a few rows")
 
     @staticmethod
     def _made(tape: Tape, slot: Any, small: Any) -> Any:
@@ -335,6 +353,7 @@ class Recorder:
             release_frames(failed)
             self._refused(failure, why)
         entry.between = (begin, sequence())
+        self.sizes.refused()
         self.report.survived(failure, "the same call again", str(why))
         tape.add(entry, result)
         return result
@@ -384,6 +403,7 @@ class Recorder:
         if name in ("backward", "grad") and func in (torch.Tensor.backward, torch.autograd.grad):
             return self._backward(tape, func, args, kwargs)
         failed: Optional[BaseException] = None
+        saved = tape.handles.count()
         with torch._C.DisableTorchFunctionSubclass():
             try:
                 if torch.is_grad_enabled():
@@ -399,6 +419,8 @@ class Recorder:
             return self._failed_function(tape, func, name, args, kwargs, failed)
         try:
             self._note(tape, func, name, args, kwargs, result)
+            if tape.entries:
+                tape.entries[-1].saved = saved, tape.handles.count()
         except Exception as e:  # the call itself went well, and is the user's
             tape.refuse(f"{name} could not be noted: {type(e).__name__}")
         return result
@@ -428,14 +450,19 @@ class Recorder:
         tape.failure = failure
         try:
             self._may(tape)
-            if changes(name):
+            if changes(name) and (not recorded(args[:1], {}) or place_of(args[0]).tape is not tape):  # type: ignore[union-attr]
                 raise Refused(f"{name} may have changed its argument when it failed")
             reason = batchwise([e.module for e in tape.entries if e.module is not None])
             if reason:
                 raise Refused(f"{reason} computes statistics over the batch")
             late = self._late(tape, tape.entries[0])
             tape.complete = True
+            disown(tape, modules_of(tape))
             entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
+            entry.inplace = changes(name)
+            if entry.inplace:
+                self._guarded(lambda: self._changed(tape, late, entry, args[0]))
+                return None if name == "__setitem__" else args[0]
             return self._guarded(lambda: self._postponed(tape, late, entry))
         except Refused as why:
             tape.failure = None
@@ -451,6 +478,7 @@ class Recorder:
             if failed is not None:
                 release_frames(failed)
                 self._refused(failure, why)
+            self.sizes.refused()
             self.report.survived(failure, "the same call again", str(why))
             self._note(tape, func, name, args, kwargs, result)
             return result
@@ -476,6 +504,8 @@ class Recorder:
             tape.retain = True
         try:
             self._may(tape)
+            if foreign(tape, [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]):
+                raise Refused("a tensor that a module left behind enters the loss")
             args, kwargs = self._guarded(lambda: (tree_map(resolved, args), tree_map(resolved, kwargs)))
             if any(place_of(t).late for t in recorded(args, kwargs)):  # type: ignore[union-attr]
                 return self._guarded(lambda: self._late_result(tape, late, func, name, args, kwargs))
@@ -504,20 +534,21 @@ class Recorder:
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
         if changes(name):
             entry.inplace = True
-            with rehearsal([]):
-                late.plan.extend()
-                late.plan.result(entry)
-            tape.add(entry, args[0])
-            late.plan.accept()
+            self._changed(tape, late, entry, args[0])
             return args[0] if name != "__setitem__" else None
         if name in _ASKS:
             return self._asked(late, func, args, kwargs)
-        with rehearsal([]):
-            late.plan.extend()
-            small, _ = late.plan.result(entry)
+        small, _ = self._tried(tape, [], lambda: (late.plan.extend(), late.plan.result(entry))[1])
         if not any(isinstance(t, torch.Tensor) for t in tree_flatten(small)[0]):
             return self._asked(late, func, args, kwargs)
         return self._postponed(tape, late, entry)
+
+    def _changed(self, tape: Tape, late: Late, entry: Entry, target: torch.Tensor) -> None:
+        """An in-place function of a result that has no values, or that is about to lose them."""
+        self._tried(tape, [], lambda: (late.plan.extend(), late.plan.result(entry)))
+        tape.add(entry, target)
+        late.plan.accept()
+        postpone(tape)
 
     @staticmethod
     def _asked(late: Late, func: Callable, args: tuple, kwargs: dict) -> Any:
@@ -539,6 +570,7 @@ class Recorder:
         else:
             self._walk(tape, args[0])
         params = list({id(p): p for e in tape.entries if e.module is not None for p in self._params(e.module)}.values())
+        params += [t for t in tape.outside if t.requires_grad and t.is_leaf and all(t is not p for p in params)]
         before = [state_of(p) for p in params] if usual else []
         failed: Optional[BaseException] = None
         try:
@@ -567,9 +599,9 @@ class Recorder:
 
     def _finish(self, tape: Tape, args: tuple, kwargs: dict, params: list, before: list, failure: BaseException) -> None:
         """Gives the parameters that a failed backward has not reached their gradients."""
-        tape.handles.drop(failure)
-        clean(failure)
         loss = place_of(args[0]).slot  # type: ignore[union-attr]
+        tape.handles.drop(failure, [tape.entries[i].saved for i in flowing(tape, loss)])
+        clean(failure)
         given = args[1] if len(args) > 1 else kwargs.get("gradient")
         modules = [e.module for e in tape.entries if e.module is not None]
         for found in {id(m): self._found(m) for m in modules}.values():
@@ -584,7 +616,7 @@ class Recorder:
             with rehearsal(modules):
                 plan = Plan(tape, tape.entries[0])
                 plan.extend()
-            late = Late(tape, plan, self.sizes)
+            late = Late(tape, plan, self.sizes, self.report)
             targets, extra = self._weighed(tape, late, loss, given, entries)
         except Refused as refused:
             plan, why = None, str(refused)
@@ -613,17 +645,15 @@ class Recorder:
         for t, g in extra.items():
             grads[id(t)] = g if grads.get(id(t)) is None else grads[id(t)] + g
         reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
-        known = {id(p) for p in params}
         every = {id(t): t for t in [*inputs.tensors, *extra]}
-        if any(i not in known for i in every):
-            outer = [t for i, t in every.items() if i not in known]
-            if any(t.grad is not None for t in outer):
-                raise Refused("a learned tensor beside the modules may have its gradient already")
-        rest = [t for i, t in every.items() if not reached.get(i, False)]
+        if any(i not in reached for i in every):
+            raise Refused("it cannot be told whether a tensor has its gradient already")
+        rest = [t for i, t in every.items() if not reached[i]]
         if rest:
             with torch.enable_grad():
                 value = HandBack.apply(torch.zeros(()), tape, [[grads[id(t)] for t in rest]], 1.0, *rest)
             value.backward()
+        self.sizes.confirm() if plan is not None else self.sizes.refused()
         self.report.survived(failure, f"{count} pieces" if plan is not None else "the whole batch again", why)
         for ref in tape.live:
             tensor = ref()
@@ -668,7 +698,7 @@ class Recorder:
     def _late(self, tape: Tape, first: Entry) -> Late:
         """What is known of the tape's late tensors; ``first`` if the tape is empty yet."""
         if tape.late is None:
-            tape.late = Late(tape, self._guarded(lambda: Plan(tape, tape.entries[0] if tape.entries else first)), self.sizes)
+            tape.late = Late(tape, self._guarded(lambda: Plan(tape, tape.entries[0] if tape.entries else first)), self.sizes, self.report)
         return tape.late
 
     def _may(self, tape: Tape) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 from torch.utils._pytree import tree_flatten
 
-from .failure import Refused
+from .failure import Refused, is_out_of_memory
 from .tape import Entry, Outside, Ref, Tape, autocast_as
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
@@ -160,6 +160,8 @@ class Plan:
                     except Refused as e:
                         why = e
                     except Exception as e:
+                        if is_out_of_memory(e):
+                            raise
                         why = why if isinstance(why, Refused) else e
                     else:
                         found.append((cut, results, shapes))

@@ -48,7 +48,7 @@ class Place:
 class Entry:
     """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
 
-    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "slots", "inplace", "versions", "between", "exits")
+    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "slots", "inplace", "versions", "between", "exits", "saved")
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
         self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
@@ -58,6 +58,7 @@ class Entry:
         self.inplace = False
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
+        self.saved = (0, 0)  # counts of handles before and after the call
         self.exits: set[int] = set()  # those of the nodes that made its results
 
     def call_name(self) -> str:
