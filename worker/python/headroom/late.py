@@ -111,13 +111,14 @@ def postpone(tape: Tape) -> None:
 def foreign(tape: Tape, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether tensors that are not on the tape have graphs that a try or a replay of it
     has made: a loss that a module left behind, a feature that a hook took."""
+    spans = tape.spans + [e.between for e in tape.entries if e.module is not None]
     todo, seen = [t.grad_fn for t in tensors if place_of(t) is None and t.grad_fn is not None], set()
     while todo and len(seen) < 1000:
         node = todo.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        if any(a <= node._sequence_nr() < b for a, b in tape.spans):
+        if any(a <= node._sequence_nr() < b for a, b in spans):
             return True
         todo += [n for n, _ in node.next_functions]
     return False

@@ -438,7 +438,8 @@ class Recorder:
                     tape.refuse("a tensor from elsewhere is changed in place, and carries the graph on")
                 return
             entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
-            entry.inplace = True
+            entry.fresh = args[0].numel() == 1
+            entry.inplace = not entry.fresh
             tape.add(entry, args[0])
             return
         if isinstance(result, torch.Tensor) or isinstance(result, (tuple, list)) and any(isinstance(t, torch.Tensor) for t in result):
@@ -446,6 +447,19 @@ class Recorder:
 
     def _failed_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException) -> Any:
         release_frames(failure)
+        if all(t.numel() == 1 for t in recorded(args, kwargs)):  # arithmetic of scalars holds nothing that could be cut
+            clean(failure)
+            failed: Optional[BaseException] = None
+            with torch._C.DisableTorchFunctionSubclass(), tape.handles.on():
+                try:
+                    result = func(*args, **kwargs)
+                except Exception as e:
+                    failed = e
+            if failed is None:
+                self.report.survived(failure, "the same call again", "")
+                self._note(tape, func, name, args, kwargs, result)
+                return result
+            self._refused(failure, failed)
         self.sizes.failed_at(tape, failure)
         tape.failure = failure
         try:
@@ -469,7 +483,6 @@ class Recorder:
             if changes(name):
                 self._refused(failure, why)
             clean(failure)
-            failed = None
             with torch._C.DisableTorchFunctionSubclass(), tape.handles.on():
                 try:
                     result = func(*args, **kwargs)

@@ -243,6 +243,10 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep):  #
         return None  # no row of these has a say, and a mean over none of them is NaN
     leaves = inputs.leaves(rows)
     hooks = torch.autograd.graph.save_on_cpu(pin_memory=True) if offload else nullcontext()
+    if not any(weights.values()):  # no row of these has a say, but their results are wanted
+        with torch.no_grad():
+            env = run(tape, plan, entries, rows)
+        return {}, [None] * len(inputs.tensors), leaves, {s: env[s].clone() for s in keep if s in env}
     with torch.enable_grad(), hooks:
         env = run(tape, plan, entries, rows, leaves=leaves)
         total: Any = 0.0
@@ -322,7 +326,8 @@ class Proof:
 
     def _rule(self, slot, first, tail, count, pieces, tolerance):  # type: ignore[no-untyped-def]
         plan, tape, batch = self.plan, self.tape, self.plan.batch
-        within = any(i > j for i in first for j in tail) or not tail  # a loss inside a module, or a module after a function
+        inside = any(plan.slots[s].dim is None and not plan.slots[s].fixed for i in first for s in tape.entries[i].slots if s is not None)
+        within = any(i > j for i in first for j in tail) or not tail or inside  # a module after a function, or a loss inside one
         targets = [tape.outside[i] for cut in plan.cuts for i in cut.outside if not tape.outside[i].requires_grad]
         targets = list({id(t): t for t in targets if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
         # A shape of (B·k, …) has B rows of k lines.
@@ -366,9 +371,8 @@ class Proof:
             dim = plan.slots[s].dim
             outputs[s] = parts[0] if dim is None else torch.cat(parts, dim)
         together = chosen[: max(2, min(len(chosen), SOME, plan.batch - 1))]
-        if len(together) > 2:
-            cut = len(together) // 2 + (1 if len(together) > 3 else 0)
-            self._compare(first, together, (together[:cut], together[cut:]), tolerance)
+        cut = len(together) // 2 + (1 if len(together) > 3 else 0)
+        self._compare(first, together, (together[:cut], together[cut:]), tolerance)
         return outputs
 
     def _compare(self, first, together, parts, tolerance):  # type: ignore[no-untyped-def]

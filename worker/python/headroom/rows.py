@@ -226,6 +226,8 @@ def perform(entry: Entry, args: Any, kwargs: Any) -> Any:
         for context in autocast_as(entry.autocast):
             stack.enter_context(context)
         stack.enter_context(torch.set_grad_enabled(entry.grad and torch.is_grad_enabled()))
+        if entry.fresh:
+            args = (args[0].clone(), *args[1:])
         result = entry.call(*args, **kwargs)
     return args[0] if result is None and entry.inplace else result
 

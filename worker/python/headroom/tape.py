@@ -48,7 +48,7 @@ class Place:
 class Entry:
     """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
 
-    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "slots", "inplace", "versions", "between", "exits", "saved")
+    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "slots", "inplace", "versions", "between", "exits", "saved", "fresh")
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
         self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
@@ -58,6 +58,7 @@ class Entry:
         self.inplace = False
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
+        self.fresh = False  # it changed a scalar in place, and is replayed on a copy
         self.saved = (0, 0)  # counts of handles before and after the call
         self.exits: set[int] = set()  # those of the nodes that made its results
 
@@ -125,7 +126,7 @@ class Tape:
     def add(self, entry: Entry, result: Any) -> None:
         """Appends a call that has succeeded, and makes its results the tape's. A function
         that had nothing to do, and returned its argument, is left out."""
-        if type(result) is Recorded and not entry.inplace and entry.module is None and result._headroom.tape is self:
+        if type(result) is Recorded and not (entry.inplace or entry.fresh) and entry.module is None and result._headroom.tape is self:
             return
         self.entries.append(entry)
         if len(self.entries) > LONGEST:
@@ -137,6 +138,11 @@ class Tape:
 
     def _adopt(self, tensor: torch.Tensor, entry: Entry) -> Optional[int]:
         place = place_of(tensor)
+        if place is not None and place.tape is self and entry.fresh:
+            place.slot = self.count  # the same object, and another value
+            self.count += 1
+            self._value(tensor, place.slot)
+            return place.slot
         if place is not None and place.tape is self:
             return place.slot  # an in-place function's, or a module that returns its argument
         if type(tensor) is not torch.Tensor:
@@ -153,12 +159,15 @@ class Tape:
         tensor._headroom = Place(self, slot)  # type: ignore[attr-defined]
         self._held += 1
         self.live.append(weakref.ref(tensor, self._dropped))
+        self._value(tensor, slot)
+        return slot
+
+    def _value(self, tensor: torch.Tensor, slot: int) -> None:
         if tensor.requires_grad and tensor.numel() == 1:
             try:
-                self.scalars[slot] = plain(tensor).detach()
+                self.scalars[slot] = plain(tensor).detach().clone()
             except Exception:  # ours to bear: without it this scalar cannot be weighed, and is refused
                 pass
-        return slot
 
     def refuse(self, why: str) -> None:
         """Notes that this tape cannot be replayed; the first reason stays."""
