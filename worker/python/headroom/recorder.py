@@ -447,9 +447,9 @@ class Recorder:
 
     def _failed_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException) -> Any:
         release_frames(failure)
+        failed: Optional[BaseException] = None
         if all(t.numel() == 1 for t in recorded(args, kwargs)):  # arithmetic of scalars holds nothing that could be cut
             clean(failure)
-            failed: Optional[BaseException] = None
             with torch._C.DisableTorchFunctionSubclass(), tape.handles.on():
                 try:
                     result = func(*args, **kwargs)
