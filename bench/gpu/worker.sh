@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Runs trainings out of memory inside PyTorch, for real: with room, then capped at a
+# fraction of what that took, bare and under headroom, and prints a table of both:
+#   gpt2 late lightning accelerate resnet scaler compiled   one training each
+#   peers    what Transformers, Accelerate and Lightning have of their own
+#   cost     steps while nothing fails, bare and with the worker armed in turn;
+#            cost-CASE is one case of it (large, small, small-compiled, large-compiled)
+#   memory   1000 injected failures in a row: what stays allocated
+#
+#   bench/gpu/worker.sh HEADROOM OUT [PART…]
+#
+# Needs one GPU, PyTorch, Transformers, Accelerate and Lightning. OUT/tables.md keeps what is
+# printed. BENCH_TINY=1 makes all of it small enough to try on a CPU, where BENCH_LIMIT (MiB
+# of data) stands for the fractions.
+set -uo pipefail
+headroom=$(realpath "$1") python=${PYTHON:-python3} broken=0
+mkdir -p "$2" && out=$(realpath "$2") || exit 1
+shift 2
+here=$(realpath "$(dirname "$0")")/worker
+export BENCH_TINY=${BENCH_TINY:-}
+case=("$python" "$here/case.py" "$headroom" "$out")
+
+injected() {
+  mkdir -p "$out/memory" && cd "$out" && "$headroom" run --name memory -- \
+    "$python" "$here/constant.py" "$out/memory" "${FAILURES:-1000}" >"$out/memory/output.log" 2>&1
+  local status=$?
+  grep ' failures in ' "$out/memory/output.log" || tail -n 15 "$out/memory/output.log"
+  return $status
+}
+part() {
+  case $1 in
+    gpt2) "${case[@]}" gpt2 raw.py gpt2 0.8 0.5 0.3 ;;
+    late) "${case[@]}" late trainers.py late 0.65 ;;
+    lightning) "${case[@]}" lightning trainers.py lightning 0.5 ;;
+    accelerate) "${case[@]}" accelerate raw.py accelerate 0.5 ;;
+    resnet) "${case[@]}" resnet raw.py resnet 0.6 ;;
+    scaler) "${case[@]}" scaler raw.py scaler 0.5 ;;
+    compiled) "${case[@]}" compiled raw.py compiled 0.6 ;;
+    peers) "${case[@]}" peers 0.5 ;;
+    cost) "$python" "$here/cost.py" "$headroom" "$out" ;;
+    cost-*) "$python" "$here/cost.py" "$headroom" "$out" "${1#cost-}" ;;
+    memory) (injected) ;;
+    *) echo "no part is called $1" && return 2 ;;
+  esac
+}
+
+(($# > 0)) || set -- gpt2 late lightning accelerate resnet scaler compiled peers cost memory
+{
+  for name in "$@"; do
+    begun=$SECONDS
+    echo "== $name"
+    part "$name" 2>&1 || broken=1
+    echo "== $name took $((SECONDS - begun)) s"
+  done
+  exit $broken
+} | tee -a "$out/tables.md"

@@ -1,0 +1,103 @@
+"""Runs a training with room, then with a fraction of the memory it took: bare, and under headroom.
+
+case.py HEADROOM OUT PART SCRIPT TASK FRACTION…
+case.py HEADROOM OUT peers FRACTION
+
+Prints a row of a Markdown table for each. On a CPU BENCH_LIMIT, in MiB of data, stands for a fraction.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from typing import Any, Optional
+
+from compare import HEADER, PEERS_HEADER, Ran, peer, row
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PATIENCE = 400  # seconds that a training may take
+
+
+class Bench:
+    def __init__(self, headroom: str, out: str) -> None:
+        self.headroom, self.out = os.path.abspath(headroom), os.path.abspath(out)
+
+    def run(self, name: str, script: str, task: str, fraction: Optional[float] = None, under: bool = False) -> Ran:
+        """Runs one training in a process of its own, fraction being of the device's memory."""
+        folder = os.path.join(self.out, name)
+        os.makedirs(folder)
+        command = [sys.executable, os.path.join(HERE, script), task, folder]
+        if under:
+            command = [self.headroom, "run", "--name", name, "--", *command]
+        env = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        if fraction:
+            env["PYTORCH_ALLOC_CONF"] = env["PYTORCH_CUDA_ALLOC_CONF"] = f"per_process_memory_fraction:{fraction:.5f}"
+        limit = limit_data if fraction is not None and "BENCH_LIMIT" in os.environ else None
+        begun = time.monotonic()
+        with open(os.path.join(folder, "output.log"), "w") as log:
+            try:
+                status = subprocess.run(
+                    command, cwd=self.out, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=PATIENCE, preexec_fn=limit
+                ).returncode
+            except subprocess.TimeoutExpired:
+                status = 124
+        return Ran(folder, os.path.join(self.out, "runs", name) if under else None, status, time.monotonic() - begun)
+
+    def reference(self, part: str, script: str, task: str) -> Ran:
+        ran = self.run(f"{part}-reference", script, task)
+        if ran.status != 0:
+            sys.exit(f"{part}: the reference ended with {ran.status}: see {ran.folder}/output.log")
+        end, steady = ran.end, ran.median()
+        print(
+            f"\n{part}: peak {end['allocated'] / 2**30:.2f} GiB allocated, {end['reserved'] / 2**30:.2f} GiB reserved; "
+            f"{len(ran.steps)} steps of {steady * 1e3:.1f} ms\n",
+            flush=True,
+        )
+        return ran
+
+    def cases(self, part: str, script: str, task: str, fractions: list[float]) -> None:
+        reference = self.reference(part, script, task)
+        print(HEADER, flush=True)
+        for fraction in fractions:
+            share = portion(reference.end, fraction)
+            bare = self.run(f"{part}-{fraction}-bare", script, task, share)
+            armed = self.run(f"{part}-{fraction}-headroom", script, task, share, under=True)
+            print(row(part, fraction, reference, bare, armed), flush=True)
+
+    def peers(self, fraction: float) -> None:
+        reference = self.reference("peers", "trainers.py", "trainer")
+        share = portion(reference.end, fraction)
+        print(PEERS_HEADER, flush=True)
+        for name, task, under in (
+            ("bare Trainer", "trainer", False),
+            ("auto_find_batch_size", "auto", False),
+            ("find_executable_batch_size", "executable", False),
+            ("bare Lightning", "lightning", False),
+            ("Lightning BatchSizeFinder", "finder", False),
+            ("headroom, Trainer", "trainer", True),
+            ("headroom, Lightning", "lightning", True),
+        ):
+            ran = self.run(f"peers-{task}-{'headroom' if under else 'bare'}", "trainers.py", task, share, under)
+            print(peer(name, fraction, reference, ran), flush=True)
+
+
+def portion(end: dict[str, Any], fraction: float) -> float:
+    """The share of the device that is a fraction of what a run had allocated at most; 0 without a GPU."""
+    return fraction * end["allocated"] / end["total"] if end["total"] else 0.0
+
+
+def limit_data() -> None:
+    limit = int(os.environ["BENCH_LIMIT"]) << 20
+    os.environ["MALLOC_ARENA_MAX"] = "1"
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+if __name__ == "__main__":
+    bench = Bench(sys.argv[1], sys.argv[2])
+    if sys.argv[3] == "peers":
+        bench.peers(float(sys.argv[4]))
+    else:
+        bench.cases(sys.argv[3], sys.argv[4], sys.argv[5], [float(f) for f in sys.argv[6:]])

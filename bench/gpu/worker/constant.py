@@ -1,0 +1,60 @@
+"""A thousand failures of memory in a row, one in every step, in a small raw loop.
+
+constant.py FOLDER [FAILURES]: allocated bytes at the ends of steps, as end.json and in a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import torch
+from models import DEVICE, gpt2, shifted, tokens
+from torch.utils._python_dispatch import TorchDispatchMode
+
+FAILS = 40  # the operation of every step that is failed, in the model's forward
+
+
+class Fail(TorchDispatchMode):
+    """Fails one operation, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.raised = FAILS, False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.left -= 1
+        if self.left < 0 and not self.raised:
+            self.raised = True
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. (injected)")
+        return function(*args, **(kwargs or {}))
+
+
+def main() -> None:
+    folder, failures = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1000
+    model = gpt2(2).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    allocated: list[int] = []
+    raised = 0
+    for step in range(failures):
+        ids = tokens(step, 8, 16).to(DEVICE)
+        fail = Fail()
+        with fail:
+            loss = shifted(model(ids).logits, ids)
+            loss.backward()
+        raised += fail.raised
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = loss.item()
+        if DEVICE == "cuda":
+            allocated.append(torch.cuda.memory_allocated())
+    late = allocated[1:] or [0]  # the first step makes the optimizer's state and workspaces
+    end = {"failures": raised, "steps": failures, "first": allocated[:1], "min": min(late), "max": max(late), "distinct": sorted(set(late))[:20]}
+    with open(os.path.join(folder, "end.json"), "w") as f:
+        json.dump(end, f)
+    print(f"{raised} failures in {failures} steps, loss {loss:.4f}: allocated at their ends between {min(late)} and {max(late)} bytes, {len(set(late))} different values")
+
+
+if __name__ == "__main__":
+    main()

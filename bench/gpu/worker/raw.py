@@ -1,0 +1,106 @@
+"""Trainings in loops of their own, which know nothing of headroom.
+
+raw.py TASK FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from log import Log
+from models import DEVICE, gpt2, images, resnet, shifted, size, tokens
+from torch.nn import functional as F
+
+STEPS = 12
+
+
+def autocast(dtype: torch.dtype = torch.bfloat16) -> AbstractContextManager[Any]:
+    return torch.autocast(DEVICE, dtype=dtype)
+
+
+def language(log: Log, layers: int, compiled: bool = False) -> None:
+    """GPT-2 over its logits, in bf16."""
+    rows, length = size(40, 8), size(512, 32)
+    model = gpt2(layers).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    called = torch.compile(model) if compiled else model
+    for step in range(STEPS):
+        ids = tokens(step, rows, length).to(DEVICE)
+        optimizer.zero_grad()
+        with autocast():
+            loss = shifted(called(ids).logits, ids)
+        loss.backward()
+        optimizer.step()
+        log.step(len(ids), loss)
+
+
+def scaler(log: Log) -> None:
+    """GPT-2 of 4 layers in fp16, its gradients scaled."""
+    rows, length = size(40, 8), size(512, 32)
+    model = gpt2(4).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    scaled = torch.amp.GradScaler(DEVICE)
+    for step in range(STEPS):
+        ids = tokens(step, rows, length).to(DEVICE)
+        optimizer.zero_grad()
+        with autocast(torch.float16 if DEVICE == "cuda" else torch.bfloat16):
+            loss = shifted(model(ids).logits, ids)
+        scaled.scale(loss).backward()
+        scaled.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaled.step(optimizer)
+        scaled.update()
+        log.step(len(ids), loss, scale=scaled.get_scale())
+
+
+def vision(log: Log) -> None:
+    """ResNet-50, whose statistics are over the batch, in fp32."""
+    rows, side = size(128, 8), size(128, 32)
+    model = resnet().to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(STEPS):
+        x, y = (t.to(DEVICE) for t in images(step, rows, side))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        log.step(len(x), loss)
+
+
+def accelerated(log: Log) -> None:
+    """Accelerate with three batches per step."""
+    from accelerate import Accelerator
+
+    rows, length, every = size(40, 8), size(512, 32), 3
+    accelerator = Accelerator(gradient_accumulation_steps=every, mixed_precision="bf16", cpu=DEVICE == "cpu")
+    model = gpt2(4)
+    ids = torch.cat([tokens(i, rows, length) for i in range(every * STEPS)])
+    loader = torch.utils.data.DataLoader(ids, batch_size=rows)  # type: ignore[arg-type]
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=3e-4), loader)
+    samples, total = 0, torch.zeros((), device=DEVICE)
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = shifted(model(batch).logits, batch)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        samples, total = samples + len(batch), total + loss.detach() / every
+        if accelerator.sync_gradients:
+            log.step(samples, total)
+            samples, total = 0, torch.zeros((), device=DEVICE)
+
+
+TASKS = {
+    "gpt2": lambda log: language(log, 12),
+    "compiled": lambda log: language(log, 4, compiled=True),
+    "scaler": scaler,
+    "resnet": vision,
+    "accelerate": accelerated,
+}
+
+if __name__ == "__main__":
+    with Log(sys.argv[2], STEPS) as log:
+        TASKS[sys.argv[1]](log)
