@@ -5,7 +5,8 @@
 #   peers    what Transformers, Accelerate and Lightning have of their own
 #   cost     steps while nothing fails, bare and with the worker armed in turn;
 #            cost-CASE is one case of it (large, small, small-compiled, large-compiled)
-#   memory   1000 injected failures in a row: what stays allocated
+#   memory   1000 injected failures in a row: what stays allocated, and how they were survived;
+#            FAILS and FAILURES in the environment are which operation of a step, and how often
 #
 #   bench/gpu/worker.sh HEADROOM OUT [PART…]
 #
@@ -24,6 +25,7 @@ injected() {
   mkdir -p "$out/memory" && cd "$out" && "$headroom" run --name memory -- \
     "$python" "$here/constant.py" "$out/memory" "${FAILURES:-1000}" >"$out/memory/output.log" 2>&1
   local status=$?
+  grep -o 'survived in place: [^,;:(]*' "$out/memory/output.log" | sort | uniq -c | sort -rn | head -5
   grep ' failures in ' "$out/memory/output.log" || tail -n 15 "$out/memory/output.log"
   return $status
 }

@@ -68,20 +68,21 @@ class Bench:
             print(row(part, fraction, reference, bare, armed), flush=True)
 
     def peers(self, fraction: float) -> None:
-        reference = self.reference("peers", "trainers.py", "trainer")
-        share = portion(reference.end, fraction)
+        trainer = self.reference("peers", "trainers.py", "trainer")
+        lightning = self.reference("peers-lightning", "trainers.py", "lightning")
+        share = portion(trainer.end, fraction)
         print(PEERS_HEADER, flush=True)
-        for name, task, under in (
-            ("bare Trainer", "trainer", False),
-            ("auto_find_batch_size", "auto", False),
-            ("find_executable_batch_size", "executable", False),
-            ("bare Lightning", "lightning", False),
-            ("Lightning BatchSizeFinder", "finder", False),
-            ("headroom, Trainer", "trainer", True),
-            ("headroom, Lightning", "lightning", True),
+        for name, task, under, reference in (
+            ("bare Trainer", "trainer", False, trainer),
+            ("auto_find_batch_size", "auto", False, trainer),
+            ("find_executable_batch_size", "executable", False, None),
+            ("bare Lightning", "lightning", False, lightning),
+            ("Lightning BatchSizeFinder", "finder", False, lightning),
+            ("headroom, Trainer", "trainer", True, trainer),
+            ("headroom, Lightning", "lightning", True, lightning),
         ):
             ran = self.run(f"peers-{task}-{'headroom' if under else 'bare'}", "trainers.py", task, share, under)
-            print(peer(name, fraction, reference, ran), flush=True)
+            print(peer(name, reference, ran, trainer), flush=True)
 
 
 def portion(end: dict[str, Any], fraction: float) -> float:

@@ -12,7 +12,7 @@ NAMES = (
     "part, of the peak, bare, with headroom, steps, effective batch, processes, survived, refused, largest loss difference, "
     "seconds reference, seconds headroom, seconds lost at failures, steady step of the reference's"
 )
-PEERS_NAMES = "with, of the peak, end, steps, redone, effective batch, largest loss difference, seconds"
+PEERS_NAMES = "with, end, steps, redone, effective batch, largest loss difference, seconds"
 WARM = 2  # steps of a process that are left out of medians
 
 
@@ -108,16 +108,16 @@ def row(part: str, fraction: float, reference: Ran, bare: Ran, armed: Ran) -> st
     )
 
 
-def peer(name: str, fraction: float, reference: Ran, ran: Ran) -> str:
+def peer(name: str, reference: Optional[Ran], ran: Ran, asked: Ran) -> str:
+    """A row without a reference of the same training compares no losses."""
     return line(
         (
             name,
-            fraction,
             ran.ended(),
-            f"{len(ran.steps)} of {reference.end['asked']}",
+            f"{len(ran.steps)} of {asked.end['asked']}",
             len(ran.lines) - len(ran.steps),
-            batch(reference, ran) if ran.steps else "–",
-            difference(reference, ran),
+            batch(asked, ran) if ran.steps else "–",
+            difference(reference, ran) if reference else "–",
             f"{ran.seconds:.1f}",
         )
     )

@@ -13,7 +13,7 @@ import torch
 from models import DEVICE, gpt2, shifted, tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 
-FAILS = 40  # the operation of every step that is failed, in the model's forward
+FAILS = int(os.environ.get("FAILS", "40"))  # the operation of every step that is failed
 
 
 class Fail(TorchDispatchMode):

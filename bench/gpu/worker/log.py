@@ -22,7 +22,7 @@ class Log:
 
     def step(self, samples: int, loss: Any, **more: Any) -> None:
         """Takes a step down; a loss on a device is waited for."""
-        value = float(loss)
+        value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
         now = time.perf_counter()
         self.done += 1
         line = {"at": time.time(), "step": self.done, "samples": samples, "loss": value, "seconds": now - self.last, **more}
