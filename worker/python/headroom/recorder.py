@@ -223,6 +223,7 @@ class Recorder:
         entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
         entry.versions = [p._version for p in found.params]
         if tape.failure is not None or self.sizes.too_large(found, args, kwargs):
+            tape.straight = tape.straight or tape.failure is None
             return self._late_call(tape, found, entry, tape.failure or self.sizes.failure, lambda: call(*args, **kwargs), worn)
         found.before()
         begin = sequence()
@@ -738,7 +739,7 @@ class Recorder:
     def _refused(self, failure: BaseException, why: Exception) -> None:
         self.sizes.refused()
         self.report.refused(failure, str(why))
-        raise failure
+        raise failure from None
 
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
         """Sees, once per kind of tape, that the loss enters every module through its

@@ -16,10 +16,11 @@ from .calm import Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory
 from .rows import Cut, Plan, Rows, arguments, perform, references
 from .tape import Entry, Tape
-from .weights import Rule, candidates, settled, surviving, telling, weight
+from .weights import Rule, candidates, distinct, same_rule, settled, surviving, telling, weight
 
 SMALL = 1 << 22  # elements of all outputs, up to which rules are tried on the whole batch
 ROUNDS = 4  # of rows on which rules are told apart
+MOST = 256  # rows on which rules are tried at most
 SOME = 8  # rows on which they are tried otherwise
 
 
@@ -282,6 +283,8 @@ class Proof:
     """Tries, on real rows, whether a tape may be cut and by which rules. Costs two
     forward passes of a few rows; nothing of it remains."""
 
+    known: dict[tuple, set] = {}  # names of the rules that no batch has refuted, by kind of tape
+
     def __init__(self, tape: Tape, plan: Plan) -> None:
         self.tape, self.plan = tape, plan
         self.modules = modules_of(tape)
@@ -296,7 +299,8 @@ class Proof:
         first = [i for i in entries if tape.entries[i].module is not None]
         tail = [i for i in entries if tape.entries[i].module is None]
         size = sum(_numel(plan.slots[s].shape) for i in first for s in tape.entries[i].slots if s is not None)
-        count = plan.batch if size <= SMALL else min(plan.batch, SOME)
+        count = plan.batch if size <= SMALL else min(plan.batch, SOME, max(2, 4 * SMALL * plan.batch // size))
+        count = min(count, MOST)
         autocast = {i: tape.entries[i].autocast for i in entries}
         single = all(p.dtype == torch.float32 for m in self.modules for p in m.parameters())
         tolerance = 1e-4 if single else 2e-2
@@ -332,16 +336,24 @@ class Proof:
         targets = list({id(t): t for t in targets if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
         # A shape of (B·k, …) has B rows of k lines.
         targets = [t if t.shape[0] == batch else t.unflatten(0, (batch, t.shape[0] // batch)) for t in targets]
-        rules = candidates(batch, targets, ignored(tape))
+        named = candidates(batch, targets, ignored(tape))
+        kind = (slot, *(id(e.module) if e.module is not None else e.call_name() for e in tape.entries[: max(first + tail) + 1]))
+        known = self.known.get(kind)
+        if known is not None:  # tried on earlier batches: only what those could not tell apart is open
+            rules = distinct([rule for name, rule in named if name in known])
+            if rules and settled(rules, pieces):
+                return rules[0]
+        rules = distinct([rule for _, rule in named])
         chosen = spread(batch, count)
         for _ in range(ROUNDS):
             outputs = {} if within else self._outputs(first, chosen, tolerance)
+            place = {r: i for i, r in enumerate(chosen)}
 
             def value(rows: Sequence[int]) -> float:
                 at = Rows(batch, 0, batch, list(rows))
                 if within:  # there are no outputs to keep: everything is run
                     return float(run(tape, plan, sorted(first + tail), at)[slot])
-                where = [chosen.index(r) for r in rows]
+                where = [place[r] for r in rows]
                 env = {s: pick(v, plan.slots[s], where, len(chosen)) for s, v in outputs.items()}
                 return float(run(tape, plan, tail, at, env)[slot])
 
@@ -349,6 +361,7 @@ class Proof:
             if not rules:
                 raise Refused("the loss of a batch is not a weighted sum of the losses of its rows")
             if settled(rules, pieces):
+                self.known[kind] = {name for name, rule in named if any(same_rule(rule, r) for r in rules)}
                 return rules[0]
             chosen = telling(rules, batch, count)
         raise Refused("it cannot be told by which weights the losses of pieces add up")

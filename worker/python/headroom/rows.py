@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map
 
 from .failure import Refused, is_out_of_memory
 from .tape import Entry, Outside, Ref, Tape, autocast_as
@@ -202,10 +202,17 @@ class Plan:
             args, kwargs = arguments(self.tape, entry, cut, env, rows)
             buffers = [] if entry.module is None else list(entry.module.buffers())
             versions = [b._version for b in buffers]
-            results.append(perform(entry, args, kwargs))
+            results.append(tree_map(_cut_off, perform(entry, args, kwargs, trial=True)))
             if versions != [b._version for b in buffers]:
                 raise Refused(f"{named(entry)} changes its buffers")
         return results
+
+
+def _cut_off(value: Any) -> Any:
+    """The same values without the graph that made them, whose activations would stay."""
+    if not isinstance(value, torch.Tensor) or value.grad_fn is None:
+        return value
+    return value.detach().requires_grad_()
 
 
 def batch_of(tape: Tape, first: Entry) -> int:
@@ -220,12 +227,13 @@ def batch_of(tape: Tape, first: Entry) -> int:
     return most
 
 
-def perform(entry: Entry, args: Any, kwargs: Any) -> Any:
-    """Makes an entry's call again, in the modes in which it was made."""
+def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
+    """Makes an entry's call again, in the modes in which it was made. In a trial there is
+    no graph, so that what is changed in place may be a leaf."""
     with ExitStack() as stack:
         for context in autocast_as(entry.autocast):
             stack.enter_context(context)
-        stack.enter_context(torch.set_grad_enabled(entry.grad and torch.is_grad_enabled()))
+        stack.enter_context(torch.set_grad_enabled(entry.grad and torch.is_grad_enabled() and not (trial and entry.inplace)))
         if entry.fresh:
             args = (args[0].clone(), *args[1:])
         result = entry.call(*args, **kwargs)
@@ -266,8 +274,6 @@ def arguments(
 
 
 def put_tree(tree: Any, put: Callable) -> Any:
-    from torch.utils._pytree import tree_map
-
     return tree_map(lambda leaf: put(leaf) if type(leaf) in (Ref, Outside) else leaf, tree, is_leaf=lambda t: type(t) in (Ref, Outside))
 
 

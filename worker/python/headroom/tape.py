@@ -90,6 +90,7 @@ class Tape:
         self.done = False  # its gradients have been handed back
         self.complete = False  # every module's call had come to its end when something failed
         self.spans: list[tuple[int, int]] = []  # sequence numbers of graphs that must not be used: of tries and replays
+        self.straight = False  # it goes in pieces at once, and nothing has failed
         self.retain = False  # what has been handed back is to be used again
         self.late: Any = None  # what is known of its late tensors
 
@@ -182,8 +183,13 @@ class Tape:
 
     def _dropped(self, _: Any) -> None:
         self._held -= 1
-        if not self._held and self.failure is None:  # nobody can call backward any more
-            self.close()
+        if not self._held:  # nobody can ask for anything any more
+            self._release()
+
+    def _release(self) -> None:
+        self.closed = True
+        self.entries, self.outside, self.live, self.late = [], [], [], None
+        self.scalars, self._known, self.handles = {}, {}, Handles()
 
     def close(self) -> None:
         """Makes the user's tensors plain again, but for late ones, which keep the tape."""
@@ -201,9 +207,7 @@ class Tape:
             tensor.__class__ = torch.Tensor
             del tensor._headroom
         if not late:
-            self.closed = True
-            self.entries, self.outside, self.live = [], [], []
-            self.scalars, self._known, self.handles = {}, {}, Handles()
+            self._release()
 
 
 class Recorded(torch.Tensor):

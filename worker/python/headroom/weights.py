@@ -29,13 +29,16 @@ def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = No
     return sum(rule[r] for r in rows) / whole if whole else 0.0
 
 
-def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int]) -> list[Rule]:
-    """The rules worth trying: sum, mean over rows, and means over what each of the
-    batch's tensors counts: valid targets, the sum of a mask, whole or shifted by one."""
-    rules: list[Rule] = [None, [1.0] * batch]
-    for tensor in tensors:
-        rules += [r for r in counted(batch, tensor, ignored) if all(v >= 0 for v in r) and sum(r) > 0]
-    return distinct(rules)
+def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int]) -> list[tuple[tuple, Rule]]:
+    """The rules worth trying, with names that hold for other batches of the same kind:
+    sum, mean over rows, and means over what each of the batch's tensors counts: valid
+    targets, the sum of a mask, whole or shifted by one."""
+    rules: list[tuple[tuple, Rule]] = [(("sum",), None), (("rows",), [1.0] * batch)]
+    for i, tensor in enumerate(tensors):
+        for n, rule in enumerate(counted(batch, tensor, ignored)):
+            if all(v >= 0 for v in rule) and sum(rule) > 0:
+                rules.append(((i, n), rule))
+    return rules
 
 
 def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int]) -> list[list]:
@@ -58,15 +61,19 @@ def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int]) -> list[li
     return [[v for column in columns for v in column[i]] for i in range(len(columns[0]))]
 
 
+def same_rule(one: Rule, other: Rule) -> bool:
+    """Whether two rules give every row the same share."""
+    if one is None or other is None:
+        return one is other
+    a, b = sum(one), sum(other)
+    return max(abs(x / a - y / b) for x, y in zip(one, other)) < 1e-9
+
+
 def distinct(rules: Sequence[Rule]) -> list[Rule]:
     """The rules without those that say the same as one before."""
     kept: list[Rule] = []
     for rule in rules:
-        if rule is None:
-            kept.append(None)
-            continue
-        share = [v / sum(rule) for v in rule]
-        if not any(k is not None and max(abs(a - b / sum(k)) for a, b in zip(share, k)) < 1e-9 for k in kept):
+        if not any(same_rule(rule, k) for k in kept):
             kept.append(rule)
     return kept
 
