@@ -7,6 +7,7 @@ that is longer than any before is cut finer.
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any, Callable, Optional
 
 import torch
@@ -25,6 +26,7 @@ class Sizes:
         self._rows = 1
         self._found: Any = None  # the module called last
         self._quiet, self._patience = 0, PATIENCE
+        self._scaler: Any = None  # the user's GradScaler, weakly
         self._pending: Optional[tuple[Any, int]] = None  # a module and the cost at which it failed
 
     def _see(self, found: Any, args: tuple, kwargs: dict) -> int:
@@ -99,7 +101,8 @@ class Sizes:
         in half precision do not vanish: what the user's GradScaler has, else 1."""
         if not any(e.autocast and any(d == torch.float16 and on for _, on, d in e.autocast[:-1]) for e in tape.entries):
             return 1.0
-        for thing in gc.get_objects():
-            if isinstance(thing, torch.amp.GradScaler) and thing.is_enabled():
-                return float(thing.get_scale())
-        return 1.0
+        scaler = self._scaler() if self._scaler is not None else None
+        if scaler is None:
+            scaler = next((t for t in gc.get_objects() if isinstance(t, torch.amp.GradScaler) and t.is_enabled()), None)
+            self._scaler = None if scaler is None else weakref.ref(scaler)
+        return 1.0 if scaler is None else float(scaler.get_scale())

@@ -15,14 +15,14 @@ from functools import wraps
 from typing import Any, Callable, Optional, Sequence
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .calm import rehearsal
 from .failure import Refused, clean, is_out_of_memory, release_frames
 from .late import HandBack, Late, disown, foreign, make, postpone, sequence
 from .pieces import Sizes
 from .replay import Proof, batchwise, flowing, gradients, modules_of, needed, pieces_of, run
-from .rows import Plan, references
+from .rows import Plan, Slot, references
 from .tape import Entry, Recorded, Tape, place_of, random_state, set_random_state
 
 # Methods that ask for no values.
@@ -294,10 +294,9 @@ class Recorder:
     def _postponed(self, tape: Tape, late: Late, entry: Entry) -> Any:
         modules = [entry.module] if entry.module is not None else []
         begin = sequence()
-        small, slots = self._tried(tape, modules, lambda: (late.plan.extend(), late.plan.result(entry))[1])
+        leaves, tree = self._result(tape, late, modules, entry)
         tape.spans.append((begin, sequence()))
-        leaves = iter(slots)
-        result = tree_map(lambda t: self._made(tape, next(leaves), t), small)
+        result = tree_unflatten([self._made(tape, leaf) for leaf in leaves], tree)
         if entry.inplace:
             result = None
         postpone(tape)
@@ -324,11 +323,19 @@ class Recorder:
             if last:
                 raise Refused("there is no room to try it on a few rows")
 
+    def _result(self, tape: Tape, late: Late, modules: Sequence, entry: Entry) -> tuple[list, Any]:
+        """What a call would return, without a trial if such a call was tried before."""
+        plan = late.plan
+        if len(plan.cuts) == len(tape.entries) and plan.known(entry):
+            return plan.result(entry)
+        every = list({id(m): m for m in [*modules_of(tape), *modules]}.values())
+        return self._tried(tape, every, lambda: (plan.extend(), plan.result(entry))[1])
+
     @staticmethod
-    def _made(tape: Tape, slot: Any, small: Any) -> Any:
-        if isinstance(small, torch.Tensor):
-            return make(tape, slot)
-        return small if isinstance(small, (int, float, str, type(None))) else Lost(tape.failure)  # type: ignore[arg-type]
+    def _made(tape: Tape, leaf: Any) -> Any:
+        if isinstance(leaf, Slot):
+            return make(tape, leaf)
+        return Lost(tape.failure) if leaf is ... else leaf  # type: ignore[arg-type]
 
     def _once_more(self, tape: Tape, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
         """The same call on the same rows, after cleaning up: the rung for what cannot be cut."""
@@ -552,14 +559,14 @@ class Recorder:
             return args[0] if name != "__setitem__" else None
         if name in _ASKS:
             return self._asked(late, func, args, kwargs)
-        small, _ = self._tried(tape, [], lambda: (late.plan.extend(), late.plan.result(entry))[1])
-        if not any(isinstance(t, torch.Tensor) for t in tree_flatten(small)[0]):
+        leaves, _ = self._result(tape, late, [], entry)
+        if not any(isinstance(leaf, Slot) for leaf in leaves):
             return self._asked(late, func, args, kwargs)
         return self._postponed(tape, late, entry)
 
     def _changed(self, tape: Tape, late: Late, entry: Entry, target: torch.Tensor) -> None:
         """An in-place function of a result that has no values, or that is about to lose them."""
-        self._tried(tape, [], lambda: (late.plan.extend(), late.plan.result(entry)))
+        self._result(tape, late, [], entry)
         tape.add(entry, target)
         late.plan.accept()
         postpone(tape)

@@ -9,7 +9,7 @@ taken to belong to the batch because its size happens to be the batch's.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from itertools import combinations
+from itertools import combinations, count
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
@@ -63,6 +63,11 @@ class Cut(NamedTuple):
     scaled: bool
 
 
+MANY = 10000  # kinds of calls that are remembered
+_NUMBERS = count(1)
+_PLAIN = (int, float, str, type(None))
+
+
 class Plan:
     """How a tape is cut. Grows with the tape."""
 
@@ -76,29 +81,74 @@ class Plan:
         sizes = (2, 3) if self.batch >= 3 else (1, 2)
         self._rows = [Rows(self.batch, 0, sizes[0]), Rows(self.batch, self.batch - sizes[1], self.batch)]
         self._env: list[dict[int, torch.Tensor]] = [{}, {}]
+        self._last = 0  # key of the newest entry that was taken in
 
     def extend(self) -> None:
         """Takes in the entries that the tape has gained."""
         with torch._C.DisableTorchFunctionSubclass():
             while len(self.cuts) < len(self.tape.entries):
                 entry = self.tape.entries[len(self.cuts)]
+                key = self._key(entry)
                 cut, results = self._try(entry)
                 self._accept(entry, cut, results)
+                self._last = key
 
-    def result(self, entry: Entry) -> tuple[Any, list[Optional[Slot]]]:
-        """What a call that is not on the tape yet returns: its small result, as a tree,
-        and what its tensors would be for the whole batch."""
+    memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree) by key; shared by all plans
+    numbers: dict[tuple, int] = {}  # of what is called, with what, after what
+
+    def known(self, entry: Entry) -> bool:
+        """Whether such a call, after such calls, was tried on earlier batches of this size."""
+        return self._key(entry) in Plan.memory
+
+    def result(self, entry: Entry) -> tuple[list, Any]:
+        """What a call that is not on the tape yet returns, as leaves and their tree:
+        a :class:`Slot` for each tensor, ``...`` for objects that are not known."""
+        key = self._key(entry)
+        if key in Plan.memory:
+            cut, leaves, tree = Plan.memory[key]
+            self._pending = entry, cut, None, leaves, key
+            return leaves, tree
+        self._catch_up()
         cut, results = self._try(entry)
-        self._pending = (entry, cut, results)
-        small, large = (tree_flatten(r)[0] for r in results)
-        same = [a == b for a, b in zip(small, large) if isinstance(a, (int, float, str, type(None)))]
+        (small, tree), (large, _) = (tree_flatten(r) for r in results)
+        same = [a == b for a, b in zip(small, large) if isinstance(a, _PLAIN)]
         if len(small) != len(large) or not all(same):
             raise Refused(f"{named(entry)} returns something else for another batch")
-        return results[0], [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else None for a, b in zip(small, large)]
+        leaves = [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else a if isinstance(a, _PLAIN) else ... for a, b in zip(small, large)]
+        self._pending = entry, cut, results, leaves, key
+        Plan.memory[key] = cut, leaves, tree
+        return leaves, tree
 
     def accept(self) -> None:
         """Takes in the call of the last :meth:`result`, which the tape has gained."""
-        self._accept(*self._pending)
+        entry, cut, results, leaves, self._last = self._pending
+        if results is not None:
+            self._accept(entry, cut, results)
+            return
+        self.cuts.append(cut)
+        for slot, leaf in zip(entry.slots, leaves):
+            if slot is not None:
+                self.slots[slot] = leaf
+
+    def _key(self, entry: Entry) -> int:
+        """By which a call is known again: what is called, with what, after what."""
+        outside = [self.tape.outside[i] for i in references(entry)[1]]
+        shapes = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in outside)
+        called = id(entry.module) if entry.module is not None else entry.call
+        modes = entry.grad, entry.inplace, entry.fresh, repr(entry.autocast)
+        key = self._last, self.batch, called, entry.call_name(), repr((entry.args, entry.kwargs)), shapes, modes
+        if len(Plan.numbers) > MANY:
+            Plan.numbers.clear()
+            Plan.memory.clear()
+        return Plan.numbers.setdefault(key, next(_NUMBERS))
+
+    def _catch_up(self) -> None:
+        """Makes the small results of the entries that were known without being tried."""
+        for entry, cut in zip(self.tape.entries, self.cuts):
+            if all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace:
+                continue
+            for env, result in zip(self._env, self._both(entry, cut)):
+                env.update({s: v for s, v in zip(entry.slots, tree_flatten(result)[0]) if s is not None})
 
     def _accept(self, entry: Entry, cut: Cut, results: list) -> None:
         self.cuts.append(cut)
