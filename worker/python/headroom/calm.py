@@ -9,6 +9,7 @@ from typing import Any, Iterable, Iterator
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .held import Held
 from .tape import random_state, set_random_state
 
 _FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
@@ -54,7 +55,7 @@ def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     buffers = list({id(b): b for m in every for b in m.buffers(recurse=False)}.values())
     kept = [b.detach().clone() for b in buffers]
     versions = [b._version for b in buffers]
-    hanging = [(m, dict(vars(m))) for m in every]
+    held = Held(every)
     try:
         with eager():
             yield
@@ -65,10 +66,4 @@ def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
                 # Batch normalisation writes its statistics without raising the version.
                 if buffer._version != version or not torch.equal(buffer, value):
                     buffer.copy_(value)
-        for module, before in hanging:
-            now = vars(module)
-            for name in [n for n in now if n not in before]:
-                del now[name]
-            for name, value in before.items():
-                if now.get(name) is not value:
-                    now[name] = value
+        held.put_back()

@@ -8,17 +8,21 @@ other values computes them by a forward pass in pieces.
 
 from __future__ import annotations
 
+import sys
+from functools import lru_cache
 from typing import Any, Sequence
 
 import torch
 
 from .failure import Refused
+from .handles import KEEP
 from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, run, unchanged
 from .rows import Plan, Slot, references
-from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state
+from .tape import Entry, Place, Recorded, Tape, place_of, plain, random_state, set_random_state
 
 
-KEPT = 1 << 20  # elements
+KEPT = 1 << 20  # elements of a result whose values are kept for the user
+LEFT = -1  # slot of what a module left behind
 
 
 def sequence() -> int:
@@ -26,10 +30,19 @@ def sequence() -> int:
     return torch._C._autograd._get_sequence_nr()
 
 
+def gone(tape: Tape) -> torch.Tensor:
+    """What stands on a module in the place of a tensor that a try or a replay has left
+    there. Whoever uses it gets the failure, and not a gradient of a part of the batch."""
+    empty = torch.full((), float("nan"))
+    empty.__class__ = Recorded
+    place = empty._headroom = Place(tape, LEFT)  # type: ignore[attr-defined]
+    place.late, place.failure = True, tape.failure
+    return empty
+
+
 def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
     """Takes the tensors away that tries and replays have left on modules, a loss of their
-    own say: they know one piece alone. Whoever uses what stands there instead gets the
-    failure, and not a gradient of a part of the batch."""
+    own say: they know one piece alone."""
 
     def left(value: Any) -> bool:
         if not isinstance(value, torch.Tensor) or value.grad_fn is None:
@@ -37,21 +50,14 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
         number = value.grad_fn._sequence_nr()
         return any(a <= number < b for a, b in tape.spans)
 
-    def gone(value: torch.Tensor) -> torch.Tensor:
-        empty = torch.full((), float("nan"), device=value.device).expand(value.shape)
-        empty.__class__ = Recorded
-        empty._headroom = Place(tape, -1)  # type: ignore[attr-defined]
-        empty._headroom.late = True  # type: ignore[attr-defined]
-        return empty
-
     for module in {id(m): m for root in modules for m in root.modules()}.values():
         for name, value in list(vars(module).items()):
             if left(value):
-                vars(module)[name] = gone(value)
+                vars(module)[name] = gone(tape)
             elif isinstance(value, list) and any(left(v) for v in value):
-                value[:] = [gone(v) if left(v) else v for v in value]
+                value[:] = [gone(tape) if left(v) else v for v in value]
             elif isinstance(value, dict) and any(left(v) for v in value.values()):
-                value.update({k: gone(v) for k, v in value.items() if left(v)})
+                value.update({k: gone(tape) for k, v in value.items() if left(v)})
 
 
 class HandBack(torch.autograd.Function):
@@ -99,13 +105,38 @@ def postpone(tape: Tape) -> None:
     for ref in tape.live:
         tensor = ref()
         place = None if tensor is None else place_of(tensor)
-        if place is None or place.late or not tensor.requires_grad and tensor.numel() <= 16:
+        if place is None or place.late or not tensor.requires_grad and tensor.numel() <= KEEP:
             continue
         place.late = True
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-            empty = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
-            tensor.data = torch.full((), empty, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+            _release(tape, tensor)
+            _empty(tensor)
     tape.handles.drop(tape.failure)  # type: ignore[arg-type]
+
+
+def _empty(tensor: torch.Tensor) -> None:
+    empty = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
+    tensor.data = torch.full((), empty, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+
+
+def _release(tape: Tape, view: torch.Tensor) -> None:
+    """Empties what a view was made from, a linear layer's flat output say, if the tape's
+    modules have made it and nobody else has a name for it."""
+    base = view._base
+    if base is None or base.grad_fn is None or type(base) is Recorded:
+        return
+    number = base.grad_fn._sequence_nr()
+    made = any(a <= number < b for a, b in (e.between for e in tape.entries if e.module is not None))
+    if made and sys.getrefcount(base) == _unnamed():
+        _empty(base)
+
+
+@lru_cache(maxsize=1)
+def _unnamed() -> int:
+    """References that Python counts to a view's base that nobody has a name for."""
+    view = torch.zeros(2).view(2, 1)
+    base = view._base
+    return sys.getrefcount(base)
 
 
 def foreign(tape: Tape, tensors: Sequence[torch.Tensor]) -> bool:
@@ -217,8 +248,9 @@ class Late:
         entry = self.maker(slot)
         with torch.no_grad():
             if entry.module is None and (plan.slots[slot].dim is None or self._has(slot)):
-                env = {r: self.value(r) for r in references(entry)[0]}
-                found = run(tape, None, [tape.entries.index(entry)], None, env)[slot]
+                at = tape.entries.index(entry)
+                unchanged(tape, [at])
+                found = run(tape, None, [at], None, {r: self.value(r) for r in references(entry)[0]})[slot]
             elif plan.slots[slot].dim is None:
                 found = self.scalar(slot).detach()
             else:
@@ -238,3 +270,8 @@ class Late:
             return True
         entry = self.maker(slot)
         return entry.module is None and not entry.inplace and all(self._has(r) for r in references(entry)[0])
+
+    def keep(self, slot: int, tensor: torch.Tensor) -> None:
+        """Takes note of what the user still has of a slot, for late ones that are made from it."""
+        if not any(e.inplace for e in self.tape.entries):
+            self._values.setdefault(slot, plain(tensor).detach())

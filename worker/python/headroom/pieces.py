@@ -24,7 +24,7 @@ class Sizes:
         self._fits: Optional[int] = None  # cost of a piece
         self._per_row = 1
         self._rows = 1
-        self._found: Any = None  # the module called last
+        self._last: Any = lambda: None  # the module called last, weakly
         self._quiet, self._patience = 0, PATIENCE
         self._scaler: Any = None  # the user's GradScaler, weakly
         self._pending: Optional[tuple[Any, int]] = None  # a module and the cost at which it failed
@@ -36,7 +36,7 @@ class Sizes:
         self._rows = max(1, tensor.shape[0])
         cost = tensor.numel()
         self._per_row = max(1, cost // self._rows)
-        self._found = found
+        self._last = weakref.ref(found)
         return cost
 
     def too_large(self, found: Any, args: tuple, kwargs: dict) -> bool:
@@ -58,7 +58,7 @@ class Sizes:
 
     def failed_at(self, tape: Any, failure: BaseException) -> None:
         """Notes that what followed the last module's call failed."""
-        self._fail(self._found, self._per_row * self._rows, failure)
+        self._fail(self._last(), self._per_row * self._rows, failure)
 
     def _fail(self, found: Any, cost: int, failure: BaseException) -> None:
         self.failure = type(failure)(*failure.args)
@@ -93,8 +93,9 @@ class Sizes:
     def refused(self) -> None:
         """Pieces would be wrong here: the next call is run whole again."""
         self._pending = None
-        if self._found is not None:
-            self._found.limit = None
+        found = self._last()
+        if found is not None:
+            found.limit = None
 
     def scale(self, tape: Any) -> float:
         """By what losses are multiplied before they are differentiated, so that gradients

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-import weakref
 from functools import wraps
 from typing import Any, Callable, Optional, Sequence
 
@@ -19,53 +18,14 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .calm import rehearsal
 from .failure import Refused, clean, is_out_of_memory, release_frames
-from .late import HandBack, Late, disown, foreign, make, postpone, sequence
+from .found import Found
+from .functions import ASKS, METADATA, OPAQUE, changes, gives_tensor, recorded
+from .handles import KEEP
+from .late import LEFT, HandBack, Late, disown, foreign, gone, make, postpone, sequence
 from .pieces import Sizes
 from .replay import Proof, batchwise, flowing, gradients, modules_of, needed, pieces_of, run
 from .rows import Plan, Slot, references
-from .tape import Entry, Recorded, Tape, place_of, random_state, set_random_state
-
-# Methods that ask for no values.
-METADATA = {
-    "size", "dim", "ndimension", "numel", "nelement", "__len__", "stride", "is_contiguous", "is_floating_point",
-    "is_complex", "element_size", "get_device", "__hash__", "is_pinned", "is_signed", "is_inference", "is_shared",
-    "is_conj", "is_neg", "has_names", "storage_offset", "is_set_to", "is_same_size", "is_tensor",
-}  # fmt: skip
-_IN_PLACE = {f"__i{n}__" for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()} | {"__setitem__"}
-_ASKS = {"item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__", "__str__", "__complex__", "equal", "allclose"}
-# What cannot be seen to leave a replay as it was.
-_OPAQUE = {"register_hook", "retain_grad", "set_", "resize_", "share_memory_", "requires_grad_", "register_post_accumulate_grad_hook", "__set__", "data_ptr", "untyped_storage", "storage", "__dlpack__"}
-
-
-def recorded(args: tuple, kwargs: dict) -> list:
-    """The recorded tensors among arguments."""
-    found, deep = [], False
-    for t in args:
-        if type(t) is Recorded:
-            found.append(t)
-        elif not isinstance(t, _FLAT):
-            deep = True
-    for t in kwargs.values():
-        if type(t) is Recorded:
-            found.append(t)
-        elif not isinstance(t, _FLAT):
-            deep = True
-    if deep:
-        return [t for t in tree_flatten((args, kwargs))[0] if type(t) is Recorded]
-    return found
-
-
-_FLAT = (int, float, str, type(None), torch.Tensor, torch.dtype, torch.device, slice)
-
-
-def changes(name: str) -> bool:
-    """Whether a function changes its first argument, by its name."""
-    return name.endswith("_") and not name.endswith("__") or name in _IN_PLACE
-
-
-def _gives_tensor(func: Callable, args: tuple) -> bool:
-    with torch._C.DisableTorchFunctionSubclass():
-        return isinstance(func(*args), torch.Tensor)
+from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state
 
 
 def state_of(param: torch.Tensor) -> Any:
@@ -92,72 +52,6 @@ def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
             continue
         todo += [n for n, _ in node.next_functions]
     return None
-
-
-class Found:
-    """A module whose outermost calls are recorded. It stands in ``_compiled_call_impl``
-    of the module, which neither pickles nor deep copies carry."""
-
-    def __init__(self, recorder: "Recorder", module: torch.nn.Module) -> None:
-        self.recorder, self.module = recorder, weakref.ref(module)
-        self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
-        self.params = [p for p in module.parameters() if p.requires_grad]
-        self.buffers = list(module.buffers())
-        self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call changes; None: not known yet
-        self.kept: list[torch.Tensor] = []  # their values before the newest call
-        self.limit: Optional[int] = None  # the smallest cost of a call that failed
-        module.__dict__["_compiled_call_impl"] = self
-
-    def __reduce__(self) -> Any:  # a module that pickles all of itself finds None here
-        return type(None), ()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module, recorder = self.module(), self.recorder
-        call = self.inner or module._call_impl  # type: ignore[union-attr]
-        if recorder.busy or not module.training or not torch.is_grad_enabled() or not recorder.here():  # type: ignore[union-attr]
-            return call(*args, **kwargs)
-        return recorder.call(self, module, call, args, kwargs)
-
-    def before(self) -> None:
-        """Keeps what a call changes, so that it can be put back."""
-        if self.changing is None:
-            self.params = [p for p in self.module().parameters() if p.requires_grad]  # type: ignore[union-attr]
-            self.changing = [b for b in self.buffers if _counts(self.module(), b)]
-            self.kept = [b.detach().clone() for b in self.changing]
-        elif self.changing:
-            with torch.no_grad():
-                torch._foreach_copy_(self.kept, self.changing)
-        self.versions = [b._version for b in self.buffers]
-
-    def after(self) -> None:
-        """Looks, after a call that went well, which buffers it has changed."""
-        if [b._version for b in self.buffers] == self.versions:
-            return
-        known = {id(b) for b in self.changing or ()}
-        for b, v in zip(self.buffers, self.versions):
-            if b._version != v and id(b) not in known:
-                self.changing.append(b)  # type: ignore[union-attr]
-                self.kept.append(torch.empty_like(b))
-
-    def put_back(self) -> bool:
-        """Undoes what a failed call did to the buffers; whether that was possible."""
-        known = {id(b) for b in self.changing or ()}
-        if any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
-            return False
-        with torch.no_grad():
-            for b, k in zip(self.changing or (), self.kept):
-                b.copy_(k)
-        return True
-
-
-def _counts(module: Any, buffer: torch.Tensor) -> bool:
-    """Whether a buffer is the running statistics of a normalisation."""
-    return any(
-        buffer is b
-        for m in module.modules()
-        if isinstance(m, torch.nn.modules.batchnorm._NormBase)
-        for b in m.buffers(recurse=False)
-    )
 
 
 class Lost:
@@ -216,6 +110,7 @@ class Recorder:
 
     def call(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
         worn = recorded(args, kwargs)
+        self._left_behind([place_of(t) for t in worn])  # type: ignore[misc]
         if any(place_of(t).late and place_of(t).tape.done for t in worn):  # type: ignore[union-attr]
             args, kwargs = tree_map(self._old, args), tree_map(self._old, kwargs)
             worn = recorded(args, kwargs)
@@ -253,9 +148,25 @@ class Recorder:
         tape.spans.append((begin, sequence()))
         self.sizes.failed(found, args, kwargs, failed)
         set_random_state(state)
+        again: Optional[Callable] = lambda: call(*args, **kwargs)  # noqa: E731
         if not found.put_back():
-            tape.refuse(f"{type(module).__name__} had changed a buffer when it failed")
-        return self._late_call(tape, found, entry, failed, lambda: call(*args, **kwargs), worn)
+            again = None
+            tape.refuse(f"{type(module).__name__} had changed a buffer or an attribute when it failed")
+        return self._late_call(tape, found, entry, failed, again, worn)
+
+    def _left_behind(self, places: Sequence[Place]) -> None:
+        for place in places:
+            if place.slot == LEFT:
+                self._refused(place.failure, Refused("a tensor that a module left behind is used"))
+
+    def _valued(self, args: tuple, kwargs: dict, found: Sequence[torch.Tensor]) -> tuple[tuple, dict]:
+        """Arguments with values, for a function that a module calls on a late tensor it holds."""
+        self._left_behind([place_of(t) for t in found])  # type: ignore[misc]
+        args, kwargs = tree_map(self._old, args), tree_map(self._old, kwargs)
+        for t in recorded(args, kwargs):
+            if place_of(t).late:  # type: ignore[union-attr]
+                self._refused(place_of(t).tape.failure, Refused("a module holds a tensor that has no values"))  # type: ignore[union-attr, arg-type]
+        return args, kwargs
 
     def _old(self, t: Any) -> Any:
         """The values of a late tensor of a step that is done, if it has no graph to carry on."""
@@ -302,6 +213,9 @@ class Recorder:
         postpone(tape)
         tape.add(entry, result)
         late.plan.accept()
+        if entry.module is not None:
+            for change in late.plan.left:
+                change.replace(gone(tape))
         for t in tree_flatten(result)[0]:
             if isinstance(t, torch.Tensor) and type(t) is Recorded:
                 place_of(t).late = True  # type: ignore[union-attr]
@@ -390,10 +304,12 @@ class Recorder:
         return compiled
 
     def function(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        found = recorded(args, kwargs)
         if self.busy or not self.here():
+            if any(place_of(t).late for t in found) and getattr(func, "__name__", "") not in METADATA:  # type: ignore[union-attr]
+                args, kwargs = self._valued(args, kwargs, found)
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        found = recorded(args, kwargs)
         name = getattr(func, "__name__", "")
         places = [place_of(t) for t in found]
         if name == "__repr__" and places and not places[0].late:  # type: ignore[union-attr]
@@ -403,6 +319,7 @@ class Recorder:
             finally:
                 args[0].__class__ = Recorded
         tape = next((p.tape for p in places if p.late), places[0].tape if places else None)  # type: ignore[union-attr]
+        self._left_behind(places)  # type: ignore[arg-type]
         if tape is None:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
@@ -435,9 +352,9 @@ class Recorder:
 
     def _note(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, result: Any) -> None:
         inplace = changes(name)
-        if inplace or name in _OPAQUE or kwargs.get("out") is not None:
+        if inplace or name in OPAQUE or kwargs.get("out") is not None:
             first = place_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
-            if name in _OPAQUE or kwargs.get("out") is not None:
+            if name in OPAQUE or kwargs.get("out") is not None:
                 if name not in ("data_ptr", "untyped_storage", "storage"):
                     tape.refuse(f"{name} is used on a result")
                 return
@@ -456,7 +373,9 @@ class Recorder:
     def _failed_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException) -> Any:
         release_frames(failure)
         failed: Optional[BaseException] = None
-        if all(t.numel() == 1 for t in recorded(args, kwargs)):  # arithmetic of scalars holds nothing that could be cut
+        # Arithmetic of scalars holds nothing that could be cut, nor does counting in a handful of labels.
+        given = recorded(args, kwargs)
+        if not changes(name) and all(t.numel() == 1 or t.numel() <= KEEP and not t.requires_grad for t in given):
             clean(failure)
             with torch._C.DisableTorchFunctionSubclass(), tape.handles.on():
                 try:
@@ -467,7 +386,9 @@ class Recorder:
                 self.report.survived(failure, "the same call again", "")
                 self._note(tape, func, name, args, kwargs, result)
                 return result
-            self._refused(failure, failed)
+            release_frames(failed)
+            if all(t.numel() == 1 for t in given):
+                self._refused(failure, failed)
         self.sizes.failed_at(tape, failure)
         tape.failure = failure
         try:
@@ -488,7 +409,7 @@ class Recorder:
             return self._guarded(lambda: self._postponed(tape, late, entry))
         except Refused as why:
             tape.failure = None
-            if changes(name):
+            if changes(name) or any(place_of(t).late for t in given):  # type: ignore[union-attr]
                 self._refused(failure, why)
             clean(failure)
             with torch._C.DisableTorchFunctionSubclass(), tape.handles.on():
@@ -507,10 +428,10 @@ class Recorder:
     def _late_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         late = tape.late
         failure = tape.failure
-        if name in METADATA or name == "__get__" and not _gives_tensor(func, args):
+        if name in METADATA or name == "__get__" and not gives_tensor(func, args):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        if name in ("__set__", "data_ptr") or name in _OPAQUE or kwargs.get("out") is not None:
+        if name in ("__set__", "data_ptr") or name in OPAQUE or kwargs.get("out") is not None:
             self._refused(failure, Refused(f"{name} is used on a result that has no values"))  # type: ignore[arg-type]
 
         def resolved(t: Any) -> Any:
@@ -532,11 +453,12 @@ class Recorder:
                 return self._guarded(lambda: self._late_result(tape, late, func, name, args, kwargs))
         except Refused as why:
             self._refused(failure, why)  # type: ignore[arg-type]
-        return self._with_values(tape, lambda: func(*args, **kwargs))
+        return self._with_values(tape, lambda: func(*args, **kwargs), name in ("backward", "grad") or changes(name))
 
-    def _with_values(self, tape: Tape, call: Callable) -> Any:
-        """A function of results that have been handed back."""
-        for _ in range(2):
+    def _with_values(self, tape: Tape, call: Callable, once: bool) -> Any:
+        """A function of results that have been handed back; ``once`` for one that must
+        not be called twice."""
+        for _ in range(1 if once else 2):
             with torch._C.DisableTorchFunctionSubclass():
                 try:
                     return call()
@@ -557,7 +479,7 @@ class Recorder:
             entry.inplace = True
             self._changed(tape, late, entry, args[0])
             return args[0] if name != "__setitem__" else None
-        if name in _ASKS:
+        if name in ASKS:
             return self._asked(late, func, args, kwargs)
         leaves, _ = self._result(tape, late, [], entry)
         if not any(isinstance(leaf, Slot) for leaf in leaves):
@@ -745,6 +667,7 @@ class Recorder:
 
     def _refused(self, failure: BaseException, why: Exception) -> None:
         self.sizes.refused()
+        self.tape = None  # what the user's own handler runs next is a step of its own
         self.report.refused(failure, str(why))
         raise failure from None
 

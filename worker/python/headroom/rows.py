@@ -16,6 +16,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from .failure import Refused, is_out_of_memory
+from .held import Held
 from .tape import Entry, Outside, Ref, Tape, autocast_as
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
@@ -78,9 +79,10 @@ class Plan:
         self.slots: dict[int, Slot] = {}
         if self.batch < 2:
             raise Refused("a batch of one row cannot be cut")
-        sizes = (2, 3) if self.batch >= 3 else (1, 2)
+        sizes = (2, 3) if self.batch > 3 else (1, 2)
         self._rows = [Rows(self.batch, 0, sizes[0]), Rows(self.batch, self.batch - sizes[1], self.batch)]
         self._env: list[dict[int, torch.Tensor]] = [{}, {}]
+        self.left: list = []  # attributes in which the newest trial has left tensors with a graph
         self._last = 0  # key of the newest entry that was taken in
 
     def extend(self) -> None:
@@ -93,7 +95,7 @@ class Plan:
                 self._accept(entry, cut, results)
                 self._last = key
 
-    memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree) by key; shared by all plans
+    memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree, attributes) by key; shared by all plans
     numbers: dict[tuple, int] = {}  # of what is called, with what, after what
 
     def known(self, entry: Entry) -> bool:
@@ -105,7 +107,7 @@ class Plan:
         a :class:`Slot` for each tensor, ``...`` for objects that are not known."""
         key = self._key(entry)
         if key in Plan.memory:
-            cut, leaves, tree = Plan.memory[key]
+            cut, leaves, tree, self.left = Plan.memory[key]
             self._pending = entry, cut, None, leaves, key
             return leaves, tree
         self._catch_up()
@@ -116,7 +118,7 @@ class Plan:
             raise Refused(f"{named(entry)} returns something else for another batch")
         leaves = [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else a if isinstance(a, _PLAIN) else ... for a, b in zip(small, large)]
         self._pending = entry, cut, results, leaves, key
-        Plan.memory[key] = cut, leaves, tree
+        Plan.memory[key] = cut, leaves, tree, self.left
         return leaves, tree
 
     def accept(self) -> None:
@@ -250,11 +252,17 @@ class Plan:
                 with torch.no_grad():
                     entry.call(*args, **kwargs)
             args, kwargs = arguments(self.tape, entry, cut, env, rows)
-            buffers = [] if entry.module is None else list(entry.module.buffers())
+            modules = [] if entry.module is None else list(entry.module.modules())
+            buffers = [b for m in modules for b in m.buffers(recurse=False)]
             versions = [b._version for b in buffers]
+            held = Held(modules)
             results.append(tree_map(_cut_off, perform(entry, args, kwargs, trial=True)))
             if versions != [b._version for b in buffers]:
                 raise Refused(f"{named(entry)} changes its buffers")
+            self.left = list(held.changed())  # by the second call, for the first may have filled a cache
+        for change in self.left:
+            if not all(isinstance(v, torch.Tensor) and v.requires_grad for v in change.values()):
+                raise Refused(f"a call of {named(entry)} changes its attribute {change.name}")
         return results
 
 

@@ -37,12 +37,11 @@ class Place:
     """Where a recorded tensor stands: its tape and slot. A *late* one has no values:
     they were never computed, or have been released, and can be had from the tape."""
 
-    __slots__ = ("tape", "slot", "late", "value", "meta")
+    __slots__ = ("tape", "slot", "late", "failure")
 
     def __init__(self, tape: "Tape", slot: int) -> None:
         self.tape, self.slot, self.late = tape, slot, False
-        self.value: Optional[torch.Tensor] = None  # of a late one that the user has asked for
-        self.meta: Any = None
+        self.failure: Optional[BaseException] = None  # for whoever uses what a module left behind
 
 
 class Entry:
@@ -204,6 +203,8 @@ class Tape:
             if place.late:
                 late = True
                 continue
+            if self.late is not None:
+                self.late.keep(place.slot, tensor)
             tensor.__class__ = torch.Tensor
             del tensor._headroom
         if not late:

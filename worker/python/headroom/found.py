@@ -1,0 +1,99 @@
+"""A module whose outermost calls are recorded, and what a call of it changes."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, Optional
+
+import torch
+
+from .held import Held
+
+
+class Found:
+    """A module whose outermost calls are recorded. It stands in ``_compiled_call_impl``
+    of the module, which neither pickles nor deep copies carry."""
+
+    def __init__(self, recorder: "Recorder", module: torch.nn.Module) -> None:
+        self.recorder, self.module = recorder, weakref.ref(module)
+        self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
+        self.params = [p for p in module.parameters() if p.requires_grad]
+        self.buffers = list(module.buffers())
+        self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call changes; None: not known yet
+        self.kept: list[torch.Tensor] = []  # their values before the newest call
+        self.limit: Optional[int] = None  # the smallest cost of a call that failed
+        self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call was made yet
+        self.moving: list[torch.nn.Module] = []  # those of which one has
+        self.now: Optional[Held] = None  # what those held before the newest call
+        module.__dict__["_compiled_call_impl"] = self
+
+    def __reduce__(self) -> Any:  # a module that pickles all of itself finds None here
+        return type(None), ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module, recorder = self.module(), self.recorder
+        call = self.inner or module._call_impl  # type: ignore[union-attr]
+        if recorder.busy or not module.training or not torch.is_grad_enabled() or not recorder.here():  # type: ignore[union-attr]
+            return call(*args, **kwargs)
+        return recorder.call(self, module, call, args, kwargs)
+
+    def before(self) -> None:
+        """Keeps what a call changes, so that it can be put back."""
+        if self.changing is None:
+            module = self.module()
+            self.params = [p for p in module.parameters() if p.requires_grad]  # type: ignore[union-attr]
+            self.changing = [b for b in self.buffers if _counts(module, b)]
+            self.kept = [b.detach().clone() for b in self.changing]
+            self.now = Held(module.modules())  # type: ignore[union-attr]
+        else:
+            if self.changing:
+                with torch.no_grad():
+                    torch._foreach_copy_(self.kept, self.changing)
+            if self.moving:
+                self.now = Held(self.moving)
+        self.versions = [b._version for b in self.buffers]
+
+    def after(self) -> None:
+        """Looks, after a call that went well, what it has changed."""
+        if self.still is None:
+            self._settle(self.now)  # type: ignore[arg-type]
+        if [b._version for b in self.buffers] == self.versions:
+            return
+        known = {id(b) for b in self.changing or ()}
+        for b, v in zip(self.buffers, self.versions):
+            if b._version != v and id(b) not in known:
+                self.changing.append(b)  # type: ignore[union-attr]
+                self.kept.append(torch.empty_like(b))
+
+    def put_back(self) -> bool:
+        """Undoes what a failed call did to buffers and attributes; whether all of it was known."""
+        known = {id(b) for b in self.changing or ()}
+        if any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
+            return False
+        with torch.no_grad():
+            for b, k in zip(self.changing or (), self.kept):
+                b.copy_(k)
+        if self.now is not None:
+            self.now.put_back()
+        if self.still is None or next(self.still.changed(), None) is None:
+            return True
+        self._settle(self.still)
+        return False
+
+    def _settle(self, held: Held) -> None:
+        """Parts the modules whose attributes calls have changed from the others."""
+        moved = {id(m): m for m in (c.module() for c in held.changed())}
+        self.moving = list({**{id(m): m for m in self.moving}, **moved}.values())
+        known = {id(m) for m in self.moving}
+        self.still = Held([m for m in self.module().modules() if id(m) not in known])  # type: ignore[union-attr]
+        self.now = None
+
+
+def _counts(module: Any, buffer: torch.Tensor) -> bool:
+    """Whether a buffer is the running statistics of a normalisation."""
+    return any(
+        buffer is b
+        for m in module.modules()
+        if isinstance(m, torch.nn.modules.batchnorm._NormBase)
+        for b in m.buffers(recurse=False)
+    )
