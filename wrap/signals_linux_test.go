@@ -194,12 +194,16 @@ func TestModesFollow(t *testing.T) {
 		var out [2]string
 		for i, wrapped := range []bool{false, true} {
 			p := onTerminal(t, command(wrapped, "sh", "-c", fmt.Sprintf(
-				`read line; stty %s %s; echo 0; read line; stty -a; stty opost icanon ixon intr ^C %[2]s; echo 1; read line; stty -a; printf 'a\nb\n'`, c.change, c.on)))
+				`read line; stty %s %s; echo 'changed.'; read line; stty -a; echo 'shown.'; read line; stty opost icanon ixon intr ^C %[2]s; echo 'as before.'; read line; stty -a; printf 'a\nb\n'`, c.change, c.on)))
 			before := p.modes()
 			p.key("go\n")
 			eventually(t, "the terminal follows", func() bool { return p.modes() != before })
+			p.out.await(t, "changed.") // or what is typed next would come before it
 			p.key("x\n")
+			p.out.await(t, "shown.") // what is on its way when the modes change back is shown in those
+			p.key("z\n")
 			eventually(t, "the terminal follows back", func() bool { return p.modes() == before })
+			p.out.await(t, "as before.")
 			p.key("y\n")
 			if code := p.status(); code != 0 {
 				t.Errorf("status %d", code)
