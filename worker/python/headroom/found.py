@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from itertools import count
 from typing import Any, Callable, Optional
 
 import torch
 
 from .held import Held
+
+_NUMBERS = count(1)
 
 
 class Found:
@@ -21,7 +24,11 @@ class Found:
         self.buffers = list(module.buffers())
         self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call changes; None: not known yet
         self.kept: list[torch.Tensor] = []  # their values before the newest call
+        self.calls = 0
+        self.whole = False  # kept has what all of them were
         self.limit: Optional[int] = None  # the smallest cost of a call that failed
+        self.hosted: Optional[int] = None  # the smallest cost of one that fits only with what is saved on the host
+        self.number = next(_NUMBERS)  # which an id, that may be used again, is not
         self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call was made yet
         self.moving: list[torch.nn.Module] = []  # those of which one has
         self.now: Optional[Held] = None  # what those held before the newest call
@@ -52,11 +59,14 @@ class Found:
             if self.moving:
                 self.now = Held(self.moving)
         self.versions = [b._version for b in self.buffers]
+        self.calls += 1
+        self.whole = True
 
     def after(self) -> None:
         """Looks, after a call that went well, what it has changed."""
         if self.still is None:
             self._settle(self.now)  # type: ignore[arg-type]
+        self.now = None  # which would keep a state, and its graph, longer than the script does
         if [b._version for b in self.buffers] == self.versions:
             return
         known = {id(b) for b in self.changing or ()}
@@ -64,11 +74,12 @@ class Found:
             if b._version != v and id(b) not in known:
                 self.changing.append(b)  # type: ignore[union-attr]
                 self.kept.append(torch.empty_like(b))
+                self.whole = False
 
     def put_back(self) -> bool:
         """Undoes what a failed call did to buffers and attributes; whether all of it was known."""
         known = {id(b) for b in self.changing or ()}
-        if any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
+        if not self.whole or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
             return False
         with torch.no_grad():
             for b, k in zip(self.changing or (), self.kept):
@@ -86,7 +97,6 @@ class Found:
         self.moving = list({**{id(m): m for m in self.moving}, **moved}.values())
         known = {id(m) for m in self.moving}
         self.still = Held([m for m in self.module().modules() if id(m) not in known])  # type: ignore[union-attr]
-        self.now = None
 
 
 def _counts(module: Any, buffer: torch.Tensor) -> bool:
@@ -97,3 +107,15 @@ def _counts(module: Any, buffer: torch.Tensor) -> bool:
         if isinstance(m, torch.nn.modules.batchnorm._NormBase)
         for b in m.buffers(recurse=False)
     )
+
+
+def found_of(module: Any) -> Optional[Found]:
+    """What is known of a module that is recorded."""
+    found = module.__dict__.get("_compiled_call_impl")
+    return found if isinstance(found, Found) else None
+
+
+def number_of(module: Any) -> int:
+    """By which a recorded module is told from every other of this process; 0 for None."""
+    found = None if module is None else found_of(module)
+    return 0 if found is None else found.number

@@ -10,6 +10,8 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 MOST = 10000  # elements of a container that are looked at
+# What every module has, and no call changes.
+USUAL = set(vars(torch.nn.Module())) - {"_buffers", "training"}
 _PLAIN = (int, float, str, bool, bytes, type(None), torch.Size, torch.dtype, torch.device)
 
 
@@ -72,14 +74,14 @@ class Held:
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
         self.before: list[tuple[torch.nn.Module, dict, dict]] = []
         for m in modules:
-            own = dict(vars(m))
+            own = {n: v for n, v in vars(m).items() if n not in USUAL}
             self.before.append((m, own, {n: c for n, v in own.items() if (c := _contents(v)) is not None}))
 
     def changed(self) -> Iterator[Change]:
         """What is not as it was."""
         for m, own, inside in self.before:
             now = vars(m)
-            for name in {**own, **now}:
+            for name in [*own, *(n for n in now if n not in own and n not in USUAL)]:
                 if name not in now or name not in own or not _same(own[name], now[name]):
                     yield Change(weakref.ref(m), name, ())
                 elif name in inside:

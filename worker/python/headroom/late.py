@@ -16,6 +16,7 @@ import torch
 
 from .failure import Refused
 from .handles import KEEP
+from .held import USUAL
 from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, run, unchanged
 from .rows import Plan, Slot, references
 from .tape import Entry, Place, Recorded, Tape, place_of, plain, random_state, set_random_state
@@ -51,7 +52,7 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
         return any(a <= number < b for a, b in tape.spans)
 
     for module in {id(m): m for root in modules for m in root.modules()}.values():
-        for name, value in list(vars(module).items()):
+        for name, value in [(n, v) for n, v in vars(module).items() if n not in USUAL]:
             if left(value):
                 vars(module)[name] = gone(tape)
             elif isinstance(value, list) and any(left(v) for v in value):

@@ -12,6 +12,8 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from .replay import on_host
+
 PATIENCE = 64  # batches that are cut at once, before a whole one is tried again
 
 
@@ -51,6 +53,14 @@ class Sizes:
         found.limit = None
         return False
 
+    def cost(self) -> int:
+        """Of the newest call."""
+        return self._per_row * self._rows
+
+    def hosting(self, found: Any) -> Any:
+        """A context for a call that fits only with what is saved on the host; None for others."""
+        return on_host() if found.hosted is not None and self.cost() >= found.hosted else None
+
     def failed(self, found: Any, args: tuple, kwargs: dict, failure: BaseException) -> None:
         """Notes that a whole call failed."""
         cost = self._see(found, args, kwargs)
@@ -58,7 +68,7 @@ class Sizes:
 
     def failed_at(self, tape: Any, failure: BaseException) -> None:
         """Notes that what followed the last module's call failed."""
-        self._fail(self._last(), self._per_row * self._rows, failure)
+        self._fail(self._last(), self.cost(), failure)
 
     def _fail(self, found: Any, cost: int, failure: BaseException) -> None:
         self.failure = type(failure)(*failure.args)

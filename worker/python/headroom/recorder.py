@@ -18,12 +18,12 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .calm import rehearsal
 from .failure import Refused, clean, is_out_of_memory, release_frames
-from .found import Found
+from .found import Found, found_of, number_of
 from .functions import ASKS, METADATA, OPAQUE, changes, gives_tensor, recorded
 from .handles import KEEP
 from .late import LEFT, HandBack, Late, disown, foreign, gone, make, postpone, sequence
 from .pieces import Sizes
-from .replay import Proof, batchwise, flowing, gradients, modules_of, needed, pieces_of, run
+from .replay import Proof, batchwise, flowing, gradients, modules_of, needed, on_host, pieces_of, run
 from .rows import Plan, Slot, references
 from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state
 
@@ -121,6 +121,7 @@ class Recorder:
             tape.straight = tape.straight or tape.failure is None
             return self._late_call(tape, found, entry, tape.failure or self.sizes.failure, lambda: call(*args, **kwargs), worn)
         found.before()
+        entry.nth = found.calls
         begin = sequence()
         state = random_state() if tape.entries else tape.random
         failed: Optional[BaseException] = None
@@ -129,7 +130,7 @@ class Recorder:
             t.__class__ = torch.Tensor
         saved = tape.handles.count()
         try:
-            with tape.handles.on():
+            with self.sizes.hosting(found) or tape.handles.on():
                 result = call(*args, **kwargs)
         except BaseException as e:
             if not is_out_of_memory(e):
@@ -200,7 +201,7 @@ class Recorder:
                 raise Refused(f"{batchwise([entry.module])} computes statistics over the batch")  # type: ignore[list-item]
             return self._guarded(lambda: self._postponed(tape, late, entry))
         except Refused as why:
-            return self._once_more(tape, entry, failure, why, again, worn)
+            return self._once_more(tape, found, entry, failure, why, again, worn)
 
     def _postponed(self, tape: Tape, late: Late, entry: Entry) -> Any:
         modules = [entry.module] if entry.module is not None else []
@@ -251,34 +252,44 @@ class Recorder:
             return make(tape, leaf)
         return Lost(tape.failure) if leaf is ... else leaf  # type: ignore[arg-type]
 
-    def _once_more(self, tape: Tape, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
-        """The same call on the same rows, after cleaning up: the rung for what cannot be cut."""
+    def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
+        """The same call on the same rows, after cleaning up: the rung for what cannot be
+        cut. On a GPU with what autograd saves on the host, if it has to be."""
         if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):
             self._refused(failure, why)
         tape.failure = None
         clean(failure)
-        failed: Optional[BaseException] = None
-        begin = sequence()
-        self.busy = True
-        for t in worn:
-            t.__class__ = torch.Tensor
-        try:
-            with tape.handles.on():
-                result = again()
-        except Exception as e:
-            failed = e
-        finally:
-            self.busy = False
+        state = random_state()
+        hosts = (None, on_host) if any(p.is_cuda for p in found.params) else (None,)
+        for host in hosts:
+            failed: Optional[BaseException] = None
+            begin = sequence()
+            self.busy = True
             for t in worn:
-                t.__class__ = Recorded
-        if failed is not None:
-            release_frames(failed)
-            self._refused(failure, why)
-        entry.between = (begin, sequence())
-        self.sizes.refused()
-        self.report.survived(failure, "the same call again", str(why))
-        tape.add(entry, result)
-        return result
+                t.__class__ = torch.Tensor
+            try:
+                with host() if host is not None else tape.handles.on():
+                    result = again()
+            except Exception as e:
+                failed = e
+            finally:
+                self.busy = False
+                for t in worn:
+                    t.__class__ = Recorded
+            if failed is None:
+                entry.between = (begin, sequence())
+                self.sizes.refused()
+                if host is not None:
+                    found.hosted = self.sizes.cost()
+                self.report.survived(failure, "the same call again" + (", with saved tensors on the host" if host is not None else ""), str(why))
+                tape.add(entry, result)
+                return result
+            tape.spans.append((begin, sequence()))
+            clean(failed)
+            set_random_state(state)
+            if not is_out_of_memory(failed) or not found.put_back():
+                break
+        self._refused(failure, why)
 
     # Functions.
 
@@ -547,15 +558,18 @@ class Recorder:
         clean(failure)
         given = args[1] if len(args) > 1 else kwargs.get("gradient")
         modules = [e.module for e in tape.entries if e.module is not None]
-        for found in {id(m): self._found(m) for m in modules}.values():
-            if found is not None and found.changing:
-                raise Refused("a module changes its buffers")
         entries = needed(tape, [loss])
         plan: Optional[Plan] = None
         why = ""
+        founds = [f for f in {id(m): found_of(m) for m in modules}.values() if f is not None]
+        changing = [f for f in founds if f.changing]
+        if any(f.moving for f in founds):
+            raise Refused("a module's calls change its attributes")
         try:
             if batchwise(modules):
                 raise Refused(f"{batchwise(modules)} computes statistics over the batch")
+            if changing:
+                raise Refused("a module changes its buffers")
             with rehearsal(modules):
                 plan = Plan(tape, tape.entries[0])
                 plan.extend()
@@ -572,16 +586,27 @@ class Recorder:
         if plan is None:
             targets, extra = {loss: (1.0 if given is None else given, None)}, {}
         offload = plan is None and any(t.is_cuda for t in params)
+        written = [(b, b.detach().clone()) for f in changing for b in f.changing or ()]
+        if any(found_of(e.module) in changing and e.nth != found_of(e.module).calls for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
+            raise Refused(f"{why}, and has been called again")
+        if not all([f.put_back() for f in changing]):
+            raise Refused(f"{why}, and it is not known what they were before")
         after, begin = random_state(), sequence()
         set_random_state(tape.random)
         try:
             _, inputs, sums, count = gradients(tape, plan, targets, self.sizes.next, offload=offload)
-        except Refused as refused:
-            raise Refused(why or str(refused)) from None
+        except BaseException as e:
+            with torch.no_grad():
+                for b, value in written:
+                    b.copy_(value)
+            if not isinstance(e, Refused):
+                raise
+            raise Refused(why or str(e)) from None
         finally:
             set_random_state(after)
-            tape.spans.append((begin, sequence()))
-            disown(tape, modules)
+            if plan is not None:  # of the whole batch it is what the user's own call would have left
+                tape.spans.append((begin, sequence()))
+                disown(tape, modules)
         if inputs.graphs:
             raise Refused("a graph of the user's own enters the step, and may have been used up")
         grads = {id(t): g for t, g in zip(inputs.tensors, sums.all())}
@@ -596,7 +621,12 @@ class Recorder:
             with torch.enable_grad():
                 value = HandBack.apply(torch.zeros(()), tape, [[grads[id(t)] for t in rest]], 1.0, *rest)
             value.backward()
-        self.sizes.confirm() if plan is not None else self.sizes.refused()
+        if plan is not None:
+            self.sizes.confirm()
+        else:
+            self.sizes.refused()
+            for f in [f for f in map(found_of, modules) if f is not None and offload]:
+                f.hosted = self.sizes.cost()
         self.report.survived(failure, f"{count} pieces" if plan is not None else "the whole batch again", why)
         for ref in tape.live:
             tensor = ref()
@@ -630,13 +660,8 @@ class Recorder:
     # What both need.
 
     def _params(self, module: torch.nn.Module) -> list:
-        found = self._found(module)
+        found = found_of(module)
         return found.params if found is not None else []
-
-    @staticmethod
-    def _found(module: torch.nn.Module) -> Optional[Found]:
-        found = module.__dict__.get("_compiled_call_impl")
-        return found if isinstance(found, Found) else None
 
     def _late(self, tape: Tape, first: Entry) -> Late:
         """What is known of the tape's late tensors; ``first`` if the tape is empty yet."""
@@ -674,7 +699,7 @@ class Recorder:
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
         """Sees, once per kind of tape, that the loss enters every module through its
         outputs alone: a tensor that a module left behind would be missed by a replay."""
-        kind = tuple((id(e.module) if e.module is not None else e.call_name()) for e in tape.entries)
+        kind = tuple((number_of(e.module), e.call_name()) for e in tape.entries)
         if kind not in self.kinds:
             with torch._C.DisableTorchFunctionSubclass():
                 self.kinds[kind] = bypass(tape, loss)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten
 
 from .calm import Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory
+from .found import number_of
 from .rows import Cut, Plan, Rows, arguments, perform, references
 from .tape import Entry, Tape
 from .weights import Rule, candidates, distinct, same_rule, settled, surviving, telling, weight
@@ -243,7 +244,7 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep):  #
     if not any(weights.values()) and not keep:
         return None  # no row of these has a say, and a mean over none of them is NaN
     leaves = inputs.leaves(rows)
-    hooks = torch.autograd.graph.save_on_cpu(pin_memory=True) if offload else nullcontext()
+    hooks = on_host() if offload else nullcontext()
     if not any(weights.values()):  # no row of these has a say, but their results are wanted
         with torch.no_grad():
             env = run(tape, plan, entries, rows)
@@ -264,6 +265,11 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep):  #
     wrt = inputs.own + list(leaves.values())
     grads = torch.autograd.grad(total, wrt, allow_unused=True) if total.requires_grad else [None] * len(wrt)
     return values, grads, leaves, kept
+
+
+def on_host() -> Any:
+    """A context in which what autograd saves lies in pinned memory of the host."""
+    return torch.autograd.graph.save_on_cpu(pin_memory=True)
 
 
 def modules_of(tape: Tape) -> list[torch.nn.Module]:
@@ -301,6 +307,13 @@ class Proof:
         size = sum(_numel(plan.slots[s].shape) for i in first for s in tape.entries[i].slots if s is not None)
         count = plan.batch if size <= SMALL else min(plan.batch, SOME, max(2, 4 * SMALL * plan.batch // size))
         count = min(count, MOST)
+        named = candidates(plan.batch, self._targets(), ignored(tape))
+        kind = (slot, *((number_of(e.module), e.call_name()) for e in tape.entries[: max(entries) + 1]))
+        known = self.known.get(kind)
+        if known is not None:  # tried on earlier batches: only what those could not tell apart is open
+            rules = distinct([rule for name, rule in named if name in known])
+            if rules and settled(rules, pieces):
+                return rules[0]
         autocast = {i: tape.entries[i].autocast for i in entries}
         single = all(p.dtype == torch.float32 for m in self.modules for p in m.parameters())
         tolerance = 1e-4 if single else 2e-2
@@ -315,7 +328,7 @@ class Proof:
                         stack.enter_context(torch.no_grad())
                         stack.enter_context(Calm())
                         stack.enter_context(torch._C.DisableTorchFunctionSubclass())
-                        return self._rule(slot, first, tail, count, pieces, tolerance)
+                        return self._rule(slot, first, tail, count, pieces, tolerance, named, kind)
                 except Exception as e:
                     if not is_out_of_memory(e):
                         raise
@@ -328,21 +341,18 @@ class Proof:
             for i, state in autocast.items():
                 tape.entries[i].autocast = state
 
-    def _rule(self, slot, first, tail, count, pieces, tolerance):  # type: ignore[no-untyped-def]
+    def _targets(self) -> list[torch.Tensor]:
+        """What a batch's weights could be counted in: its tensors without a gradient."""
+        batch, tape = self.plan.batch, self.tape
+        found = [tape.outside[i] for cut in self.plan.cuts for i in cut.outside if not tape.outside[i].requires_grad]
+        found = list({id(t): t for t in found if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
+        # A shape of (B·k, …) has B rows of k lines.
+        return [t if t.shape[0] == batch else t.unflatten(0, (batch, t.shape[0] // batch)) for t in found]
+
+    def _rule(self, slot, first, tail, count, pieces, tolerance, named, kind):  # type: ignore[no-untyped-def]
         plan, tape, batch = self.plan, self.tape, self.plan.batch
         inside = any(plan.slots[s].dim is None and not plan.slots[s].fixed for i in first for s in tape.entries[i].slots if s is not None)
         within = any(i > j for i in first for j in tail) or not tail or inside  # a module after a function, or a loss inside one
-        targets = [tape.outside[i] for cut in plan.cuts for i in cut.outside if not tape.outside[i].requires_grad]
-        targets = list({id(t): t for t in targets if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
-        # A shape of (B·k, …) has B rows of k lines.
-        targets = [t if t.shape[0] == batch else t.unflatten(0, (batch, t.shape[0] // batch)) for t in targets]
-        named = candidates(batch, targets, ignored(tape))
-        kind = (slot, *(id(e.module) if e.module is not None else e.call_name() for e in tape.entries[: max(first + tail) + 1]))
-        known = self.known.get(kind)
-        if known is not None:  # tried on earlier batches: only what those could not tell apart is open
-            rules = distinct([rule for name, rule in named if name in known])
-            if rules and settled(rules, pieces):
-                return rules[0]
         rules = distinct([rule for _, rule in named])
         chosen = spread(batch, count)
         for _ in range(ROUNDS):

@@ -16,6 +16,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from .failure import Refused, is_out_of_memory
+from .found import number_of
 from .held import Held
 from .tape import Entry, Outside, Ref, Tape, autocast_as
 
@@ -136,7 +137,7 @@ class Plan:
         """By which a call is known again: what is called, with what, after what."""
         outside = [self.tape.outside[i] for i in references(entry)[1]]
         shapes = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in outside)
-        called = id(entry.module) if entry.module is not None else entry.call
+        called = number_of(entry.module) or entry.call
         modes = entry.grad, entry.inplace, entry.fresh, repr(entry.autocast)
         key = self._last, self.batch, called, entry.call_name(), repr((entry.args, entry.kwargs)), shapes, modes
         if len(Plan.numbers) > MANY:

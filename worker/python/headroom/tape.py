@@ -47,7 +47,7 @@ class Place:
 class Entry:
     """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
 
-    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "slots", "inplace", "versions", "between", "exits", "saved", "fresh")
+    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "slots", "inplace", "versions", "between", "exits", "saved", "fresh", "nth")
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
         self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
@@ -55,6 +55,7 @@ class Entry:
         self.autocast = autocast_state()
         self.slots: list[Optional[int]] = []  # of the tensors among the flattened outputs
         self.inplace = False
+        self.nth = 0  # of the module's calls
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
         self.fresh = False  # it changed a scalar in place, and is replayed on a copy
