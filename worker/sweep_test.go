@@ -96,6 +96,7 @@ func TestFailuresInPairs(t *testing.T) {
 // TestProofs runs the other scripts, which end with 0 when all that they say holds.
 func TestProofs(t *testing.T) {
 	for _, c := range [][]string{
+		{"sizes.py"},
 		{"selfcheck.py"},
 		{"undisturbed.py"},
 		{"fools.py", "--count", "2"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import traceback
-from typing import Optional
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -51,3 +51,18 @@ def clean(error: Optional[BaseException] = None) -> None:
         if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
             torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
+
+
+def patiently(work: Callable[[], Any]) -> Any:
+    """Something small of ours, once more if memory ran out in it. It must have changed
+    nothing by then. Raises :class:`Refused` if there is no room for it."""
+    for _ in range(2):
+        failed: Optional[BaseException] = None
+        try:
+            return work()
+        except Exception as e:
+            if not is_out_of_memory(e):
+                raise
+            failed = e
+        clean(failed)
+    raise Refused("there is no room to tell by which weights pieces add up")

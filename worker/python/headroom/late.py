@@ -14,7 +14,7 @@ from typing import Any, Sequence
 
 import torch
 
-from .failure import Refused
+from .failure import Refused, patiently
 from .handles import KEEP
 from .held import USUAL
 from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, run, unchanged
@@ -198,7 +198,7 @@ class Late:
             raise Refused("the batch is summed into more than one number")
         plan, rule, why = self.plan, None, ""
         try:
-            rule = Proof(self.tape, plan).rules(slot, pieces_of(plan.batch, self.sizes.first(plan.batch)))
+            rule = patiently(lambda: Proof(self.tape, self.plan).rules(slot, pieces_of(self.plan.batch, self.sizes.first(self.plan.batch))))
         except Refused as refused:  # then the whole batch again, with what is saved on the host
             plan, why = None, str(refused)  # type: ignore[assignment]
         scale, after = self.sizes.scale(self.tape), random_state()

@@ -15,6 +15,7 @@ import torch
 from .replay import on_host
 
 PATIENCE = 64  # batches that are cut at once, before a whole one is tried again
+GROWS = 16  # batches whose pieces all fitted, before larger ones are tried
 
 
 class Sizes:
@@ -24,6 +25,11 @@ class Sizes:
         self.failure: Optional[BaseException] = None  # the newest, to be raised again if nothing helps
         self.ask: Optional[Callable[[int, BaseException], Optional[int]]] = None  # rows that failed → rows to try
         self._fits: Optional[int] = None  # cost of a piece
+        self._tried = 0  # cost of a piece of this batch
+        self._good = 0  # the largest cost of a piece that has gone well
+        self._bad: Optional[int] = None  # the smallest cost of one that has failed since
+        self._again = False  # a piece that had failed by chance, as it seems, is being run once more
+        self._calm, self._grows = 0, GROWS  # batches without a failure, and how many it takes to grow
         self._per_row = 1
         self._rows = 1
         self._last: Any = lambda: None  # the module called last, weakly
@@ -80,25 +86,55 @@ class Sizes:
             self._fits = rows * self._per_row
 
     def first(self, batch: int) -> int:
-        """Rows of a piece."""
-        if self._fits is None:
-            return max(1, batch // 2)
-        return max(1, min(batch, self._fits // self._per_row))
+        """Rows of a piece: of as few as there can be, of nearly one size."""
+        most = max(1, batch // 2) if self._fits is None else max(1, min(batch, self._fits // self._per_row))
+        return -(-batch // -(-batch // most))
 
-    def next(self, failed: bool) -> int:
-        """Rows of the next piece; smaller after one that failed, 0 if there is no smaller."""
-        rows = self.first(self._rows)
-        if failed:
-            rows //= 2
-            self._fits = max(1, rows) * self._per_row
-        return rows
+    def next(self, failed: int = 0) -> int:
+        """Rows of the next piece, ``failed`` being those of one that just failed. A size
+        that has gone well before is tried once more; another is halved, or what has gone
+        well. 0 if there is no smaller one."""
+        if not failed:
+            rows = self.first(self._rows)
+            self._tried = rows * self._per_row
+            return rows
+        self._calm = 0
+        cost = failed * self._per_row
+        if cost <= self._good and not self._again:
+            self._again = True
+            return failed
+        if 0 < self._good < cost:
+            self._grows = min(2 * self._grows, 64 * GROWS)
+        self._again = False
+        smaller = max(failed // 2, self._good // self._per_row if self._good < cost else 0)
+        self._good = min(self._good, cost - 1)
+        self._bad = cost if self._bad is None else min(self._bad, cost)
+        self._fits = self._tried = max(1, smaller) * self._per_row
+        return smaller
 
     def confirm(self) -> None:
-        """A batch that failed went well in pieces: from now on it goes in pieces at once."""
+        """A batch went well in pieces: from now on one like it is cut at once, and after
+        many of them into fewer pieces."""
         if self._pending is not None and self._pending[0] is not None:
             found, cost = self._pending
             found.limit = cost if found.limit is None else min(cost, found.limit)
         self._pending = None
+        self._again = False
+        self._good = max(self._good, self._tried)
+        self._calm += 1
+        if self._fits is not None and self._calm >= self._grows:
+            self._grow(self._fits)
+
+    def _grow(self, fits: int) -> None:
+        """Sizes double up to one that has failed, and then halve the distance to it."""
+        count = -(-self._rows // self.first(self._rows))
+        fewer = -(-self._rows // max(1, count - 1)) * self._per_row  # of a piece, if there is one less
+        if self._bad is None or self._bad > fewer:
+            halfway = 2 * fits if self._bad is None else (fits + self._bad) // 2
+            self._fits = max(fits, min(max(halfway, fewer), self.cost() - 1))
+            self._calm = 0
+        elif self._calm >= 4 * self._grows:  # what failed long ago may fit by now
+            self._bad = None
 
     def refused(self) -> None:
         """Pieces would be wrong here: the next call is run whole again."""

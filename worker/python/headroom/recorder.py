@@ -17,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .calm import rehearsal
-from .failure import Refused, clean, is_out_of_memory, release_frames
+from .failure import Refused, clean, is_out_of_memory, patiently, release_frames
 from .found import Found, found_of, number_of
 from .functions import ASKS, METADATA, OPAQUE, changes, gives_tensor, recorded
 from .handles import KEEP
@@ -249,7 +249,7 @@ class Recorder:
     @staticmethod
     def _made(tape: Tape, leaf: Any) -> Any:
         if isinstance(leaf, Slot):
-            return make(tape, leaf)
+            return patiently(lambda: make(tape, leaf))
         return Lost(tape.failure) if leaf is ... else leaf  # type: ignore[arg-type]
 
     def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
@@ -580,7 +580,8 @@ class Recorder:
         if plan is not None:
             try:
                 pieces = pieces_of(plan.batch, self.sizes.first(plan.batch))
-                targets = {s: (g, Proof(tape, plan).rules(s, pieces)) for s, (g, _) in targets.items()}
+                proof = Proof(tape, plan)
+                targets = {s: (g, patiently(lambda s=s: proof.rules(s, pieces))) for s, (g, _) in targets.items()}  # type: ignore[misc]
             except Refused as refused:
                 plan, why = None, str(refused)
         if plan is None:

@@ -187,15 +187,15 @@ def gradients(
     tape: Tape,
     plan: Optional[Plan],
     targets: dict[int, tuple[Any, Rule]],
-    size: Callable[[bool], int],
+    size: Callable[[int], int],
     scale: float = 1.0,
     offload: bool = False,
     keep: Optional[dict[int, list]] = None,
 ) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
     """Values of scalars, and Σ G·gradient over ``targets`` (slot → (G, rule)), in pieces.
 
-    ``size(failed)`` says how many rows a piece may have, after one that failed if so;
-    0 ends it. Returns values by slot, inputs, their gradients and the number of pieces.
+    ``size(failed)`` says how many rows a piece may have, after one of so many rows that
+    failed if not 0; it returns 0 to end it. Returns values by slot, inputs, their gradients and the number of pieces.
     Raises what a replay raises, :class:`Refused` if one row does not fit."""
     entries = needed(tape, list(targets))
     unchanged(tape, entries)
@@ -203,7 +203,7 @@ def gradients(
     sums = Gradients(inputs)
     values: dict[int, Any] = dict.fromkeys(targets, 0.0)
     batch = plan.batch if plan is not None else 1
-    todo = [None] if plan is None else pieces_of(batch, max(1, min(batch, size(False))))
+    todo = [None] if plan is None else pieces_of(batch, max(1, min(batch, size(0))))
     done = 0
     while todo:
         rows = todo[0]
@@ -217,10 +217,12 @@ def gradients(
         if failed is not None:
             clean(failed)
             failed = None
-            fits = size(True) if rows is not None else 0
-            if fits < 1 or rows is None or rows.count <= 1:
-                raise Refused("one row alone does not fit")
-            left = pieces_of(batch - rows.start, min(fits, rows.count - 1))
+            fits = 0 if rows is None else size(rows.count)
+            if fits < 1 or rows is None:
+                raise Refused("one row alone does not fit" if rows is not None else "the whole batch does not fit again")
+            if fits >= rows.count:
+                continue
+            left = pieces_of(batch - rows.start, fits)
             todo = [Rows(batch, rows.start + p.start, rows.start + p.stop) for p in left]
             continue
         if got is not None:

@@ -1,0 +1,135 @@
+"""How the size of pieces moves: batches of any size against a memory of any size, as
+trajectories. Nothing is allocated.
+
+    python sizes.py
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from headroom.pieces import GROWS, Sizes
+from headroom.replay import pieces_of
+
+
+@dataclass(eq=False)
+class Module:
+    limit: Optional[int] = None
+    hosted: Optional[int] = None
+
+
+class Machine:
+    """A memory in which a piece of at most so many elements fits, and a training on it."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity, self.sizes, self.module = capacity, Sizes(), Module()
+        self.failures, self.pieces = 0, 0
+        self.chance = 0  # pieces that fail next whatever their size
+
+    def fits(self, cost: int) -> bool:
+        if self.chance:
+            self.chance -= 1
+            return False
+        return cost <= self.capacity
+
+    def batch(self, rows: int, length: int = 1) -> bool:
+        """Whether a batch of rows goes well, whole or in pieces."""
+        given = (torch.empty(rows, length, device="meta"),)
+        if not self.sizes.too_large(self.module, given, {}):
+            if self.fits(rows * length):
+                self.pieces = 1
+                return True
+            self.failures += 1
+            self.sizes.failed(self.module, given, {}, torch.OutOfMemoryError("CUDA out of memory"))
+        done = self.pieces = 0
+        todo = pieces_of(rows, min(rows, self.sizes.next()))
+        while todo:
+            piece = todo[0]
+            if self.fits(piece.count * length):
+                done, todo = piece.stop, todo[1:]
+                self.pieces += 1
+                continue
+            self.failures += 1
+            size = self.sizes.next(piece.count)
+            if not size:
+                self.sizes.refused()
+                return False
+            if size < piece.count:
+                todo = [type(piece)(rows, done + p.start, done + p.stop) for p in pieces_of(rows - done, size)]
+        self.sizes.confirm()
+        return True
+
+
+def settles(draw: random.Random) -> str:
+    """Whatever fits one row runs to the end: few failures, pieces of no less than half of what fits."""
+    rows, length = draw.randint(2, 300), draw.randint(1, 50)
+    capacity = draw.randint(length, rows * length)
+    m = Machine(capacity)
+    for i in range(400):
+        if not m.batch(rows, length):
+            return f"batch {i} of {rows} × {length} in {capacity} was given up"
+    if m.failures > 40:
+        return f"{m.failures} failures in 400 batches of {rows} × {length} in {capacity}"
+    fewest = -(-rows // (capacity // length))
+    return "" if m.pieces <= 2 * fewest + 1 else f"{m.pieces} pieces of {rows} × {length} in {capacity}, where {fewest} would do"
+
+
+def one_row_is_too_large(draw: random.Random) -> str:
+    m = Machine(draw.randint(1, 9))
+    return "a batch of rows that do not fit went well" if m.batch(draw.randint(2, 99), 10) else ""
+
+
+def chance_costs_nothing(draw: random.Random) -> str:
+    """A piece that fails, of a size that has always fitted, is run again as it is."""
+    rows = draw.randint(8, 200)
+    m = Machine(rows // 2)
+    for _ in range(3):
+        m.batch(rows)
+    before, m.chance = m.pieces, 1
+    m.batch(rows)
+    return "" if m.pieces == before else f"{m.pieces} pieces after a failure by chance, {before} before"
+
+
+def grows_back(draw: random.Random) -> str:
+    """Another process's memory comes back: so does the size."""
+    rows = draw.randint(16, 256)
+    m = Machine(rows // 16)
+    m.batch(rows)
+    worst = m.pieces
+    m.capacity = rows // 2
+    for _ in range(20 * GROWS):
+        m.batch(rows)
+    return "" if m.pieces <= 3 and worst >= 16 else f"{m.pieces} pieces of {rows} when half of them fit, {worst} before"
+
+
+def longer_is_cut_finer(draw: random.Random) -> str:
+    """What fitted is known in rows × length: a batch twice as long is cut before it fails."""
+    rows = 2 * draw.randint(4, 64)
+    m = Machine(rows * 10)
+    m.batch(rows, 10)
+    m.batch(rows, 15)  # fails, and is cut
+    before = m.failures
+    if before != 1 or not m.batch(rows, 30) or not m.batch(rows, 60):
+        return f"{before} failures at first"
+    return "" if m.failures == before else f"{m.failures - before} failures of longer batches"
+
+
+def main() -> int:
+    failed = 0
+    for rule in (settles, one_row_is_too_large, chance_costs_nothing, grows_back, longer_is_cut_finer):
+        said = [s for s in (rule(random.Random(seed)) for seed in range(300)) if s]
+        failed += bool(said)
+        print(f"{'FAILED' if said else 'ok':6} {rule.__name__.replace('_', ' ')}{': ' if said else ''}{said[0] if said else ''} {len(said)} of 300 differ")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
