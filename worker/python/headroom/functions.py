@@ -7,7 +7,7 @@ from typing import Any, Callable
 import torch
 from torch.utils._pytree import tree_flatten
 
-from .tape import Recorded
+from .tape import LEAVES, Recorded
 
 # Methods that ask for no values.
 METADATA = {
@@ -15,6 +15,12 @@ METADATA = {
     "is_complex", "element_size", "get_device", "__hash__", "is_pinned", "is_signed", "is_inference", "is_shared",
     "is_conj", "is_neg", "has_names", "storage_offset", "is_set_to", "is_same_size", "is_tensor",
 }  # fmt: skip
+# Properties that have none.
+GETTERS = {
+    getattr(torch.Tensor, n).__get__
+    for n in "shape dtype device requires_grad is_leaf ndim layout is_cuda is_cpu is_sparse is_quantized is_meta is_mps is_xpu is_nested names output_nr _version".split()
+    if hasattr(torch.Tensor, n)
+}
 _IN_PLACE = {f"__i{n}__" for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()} | {"__setitem__"}
 ASKS = {"item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__", "__str__", "__complex__", "equal", "allclose"}
 # What cannot be seen to leave a replay as it was.
@@ -23,23 +29,25 @@ OPAQUE = {"register_hook", "retain_grad", "set_", "resize_", "share_memory_", "r
 
 def recorded(args: tuple, kwargs: dict) -> list:
     """The recorded tensors among arguments."""
-    found, deep = [], False
+    found: list = []
     for t in args:
-        if type(t) is Recorded:
-            found.append(t)
-        elif not isinstance(t, _FLAT):
-            deep = True
+        _search(t, found)
     for t in kwargs.values():
-        if type(t) is Recorded:
-            found.append(t)
-        elif not isinstance(t, _FLAT):
-            deep = True
-    if deep:
-        return [t for t in tree_flatten((args, kwargs))[0] if type(t) is Recorded]
+        _search(t, found)
     return found
 
 
-_FLAT = (int, float, str, type(None), torch.Tensor, torch.dtype, torch.device, slice)
+def _search(tree: Any, found: list) -> None:
+    kind = type(tree)
+    if kind is Recorded:
+        found.append(tree)
+    elif kind in LEAVES or kind is torch.Tensor or kind is torch.nn.Parameter:
+        return
+    elif kind is tuple or kind is list:
+        for t in tree:
+            _search(t, found)
+    else:
+        found += [t for t in tree_flatten(tree)[0] if type(t) is Recorded]
 
 
 def changes(name: str) -> bool:

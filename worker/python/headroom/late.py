@@ -15,10 +15,10 @@ from typing import Any, Sequence
 import torch
 
 from .failure import Refused, patiently
-from .handles import KEEP
 from .held import USUAL
 from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, run, unchanged
 from .rows import Plan, Slot, references
+from .saved import KEEP
 from .tape import Entry, Place, Recorded, Tape, place_of, plain, random_state, set_random_state
 
 
@@ -112,7 +112,7 @@ def postpone(tape: Tape) -> None:
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             _release(tape, tensor)
             _empty(tensor)
-    tape.handles.drop(tape.failure)  # type: ignore[arg-type]
+    tape.drop([t for t in (ref() for ref in tape.live) if t is not None])
 
 
 def _empty(tensor: torch.Tensor) -> None:

@@ -15,7 +15,7 @@ import torch
 from .replay import on_host
 
 PATIENCE = 64  # batches that are cut at once, before a whole one is tried again
-GROWS = 16  # batches whose pieces all fitted, before larger ones are tried
+GROWS = 4  # batches whose pieces all fitted, before larger ones are tried
 
 
 class Sizes:

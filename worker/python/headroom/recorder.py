@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import traceback
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any, Callable, Optional, Sequence
 
@@ -19,12 +20,12 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from .calm import rehearsal
 from .failure import Refused, clean, is_out_of_memory, patiently, release_frames
 from .found import Found, found_of, number_of
-from .functions import ASKS, METADATA, OPAQUE, changes, gives_tensor, recorded
-from .handles import KEEP
+from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, recorded
 from .late import LEFT, HandBack, Late, disown, foreign, gone, make, postpone, sequence
 from .pieces import Sizes
-from .replay import Proof, batchwise, flowing, gradients, modules_of, needed, on_host, pieces_of, run
+from .replay import Proof, batchwise, gradients, modules_of, needed, on_host, pieces_of, run
 from .rows import Plan, Slot, references
+from .saved import KEEP
 from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state
 
 
@@ -128,9 +129,8 @@ class Recorder:
         self.busy = True
         for t in worn:
             t.__class__ = torch.Tensor
-        saved = tape.handles.count()
         try:
-            with self.sizes.hosting(found) or tape.handles.on():
+            with self.sizes.hosting(found) or nullcontext():
                 result = call(*args, **kwargs)
         except BaseException as e:
             if not is_out_of_memory(e):
@@ -140,7 +140,6 @@ class Recorder:
             self.busy = False
             for t in worn:
                 t.__class__ = Recorded
-        entry.saved = saved, tape.handles.count()
         if failed is None:
             entry.between = (begin, sequence())
             found.after()
@@ -268,7 +267,7 @@ class Recorder:
             for t in worn:
                 t.__class__ = torch.Tensor
             try:
-                with host() if host is not None else tape.handles.on():
+                with host() if host is not None else nullcontext():
                     result = again()
             except Exception as e:
                 failed = e
@@ -315,13 +314,16 @@ class Recorder:
         return compiled
 
     def function(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in METADATA or name == "__get__" and func in GETTERS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
         found = recorded(args, kwargs)
         if self.busy or not self.here():
-            if any(place_of(t).late for t in found) and getattr(func, "__name__", "") not in METADATA:  # type: ignore[union-attr]
+            if any(place_of(t).late for t in found):  # type: ignore[union-attr]
                 args, kwargs = self._valued(args, kwargs, found)
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
         places = [place_of(t) for t in found]
         if name == "__repr__" and places and not places[0].late:  # type: ignore[union-attr]
             args[0].__class__ = torch.Tensor
@@ -339,14 +341,9 @@ class Recorder:
         if name in ("backward", "grad") and func in (torch.Tensor.backward, torch.autograd.grad):
             return self._backward(tape, func, args, kwargs)
         failed: Optional[BaseException] = None
-        saved = tape.handles.count()
         with torch._C.DisableTorchFunctionSubclass():
             try:
-                if torch.is_grad_enabled():
-                    with tape.handles.on():
-                        result = func(*args, **kwargs)
-                else:
-                    result = func(*args, **kwargs)
+                result = func(*args, **kwargs)
             except BaseException as e:
                 if not is_out_of_memory(e):
                     raise
@@ -355,8 +352,6 @@ class Recorder:
             return self._failed_function(tape, func, name, args, kwargs, failed)
         try:
             self._note(tape, func, name, args, kwargs, result)
-            if tape.entries:
-                tape.entries[-1].saved = saved, tape.handles.count()
         except Exception as e:  # the call itself went well, and is the user's
             tape.refuse(f"{name} could not be noted: {type(e).__name__}")
         return result
@@ -388,7 +383,7 @@ class Recorder:
         given = recorded(args, kwargs)
         if not changes(name) and all(t.numel() == 1 or t.numel() <= KEEP and not t.requires_grad for t in given):
             clean(failure)
-            with torch._C.DisableTorchFunctionSubclass(), tape.handles.on():
+            with torch._C.DisableTorchFunctionSubclass():
                 try:
                     result = func(*args, **kwargs)
                 except Exception as e:
@@ -423,7 +418,7 @@ class Recorder:
             if changes(name) or any(place_of(t).late for t in given):  # type: ignore[union-attr]
                 self._refused(failure, why)
             clean(failure)
-            with torch._C.DisableTorchFunctionSubclass(), tape.handles.on():
+            with torch._C.DisableTorchFunctionSubclass():
                 try:
                     result = func(*args, **kwargs)
                 except Exception as e:
@@ -439,7 +434,7 @@ class Recorder:
     def _late_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         late = tape.late
         failure = tape.failure
-        if name in METADATA or name == "__get__" and not gives_tensor(func, args):
+        if name == "__get__" and not gives_tensor(func, args):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if name in ("__set__", "data_ptr") or name in OPAQUE or kwargs.get("out") is not None:
@@ -554,7 +549,7 @@ class Recorder:
     def _finish(self, tape: Tape, args: tuple, kwargs: dict, params: list, before: list, failure: BaseException) -> None:
         """Gives the parameters that a failed backward has not reached their gradients."""
         loss = place_of(args[0]).slot  # type: ignore[union-attr]
-        tape.handles.drop(failure, [tape.entries[i].saved for i in flowing(tape, loss)])
+        tape.drop(args[:1])
         clean(failure)
         given = args[1] if len(args) > 1 else kwargs.get("gradient")
         modules = [e.module for e in tape.entries if e.module is not None]

@@ -47,22 +47,6 @@ def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
     return sorted(want)
 
 
-def flowing(tape: Tape, slot: int) -> list[int]:
-    """The entries through which a scalar's gradient flows."""
-    maker = {s: i for i, e in reversed(list(enumerate(tape.entries))) for s in e.slots if s is not None}
-    found, todo = set(), [maker[slot]]
-    while todo:
-        i = todo.pop()
-        entry = tape.entries[i]
-        if i in found or not entry.grad or entry.call_name() in ("detach", "detach_"):
-            continue
-        found.add(i)
-        todo += [maker[s] for s in references(entry)[0]]
-    if any(e.inplace for e in tape.entries):
-        return list(range(len(tape.entries)))
-    return sorted(found)
-
-
 def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional[Rows], env: Optional[dict] = None, leaves: Optional[dict] = None) -> dict:
     """Makes entries for some rows, all of them if None; returns values by slot."""
     env = {} if env is None else env

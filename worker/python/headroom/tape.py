@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import weakref
 from functools import lru_cache
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from .handles import Handles
+from . import saved
 
+LEAVES = {
+    int, float, bool, complex, str, bytes, type(None), type(...), slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+}  # fmt: skip  # types of arguments in which there is no tensor
 LONGEST = 4096  # entries; a loop that never calls backward must not collect for ever
 
 
@@ -47,7 +50,7 @@ class Place:
 class Entry:
     """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
 
-    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "slots", "inplace", "versions", "between", "exits", "saved", "fresh", "nth")
+    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "slots", "inplace", "versions", "between", "exits", "fresh", "nth")
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
         self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
@@ -59,7 +62,6 @@ class Entry:
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
         self.fresh = False  # it changed a scalar in place, and is replayed on a copy
-        self.saved = (0, 0)  # counts of handles before and after the call
         self.exits: set[int] = set()  # those of the nodes that made its results
 
     def call_name(self) -> str:
@@ -80,7 +82,6 @@ class Tape:
         self.live: list[weakref.ref[torch.Tensor]] = []
         self._held = 0  # of them, by the user
         self.scalars: dict[int, torch.Tensor] = {}  # values of 0-dim floating results by slot
-        self.handles = Handles()
         self.count = 0  # slots
         self.why_not: Optional[str] = None  # it cannot be replayed, and this is why
         self.failure: Optional[BaseException] = None  # of the user's, once something has failed
@@ -99,6 +100,8 @@ class Tape:
     def encode(self, tree: Any) -> Any:
         """The tree of arguments with references for tensors."""
         kind = type(tree)
+        if kind is Recorded and place_of(tree).tape is self:  # type: ignore[union-attr]
+            return Ref(place_of(tree).slot)  # type: ignore[union-attr]
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             return self._outer(tree)
         if kind is tuple:
@@ -107,12 +110,9 @@ class Tape:
             return [self.encode(t) for t in tree]
         if kind is dict:
             return {k: self.encode(v) for k, v in tree.items()}
-        if kind in (int, float, bool, str, type(None)):
+        if kind in LEAVES:
             return tree
         if isinstance(tree, torch.Tensor):
-            place = place_of(tree)
-            if place is not None and place.tape is self:
-                return Ref(place.slot)
             return self._outer(tree)
         return tree_map(lambda t: self.encode(t) if isinstance(t, torch.Tensor) else t, tree)
 
@@ -142,7 +142,7 @@ class Tape:
         if place is not None and place.tape is self and entry.fresh:
             place.slot = self.count  # the same object, and another value
             self.count += 1
-            self._value(tensor, place.slot)
+            self._value(plain(tensor), place.slot)
             return place.slot
         if place is not None and place.tape is self:
             return place.slot  # an in-place function's, or a module that returns its argument
@@ -156,19 +156,25 @@ class Tape:
         self.count += 1
         if entry.module is not None and tensor.grad_fn is not None:
             entry.exits.add(tensor.grad_fn._sequence_nr())
+        self._value(tensor, slot)
         tensor.__class__ = Recorded
         tensor._headroom = Place(self, slot)  # type: ignore[attr-defined]
         self._held += 1
         self.live.append(weakref.ref(tensor, self._dropped))
-        self._value(tensor, slot)
         return slot
 
     def _value(self, tensor: torch.Tensor, slot: int) -> None:
         if tensor.requires_grad and tensor.numel() == 1:
             try:
-                self.scalars[slot] = plain(tensor).detach().clone()
+                self.scalars[slot] = tensor.detach().clone()
             except Exception:  # ours to bear: without it this scalar cannot be weighed, and is refused
                 pass
+
+    def drop(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Lets go of what the graphs of some tensors have saved, as far as they are this
+        tape's."""
+        with unrecorded():
+            saved.drop([t.grad_fn for t in tensors], [t.grad_fn for t in self.outside if t.grad_fn is not None], self.failure)  # type: ignore[arg-type]
 
     def refuse(self, why: str) -> None:
         """Notes that this tape cannot be replayed; the first reason stays."""
@@ -189,7 +195,7 @@ class Tape:
     def _release(self) -> None:
         self.closed = True
         self.entries, self.outside, self.live, self.late = [], [], [], None
-        self.scalars, self._known, self.handles = {}, {}, Handles()
+        self.scalars, self._known = {}, {}
 
     def close(self) -> None:
         """Makes the user's tensors plain again, but for late ones, which keep the tape."""
