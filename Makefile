@@ -1,5 +1,5 @@
 # make build | run | test | check | bench | clean
-# make torch | kernels | gpu-bundle | gpu-test | gpu-bench
+# make torch | test-torch TORCH=VERSION | kernels | gpu-bundle | gpu-test | gpu-bench
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,7 +20,7 @@ export CGO_LDFLAGS := -O2 -g -L$(CURDIR)/cuda/stub
 # sooner; ours is cmd/headroom/man.go.
 TAGS := -tags cuda,urfave_cli_no_docs
 
-.PHONY: build run test check bench clean torch kernels gpu-bundle gpu-test gpu-bench
+.PHONY: build run test check bench clean torch test-torch kernels gpu-bundle gpu-test gpu-bench
 
 build:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
@@ -32,7 +32,7 @@ run: build
 # Every test, with the race detector and nothing shortened. Fetches modules
 # first, so that a slow network is not taken for a slow test. Tests that wrap real
 # frameworks need the environment of make torch; without it they are skipped.
-test: export HEADROOM_PYTHON ?= $(wildcard $(TORCH)/bin/python)
+test: export HEADROOM_PYTHON ?= $(wildcard $(TORCH_ENV)/bin/python)
 test:
 	@mkdir -p $(CACHE)
 	@go mod download
@@ -50,12 +50,21 @@ test:
 # PyTorch and the frameworks that are wrapped in tests, 5 GB: one environment for
 # each set of pinned requirements, outside the checkout, so that clones share it.
 REQUIREMENTS := wrap/testdata/torch/requirements.txt
-TORCH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/headroom/torch-$(shell sha256sum $(REQUIREMENTS) | cut -c1-12)
-torch: $(TORCH)/ready
-$(TORCH)/ready: $(REQUIREMENTS)
-	python3 -m venv $(TORCH)
-	$(TORCH)/bin/python -m pip install -q --disable-pip-version-check -r $(REQUIREMENTS)
+KEPT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/headroom
+TORCH_ENV := $(KEPT)/torch-$(shell sha256sum $(REQUIREMENTS) | cut -c1-12)
+torch: $(TORCH_ENV)/ready
+$(TORCH_ENV)/ready: $(REQUIREMENTS)
+	python3 -m venv $(TORCH_ENV)
+	$(TORCH_ENV)/bin/python -m pip install -q --disable-pip-version-check -r $(REQUIREMENTS)
 	touch $@
+
+# The worker's tests with another PyTorch: make test-torch TORCH=2.4.1
+OTHER = $(KEPT)/torch-$(TORCH)
+FRAMEWORKS = $(shell grep -E '^(accelerate|lightning)=' $(REQUIREMENTS)) $(if $(filter 2.4.%,$(TORCH)),transformers==4.57.1,$(shell grep '^transformers=' $(REQUIREMENTS)))
+test-torch:
+	@test -n "$(TORCH)" || { echo "make test-torch: name a version of PyTorch, as in TORCH=2.4.1"; exit 1; }
+	@test -e $(OTHER)/ready || { python3 -m venv $(OTHER) && $(OTHER)/bin/python -m pip install -q --disable-pip-version-check torch==$(TORCH) $(FRAMEWORKS) && touch $(OTHER)/ready; }
+	HEADROOM_PYTHON=$(OTHER)/bin/python HEADROOM_REQUIRE_TORCH=1 go test -race $(TAGS) -count=1 -timeout 40m -v ./worker
 
 check: $(LINT)
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt: run gofmt -w on:"; echo "$$unformatted"; exit 1; fi

@@ -228,6 +228,24 @@ func TestOtherProtocolIsLeftAlone(t *testing.T) {
 	}
 }
 
+// TestWatchingIsSaid holds that a process that will not recover says so at its start, to
+// the user if nobody asked for it.
+func TestWatchingIsSaid(t *testing.T) {
+	for mode, warnings := range map[Mode]int{Armed: 1, Observe: 0} {
+		b := &books{}
+		l := begun(t, b, mode)
+		c := dial(t, l)
+		c.send(strings.Replace(helloLine(0, 1), `"mode"`, `"why":"it is not known to be right with PyTorch 9.9","mode"`, 1))
+		c.hears()
+		c.send(`{"type":"bye"}`)
+		ended(t, l)
+		said := b.texts(runs.KindWorker)
+		if len(said) != 1 || !strings.Contains(said[0], "only watches: it is not known to be right with PyTorch 9.9") || len(b.texts(runs.KindWarning)) != warnings {
+			t.Errorf("%s: %q, %q", mode, said, b.texts(runs.KindWarning))
+		}
+	}
+}
+
 // TestLastWordsAreHeard holds that what a process said just before its end counts, also
 // if it had not been let in yet.
 func TestLastWordsAreHeard(t *testing.T) {

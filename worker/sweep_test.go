@@ -97,6 +97,7 @@ func TestFailuresInPairs(t *testing.T) {
 func TestProofs(t *testing.T) {
 	for _, c := range [][]string{
 		{"sizes.py"},
+		{"ranks.py"},
 		{"selfcheck.py"},
 		{"undisturbed.py"},
 		{"fools.py", "--count", "2"},

@@ -151,9 +151,15 @@ func (t *talk) hello(m message) error {
 		if t.world > 1 {
 			text += fmt.Sprintf(", rank %d of %d", m.Rank, t.world)
 		}
+		if m.Why != "" {
+			text += ", which only watches: " + m.Why
+		}
 		l.o.Books.Note(runs.Entry{Kind: runs.KindWorker, Text: text})
 	}
 	l.mu.Unlock()
+	if m.Why != "" && l.o.Mode == Armed && t.world == 1 {
+		t.noted("watches", runs.Entry{Kind: runs.KindWarning, Text: "failures of memory are not survived inside this command: " + m.Why})
+	}
 	_ = t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: t.pieces.Limit()})
 	return nil
 }

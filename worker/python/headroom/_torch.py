@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import wraps
 from typing import Any, Callable, Optional
 
@@ -17,9 +18,19 @@ from .tape import Recorded
 _recorder: Optional[Recorder] = None
 
 
-def only_watches() -> bool:
-    """Whether nothing is to be recovered from here: so it was asked, or several ranks would have to agree."""
-    return os.environ.get("HEADROOM_WORKER") == "observe" or os.environ.get("WORLD_SIZE", "1") != "1"
+FIRST, LAST = (2, 4), (2, 15)  # versions of PyTorch that the tests have passed with
+
+
+def only_watches(version: str = torch.__version__) -> Optional[str]:
+    """Why nothing is to be recovered from in this process; None if failures are."""
+    if os.environ.get("HEADROOM_WORKER") == "observe":
+        return "so it was asked"
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        return "several ranks would have to agree"
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None or not FIRST <= (int(found[1]), int(found[2])) <= LAST:
+        return f"it is not known to be right with PyTorch {version}; it is with {FIRST[0]}.{FIRST[1]} to {LAST[0]}.{LAST[1]}"
+    return None
 
 
 def install() -> None:
@@ -27,8 +38,9 @@ def install() -> None:
     global _recorder
     if _recorder is not None:
         return
-    report = Report()
-    if only_watches():
+    why = only_watches()
+    report = Report(why or "")
+    if why:
         register_optimizer_step_post_hook(report.step)
         return
     recorder = _recorder = Recorder(report)

@@ -19,7 +19,7 @@ from .held import USUAL
 from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, run, unchanged
 from .rows import Plan, Slot, references
 from .saved import KEEP
-from .tape import Entry, Place, Recorded, Tape, place_of, plain, random_state, set_random_state
+from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 
 
 KEPT = 1 << 20  # elements of a result whose values are kept for the user
@@ -275,4 +275,5 @@ class Late:
     def keep(self, slot: int, tensor: torch.Tensor) -> None:
         """Takes note of what the user still has of a slot, for late ones that are made from it."""
         if not any(e.inplace for e in self.tape.entries):
-            self._values.setdefault(slot, plain(tensor).detach())
+            with unrecorded():
+                self._values.setdefault(slot, tensor.detach())

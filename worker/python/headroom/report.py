@@ -21,9 +21,10 @@ _ELSEWHERE = tuple(os.path.join(os.path.dirname(p), "") for p in (torch.__file__
 
 
 class Report:
-    """What headroom hears of this process."""
+    """What headroom hears of this process. ``watches`` is why it only watches, if it does."""
 
-    def __init__(self) -> None:
+    def __init__(self, watches: str = "") -> None:
+        self._watches = {"mode": "observe", "why": watches} if watches else {}
         self._greeted: Optional[Wire] = None
         self._steps = 0
         self._next = 0.0
@@ -34,7 +35,7 @@ class Report:
         wire = Wire.get()
         if wire is not None and wire is not self._greeted:
             self._greeted = wire
-            wire.hello(torch=str(torch.__version__))
+            wire.hello(torch=str(torch.__version__), **self._watches)
         return wire
 
     def ask(self, rows: int, failure: BaseException) -> Optional[int]:

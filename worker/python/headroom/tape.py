@@ -142,7 +142,8 @@ class Tape:
         if place is not None and place.tape is self and entry.fresh:
             place.slot = self.count  # the same object, and another value
             self.count += 1
-            self._value(plain(tensor), place.slot)
+            with unrecorded():
+                self._value(tensor, place.slot)
             return place.slot
         if place is not None and place.tape is self:
             return place.slot  # an in-place function's, or a module that returns its argument
@@ -249,12 +250,6 @@ class unrecorded:
 
     def __exit__(self, *exc: Any) -> None:
         self._off.__exit__(*exc)
-
-
-def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor, of whose functions nobody takes note."""
-    with unrecorded():
-        return tensor.as_subclass(torch.Tensor)
 
 
 def as_plain_copy(tensor: torch.Tensor) -> torch.Tensor:

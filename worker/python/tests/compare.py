@@ -28,7 +28,7 @@ def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
             return f"{name} is {b.dtype} {tuple(b.shape)}, not {a.dtype} {tuple(a.shape)}"
         if not a.numel():
             continue
-        off = (a.double() - b.double()).abs().max().item() / (max(a.abs().max().item(), 0.1 * largest) or 1.0)
+        off = (a.double() - b.double()).abs().max().item() / (max(a.double().abs().max().item(), 0.1 * largest) or 1.0)
         if math.isnan(off) and not torch.equal(a.isnan(), b.isnan()):
             return f"{name} is not a number"
         if off > max(worst, tolerance):

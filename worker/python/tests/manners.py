@@ -275,3 +275,11 @@ def evaluation_is_untouched(t: Training) -> str:
     with torch.no_grad():
         out = t.net(t.x)
     return "" if type(out) is torch.Tensor else f"an output under no_grad is a {type(out)}"
+
+
+@check
+def unknown_versions_only_watch(t: Training) -> str:
+    from headroom._torch import only_watches
+
+    armed = [v for v in ("2.3.1", "2.4.0", "2.11.0+cu130", "2.15.1", "2.16.0a0+git1234", "3.0", "unknown") if only_watches(v) is None]
+    return "" if armed == ["2.4.0", "2.11.0+cu130", "2.15.1"] else f"armed with {armed}"

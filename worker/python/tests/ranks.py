@@ -1,0 +1,98 @@
+"""Two ranks, of which one runs out of memory: what headroom does about it must leave no
+rank waiting for the other. Both must end as they do without it, and with its exception.
+
+    python ranks.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SECONDS = 120  # after which a run counts as one that waits for ever
+
+TRAIN = """
+import os, sys
+import torch, torch.distributed as dist, torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 4)
+
+    def forward(self, x, fail):
+        if fail and len(x) == 6:  # in pieces it would go on
+            raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB. (rank 1)')
+        return self.body(x)
+
+def train(rank, how, address):
+    if 'RANK' in os.environ:
+        dist.init_process_group('gloo')
+    else:
+        dist.init_process_group('gloo', init_method='file://' + address, rank=rank, world_size=2)
+    torch.manual_seed(0)
+    net = Net()
+    model = DistributedDataParallel(net) if how == 'ddp' else net
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        x = torch.randn(6, 8)
+        loss = F.cross_entropy(model(x, step == 2 and rank == 1), torch.zeros(6, dtype=torch.long))
+        loss.backward()
+        if how != 'ddp':
+            for p in net.parameters():
+                dist.all_reduce(p.grad)
+        optimizer.step()
+        if rank == 0:
+            print('step', step, '%.6f' % loss.item(), flush=True)
+
+if __name__ == '__main__':
+    how, address = sys.argv[1:3]
+    if 'RANK' in os.environ:
+        train(int(os.environ['RANK']), how, address)
+    else:
+        import torch.multiprocessing as mp
+        mp.spawn(train, (how, address), 2)
+"""
+
+
+def ran(launcher: str, how: str, attached: bool) -> tuple[bool, list[str], bool, str]:
+    """Whether it failed; its steps; whether the exception was seen; and all that it said."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "train.py"
+        script.write_text(TRAIN)
+        words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--standalone"] if launcher == "torchrun" else []
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parent / "inject")])}
+        env.pop("HEADROOM_WORKER", None)
+        if attached:
+            env["HEADROOM_WORKER"] = "armed"
+        try:
+            done = subprocess.run(
+                [sys.executable, *words, str(script), how, str(Path(folder) / "meet")], env=env, capture_output=True, text=True, timeout=SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return False, [], False, f"not done after {SECONDS} s"
+        said = done.stdout + done.stderr
+        steps = [line for line in done.stdout.splitlines() if line.startswith("step")]
+        return done.returncode != 0, steps, "Tried to allocate 2.00 GiB. (rank 1)" in said, said
+
+
+def main() -> int:
+    failed = 0
+    for launcher in ("torchrun", "spawn"):
+        for how in ("ddp", "by hand"):
+            bare, ours = ran(launcher, how, False), ran(launcher, how, True)
+            wrong = bare[:3] != ours[:3] or bare[:3] != (True, bare[1], True) or len(bare[1]) != 2 or "survived" in ours[3]
+            failed += wrong
+            print(f"{'FAILED' if wrong else 'ok':6} {launcher}, {how}: {ours[1]}{ours[3][-2000:] if wrong else ''}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
