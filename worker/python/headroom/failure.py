@@ -27,6 +27,11 @@ class Refused(Exception):
     """A step that cannot be replayed exactly, with the reason in a sentence."""
 
 
+def bare(failure: Any) -> Any:
+    """The same exception without the frames that it came through."""
+    return None if failure is None else type(failure)(*failure.args)
+
+
 def release_frames(error: Optional[BaseException]) -> None:
     """Empties the frames that an exception keeps alive; its traceback still prints."""
     seen = set()

@@ -9,12 +9,13 @@ other values computes them by a forward pass in pieces.
 from __future__ import annotations
 
 import sys
+import weakref
 from functools import lru_cache
 from typing import Any, Sequence
 
 import torch
 
-from .failure import Refused, patiently
+from .failure import Refused, bare, patiently
 from .held import USUAL
 from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, run, unchanged
 from .rows import Plan, Slot, references
@@ -37,7 +38,7 @@ def gone(tape: Tape) -> torch.Tensor:
     empty = torch.full((), float("nan"))
     empty.__class__ = Recorded
     place = empty._headroom = Place(tape, LEFT)  # type: ignore[attr-defined]
-    place.late, place.failure = True, tape.failure
+    place.late, place.failure = True, bare(tape.failure)
     return empty
 
 
@@ -62,21 +63,27 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
 
 
 class HandBack(torch.autograd.Function):
-    """A scalar whose gradients are known already: times what arrives, they flow on."""
+    """A scalar whose gradients are known already: times what arrives, they flow on.
+
+    The node must not hold its tape, which holds the scalar: nobody would see that circle."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, tape: Tape, sums: list, scale: float, *inputs: torch.Tensor) -> torch.Tensor:
-        ctx.tape, ctx.sums, ctx.scale = tape, sums, scale
+        ctx.tape, ctx.sums, ctx.scale, ctx.failure = weakref.ref(tape), sums, scale, bare(tape.failure)
         return value.detach().clone()
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         if not ctx.sums or torch.is_grad_enabled():
             # Used up, or to be differentiated again, of which nothing is known here.
-            raise ctx.tape.failure
-        ctx.tape.done = True
+            raise ctx.failure
+        tape = ctx.tape()
+        retain = tape is not None and tape.retain
+        if tape is not None:
+            tape.done = True
+            tape.failure = ctx.failure  # the other's traceback holds what the step was given
         factor = grad.reshape(()) if ctx.scale == 1.0 else grad.reshape(()) / ctx.scale
-        if ctx.tape.retain:
+        if retain:
             return (None, None, None, None, *(None if g is None else g * factor.to(g.device) for g in ctx.sums[0]))
         sums = ctx.sums.pop()
         for g in sums:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from .failure import bare
 from .replay import on_host
 
 PATIENCE = 64  # batches that are cut at once, before a whole one is tried again
@@ -77,7 +78,7 @@ class Sizes:
         self._fail(self._last(), self.cost(), failure)
 
     def _fail(self, found: Any, cost: int, failure: BaseException) -> None:
-        self.failure = type(failure)(*failure.args)
+        self.failure = bare(failure)
         self._pending = found, cost
         self._quiet = 0
         asked = self.ask(self._rows, failure) if self.ask is not None else None

@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .calm import rehearsal
-from .failure import Refused, clean, is_out_of_memory, patiently, release_frames
+from .failure import Refused, bare, clean, is_out_of_memory, patiently, release_frames
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, recorded
 from .late import LEFT, HandBack, Late, disown, foreign, gone, make, postpone, sequence
@@ -629,7 +629,7 @@ class Recorder:
             if tensor is not None and place_of(tensor) is not None and not place_of(tensor).late:  # type: ignore[union-attr]
                 tensor.__class__ = torch.Tensor
                 del tensor._headroom
-        tape.closed = True
+        tape.closed, tape.failure = True, bare(failure)
 
     def _weighed(self, tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:
         """The first scalars that the loss is made of, with its derivatives by them."""

@@ -23,7 +23,8 @@ def _names(kind: type) -> tuple:
 def drop(nodes: Iterable[Any], borders: Iterable[Any], failure: BaseException) -> int:
     """Empties the graphs that end in some nodes, and counts the tensors. ``borders`` are
     nodes of the user's own graphs, which are not entered. Whoever uses one of these graphs
-    all the same gets ``failure``."""
+    all the same gets ``failure``, which must have no traceback: its frames hold the
+    tensors that hold the graph."""
 
     def pack(tensor: torch.Tensor) -> Any:
         return tensor if tensor.numel() <= KEEP else failure

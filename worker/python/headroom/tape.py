@@ -17,6 +17,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from . import saved
+from .failure import bare
 
 LEAVES = {
     int, float, bool, complex, str, bytes, type(None), type(...), slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
@@ -175,7 +176,7 @@ class Tape:
         """Lets go of what the graphs of some tensors have saved, as far as they are this
         tape's."""
         with unrecorded():
-            saved.drop([t.grad_fn for t in tensors], [t.grad_fn for t in self.outside if t.grad_fn is not None], self.failure)  # type: ignore[arg-type]
+            saved.drop([t.grad_fn for t in tensors], [t.grad_fn for t in self.outside if t.grad_fn is not None], bare(self.failure))  # type: ignore[arg-type]
 
     def refuse(self, why: str) -> None:
         """Notes that this tape cannot be replayed; the first reason stays."""

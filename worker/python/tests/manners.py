@@ -278,6 +278,41 @@ def evaluation_is_untouched(t: Training) -> str:
 
 
 @check
+def failures_leave_nothing(t: Training) -> str:
+    """A failure in every step, anywhere before the optimizer's: what is allocated at the
+    ends of the steps is what it is without."""
+
+    def allocated() -> int:
+        gc.collect()
+        found = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in gc.get_objects() if type(x) in (Tensor, nn.Parameter)}
+        return sum(found.values())
+
+    t.step()
+    t.optimizer.zero_grad()
+    want = allocated()
+    survived = 0
+    for i in range(120):
+        injector = Injector(Fault("again", i % 40, 7))
+        with injector:
+            t.optimizer.zero_grad()
+            injector.begin()
+            try:
+                out = t.net(t.x)
+                loss = F.cross_entropy(out, t.y)
+                loss.backward()
+            except torch.OutOfMemoryError:
+                out = loss = None
+            injector.end()
+        t.optimizer.step()
+        survived += bool(injector.raised)
+        del out, loss, injector
+        t.optimizer.zero_grad()
+        if i >= 40 and allocated() != want:  # by then every place has failed once
+            return f"{allocated()} bytes after failure {i}, {want} without"
+    return "" if survived > 50 else f"only {survived} of 120 were survived"
+
+
+@check
 def unknown_versions_only_watch(t: Training) -> str:
     from headroom._torch import only_watches
 
