@@ -258,6 +258,8 @@ class Recorder:
             self._refused(failure, why)
         tape.failure = None
         clean(failure)
+        found.before()  # of a batch that was to go in pieces at once this is the first call
+        entry.nth = found.calls
         state = random_state()
         hosts = (None, on_host) if any(p.is_cuda for p in found.params) else (None,)
         for host in hosts:
@@ -277,6 +279,7 @@ class Recorder:
                     t.__class__ = Recorded
             if failed is None:
                 entry.between = (begin, sequence())
+                found.after()
                 self.sizes.refused()
                 if host is not None:
                     found.hosted = self.sizes.cost()

@@ -122,6 +122,32 @@ class BuffersThatChange(Raw):
         return F.cross_entropy(self.net(x), y)
 
 
+class Warming(nn.Module):
+    """Counts its calls in an attribute, keeps the last scales in a list, and uses both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp(10, 12, 5)
+        self.seen = 0
+        self.scales: list[float] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        self.scales.append(0.5 + 0.1 * self.seen)
+        return self.body(x) * (sum(self.scales[-2:]) / 2)
+
+
+@shape("refuse")
+class AttributesThatChange(Raw):
+    def build(self) -> None:
+        self.net = Warming()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
 @shape("refuse")
 class ChangedTargets(Raw):
     """The user writes into the batch after the forward."""
