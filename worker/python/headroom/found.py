@@ -17,7 +17,7 @@ class Found:
     """A module whose outermost calls are recorded. It stands in ``_compiled_call_impl``
     of the module, which neither pickles nor deep copies carry."""
 
-    def __init__(self, recorder: "Recorder", module: torch.nn.Module) -> None:
+    def __init__(self, recorder: Any, module: torch.nn.Module) -> None:
         self.recorder, self.module = recorder, weakref.ref(module)
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
         self.params = [p for p in module.parameters() if p.requires_grad]

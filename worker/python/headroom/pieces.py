@@ -65,8 +65,16 @@ class Sizes:
         return self._per_row * self._rows
 
     def hosting(self, found: Any) -> Any:
-        """A context for a call that fits only with what is saved on the host; None for others."""
-        return on_host() if found.hosted is not None and self.cost() >= found.hosted else None
+        """A context for a call that fits only with what is saved on the host; None for
+        others, and for one after many that may fit without."""
+        if found.hosted is None or self.cost() < found.hosted:
+            return None
+        self._quiet += 1
+        if self._quiet <= self._patience:
+            return on_host()
+        self._quiet, self._patience = 0, min(2 * self._patience, 16 * PATIENCE)
+        found.hosted = None
+        return None
 
     def failed(self, found: Any, args: tuple, kwargs: dict, failure: BaseException) -> None:
         """Notes that a whole call failed."""
