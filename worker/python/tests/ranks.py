@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 SECONDS = 120  # after which a run counts as one that waits for ever
 
 TRAIN = """
-import os, sys
+import os, sys, traceback
 import torch, torch.distributed as dist, torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -51,14 +51,22 @@ def train(rank, how, address):
         optimizer.step()
         if rank == 0:
             print('step', step, '%.6f' % loss.item(), flush=True)
+        dist.barrier()  # printed, before the other may fail and the launcher ends this one
+
+def told(*given):
+    try:
+        train(*given)
+    except BaseException:
+        traceback.print_exc()  # here: a launcher shows the failure of one rank, not always the first
+        raise
 
 if __name__ == '__main__':
     how, address = sys.argv[1:3]
     if 'RANK' in os.environ:
-        train(int(os.environ['RANK']), how, address)
+        told(int(os.environ['RANK']), how, address)
     else:
         import torch.multiprocessing as mp
-        mp.spawn(train, (how, address), 2)
+        mp.spawn(told, (how, address), 2)
 """
 
 
@@ -67,8 +75,8 @@ def ran(launcher: str, how: str, attached: bool) -> tuple[bool, list[str], bool,
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(TRAIN)
-        words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--standalone"] if launcher == "torchrun" else []
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parent / "inject")])}
+        words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1"] if launcher == "torchrun" else []
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parent / "inject")])}
         env.pop("HEADROOM_WORKER", None)
         if attached:
             env["HEADROOM_WORKER"] = "armed"
