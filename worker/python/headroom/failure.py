@@ -58,9 +58,9 @@ def clean(error: Optional[BaseException] = None) -> None:
         torch.cuda.empty_cache()
 
 
-def patiently(work: Callable[[], Any]) -> Any:
-    """Something small of ours, once more if memory ran out in it. It must have changed
-    nothing by then. Raises :class:`Refused` if there is no room for it."""
+def patiently(work: Callable[[], Any], why: str, release: Callable[[], Any] = lambda: None) -> Any:
+    """Something small of ours, once more if memory ran out in it, after ``release``. It must
+    have changed nothing by then. Raises :class:`Refused`, for ``why``, if there is no room."""
     for _ in range(2):
         failed: Optional[BaseException] = None
         try:
@@ -69,5 +69,6 @@ def patiently(work: Callable[[], Any]) -> Any:
             if not is_out_of_memory(e):
                 raise
             failed = e
+        release()
         clean(failed)
-    raise Refused("there is no room to tell by which weights pieces add up")
+    raise Refused(why)

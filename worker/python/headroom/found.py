@@ -11,6 +11,7 @@ import torch
 from .held import Held
 
 _NUMBERS = count(1)
+_NORMS = torch.nn.modules.batchnorm._NormBase  # they keep running statistics, and write them without raising a version
 
 
 class Found:
@@ -49,7 +50,8 @@ class Found:
         if self.changing is None:
             module = self.module()
             self.params = [p for p in module.parameters() if p.requires_grad]  # type: ignore[union-attr]
-            self.changing = [b for b in self.buffers if _counts(module, b)]
+            counting = {id(b) for m in module.modules() if isinstance(m, _NORMS) for b in m.buffers(recurse=False)}  # type: ignore[union-attr]
+            self.changing = [b for b in self.buffers if id(b) in counting]
             self.kept = [b.detach().clone() for b in self.changing]
             self.now = Held(module.modules())  # type: ignore[union-attr]
         else:
@@ -81,9 +83,8 @@ class Found:
         known = {id(b) for b in self.changing or ()}
         if not self.whole or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
             return False
-        with torch.no_grad():
-            for b, k in zip(self.changing or (), self.kept):
-                b.copy_(k)
+        for b, k in zip(self.changing or (), self.kept):
+            b.data.copy_(k)  # an earlier call's graph has seen these values: no new version
         if self.now is not None:
             self.now.put_back()
         if self.still is None or next(self.still.changed(), None) is None:
@@ -97,16 +98,6 @@ class Found:
         self.moving = list({**{id(m): m for m in self.moving}, **moved}.values())
         known = {id(m) for m in self.moving}
         self.still = Held([m for m in self.module().modules() if id(m) not in known])  # type: ignore[union-attr]
-
-
-def _counts(module: Any, buffer: torch.Tensor) -> bool:
-    """Whether a buffer is the running statistics of a normalisation."""
-    return any(
-        buffer is b
-        for m in module.modules()
-        if isinstance(m, torch.nn.modules.batchnorm._NormBase)
-        for b in m.buffers(recurse=False)
-    )
 
 
 def found_of(module: Any) -> Optional[Found]:

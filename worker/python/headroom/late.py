@@ -15,21 +15,15 @@ from typing import Any, Sequence
 
 import torch
 
-from .failure import Refused, bare, patiently
+from .failure import Refused, bare
+from .graph import KEEP, sequence, walk, within
 from .held import USUAL
-from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, run, unchanged
+from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, proven, run, unchanged
 from .rows import Plan, Slot, references
-from .saved import KEEP
 from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
-
 
 KEPT = 1 << 20  # elements of a result whose values are kept for the user
 LEFT = -1  # slot of what a module left behind
-
-
-def sequence() -> int:
-    """The number that autograd gives its next node."""
-    return torch._C._autograd._get_sequence_nr()
 
 
 def gone(tape: Tape) -> torch.Tensor:
@@ -47,10 +41,7 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
     own say: they know one piece alone."""
 
     def left(value: Any) -> bool:
-        if not isinstance(value, torch.Tensor) or value.grad_fn is None:
-            return False
-        number = value.grad_fn._sequence_nr()
-        return any(a <= number < b for a, b in tape.spans)
+        return isinstance(value, torch.Tensor) and value.grad_fn is not None and within(value.grad_fn, tape.spans)
 
     for module in {id(m): m for root in modules for m in root.modules()}.values():
         for name, value in [(n, v) for n, v in vars(module).items() if n not in USUAL]:
@@ -92,20 +83,15 @@ class HandBack(torch.autograd.Function):
         return (None, None, None, None, *sums)
 
 
-def stand_in(slot: Slot) -> torch.Tensor:
-    """A tensor of a slot's shape that holds one element, which is no value of anything."""
-    empty = float("nan") if slot.dtype.is_floating_point or slot.dtype.is_complex else 0
-    base = torch.full((), empty, dtype=slot.dtype, device=slot.device)
-    if slot.requires_grad:
-        base.requires_grad_()
-    return base.expand(slot.shape)
+def hollow(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """One element, which is no value of anything, to be expanded to any shape."""
+    return torch.full((), float("nan") if dtype.is_floating_point or dtype.is_complex else 0, dtype=dtype, device=device)
 
 
-def make(tape: Tape, slot: Slot) -> torch.Tensor:
-    """A late tensor, not yet on the tape."""
+def make(slot: Slot) -> torch.Tensor:
+    """A late tensor of a slot's shape, not yet on the tape."""
     with torch.enable_grad():
-        tensor = stand_in(slot)
-    return tensor
+        return hollow(slot.dtype, slot.device).requires_grad_(slot.requires_grad).expand(slot.shape)
 
 
 def postpone(tape: Tape) -> None:
@@ -123,8 +109,7 @@ def postpone(tape: Tape) -> None:
 
 
 def _empty(tensor: torch.Tensor) -> None:
-    empty = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
-    tensor.data = torch.full((), empty, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+    tensor.data = hollow(tensor.dtype, tensor.device).expand(tensor.shape)
 
 
 def _release(tape: Tape, view: torch.Tensor) -> None:
@@ -133,8 +118,7 @@ def _release(tape: Tape, view: torch.Tensor) -> None:
     base = view._base
     if base is None or base.grad_fn is None or type(base) is Recorded:
         return
-    number = base.grad_fn._sequence_nr()
-    made = any(a <= number < b for a, b in (e.between for e in tape.entries if e.module is not None))
+    made = within(base.grad_fn, (e.between for e in tape.entries if e.module is not None))
     if made and sys.getrefcount(base) == _unnamed():
         _empty(base)
 
@@ -151,16 +135,8 @@ def foreign(tape: Tape, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether tensors that are not on the tape have graphs that a try or a replay of it
     has made: a loss that a module left behind, a feature that a hook took."""
     spans = tape.spans + [e.between for e in tape.entries if e.module is not None]
-    todo, seen = [t.grad_fn for t in tensors if place_of(t) is None and t.grad_fn is not None], set()
-    while todo and len(seen) < 1000:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if any(a <= node._sequence_nr() < b for a, b in spans):
-            return True
-        todo += [n for n, _ in node.next_functions]
-    return False
+    roots = [t.grad_fn for t in tensors if place_of(t) is None]
+    return any(within(node, spans) for node in walk(roots, most=1000))
 
 
 class Late:
@@ -205,7 +181,7 @@ class Late:
             raise Refused("the batch is summed into more than one number")
         plan, rule, why = self.plan, None, ""
         try:
-            rule = patiently(lambda: Proof(self.tape, self.plan).rules(slot, pieces_of(self.plan.batch, self.sizes.first(self.plan.batch))))
+            rule = proven(Proof(self.tape, plan), slot, self.sizes)
         except Refused as refused:  # then the whole batch again, with what is saved on the host
             plan, why = None, str(refused)  # type: ignore[assignment]
         scale, after = self.sizes.scale(self.tape), random_state()
@@ -230,7 +206,6 @@ class Late:
         self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]
         if self.tape.complete:
             set_random_state(after)
-        self.tape.replays += count
         value = torch.as_tensor(values[slot], device=known.device).to(known.dtype).reshape(known.shape)
         self._values[slot] = value
         if not inputs.tensors:

@@ -81,7 +81,7 @@ class Sizes:
         cost = self._see(found, args, kwargs)
         self._fail(found, cost, failure)
 
-    def failed_at(self, tape: Any, failure: BaseException) -> None:
+    def failed_after(self, failure: BaseException) -> None:
         """Notes that what followed the last module's call failed."""
         self._fail(self._last(), self.cost(), failure)
 

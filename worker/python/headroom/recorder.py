@@ -10,23 +10,23 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import wraps
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .calm import rehearsal
-from .failure import Refused, bare, clean, is_out_of_memory, patiently, release_frames
+from .failure import Refused, clean, is_out_of_memory, patiently, release_frames
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, recorded
-from .late import LEFT, HandBack, Late, disown, foreign, gone, make, postpone, sequence
+from .graph import KEEP, sequence, walk, within
+from .late import LEFT, HandBack, Late, disown, foreign, gone, make, postpone
 from .pieces import Sizes
-from .replay import Proof, batchwise, gradients, modules_of, needed, on_host, pieces_of, run
+from .replay import Proof, gradients, modules_of, needed, on_host, proven, refuse_batchwise, run
 from .rows import Plan, Slot, references
-from .saved import KEEP
-from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state
+from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state
 
 
 def state_of(param: torch.Tensor) -> Any:
@@ -39,19 +39,14 @@ def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
     """Why the graph of a loss enters a module of the tape by another way than the
     module's recorded outputs; None if it does not."""
     spans = [(e.between, e.exits, e.module) for e in tape.entries if e.module is not None]
-    todo, seen = [loss.grad_fn], set()
-    while todo and len(seen) < 10000:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        number = node._sequence_nr()
-        inside = next((s for s in spans if s[0][0] <= number < s[0][1]), None)
-        if inside is not None:
-            if number not in inside[1]:
-                return f"a tensor that {type(inside[2]).__name__} left behind enters the loss"
-            continue
-        todo += [n for n, _ in node.next_functions]
+
+    def made_by(node: Any) -> Any:
+        return next((s for s in spans if within(node, [s[0]])), None)
+
+    for node in walk([loss.grad_fn], enter=lambda n: made_by(n) is None, most=10000):
+        span = made_by(node)
+        if span is not None and node._sequence_nr() not in span[1]:
+            return f"a tensor that {type(span[2]).__name__} left behind enters the loss"
     return None
 
 
@@ -126,20 +121,13 @@ class Recorder:
         begin = sequence()
         state = random_state() if tape.entries else tape.random
         failed: Optional[BaseException] = None
-        self.busy = True
-        for t in worn:
-            t.__class__ = torch.Tensor
         try:
-            with self.sizes.hosting(found) or nullcontext():
+            with self._inside(worn), self.sizes.hosting(found) or nullcontext():
                 result = call(*args, **kwargs)
         except BaseException as e:
             if not is_out_of_memory(e):
                 raise
             failed = e
-        finally:
-            self.busy = False
-            for t in worn:
-                t.__class__ = Recorded
         if failed is None:
             entry.between = (begin, sequence())
             found.after()
@@ -153,6 +141,16 @@ class Recorder:
             again = None
             tape.refuse(f"{type(module).__name__} had changed a buffer or an attribute when it failed")
         return self._late_call(tape, found, entry, failed, again, worn)
+
+    @contextmanager
+    def _inside(self, worn: Sequence[torch.Tensor]) -> Iterator[None]:
+        """A context for a module's call on recorded tensors: nothing in it is recorded."""
+        self.busy = True
+        try:
+            with plain_class(worn):
+                yield
+        finally:
+            self.busy = False
 
     def _left_behind(self, places: Sequence[Place]) -> None:
         for place in places:
@@ -194,10 +192,9 @@ class Recorder:
             self._may(tape)
             disown(tape, modules_of(tape) + [module])
             late = self._late(tape, entry)
-            if found.changing and not batchwise([entry.module]):  # type: ignore[list-item]
-                raise Refused(f"{type(entry.module).__name__} changes its buffers")
-            if batchwise([entry.module]):  # type: ignore[list-item]
-                raise Refused(f"{batchwise([entry.module])} computes statistics over the batch")  # type: ignore[list-item]
+            refuse_batchwise([module])  # type: ignore[list-item]
+            if found.changing:
+                raise Refused(f"{type(module).__name__} changes its buffers")
             return self._guarded(lambda: self._postponed(tape, late, entry))
         except Refused as why:
             return self._once_more(tape, found, entry, failure, why, again, worn)
@@ -208,8 +205,6 @@ class Recorder:
         leaves, tree = self._result(tape, late, modules, entry)
         tape.spans.append((begin, sequence()))
         result = tree_unflatten([self._made(tape, leaf) for leaf in leaves], tree)
-        if entry.inplace:
-            result = None
         postpone(tape)
         tape.add(entry, result)
         late.plan.accept()
@@ -217,25 +212,19 @@ class Recorder:
             for change in late.plan.left:
                 change.replace(gone(tape))
         for t in tree_flatten(result)[0]:
-            if isinstance(t, torch.Tensor) and type(t) is Recorded:
+            if type(t) is Recorded:
                 place_of(t).late = True  # type: ignore[union-attr]
         return result
 
     @staticmethod
     def _tried(tape: Tape, modules: Sequence, trial: Callable) -> Any:
         """A trial on a few rows. If there is no room for it the failed try is released first."""
-        for last in (False, True):
-            try:
-                with rehearsal(modules):
-                    return trial()
-            except Exception as e:
-                if not is_out_of_memory(e):
-                    raise
-                failed = e
-            postpone(tape)
-            clean(failed)
-            if last:
-                raise Refused("there is no room to try it on a few rows")
+
+        def rehearsed() -> Any:
+            with rehearsal(modules):
+                return trial()
+
+        return patiently(rehearsed, "there is no room to try it on a few rows", lambda: postpone(tape))
 
     def _result(self, tape: Tape, late: Late, modules: Sequence, entry: Entry) -> tuple[list, Any]:
         """What a call would return, without a trial if such a call was tried before."""
@@ -248,7 +237,7 @@ class Recorder:
     @staticmethod
     def _made(tape: Tape, leaf: Any) -> Any:
         if isinstance(leaf, Slot):
-            return patiently(lambda: make(tape, leaf))
+            return patiently(lambda: make(leaf), "there is no room for a single element")
         return Lost(tape.failure) if leaf is ... else leaf  # type: ignore[arg-type]
 
     def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
@@ -265,18 +254,11 @@ class Recorder:
         for host in hosts:
             failed: Optional[BaseException] = None
             begin = sequence()
-            self.busy = True
-            for t in worn:
-                t.__class__ = torch.Tensor
             try:
-                with host() if host is not None else nullcontext():
+                with self._inside(worn), host() if host is not None else nullcontext():
                     result = again()
             except Exception as e:
                 failed = e
-            finally:
-                self.busy = False
-                for t in worn:
-                    t.__class__ = Recorded
             if failed is None:
                 entry.between = (begin, sequence())
                 found.after()
@@ -289,7 +271,7 @@ class Recorder:
             tape.spans.append((begin, sequence()))
             clean(failed)
             set_random_state(state)
-            if not is_out_of_memory(failed) or not found.put_back():
+            if not is_out_of_memory(failed) or host is hosts[-1] or not found.put_back():
                 break
         self._refused(failure, why)
 
@@ -299,14 +281,8 @@ class Recorder:
         """A compiled function as one entry of the tape: it never sees our kind of tensor."""
 
         def plainly(*args: Any, **kwargs: Any) -> Any:
-            worn = recorded(args, kwargs)
-            for t in worn:
-                t.__class__ = torch.Tensor
-            try:
+            with plain_class(recorded(args, kwargs)):
                 return call(*args, **kwargs)
-            finally:
-                for t in worn:
-                    t.__class__ = Recorded
 
         @wraps(call)
         def compiled(*args: Any, **kwargs: Any) -> Any:
@@ -329,11 +305,8 @@ class Recorder:
                 return func(*args, **kwargs)
         places = [place_of(t) for t in found]
         if name == "__repr__" and places and not places[0].late:  # type: ignore[union-attr]
-            args[0].__class__ = torch.Tensor
-            try:
+            with plain_class(args[:1]):
                 return func(*args, **kwargs)
-            finally:
-                args[0].__class__ = Recorded
         tape = next((p.tape for p in places if p.late), places[0].tape if places else None)  # type: ignore[union-attr]
         self._left_behind(places)  # type: ignore[arg-type]
         if tape is None:
@@ -381,32 +354,35 @@ class Recorder:
 
     def _failed_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException) -> Any:
         release_frames(failure)
-        failed: Optional[BaseException] = None
-        # Arithmetic of scalars holds nothing that could be cut, nor does counting in a handful of labels.
-        given = recorded(args, kwargs)
-        if not changes(name) and all(t.numel() == 1 or t.numel() <= KEEP and not t.requires_grad for t in given):
+
+        def again(why: str) -> tuple[Any, Optional[BaseException]]:
+            """The same call after cleaning up: its result, or why there is none."""
             clean(failure)
             with torch._C.DisableTorchFunctionSubclass():
                 try:
                     result = func(*args, **kwargs)
                 except Exception as e:
-                    failed = e
+                    release_frames(e)
+                    return None, e
+            self.report.survived(failure, "the same call again", why)
+            self._note(tape, func, name, args, kwargs, result)
+            return result, None
+
+        # Arithmetic of scalars holds nothing that could be cut, nor does counting in a handful of labels.
+        given = recorded(args, kwargs)
+        if not changes(name) and all(t.numel() == 1 or t.numel() <= KEEP and not t.requires_grad for t in given):
+            result, failed = again("")
             if failed is None:
-                self.report.survived(failure, "the same call again", "")
-                self._note(tape, func, name, args, kwargs, result)
                 return result
-            release_frames(failed)
             if all(t.numel() == 1 for t in given):
                 self._refused(failure, failed)
-        self.sizes.failed_at(tape, failure)
+        self.sizes.failed_after(failure)
         tape.failure = failure
         try:
             self._may(tape)
             if changes(name) and (not recorded(args[:1], {}) or place_of(args[0]).tape is not tape):  # type: ignore[union-attr]
                 raise Refused(f"{name} may have changed its argument when it failed")
-            reason = batchwise([e.module for e in tape.entries if e.module is not None])
-            if reason:
-                raise Refused(f"{reason} computes statistics over the batch")
+            refuse_batchwise(modules_of(tape))
             late = self._late(tape, tape.entries[0])
             tape.complete = True
             disown(tape, modules_of(tape))
@@ -420,18 +396,10 @@ class Recorder:
             tape.failure = None
             if changes(name) or any(place_of(t).late for t in given):  # type: ignore[union-attr]
                 self._refused(failure, why)
-            clean(failure)
-            with torch._C.DisableTorchFunctionSubclass():
-                try:
-                    result = func(*args, **kwargs)
-                except Exception as e:
-                    failed = e
+            result, failed = again(str(why))
             if failed is not None:
-                release_frames(failed)
                 self._refused(failure, why)
             self.sizes.refused()
-            self.report.survived(failure, "the same call again", str(why))
-            self._note(tape, func, name, args, kwargs, result)
             return result
 
     def _late_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
@@ -521,7 +489,7 @@ class Recorder:
                 tape.refuse("gradients are asked for in a special way")
         else:
             self._walk(tape, args[0])
-        params = list({id(p): p for e in tape.entries if e.module is not None for p in self._params(e.module)}.values())
+        params = list({id(p): p for f in map(found_of, modules_of(tape)) if f is not None for p in f.params}.values())
         params += [t for t in tape.outside if t.requires_grad and t.is_leaf and all(t is not p for p in params)]
         before = [state_of(p) for p in params] if usual else []
         failed: Optional[BaseException] = None
@@ -538,7 +506,7 @@ class Recorder:
                 self.tape = None if self.tape is tape else self.tape
             return result
         release_frames(failed)
-        self.sizes.failed_at(tape, failed)
+        self.sizes.failed_after(failed)
         tape.failure = failed
         self.tape = None if self.tape is tape else self.tape
         try:
@@ -555,17 +523,16 @@ class Recorder:
         tape.drop(args[:1])
         clean(failure)
         given = args[1] if len(args) > 1 else kwargs.get("gradient")
-        modules = [e.module for e in tape.entries if e.module is not None]
+        modules = modules_of(tape)
         entries = needed(tape, [loss])
         plan: Optional[Plan] = None
         why = ""
-        founds = [f for f in {id(m): found_of(m) for m in modules}.values() if f is not None]
+        founds = [f for f in map(found_of, modules) if f is not None]
         changing = [f for f in founds if f.changing]
         if any(f.moving for f in founds):
             raise Refused("a module's calls change its attributes")
         try:
-            if batchwise(modules):
-                raise Refused(f"{batchwise(modules)} computes statistics over the batch")
+            refuse_batchwise(modules)
             if changing:
                 raise Refused("a module changes its buffers")
             with rehearsal(modules):
@@ -577,9 +544,8 @@ class Recorder:
             plan, why = None, str(refused)
         if plan is not None:
             try:
-                pieces = pieces_of(plan.batch, self.sizes.first(plan.batch))
                 proof = Proof(tape, plan)
-                targets = {s: (g, patiently(lambda s=s: proof.rules(s, pieces))) for s, (g, _) in targets.items()}  # type: ignore[misc]
+                targets = {s: (g, proven(proof, s, self.sizes)) for s, (g, _) in targets.items()}
             except Refused as refused:
                 plan, why = None, str(refused)
         if plan is None:
@@ -624,15 +590,11 @@ class Recorder:
             self.sizes.confirm()
         else:
             self.sizes.refused()
-            for f in [f for f in map(found_of, modules) if f is not None and offload]:
+            for f in founds if offload else ():
                 f.hosted = self.sizes.cost()
         self.report.survived(failure, f"{count} pieces" if plan is not None else "the whole batch again", why)
-        for ref in tape.live:
-            tensor = ref()
-            if tensor is not None and place_of(tensor) is not None and not place_of(tensor).late:  # type: ignore[union-attr]
-                tensor.__class__ = torch.Tensor
-                del tensor._headroom
-        tape.closed, tape.failure = True, bare(failure)
+        tape.close()
+        tape.failure = None  # its frames hold the tape
 
     def _weighed(self, tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:
         """The first scalars that the loss is made of, with its derivatives by them."""
@@ -657,10 +619,6 @@ class Recorder:
         return targets, {t: g for t, g in zip(beside, found[len(first) :]) if g is not None}
 
     # What both need.
-
-    def _params(self, module: torch.nn.Module) -> list:
-        found = found_of(module)
-        return found.params if found is not None else []
 
     def _late(self, tape: Tape, first: Entry) -> Late:
         """What is known of the tape's late tensors; ``first`` if the tape is empty yet."""

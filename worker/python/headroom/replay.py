@@ -13,10 +13,10 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from .calm import Calm, rehearsal
-from .failure import Refused, clean, is_out_of_memory
+from .failure import Refused, clean, is_out_of_memory, patiently
 from .found import number_of
-from .rows import Cut, Plan, Rows, arguments, perform, references
-from .tape import Entry, Tape
+from .rows import NOTHING, Plan, Rows, arguments, perform, references
+from .tape import Tape
 from .weights import Rule, candidates, distinct, same_rule, settled, surviving, telling, weight
 
 SMALL = 1 << 22  # elements of all outputs, up to which rules are tried on the whole batch
@@ -52,7 +52,7 @@ def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional
     env = {} if env is None else env
     for i in entries:
         entry = tape.entries[i]
-        cut = Cut({}, False) if plan is None or rows is None else plan.cuts[i]
+        cut = NOTHING if plan is None or rows is None else plan.cuts[i]
         args, kwargs = arguments(tape, entry, cut, env, rows, leaves=leaves)
         result = perform(entry, args, kwargs)
         if isinstance(result, torch.Tensor):
@@ -271,6 +271,13 @@ def batchwise(modules: Sequence[torch.nn.Module]) -> Optional[str]:
     return None
 
 
+def refuse_batchwise(modules: Sequence[torch.nn.Module]) -> None:
+    """Raises :class:`Refused` if one of them computes statistics over the batch."""
+    name = batchwise(modules)
+    if name:
+        raise Refused(f"{name} computes statistics over the batch")
+
+
 class Proof:
     """Tries, on real rows, whether a tape may be cut and by which rules. Costs two
     forward passes of a few rows; nothing of it remains."""
@@ -280,9 +287,7 @@ class Proof:
     def __init__(self, tape: Tape, plan: Plan) -> None:
         self.tape, self.plan = tape, plan
         self.modules = modules_of(tape)
-        name = batchwise(self.modules)
-        if name:
-            raise Refused(f"{name} computes statistics over the batch")
+        refuse_batchwise(self.modules)
 
     def rules(self, slot: int, pieces: Sequence[Rows]) -> Rule:
         """The rule of one scalar, for pieces like these. :class:`Refused` if none fits."""
@@ -290,9 +295,6 @@ class Proof:
         entries = needed(tape, [slot])
         first = [i for i in entries if tape.entries[i].module is not None]
         tail = [i for i in entries if tape.entries[i].module is None]
-        size = sum(_numel(plan.slots[s].shape) for i in first for s in tape.entries[i].slots if s is not None)
-        count = plan.batch if size <= SMALL else min(plan.batch, SOME, max(2, 4 * SMALL * plan.batch // size))
-        count = min(count, MOST)
         named = candidates(plan.batch, self._targets(), ignored(tape))
         kind = (slot, *((number_of(e.module), e.call_name()) for e in tape.entries[: max(entries) + 1]))
         known = self.known.get(kind)
@@ -300,6 +302,9 @@ class Proof:
             rules = distinct([rule for name, rule in named if name in known])
             if rules and settled(rules, pieces):
                 return rules[0]
+        size = sum(_numel(plan.slots[s].shape) for i in first for s in tape.entries[i].slots if s is not None)
+        count = plan.batch if size <= SMALL else min(plan.batch, SOME, max(2, 4 * SMALL * plan.batch // size))
+        count = min(count, MOST)
         autocast = {i: tape.entries[i].autocast for i in entries}
         single = all(p.dtype == torch.float32 for m in self.modules for p in m.parameters())
         tolerance = 1e-4 if single else 2e-2
@@ -395,6 +400,12 @@ class Proof:
             other = torch.cat([e[s] for e in split], dim)
             if not same(v, other, tolerance):
                 raise Refused("a row's result depends on the rows beside it")
+
+
+def proven(proof: Proof, slot: int, sizes: Any) -> Rule:
+    """The rule of a scalar for pieces of the size that fits."""
+    pieces = pieces_of(proof.plan.batch, sizes.first(proof.plan.batch))
+    return patiently(lambda: proof.rules(slot, pieces), "there is no room to tell by which weights pieces add up")
 
 
 def same(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:

@@ -65,6 +65,7 @@ class Cut(NamedTuple):
     scaled: bool
 
 
+NOTHING = Cut({}, False)
 MANY = 10000  # kinds of calls that are remembered
 _NUMBERS = count(1)
 _PLAIN = (int, float, str, type(None))
@@ -189,10 +190,10 @@ class Plan:
         if rowful and any(s.dim is None and not s.fixed for s in known):
             raise Refused(f"{named(entry)} mixes single rows with a value of the whole batch")
         if entry.module is not None:
-            cut = {i: 1 for i in outside if self._sized(i) == 1}
-            return Cut(cut, False), self._both(entry, Cut(cut, False))
+            cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
+            return cut, self._both(entry, cut)
         if not rowful and refs:
-            return Cut({}, False), self._both(entry, Cut({}, False))
+            return NOTHING, self._both(entry, NOTHING)
         return self._alternatives(entry, rowful, outside)
 
     def _alternatives(self, entry: Entry, rowful: list[Slot], outside: list[int]) -> tuple[Cut, list]:
@@ -248,8 +249,8 @@ class Plan:
                 env = {k: v.clone() for k, v in env.items()}
             if entry.call_name() in INDEXING and self.tape.outside and self.tape.outside[0].is_cuda:
                 # An index beyond its tensor raises on the CPU, and ends a CUDA context.
-                held = {k: v.detach().cpu() for k, v in env.items() if k in references(entry)[0]}
-                args, kwargs = arguments(self.tape, entry, cut, held, rows, lambda t: t.detach().cpu())
+                copies = {k: v.detach().cpu() for k, v in env.items() if k in references(entry)[0]}
+                args, kwargs = arguments(self.tape, entry, cut, copies, rows, lambda t: t.detach().cpu())
                 with torch.no_grad():
                     entry.call(*args, **kwargs)
             args, kwargs = arguments(self.tape, entry, cut, env, rows)

@@ -16,8 +16,8 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from . import saved
 from .failure import bare
+from .graph import drop
 
 LEAVES = {
     int, float, bool, complex, str, bytes, type(None), type(...), slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
@@ -87,7 +87,6 @@ class Tape:
         self.why_not: Optional[str] = None  # it cannot be replayed, and this is why
         self.failure: Optional[BaseException] = None  # of the user's, once something has failed
         self.random = random_state()
-        self.replays = 0
         self.closed = False
         self.done = False  # its gradients have been handed back
         self.complete = False  # every module's call had come to its end when something failed
@@ -176,7 +175,7 @@ class Tape:
         """Lets go of what the graphs of some tensors have saved, as far as they are this
         tape's."""
         with unrecorded():
-            saved.drop([t.grad_fn for t in tensors], [t.grad_fn for t in self.outside if t.grad_fn is not None], bare(self.failure))  # type: ignore[arg-type]
+            drop([t.grad_fn for t in tensors], [t.grad_fn for t in self.outside if t.grad_fn is not None], bare(self.failure))  # type: ignore[arg-type]
 
     def refuse(self, why: str) -> None:
         """Notes that this tape cannot be replayed; the first reason stays."""
@@ -240,6 +239,22 @@ class Recorded(torch.Tensor):
 def place_of(tensor: torch.Tensor) -> Optional[Place]:
     """A tensor's place on a tape, None for one that is on none."""
     return tensor.__dict__.get("_headroom") if type(tensor) is Recorded else None
+
+
+class plain_class:
+    """A context in which recorded tensors have the class of plain ones: for code that looks
+    at the class, or runs the faster for it."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def __enter__(self) -> None:
+        for t in self._tensors:
+            t.__class__ = torch.Tensor
+
+    def __exit__(self, *exc: Any) -> None:
+        for t in self._tensors:
+            t.__class__ = Recorded
 
 
 class unrecorded:

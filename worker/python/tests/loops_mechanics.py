@@ -108,29 +108,23 @@ class AutocastAndScaler(Plain):
 
 @shape("refuse")
 class Closure(Plain):
-    def step(self, i: int) -> list[float]:
-        def again() -> Tensor:
-            self.optimizer.zero_grad()
-            loss = self.loss(i)
-            loss.backward()
-            return loss
+    def again(self, i: int) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = self.loss(i)
+        loss.backward()
+        return loss
 
-        return [self.optimizer.step(again).item()]
+    def step(self, i: int) -> list[float]:
+        return [self.optimizer.step(lambda: self.again(i)).item()]
 
 
 @shape("refuse")
-class ClosureTwice(Plain):
+class ClosureTwice(Closure):
     """A line search by hand: the closure is called again before the step."""
 
     def step(self, i: int) -> list[float]:
-        def again() -> Tensor:
-            self.optimizer.zero_grad()
-            loss = self.loss(i)
-            loss.backward()
-            return loss
-
-        before = again().item()
-        return [before, self.optimizer.step(again).item()]
+        before = self.again(i).item()
+        return [before, *super().step(i)]
 
 
 class Checkpointed(nn.Module):
@@ -219,6 +213,17 @@ class UnevenRows(Plain):
         x, y = vectors(self, i)
         keep = self.rows_in(i)
         return F.cross_entropy(self.net(x[:keep]), y[:keep])
+
+
+@shape()
+class ThreeRows(Plain):
+    """So few that three of them would be all."""
+
+    rows = 3
+
+    def build(self) -> None:
+        self.net = mlp(10, 11, 5)  # no size but the batch's is a multiple of it
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
 
 @shape("refuse")

@@ -82,7 +82,7 @@ class IntegerOutputs(Classifying):
         x, y = vectors(self, i)
         self.optimizer.zero_grad()
         logits, guesses = self.net(x)
-        hits = (guesses == y).sum()
+        hits = ((guesses == y) & (logits.argmax(-1) == guesses)).sum()
         loss = F.cross_entropy(logits, y)
         loss.backward()
         self.optimizer.step()

@@ -52,6 +52,33 @@ class CarriedInside(Raw):
         return F.cross_entropy(self.net(x), y)
 
 
+class Leaning(nn.Module):
+    """Leans on what the loop has put there after the last step."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.body = mlp(10, 12, 5)
+        self.before = torch.zeros(rows, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) + 0.1 * self.before
+
+
+@shape("refuse")
+class StateSetOutside(Raw):
+    """Outputs are handed to the model by the loop, for the next step."""
+
+    def build(self) -> None:
+        self.net = Leaning(self.rows)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        z = self.net(x)
+        self.net.before = z.detach()
+        return F.cross_entropy(z, y)
+
+
 class Balanced(nn.Module):
     """A mixture of experts: its own loss is left on the module."""
 
@@ -146,6 +173,53 @@ class AttributesThatChange(Raw):
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
         return F.cross_entropy(self.net(x), y)
+
+
+class Counted(nn.Module):
+    """Counts its calls in an attribute that nothing it computes depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp(10, 12, 5)
+        self.seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return self.body(x)
+
+
+@shape("refuse")
+class CountedCalls(Raw):
+    """The count is printed: a call for each piece would be seen there."""
+
+    def build(self) -> None:
+        self.net = Counted()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+    def step(self, i: int) -> list[float]:
+        return [*super().step(i), float(self.net.seen)]
+
+
+@shape("refuse")
+class TwoForwards(Raw):
+    """Statistics are written twice before the first backward."""
+
+    def build(self) -> None:
+        self.net = nn.Sequential(nn.Linear(10, 12), nn.BatchNorm1d(12), nn.Linear(12, 5))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def step(self, i: int) -> list[float]:
+        x, y = vectors(self, i)
+        self.optimizer.zero_grad()
+        losses = [F.cross_entropy(self.net(given), y) for given in (x, 2 * x)]
+        for loss in losses:
+            loss.backward()
+        self.optimizer.step()
+        return [loss.item() for loss in losses]
 
 
 @shape("refuse")

@@ -140,7 +140,7 @@ def faults(operations: list[Operation], rows: int, every: int, seed: int, step: 
     for n, k in enumerate(range((seed + step) % every, len(operations), every)):
         if every == 1 or operations[k].phase in MUST or n % 4 == 0:
             yield Fault("again", k, rows)
-    for k in range(seed % (7 * every), len(operations), 7 * every):
+    for k in range(seed % (3 * every), len(operations), 3 * every):
         yield Fault("once", k, rows)
     largest = max(o.elements for o in operations)
     for part in (0.99, 0.7, 0.4):
