@@ -98,6 +98,7 @@ func TestProofs(t *testing.T) {
 	for _, c := range [][]string{
 		{"sizes.py"},
 		{"ranks.py"},
+		{"evaluation.py"},
 		{"selfcheck.py"},
 		{"undisturbed.py"},
 		{"fools.py", "--count", "2"},

@@ -104,7 +104,7 @@ class Finder:
         call = self._call = torch.nn.Module.__call__
 
         def looking(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._inside or not torch.is_grad_enabled() or not module.training:
+            if torch.compiler.is_compiling() or self._inside or torch.is_grad_enabled() and not module.training:
                 return call(module, *args, **kwargs)
             if self.recorder.busy or not self.recorder.here():
                 return call(module, *args, **kwargs)

@@ -14,11 +14,21 @@ _NUMBERS = count(1)
 _NORMS = torch.nn.modules.batchnorm._NormBase  # they keep running statistics, and write them without raising a version
 
 
-class Found:
+class Limits:
+    """What is known of the sizes of a module's calls, as costs: see :mod:`headroom.pieces`."""
+
+    def __init__(self) -> None:
+        self.limit: Optional[int] = None  # the smallest of a call that failed
+        self.hosted: Optional[int] = None  # the smallest of one that fits only with what is saved on the host
+
+
+class Found(Limits):
     """A module whose outermost calls are recorded. It stands in ``_compiled_call_impl``
     of the module, which neither pickles nor deep copies carry."""
 
     def __init__(self, recorder: Any, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.evaluation = Limits()  # of calls without gradients
         self.recorder, self.module = recorder, weakref.ref(module)
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
         self.params = [p for p in module.parameters() if p.requires_grad]
@@ -27,8 +37,6 @@ class Found:
         self.kept: list[torch.Tensor] = []  # their values before the newest call
         self.calls = 0
         self.whole = False  # kept has what all of them were
-        self.limit: Optional[int] = None  # the smallest cost of a call that failed
-        self.hosted: Optional[int] = None  # the smallest cost of one that fits only with what is saved on the host
         self.number = next(_NUMBERS)  # which an id, that may be used again, is not
         self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call was made yet
         self.moving: list[torch.nn.Module] = []  # those of which one has
@@ -41,7 +49,11 @@ class Found:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module, recorder = self.module(), self.recorder
         call = self.inner or module._call_impl  # type: ignore[union-attr]
-        if recorder.busy or not module.training or not torch.is_grad_enabled() or not recorder.here():  # type: ignore[union-attr]
+        if recorder.busy or not recorder.here():
+            return call(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            return recorder.evaluate(self, module, call, args, kwargs)
+        if not module.training:  # type: ignore[union-attr]
             return call(*args, **kwargs)
         return recorder.call(self, module, call, args, kwargs)
 

@@ -18,6 +18,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .calm import rehearsal
+from .evaluate import Watch, in_pieces
 from .failure import Refused, clean, is_out_of_memory, patiently, release_frames
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, recorded
@@ -77,6 +78,7 @@ class Recorder:
         self.busy = False  # inside a module, a replay, or a function of ours
         self.tape: Optional[Tape] = None
         self.sizes = Sizes()
+        self.evaluation = Sizes()  # of calls without gradients
         self.observe: Optional[str] = None  # nothing is replayed, and this is why
         self.kinds: dict[tuple, Optional[str]] = {}  # tapes that were walked → what bypasses them
 
@@ -141,6 +143,68 @@ class Recorder:
             again = None
             tape.refuse(f"{type(module).__name__} had changed a buffer or an attribute when it failed")
         return self._late_call(tape, found, entry, failed, again, worn)
+
+    def evaluate(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
+        """A call without gradients, of a module that is trained: in pieces if it fails."""
+        if recorded(args, kwargs):
+            return call(*args, **kwargs)
+        sizes, limits = self.evaluation, found.evaluation
+        watch, state = Watch(found), random_state()
+        failed: Optional[BaseException] = sizes.failure if sizes.too_large(limits, args, kwargs) else None
+        straight = failed is not None
+        if not straight:
+            try:
+                return call(*args, **kwargs)
+            except BaseException as e:
+                if not is_out_of_memory(e):
+                    raise
+                failed = e
+            release_frames(failed)
+            set_random_state(state)
+            sizes.failed(limits, args, kwargs, failed)
+        try:
+            changed = watch.why_not()
+            if changed:
+                raise Refused(f"{type(module).__name__} had changed {changed} when it failed")
+            clean(failed)
+            result, count = self._guarded(lambda: self._evaluated(module, call, args, kwargs, failed))
+        except Refused as refused:
+            why = refused
+        else:
+            sizes.confirm()
+            if not straight:
+                self.report.survived(failed, f"{count} pieces", "")
+            return result
+        sizes.refused()
+        if straight:
+            return call(*args, **kwargs)
+        if watch.why_not() is not None:
+            self._refused(failed, why)
+        clean(failed)
+        set_random_state(state)
+        again: Optional[BaseException] = None
+        try:
+            result = call(*args, **kwargs)
+        except Exception as e:
+            again = e
+        if again is not None:
+            self._refused(failed, why)
+        self.report.survived(failed, "the same call again", str(why))
+        return result
+
+    def _evaluated(self, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict, failure: Optional[BaseException]) -> tuple[Any, int]:
+        refuse_batchwise([module])
+        tape = Tape()
+        tape.failure = failure
+        entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
+        plan = Plan(tape, entry)
+        leaves, tree = self._tried(tape, [module], lambda: plan.result(entry))
+        entry.slots = [i if isinstance(leaf, Slot) else None for i, leaf in enumerate(leaves)]
+        tape.entries.append(entry)
+        plan.accept()
+        if plan.left:
+            raise Refused("a call leaves a tensor on the module")
+        return in_pieces(tape, plan, [Lost(failure) if leaf is ... else leaf for leaf in leaves], tree, self.evaluation)
 
     @contextmanager
     def _inside(self, worn: Sequence[torch.Tensor]) -> Iterator[None]:

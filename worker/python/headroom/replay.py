@@ -6,7 +6,8 @@ accumulators of our own, so a piece that fails is simply run again, smaller.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+import random
+from contextlib import nullcontext
 from typing import Any, Callable, Optional, Sequence
 
 import torch
@@ -20,7 +21,7 @@ from .tape import Tape
 from .weights import Rule, candidates, distinct, same_rule, settled, surviving, telling, weight
 
 SMALL = 1 << 22  # elements of all outputs, up to which rules are tried on the whole batch
-ROUNDS = 4  # of rows on which rules are told apart
+ROUNDS = 6  # of rows on which rules are told apart
 MOST = 256  # rows on which rules are tried at most
 SOME = 8  # rows on which they are tried otherwise
 
@@ -167,6 +168,41 @@ def pieces_of(batch: int, size: int) -> list[Rows]:
     return [Rows(batch, a, b) for a, b in zip(edges, edges[1:])]
 
 
+def by_pieces(plan: Optional[Plan], size: Callable[[int], int], work: Callable[[Optional[Rows]], Any], take: Callable[[Optional[Rows], Any], None]) -> int:
+    """Has ``take`` what ``work`` makes of each piece of the batch, one after the other; of
+    all of it if there is no plan. Returns how many pieces there were.
+
+    ``size(failed)`` says how many rows a piece may have, after one of so many rows that
+    failed if not 0; it returns 0 to end it. Raises what the work raises, and
+    :class:`Refused` if one row does not fit."""
+    batch = plan.batch if plan is not None else 1
+    todo = [None] if plan is None else pieces_of(batch, max(1, min(batch, size(0))))
+    done = 0
+    while todo:
+        rows = todo[0]
+        failed: Optional[BaseException] = None
+        try:
+            got = work(rows)
+        except Exception as e:
+            if not is_out_of_memory(e):
+                raise
+            failed = e
+        if failed is None:
+            take(rows, got)
+            got = None  # the next piece is made without it
+            done += 1
+            todo.pop(0)
+            continue
+        clean(failed)
+        fits = 0 if rows is None else size(rows.count)
+        if fits < 1 or rows is None:
+            raise Refused("one row alone does not fit" if rows is not None else "the whole batch does not fit again")
+        if fits < rows.count:
+            left = pieces_of(batch - rows.start, fits)
+            todo = [Rows(batch, rows.start + p.start, rows.start + p.stop) for p in left]
+    return done
+
+
 def gradients(
     tape: Tape,
     plan: Optional[Plan],
@@ -178,37 +214,15 @@ def gradients(
 ) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
     """Values of scalars, and Σ G·gradient over ``targets`` (slot → (G, rule)), in pieces.
 
-    ``size(failed)`` says how many rows a piece may have, after one of so many rows that
-    failed if not 0; it returns 0 to end it. Returns values by slot, inputs, their gradients and the number of pieces.
-    Raises what a replay raises, :class:`Refused` if one row does not fit."""
+    ``size`` as in :func:`by_pieces`. Returns values by slot, inputs, their gradients and
+    the number of pieces. Raises what a replay raises, :class:`Refused` if one row does not fit."""
     entries = needed(tape, list(targets))
     unchanged(tape, entries)
     inputs = Inputs(tape, plan, entries)
     sums = Gradients(inputs)
     values: dict[int, Any] = dict.fromkeys(targets, 0.0)
-    batch = plan.batch if plan is not None else 1
-    todo = [None] if plan is None else pieces_of(batch, max(1, min(batch, size(0))))
-    done = 0
-    while todo:
-        rows = todo[0]
-        failed: Optional[BaseException] = None
-        try:
-            got = _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {})
-        except Exception as e:
-            if not is_out_of_memory(e):
-                raise
-            failed = e
-        if failed is not None:
-            clean(failed)
-            failed = None
-            fits = 0 if rows is None else size(rows.count)
-            if fits < 1 or rows is None:
-                raise Refused("one row alone does not fit" if rows is not None else "the whole batch does not fit again")
-            if fits >= rows.count:
-                continue
-            left = pieces_of(batch - rows.start, fits)
-            todo = [Rows(batch, rows.start + p.start, rows.start + p.stop) for p in left]
-            continue
+
+    def add(rows: Optional[Rows], got: Any) -> None:
         if got is not None:
             piece_values, grads, leaves, kept = got
             for slot, v in kept.items():
@@ -218,8 +232,8 @@ def gradients(
                 values[slot] = values[slot] + v
         elif inputs.cut:
             sums.add([None] * len(inputs.tensors), inputs.leaves(rows))
-        done += 1
-        todo.pop(0)
+
+    done = by_pieces(plan, size, lambda rows: _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}), add)
     return values, inputs, sums, done
 
 
@@ -289,22 +303,47 @@ class Proof:
         self.modules = modules_of(tape)
         refuse_batchwise(self.modules)
 
-    def rules(self, slot: int, pieces: Sequence[Rows]) -> Rule:
-        """The rule of one scalar, for pieces like these. :class:`Refused` if none fits."""
+    def rule(self, slot: int, pieces: Sequence[Rows]) -> Rule:
+        """The rule of one scalar, for pieces like these. :class:`Refused` if none fits, or
+        if two do that weigh the pieces differently."""
+        rules = self.rules(slot, pieces)
+        if not settled(rules, pieces):
+            raise Refused("it cannot be told by which weights the losses of pieces add up")
+        return rules[0]
+
+    def rules(self, slot: int, pieces: Sequence[Rows]) -> list[Rule]:
+        """The rules of one scalar that no try refutes. :class:`Refused` if none is left."""
         tape, plan = self.tape, self.plan
         entries = needed(tape, [slot])
         first = [i for i in entries if tape.entries[i].module is not None]
         tail = [i for i in entries if tape.entries[i].module is None]
         named = candidates(plan.batch, self._targets(), ignored(tape))
-        kind = (slot, *((number_of(e.module), e.call_name()) for e in tape.entries[: max(entries) + 1]))
+        kind = (slot, *self._kind(entries))
         known = self.known.get(kind)
         if known is not None:  # tried on earlier batches: only what those could not tell apart is open
             rules = distinct([rule for name, rule in named if name in known])
             if rules and settled(rules, pieces):
-                return rules[0]
+                return rules
         size = sum(_numel(plan.slots[s].shape) for i in first for s in tape.entries[i].slots if s is not None)
         count = plan.batch if size <= SMALL else min(plan.batch, SOME, max(2, 4 * SMALL * plan.batch // size))
         count = min(count, MOST)
+        return self._tried(entries, count, lambda n, tolerance: self._rule(slot, first, tail, n, pieces, tolerance, named, kind))
+
+    def alone(self, entries: Sequence[int]) -> None:
+        """Raises :class:`Refused` if what modules give for a row depends on the rows beside it."""
+        kind = ("alone", *self._kind(entries))
+        if kind not in self.known:
+            self._tried(entries, min(self.plan.batch, SOME), lambda n, tolerance: self._compare(entries, spread(self.plan.batch, n), tolerance))
+            self.known[kind] = set()
+
+    def _kind(self, entries: Sequence[int]) -> tuple:
+        made = [self.tape.entries[i] for i in range(max(entries) + 1)]
+        return tuple((number_of(e.module), e.call_name(), e.grad, e.module is not None and e.module.training) for e in made)
+
+    def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
+        """``work`` of so many rows and a tolerance, without chance and consequences; with
+        fewer rows where there is no room."""
+        tape = self.tape
         autocast = {i: tape.entries[i].autocast for i in entries}
         single = all(p.dtype == torch.float32 for m in self.modules for p in m.parameters())
         tolerance = 1e-4 if single else 2e-2
@@ -315,11 +354,8 @@ class Proof:
             while True:
                 failed: Optional[BaseException] = None
                 try:
-                    with rehearsal(self.modules), ExitStack() as stack:
-                        stack.enter_context(torch.no_grad())
-                        stack.enter_context(Calm())
-                        stack.enter_context(torch._C.DisableTorchFunctionSubclass())
-                        return self._rule(slot, first, tail, count, pieces, tolerance, named, kind)
+                    with rehearsal(self.modules), torch.no_grad(), Calm(), torch._C.DisableTorchFunctionSubclass():
+                        return work(count, tolerance)
                 except Exception as e:
                     if not is_out_of_memory(e):
                         raise
@@ -346,7 +382,7 @@ class Proof:
         within = any(i > j for i in first for j in tail) or not tail or inside  # a module after a function, or a loss inside one
         rules = distinct([rule for _, rule in named])
         chosen = spread(batch, count)
-        for _ in range(ROUNDS):
+        for again in range(ROUNDS):
             outputs = {} if within else self._outputs(first, chosen, tolerance)
             place = {r: i for i, r in enumerate(chosen)}
 
@@ -363,9 +399,9 @@ class Proof:
                 raise Refused("the loss of a batch is not a weighted sum of the losses of its rows")
             if settled(rules, pieces):
                 self.known[kind] = {name for name, rule in named if any(same_rule(rule, r) for r in rules)}
-                return rules[0]
-            chosen = telling(rules, batch, count)
-        raise Refused("it cannot be told by which weights the losses of pieces add up")
+                break
+            chosen = sorted(random.Random(again).sample(range(batch), count)) if again else telling(rules, batch, count)
+        return rules
 
     def _outputs(self, first: Sequence[int], chosen: list[int], tolerance: float) -> dict[int, torch.Tensor]:
         """The modules' outputs for some rows, seen to be the same in company and in parts."""
@@ -384,13 +420,14 @@ class Proof:
         for s, parts in found.items():
             dim = plan.slots[s].dim
             outputs[s] = parts[0] if dim is None else torch.cat(parts, dim)
-        together = chosen[: max(2, min(len(chosen), SOME, plan.batch - 1))]
-        cut = len(together) // 2 + (1 if len(together) > 3 else 0)
-        self._compare(first, together, (together[:cut], together[cut:]), tolerance)
+        self._compare(first, chosen, tolerance)
         return outputs
 
-    def _compare(self, first, together, parts, tolerance):  # type: ignore[no-untyped-def]
+    def _compare(self, first: Sequence[int], chosen: list[int], tolerance: float) -> None:
         plan, tape, batch = self.plan, self.tape, self.plan.batch
+        together = chosen[: max(2, min(len(chosen), SOME, batch - 1))]
+        cut = len(together) // 2 + (1 if len(together) > 3 else 0)
+        parts = together[:cut], together[cut:]
         whole = run(tape, plan, first, Rows(batch, 0, batch, together))
         split = [run(tape, plan, first, Rows(batch, 0, batch, p)) for p in parts]
         for s, v in whole.items():
@@ -405,7 +442,7 @@ class Proof:
 def proven(proof: Proof, slot: int, sizes: Any) -> Rule:
     """The rule of a scalar for pieces of the size that fits."""
     pieces = pieces_of(proof.plan.batch, sizes.first(proof.plan.batch))
-    return patiently(lambda: proof.rules(slot, pieces), "there is no room to tell by which weights pieces add up")
+    return patiently(lambda: proof.rule(slot, pieces), "there is no room to tell by which weights pieces add up")
 
 
 def same(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:

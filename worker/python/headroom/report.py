@@ -44,7 +44,8 @@ class Report:
         if wire is None:
             return None
         self._rows, self._next = rows, 0.0
-        decision = wire.oom(rows=rows, micro=rows, **evidence(failure))
+        said = {name: value for name, value in evidence(failure).items() if value}
+        decision = wire.oom(rows=rows, micro=rows, **{**_memory(), **said})  # many a text has no numbers
         decided = decision.get("rows") if decision else None
         if not isinstance(decided, int) or not 0 < decided <= rows:
             return None
@@ -93,13 +94,26 @@ def evidence(failure: BaseException) -> dict[str, Any]:
     if allowed:  # less than the device has
         found["capacity"] = allowed
         found["free"] = min(found["free"], max(0, allowed - found["reserved"]))
-    return {**found, "where": _where(failure)}
+    return {**found, "phase": _phase(failure), "where": _where(failure)}
 
 
 def _size(pattern: str, text: str) -> int:
     """The first amount that a pattern finds, in bytes; 0 if there is none."""
     match = re.search(pattern, text)
     return int(float(match[1]) * _UNITS[match[2]]) if match else 0
+
+
+def _phase(failure: BaseException) -> str:
+    """The part of the work in which a failure was made: forward, backward, update or eval."""
+    trace = failure.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_name == "_engine_run_backward":
+            return "backward"
+        if code.co_name == "step" and os.path.join("torch", "optim", "") in code.co_filename:
+            return "update"
+        trace = trace.tb_next
+    return "forward" if torch.is_grad_enabled() else "eval"
 
 
 def _where(failure: BaseException) -> str:

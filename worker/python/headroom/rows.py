@@ -139,7 +139,7 @@ class Plan:
         outside = [self.tape.outside[i] for i in references(entry)[1]]
         shapes = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in outside)
         called = number_of(entry.module) or entry.call
-        modes = entry.grad, entry.inplace, entry.fresh, repr(entry.autocast)
+        modes = entry.grad, entry.module is not None and entry.module.training, entry.inplace, entry.fresh, repr(entry.autocast)
         key = self._last, self.batch, called, entry.call_name(), repr((entry.args, entry.kwargs)), shapes, modes
         if len(Plan.numbers) > MANY:
             Plan.numbers.clear()

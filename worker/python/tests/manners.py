@@ -397,3 +397,56 @@ def only_watches_where_it_must(t: Training) -> str:
         return f"armed with {armed}"
     os.environ["WORLD_SIZE"] = "2"  # and no torch.distributed: another library may have them wait for each other
     return "" if only_watches() else "armed as one of two ranks"
+
+
+class Deaf:
+    """A wire that keeps what it is told."""
+
+    told: list[dict] = []
+
+    def ignored(self, *_: Any, **__: Any) -> None: ...
+
+    def taken(self, *_: Any, **said: Any) -> None:
+        self.told.append(said)
+
+    hello, step, oom, note, refused = ignored, ignored, taken, taken, taken
+
+
+@check
+def evidence_has_numbers_without_a_text(t: Training) -> str:
+    there = {"is_initialized": True, "is_current_stream_capturing": False, "mem_get_info": (5, 80), "memory_allocated": 60, "memory_reserved": 70}
+    for name, value in {**there, "max_memory_allocated": 65}.items():  # in a child of its own
+        setattr(torch.cuda, name, lambda value=value: value)
+    from headroom.report import Report
+
+    Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
+    Report().ask(8, torch.OutOfMemoryError("CUDA error: out of memory"))
+    Report().ask(8, torch.OutOfMemoryError("Tried to allocate 20 bytes. GPU 0 has a total capacity of 90 bytes of which 10 bytes is free."))
+    found = [[said.get(name) for name in ("requested", "free", "capacity", "allocated", "peak", "phase")] for said in Deaf.told]
+    return "" if found == [[None, 5, 80, 60, 65, "forward"], [20, 10, 90, 60, 65, "forward"]] else f"told {found}"
+
+
+@check
+def evidence_tells_the_phase(t: Training) -> str:
+    from headroom.report import Report
+
+    Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
+
+    def evaluated() -> None:
+        with torch.no_grad():
+            t.net.eval()(t.x)
+
+    def trained() -> None:
+        F.cross_entropy(t.net.train()(t.x), t.y).backward()
+
+    with Injector(Fault("once", 20, 7)) as injector:
+        injector.begin()
+        trained()
+        injector.end()
+    for work, at in ((t.optimizer.step, 1), (evaluated, 1)):
+        with Injector(Fault("once", at, 7)) as injector:
+            injector.begin()
+            work()
+            injector.end()
+    found = list(dict.fromkeys(said["phase"] for said in Deaf.told))
+    return "" if found == ["backward", "update", "eval"] else f"{found}"

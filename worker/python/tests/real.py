@@ -2,7 +2,7 @@
 Each is run with room, in too little without headroom (it must die, or the test proves
 nothing), and in too little with headroom: that one ends, with the losses of the first.
 
-    python real.py [--kinds raw,transformers,lightning,accelerate]
+    python real.py [--kinds raw,transformers,lightning,accelerate,evaluation,evaluation_transformers]
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def raw() -> tuple[list[float], nn.Module]:
     return losses, net
 
 
-def transformers() -> tuple[list[float], nn.Module]:
+def transformers(evaluate: int = 0) -> tuple[list[float], nn.Module]:
+    """With an evaluation of so many rows after each step, if it is not 0."""
     import tempfile
 
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -93,10 +94,11 @@ def transformers() -> tuple[list[float], nn.Module]:
         arguments = TrainingArguments(
             out, max_steps=STEPS, per_device_train_batch_size=ROWS, learning_rate=1e-3, adam_epsilon=1e-4, logging_steps=1, disable_tqdm=True,
             use_cpu=True, save_strategy="no", report_to="none", dataloader_pin_memory=False,
+            **({"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": evaluate} if evaluate else {}),
         )  # fmt: skip
-        trainer = Trainer(net, arguments, train_dataset=rows)
+        trainer = Trainer(net, arguments, train_dataset=rows, eval_dataset=rows[:evaluate] or None)
         trainer.train()
-    return [line["loss"] for line in trainer.state.log_history if "loss" in line], net
+    return [line[name] for line in trainer.state.log_history for name in ("loss", "eval_loss") if name in line], net
 
 
 def lightning() -> tuple[list[float], nn.Module]:
@@ -145,11 +147,45 @@ def accelerate() -> tuple[list[float], nn.Module]:
     return losses, net
 
 
-KINDS: dict[str, Callable[[], tuple[list[float], nn.Module]]] = {
-    "raw": raw,
-    "transformers": transformers,
-    "lightning": lightning,
-    "accelerate": accelerate,
+class Wide(nn.Module):
+    """A classifier of tokens all of whose memory is inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, 16)
+        self.layers = nn.Sequential(nn.Linear(16, VOCABULARY // 2), nn.Tanh(), nn.Linear(VOCABULARY // 2, 8))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.layers(self.tokens(ids))
+
+
+def evaluation() -> tuple[list[float], nn.Module]:
+    """Four times as many rows as in training."""
+    net = Wide()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, eps=1e-4)
+    losses = []
+    for i in range(STEPS):
+        batch = ids(i)
+        optimizer.zero_grad()
+        F.cross_entropy(net(batch).flatten(0, 1), batch.flatten() % 8).backward()
+        optimizer.step()
+        net.eval()
+        with torch.inference_mode():
+            held_out = torch.cat([ids(STEPS + k) for k in range(4)])
+            losses.append(F.cross_entropy(net(held_out).flatten(0, 1), held_out.flatten() % 8).item())
+        net.train()
+    return losses, net
+
+
+# What trains, and the rooms that it is given, in whole batches of logits: too little for
+# the model, the loss, backward; for the evaluation alone.
+KINDS: dict[str, tuple[Callable[[], tuple[list[float], nn.Module]], tuple[float, ...]]] = {
+    "raw": (raw, (1.3, 2.2, 3.4)),
+    "transformers": (transformers, (1.3, 2.2, 3.4)),
+    "lightning": (lightning, (1.3, 2.2, 3.4)),
+    "accelerate": (accelerate, (1.3, 2.2, 3.4)),
+    "evaluation": (evaluation, (2.5,)),
+    "evaluation_transformers": (lambda: transformers(4 * ROWS), (7.0,)),
 }
 
 LOGITS = 4 * ROWS * LENGTH * VOCABULARY  # bytes
@@ -173,7 +209,7 @@ def ran(run: Run) -> Ended:
         resource.setrlimit(resource.RLIMIT_DATA, (held() + run.room, resource.RLIM_INFINITY))
     began, ended = time.monotonic(), Ended()
     try:
-        ended.losses, net = KINDS[run.kind]()
+        ended.losses, net = KINDS[run.kind][0]()
         ended.weights = sum(p.detach().double().square().sum().item() for p in net.parameters())
     except Exception as error:
         ended.error = trial.described(error)
@@ -199,7 +235,6 @@ def judged(room: Ended, bare: Ended, ours: Ended) -> str:
 def main() -> int:
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--kinds", default=",".join(KINDS))
-    p.add_argument("--parts", default="1.3,2.2,3.4", help="room, in whole batches of logits: too little for the model, the loss, backward")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     args = p.parse_args()
     torch.set_num_threads(1)
@@ -208,13 +243,13 @@ def main() -> int:
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
-    kinds, parts = args.kinds.split(","), [int(float(part) * LOGITS) for part in args.parts.split(",")]
-    tasks = [Run(kind, room, attached) for kind in kinds for room, attached in ((0, False), *((p, a) for p in parts for a in (False, True)))]
+    rooms = [(kind, int(part * LOGITS)) for kind in args.kinds.split(",") for part in KINDS[kind][1]]
+    tasks = [Run(kind, 0, False) for kind in args.kinds.split(",")] + [Run(kind, room, attached) for kind, room in rooms for attached in (False, True)]
     ended: dict[tuple[str, int, bool], Ended] = {}
     for run, got in forked(ran, tasks, args.jobs, seconds=240):
         ended[run.kind, run.room, run.attached] = Ended(error=got.why) if isinstance(got, Died) else got
     failed = 0
-    for kind, little in ((kind, part) for kind in kinds for part in parts):
+    for kind, little in rooms:
         room, bare, ours = ended[kind, 0, False], ended[kind, little, False], ended[kind, little, True]
         said = judged(room, bare, ours)
         failed += bool(said)

@@ -1,0 +1,82 @@
+"""A module's call in evaluation that ran out of memory: the same rows, some at a time.
+
+Nothing carries a gradient, so the call is all there is to make again: its results are
+computed in pieces and joined. What a row gives must not depend on the rows beside it,
+which is tried on a few rows first. The training's pieces are another matter: an
+evaluation's batch is often a larger one, and needs less memory for each row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from .failure import Refused, patiently
+from .found import Found
+from .held import Held
+from .replay import Proof, by_pieces, pieces_of, run
+from .rows import Plan, Rows, Slot
+from .tape import Tape, random_state
+from .weights import weight
+
+
+class Watch:
+    """What an evaluation's call must not have changed, if it is to be made again."""
+
+    def __init__(self, found: Found) -> None:
+        self._found = found
+        self._versions = self._now()
+        self._held = [Held(found.moving), found.still] if found.still is not None else [Held(found.module().modules())]  # type: ignore[union-attr]
+
+    def _now(self) -> list[int]:
+        return [-1 if b.is_inference() else b._version for b in self._found.buffers]
+
+    def why_not(self) -> Optional[str]:
+        """What the call has changed; None if it has changed nothing."""
+        if self._now() != self._versions:
+            return "a buffer"
+        return next((f"its attribute {c.name}" for held in self._held for c in held.changed() if c.name != "training"), None)
+
+
+def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tuple[Any, int]:
+    """What the one call of a tape returns, and in how many pieces it was made. ``leaves``
+    and ``tree`` are what :meth:`Plan.result` has told of it, in the tape's order of slots.
+    Raises :class:`Refused` if it cannot be had exactly."""
+    [entry] = tape.entries
+    slots = {s: plan.slots[s] for s in entry.slots if s is not None}
+    proof = Proof(tape, plan)
+    proof.alone([0])
+    pieces = pieces_of(plan.batch, sizes.first(plan.batch))
+    scalars = [s for s, known in slots.items() if known.dim is None and not known.fixed and not any(n > 1 for n in known.shape)]
+    rules = {s: patiently(lambda s=s: proof.rules(s, pieces), "there is no room to tell by which weights pieces add up") for s in scalars}  # type: ignore[misc]
+    sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
+    whole: dict[int, torch.Tensor] = {
+        s: patiently(lambda known=known: torch.empty(known.shape, dtype=known.dtype, device=known.device), "there is no room for its results")  # type: ignore[misc]
+        for s, known in slots.items()
+        if known.dim is not None
+    }
+    state = random_state()
+
+    def take(rows: Optional[Rows], env: dict[int, torch.Tensor]) -> None:
+        assert rows is not None
+        if not all(torch.equal(a, b) for a, b in zip(random_state(), state) if a is not None):
+            raise Refused("it draws random numbers")
+        for s, value in env.items():
+            known = slots[s]
+            if known.dim is not None:
+                whole[s].narrow(known.dim, rows.start * known.per_row, value.shape[known.dim]).copy_(value)
+            elif s in rules:
+                parts = [weight(rule, range(rows.start, rows.stop)) for rule in rules[s]]
+                sums[s] = [old + value.double() * part if part else old for old, part in zip(sums[s], parts)]  # a mean over no row is NaN
+            elif not torch.equal(whole.setdefault(s, value), value):
+                raise Refused("a result belongs neither to rows nor to their sum")
+
+    count = by_pieces(plan, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
+    for s, found in sums.items():
+        if any(not torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
+            raise Refused("it cannot be told by which weights the losses of pieces add up")
+        whole[s] = found[0].to(slots[s].dtype).reshape(slots[s].shape)
+    made = iter([whole[s] for s in entry.slots if s is not None])
+    return tree_unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count

@@ -1,0 +1,258 @@
+"""Calls without gradients that run out of memory: every operation of each fails in turn.
+Its results must be those of a call that had room, or the exception must be the user's.
+
+    python evaluation.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import trial
+from inject import Fault, Injector
+from loops_composed import mlp
+
+ROWS = 7
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(10, 12), nn.BatchNorm1d(12), nn.Dropout(0.5), nn.GELU(), nn.Linear(12, 5))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.body(x)
+
+
+class WithLoss(Classifier):
+    """As language models do: the loss of the targets that count, and what is in no batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        z = self.body(x) * self.scale
+        return {"loss": F.cross_entropy(z, y, ignore_index=-100), "logits": z, "scale": self.scale * 2, "right": (z.argmax(1) % 2 == y % 2).sum(), "count": 3}
+
+
+class Turned(Classifier):
+    """Rows in another dimension, two lines a row, and no rows at all."""
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.body(x)
+        return z.t(), torch.cat([z, -z], 1).reshape(-1, 5), (z > 0, torch.arange(4))
+
+
+class Cached(Classifier):
+    class Cache:
+        def __init__(self, values: Tensor) -> None:
+            self.values = values
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.body(x)
+        return z, Cached.Cache(z)
+
+
+class Compares(Classifier):
+    def forward(self, x: Tensor) -> Any:
+        z = self.body(x)
+        return z - z.mean(0)
+
+
+class Similar(Classifier):
+    def forward(self, x: Tensor) -> Any:
+        z = self.body(x)
+        return z @ z.t()
+
+
+class Draws(Classifier):
+    def forward(self, x: Tensor) -> Any:
+        return self.body(x + torch.randn_like(x))
+
+
+class Counts(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, x: Tensor) -> Any:
+        self.seen += 1
+        return self.body(x)
+
+
+class Totals(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Any:
+        self.rows += len(x)
+        return self.body(x)
+
+
+class Case:
+    """``survives`` is what it must survive: a whole batch that never fits, a failure that
+    does not come again, or nothing at all."""
+
+    def __init__(self, kind: type[Classifier], survives: str, train: bool = False, autocast: bool = False) -> None:
+        self.kind, self.survives, self.train, self.autocast = kind, survives, train, autocast
+        self.name = kind.__name__ + (" in training mode" if train else "") + (", autocast" if autocast else "")
+
+    def made(self) -> nn.Module:
+        """A module that has been trained for two steps."""
+        torch.manual_seed(0)
+        net = self.kind()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            sum(t.float().square().mean() for t in tree_leaves(net(*self.given())) if isinstance(t, Tensor) and t.requires_grad).backward()
+            optimizer.step()
+        return net.train(self.train)
+
+    def given(self) -> tuple:
+        x, y = torch.randn(ROWS, 10), torch.randint(0, 5, (ROWS,))
+        y[[1, 2, 5]] = -100
+        return (x, y) if self.kind is WithLoss else (x,)
+
+
+CASES = [
+    Case(Classifier, "again"),
+    Case(Classifier, "again", autocast=True),
+    Case(WithLoss, "again"),
+    Case(Turned, "again"),
+    Case(Cached, "again"),
+    Case(Compares, "once"),
+    Case(Similar, "once"),
+    Case(Draws, "once"),
+    Case(Counts, ""),
+    Case(Totals, ""),
+    Case(Classifier, "", train=True),
+]
+
+
+def state(net: nn.Module) -> tuple:
+    random = torch.get_rng_state()
+    own = [v for m in net.modules() for k, v in vars(m).items() if isinstance(v, int)]
+    return {n: t.detach().clone() for n, t in net.state_dict().items()}, random, own
+
+
+def equal(a: Any, b: Any, tolerance: float = 0.0) -> bool:
+    a, b = tree_leaves(a), tree_leaves(b)
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b):
+        if isinstance(x, Tensor):
+            if not isinstance(y, Tensor) or type(y) is not Tensor or x.dtype != y.dtype or x.device != y.device or x.requires_grad != y.requires_grad:
+                return False
+            if x.shape != y.shape or not torch.allclose(x.double(), y.double(), rtol=tolerance, atol=tolerance, equal_nan=True):
+                return False
+        elif isinstance(x, (int, float, str)) and x != y:
+            return False
+    return True
+
+
+def called(case: Case, net: nn.Module, mode: Callable[[], Any], given: tuple) -> Any:
+    with mode(), torch.autocast("cpu", enabled=case.autocast):
+        return net(*given)
+
+
+def judged(case: Case, mode: Callable[[], Any], fault: Fault | None) -> tuple[str, int, bool]:
+    """What is wrong, how many operations there were, and whether the failure was survived."""
+    net = case.made()
+    given = case.given()
+    before = torch.get_rng_state()
+    buffers = state(net)
+    want = called(case, net, mode, given)
+    after = state(net)
+    net = case.made()
+    case.given()  # the same draws
+    torch.set_rng_state(before)
+    injector = Injector(fault)
+    failed: BaseException | None = None
+    got: Any = None
+    try:
+        with injector:
+            injector.begin()
+            got = called(case, net, mode, given)
+            injector.end()
+    except torch.OutOfMemoryError as e:
+        failed = e
+    now = state(net)
+    if failed is not None:
+        if failed is not injector.raised[0]:
+            return f"another exception: {failed}", injector.count, False
+        if not equal(buffers[0], now[0]) and case.kind is not Totals and not case.train or not torch.equal(now[1], before) and case.kind is not Draws:
+            return "raised, and changed something", injector.count, False
+        return "", injector.count, False
+    if not equal(want, got, 2e-2 if case.autocast else 1e-5):
+        return f"{got} instead of {want}", injector.count, True
+    if not equal(after[0], now[0], 1e-6) or not torch.equal(after[1], now[1]) or after[2] != now[2]:
+        return "the module or the random state is not what it would be", injector.count, True
+    return "", injector.count, bool(injector.raised)
+
+
+class Most(TorchDispatchMode):
+    """The most rows that are run at once."""
+
+    rows = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "addmm" in str(func):
+            self.rows = max(self.rows, len(args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+def steady(case: Case) -> str:
+    """What is wrong with the batches after a failure, which go in pieces at once: those of
+    an evaluation alone, and now and then a whole one is tried."""
+    net, at_once, whole = case.made(), [], 0
+    for i in range(100):
+        given, injector, most = case.given(), Injector(Fault("again", 1, ROWS) if i == 0 else None), Most()
+        with most, injector, torch.no_grad():
+            injector.begin()
+            net(*given)
+            injector.end()
+        at_once.append(most.rows)
+        whole += most.rows == ROWS
+    with Most() as most:
+        net.train()(*case.given())
+    if most.rows != ROWS:
+        return f"{most.rows} rows at once of a training's batch"
+    return "" if max(at_once[1:10]) < ROWS and 0 < whole <= 50 else f"rows at once: {at_once}"
+
+
+def main() -> int:
+    trial.attach()
+    torch.set_num_threads(1)
+    bad = 0
+    for case in CASES:
+        for mode in (torch.no_grad, torch.inference_mode):
+            survived = {"again": 0, "once": 0}
+            wrong: list[str] = []
+            _, count, _ = judged(case, mode, None)
+            for kind in survived:
+                for at in range(count):
+                    said, _, well = judged(case, mode, Fault(kind, at, ROWS))
+                    survived[kind] += well
+                    if said:
+                        wrong.append(f"operation {at}, {kind}: {said}")
+            wrong += [f"{kind} was not survived" for kind in ("once", "again")[: ["", "once", "again"].index(case.survives)] if survived[kind] < count]
+            failed = bool(wrong)
+            bad += failed
+            print(f"{'FAILED' if failed else 'ok':6} {case.name}, {mode.__name__}: {count} operations, survived {survived} {wrong[:2]}", flush=True)
+    said = steady(CASES[0])
+    print(f"{'FAILED' if said else 'ok':6} after a failure: {said}", flush=True)
+    return 1 if bad or said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
