@@ -22,6 +22,7 @@ type Mode string
 const (
 	Armed   Mode = "armed"   // it recovers from failures of memory in place
 	Observe Mode = "observe" // it only tells of them
+	Check   Mode = "check"   // it recovers, and looks at the first step, which is not made
 )
 
 // Books is what is told of a life: a [harness.Session], with a lock if others write in it
@@ -56,6 +57,7 @@ type Life struct {
 	notes   int             // that were written down
 	talks   map[*talk]bool  // connections that are open
 	reached int             // connections there have been
+	checked chan struct{}   // closed when a first step has been looked at, or cannot be
 	told    map[string]bool // of what was to be told once
 }
 
@@ -66,6 +68,9 @@ type Ended struct {
 	Torch    bool   // one imported torch
 	Failed   string // why the worker could not start in one; ""
 	Survived int    // failures of memory that were recovered from in place
+
+	Checked   []Checked // of a first step, in the mode for that
+	Unchecked string    // why a first step cannot be looked at; ""
 
 	// OOM is the newest failure of memory after which its process made no step any
 	// more, nil if there is none. Where says which line of the user's it was in.
@@ -93,7 +98,7 @@ func Begin(o Options) (*Life, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unpack the worker: %w", err)
 	}
-	l := &Life{o: o, folder: f, talks: map[*talk]bool{}, told: map[string]bool{}}
+	l := &Life{o: o, folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, checked: make(chan struct{})}
 	l.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: l.socket(), Net: "unix"})
 	if err == nil {
 		err = os.Chmod(l.socket(), 0o600)
@@ -104,6 +109,22 @@ func Begin(o Options) (*Life, error) {
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.all.Go(l.accept)
 	return l, nil
+}
+
+// Checked is closed when a process has looked at its first step, or has said why it cannot.
+func (l *Life) Checked() <-chan struct{} { return l.checked }
+
+// check takes what a process found of its first step, or why it cannot look at it. The
+// first one counts.
+func (l *Life) check(found []Checked, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.checked:
+	default:
+		l.ended.Checked, l.ended.Unchecked = found, why
+		close(l.checked)
+	}
 }
 
 func (l *Life) socket() string { return filepath.Join(l.folder.dir, "wire") }

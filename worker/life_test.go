@@ -3,6 +3,7 @@ package worker
 import (
 	"fmt"
 	"net"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -308,5 +309,42 @@ func BenchmarkLife(b *testing.B) {
 		if _, err := l.End(); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestFirstStepIsLookedAt holds that the first word about a first step counts, what was
+// found of it or why nothing can be.
+func TestFirstStepIsLookedAt(t *testing.T) {
+	looked := func(l *Life) bool {
+		select {
+		case <-l.Checked():
+			return true
+		default:
+			return false
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		lines []string
+		want  Ended
+	}{
+		{"found", []string{helloLine(0, 1), `{"type":"check","found":[{"where":"a.py:3","rows":-4,"error":0.5},{"why":"because"}]}`, `{"type":"check","found":[]}`},
+			Ended{Checked: []Checked{{Where: "a.py:3", Error: 0.5}, {Why: "because"}}}},
+		{"too much", []string{helloLine(0, 1), `{"type":"check","found":[` + strings.Repeat(`{},`, 2*foundMost) + `{}]}`}, Ended{Checked: make([]Checked, foundMost)}},
+		{"cannot", []string{strings.Replace(helloLine(0, 2), `"type"`, `"why":"several ranks","type"`, 1)}, Ended{Unchecked: "several ranks"}},
+		{"nobody", []string{`{"type":"check","found":[{}]}`}, Ended{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := begun(t, &books{}, Check)
+			client := dial(t, l)
+			for _, line := range c.lines {
+				client.send(line)
+			}
+			client.send(`{"type":"bye"}`)
+			seen := ended(t, l)
+			if !reflect.DeepEqual(seen.Checked, c.want.Checked) || seen.Unchecked != c.want.Unchecked || looked(l) != (len(seen.Checked) > 0 || seen.Unchecked != "") {
+				t.Errorf("%+v, want %+v", seen, c.want)
+			}
+		})
 	}
 }

@@ -15,6 +15,8 @@ const (
 	lineMost = 1 << 20
 	// textMost is the longest text of a process's that is kept, in bytes.
 	textMost = 4000
+	// foundMost is how much of what is found of a first step is kept.
+	foundMost = 32
 )
 
 // message is what a process says. What a type does not use is left out.
@@ -50,10 +52,25 @@ type message struct {
 	Probes    bool         `json:"probes"` // it can be asked to probe
 	Fits      bool         `json:"fits"`
 
+	// check
+	Found []Checked `json:"found"`
+
 	// note, refused
 	Text  string `json:"text"`
 	Level string `json:"level"`
 	Why   string `json:"why"`
+}
+
+// Checked is what was found of one backward of a first step, or of a failure of memory
+// in it.
+type Checked struct {
+	Where   string  `json:"where"`             // file:line of the user's
+	Modules string  `json:"modules,omitempty"` // their classes
+	Rows    int     `json:"rows,omitempty"`
+	Pieces  int     `json:"pieces,omitempty"` // whose gradients were compared with the whole batch's
+	Error   float64 `json:"error"`            // the largest difference, relative to the largest element of a gradient
+	Why     string  `json:"why,omitempty"`    // pieces would be wrong; "" if they are right
+	How     string  `json:"how,omitempty"`    // memory ran out, and it was survived like this
 }
 
 // errLine is a line that is no message.
@@ -87,6 +104,16 @@ func parse(line []byte) (message, error) {
 	}
 	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, (*string)(&m.Phase)} {
 		*text = (*text)[:min(len(*text), textMost)]
+	}
+	m.Found = m.Found[:min(len(m.Found), foundMost)]
+	for i := range m.Found {
+		f := &m.Found[i]
+		for _, text := range []*string{&f.Where, &f.Modules, &f.Why, &f.How} {
+			*text = (*text)[:min(len(*text), textMost)]
+		}
+		for _, n := range []*int{&f.Rows, &f.Pieces} {
+			*n = min(max(*n, 0), rowsMost)
+		}
 	}
 	if m.Micro == 0 || m.Micro > m.Rows {
 		m.Micro = m.Rows

@@ -113,6 +113,8 @@ func (t *talk) take(m message) error {
 		t.refusal(told{message: m, failure: m.failure()})
 	case "note":
 		t.note(m)
+	case "check":
+		t.life.check(m.Found, "")
 	case "bye":
 		return errSilent
 	}
@@ -159,6 +161,9 @@ func (t *talk) hello(m message) error {
 	l.mu.Unlock()
 	if m.Why != "" && l.o.Mode == Armed && t.world == 1 {
 		t.noted("watches", runs.Entry{Kind: runs.KindWarning, Text: "failures of memory are not survived inside this command: " + m.Why})
+	}
+	if m.Why != "" && l.o.Mode == Check {
+		l.check(nil, m.Why)
 	}
 	_ = t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: t.pieces.Limit()})
 	return nil
@@ -207,7 +212,7 @@ func (t *talk) keep() {
 func (t *talk) outOfMemory(m message) error {
 	f := told{message: m, failure: m.failure()}
 	switch {
-	case t.life.o.Mode != Armed:
+	case t.life.o.Mode == Observe:
 		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: "failures are only observed"}
 	case t.world > 1:
 		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: fmt.Sprintf("it is one of %d ranks, which would have to agree", t.world)}

@@ -21,7 +21,7 @@ func newApp(u *ui) *cli.App {
 		Description:           appDescription,
 		CustomAppHelpTemplate: appHelp,
 		Commands: []*cli.Command{
-			runCommand(u), explainCommand(u), initCommand(u), resumeCommand(u), findCommand(u), doctorCommand(u), statusCommand(u), reportCommand(u),
+			runCommand(u), explainCommand(u), checkCommand(u), initCommand(u), resumeCommand(u), findCommand(u), doctorCommand(u), statusCommand(u), reportCommand(u),
 			profilesCommand(u), versionCommand(u), completionCommand(u), manCommand(u), helpCommand(),
 		},
 		Flags:                     []cli.Flag{cli.HelpFlag}, // the library adds it only along with its own help command

@@ -74,7 +74,7 @@ func flagsFirst(app *cli.App, args []string) []string {
 }
 
 // takeCommands are the commands of headroom that take one of the user's behind "--".
-var takeCommands = []string{"run", "explain", "init", "find"}
+var takeCommands = []string{"run", "explain", "check", "init", "find"}
 
 // cutCommand divides the words of such a command at the first "--": what follows is a
 // command of the user's, a second "--" included. command is nil if there is none.

@@ -50,7 +50,13 @@ def install() -> None:
     finder = Finder(recorder)
     optimizer = torch.optim.Optimizer
     hook = optimizer.profile_hook_step
-    optimizer.profile_hook_step = staticmethod(lambda step: optimizers.guard(hook(step), report, recorder.step_ends))  # type: ignore[method-assign]
+    around: Callable = lambda step: optimizers.guard(step, report, recorder.step_ends)  # noqa: E731
+    if os.environ.get("HEADROOM_WORKER") == "check":
+        from .check import Check  # which no training needs
+
+        recorder.check = Check(report)
+        around = recorder.check.instead
+    optimizer.profile_hook_step = staticmethod(lambda step: around(hook(step)))  # type: ignore[method-assign]
     add = optimizer.add_param_group
 
     def add_param_group(self: torch.optim.Optimizer, group: Any) -> None:

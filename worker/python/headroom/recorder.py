@@ -17,38 +17,18 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from .backward import bypass, finish, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
 from .failure import Refused, clean, is_out_of_memory, patiently, release_frames
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, recorded
-from .graph import KEEP, sequence, walk, within
-from .late import LEFT, HandBack, Late, disown, foreign, gone, make, postpone
+from .graph import KEEP, sequence
+from .late import LEFT, Late, disown, foreign, gone, make, postpone
 from .pieces import Sizes
-from .replay import Proof, gradients, modules_of, needed, on_host, proven, refuse_batchwise, run
-from .rows import Plan, Slot, references
+from .replay import modules_of, on_host, refuse_batchwise
+from .rows import Plan, Slot
 from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state
-
-
-def state_of(param: torch.Tensor) -> Any:
-    """What tells whether a backward has reached a parameter."""
-    grad = param.grad
-    return None if grad is None else (id(grad), grad._version)
-
-
-def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
-    """Why the graph of a loss enters a module of the tape by another way than the
-    module's recorded outputs; None if it does not."""
-    spans = [(e.between, e.exits, e.module) for e in tape.entries if e.module is not None]
-
-    def made_by(node: Any) -> Any:
-        return next((s for s in spans if within(node, [s[0]])), None)
-
-    for node in walk([loss.grad_fn], enter=lambda n: made_by(n) is None, most=10000):
-        span = made_by(node)
-        if span is not None and node._sequence_nr() not in span[1]:
-            return f"a tensor that {type(span[2]).__name__} left behind enters the loss"
-    return None
 
 
 class Lost:
@@ -79,6 +59,7 @@ class Recorder:
         self.tape: Optional[Tape] = None
         self.sizes = Sizes()
         self.evaluation = Sizes()  # of calls without gradients
+        self.check: Any = None  # for headroom check: what looks at the first step
         self.observe: Optional[str] = None  # nothing is replayed, and this is why
         self.kinds: dict[tuple, Optional[str]] = {}  # tapes that were walked → what bypasses them
 
@@ -566,6 +547,8 @@ class Recorder:
             failed = e
         if failed is None:
             if usual:
+                if self.check is not None:
+                    self.check.backward(self, tape, args, kwargs)
                 tape.close()
                 self.tape = None if self.tape is tape else self.tape
             return result
@@ -577,110 +560,9 @@ class Recorder:
             self._may(tape)
             if not usual:
                 raise Refused("its graph is to be used again")
-            return self._guarded(lambda: self._finish(tape, args, kwargs, params, before, failed))
+            return self._guarded(lambda: finish(tape, args, kwargs, params, before, failed, self.sizes, self.report))
         except Refused as why:
             self._refused(failed, why)
-
-    def _finish(self, tape: Tape, args: tuple, kwargs: dict, params: list, before: list, failure: BaseException) -> None:
-        """Gives the parameters that a failed backward has not reached their gradients."""
-        loss = place_of(args[0]).slot  # type: ignore[union-attr]
-        tape.drop(args[:1])
-        clean(failure)
-        given = args[1] if len(args) > 1 else kwargs.get("gradient")
-        modules = modules_of(tape)
-        entries = needed(tape, [loss])
-        plan: Optional[Plan] = None
-        why = ""
-        founds = [f for f in map(found_of, modules) if f is not None]
-        changing = [f for f in founds if f.changing]
-        if any(f.moving for f in founds):
-            raise Refused("a module's calls change its attributes")
-        try:
-            refuse_batchwise(modules)
-            if changing:
-                raise Refused("a module changes its buffers")
-            with rehearsal(modules):
-                plan = Plan(tape, tape.entries[0])
-                plan.extend()
-            late = Late(tape, plan, self.sizes, self.report)
-            targets, extra = self._weighed(tape, late, loss, given, entries)
-        except Refused as refused:
-            plan, why = None, str(refused)
-        if plan is not None:
-            try:
-                proof = Proof(tape, plan)
-                targets = {s: (g, proven(proof, s, self.sizes)) for s, (g, _) in targets.items()}
-            except Refused as refused:
-                plan, why = None, str(refused)
-        if plan is None:
-            targets, extra = {loss: (1.0 if given is None else given, None)}, {}
-        offload = plan is None and any(t.is_cuda for t in params)
-        written = [(b, b.detach().clone()) for f in changing for b in f.changing or ()]
-        if any(found_of(e.module) in changing and e.nth != found_of(e.module).calls for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
-            raise Refused(f"{why}, and has been called again")
-        if not all([f.put_back() for f in changing]):
-            raise Refused(f"{why}, and it is not known what they were before")
-        after, begin = random_state(), sequence()
-        set_random_state(tape.random)
-        try:
-            _, inputs, sums, count = gradients(tape, plan, targets, self.sizes.next, offload=offload)
-        except BaseException as e:
-            with torch.no_grad():
-                for b, value in written:
-                    b.copy_(value)
-            if not isinstance(e, Refused):
-                raise
-            raise Refused(why or str(e)) from None
-        finally:
-            set_random_state(after)
-            if plan is not None:  # of the whole batch it is what the user's own call would have left
-                tape.spans.append((begin, sequence()))
-                disown(tape, modules)
-        if inputs.graphs:
-            raise Refused("a graph of the user's own enters the step, and may have been used up")
-        grads = {id(t): g for t, g in zip(inputs.tensors, sums.all())}
-        for t, g in extra.items():
-            grads[id(t)] = g if grads.get(id(t)) is None else grads[id(t)] + g
-        reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
-        every = {id(t): t for t in [*inputs.tensors, *extra]}
-        if any(i not in reached for i in every):
-            raise Refused("it cannot be told whether a tensor has its gradient already")
-        rest = [t for i, t in every.items() if not reached[i]]
-        if rest:
-            with torch.enable_grad():
-                value = HandBack.apply(torch.zeros(()), tape, [[grads[id(t)] for t in rest]], 1.0, *rest)
-            value.backward()
-        if plan is not None:
-            self.sizes.confirm()
-        else:
-            self.sizes.refused()
-            for f in founds if offload else ():
-                f.hosted = self.sizes.cost()
-        self.report.survived(failure, f"{count} pieces" if plan is not None else "the whole batch again", why)
-        tape.close()
-        tape.failure = None  # its frames hold the tape
-
-    def _weighed(self, tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:
-        """The first scalars that the loss is made of, with its derivatives by them."""
-        first = [s for i in entries for s in tape.entries[i].slots if s is not None and late.is_scalar(s) and late.is_first(s)]
-        if not first:
-            raise Refused("the loss has no part that is a sum over rows")
-        if first == [loss]:
-            return {loss: (1.0 if given is None else given, None)}, {}
-        if any(s not in tape.scalars for s in first):
-            raise Refused("the batch is summed into more than one number")
-        rest = [i for i in entries if tape.entries[i].module is None and all(late.plan.slots[r].dim is None for r in references(tape.entries[i])[0])]
-        leaves = {s: tape.scalars[s].clone().requires_grad_() for s in first}
-        beside = [tape.outside[i] for e in rest for i in references(tape.entries[e])[1] if tape.outside[i].requires_grad]
-        if any(not t.is_leaf for t in beside):
-            raise Refused("a graph of the user's own enters the step, and may have been used up")
-        beside = list({id(t): t for t in beside}.values())
-        with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-            rest = [i for i in rest if not set(tape.entries[i].slots) & set(first)]
-            env = run(tape, None, rest, None, dict(leaves))
-            found = torch.autograd.grad(env[loss], [*leaves.values(), *beside], given, allow_unused=True)
-        targets = {s: (g, None) for s, g in zip(first, found) if g is not None}
-        return targets, {t: g for t, g in zip(beside, found[len(first) :]) if g is not None}
 
     # What both need.
 

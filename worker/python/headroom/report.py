@@ -29,6 +29,7 @@ class Report:
         self._steps = 0
         self._next = 0.0
         self._rows = self._limit = 0  # of the newest failure, and by the newest decision
+        self.told: list[dict[str, Any]] = []  # of what was survived or refused: the newest few
 
     def wire(self) -> Optional[Wire]:
         """This process's wire after its hello; None if nobody is there."""
@@ -54,6 +55,7 @@ class Report:
 
     def survived(self, failure: BaseException, how: str, why: str) -> None:
         text = how + (f" ({why})" if why else "")
+        self.told = [*self.told[-15:], {"where": _where(failure), "how": how, "why": why}]
         wire = self.wire()
         if wire is not None:
             wire.note(text, "survived", **evidence(failure))
@@ -61,11 +63,24 @@ class Report:
             say(f"out of memory, survived: {text}; {short(failure)}")
 
     def refused(self, failure: Optional[BaseException], why: str) -> None:
+        self.told = [*self.told[-15:], {"where": _where(failure), "why": why}]
         wire = self.wire()
         if wire is not None:
             wire.refused(why, rows=self._rows, **(evidence(failure) if failure is not None else {}))
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
+
+    def checked(self, found: list[dict[str, Any]]) -> None:
+        """Tell what :mod:`headroom.check` has found."""
+        wire = self.wire()
+        if wire is not None:
+            wire.check(found=found)
+        else:
+            say(f"check: {found}")
+
+    def here(self) -> str:
+        """The line of the user's that is being run."""
+        return _where(None)
 
     def step(self, *_: Any) -> None:
         """Tell of an optimizer's step: the first, then every so often."""
@@ -116,15 +131,16 @@ def _phase(failure: BaseException) -> str:
     return "forward" if torch.is_grad_enabled() else "eval"
 
 
-def _where(failure: BaseException) -> str:
-    """The line of the user's that failed: the innermost one on the way to it."""
+def _where(failure: Optional[BaseException]) -> str:
+    """The line of the user's that failed, the innermost one on the way to it, or that is
+    being run."""
     where = ""
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None and _foreign(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is not None:
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-    trace = failure.__traceback__
+    trace = None if failure is None else failure.__traceback__
     while trace is not None:
         if not _foreign(trace.tb_frame.f_code.co_filename):
             where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"

@@ -140,6 +140,11 @@ class Wire:
         with self._lock:
             self._send("refused", {**f, "why": str(why)[:4000]})
 
+    def check(self, **f: Any) -> None:
+        """Tell what was found of the first step."""
+        with self._lock:
+            self._send("check", f)
+
     def oom(self, probe: Probe | None = None, **f: Any) -> Message | None:
         """Ask what to do about a failure, and wait for it; None if nobody answers.
 

@@ -450,3 +450,24 @@ def evidence_tells_the_phase(t: Training) -> str:
             injector.end()
     found = list(dict.fromkeys(said["phase"] for said in Deaf.told))
     return "" if found == ["backward", "update", "eval"] else f"{found}"
+
+
+@check
+def a_check_notices_gradients_that_differ(t: Training) -> str:
+    from headroom import check
+    from headroom.pieces import Sizes
+    from headroom.tape import place_of
+
+    said = []
+    right = check.planned
+    for wrong in (False, True):
+        if wrong:
+            check.planned = lambda *given: (p := right(*given))._replace(targets={s: (g, None) for s, (g, _) in p.targets.items()})
+        loss = F.cross_entropy(t.net(t.x), t.y)
+        tape = place_of(loss).tape
+        try:
+            said.append("same" if check.compared(tape, place_of(loss).slot, None, Sizes(), None)["error"] < 1e-5 else "other")
+        except check.Refused as why:
+            said.append(str(why))
+        loss.backward()
+    return "" if said == ["same", "the gradients of 2 pieces are off by 0.9 from the whole batch's"] else f"{said}"

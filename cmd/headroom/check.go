@@ -1,0 +1,183 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/harness"
+	"headroom/runs"
+	"headroom/worker"
+	"headroom/wrap"
+)
+
+// lastWords is how long a command that has been looked at has to end by itself.
+const lastWords = 10 * time.Second
+
+func checkCommand(u *ui) *cli.Command {
+	command := &cli.Command{
+		Name:      "check",
+		Usage:     "try what happens if a command runs out of memory in PyTorch",
+		ArgsUsage: "-- COMMAND | FILE",
+		Description: `headroom check -- COMMAND starts a PyTorch training and ends it before its
+optimizer has made a step. The gradients of its first batch are computed at once
+and in pieces, and compared; where pieces would be wrong it says why, and what
+is done instead. FILE is one of headroom init.
+
+The command runs as it is until then: what it writes before its first step is
+written. What it prints goes to stderr. The status is 0 if every backward of the
+step can be run in pieces, and 1 if not.`,
+		Flags:  []cli.Flag{jsonFlag("print one JSON object")},
+		Action: func(c *cli.Context) error { return checkAction(u, c) },
+	}
+	command.BashComplete = completeFlags(command)
+	return command
+}
+
+// checked is what check answers with.
+type checked struct {
+	Command []string         `json:"command"`
+	Found   []worker.Checked `json:"found"`
+	Why     string           `json:"why,omitempty"` // nothing was found
+}
+
+func checkAction(u *ui, c *cli.Context) error {
+	r, asked, err := commandRequest(c)
+	if err != nil {
+		return err
+	}
+	if !asked {
+		return usagef("headroom check -- python train.py", "check needs a command behind --, or a file with one")
+	}
+	command := wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
+	answer := checked{Command: r.Args}
+	answer.Found, answer.Why, err = looked(c.Context, u, command)
+	if err != nil {
+		return err
+	}
+	if c.Bool("json") {
+		err = u.answerJSON(answer)
+	} else {
+		err = u.answer(answer.String())
+	}
+	if err == nil && !answer.safe() {
+		err = &childError{code: 1, err: errors.New("not every backward can be run in pieces"), quiet: true}
+	}
+	return err
+}
+
+// looked is what a command's first step is found to be, or why nothing was found.
+func looked(ctx context.Context, u *ui, command wrap.Command) (found []worker.Checked, why string, err error) {
+	life, err := worker.Begin(worker.Options{Mode: worker.Check, Books: nobody{}, Version: readBuild().Version})
+	if err != nil {
+		return nil, "", err
+	}
+	within := command
+	within.Env = append(life.Env(command.Env), "HEADROOM_TRIAL=1")
+	exit, err := begunAndEnded(ctx, u, within, life.Checked())
+	seen, ended := life.End()
+	if ended != nil {
+		u.warn("the worker's folder is left behind: %v", ended)
+	}
+	select {
+	case <-life.Checked():
+		return seen.Checked, seen.Unchecked, err
+	default:
+	}
+	switch {
+	case err != nil:
+		return nil, "", err
+	case exit.Stopped:
+		return nil, "", harness.ErrInterrupted
+	case seen.Attached:
+		return nil, fmt.Sprintf("it ended with status %d before its optimizer was to make a step", exit.Code), nil
+	}
+	return nil, fmt.Sprintf("it ended with status %d, and the worker was not attached: %s", exit.Code, unattached(command, seen)), nil
+}
+
+// begunAndEnded starts a command and ends it when enough is known. What it prints goes to stderr.
+func begunAndEnded(ctx context.Context, u *ui, command wrap.Command, enough <-chan struct{}) (exit wrap.Exit, err error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return exit, err
+	}
+	defer func() { err = errors.Join(err, null.Close()) }()
+	child, err := wrap.Start(command, wrap.ChildOptions{Stdin: null, Stdout: os.Stderr, Stderr: os.Stderr, Bare: true, Patience: lastWords,
+		Trouble: func(err error) { u.warn("%v", err) }})
+	if start := (*wrap.StartError)(nil); errors.As(err, &start) {
+		return exit, asUsage(err)
+	}
+	if err != nil {
+		return exit, err
+	}
+	select {
+	case <-enough:
+		child.Stop()
+	case <-ctx.Done():
+		child.Stop()
+	case <-child.Done():
+	}
+	return child.Wait(), ctx.Err()
+}
+
+// nobody keeps no books.
+type nobody struct{}
+
+func (nobody) Note(runs.Entry)     {}
+func (nobody) Survived(runs.Entry) {}
+func (nobody) Pieces() int         { return 0 }
+func (nobody) KeepPieces(int)      {}
+
+// safe tells whether every backward of the step can be run in pieces.
+func (a checked) safe() bool {
+	for _, f := range a.Found {
+		if f.Why != "" {
+			return false
+		}
+	}
+	return len(a.Found) > 0
+}
+
+func (a checked) String() string {
+	if len(a.Found) == 0 {
+		return fmt.Sprintf("Nothing was found: %s.", cmp.Or(a.Why, "no loss of a module that is trained called backward before the optimizer's step"))
+	}
+	var b strings.Builder
+	said := map[string]bool{}
+	for _, f := range a.Found {
+		text := sentences(f)
+		if !said[text] {
+			b.WriteString(text)
+		}
+		said[text] = true
+	}
+	if !a.safe() {
+		b.WriteString("Where pieces are wrong the whole batch is run once more, on a GPU with what autograd saves in the host's memory\n" +
+			"if it must be. If that fails too, the exception is the command's.\n")
+	}
+	b.WriteString("No step was made.")
+	return b.String()
+}
+
+// sentences is f for people.
+func sentences(f worker.Checked) string {
+	where := cmp.Or(f.Where, "somewhere")
+	if here, err := os.Getwd(); err == nil {
+		where = strings.TrimPrefix(where, here+string(os.PathSeparator))
+	}
+	switch {
+	case f.How != "":
+		return fmt.Sprintf("%s: memory ran out, and it was survived: %s.\n", where, f.How)
+	case f.Modules == "":
+		return fmt.Sprintf("%s: memory ran out, and it was not survived: %s.\n", where, f.Why)
+	case f.Why != "":
+		return fmt.Sprintf("%s: backward of %s cannot be run in pieces: %s.\n", where, f.Modules, f.Why)
+	}
+	return fmt.Sprintf("%s: backward of %d rows of %s can be run in pieces: the gradients of %d are the whole batch's to %.1g.\n", where, f.Rows, f.Modules, f.Pieces, f.Error)
+}

@@ -1,0 +1,106 @@
+"""headroom check: the first step of a training, as it would be if memory ran out in it.
+
+After each of its backward calls the gradients are computed twice more, at once and in
+pieces, and compared. Nothing is trained: the process waits to be ended before its
+optimizer's first step.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from functools import wraps
+from typing import Any, Callable, Optional
+
+import torch
+
+from .backward import planned, summed
+from .calm import Calm, rehearsal
+from .failure import Refused, is_out_of_memory
+from .replay import gradients, modules_of
+from .tape import Tape, place_of
+
+MOST = 16  # backward calls that are looked at
+ENDING = 60.0  # seconds that headroom has to end this process
+
+
+class Check:
+    """Looks at the first step, and tells what it has found."""
+
+    def __init__(self, report: Any) -> None:
+        self._report = report
+        self._found: list[dict[str, Any]] = []
+
+    def backward(self, recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
+        """After a backward that went well: what is on its tape is still there."""
+        if len(self._found) >= MOST:
+            return
+        given = args[1] if len(args) > 1 else kwargs.get("gradient")
+        found: dict[str, Any] = {"modules": ", ".join(type(m).__name__ for m in modules_of(tape))}
+        try:
+            if tape.why_not:
+                raise Refused(tape.why_not)
+            found.update(recorder._guarded(lambda: compared(tape, place_of(args[0]).slot, given, recorder.sizes, self._report)))  # type: ignore[union-attr]
+        except Refused as why:
+            found["why"] = str(why)
+        self._found.append({**found, "where": self._report.here()})
+
+    def instead(self, step: Callable) -> Callable:
+        """What an optimizer's step is replaced by: it tells what was found, and makes none.
+        A closure, in which some loops call backward, is called."""
+
+        @wraps(step)
+        def looked(optimizer: torch.optim.Optimizer, closure: Optional[Callable] = None, *args: Any, **kwargs: Any) -> Any:
+            if closure is not None:
+                with torch.enable_grad():
+                    closure()
+            self._report.checked([*self._report.told, *self._found])
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
+            time.sleep(ENDING)
+            raise SystemExit("headroom check: the first step has been looked at, and nobody has ended this process")
+
+        return looked
+
+
+def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict[str, Any]:
+    """How far the gradients in two pieces are from those of the whole batch, relative to the
+    largest of each tensor: neither draws random numbers. Raises :class:`Refused` if pieces
+    would be wrong, or if there is no room."""
+    plan, targets, extra, why = planned(tape, loss, given, sizes, report)
+    if plan is None:
+        raise Refused(why)
+    modules = modules_of(tape)
+    single = all(p.dtype == torch.float32 for m in modules for p in m.parameters())
+    autocast = [e.autocast for e in tape.entries]
+    try:
+        if single:  # compared without the rounding of mixed precision
+            for e in tape.entries:
+                e.autocast = None
+        with rehearsal(modules), Calm(), torch._C.DisableTorchFunctionSubclass():
+            _, inputs, sums, _ = gradients(tape, None, {loss: (1.0 if given is None else given, None)}, lambda failed: 0)
+            whole = summed(inputs, sums, {})
+            _, inputs, sums, pieces = gradients(tape, plan, targets, lambda failed: -(-plan.batch // 2) if not failed else failed // 2)
+            parts = summed(inputs, sums, extra)
+    except Exception as e:
+        if not is_out_of_memory(e) and not isinstance(e, Refused):
+            raise
+        raise Refused("there is no room to compute the batch twice") from None
+    finally:
+        for entry, state in zip(tape.entries, autocast):
+            entry.autocast = state
+    off = max([distance(g, parts.get(i)) for i, g in whole.items()], default=0.0)
+    if not off <= (1e-3 if single else 2e-2):
+        raise Refused(f"the gradients of {pieces} pieces are off by {off:.1g} from the whole batch's")
+    return {"rows": plan.batch, "pieces": pieces, "error": off}
+
+
+def distance(a: Optional[torch.Tensor], b: Optional[torch.Tensor]) -> float:
+    """The largest difference, relative to the largest element of ``a``."""
+    if a is None or b is None:
+        return 0.0 if a is None or not bool(a.any()) else 1.0
+    a, b = (t.to_dense() if t.layout != torch.strided else t for t in (a, b))
+    size = float(a.abs().max()) if a.numel() else 0.0
+    off = float((a.float() - b.float()).abs().max()) if a.numel() else 0.0
+    return off / size if size else float(off > 0)
