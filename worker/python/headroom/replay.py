@@ -6,6 +6,7 @@ accumulators of our own, so a piece that fails is simply run again, smaller.
 
 from __future__ import annotations
 
+import math
 import random
 from contextlib import nullcontext
 from typing import Any, Callable, Optional, Sequence
@@ -23,6 +24,7 @@ from .weights import Rule, candidates, distinct, same_rule, settled, surviving, 
 SMALL = 1 << 22  # elements of all outputs, up to which rules are tried on the whole batch
 ROUNDS = 6  # of rows on which rules are told apart
 MOST = 256  # rows on which rules are tried at most
+PAIRS = 4  # of rows on which rules are tried if there is no room for three: of two, one cut can be made, which a wrong rule may pass by chance
 SOME = 8  # rows on which they are tried otherwise
 
 
@@ -336,6 +338,35 @@ class Proof:
             self._tried(entries, min(self.plan.batch, SOME), lambda n, tolerance: self._compare(entries, spread(self.plan.batch, n), tolerance))
             self.known[kind] = set()
 
+    def agree(self, slot: int, rule: Rule) -> None:
+        """Raises :class:`Refused` if the gradients of some rows in two parts, weighed by the
+        rule, are not those of the same rows at once. Of all that is tried this could go
+        well by chance the least: it holds for every element of every parameter."""
+        entries = needed(self.tape, [slot])
+        kind = ("gradients", slot, *self._kind(entries))
+        rows = [r for r in range(self.plan.batch) if rule is None or rule[r]]
+        if kind not in self.known and len(rows) > 1:
+            inputs = Inputs(self.tape, self.plan, entries)
+            self._tried(entries, min(len(rows), SOME), lambda n, tolerance: self._agree(slot, rule, entries, inputs, [rows[i] for i in spread(len(rows), n)], tolerance))
+            self.known[kind] = set()
+
+    def _agree(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float) -> None:
+        whole = self._sketch(slot, rule, entries, inputs, chosen, chosen)
+        parts = [self._sketch(slot, rule, entries, inputs, part, chosen) for part in halves(chosen)]
+        sizes = [sum(norm for _, norm in (w, *ps)) for w, *ps in zip(whole, *parts)]
+        for (w, _), size, *ps in zip(whole, sizes, *parts):
+            if not abs(w - sum(p for p, _ in ps)) <= max(1e-3, 2 * tolerance) * (size + 0.1 * max(sizes)):
+                raise Refused("the gradients of pieces are not those of the whole")
+
+    def _sketch(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, rows: list[int], within: list[int]) -> list[tuple[float, float]]:
+        """Of each parameter's gradient a product with a vector and its norm: two numbers in
+        the place of a second set of gradients."""
+        at = Rows(self.plan.batch, 0, self.plan.batch, rows)
+        with torch.enable_grad():
+            total = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))[slot].sum() * weight(rule, rows, within)
+        grads = torch.autograd.grad(total, inputs.own, allow_unused=True) if total.requires_grad and inputs.own else []
+        return [sketched(g) for g in grads]
+
     def _kind(self, entries: Sequence[int]) -> tuple:
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
         return tuple((number_of(e.module), e.call_name(), e.grad, e.module is not None and e.module.training) for e in made)
@@ -382,25 +413,28 @@ class Proof:
         within = any(i > j for i in first for j in tail) or not tail or inside  # a module after a function, or a loss inside one
         rules = distinct([rule for _, rule in named])
         chosen = spread(batch, count)
+        if within:  # there are no outputs to keep: everything is run
+            self._compare(sorted(first + tail), chosen, tolerance)
+        least = PAIRS if count == 2 < batch else 1
         for again in range(ROUNDS):
             outputs = {} if within else self._outputs(first, chosen, tolerance)
             place = {r: i for i, r in enumerate(chosen)}
 
             def value(rows: Sequence[int]) -> float:
                 at = Rows(batch, 0, batch, list(rows))
-                if within:  # there are no outputs to keep: everything is run
+                if within:
                     return float(run(tape, plan, sorted(first + tail), at)[slot])
                 where = [place[r] for r in rows]
                 env = {s: pick(v, plan.slots[s], where, len(chosen)) for s, v in outputs.items()}
                 return float(run(tape, plan, tail, at, env)[slot])
 
-            rules = surviving(rules, chosen, value, tolerance)
+            rules = surviving(rules, chosen, value, tolerance if within else tolerance / 10)  # the tail alone, on the same outputs
             if not rules:
                 raise Refused("the loss of a batch is not a weighted sum of the losses of its rows")
-            if settled(rules, pieces):
+            if settled(rules, pieces) and again + 1 >= least:
                 self.known[kind] = {name for name, rule in named if any(same_rule(rule, r) for r in rules)}
                 break
-            chosen = sorted(random.Random(again).sample(range(batch), count)) if again else telling(rules, batch, count)
+            chosen = telling(rules, batch, count) if again == 0 and len(rules) > 1 else sorted(random.Random(again).sample(range(batch), count))
         return rules
 
     def _outputs(self, first: Sequence[int], chosen: list[int], tolerance: float) -> dict[int, torch.Tensor]:
@@ -426,8 +460,7 @@ class Proof:
     def _compare(self, first: Sequence[int], chosen: list[int], tolerance: float) -> None:
         plan, tape, batch = self.plan, self.tape, self.plan.batch
         together = chosen[: max(2, min(len(chosen), SOME, batch - 1))]
-        cut = len(together) // 2 + (1 if len(together) > 3 else 0)
-        parts = together[:cut], together[cut:]
+        parts = halves(together)
         whole = run(tape, plan, first, Rows(batch, 0, batch, together))
         split = [run(tape, plan, first, Rows(batch, 0, batch, p)) for p in parts]
         for s, v in whole.items():
@@ -440,9 +473,11 @@ class Proof:
 
 
 def proven(proof: Proof, slot: int, sizes: Any) -> Rule:
-    """The rule of a scalar for pieces of the size that fits."""
+    """The rule of a scalar for pieces of the size that fits, seen to be right for its gradients."""
     pieces = pieces_of(proof.plan.batch, sizes.first(proof.plan.batch))
-    return patiently(lambda: proof.rule(slot, pieces), "there is no room to tell by which weights pieces add up")
+    rule = patiently(lambda: proof.rule(slot, pieces), "there is no room to tell by which weights pieces add up")
+    patiently(lambda: proof.agree(slot, rule), "there is no room to try gradients on a few rows")
+    return rule
 
 
 def same(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
@@ -453,6 +488,22 @@ def same(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
     a, b = a.float(), b.float()
     size = float(a.abs().max()) if a.numel() else 0.0
     return bool(((a - b).abs() <= tolerance * max(size, 1e-12)).all()) if a.isfinite().all() else torch.equal(a, b)
+
+
+def halves(rows: list[int]) -> tuple[list[int], list[int]]:
+    """Two parts of some rows, of different sizes where there are more than three."""
+    cut = len(rows) // 2 + (1 if len(rows) > 3 else 0)
+    return rows[:cut], rows[cut:]
+
+
+def sketched(grad: Optional[torch.Tensor]) -> tuple[float, float]:
+    """A gradient's product with a vector that has nothing to do with it, and its norm."""
+    if grad is None or not grad.numel():
+        return 0.0, 0.0
+    flat = (grad if grad.layout == torch.strided else grad.to_dense()).reshape(-1)
+    flat = flat if flat.dtype in (torch.float32, torch.float64, torch.complex64) else flat.float()
+    vector = torch.arange(1, flat.numel() + 1, dtype=torch.float32, device=flat.device).mul_(1.618034).cos_().mul_(math.sqrt(2))
+    return float((flat.real if flat.is_complex() else flat).mul(vector).sum()), float(flat.abs().square().sum().sqrt())
 
 
 def spread(batch: int, count: int) -> list[int]:

@@ -214,7 +214,7 @@ class Most(TorchDispatchMode):
 def steady(case: Case) -> str:
     """What is wrong with the batches after a failure, which go in pieces at once: those of
     an evaluation alone, and now and then a whole one is tried."""
-    net, at_once, whole = case.made(), [], 0
+    net, at_once, training = case.made(), [], 0
     for i in range(100):
         given, injector, most = case.given(), Injector(Fault("again", 1, ROWS) if i == 0 else None), Most()
         with most, injector, torch.no_grad():
@@ -222,11 +222,14 @@ def steady(case: Case) -> str:
             net(*given)
             injector.end()
         at_once.append(most.rows)
-        whole += most.rows == ROWS
-    with Most() as most:
-        net.train()(*case.given())
-    if most.rows != ROWS:
-        return f"{most.rows} rows at once of a training's batch"
+        if i == 9:
+            with Most() as most:
+                net.train()(*case.given())
+            net.eval()
+            training = most.rows
+    if training != ROWS:
+        return f"{training} rows at once of a training's batch"
+    whole = at_once.count(ROWS)
     return "" if max(at_once[1:10]) < ROWS and 0 < whole <= 50 else f"rows at once: {at_once}"
 
 
