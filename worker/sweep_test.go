@@ -99,6 +99,7 @@ func TestProofs(t *testing.T) {
 		{"sizes.py"},
 		{"ranks.py"},
 		{"evaluation.py"},
+		{"explicit.py"},
 		{"selfcheck.py"},
 		{"undisturbed.py"},
 		{"fools.py", "--count", "2"},

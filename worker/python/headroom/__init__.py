@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from headroom._version import __version__
 
-__all__ = ["__version__", "attach"]
+__all__ = ["__version__", "attach", "step"]
+
+TYPE_CHECKING = False  # typing's own costs more than all that is here
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional, Sequence, TypeVar, Union
+
+    import torch
+
+    F = TypeVar("F", bound=Callable[..., Any])
 
 
 def attach() -> bool:
@@ -26,3 +34,41 @@ def attach() -> bool:
 
     _headroom_hook.watch()
     return True
+
+
+def step(model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Optional[torch.optim.Optimizer] = None) -> Callable[[F], F]:
+    """A decorator for the function that does forward and backward of one batch, in loops that
+    the worker cannot follow by itself::
+
+        @headroom.step(model, optimizer)
+        def train_step(x, y):
+            loss = criterion(model(x), y)
+            loss.backward()
+            return loss
+
+    If the function runs out of memory it is called again with some rows of every tensor
+    argument that has as many as the first one, and the gradients are added up as the whole batch would have them. So it must do nothing else
+    that may not be done once for each piece: zeroing gradients, clipping and the optimizer's step
+    belong outside. It returns nothing, numbers, or tensors of rows, which are joined.
+
+    Where that cannot be exact, and without headroom around the process, the function is what it was:
+    its exception is raised. ``model`` is what is trained, or several of them; ``optimizer`` may have more parameters.
+    """
+    from functools import wraps
+
+    def decorated(function: F) -> F:
+        runner: Any = None
+
+        @wraps(function)
+        def stepped(*args: Any, **kwargs: Any) -> Any:
+            nonlocal runner
+            if runner is None:
+                import sys
+
+                worker = sys.modules.get("headroom._torch")
+                runner = (worker.explicit(function, model, optimizer) if worker is not None else None) or (lambda args, kwargs: function(*args, **kwargs))
+            return runner(args, kwargs)
+
+        return stepped  # type: ignore[return-value]
+
+    return decorated

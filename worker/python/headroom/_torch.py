@@ -80,6 +80,16 @@ def install() -> None:
     register_optimizer_step_post_hook(report.step)
 
 
+def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Optimizer]) -> Optional[Callable]:
+    """What is called for a function of headroom.step; None if nothing may be done for it."""
+    from .explicit import Explicit
+
+    models = [model] if isinstance(model, torch.nn.Module) else list(model)
+    if _recorder is None or any(shared(m) for m in models):
+        return None
+    return Explicit(function, models, optimizer, _recorder)
+
+
 def shared(module: torch.nn.Module) -> Optional[str]:
     """Why a module's calls are not this process's own affair; None if they are."""
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:

@@ -73,7 +73,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
             elif not torch.equal(whole.setdefault(s, value), value):
                 raise Refused("a result belongs neither to rows nor to their sum")
 
-    count = by_pieces(plan, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
+    count = by_pieces(plan.batch, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
     for s, found in sums.items():
         if any(not torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
             raise Refused("it cannot be told by which weights the losses of pieces add up")

@@ -59,6 +59,7 @@ class Recorder:
         self.tape: Optional[Tape] = None
         self.sizes = Sizes()
         self.evaluation = Sizes()  # of calls without gradients
+        self.stepping = False  # in a function of headroom.step, of which only gradients are wanted
         self.check: Any = None  # for headroom check: what looks at the first step
         self.observe: Optional[str] = None  # nothing is replayed, and this is why
         self.kinds: dict[tuple, Optional[str]] = {}  # tapes that were walked → what bypasses them
@@ -73,6 +74,8 @@ class Recorder:
 
     def step_ends(self) -> None:
         """An optimizer is about to make a step: what comes next is another tape."""
+        if self.stepping:
+            raise Refused("the optimizer's step is inside the function: it belongs after it")
         if self.tape is not None:
             self.tape.close()
             self.tape = None

@@ -170,15 +170,14 @@ def pieces_of(batch: int, size: int) -> list[Rows]:
     return [Rows(batch, a, b) for a, b in zip(edges, edges[1:])]
 
 
-def by_pieces(plan: Optional[Plan], size: Callable[[int], int], work: Callable[[Optional[Rows]], Any], take: Callable[[Optional[Rows], Any], None]) -> int:
-    """Has ``take`` what ``work`` makes of each piece of the batch, one after the other; of
-    all of it if there is no plan. Returns how many pieces there were.
+def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[Optional[Rows]], Any], take: Callable[[Optional[Rows], Any], None]) -> int:
+    """Has ``take`` what ``work`` makes of each piece of a batch of so many rows, one after
+    the other; of all of it if ``batch`` is None. Returns how many pieces there were.
 
     ``size(failed)`` says how many rows a piece may have, after one of so many rows that
     failed if not 0; it returns 0 to end it. Raises what the work raises, and
     :class:`Refused` if one row does not fit."""
-    batch = plan.batch if plan is not None else 1
-    todo = [None] if plan is None else pieces_of(batch, max(1, min(batch, size(0))))
+    todo: list[Optional[Rows]] = [None] if batch is None else [*pieces_of(batch, max(1, min(batch, size(0))))]
     done = 0
     while todo:
         rows = todo[0]
@@ -197,7 +196,7 @@ def by_pieces(plan: Optional[Plan], size: Callable[[int], int], work: Callable[[
             continue
         clean(failed)
         fits = 0 if rows is None else size(rows.count)
-        if fits < 1 or rows is None:
+        if fits < 1 or rows is None or batch is None:
             raise Refused("one row alone does not fit" if rows is not None else "the whole batch does not fit again")
         if fits < rows.count:
             left = pieces_of(batch - rows.start, fits)
@@ -235,7 +234,7 @@ def gradients(
         elif inputs.cut:
             sums.add([None] * len(inputs.tensors), inputs.leaves(rows))
 
-    done = by_pieces(plan, size, lambda rows: _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}), add)
+    done = by_pieces(None if plan is None else plan.batch, size, lambda rows: _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}), add)
     return values, inputs, sums, done
 
 

@@ -155,7 +155,7 @@ def equal(a: Any, b: Any, tolerance: float = 0.0) -> bool:
                 return False
             if x.shape != y.shape or not torch.allclose(x.double(), y.double(), rtol=tolerance, atol=tolerance, equal_nan=True):
                 return False
-        elif isinstance(x, (int, float, str)) and x != y:
+        elif isinstance(x, (int, float)) and not abs(x - y) <= tolerance * abs(x) or isinstance(x, str) and x != y:
             return False
     return True
 

@@ -1,0 +1,333 @@
+"""headroom.step: a function that does forward and backward of one batch, for loops that
+recording cannot follow.
+
+If it runs out of memory it is called again for some rows at a time. Its gradients are
+weighed as those of a replay are, by a rule that is tried on a few real rows first; what
+it returns is joined. What cannot be had exactly is refused, and the exception is the
+user's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Callable, NamedTuple, Optional, Sequence
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from .backward import state_of
+from .calm import Calm, rehearsal
+from .failure import Refused, clean, is_out_of_memory, release_frames
+from .found import Found, Limits, found_of
+from .functions import recorded
+from .pieces import Sizes
+from .replay import SOME, by_pieces, halves, pieces_of, refuse_batchwise, sketched, spread
+from .rows import Rows
+from .tape import random_state, set_random_state
+from .weights import Rule, candidates, distinct, settled, telling, weight
+
+ROUNDS = 6  # of rows on which rules are told apart
+IGNORED = [-100]  # what PyTorch's losses ignore if they are not told
+
+
+class Run(NamedTuple):
+    """What the function did for some rows."""
+
+    sketches: list[tuple[float, float]]  # of each parameter's gradient
+    leaves: list  # of what it returned
+    tree: Any
+
+
+class Explicit:
+    """One decorated function. Not safe for concurrent use; other threads pass through."""
+
+    def __init__(self, function: Callable, models: Sequence[torch.nn.Module], optimizer: Optional[torch.optim.Optimizer], recorder: Any) -> None:
+        self._function, self._models, self._recorder = function, models, recorder
+        every = [p for m in models for p in m.parameters()] + [p for g in (optimizer.param_groups if optimizer is not None else ()) for p in g["params"]]
+        self._params = list({id(p): p for p in every if p.requires_grad}.values())
+        self._limits, self._sizes = Limits(), Sizes()
+        self._sizes.ask = recorder.report.ask
+
+    def __call__(self, args: tuple, kwargs: dict) -> Any:
+        recorder = self._recorder
+        if recorder.busy or not recorder.here() or not torch.is_grad_enabled() or recorded(args, kwargs):
+            return self._function(*args, **kwargs)
+        founds = [found_of(m) or Found(recorder, m) for m in self._models]
+        for f in founds:
+            f.before()
+        state, before = random_state(), [state_of(p) for p in self._params]
+        failed: Optional[BaseException] = self._sizes.failure if self._sizes.too_large(self._limits, args, kwargs) else None
+        straight = failed is not None
+        if failed is None:
+            try:
+                result = self._called(args, kwargs)
+            except BaseException as e:
+                if not is_out_of_memory(e):
+                    raise
+                failed = e
+            if failed is None:
+                for f in founds:
+                    f.after()
+                return result
+            release_frames(failed)
+            self._sizes.failed(self._limits, args, kwargs, failed)
+        set_random_state(state)
+        try:
+            if not all([f.put_back() for f in founds]) or any(f.changing or f.moving for f in founds):
+                raise Refused("a call of the model changes its buffers or attributes")
+            clean(failed)
+            result, count = recorder._guarded(lambda: self._in_pieces(args, kwargs, before))
+        except Refused as why:
+            self._sizes.refused()
+            if straight:  # nothing has failed yet
+                return self._called(args, kwargs)
+            recorder._refused(failed, why)
+        self._sizes.confirm()
+        if not straight:
+            recorder.report.survived(failed, f"{count} pieces", "")
+        return result
+
+    def _called(self, args: tuple, kwargs: dict) -> Any:
+        with self._recorder._inside(()):
+            return self._function(*args, **kwargs)
+
+    def _in_pieces(self, args: tuple, kwargs: dict, before: list) -> tuple[Any, int]:
+        refuse_batchwise(self._models)
+        if any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in self._params):
+            raise Refused("a parameter has a hook, which would see the gradients of pieces")
+        batch = rows_of(args, kwargs)
+        reached = [state_of(p) != b for p, b in zip(self._params, before)]
+        kept = [p.grad for p in self._params]
+        sums: list[Optional[torch.Tensor]] = [None] * len(kept)
+        try:
+            trial = Trial(self, args, kwargs, batch)
+            pieces = pieces_of(batch, self._sizes.first(batch))
+            rule, joins, tree = trial.proven(pieces)
+            if trial.backwards > 1 and any(reached):
+                raise Refused("backward is called more than once, and had come to some of the gradients")
+            parts: list[list] = []
+
+            def take(rows: Optional[Rows], got: tuple[list, list]) -> None:
+                assert rows is not None
+                grads, leaves = got
+                w = weight(rule, range(rows.start, rows.stop))
+                for i, g in enumerate(grads):
+                    if g is not None and w and not reached[i]:
+                        g = g if w == 1.0 else g.mul_(w)
+                        sums[i] = g if sums[i] is None else sums[i].add_(g)  # type: ignore[union-attr]
+                parts.append([(rows, leaf) for leaf in leaves])
+
+            def work(rows: Optional[Rows]) -> tuple[list, list]:
+                assert rows is not None
+                return self.run(args, kwargs, batch, rows)
+
+            count = by_pieces(batch, self._sizes.next, work, take)
+        finally:
+            for p, g in zip(self._params, kept):
+                p.grad = g
+        for p, g in zip(self._params, sums):
+            if g is not None:
+                p.grad = g if p.grad is None else p.grad.add_(g)
+        return tree_unflatten([join(column) for join, column in zip(joins, zip(*parts))], tree), count
+
+    def run(self, args: tuple, kwargs: dict, batch: int, rows: Rows) -> tuple[list, list]:
+        """The gradients that the function makes for some rows, and the leaves of its result."""
+        for p in self._params:
+            p.grad = None
+        try:
+            self._recorder.stepping = True
+            with torch.enable_grad():
+                result = self._function(*cut(args, batch, rows), **cut(kwargs, batch, rows))
+        finally:
+            self._recorder.stepping = False
+        leaves = [t.detach() if isinstance(t, torch.Tensor) else t for t in tree_flatten(result)[0]]
+        self.tree = tree_flatten(result)[1]
+        grads = [p.grad for p in self._params]
+        for p in self._params:
+            p.grad = None
+        return grads, leaves
+
+
+class Trial:
+    """What a few rows of a batch tell of a function: by which rule its gradients add up,
+    and how its results are joined."""
+
+    def __init__(self, explicit: Explicit, args: tuple, kwargs: dict, batch: int) -> None:
+        self._explicit, self._args, self._kwargs, self._batch = explicit, args, kwargs, batch
+        self._seen: dict[tuple, Run] = {}
+        self.backwards = 0
+
+    def proven(self, pieces: Sequence[Rows]) -> tuple[Rule, list[Callable], Any]:
+        """The rule for the gradients, and for each leaf of the result what joins those of
+        the pieces, given as (rows, leaf); and the result's tree."""
+        tensors: list[torch.Tensor] = []
+        mapped((self._args, self._kwargs), tensors.append)
+        of_rows = [t for t in tensors if t.dim() and t.shape[0] == self._batch and not t.requires_grad]
+        every = distinct([rule for _, rule in candidates(self._batch, of_rows, IGNORED)])
+        count = min(self._batch, SOME)
+        while True:
+            failed: Optional[BaseException] = None
+            self._seen.clear()
+            try:
+                with rehearsal(self._explicit._models), Calm():
+                    return self._found(every, count, pieces)
+            except Exception as e:
+                if not is_out_of_memory(e):
+                    raise
+                failed = e
+            clean(failed)
+            if count <= 2:
+                raise Refused("there is no room to try it on two rows")
+            count = max(2, count // 2)
+
+    def _found(self, every: list[Rule], count: int, pieces: Sequence[Rows]) -> tuple[Rule, list[Callable], Any]:
+        chosen, rules = spread(self._batch, count), list(every)
+        self._looked(chosen)
+        numbers = [list(every) for _ in self._run(chosen).leaves]
+        for again in range(ROUNDS):
+            whole, splits = self._run(chosen), self._splits(chosen, again)
+            rules = [r for r in rules if all(self._adds_up(r, chosen, whole, s) for s in splits)]
+            numbers = [[r for r in left if all(self._sums(r, i, chosen, whole, s) for s in splits)] for i, left in enumerate(numbers)]
+            if not rules:
+                raise Refused("the gradients of a batch are not a weighted sum of the gradients of its rows")
+            if settled(rules, pieces) and again > 0:
+                return rules[0], [self._join(i, leaf, numbers[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree
+            chosen = telling(rules, self._batch, count) if again == 0 and len(rules) > 1 else sorted(random.Random(again).sample(range(self._batch), count))
+        raise Refused("it cannot be told by which weights the gradients of pieces add up")
+
+    def _run(self, rows: Sequence[int]) -> Run:
+        key = tuple(rows)
+        if key not in self._seen:
+            grads, leaves = self._explicit.run(self._args, self._kwargs, self._batch, Rows(self._batch, 0, self._batch, list(rows)))
+            self._seen[key] = Run([sketched(g) for g in grads], leaves, self._explicit.tree)
+        return self._seen[key]
+
+    def _splits(self, chosen: list[int], seed: int) -> list[tuple[list[int], list[int]]]:
+        mixed = random.Random(seed).sample(chosen, len(chosen))
+        return [halves(chosen), tuple(sorted(part) for part in halves(mixed))]  # type: ignore[list-item]
+
+    def _adds_up(self, rule: Rule, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> bool:
+        if rule is not None and not sum(rule[r] for r in chosen):
+            return True
+        parts = [(weight(rule, part, chosen), self._run(part).sketches) for part in split]
+        parts = [(w, s) for w, s in parts if w]
+        sizes = [norm + sum(abs(w) * s[i][1] for w, s in parts) for i, (_, norm) in enumerate(whole.sketches)]
+        return all(
+            abs(v - sum(w * s[i][0] for w, s in parts)) <= self._tolerance() * (sizes[i] + 0.1 * max(sizes)) for i, (v, _) in enumerate(whole.sketches)
+        )
+
+    def _tolerance(self) -> float:
+        return 1e-3 if all(p.dtype == torch.float32 for p in self._explicit._params) and not torch.is_autocast_enabled() else 4e-2
+
+    def _sums(self, rule: Rule, i: int, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> bool:
+        """Whether a rule makes a number of the result."""
+        value = whole.leaves[i]
+        if not number(value):
+            return False
+        if rule is not None and not sum(rule[r] for r in chosen):
+            return True
+        parts = [(weight(rule, part, chosen), self._run(part).leaves[i]) for part in split]
+        made = sum(w * float(v) for w, v in parts if w)
+        return abs(made - float(value)) <= self._tolerance() * max(abs(float(value)), 1e-12)
+
+    def _join(self, i: int, leaf: Any, rules: list[Rule], count: int) -> Callable:
+        if isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0] == count and all(len(r.leaves[i]) == len(rows) for rows, r in self._seen.items()):
+            return lambda parts: torch.cat([v for _, v in parts])
+        if plain(leaf) and all(plain(r.leaves[i]) and r.leaves[i] == leaf for r in self._seen.values()):
+            return lambda parts: parts[0][1]
+        if number(leaf) and rules:
+            rule = rules[0]
+
+            def total(parts: Sequence) -> Any:
+                made = sum(w * v for w, v in ((weight(rule, range(r.start, r.stop)), v) for r, v in parts) if w)
+                return made.to(leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf)(made)
+
+            return total
+        raise Refused("what the function returns can be joined neither by rows nor by weights")
+
+    def _looked(self, rows: list[int]) -> None:
+        """One run in which it is seen what else the function does."""
+        backward, params = torch.autograd.backward, self._explicit._params
+        least = min(params, key=lambda p: p.numel())
+
+        def counted(*args: Any, **kwargs: Any) -> None:
+            self.backwards += 1
+            return backward(*args, **kwargs)
+
+        self.backwards = 0
+        torch.autograd.backward = counted
+        try:
+            with Written(params) as written:
+                self._run(rows)
+        finally:
+            torch.autograd.backward = backward
+        if written.found:
+            raise Refused("gradients are changed inside the function, by clipping say: that belongs after it")
+        # Gradients that are there already are added to, unless the function takes them away.
+        at = Rows(self._batch, 0, self._batch, rows[:2])
+        given = cut(self._args, self._batch, at), cut(self._kwargs, self._batch, at)
+        try:
+            least.grad = torch.full_like(least, float("nan"))
+            self._explicit._recorder.stepping = True
+            self._explicit._function(*given[0], **given[1])
+            if least.grad is None or not bool(least.grad.isnan().all()):
+                raise Refused("gradients are set to zero inside the function: that belongs before it")
+        finally:
+            self._explicit._recorder.stepping = False
+            for p in params:
+                p.grad = None
+
+
+class Written(TorchDispatchMode):
+    """Sees whether a gradient is written to outside of backward."""
+
+    def __init__(self, params: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._params, self.found = params, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch._C._current_graph_task_id() == -1 and func._schema.is_mutable:
+            mine = {p.grad.untyped_storage()._cdata for p in self._params if p.grad is not None}
+            for given, wanted in zip(args, func._schema.arguments):
+                if wanted.alias_info is not None and wanted.alias_info.is_write:
+                    self.found |= any(isinstance(t, torch.Tensor) and t.untyped_storage()._cdata in mine for t in tree_flatten(given)[0])
+        return func(*args, **(kwargs or {}))
+
+
+def plain(value: Any) -> bool:
+    return isinstance(value, (int, float, str, bool, type(None))) or isinstance(value, torch.Tensor) and value.dim() == 0
+
+
+def number(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == 0 or isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def rows_of(args: tuple, kwargs: dict) -> int:
+    """The rows of a batch: of the first tensor that has any dimension."""
+    found: list[int] = []
+    mapped((args, kwargs), lambda t: found.append(t.shape[0]) if t.dim() else None)
+    if not found:
+        raise Refused("the function is given no tensor with a batch dimension")
+    if found[0] < 2:
+        raise Refused("a batch of one row cannot be cut")
+    return found[0]
+
+
+def cut(tree: Any, batch: int, rows: Rows) -> Any:
+    """Some rows of every tensor that has as many as the batch."""
+    return mapped(tree, lambda t: rows.of(t, 1) if t.dim() and t.shape[0] == batch else t)
+
+
+def mapped(tree: Any, work: Callable[[torch.Tensor], Any]) -> Any:
+    """The tree with ``work`` of its tensors, also in mappings that PyTorch does not know."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return work(leaf)
+        if isinstance(leaf, Mapping):
+            return type(leaf)({k: mapped(v, work) for k, v in leaf.items()})  # type: ignore[call-arg]
+        return leaf
+
+    return tree_map(one, tree)

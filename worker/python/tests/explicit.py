@@ -1,0 +1,211 @@
+"""Functions decorated with headroom.step: every operation of one call fails in turn. The
+gradients and the result must be those of a call that had room, or the exception the user's.
+
+    python explicit.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import UserDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import headroom
+import trial
+from evaluation import equal
+from inject import Fault, Injector
+
+ROWS = 7
+
+
+class Training:
+    """A model, and a function for it. ``survives`` is as in evaluation.py."""
+
+    survives = "again"
+    norm: Callable[[], nn.Module] = staticmethod(nn.Identity)
+    accumulates = False
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(10, 12), self.norm(), nn.GELU(), nn.Linear(12, 5))
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.optimizer = torch.optim.SGD([*self.net.parameters(), self.scale], lr=0.1)
+        self.run = headroom.step(self.net, self.optimizer)(self.step)
+
+    def given(self) -> tuple:
+        x, y = torch.randn(ROWS, 10), torch.randint(0, 5, (ROWS,))
+        y[[1, 5]] = -100
+        return x, y
+
+    def step(self, x: Tensor, y: Tensor) -> Any:
+        loss = F.cross_entropy(self.net(x) * self.scale, y)
+        loss.backward()
+        return loss
+
+
+class Accumulates(Training):
+    accumulates = True
+
+
+class Sums(Training):
+    def step(self, x: Tensor, y: Tensor) -> Any:
+        F.cross_entropy(self.net(x), y, reduction="sum").backward()
+
+
+class Penalised(Training):
+    """A gradient of a gradient, which no recording follows."""
+
+    survives = "most"
+
+    def step(self, x: Tensor, y: Tensor) -> Any:
+        x = x.requires_grad_()
+        out = self.net(x)
+        (gradient,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        loss = out.square().mean() + gradient.square().sum(1).mean()
+        loss.backward()
+        return {"loss": loss.item(), "out": out.detach(), "rows": len(x), "name": "penalised"}
+
+
+class Batch(UserDict):  # type: ignore[type-arg]
+    pass
+
+
+class InMapping(Training):
+    def given(self) -> tuple:
+        x, y = super().given()
+        return (Batch(x=x, y=y, weights=torch.ones(3)),)
+
+    def step(self, batch: Batch) -> Any:  # type: ignore[override]
+        loss = F.cross_entropy(self.net(batch["x"]), batch["y"])
+        loss.backward()
+        return loss.detach(), batch["weights"].sum().item()
+
+
+class Twice(Training):
+    """Two backwards: one that had come half way cannot be told from one that had not."""
+
+    survives = ""
+    accumulates = True
+
+    def step(self, x: Tensor, y: Tensor) -> Any:
+        F.cross_entropy(self.net(x), y).backward()
+        self.net(x).square().mean().backward()
+
+
+class Contrastive(Training):
+    survives = ""
+
+    def step(self, x: Tensor, y: Tensor) -> Any:
+        z = self.net(x)
+        loss = F.cross_entropy(z @ z.t(), torch.arange(len(x)))
+        loss.backward()
+        return loss
+
+
+class Normed(Training):
+    survives = ""
+    norm = staticmethod(lambda: nn.BatchNorm1d(12))
+
+
+class Clips(Training):
+    survives = ""
+
+    def step(self, x: Tensor, y: Tensor) -> Any:
+        loss = super().step(x, y)
+        nn.utils.clip_grad_norm_(self.net.parameters(), 1e9)  # which changes nothing here, and may elsewhere
+        return loss
+
+
+class Zeroes(Training):
+    survives = ""
+    accumulates = True
+
+    def step(self, x: Tensor, y: Tensor) -> Any:
+        self.optimizer.zero_grad()
+        return super().step(x, y)
+
+
+class Steps(Training):
+    survives = "some"  # failures in the optimizer's step itself
+
+    def step(self, x: Tensor, y: Tensor) -> Any:
+        loss = super().step(x, y)
+        self.optimizer.step()
+        return loss
+
+
+CASES = [Training, Accumulates, Sums, Penalised, InMapping, Twice, Contrastive, Normed, Clips, Zeroes, Steps]
+
+
+def begun(kind: type[Training]) -> tuple[Training, tuple]:
+    t = kind()
+    for p in [*t.net.parameters(), t.scale]:
+        p.grad = torch.ones_like(p) if kind.accumulates else None
+    return t, t.given()
+
+
+def left(t: Training) -> dict[str, Any]:
+    named = {**dict(t.net.named_parameters()), "scale": t.scale}
+    return {"weights": {n: p.detach().clone() for n, p in named.items()}, "grads": {n: p.grad for n, p in named.items()}, "buffers": dict(t.net.named_buffers())}
+
+
+def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
+    """What is wrong, how many operations there were, and whether a failure was survived."""
+    t, given = begun(kind)
+    want_result, want, random = t.step(*given), left(t), torch.get_rng_state()
+    t, given = begun(kind)
+    before = {n: p.detach().clone() for n, p in left(t)["weights"].items()}
+    injector = Injector(fault)
+    failed: BaseException | None = None
+    result = None
+    try:
+        with injector:
+            injector.begin()
+            result = t.run(*given)
+            injector.end()
+    except torch.OutOfMemoryError as e:
+        failed = e
+    now = left(t)
+    if failed is not None:
+        wrong = "" if failed is injector.raised[0] else f"another exception: {failed}"
+        if not equal(before, now["weights"]) and kind is not Steps:
+            wrong = "raised, and weights were changed"
+        return wrong, injector.count, False
+    if not equal(want_result, result, 1e-5) and not (isinstance(want_result, Tensor) and torch.allclose(want_result, result, rtol=1e-5)):
+        return f"{result} instead of {want_result}", injector.count, True
+    for name in want:
+        if not equal(want[name], now[name], 1e-5):
+            return f"{name} {now[name]} instead of {want[name]}", injector.count, True
+    return "" if torch.equal(random, torch.get_rng_state()) else "random numbers were drawn", injector.count, bool(injector.raised)
+
+
+def main() -> int:
+    trial.attach()
+    torch.set_num_threads(1)
+    bad = 0
+    for kind in CASES:
+        survived = {"again": 0, "once": 0}
+        wrong: list[str] = []
+        _, count, _ = judged(kind, Fault("once", 1 << 30))
+        for mode in survived:
+            for at in range(count):
+                said, _, well = judged(kind, Fault(mode, at, ROWS))
+                survived[mode] += well
+                if said:
+                    wrong.append(f"operation {at}, {mode}: {said}")
+        if survived["again"] < {"again": 1.0, "most": 0.95}.get(kind.survives, 0) * count:
+            wrong.append("not always survived")
+        if not kind.survives and survived["again"]:
+            wrong.append("survived")
+        bad += bool(wrong)
+        print(f"{'FAILED' if wrong else 'ok':6} {kind.__name__}: {count} operations, survived {survived} {wrong[:2]}", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
