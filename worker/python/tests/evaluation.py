@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 
 import trial
 from inject import Fault, Injector
-from loops_composed import mlp
 
 ROWS = 7
 
