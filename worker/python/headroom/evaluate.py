@@ -19,7 +19,7 @@ from .held import Held
 from .replay import Proof, by_pieces, pieces_of, run
 from .rows import Plan, Rows, Slot
 from .tape import Tape, random_state
-from .weights import weight
+from .weights import typed, weight
 
 
 class Watch:
@@ -57,6 +57,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
         for s, known in slots.items()
         if known.dim is not None
     }
+    like: dict[int, torch.Tensor] = {}
     state = random_state()
 
     def take(rows: Optional[Rows], env: dict[int, torch.Tensor]) -> None:
@@ -69,6 +70,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
                 whole[s].narrow(known.dim, rows.start * known.per_row, value.shape[known.dim]).copy_(value)
             elif s in rules:
                 parts = [weight(rule, range(rows.start, rows.stop)) for rule in rules[s]]
+                like[s] = value
                 sums[s] = [old + value.double() * part if part else old for old, part in zip(sums[s], parts)]  # a mean over no row is NaN
             elif not torch.equal(whole.setdefault(s, value), value):
                 raise Refused("a result belongs neither to rows nor to their sum")
@@ -77,6 +79,6 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     for s, found in sums.items():
         if any(not torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
             raise Refused("it cannot be told by which weights the losses of pieces add up")
-        whole[s] = found[0].to(slots[s].dtype).reshape(slots[s].shape)
+        whole[s] = typed(found[0], like[s])
     made = iter([whole[s] for s in entry.slots if s is not None])
     return tree_unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count

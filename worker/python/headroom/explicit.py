@@ -26,7 +26,7 @@ from .pieces import Sizes
 from .replay import SOME, by_pieces, halves, pieces_of, refuse_batchwise, sketched, spread
 from .rows import Rows
 from .tape import random_state, set_random_state
-from .weights import Rule, candidates, distinct, settled, telling, weight
+from .weights import Rule, candidates, distinct, settled, telling, typed, weight
 
 ROUNDS = 6  # of rows on which rules are told apart
 IGNORED = [-100]  # what PyTorch's losses ignore if they are not told
@@ -124,13 +124,14 @@ class Explicit:
                 return self.run(args, kwargs, batch, rows)
 
             count = by_pieces(batch, self._sizes.next, work, take)
+            result = tree_unflatten([join(column) for join, column in zip(joins, zip(*parts))], tree)
         finally:
             for p, g in zip(self._params, kept):
                 p.grad = g
         for p, g in zip(self._params, sums):
             if g is not None:
                 p.grad = g if p.grad is None else p.grad.add_(g)
-        return tree_unflatten([join(column) for join, column in zip(joins, zip(*parts))], tree), count
+        return result, count
 
     def run(self, args: tuple, kwargs: dict, batch: int, rows: Rows) -> tuple[list, list]:
         """The gradients that the function makes for some rows, and the leaves of its result."""
@@ -158,6 +159,7 @@ class Trial:
         self._explicit, self._args, self._kwargs, self._batch = explicit, args, kwargs, batch
         self._seen: dict[tuple, Run] = {}
         self.backwards = 0
+        self._low = False  # it computes in half precision
 
     def proven(self, pieces: Sequence[Rows]) -> tuple[Rule, list[Callable], Any]:
         """The rule for the gradients, and for each leaf of the result what joins those of
@@ -188,12 +190,14 @@ class Trial:
         numbers = [list(every) for _ in self._run(chosen).leaves]
         for again in range(ROUNDS):
             whole, splits = self._run(chosen), self._splits(chosen, again)
-            rules = [r for r in rules if all(self._adds_up(r, chosen, whole, s) for s in splits)]
+            off = [max(self._residual(r, chosen, whole, s) for s in splits) for r in rules]
+            rules = [r for r, o in zip(rules, off) if o <= self._tolerance() and o <= max(4 * min(off), 1e-5)]
             numbers = [[r for r in left if all(self._sums(r, i, chosen, whole, s) for s in splits)] for i, left in enumerate(numbers)]
             if not rules:
                 raise Refused("the gradients of a batch are not a weighted sum of the gradients of its rows")
             if settled(rules, pieces) and again > 0:
-                return rules[0], [self._join(i, leaf, numbers[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree
+                own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule, if it is right for them
+                return rules[0], [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree
             chosen = telling(rules, self._batch, count) if again == 0 and len(rules) > 1 else sorted(random.Random(again).sample(range(self._batch), count))
         raise Refused("it cannot be told by which weights the gradients of pieces add up")
 
@@ -208,18 +212,19 @@ class Trial:
         mixed = random.Random(seed).sample(chosen, len(chosen))
         return [halves(chosen), tuple(sorted(part) for part in halves(mixed))]  # type: ignore[list-item]
 
-    def _adds_up(self, rule: Rule, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> bool:
+    def _residual(self, rule: Rule, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> float:
+        """How far the gradients of two parts, weighed by a rule, are from the whole's."""
         if rule is not None and not sum(rule[r] for r in chosen):
-            return True
+            return 0.0  # there is nothing in these rows that could tell
         parts = [(weight(rule, part, chosen), self._run(part).sketches) for part in split]
         parts = [(w, s) for w, s in parts if w]
         sizes = [norm + sum(abs(w) * s[i][1] for w, s in parts) for i, (_, norm) in enumerate(whole.sketches)]
-        return all(
-            abs(v - sum(w * s[i][0] for w, s in parts)) <= self._tolerance() * (sizes[i] + 0.1 * max(sizes)) for i, (v, _) in enumerate(whole.sketches)
-        )
+        least = 0.1 * max(sizes, default=0.0) or 1.0
+        off = [abs(v - sum(w * s[i][0] for w, s in parts)) / (size + least) for i, ((v, _), size) in enumerate(zip(whole.sketches, sizes))]
+        return max(off, default=0.0) if all(o == o for o in off) else float("inf")
 
     def _tolerance(self) -> float:
-        return 1e-3 if all(p.dtype == torch.float32 for p in self._explicit._params) and not torch.is_autocast_enabled() else 4e-2
+        return 1e-2 if self._low else 1e-3
 
     def _sums(self, rule: Rule, i: int, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> bool:
         """Whether a rule makes a number of the result."""
@@ -238,11 +243,12 @@ class Trial:
         if plain(leaf) and all(plain(r.leaves[i]) and r.leaves[i] == leaf for r in self._seen.values()):
             return lambda parts: parts[0][1]
         if number(leaf) and rules:
-            rule = rules[0]
 
             def total(parts: Sequence) -> Any:
-                made = sum(w * v for w, v in ((weight(rule, range(r.start, r.stop)), v) for r, v in parts) if w)
-                return made.to(leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf)(made)
+                sums = [sum(w * v for w, v in ((weight(rule, range(r.start, r.stop)), v) for r, v in parts) if w) for rule in rules]
+                if any(abs(float(s) - float(sums[0])) > 1e-6 * abs(float(sums[0])) for s in sums):
+                    raise Refused("it cannot be told by which weights what the function returns adds up")
+                return typed(sums[0], leaf)
 
             return total
         raise Refused("what the function returns can be joined neither by rows nor by weights")
@@ -263,6 +269,7 @@ class Trial:
                 self._run(rows)
         finally:
             torch.autograd.backward = backward
+        self._low = written.low
         if written.found:
             raise Refused("gradients are changed inside the function, by clipping say: that belongs after it")
         # Gradients that are there already are added to, unless the function takes them away.
@@ -281,13 +288,14 @@ class Trial:
 
 
 class Written(TorchDispatchMode):
-    """Sees whether a gradient is written to outside of backward."""
+    """Sees whether a gradient is written to outside of backward, and half precision."""
 
     def __init__(self, params: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self._params, self.found = params, False
+        self._params, self.found, self.low = params, False, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.low |= any(isinstance(t, torch.Tensor) and t.dtype in (torch.float16, torch.bfloat16) for t in args)
         if torch._C._current_graph_task_id() == -1 and func._schema.is_mutable:
             mine = {p.grad.untyped_storage()._cdata for p in self._params if p.grad is not None}
             for given, wanted in zip(args, func._schema.arguments):

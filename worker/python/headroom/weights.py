@@ -10,7 +10,7 @@ such on the pieces that are really used, is the rule; else there is none.
 from __future__ import annotations
 
 import random
-from typing import Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 
@@ -27,6 +27,15 @@ def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = No
         return 1.0
     whole = sum(rule) if within is None else sum(rule[r] for r in within)
     return sum(rule[r] for r in rows) / whole if whole else 0.0
+
+
+def typed(value: Any, like: Any) -> Any:
+    """A sum of weighed numbers as what they were: a tensor of the same type, or a number of
+    Python's. Whole numbers are rounded, for weights are not exact."""
+    if isinstance(like, torch.Tensor):
+        value = torch.as_tensor(value, device=like.device)
+        return (value if like.is_floating_point() or like.is_complex() else value.round()).to(like.dtype).reshape(like.shape)
+    return type(like)(round(value) if isinstance(like, int) else value)
 
 
 def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int]) -> list[tuple[tuple, Rule]]:

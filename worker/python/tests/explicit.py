@@ -27,6 +27,7 @@ class Training:
     """A model, and a function for it. ``survives`` is as in evaluation.py."""
 
     survives = "again"
+    tolerance = 1e-5
     norm: Callable[[], nn.Module] = staticmethod(nn.Identity)
     accumulates = False
 
@@ -86,6 +87,19 @@ class InMapping(Training):
         return loss.detach(), batch["weights"].sum().item()
 
 
+class Autocast(Training):
+    """Half precision inside, and numbers of two kinds."""
+
+    tolerance = 3e-2
+
+    def step(self, x: Tensor, y: Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = self.net(x)
+            loss = F.cross_entropy(out.float(), y)
+        loss.backward()
+        return loss.detach(), (y >= 0).sum(), int((y < 0).sum())
+
+
 class Twice(Training):
     """Two backwards: one that had come half way cannot be told from one that had not."""
 
@@ -139,7 +153,7 @@ class Steps(Training):
         return loss
 
 
-CASES = [Training, Accumulates, Sums, Penalised, InMapping, Twice, Contrastive, Normed, Clips, Zeroes, Steps]
+CASES = [Training, Accumulates, Sums, Penalised, InMapping, Autocast, Twice, Contrastive, Normed, Clips, Zeroes, Steps]
 
 
 def begun(kind: type[Training]) -> tuple[Training, tuple]:
@@ -176,10 +190,10 @@ def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
         if not equal(before, now["weights"]) and kind is not Steps:
             wrong = "raised, and weights were changed"
         return wrong, injector.count, False
-    if not equal(want_result, result, 1e-5) and not (isinstance(want_result, Tensor) and torch.allclose(want_result, result, rtol=1e-5)):
+    if not equal(want_result, result, kind.tolerance) and not (isinstance(want_result, Tensor) and torch.allclose(want_result, result, rtol=kind.tolerance)):
         return f"{result} instead of {want_result}", injector.count, True
     for name in want:
-        if not equal(want[name], now[name], 1e-5):
+        if not equal(want[name], now[name], kind.tolerance):
             return f"{name} {now[name]} instead of {want[name]}", injector.count, True
     return "" if torch.equal(random, torch.get_rng_state()) else "random numbers were drawn", injector.count, bool(injector.raised)
 
