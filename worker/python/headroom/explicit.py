@@ -320,7 +320,23 @@ def rows_of(args: tuple, kwargs: dict) -> int:
         raise Refused("the function is given no tensor with a batch dimension")
     if found[0] < 2:
         raise Refused("a batch of one row cannot be cut")
+    whole((args, kwargs), found[0])
     return found[0]
+
+
+def whole(tree: Any, batch: int) -> None:
+    """Raises :class:`Refused` if anything but a tensor may belong to the rows: a list of
+    texts, an array."""
+    if isinstance(tree, Mapping):
+        tree = list(tree.values())
+    elif isinstance(tree, (list, tuple)):
+        if len(tree) == batch and not any(isinstance(t, torch.Tensor) for t in tree):
+            raise Refused("the function is given a list with as many items as the batch has rows")
+    elif not isinstance(tree, torch.Tensor) and tuple(getattr(tree, "shape", ()))[:1] == (batch,):
+        raise Refused(f"the function is given a {type(tree).__name__} with as many rows as the batch has")
+    if isinstance(tree, (list, tuple)):
+        for t in tree:
+            whole(t, batch)
 
 
 def cut(tree: Any, batch: int, rows: Rows) -> Any:
