@@ -48,12 +48,9 @@ type checked struct {
 }
 
 func checkAction(u *ui, c *cli.Context) error {
-	r, asked, err := commandRequest(c)
+	r, err := neededCommand(c)
 	if err != nil {
 		return err
-	}
-	if !asked {
-		return usagef("headroom check -- python train.py", "check needs a command behind --, or a file with one")
 	}
 	command := wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
 	answer := checked{Command: r.Args}

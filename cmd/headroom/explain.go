@@ -30,12 +30,9 @@ init. Nothing is started and nothing is written.`,
 }
 
 func explainAction(u *ui, c *cli.Context) error {
-	r, asked, err := commandRequest(c)
+	r, err := neededCommand(c)
 	if err != nil {
 		return err
-	}
-	if !asked {
-		return usagef("headroom explain -- python train.py", "explain needs a command behind --, or a file with one")
 	}
 	w, err := recognised(r)
 	if err != nil {

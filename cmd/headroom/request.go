@@ -92,6 +92,15 @@ func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 	return r, true, r.override(c)
 }
 
+// neededCommand is the request of a command that takes nothing else.
+func neededCommand(c *cli.Context) (request, error) {
+	r, asked, err := commandRequest(c)
+	if err == nil && !asked {
+		err = usagef("headroom "+c.Command.Name+" -- python train.py", "%s needs a command behind --, or a file with one", c.Command.Name)
+	}
+	return r, err
+}
+
 // override takes what flags say.
 func (r *request) override(c *cli.Context) error {
 	r.flags = c.StringSlice("knob")

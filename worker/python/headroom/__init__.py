@@ -46,13 +46,14 @@ def step(model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Op
             loss.backward()
             return loss
 
-    If the function runs out of memory it is called again with some rows of every tensor
-    argument that has as many as the first one, and the gradients are added up as the whole batch would have them. So it must do nothing else
-    that may not be done once for each piece: zeroing gradients, clipping and the optimizer's step
-    belong outside. It returns nothing, numbers, or tensors of rows, which are joined.
+    If the function runs out of memory, it is called again with some rows at a time of every tensor
+    argument that has as many rows as the first one, and the gradients add up to those of the
+    whole batch. What it does besides is done once for each piece, so zeroing gradients, clipping and
+    the optimizer's step belong outside. It may return nothing, numbers, or tensors of rows, which are
+    joined.
 
-    Where that cannot be exact, and without headroom around the process, the function is what it was:
-    its exception is raised. ``model`` is what is trained, or several of them; ``optimizer`` may have more parameters.
+    Where that cannot be exact, its exception is raised. Without headroom around the process the
+    function is what it was. ``model`` is what is trained, or several of them; ``optimizer`` may have more parameters.
     """
     from functools import wraps
 

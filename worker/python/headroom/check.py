@@ -18,7 +18,7 @@ import torch
 from .backward import planned, summed
 from .calm import Calm, rehearsal
 from .failure import Refused, is_out_of_memory
-from .replay import gradients, modules_of
+from .replay import gradients, modules_of, precisely
 from .tape import Tape, place_of
 
 MOST = 16  # backward calls that are looked at
@@ -71,14 +71,8 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
     if plan is None:
         raise Refused(why)
-    modules = modules_of(tape)
-    single = all(p.dtype == torch.float32 for m in modules for p in m.parameters())
-    autocast = [e.autocast for e in tape.entries]
     try:
-        if single:  # compared without the rounding of mixed precision
-            for e in tape.entries:
-                e.autocast = None
-        with rehearsal(modules), Calm(), torch._C.DisableTorchFunctionSubclass():
+        with precisely(tape, range(len(tape.entries))) as single, rehearsal(modules_of(tape)), Calm(), torch._C.DisableTorchFunctionSubclass():
             _, inputs, sums, _ = gradients(tape, None, {loss: (1.0 if given is None else given, None)}, lambda failed: 0)
             whole = summed(inputs, sums, {})
             _, inputs, sums, pieces = gradients(tape, plan, targets, lambda failed: -(-plan.batch // 2) if not failed else failed // 2)
@@ -87,9 +81,6 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict
         if not is_out_of_memory(e) and not isinstance(e, Refused):
             raise
         raise Refused("there is no room to compute the batch twice") from None
-    finally:
-        for entry, state in zip(tape.entries, autocast):
-            entry.autocast = state
     off = max([distance(g, parts.get(i)) for i, g in whole.items()], default=0.0)
     if not off <= (1e-3 if single else 2e-2):
         raise Refused(f"the gradients of {pieces} pieces are off by {off:.1g} from the whole batch's")

@@ -18,17 +18,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .backward import state_of
-from .calm import Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory, release_frames
 from .found import Found, Limits, found_of
 from .functions import recorded
 from .pieces import Sizes
-from .replay import SOME, by_pieces, halves, pieces_of, refuse_batchwise, sketched, spread
+from .replay import ROUNDS, SOME, by_pieces, halves, pieces_of, refuse_batchwise, rehearsed, residual, sketched, spread
 from .rows import Rows
 from .tape import random_state, set_random_state
-from .weights import Rule, candidates, distinct, settled, telling, typed, weight
+from .weights import Rule, candidates, distinct, others, settled, typed, weight
 
-ROUNDS = 6  # of rows on which rules are told apart
 IGNORED = [-100]  # what PyTorch's losses ignore if they are not told
 
 
@@ -168,21 +166,12 @@ class Trial:
         mapped((self._args, self._kwargs), tensors.append)
         of_rows = [t for t in tensors if t.dim() and t.shape[0] == self._batch and not t.requires_grad]
         every = distinct([rule for _, rule in candidates(self._batch, of_rows, IGNORED)])
-        count = min(self._batch, SOME)
-        while True:
-            failed: Optional[BaseException] = None
+
+        def found(n: int) -> tuple[Rule, list[Callable], Any]:
             self._seen.clear()
-            try:
-                with rehearsal(self._explicit._models), Calm():
-                    return self._found(every, count, pieces)
-            except Exception as e:
-                if not is_out_of_memory(e):
-                    raise
-                failed = e
-            clean(failed)
-            if count <= 2:
-                raise Refused("there is no room to try it on two rows")
-            count = max(2, count // 2)
+            return self._found(every, n, pieces)
+
+        return rehearsed(self._explicit._models, min(self._batch, SOME), found)
 
     def _found(self, every: list[Rule], count: int, pieces: Sequence[Rows]) -> tuple[Rule, list[Callable], Any]:
         chosen, rules = spread(self._batch, count), list(every)
@@ -198,7 +187,7 @@ class Trial:
             if settled(rules, pieces) and again > 0:
                 own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule, if it is right for them
                 return rules[0], [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree
-            chosen = telling(rules, self._batch, count) if again == 0 and len(rules) > 1 else sorted(random.Random(again).sample(range(self._batch), count))
+            chosen = others(rules, self._batch, count, again)
         raise Refused("it cannot be told by which weights the gradients of pieces add up")
 
     def _run(self, rows: Sequence[int]) -> Run:
@@ -216,12 +205,8 @@ class Trial:
         """How far the gradients of two parts, weighed by a rule, are from the whole's."""
         if rule is not None and not sum(rule[r] for r in chosen):
             return 0.0  # there is nothing in these rows that could tell
-        parts = [(weight(rule, part, chosen), self._run(part).sketches) for part in split]
-        parts = [(w, s) for w, s in parts if w]
-        sizes = [norm + sum(abs(w) * s[i][1] for w, s in parts) for i, (_, norm) in enumerate(whole.sketches)]
-        least = 0.1 * max(sizes, default=0.0) or 1.0
-        off = [abs(v - sum(w * s[i][0] for w, s in parts)) / (size + least) for i, ((v, _), size) in enumerate(zip(whole.sketches, sizes))]
-        return max(off, default=0.0) if all(o == o for o in off) else float("inf")
+        weights = [(weight(rule, part, chosen), part) for part in split]
+        return residual(whole.sketches, [[(w * v, w * norm) for v, norm in self._run(part).sketches] for w, part in weights if w])
 
     def _tolerance(self) -> float:
         return 1e-2 if self._low else 1e-3

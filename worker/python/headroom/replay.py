@@ -7,9 +7,8 @@ accumulators of our own, so a piece that fails is simply run again, smaller.
 from __future__ import annotations
 
 import math
-import random
-from contextlib import nullcontext
-from typing import Any, Callable, Optional, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch.utils._pytree import tree_flatten
@@ -19,7 +18,7 @@ from .failure import Refused, clean, is_out_of_memory, patiently
 from .found import number_of
 from .rows import NOTHING, Plan, Rows, arguments, perform, references
 from .tape import Tape
-from .weights import Rule, candidates, distinct, same_rule, settled, surviving, telling, weight
+from .weights import Rule, candidates, distinct, others, same_rule, settled, surviving, weight
 
 SMALL = 1 << 22  # elements of all outputs, up to which rules are tried on the whole batch
 ROUNDS = 6  # of rows on which rules are told apart
@@ -294,8 +293,8 @@ def refuse_batchwise(modules: Sequence[torch.nn.Module]) -> None:
 
 
 class Proof:
-    """Tries, on real rows, whether a tape may be cut and by which rules. Costs two
-    forward passes of a few rows; nothing of it remains."""
+    """Tries, on real rows, whether a tape may be cut and by which rules. Costs some forward
+    and backward passes of a few rows, once for a kind of tape; nothing of it remains."""
 
     known: dict[tuple, set] = {}  # names of the rules that no batch has refuted, by kind of tape
 
@@ -352,10 +351,8 @@ class Proof:
     def _agree(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float) -> None:
         whole = self._sketch(slot, rule, entries, inputs, chosen, chosen)
         parts = [self._sketch(slot, rule, entries, inputs, part, chosen) for part in halves(chosen)]
-        sizes = [sum(norm for _, norm in (w, *ps)) for w, *ps in zip(whole, *parts)]
-        for (w, _), size, *ps in zip(whole, sizes, *parts):
-            if not abs(w - sum(p for p, _ in ps)) <= max(1e-3, 2 * tolerance) * (size + 0.1 * max(sizes)):
-                raise Refused("the gradients of pieces are not those of the whole")
+        if residual(whole, parts) > max(1e-3, 2 * tolerance):
+            raise Refused("the gradients of pieces are not those of the whole")
 
     def _sketch(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, rows: list[int], within: list[int]) -> list[tuple[float, float]]:
         """Of each parameter's gradient a product with a vector and its norm: two numbers in
@@ -373,30 +370,13 @@ class Proof:
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
         """``work`` of so many rows and a tolerance, without chance and consequences; with
         fewer rows where there is no room."""
-        tape = self.tape
-        autocast = {i: tape.entries[i].autocast for i in entries}
-        single = all(p.dtype == torch.float32 for m in self.modules for p in m.parameters())
-        tolerance = 1e-4 if single else 2e-2
-        try:
-            if single:  # compared without the rounding of mixed precision
-                for i in entries:
-                    tape.entries[i].autocast = None
-            while True:
-                failed: Optional[BaseException] = None
-                try:
-                    with rehearsal(self.modules), torch.no_grad(), Calm(), torch._C.DisableTorchFunctionSubclass():
-                        return work(count, tolerance)
-                except Exception as e:
-                    if not is_out_of_memory(e):
-                        raise
-                    failed = e
-                clean(failed)
-                if count <= 2:
-                    raise Refused("there is no room to try it on two rows")
-                count = max(2, min(count // 2, SOME))
-        finally:
-            for i, state in autocast.items():
-                tape.entries[i].autocast = state
+        with precisely(self.tape, entries) as single:
+
+            def calmly(n: int) -> Any:
+                with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+                    return work(n, 1e-4 if single else 2e-2)
+
+            return rehearsed(self.modules, count, calmly)
 
     def _targets(self) -> list[torch.Tensor]:
         """What a batch's weights could be counted in: its tensors without a gradient."""
@@ -433,7 +413,7 @@ class Proof:
             if settled(rules, pieces) and again + 1 >= least:
                 self.known[kind] = {name for name, rule in named if any(same_rule(rule, r) for r in rules)}
                 break
-            chosen = telling(rules, batch, count) if again == 0 and len(rules) > 1 else sorted(random.Random(again).sample(range(batch), count))
+            chosen = others(rules, batch, count, again)
         return rules
 
     def _outputs(self, first: Sequence[int], chosen: list[int], tolerance: float) -> dict[int, torch.Tensor]:
@@ -471,6 +451,40 @@ class Proof:
                 raise Refused("a row's result depends on the rows beside it")
 
 
+@contextmanager
+def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
+    """A context in which entries run without the rounding of mixed precision, if all
+    parameters are in single precision; whether they are."""
+    single = all(p.dtype == torch.float32 for m in modules_of(tape) for p in m.parameters())
+    autocast = {i: tape.entries[i].autocast for i in entries}
+    try:
+        if single:
+            for i in entries:
+                tape.entries[i].autocast = None
+        yield single
+    finally:
+        for i, state in autocast.items():
+            tape.entries[i].autocast = state
+
+
+def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int], Any]) -> Any:
+    """``work`` of so many rows, without chance and consequences; of fewer where there is no
+    room. Raises :class:`Refused` if there is none for two."""
+    while True:
+        failed: Optional[BaseException] = None
+        try:
+            with rehearsal(modules), Calm():
+                return work(count)
+        except Exception as e:
+            if not is_out_of_memory(e):
+                raise
+            failed = e
+        clean(failed)
+        if count <= 2:
+            raise Refused("there is no room to try it on two rows")
+        count = max(2, min(count // 2, SOME))
+
+
 def proven(proof: Proof, slot: int, sizes: Any) -> Rule:
     """The rule of a scalar for pieces of the size that fits, seen to be right for its gradients."""
     pieces = pieces_of(proof.plan.batch, sizes.first(proof.plan.batch))
@@ -503,6 +517,15 @@ def sketched(grad: Optional[torch.Tensor]) -> tuple[float, float]:
     flat = flat if flat.dtype in (torch.float32, torch.float64, torch.complex64) else flat.float()
     vector = torch.arange(1, flat.numel() + 1, dtype=torch.float32, device=flat.device).mul_(1.618034).cos_().mul_(math.sqrt(2))
     return float((flat.real if flat.is_complex() else flat).mul(vector).sum()), float(flat.abs().square().sum().sqrt())
+
+
+def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float, float]]]) -> float:
+    """How far sketches of weighed parts are from the whole's, relative to the norms. What is
+    zero but for rounding is held to a tenth of the largest."""
+    sizes = [norm + sum(p[i][1] for p in parts) for i, (_, norm) in enumerate(whole)]
+    least = 0.1 * max(sizes, default=0.0) or 1.0
+    off = [abs(value - sum(p[i][0] for p in parts)) / (size + least) for i, ((value, _), size) in enumerate(zip(whole, sizes))]
+    return max(off, default=0.0) if all(o == o for o in off) else math.inf
 
 
 def spread(batch: int, count: int) -> list[int]:

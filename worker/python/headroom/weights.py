@@ -148,3 +148,10 @@ def telling(rules: Sequence[Rule], batch: int, count: int) -> list[int]:
     order = sorted(range(batch), key=lambda r: ones[r] / (sum(ones) or 1) - others[r] / (sum(others) or 1))
     half = max(1, count // 2)
     return sorted({*order[:half], *order[-half:]})
+
+
+def others(rules: Sequence[Rule], batch: int, count: int, again: int) -> list[int]:
+    """The rows of the next try: at first those that tell the rules apart, then any."""
+    if again == 0 and len(rules) > 1:
+        return telling(rules, batch, count)
+    return sorted(random.Random(again).sample(range(batch), count))

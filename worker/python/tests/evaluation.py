@@ -6,7 +6,6 @@ Its results must be those of a call that had room, or the exception must be the 
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -234,10 +233,7 @@ def steady(case: Case) -> str:
 
 
 def main() -> int:
-    trial.attach()
-    torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()  # what is there stays, and need not be looked at after each failure
+    trial.attach_for_many()
     bad = 0
     for case in CASES:
         for mode in (torch.no_grad, torch.inference_mode):

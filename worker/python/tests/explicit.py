@@ -6,7 +6,6 @@ gradients and the result must be those of a call that had room, or the exception
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import UserDict
 from collections.abc import Callable
@@ -213,10 +212,7 @@ def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
 
 
 def main() -> int:
-    trial.attach()
-    torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()  # what is there stays, and need not be looked at after each failure
+    trial.attach_for_many()
     bad = 0
     for kind in CASES:
         survived = {"again": 0, "once": 0}

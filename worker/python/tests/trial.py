@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import sys
@@ -33,6 +34,15 @@ def attach() -> None:
     headroom.attach()
     if "headroom._torch" not in sys.modules:
         raise RuntimeError("headroom did not arm this process")  # or all that follows would prove nothing
+
+
+def attach_for_many() -> None:
+    """attach, for a process that survives many failures on one thread: what is there stays,
+    and need not be looked at by the garbage collector after each of them."""
+    attach()
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
 
 
 def copied(tensors: dict[str, Tensor]) -> Tensors:
