@@ -21,6 +21,7 @@ from .backward import state_of
 from .failure import Refused, clean, is_out_of_memory, release_frames
 from .found import Found, Limits, found_of
 from .functions import recorded
+from .held import Held
 from .pieces import Sizes
 from .replay import ROUNDS, SOME, by_pieces, halves, pieces_of, refuse_batchwise, rehearsed, residual, sketched, spread
 from .rows import Rows
@@ -248,6 +249,9 @@ class Trial:
             return backward(*args, **kwargs)
 
         self.backwards = 0
+        modules = [m for model in self._explicit._models for m in model.modules()]
+        held, buffers = Held(modules), [b for m in modules for b in m.buffers(recurse=False)]
+        versions = [b._version for b in buffers]
         torch.autograd.backward = counted
         try:
             with Written(params) as written:
@@ -255,6 +259,8 @@ class Trial:
         finally:
             torch.autograd.backward = backward
         self._low = written.low
+        if versions != [b._version for b in buffers] or next(held.changed(), None) is not None:
+            raise Refused("a call of the model changes its buffers or attributes")
         if written.found:
             raise Refused("gradients are changed inside the function, by clipping say: that belongs after it")
         # Gradients that are there already are added to, unless the function takes them away.

@@ -138,6 +138,23 @@ class Normed(Training):
     norm = staticmethod(lambda: nn.BatchNorm1d(12))
 
 
+class Warming(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return x
+
+
+class Counts(Training):
+    """A model that would count pieces."""
+
+    survives = ""
+    norm = Warming
+
+
 class Clips(Training):
     survives = ""
 
@@ -165,7 +182,7 @@ class Steps(Training):
         return loss
 
 
-CASES = [Training, Accumulates, Sums, Penalised, InMapping, Autocast, Texts, Twice, Contrastive, Normed, Clips, Zeroes, Steps]
+CASES = [Training, Accumulates, Sums, Penalised, InMapping, Autocast, Texts, Twice, Contrastive, Normed, Counts, Clips, Zeroes, Steps]
 
 
 def begun(kind: type[Training]) -> tuple[Training, tuple]:
