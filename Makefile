@@ -32,6 +32,7 @@ run: build
 # Every test, with the race detector and nothing shortened. Fetches modules
 # first, so that a slow network is not taken for a slow test. Tests that wrap real
 # frameworks need the environment of make torch; without it they are skipped.
+# What failing tests said comes last, where it is not lost among the others.
 test: export HEADROOM_PYTHON ?= $(wildcard $(TORCH_ENV)/bin/python)
 test:
 	@mkdir -p $(CACHE)
@@ -45,7 +46,11 @@ test:
 	count() { grep -cE "^[[:space:]]*--- $$1:" $(CACHE)/test.log || true; }; \
 	passed=$$(count PASS); failed=$$(count FAIL); skipped=$$(count SKIP); \
 	echo "tests run: $$((passed + failed)), failed: $$failed, skipped: $$skipped (all output: .cache/test.log)"; \
-	if [ $$status -eq 0 ] && [ $$passed -gt 0 ]; then echo "make test: all passed"; else echo "make test: FAILED"; exit 1; fi
+	if [ $$status -eq 0 ] && [ $$passed -gt 0 ]; then echo "make test: all passed"; else \
+		awk '/^=== (RUN|NAME|CONT) / { now = $$3; next } { said[now] = said[now] $$0 "\n" } \
+			/--- FAIL:/ { printf "what %s said:\n%s", $$3, said[$$3] } /^(FAIL\t|panic:)/' $(CACHE)/test.log | tail -n 200; \
+		echo "make test: FAILED"; exit 1; \
+	fi
 
 # PyTorch and the frameworks that are wrapped in tests, 5 GB: one environment for
 # each set of pinned requirements, outside the checkout, so that clones share it.
