@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .backward import state_of
+from .calm import Calm
 from .failure import Refused, clean, is_out_of_memory, release_frames
 from .found import Found, Limits, found_of
 from .functions import recorded
@@ -157,8 +158,8 @@ class Trial:
     def __init__(self, explicit: Explicit, args: tuple, kwargs: dict, batch: int) -> None:
         self._explicit, self._args, self._kwargs, self._batch = explicit, args, kwargs, batch
         self._seen: dict[tuple, Run] = {}
+        self._calm = Calm()
         self.backwards = 0
-        self._low = False  # it computes in half precision
 
     def proven(self, pieces: Sequence[Rows]) -> tuple[Rule, list[Callable], Any]:
         """The rule for the gradients, and for each leaf of the result what joins those of
@@ -168,8 +169,9 @@ class Trial:
         of_rows = [t for t in tensors if t.dim() and t.shape[0] == self._batch and not t.requires_grad]
         every = distinct([rule for _, rule in candidates(self._batch, of_rows, IGNORED)])
 
-        def found(n: int) -> tuple[Rule, list[Callable], Any]:
+        def found(n: int, calm: Calm) -> tuple[Rule, list[Callable], Any]:
             self._seen.clear()
+            self._calm = calm
             return self._found(every, n, pieces)
 
         return rehearsed(self._explicit._models, min(self._batch, SOME), found)
@@ -210,7 +212,7 @@ class Trial:
         return residual(whole.sketches, [[(w * v, w * norm) for v, norm in self._run(part).sketches] for w, part in weights if w])
 
     def _tolerance(self) -> float:
-        return 1e-2 if self._low else 1e-3
+        return 1e-2 if self._calm.half else 1e-3
 
     def _sums(self, rule: Rule, i: int, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> bool:
         """Whether a rule makes a number of the result."""
@@ -258,7 +260,6 @@ class Trial:
                 self._run(rows)
         finally:
             torch.autograd.backward = backward
-        self._low = written.low
         if versions != [b._version for b in buffers] or next(held.changed(), None) is not None:
             raise Refused("a call of the model changes its buffers or attributes")
         if written.found:
@@ -279,14 +280,13 @@ class Trial:
 
 
 class Written(TorchDispatchMode):
-    """Sees whether a gradient is written to outside of backward, and half precision."""
+    """Sees whether a gradient is written to outside of backward."""
 
     def __init__(self, params: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self._params, self.found, self.low = params, False, False
+        self._params, self.found = params, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.low |= any(isinstance(t, torch.Tensor) and t.dtype in (torch.float16, torch.bfloat16) for t in args)
         if torch._C._current_graph_task_id() == -1 and func._schema.is_mutable:
             mine = {p.grad.untyped_storage()._cdata for p in self._params if p.grad is not None}
             for given, wanted in zip(args, func._schema.arguments):

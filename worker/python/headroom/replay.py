@@ -372,9 +372,15 @@ class Proof:
         fewer rows where there is no room."""
         with precisely(self.tape, entries) as single:
 
-            def calmly(n: int) -> Any:
+            def calmly(n: int, calm: Calm) -> Any:
                 with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-                    return work(n, 1e-4 if single else 2e-2)
+                    if single:
+                        try:
+                            return work(n, 1e-4)
+                        except Refused:
+                            if not calm.half:
+                                raise
+                    return work(n, 2e-2)
 
             return rehearsed(self.modules, count, calmly)
 
@@ -467,14 +473,14 @@ def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
             tape.entries[i].autocast = state
 
 
-def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int], Any]) -> Any:
+def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, Calm], Any]) -> Any:
     """``work`` of so many rows, without chance and consequences; of fewer where there is no
     room. Raises :class:`Refused` if there is none for two."""
     while True:
         failed: Optional[BaseException] = None
         try:
-            with rehearsal(modules), Calm():
-                return work(count)
+            with rehearsal(modules), Calm() as calm:
+                return work(count, calm)
         except Exception as e:
             if not is_out_of_memory(e):
                 raise

@@ -93,6 +93,24 @@ class AutocastBf16(Language):
 
 
 @shape(tolerance=3e-2)
+class AutocastInside(Language):
+    """As Accelerate has it: the module's own forward is in half precision, and gives back single."""
+
+    def build(self) -> None:
+        super().build()
+        forward = self.net.forward
+        self.net.forward = lambda ids: torch.autocast("cpu", dtype=torch.bfloat16)(forward)(ids).float()
+
+    def step(self, i: int) -> list[float]:
+        ids, labels = tokens(self, i)
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.net(ids).view(-1, VOCABULARY), labels.view(-1))
+        loss.backward()
+        self.optimizer.step()
+        return [loss.item()]
+
+
+@shape(tolerance=3e-2)
 class AutocastAndScaler(Plain):
     def step(self, i: int) -> list[float]:
         x, y = vectors(self, i)
