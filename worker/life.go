@@ -206,7 +206,7 @@ func (l *Life) accept() {
 			_ = c.Close() // it has no business here
 			continue
 		}
-		t := &talk{life: l, conn: c, pid: pid}
+		t := &talk{life: l, conn: c, pid: pid, cuts: map[int]int{}}
 		l.mu.Lock()
 		l.talks[t] = true
 		l.reached++

@@ -30,6 +30,7 @@ type talk struct {
 	pid    int
 	world  int
 	pieces *Pieces
+	cuts   map[int]int // rows of a batch → pieces that it was run in last
 
 	pending []told // failures that were decided on, in the step that is being made
 	refused *told  // the newest failure that went to the command's own code, since the newest step
@@ -173,11 +174,26 @@ func (t *talk) hello(m message) error {
 func (t *talk) step(m message) {
 	t.settle("", 0) // what was done, and how long it took, only a note can tell
 	t.refused = nil
+	t.cut(m.Rows, m.Pieces)
 	if !t.pieces.Finished(m.Step, m.Rows, m.Pieces, m.stats()) {
 		return
 	}
 	t.keep()
 	_ = t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
+}
+
+// cut takes note of how many pieces a batch was run in, where that has changed.
+func (t *talk) cut(rows, pieces int) {
+	before := max(1, t.cuts[rows])
+	if rows <= 0 || pieces <= 0 || pieces == before || len(t.cuts) > notesMost {
+		return
+	}
+	t.cuts[rows] = pieces
+	text := fmt.Sprintf("a batch of %d rows runs in %d pieces of at most %d", rows, pieces, (rows+pieces-1)/pieces)
+	if pieces == 1 {
+		text = fmt.Sprintf("a batch of %d rows runs whole again", rows)
+	}
+	t.noted(text, runs.Entry{Kind: runs.KindWorker, Text: text})
 }
 
 // settle writes down what was survived, how, and what it took in seconds; "" and 0 if

@@ -45,6 +45,7 @@ def install() -> None:
         return
     recorder = _recorder = Recorder(report)
     recorder.sizes.ask = report.ask
+    report.ran = recorder.sizes.ran
     Recorded.intercept = staticmethod(recorder.function)  # type: ignore[assignment]
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
     finder = Finder(recorder)

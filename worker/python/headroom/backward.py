@@ -121,7 +121,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
             value = HandBack.apply(torch.zeros(()), tape, [[grads[id(t)] for t in rest]], 1.0, *rest)
         value.backward()
     if plan is not None:
-        sizes.confirm()
+        sizes.confirm(count)
     else:
         sizes.refused()
         for f in founds if offload else ():

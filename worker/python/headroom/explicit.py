@@ -84,7 +84,7 @@ class Explicit:
             if straight:  # nothing has failed yet
                 return self._called(args, kwargs)
             recorder._refused(failed, why)
-        self._sizes.confirm()
+        self._sizes.confirm(count)
         if not straight:
             recorder.report.survived(failed, f"{count} pieces", "")
         return result

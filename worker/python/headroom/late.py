@@ -196,7 +196,7 @@ class Late:
         except Refused as refused:
             raise Refused(why or str(refused)) from None
         if plan is not None:
-            self.sizes.confirm()
+            self.sizes.confirm(count)
         else:
             self.sizes.refused()
         if not self.tape.straight:

@@ -33,6 +33,7 @@ class Sizes:
         self._calm, self._grows = 0, GROWS  # batches without a failure, and how many it takes to grow
         self._per_row = 1
         self._rows = 1
+        self._pieces = 1  # that the newest batch was run in
         self._last: Any = lambda: None  # the module called last, weakly
         self._quiet, self._patience = 0, PATIENCE
         self._scaler: Any = None  # the user's GradScaler, weakly
@@ -42,7 +43,7 @@ class Sizes:
         tensor = next((t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and t.dim() > 0), None)
         if tensor is None:
             return 0
-        self._rows = max(1, tensor.shape[0])
+        self._rows, self._pieces = max(1, tensor.shape[0]), 1
         cost = tensor.numel()
         self._per_row = max(1, cost // self._rows)
         self._last = weakref.ref(found)
@@ -121,9 +122,14 @@ class Sizes:
         self._fits = self._tried = max(1, smaller) * self._per_row
         return smaller
 
-    def confirm(self) -> None:
-        """A batch went well in pieces: from now on one like it is cut at once, and after
-        many of them into fewer pieces."""
+    def ran(self) -> tuple[int, int]:
+        """Rows of the newest batch, and in how many pieces they were run."""
+        return self._rows, self._pieces
+
+    def confirm(self, pieces: int) -> None:
+        """A batch went well in so many pieces: from now on one like it is cut at once, and
+        after many of them into fewer."""
+        self._pieces = pieces
         if self._pending is not None and self._pending[0] is not None:
             found, cost = self._pending
             found.limit = cost if found.limit is None else min(cost, found.limit)

@@ -155,7 +155,7 @@ class Recorder:
         except Refused as refused:
             why = refused
         else:
-            sizes.confirm()
+            sizes.confirm(count)
             if not straight:
                 self.report.survived(failed, f"{count} pieces", "")
             return result

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import sys
 import time
 from types import FrameType
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -28,7 +27,8 @@ class Report:
         self._greeted: Optional[Wire] = None
         self._steps = 0
         self._next = 0.0
-        self._rows = self._limit = 0  # of the newest failure, and by the newest decision
+        self._rows = 0  # of the newest failure
+        self.ran: Callable[[], tuple[int, int]] = lambda: (0, 1)  # rows of the newest batch, and its pieces
         self.told: list[dict[str, Any]] = []  # of what was survived or refused: the newest few
 
     def wire(self) -> Optional[Wire]:
@@ -50,7 +50,6 @@ class Report:
         decided = decision.get("rows") if decision else None
         if not isinstance(decided, int) or not 0 < decided <= rows:
             return None
-        self._limit = decided
         return decided
 
     def survived(self, failure: BaseException, how: str, why: str) -> None:
@@ -91,8 +90,8 @@ class Report:
         self._next = now + EVERY
         wire = self.wire()
         if wire is not None:
-            pieces = math.ceil(self._rows / self._limit) if self._limit else 1
-            wire.step(step=self._steps, rows=self._rows, pieces=pieces, **_memory())
+            rows, pieces = self.ran() if self._rows else (0, 1)  # until something has failed it is the command's affair
+            wire.step(step=self._steps, rows=rows, pieces=pieces, **_memory())
 
 
 def evidence(failure: BaseException) -> dict[str, Any]:

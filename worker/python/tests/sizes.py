@@ -64,8 +64,8 @@ class Machine:
                 return False
             if size < piece.count:
                 todo = [type(piece)(rows, done + p.start, done + p.stop) for p in pieces_of(rows - done, size)]
-        self.sizes.confirm()
-        return True
+        self.sizes.confirm(self.pieces)
+        return self.sizes.ran() == (rows, self.pieces)
 
 
 def settles(draw: random.Random) -> str:
