@@ -51,7 +51,7 @@ def install() -> None:
     finder = Finder(recorder)
     optimizer = torch.optim.Optimizer
     hook = optimizer.profile_hook_step
-    around: Callable = lambda step: optimizers.guard(step, report, recorder.step_ends)  # noqa: E731
+    around: Callable = lambda step: optimizers.guard(step, report, recorder.step_begins)  # noqa: E731
     if os.environ.get("HEADROOM_WORKER") == "check":
         from .check import Check  # which no training needs
 

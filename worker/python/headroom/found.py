@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from .held import Held
+from .rest import Known
 
 _NUMBERS = count(1)
 _NORMS = torch.nn.modules.batchnorm._NormBase  # they keep running statistics, and write them without raising a version
@@ -30,6 +31,7 @@ class Found(Limits):
         super().__init__()
         self.evaluation = Limits()  # of calls without gradients
         self.recorder, self.module = recorder, weakref.ref(module)
+        self.known = Known()  # shapes that have gone well
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
         self.params = [p for p in module.parameters() if p.requires_grad]
         self.buffers = list(module.buffers())
@@ -55,6 +57,8 @@ class Found(Limits):
             return recorder.evaluate(self, module, call, args, kwargs)
         if not module.training:  # type: ignore[union-attr]
             return call(*args, **kwargs)
+        if recorder.tape is None and not recorder.stepping and recorder.rest.may(self.known, args, kwargs):
+            return recorder.resting(call, args, kwargs)
         return recorder.call(self, module, call, args, kwargs)
 
     def before(self) -> None:

@@ -12,16 +12,18 @@ from .failure import clean, is_out_of_memory, release_frames
 _inside = False  # one step calls another in optimizers that wrap others
 
 
-def guard(step: Callable, report: Any, ended: Callable[[], None]) -> Callable:
+def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
     """``step`` that is run once more if memory ran out before it had changed anything.
-    State that the failed call made, and nobody else has seen, is taken away again."""
+    State that the failed call made, and nobody else has seen, is taken away again.
+    ``begins`` is called before, and says whether it is to be guarded."""
 
     @wraps(step)
     def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         global _inside
         if _inside or args or kwargs:  # a closure runs the model again
             return step(self, *args, **kwargs)
-        ended()
+        if not begins():
+            return step(self, *args, **kwargs)
         params = [p for g in self.param_groups for p in g["params"]]
         had = None if len(self.state) >= len(params) else set(self.state)
         tensors = params + [v for s in self.state.values() if isinstance(s, dict) for v in s.values() if isinstance(v, torch.Tensor)]

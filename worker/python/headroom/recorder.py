@@ -27,6 +27,7 @@ from .graph import KEEP, sequence
 from .late import LEFT, Late, disown, foreign, gone, make, postpone
 from .pieces import Sizes
 from .replay import modules_of, on_host, refuse_batchwise
+from .rest import Rest, shapes_of
 from .rows import Plan, Slot
 from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state
 
@@ -63,6 +64,7 @@ class Recorder:
         self.check: Any = None  # for headroom check: what looks at the first step
         self.observe: Optional[str] = None  # nothing is replayed, and this is why
         self.kinds: dict[tuple, Optional[str]] = {}  # tapes that were walked → what bypasses them
+        self.rest = Rest()
 
     def here(self) -> bool:
         """Whether this call is one to record."""
@@ -72,13 +74,18 @@ class Recorder:
             return False
         return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
-    def step_ends(self) -> None:
-        """An optimizer is about to make a step: what comes next is another tape."""
+    def step_begins(self) -> bool:
+        """An optimizer is about to make a step: what comes next is another tape. Returns
+        whether this one's failure is to be survived, if it has one."""
         if self.stepping:
             raise Refused("the optimizer's step is inside the function: it belongs after it")
         if self.tape is not None:
             self.tape.close()
             self.tape = None
+        if self.sizes.failure is not None or self.evaluation.failure is not None:
+            self.rest.failed()
+        self.rest.step()
+        return not self.rest.resting
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The values of a late tensor."""
@@ -118,6 +125,7 @@ class Recorder:
             entry.between = (begin, sequence())
             found.after()
             tape.add(entry, result)
+            found.known.add(shapes_of(args, kwargs))
             return result
         tape.spans.append((begin, sequence()))
         self.sizes.failed(found, args, kwargs, failed)
@@ -127,6 +135,16 @@ class Recorder:
             again = None
             tape.refuse(f"{type(module).__name__} had changed a buffer or an attribute when it failed")
         return self._late_call(tape, found, entry, failed, again, worn)
+
+    def resting(self, call: Callable, args: tuple, kwargs: dict) -> Any:
+        """A call that nothing is to be known of."""
+        try:
+            return call(*args, **kwargs)
+        except BaseException as e:
+            if is_out_of_memory(e):
+                self.rest.failed()
+                self.report.refused(e, "more than half of the memory had been free until then, and so nothing was recorded")
+            raise
 
     def evaluate(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
         """A call without gradients, of a module that is trained: in pieces if it fails."""

@@ -1,0 +1,228 @@
+"""When calls are not recorded, and what becomes of failures then.
+
+    python rest.py
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import trial
+from forked import Died, forked
+from inject import Fault, Injector
+
+trial.attach()
+from headroom import _torch  # noqa: E402
+from headroom.rest import EVERY, STEPS, Known, Memory, Rest, roomy  # noqa: E402
+from headroom.tape import Recorded  # noqa: E402
+
+GIB = 1 << 30
+ROOM = Memory(allowed=80 * GIB, free=60 * GIB, reserved=20 * GIB, peak=20 * GIB, failures=0)
+
+
+def table() -> str:
+    cases = {
+        "a quarter is taken": ([ROOM], True),
+        "exactly half": ([ROOM._replace(free=40 * GIB, reserved=40 * GIB, peak=40 * GIB)], True),
+        "more than half": ([ROOM._replace(free=39 * GIB, reserved=41 * GIB, peak=41 * GIB)], False),
+        "it was more than half": ([ROOM._replace(peak=41 * GIB)], False),
+        "others hold the rest": ([ROOM._replace(free=19 * GIB)], False),
+        "others hold much, and enough is left": ([ROOM._replace(free=20 * GIB)], True),
+        "little is allowed": ([ROOM._replace(allowed=39 * GIB)], False),
+        "an allocation was refused": ([ROOM._replace(failures=1)], False),
+        "one of two GPUs is full": ([ROOM, ROOM._replace(free=0)], False),
+        "both have room": ([ROOM, ROOM], True),
+        "nothing is known": ([], False),
+    }
+    return ", ".join(name for name, (memories, want) in cases.items() if roomy(memories) is not want)
+
+
+def shapes() -> str:
+    known = Known()
+    known.add(((8, 512), (8, 512)))
+    known.add(((2, 1024), (2, 1024)))
+    cases = {
+        ((8, 512), (8, 512)): True,
+        ((3, 100), (3, 100)): True,
+        ((2, 1024), (1, 900)): True,
+        ((9, 512), (9, 512)): False,
+        ((8, 513), (8, 513)): False,
+        ((3, 1024), (3, 1024)): False,  # each of its dimensions was there, and not together
+        ((8, 512),): False,
+        ((8, 512), (8,)): False,
+        (): False,
+    }
+    found = [s for s, want in cases.items() if known.covers(s) is not want]
+    known.add(())
+    return f"{found}" if found else "a call without tensors is known" if known.covers(()) else ""
+
+
+def times() -> str:
+    """Looks once in so many seconds, at optimizers' steps alone; a failure ends it for good."""
+    looks, now, memory = 0, 0.0, [ROOM]
+
+    def look() -> list[Memory]:
+        nonlocal looks
+        looks += 1
+        return memory
+
+    rest = Rest(look, lambda: now)
+    said = []
+    for i in range(STEPS):
+        said.append((rest.resting, looks))
+        rest.step()
+    if said != [(False, 0)] * STEPS or (rest.resting, looks) != (True, 1):
+        return f"{said}, then {rest.resting}, {looks} looks"
+    memory = [ROOM._replace(free=0)]
+    rest.step()
+    if (rest.resting, looks) != (True, 1):
+        return "looked again at once"
+    now += EVERY
+    rest.step()
+    if (rest.resting, looks) != (False, 2):
+        return "did not see that there is no room any more"
+    memory, now = [ROOM], now + EVERY
+    rest.step()
+    if not rest.resting:
+        return "did not see that there is room again"
+    rest.failed()
+    now += EVERY
+    rest.step()
+    return "rests after a failure" if rest.resting or looks != 3 else ""
+
+
+class Training:
+    """A backbone and a head, resting from the beginning on."""
+
+    def __init__(self, rests: bool = True) -> None:
+        torch.manual_seed(0)
+        self.backbone, self.head = nn.Sequential(nn.Linear(6, 9), nn.GELU()), nn.Linear(9, 4)
+        self.optimizer = torch.optim.SGD([*self.backbone.parameters(), *self.head.parameters()], lr=0.1)
+        self.recorder = _torch._recorder
+        self.seen: list[str] = []
+        if rests:
+            self.recorder.rest = Rest(lambda: [ROOM], lambda: 0.0)
+            for _ in range(STEPS):
+                self.step(7)
+            self.seen = []
+
+    def step(self, rows: int, more: int = 0, fails: int = -1) -> list[Tensor]:
+        """A step; ``more`` rows come behind the backbone. Returns its gradients."""
+        source = torch.Generator().manual_seed(rows)
+        x, y = torch.randn(rows, 6, generator=source), torch.randint(0, 4, (rows + more,), generator=source)
+        noise = torch.randn(more, 9, generator=source)
+        self.optimizer.zero_grad()
+        with Injector(Fault("again", fails, rows + more) if fails >= 0 else None) as injector:
+            injector.begin()
+            z = self.backbone(x)
+            out = self.head(torch.cat([z, noise]) if more else z)
+            self.seen.append(" ".join(type(t).__name__ for t in (z, out)))
+            F.cross_entropy(out, y).backward()
+            injector.end()
+        gradients = [p.grad.clone() for g in self.optimizer.param_groups for p in g["params"]]
+        self.optimizer.step()
+        return gradients
+
+
+def same(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.allclose(x, y, rtol=1e-5, atol=1e-7) for x, y in zip(a, b))
+
+
+def rests() -> str:
+    t = Training()
+    t.step(7)
+    t.step(5)
+    t.step(8)
+    t.step(8)
+    want = ["Tensor Tensor", "Tensor Tensor", "Recorded Recorded", "Tensor Tensor"]
+    return "" if t.seen == want and Recorded is not Tensor else f"{t.seen}"
+
+
+def a_larger_batch_is_survived() -> str:
+    want = [t.step(14) for t in [Training()]][0]
+    t = Training()
+    if not same(want, t.step(14, fails=2)):
+        return "other gradients"
+    t.step(7)
+    return "" if t.seen[-1] == "Recorded Recorded" else "rests after a failure"
+
+
+def what_rested_is_no_part_of_a_replay() -> str:
+    """The backbone's call is known and rests, the head's is larger than ever and is recorded:
+    it is survived with the same gradients, or the user's. Every operation fails in turn."""
+
+    def made(fails: int) -> Any:
+        t = Training()
+        try:
+            return t.step(7, more=2, fails=fails), t.seen[-1]
+        except torch.OutOfMemoryError:
+            return None
+
+    results = dict(forked(made, [-1, *range(60)], 2))
+    want, seen = results.pop(-1)
+    if seen != "Tensor Recorded":
+        return seen
+    died = [r.why for r in results.values() if isinstance(r, Died)]
+    survived = {k: r[0] for k, r in results.items() if r is not None and not died}
+    wrong = [k for k, gradients in survived.items() if not same(want, gradients)]
+    return died[0] if died else f"other gradients after failures of {wrong}" if wrong else "" if 0 < len(survived) < 60 else f"{len(survived)} survived"
+
+
+def a_failure_reaches_the_user() -> str:
+    t = Training()
+    try:
+        t.step(7, fails=1)
+    except torch.OutOfMemoryError as e:
+        frames, trace = [], e.__traceback__
+        while trace is not None:
+            frames.append(trace.tb_frame.f_code.co_name)
+            trace = trace.tb_next
+        told = t.recorder.report.told[-1]
+        if "half of the memory" not in told["why"]:
+            return f"told {told}"
+        t.step(7)
+        return "" if t.seen[-1] == "Recorded Recorded" else "rests on"
+    return "nothing failed"
+
+
+def an_optimizer_that_rests_raises() -> str:
+    """It is not guarded while it rests, and is after a failure."""
+    t = Training()
+    for guarded in (False, True):
+        t.optimizer.zero_grad()
+        F.cross_entropy(t.head(t.backbone(torch.randn(7, 6))), torch.randint(0, 4, (7,))).backward()
+        with Injector(Fault("once", 0, 7)) as injector:
+            injector.begin()
+            try:
+                t.optimizer.step()
+                raised = False
+            except torch.OutOfMemoryError:
+                raised = True
+            injector.end()
+        if not injector.raised or raised is guarded:
+            return f"guarded: {guarded}, and raised: {raised}"
+        t.recorder.rest.failed()
+    return ""
+
+
+CHECKS = [table, shapes, times, rests, a_larger_batch_is_survived, what_rested_is_no_part_of_a_replay, a_failure_reaches_the_user, an_optimizer_that_rests_raises]
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    failed = 0
+    for work, said in forked(lambda work: work(), CHECKS, 2):
+        said = said.why if isinstance(said, Died) else said
+        failed += bool(said)
+        print(f"{'FAILED' if said else 'ok'} {work.__name__}{': ' + said if said else ''}", flush=True)
+    print(f"{len(CHECKS)} checks, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
