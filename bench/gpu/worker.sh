@@ -5,6 +5,8 @@
 #   peers    what Transformers, Accelerate and Lightning have of their own
 #   cost     steps while nothing fails, bare and with the worker armed in turn;
 #            cost-CASE is one case of it (large, small, small-compiled, large-compiled)
+#   inside   the same in one process, step by step: recorded, resting, and by the worker
+#   pieces   steps in pieces against the same pieces made by hand
 #   memory   1000 injected failures in a row: what stays allocated, and how they were survived;
 #            FAILS and FAILURES in the environment are which operation of a step, and how often
 #
@@ -29,6 +31,15 @@ injected() {
   grep ' failures in ' "$out/memory/output.log" || tail -n 15 "$out/memory/output.log"
   return $status
 }
+inside() {
+  echo "| steps | by the worker, ms | resting, ms | recorded, ms | by/resting | by/recorded |"
+  echo "|---|---|---|---|---|---|"
+  local steps
+  for steps in "2 2 64 0" "2 2 64 1" "12 8 512 0"; do
+    # shellcheck disable=SC2086
+    (cd "$out" && "$headroom" run --name "inside-${steps// /-}" --hang 0 -- "$python" "$here/inside.py" $steps 2>"$out/inside.log" | grep '^|') || return 1
+  done
+}
 part() {
   case $1 in
     gpt2) "${case[@]}" gpt2 raw.py gpt2 0.8 0.5 0.3 ;;
@@ -41,12 +52,14 @@ part() {
     peers) "${case[@]}" peers 0.5 ;;
     cost) "$python" "$here/cost.py" "$headroom" "$out" ;;
     cost-*) "$python" "$here/cost.py" "$headroom" "$out" "${1#cost-}" ;;
+    inside) inside ;;
+    pieces) "${case[@]}" pieces 0.5 0.3 ;;
     memory) (injected) ;;
     *) echo "no part is called $1" && return 2 ;;
   esac
 }
 
-(($# > 0)) || set -- gpt2 late lightning accelerate resnet scaler compiled peers cost memory
+(($# > 0)) || set -- gpt2 late lightning accelerate resnet scaler compiled peers cost inside pieces memory
 {
   for name in "$@"; do
     begun=$SECONDS

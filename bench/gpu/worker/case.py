@@ -2,6 +2,7 @@
 
 case.py HEADROOM OUT PART SCRIPT TASK FRACTION…
 case.py HEADROOM OUT peers FRACTION
+case.py HEADROOM OUT pieces FRACTION…
 
 Prints a row of a Markdown table for each. On a CPU BENCH_LIMIT, in MiB of data, stands for a fraction.
 """
@@ -15,7 +16,7 @@ import sys
 import time
 from typing import Any, Optional
 
-from compare import HEADER, PEERS_HEADER, Ran, peer, row
+from compare import HEADER, PEERS_HEADER, PIECES_HEADER, Ran, peer, pieces, row
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATIENCE = 400  # seconds that a training may take
@@ -67,6 +68,21 @@ class Bench:
             armed = self.run(f"{part}-{fraction}-headroom", script, task, share, under=True)
             print(row(part, fraction, reference, bare, armed), flush=True)
 
+    def pieces(self, fractions: list[float]) -> None:
+        """Steps in pieces under headroom, and the same pieces in a loop that makes them itself,
+        each in as much memory, one after the other and again."""
+        os.environ["STEPS"] = "30"
+        reference = self.reference("pieces", "raw.py", "gpt2")
+        print(PIECES_HEADER, flush=True)
+        for fraction in fractions:
+            share, names = portion(reference.end, fraction), f"pieces-{fraction}"
+            armed = [self.run(f"{names}-headroom", "raw.py", "gpt2", share, under=True)]
+            os.environ["ROWS"] = str(armed[0].rows())
+            by_hand = [self.run(f"{names}-by-hand", "raw.py", "by-hand", share)]
+            armed.append(self.run(f"{names}-headroom-again", "raw.py", "gpt2", share, under=True))
+            by_hand.append(self.run(f"{names}-by-hand-again", "raw.py", "by-hand", share))
+            print(pieces(fraction, armed, by_hand), flush=True)
+
     def peers(self, fraction: float) -> None:
         trainer = self.reference("peers", "trainers.py", "trainer")
         lightning = self.reference("peers-lightning", "trainers.py", "lightning")
@@ -100,5 +116,7 @@ if __name__ == "__main__":
     bench = Bench(sys.argv[1], sys.argv[2])
     if sys.argv[3] == "peers":
         bench.peers(float(sys.argv[4]))
+    elif sys.argv[3] == "pieces":
+        bench.pieces([float(f) for f in sys.argv[4:]])
     else:
         bench.cases(sys.argv[3], sys.argv[4], sys.argv[5], [float(f) for f in sys.argv[6:]])

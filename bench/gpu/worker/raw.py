@@ -5,6 +5,7 @@ raw.py TASK FOLDER
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,7 +15,7 @@ from log import Log
 from models import DEVICE, gpt2, images, resnet, shifted, size, tokens
 from torch.nn import functional as F
 
-STEPS = 12
+STEPS = int(os.environ.get("STEPS", "12"))
 
 
 def autocast(dtype: torch.dtype = torch.bfloat16) -> AbstractContextManager[Any]:
@@ -35,6 +36,24 @@ def language(log: Log, layers: int, compiled: bool = False) -> None:
         loss.backward()
         optimizer.step()
         log.step(len(ids), loss)
+
+
+def by_hand(log: Log) -> None:
+    """The training of gpt2 in pieces of ROWS, as gradient accumulation is written."""
+    rows, length = size(40, 8), size(512, 32)
+    model = gpt2(12).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    for step in range(STEPS):
+        ids = tokens(step, rows, length).to(DEVICE)
+        optimizer.zero_grad()
+        total = torch.zeros((), device=DEVICE)
+        for piece in ids.split(int(os.environ["ROWS"])):
+            with autocast():
+                loss = shifted(model(piece).logits, piece) * (len(piece) / rows)
+            loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        log.step(len(ids), total)
 
 
 def scaler(log: Log) -> None:
@@ -96,6 +115,7 @@ def accelerated(log: Log) -> None:
 TASKS = {
     "gpt2": lambda log: language(log, 12),
     "compiled": lambda log: language(log, 4, compiled=True),
+    "by-hand": by_hand,
     "scaler": scaler,
     "resnet": vision,
     "accelerate": accelerated,

@@ -6,6 +6,7 @@ has changed anything.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,6 +176,8 @@ class Phases:
 def innermost(frame: FrameType | None) -> tuple[str, str]:
     """backward, module, optimizer or nothing, and the user's file:line."""
     phase, where = "", ""
+    if threading.current_thread() is not threading.main_thread():
+        return "backward", where  # of a GPU, which has a thread of its own
     while frame is not None:
         file, function = frame.f_code.co_filename, frame.f_code.co_name
         if not where and "/torch/" not in file and "/headroom/" not in file:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 import traceback
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -16,6 +17,8 @@ import torch._dynamo  # noqa: F401  the first optimizer imports it: once, not in
 import torch._subclasses.fake_tensor  # noqa: F401
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
 from inject import Fault, Injector, Operation, Phases
 from loop import Loop, Shape
@@ -23,6 +26,7 @@ from loop import Loop, Shape
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # headroom, unless PYTHONPATH has one
 
 STEPS = 4  # of a reference
+DEVICE = os.environ.get("HEADROOM_TEST_DEVICE", "cpu")  # on which loops run
 
 Tensors = dict[str, Optional[Tensor]]
 
@@ -45,8 +49,32 @@ def attach_for_many() -> None:
     gc.freeze()
 
 
+class Placed(TorchFunctionMode):
+    """Puts what a loop makes on DEVICE: models, batches, and what it counts in. What a loader
+    makes stays where it is, for the loop to move."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in MAKERS and isinstance(out, Tensor) and "/torch/utils/data/" not in sys._getframe(1).f_code.co_filename:
+            return out.to(DEVICE)
+        return out
+
+
+MAKERS = {*_device_constructors(), torch.from_numpy}
+
+
+def placed() -> Any:
+    """A context in which loops are on DEVICE, and where one run equals another."""
+    if DEVICE == "cpu":
+        return nullcontext()
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.allow_tf32 = False
+    return Placed()
+
+
 def copied(tensors: dict[str, Tensor]) -> Tensors:
-    return {name: None if t is None else t.detach().clone() for name, t in tensors.items()}
+    return {name: None if t is None else t.detach().to("cpu", copy=True) for name, t in tensors.items()}
 
 
 def digest(tensors: Tensors) -> str:
@@ -55,8 +83,13 @@ def digest(tensors: Tensors) -> str:
     for name, t in sorted(tensors.items()):
         whole.update(f"{name} {None if t is None else (t.dtype, tuple(t.shape))}".encode())
         if t is not None:
-            whole.update(t.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            whole.update(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return whole.hexdigest()
+
+
+def chance() -> str:
+    """Of the generators."""
+    return digest({"cpu": torch.get_rng_state(), **({"cuda": torch.cuda.get_rng_state()} if DEVICE == "cuda" else {})})
 
 
 @dataclass
@@ -72,7 +105,7 @@ class State:
 def state(loop: Loop) -> State:
     parameters = loop.parameters()
     return State(
-        digest(parameters), digest({name: p.grad for name, p in parameters.items()}), digest(loop.buffers()), digest({"cpu": torch.get_rng_state()})
+        digest(parameters), digest({name: p.grad for name, p in parameters.items()}), digest(loop.buffers()), chance()
     )
 
 
@@ -98,7 +131,8 @@ def run(shape: Shape, seed: int, steps: int, at: int = -1, fault: Fault | None =
     """Makes so many steps of a fresh loop; in step `at`, what fault names fails."""
     phases = Phases() if trace else None
     injector, record = Injector(fault, phases), Record()
-    loop = shape.make(seed)
+    with placed():
+        loop = shape.make(seed)
     here = -1
 
     def begin(i: int) -> None:
@@ -128,7 +162,7 @@ def run(shape: Shape, seed: int, steps: int, at: int = -1, fault: Fault | None =
 
     handle = register_optimizer_step_post_hook(stepped)
     try:
-        with injector:
+        with placed(), injector:
             loop.run(steps, begin)
     except Exception as error:
         record.error = error

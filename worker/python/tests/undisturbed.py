@@ -2,6 +2,9 @@
 without it, each in a process of its own, end with the same bits.
 
     python undisturbed.py [--loops a,b] [--steps N]
+
+With HEADROOM_TEST_DEVICE=cuda on a GPU. Left out, and named, are loops that are written for the CPU,
+and those that end with other bits each time, as some of CUDA's sums do.
 """
 
 from __future__ import annotations
@@ -55,17 +58,19 @@ def trained(shape: Shape, steps: int, attached: bool) -> Left:
     if attached:
         trial.attach()
     random.seed(0)  # a fork begins with another state
-    loop: Loop = shape.make(0)
     left = Left()
+    with trial.placed():
+        loop: Loop = shape.make(0)
     try:
-        loop.run(steps, lambda i: None)
+        with trial.placed():
+            loop.run(steps, lambda i: None)
     except Exception as error:
         left.error = trial.described(error)
     left.printed = [repr(line) for line in loop.printed]
     parameters = loop.parameters()
     left.weights = trial.digest({**parameters, **loop.buffers()})
     left.gradients = trial.digest({name: p.grad for name, p in parameters.items()})
-    left.random = trial.digest({"cpu": torch.get_rng_state()})
+    left.random = trial.chance()
     left.python_random = hash(random.getstate())
     modules = loop.modules()
     left.keys = [
@@ -108,18 +113,24 @@ def main() -> int:
     importlib.import_module("loops_compiled")
     shapes = load([name for name in args.loops.split(",") if name])
     began = time.monotonic()
-    left: dict[tuple[str, bool], Left] = {}
-    tasks = [(shape.name, attached) for shape in shapes for attached in (False, True)]
+    left: dict[tuple[str, str], Left] = {}
+    ways = ("bare", "armed") if trial.DEVICE == "cpu" else ("bare", "again", "armed")
+    tasks = [(shape.name, way) for shape in shapes for way in ways]
     failed = 0
-    for task, got in forked(lambda task: trained(SHAPES[task[0]], args.steps, task[1]), tasks, args.jobs, seconds=120):
+    for task, got in forked(lambda task: trained(SHAPES[task[0]], args.steps, task[1] == "armed"), tasks, args.jobs, seconds=120):
         left[task] = Left(error=got.why) if isinstance(got, Died) else got
         name, _ = task
-        if (name, True) in left and (name, False) in left:
-            said = compared(left[name, False], left[name, True])
-            if left[name, False].error:
-                said.append(f"the bare loop: {left[name, False].error}")
-            failed += bool(said)
-            print(f"{'FAILED' if said else 'ok':6} {name}", *said, sep="\n       ", flush=True)
+        if any((name, way) not in left for way in ways):
+            continue
+        bare = left[name, "bare"]
+        if trial.DEVICE != "cpu" and (why := bare.error or ", ".join(compared(bare, left[name, "again"]))):
+            print(f"left out {name}: {why.replace('with headroom', 'again')}", flush=True)
+            continue
+        said = compared(bare, left[name, "armed"])
+        if bare.error:
+            said.append(f"the bare loop: {bare.error}")
+        failed += bool(said)
+        print(f"{'FAILED' if said else 'ok':6} {name}", *said, sep="\n       ", flush=True)
     if not args.loops:
         for check, got in forked(lambda check: check(), CHECKS, args.jobs):
             said = got.why if isinstance(got, Died) else got

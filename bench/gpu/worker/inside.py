@@ -1,0 +1,63 @@
+"""What recording costs while nothing fails, in one process: steps that are recorded, that rest
+and that go by the worker, in turn. Prints the medians of a row of a Markdown table.
+
+inside.py LAYERS ROWS LENGTH COMPILED, under `headroom run --`. Times end when the GPU is done.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from statistics import median
+from typing import Any
+
+import torch
+from models import DEVICE, gpt2, shifted, size, tokens
+
+KINDS = ("by", "rests", "recorded")
+
+
+class Set:
+    """In the place of what decides about resting: always the same."""
+
+    def __init__(self, resting: bool) -> None:
+        self.resting = resting
+
+    def step(self) -> None: ...
+
+    def failed(self) -> None:
+        raise RuntimeError("memory ran out in a measurement")
+
+    def may(self, *_: Any) -> bool:
+        return self.resting
+
+
+def main() -> None:
+    from headroom import _torch
+
+    layers, rows, length, compiled = map(int, sys.argv[1:5])
+    model = gpt2(layers).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    called = torch.compile(model) if compiled else model
+    batches = [tokens(i, size(rows, 2), size(length, 16)).to(DEVICE) for i in range(8)]
+    recorder: Any = _torch._recorder
+    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for step in range(size(960, 60)):
+        kind = KINDS[step % 3]
+        recorder.observe, recorder.rest = "measured" if kind == "by" else None, Set(kind == "rests")
+        ids = batches[step // 3 % len(batches)]
+        begun = time.perf_counter()
+        optimizer.zero_grad()
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            loss = shifted(called(ids).logits, ids)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        seconds[kind].append(time.perf_counter() - begun)
+    timed = {kind: median(s[size(20, 4) :]) * 1e3 for kind, s in seconds.items()}
+    print(f"| {layers} layers, {rows} × {length}{', compiled' if compiled else ''} | {timed['by']:.3f} | {timed['rests']:.3f} | {timed['recorded']:.3f} "
+          f"| {timed['by'] / timed['rests']:.4f} | {timed['by'] / timed['recorded']:.4f} |")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
