@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -252,6 +253,22 @@ print(torch.__version__)
 	version := strings.TrimSpace(string(out))
 	if said := b.texts(runs.KindWorker); !seen.Attached || len(said) == 0 || !strings.Contains(said[0], fmt.Sprintf("torch %s, armed)", version)) {
 		t.Errorf("%+v, %q, torch %s", seen, said, version)
+	}
+}
+
+// TestNextAttemptBegins where the one before it had come to: nothing has to fail first.
+func TestNextAttemptBegins(t *testing.T) {
+	path := pythonWithTorch(t)
+	b := &books{pieces: 12}
+	l := begun(t, b, Armed)
+	c := exec.Command(path, script("limited.py"), "40", "0")
+	c.Env = append(l.Env(os.Environ()), "OMP_NUM_THREADS=1")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	seen := ended(t, l)
+	if said := b.texts(runs.KindWorker); seen.Survived != 0 || !slices.Contains(said, "a batch of 40 rows runs in 4 pieces of at most 10") {
+		t.Errorf("%+v, %q", seen, said)
 	}
 }
 

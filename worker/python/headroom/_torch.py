@@ -45,6 +45,7 @@ def install() -> None:
         return
     recorder = _recorder = Recorder(report)
     recorder.sizes.ask = report.ask
+    recorder.sizes.learned = report.limit
     report.ran = recorder.sizes.ran
     Recorded.intercept = staticmethod(recorder.function)  # type: ignore[assignment]
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]

@@ -85,6 +85,7 @@ class Explicit:
                 return self._called(args, kwargs)
             recorder._refused(failed, why)
         self._sizes.confirm(count)
+        recorder.report.ran = self._sizes.ran
         if not straight:
             recorder.report.survived(failed, f"{count} pieces", "")
         return result

@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
+OutOfMemoryError = torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError  # since 2.5
 _TEXTS = re.compile(
     r"DefaultCPUAllocator: (?:can't|not enough) (?:allocate )?memory"
     r"|CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
@@ -18,7 +19,7 @@ _TEXTS = re.compile(
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that an allocation of a tensor failed."""
-    if isinstance(error, torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError):
+    if isinstance(error, OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and _TEXTS.search(str(error)) is not None
 

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .failure import bare
+from .failure import OutOfMemoryError, bare
 from .replay import on_host
 
 PATIENCE = 64  # batches that are cut at once, before a whole one is tried again
@@ -24,6 +24,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self.failure: Optional[BaseException] = None  # the newest, to be raised again if nothing helps
+        self.learned: Optional[Callable[[], int]] = None  # rows at once that an earlier attempt came to; 0 if none did
         self.ask: Optional[Callable[[int, BaseException], Optional[int]]] = None  # rows that failed → rows to try
         self._fits: Optional[int] = None  # cost of a piece
         self._tried = 0  # cost of a piece of this batch
@@ -52,6 +53,8 @@ class Sizes:
     def too_large(self, found: Any, args: tuple, kwargs: dict) -> bool:
         """Whether a call is known to fail, so that it goes in pieces at once."""
         cost = self._see(found, args, kwargs)
+        if self.learned is not None:
+            self._begin(found, cost, self.learned())
         if found.limit is None or cost < found.limit:
             return False
         self._quiet += 1
@@ -60,6 +63,16 @@ class Sizes:
         self._quiet, self._patience = 0, min(2 * self._patience, 16 * PATIENCE)
         found.limit = None
         return False
+
+    def _begin(self, found: Any, cost: int, rows: int) -> None:
+        """The first call of more rows than an earlier attempt could run at once is taken
+        for one that has failed. Nothing is known if something has failed by then."""
+        if rows <= 0 or self.failure is not None:
+            self.learned = None
+        elif self._rows > rows:
+            self.learned = None
+            self.failure = OutOfMemoryError(f"CUDA out of memory. An earlier attempt ran at most {rows} rows at once.")
+            found.limit, self._fits = cost, rows * self._per_row
 
     def cost(self) -> int:
         """Of the newest call."""
@@ -123,8 +136,9 @@ class Sizes:
         return smaller
 
     def ran(self) -> tuple[int, int]:
-        """Rows of the newest batch, and in how many pieces they were run."""
-        return self._rows, self._pieces
+        """Rows of the newest batch, and in how many pieces they were run; no rows until
+        something has failed, for they are the command's affair."""
+        return (self._rows, self._pieces) if self.failure is not None else (0, 1)
 
     def confirm(self, pieces: int) -> None:
         """A batch went well in so many pieces: from now on one like it is cut at once, and

@@ -14,6 +14,7 @@ import torch
 from .wire import Wire, notice
 
 EVERY = 0.2  # seconds between two steps that are told, unless one failed
+CUTS = 1000  # rows and pieces that are remembered
 _SIZE = r"([\d.]+) ?([KMGT]iB|GB|MB|bytes)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB": 1 << 20, "GiB": 1 << 30, "GB": 1 << 30, "TiB": 1 << 40}
 _ELSEWHERE = tuple(os.path.join(os.path.dirname(p), "") for p in (torch.__file__, __file__))
@@ -28,7 +29,8 @@ class Report:
         self._steps = 0
         self._next = 0.0
         self._rows = 0  # of the newest failure
-        self.ran: Callable[[], tuple[int, int]] = lambda: (0, 1)  # rows of the newest batch, and its pieces
+        self.ran: Callable[[], tuple[int, int]] = lambda: (0, 1)  # as Sizes.ran
+        self._cuts: set[tuple[int, int]] = set()  # that were told
         self.told: list[dict[str, Any]] = []  # of what was survived or refused: the newest few
 
     def wire(self) -> Optional[Wire]:
@@ -51,6 +53,11 @@ class Report:
         if not isinstance(decided, int) or not 0 < decided <= rows:
             return None
         return decided
+
+    def limit(self) -> int:
+        """Rows to run at once from the start, as headroom has them from an earlier attempt; 0 if it has none."""
+        wire = self.wire()
+        return 0 if wire is None else wire.limit
 
     def survived(self, failure: BaseException, how: str, why: str) -> None:
         text = how + (f" ({why})" if why else "")
@@ -82,15 +89,17 @@ class Report:
         return _where(None)
 
     def step(self, *_: Any) -> None:
-        """Tell of an optimizer's step: the first, then every so often."""
+        """Tell of an optimizer's step: the first, those that are cut as none was before, and
+        else every so often."""
         self._steps += 1
-        now = time.monotonic()
-        if now < self._next:
+        now, ran = time.monotonic(), self.ran()
+        if now < self._next and (ran in self._cuts or len(self._cuts) == CUTS):
             return
         self._next = now + EVERY
+        self._cuts.add(ran)
         wire = self.wire()
         if wire is not None:
-            rows, pieces = self.ran() if self._rows else (0, 1)  # until something has failed it is the command's affair
+            rows, pieces = ran
             wire.step(step=self._steps, rows=rows, pieces=pieces, **_memory())
 
 

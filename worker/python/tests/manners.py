@@ -453,6 +453,33 @@ def evidence_tells_the_phase(t: Training) -> str:
 
 
 @check
+def an_earlier_attempt_is_known(t: Training) -> str:
+    """What it could run at once is all that is run at once, and nothing has to fail first."""
+    from headroom import _torch
+
+    sizes, whole = _torch._recorder.sizes, t.net.body
+    rows: list[int] = []
+    gradients = []
+    for learned in (0, 3):
+        sizes.learned = lambda learned=learned: learned
+        with torch.no_grad():
+            handle = whole.register_forward_hook(lambda m, given, out: rows.append(len(given[0])) if torch.is_grad_enabled() else None)
+        t.net.zero_grad()
+        F.cross_entropy(t.net(t.x), t.y).backward()
+        handle.remove()
+        gradients.append([p.grad.clone() for p in t.net.parameters()])
+    if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients)):
+        return "other gradients"
+    if _torch._recorder.report.told or rows[0] != 7 or sorted(rows[-3:]) != [2, 2, 3]:
+        return f"told {_torch._recorder.report.told}, ran {rows}"
+    try:
+        t.net(t.x[:, :4])
+    except RuntimeError as e:
+        return "" if "shapes" in str(e) else f"{e}"
+    return "a mistake of the user's went unseen"
+
+
+@check
 def a_check_notices_gradients_that_differ(t: Training) -> str:
     from headroom import check
     from headroom.pieces import Sizes

@@ -122,6 +122,25 @@ def longer_is_cut_finer(draw: random.Random) -> str:
     return "" if m.failures == before else f"{m.failures - before} failures of longer batches"
 
 
+def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
+    """What was learned is used before anything fails, by the first batch that is larger."""
+    rows, learned = draw.randint(2, 200), draw.randint(1, 250)
+    m = Machine(learned)
+    m.sizes.learned = lambda: learned
+    said = [m.sizes.ran()]
+    for n in (min(rows, learned), rows, rows):
+        m.batch(n)
+        said.append(m.sizes.ran())
+    fewest = -(-rows // learned)
+    want = [(0, 1), (0, 1), (rows, fewest), (rows, fewest)] if rows > learned else [(0, 1)] * 4
+    if m.failures or said != want:
+        return f"{rows} rows, of which {learned} fit: {m.failures} failures, {said}"
+    late = Machine(10**6)
+    late.sizes.learned = lambda: 0
+    late.batch(rows)
+    return "" if late.sizes.ran() == (0, 1) and late.sizes.learned is None else "cut although nothing had been learned"
+
+
 def the_host_is_left_again(draw: random.Random) -> str:
     """A batch that fits only with saved tensors on the host is tried without, ever more rarely."""
     m = Machine(10)
@@ -139,7 +158,7 @@ def the_host_is_left_again(draw: random.Random) -> str:
 
 def main() -> int:
     failed = 0
-    for rule in (the_host_is_left_again, settles, one_row_is_too_large, chance_costs_nothing, grows_back, longer_is_cut_finer):
+    for rule in (begins_where_an_earlier_attempt_was, the_host_is_left_again, settles, one_row_is_too_large, chance_costs_nothing, grows_back, longer_is_cut_finer):
         said = [s for s in (rule(random.Random(seed)) for seed in range(300)) if s]
         failed += bool(said)
         print(f"{'FAILED' if said else 'ok':6} {rule.__name__.replace('_', ' ')}{': ' if said else ''}{said[0] if said else ''} {len(said)} of 300 differ")
