@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 import torch
 
+from .crowded import one_by_one
 from .failure import clean, is_out_of_memory, release_frames
 
 _inside = False  # one step calls another in optimizers that wrap others
@@ -19,42 +20,47 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
 
     @wraps(step)
     def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        global _inside
-        if _inside or args or kwargs:  # a closure runs the model again
+        if _inside or args or kwargs or not begins():  # a closure runs the model again
             return step(self, *args, **kwargs)
-        if not begins():
-            return step(self, *args, **kwargs)
-        params = [p for g in self.param_groups for p in g["params"]]
-        had = None if len(self.state) >= len(params) else set(self.state)
-        tensors = params + [v for s in self.state.values() if isinstance(s, dict) for v in s.values() if isinstance(v, torch.Tensor)]
-        before = [t._version for t in tensors]
-        failed = None
-        _inside = True
-        try:
-            return step(self, *args, **kwargs)
-        except BaseException as e:
-            if not is_out_of_memory(e):
-                raise
-            failed = e
-        finally:
-            _inside = False
-        release_frames(failed)
-        if [t._version for t in tensors] != before:
-            report.refused(failed, "the optimizer had begun to change weights or its state")
-            raise failed
-        if had is not None:
-            for p in [p for p in self.state if p not in had]:
-                del self.state[p]
-        clean(failed)
-        again = None
-        try:
-            result = step(self, *args, **kwargs)
-        except BaseException as e:
-            again = e
-        if again is not None:
-            report.refused(failed, "the optimizer's step failed twice")
-            raise failed
-        report.survived(failed, "the optimizer's step again", "")
-        return result
+        with one_by_one(self) as crowded:
+            if crowded:
+                report.remark("there is no room for the optimizer's step over all tensors at once: it goes tensor by tensor")
+            return attempt(self, step, report)
 
     return guarded
+
+
+def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> Any:
+    global _inside
+    params = [p for g in optimizer.param_groups for p in g["params"]]
+    had = None if len(optimizer.state) >= len(params) else set(optimizer.state)
+    tensors = params + [v for s in optimizer.state.values() if isinstance(s, dict) for v in s.values() if isinstance(v, torch.Tensor)]
+    before = [t._version for t in tensors]
+    failed = None
+    _inside = True
+    try:
+        return step(optimizer)
+    except BaseException as e:
+        if not is_out_of_memory(e):
+            raise
+        failed = e
+    finally:
+        _inside = False
+    release_frames(failed)
+    if [t._version for t in tensors] != before:
+        report.refused(failed, "the optimizer had begun to change weights or its state")
+        raise failed
+    if had is not None:
+        for p in [p for p in optimizer.state if p not in had]:
+            del optimizer.state[p]
+    clean(failed)
+    again = None
+    try:
+        result = step(optimizer)
+    except BaseException as e:
+        again = e
+    if again is not None:
+        report.refused(failed, "the optimizer's step failed twice")
+        raise failed
+    report.survived(failed, "the optimizer's step again", "")
+    return result

@@ -76,6 +76,14 @@ class Report:
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 
+    def remark(self, text: str) -> None:
+        """Have something kept in the journal that the user need not hear at once."""
+        wire = self.wire()
+        if wire is not None:
+            wire.note(text)
+        else:
+            say(text)
+
     def checked(self, found: list[dict[str, Any]]) -> None:
         """Tell what :mod:`headroom.check` has found."""
         wire = self.wire()

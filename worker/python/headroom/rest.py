@@ -25,6 +25,7 @@ class Memory(NamedTuple):
     allowed: int  # to this process
     free: int
     reserved: int
+    allocated: int
     peak: int  # of reserved
     failures: int  # allocations that were refused
 
@@ -47,7 +48,8 @@ def memories() -> list[Memory]:
             if reserved["peak"]:
                 free, total = torch.cuda.mem_get_info(device)
                 allowed = int(total * torch.cuda.get_per_process_memory_fraction(device))
-                found.append(Memory(allowed, free, reserved["current"], reserved["peak"], stats["num_ooms"]))
+                allocated = stats["allocated_bytes"]["all"]["current"]
+                found.append(Memory(allowed, free, reserved["current"], allocated, reserved["peak"], stats["num_ooms"]))
         except (AttributeError, KeyError, RuntimeError):  # an older PyTorch, or another allocator
             return []
     return found

@@ -480,6 +480,42 @@ def an_earlier_attempt_is_known(t: Training) -> str:
 
 
 @check
+def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
+    """For so many steps, and for twice as many if there is no room then either. It is said
+    once, and the user's settings stay."""
+    from headroom import _torch, crowded
+
+    class Own(torch.optim.Adam):
+        pass
+
+    remarks: list[str] = []
+    _torch._recorder.report.remark = remarks.append
+    for kind, given, kept in (
+        (torch.optim.Adam, {"foreach": True}, False),
+        (torch.optim.AdamW, {}, True),  # not over all tensors at once, on a CPU
+        (torch.optim.SGD, {"foreach": True}, True),
+        (Own, {"foreach": True}, True),
+    ):
+        probes, seen = [], []
+        crowded.fits = lambda *_: probes.append(len(seen)) or len(probes) not in (3, 4)
+        optimizer = kind(t.net.parameters(), lr=1e-4, **given)
+        asked = optimizer.param_groups[0].get("foreach")
+        optimizer.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0].get("foreach")))
+        for _ in range(2 + 65 + 129 + 2):
+            optimizer.step()
+            if optimizer.param_groups[0].get("foreach") is not asked:
+                return f"{kind.__name__}: foreach is {optimizer.param_groups[0].get('foreach')} afterwards"
+        want = [asked] * len(seen) if kept else [True] * 2 + [False] * (65 + 129) + [True] * 2
+        if seen != want or probes != ([] if kept else [0, 1, 2, 67, 196, 197]):
+            return f"{kind.__name__}: probed at {probes}, {seen}"
+    if len(remarks) != 1 or "tensor by tensor" not in remarks[0]:
+        return f"said {remarks}"
+    room = crowded.Memory(allowed=80, free=50, reserved=30, allocated=20, peak=30, failures=0)  # 60 can be had
+    found = [crowded.plenty([room, m], 20) for m in (room, room._replace(free=30), room._replace(allowed=60), room._replace(allocated=39), room._replace(allocated=40))]
+    return "" if found == [True, False, False, True, False] else f"plenty: {found}"
+
+
+@check
 def a_check_notices_gradients_that_differ(t: Training) -> str:
     from headroom import check
     from headroom.pieces import Sizes

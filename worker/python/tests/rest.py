@@ -22,7 +22,7 @@ from headroom.rest import EVERY, STEPS, Known, Memory, Rest, roomy  # noqa: E402
 from headroom.tape import Recorded  # noqa: E402
 
 GIB = 1 << 30
-ROOM = Memory(allowed=80 * GIB, free=60 * GIB, reserved=20 * GIB, peak=20 * GIB, failures=0)
+ROOM = Memory(allowed=80 * GIB, free=60 * GIB, reserved=20 * GIB, allocated=15 * GIB, peak=20 * GIB, failures=0)
 
 
 def table() -> str:

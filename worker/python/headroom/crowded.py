@@ -1,0 +1,121 @@
+"""Adam's step over all tensors at once takes room for one more of each, and changes its
+state before it asks for it. Where there is no such room the step goes tensor by tensor,
+which needs that of the largest alone: with all at once the training would have ended.
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import contextmanager
+from typing import Any, Iterator, Sequence
+
+import torch
+
+from .failure import is_out_of_memory, release_frames
+from .rest import Memory, memories
+
+KNOWN = (torch.optim.Adam, torch.optim.AdamW)
+FIRST, EVERY = 4, 16  # steps at first, and then one in so many, at which a GPU's memory is looked at
+SINGLY = 64  # steps that go tensor by tensor before all at once is tried again, twice as many each time up to 16-fold
+
+Group = dict[str, Any]
+
+
+class Crowd:
+    """What is known of one optimizer."""
+
+    def __init__(self) -> None:
+        self.steps = self.singly = 0
+        self.patience = SINGLY
+        self.told = False
+
+    def has_no_room(self, optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> bool:
+        """Whether the next step of these groups cannot be made over all tensors at once."""
+        if self.singly:
+            self.singly -= 1
+            return True
+        step, self.steps = self.steps, self.steps + 1
+        if any(p.is_cuda for g in groups for p in g["params"][:1]):
+            if step >= FIRST and step % EVERY:
+                return False
+            known = memories()
+            if plenty(known, needed(optimizer, groups)) if known else step:
+                return False
+        if fits(optimizer, groups):
+            return False
+        self.singly, self.patience = self.patience, min(2 * self.patience, 16 * SINGLY)
+        return True
+
+
+def plenty(known: Sequence[Memory], need: int) -> bool:
+    """Whether there is so much room that no part of it matters."""
+    return all(min(m.free, m.allowed - m.reserved) + m.reserved - m.allocated > 2 * need for m in known)
+
+
+_crowds: weakref.WeakKeyDictionary[torch.optim.Optimizer, Crowd] = weakref.WeakKeyDictionary()
+
+
+@contextmanager
+def one_by_one(optimizer: torch.optim.Optimizer) -> Iterator[bool]:
+    """A context in which a step goes tensor by tensor if it has to; whether it is the first
+    of those that do."""
+    groups = [g for g in optimizer.param_groups if at_once(g)] if type(optimizer) in KNOWN else []
+    if groups:
+        crowd = _crowds.setdefault(optimizer, Crowd())
+        groups = groups if crowd.has_no_room(optimizer, groups) else []
+    before = [g["foreach"] for g in groups]
+    try:
+        for g in groups:
+            g["foreach"] = False
+        yield bool(groups) and not crowd.told
+        if groups:
+            crowd.told = True
+    finally:
+        for g, value in zip(groups, before):
+            g["foreach"] = value
+
+
+def at_once(group: Group) -> bool:
+    """Whether a group's step goes over all its tensors at once."""
+    if group.get("fused") or group.get("differentiable") or isinstance(group.get("lr"), torch.Tensor):
+        return False
+    chosen = group.get("foreach")
+    return all(p.is_cuda for p in group["params"]) if chosen is None else bool(chosen)
+
+
+def _takes(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Tensors like those of state that a group's step will make, and like those that it
+    will make for itself: of the largest of its parts, by device and type."""
+    params = [p for p in group["params"] if p.grad is not None]
+    state = [p for p in params if not optimizer.state.get(p) for _ in range(3 if group.get("amsgrad") else 2)]
+    parts: dict[tuple, list[torch.Tensor]] = {}
+    for p in params:
+        parts.setdefault((p.device, p.dtype), []).append(p)
+    return state, max(parts.values(), key=_bytes, default=[])
+
+
+def needed(optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> int:
+    """Bytes of all that the groups' step will make."""
+    return sum(_bytes(state) + _bytes(more) for state, more in (_takes(optimizer, g) for g in groups))
+
+
+def _bytes(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def fits(optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> bool:
+    """Whether all that a step will make can be had. Nothing of it stays."""
+    held: list[torch.Tensor] = []
+    try:
+        for group in groups:
+            state, more = _takes(optimizer, group)
+            held += [torch.empty_like(t) for t in state]
+            [torch.empty_like(t) for t in more]
+        return True
+    except Exception as e:
+        if not is_out_of_memory(e):
+            raise
+        release_frames(e)
+        return False
+    finally:
+        held.clear()
