@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs trainings out of memory inside PyTorch, for real: with room, then capped at a
 # fraction of what that took, bare and under headroom, and prints a table of both:
-#   gpt2 late lightning accelerate resnet scaler compiled   one training each
+#   gpt2 late lightning accelerate resnet scaler compiled optimizer   one training each
 #   peers    what Transformers, Accelerate and Lightning have of their own
 #   cost     steps while nothing fails, bare and with the worker armed in turn;
 #            cost-CASE is one case of it (large, small, small-compiled, large-compiled)
@@ -49,6 +49,7 @@ part() {
     resnet) "${case[@]}" resnet raw.py resnet 0.6 ;;
     scaler) "${case[@]}" scaler raw.py scaler 0.5 ;;
     compiled) "${case[@]}" compiled raw.py compiled 0.6 ;;
+    optimizer) "${case[@]}" optimizer raw.py optimizer 0.9 ;;
     peers) "${case[@]}" peers 0.5 ;;
     cost) "$python" "$here/cost.py" "$headroom" "$out" ;;
     cost-*) "$python" "$here/cost.py" "$headroom" "$out" "${1#cost-}" ;;
@@ -59,7 +60,7 @@ part() {
   esac
 }
 
-(($# > 0)) || set -- gpt2 late lightning accelerate resnet scaler compiled peers cost inside pieces memory
+(($# > 0)) || set -- gpt2 late lightning accelerate resnet scaler compiled optimizer peers cost inside pieces memory
 {
   for name in "$@"; do
     begun=$SECONDS

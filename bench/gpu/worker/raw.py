@@ -89,6 +89,21 @@ def vision(log: Log) -> None:
         log.step(len(x), loss)
 
 
+def optimizer(log: Log) -> None:
+    """Weights, gradients and Adam's state are all that takes memory, as in a fine-tuning on the edge."""
+    width = size(4096, 64)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(12))).to(DEVICE)
+    adam = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        x = torch.randn(8, width, generator=torch.Generator().manual_seed(step)).to(DEVICE)
+        adam.zero_grad()
+        loss = (model(x) - x).square().mean()
+        loss.backward()
+        adam.step()
+        log.step(len(x), loss)
+
+
 def accelerated(log: Log) -> None:
     """Accelerate with three batches per step."""
     from accelerate import Accelerator
@@ -117,6 +132,7 @@ TASKS = {
     "compiled": lambda log: language(log, 4, compiled=True),
     "by-hand": by_hand,
     "scaler": scaler,
+    "optimizer": optimizer,
     "resnet": vision,
     "accelerate": accelerated,
 }
