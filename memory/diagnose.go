@@ -148,12 +148,20 @@ func leak(e Evidence) (Verdict, bool) {
 	if len(recent) < LeakSteps {
 		return Verdict{}, false
 	}
-	slope := medianSlope(recent)
+	slope, rises := Rising(recent, e.Failure.Stats.Capacity)
 	rise := Bytes(slope * float64(len(recent)-1))
-	limit := Bytes(LeakShare * float64(e.Failure.Stats.Capacity))
 	why := fmt.Sprintf("memory held between steps rose by %v over the last %d steps, from %v to %v, %v a step",
 		rise, len(recent), recent[0], recent[len(recent)-1], Bytes(slope))
-	return Verdict{Leak, why}, rise > limit && recent[len(recent)-1]-recent[0] > limit
+	return Verdict{Leak, why}, rises
+}
+
+// Rising is by how much each of some amounts, two or more at equal distances, exceeds the
+// one before, and whether they rise by more than [LeakShare] of the capacity: along that
+// slope, and from the first to the last.
+func Rising(held []Bytes, capacity Bytes) (slope float64, rises bool) {
+	slope = medianSlope(held)
+	limit := Bytes(LeakShare * float64(capacity))
+	return slope, Bytes(slope*float64(len(held)-1)) > limit && held[len(held)-1]-held[0] > limit
 }
 
 func spike(e Evidence) (Verdict, bool) {

@@ -63,6 +63,28 @@ func TestFailureSurvived(t *testing.T) {
 	}
 }
 
+// TestGrowthIsTold holds that a leak is told before it ends a run, and looked into.
+func TestGrowthIsTold(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	c.hears()
+	for step := 1; step <= 100; step++ {
+		held := 20*gib + memory.Bytes(step)*gib/10
+		c.send(fmt.Sprintf(`{"type":"step","step":%d,"allocated":%d,"reserved":%d,"peak":%d,"free":%d,"capacity":%d}`, step, held, held, held, 80*gib-held, 80*gib))
+	}
+	if a := c.hears(); a.Type != "look" {
+		t.Errorf("%+v", a)
+	}
+	c.send(`{"type":"bye"}`)
+	ended(t, l)
+	told := b.texts(runs.KindWarning)
+	if len(told) == 0 || !strings.HasPrefix(told[0], "what stays allocated between steps grows by ") || !strings.Contains(told[0], "memory runs out in about ") {
+		t.Errorf("%q", told)
+	}
+}
+
 // TestNextLifeKnows holds that a limit reaches the next life's processes.
 func TestNextLifeKnows(t *testing.T) {
 	l := begun(t, &books{pieces: 12}, Armed)

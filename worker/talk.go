@@ -31,6 +31,7 @@ type talk struct {
 	world  int
 	pieces *Pieces
 	cuts   map[int]int // rows of a batch → pieces that it was run in last
+	trend  trend
 
 	pending []told // failures that were decided on, in the step that is being made
 	refused *told  // the newest failure that went to the command's own code, since the newest step
@@ -175,6 +176,7 @@ func (t *talk) step(m message) {
 	t.settle("", 0) // what was done, and how long it took, only a note can tell
 	t.refused = nil
 	t.cut(m.Rows, m.Pieces)
+	t.grows(m)
 	if !t.pieces.Finished(m.Step, m.Rows, m.Pieces, m.stats()) {
 		return
 	}
@@ -194,6 +196,18 @@ func (t *talk) cut(rows, pieces int) {
 		text = fmt.Sprintf("a batch of %d rows runs whole again", rows)
 	}
 	t.noted(text, runs.Entry{Kind: runs.KindWorker, Text: text})
+}
+
+// grows says when memory runs out if what stays allocated goes on to grow, and has the
+// process find out what it is.
+func (t *talk) grows(m message) {
+	t.trend.add(point{m.Step, time.Now(), m.Allocated})
+	f, ok := t.trend.forecast(m.stats())
+	if !ok || !t.trend.news(f) {
+		return
+	}
+	t.noted(f.String(), runs.Entry{Kind: runs.KindWarning, Text: f.String()})
+	_ = t.say(answer{Type: "look"})
 }
 
 // settle writes down what was survived, how, and what it took in seconds; "" and 0 if

@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from .growth import Growth
 from .wire import Wire, notice
 
 EVERY = 0.2  # seconds between two steps that are told, unless one failed
@@ -30,6 +31,7 @@ class Report:
         self._next = 0.0
         self._rows = 0  # of the newest failure
         self.ran: Callable[[], tuple[int, int]] = lambda: (0, 1)  # as Sizes.ran
+        self._growth: Optional[Growth] = None  # that is being looked at
         self._cuts: set[tuple[int, int]] = set()  # that were told
         self.told: list[dict[str, Any]] = []  # of what was survived or refused: the newest few
 
@@ -109,6 +111,16 @@ class Report:
         if wire is not None:
             rows, pieces = ran
             wire.step(step=self._steps, rows=rows, pieces=pieces, **_memory())
+            self._look(wire)
+
+    def _look(self, wire: Wire) -> None:
+        """What grows, if headroom has asked for it: two looks, with steps between."""
+        if wire.asked_to_look:
+            wire.asked_to_look, self._growth = False, Growth(self._steps)
+        said = self._growth.said(self._steps) if self._growth is not None else None
+        if said is not None:
+            self._growth = None
+            wire.note(said, "warning")
 
 
 def evidence(failure: BaseException) -> dict[str, Any]:
@@ -172,12 +184,17 @@ def _memory() -> dict[str, int]:
     if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
         return {}
     free, capacity = torch.cuda.mem_get_info()
+    reserved = torch.cuda.memory_reserved()
+    try:
+        allowed = int(capacity * torch.cuda.get_per_process_memory_fraction())
+    except (AttributeError, RuntimeError):  # an older PyTorch, or another allocator
+        allowed = capacity
     return {
         "allocated": torch.cuda.memory_allocated(),
-        "reserved": torch.cuda.memory_reserved(),
+        "reserved": reserved,
         "peak": torch.cuda.max_memory_allocated(),
-        "free": free,
-        "capacity": capacity,
+        "free": min(free, max(0, allowed - reserved)),
+        "capacity": allowed,
     }
 
 

@@ -44,6 +44,7 @@ class Wire:
         self._asked = 0
         self._plan: Message = {}
         self.dropped = 0  # messages that found no room
+        self.asked_to_look = False  # at what grows
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(GREETING)
         try:
@@ -183,6 +184,8 @@ class Wire:
                 self._plan = message
             else:
                 self._lose()  # it speaks another language
+        elif message.get("type") == "look":
+            self.asked_to_look = True
         elif message.get("type") == "stop":
             self._plan = {**self._plan, "mode": "observe"}
 

@@ -420,10 +420,14 @@ def evidence_has_numbers_without_a_text(t: Training) -> str:
     from headroom.report import Report
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
+    torch.cuda.get_per_process_memory_fraction = lambda: 1.0
     Report().ask(8, torch.OutOfMemoryError("CUDA error: out of memory"))
     Report().ask(8, torch.OutOfMemoryError("Tried to allocate 20 bytes. GPU 0 has a total capacity of 90 bytes of which 10 bytes is free."))
+    torch.cuda.get_per_process_memory_fraction = lambda: 0.9  # less than the device has
+    Report().ask(8, torch.OutOfMemoryError("CUDA error: out of memory"))
     found = [[said.get(name) for name in ("requested", "free", "capacity", "allocated", "peak", "phase")] for said in Deaf.told]
-    return "" if found == [[None, 5, 80, 60, 65, "forward"], [20, 10, 90, 60, 65, "forward"]] else f"told {found}"
+    want = [[None, 5, 80, 60, 65, "forward"], [20, 10, 90, 60, 65, "forward"], [None, 2, 72, 60, 65, "forward"]]
+    return "" if found == want else f"told {found}"
 
 
 @check
@@ -513,6 +517,61 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
     room = crowded.Memory(allowed=80, free=50, reserved=30, allocated=20, peak=30, failures=0)  # 60 can be had
     found = [crowded.plenty([room, m], 20) for m in (room, room._replace(free=30), room._replace(allowed=60), room._replace(allocated=39), room._replace(allocated=40))]
     return "" if found == [True, False, False, True, False] else f"plenty: {found}"
+
+
+@check
+def what_grows_is_named(t: Training) -> str:
+    """A list of losses, an attribute, a dict of an object's, and nothing at all."""
+    from headroom.growth import STEPS, Growth
+
+    losses: list[Tensor] = []
+    t.net.seen = {"all": []}
+
+    def followed(keep: Callable[[Tensor], Any]) -> str:
+        growth = Growth(7)
+        for i in range(STEPS):
+            keep(t.step())
+            if growth.said(7 + i) is not None:
+                return "said too early"
+        return growth.said(7 + STEPS) or "nothing"
+
+    def number(loss: Tensor) -> None:
+        losses.append(loss.detach())
+
+    said = [followed(losses.append), followed(number), followed(lambda loss: t.net.seen["all"].append(t.x + 1)), followed(lambda loss: None)]
+    for text, wanted in zip(said, ("50 more of float32 (a number), with the graph that made it", "50 more of float32 (a number)", "50 more of float32 (7 × 10)", "no kind of tensor")):
+        if wanted not in text or ("graph" in wanted) != ("loss.detach()" in text):
+            return text
+    line = f"({__file__}:"
+    return "" if f", in losses {line}" in said[0] and ", in losses (" in said[1] and ", in Net.seen" in said[2] else f"{said}"
+
+
+@check
+def what_grows_is_told_when_asked(t: Training) -> str:
+    from headroom import report as reports
+    from headroom.growth import STEPS
+
+    notes: list[tuple[str, str]] = []
+
+    class Asking(Deaf):
+        asked_to_look = True
+
+        def note(self, text: str, level: str) -> None:
+            notes.append((text, level))
+
+    wire, kept = Asking(), []
+    reports.EVERY = 0.0
+    told = reports.Report()
+    told.wire = lambda: wire  # type: ignore[method-assign, assignment, return-value]
+    for i in range(1, STEPS + 2):
+        if notes:
+            return f"told after {i - 1} steps"
+        told.step()
+        kept.append(torch.ones(3, 4))
+    told.step()
+    if wire.asked_to_look or len(notes) != 1 or "float32 (3 × 4), in kept" not in notes[0][0] or notes[0][1] != "warning":
+        return f"{wire.asked_to_look}, {notes}"
+    return ""
 
 
 @check

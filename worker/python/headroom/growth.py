@@ -1,0 +1,115 @@
+"""What grows in a training whose memory does: tensors of which there are ever more, and
+what holds them. Looked at twice, some steps apart, and only when headroom asks."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+STEPS = 50  # between the two looks
+LINES = 3  # kinds that are told
+
+
+class Kind(NamedTuple):
+    dtype: torch.dtype
+    shape: tuple
+    graph: bool  # it holds the graph that made it
+
+    def __str__(self) -> str:
+        shape = " × ".join(map(str, self.shape)) or "a number"
+        return f"{str(self.dtype).replace('torch.', '')} ({shape}){', with the graph that made it' if self.graph else ''}"
+
+
+class Growth:
+    """One such look. Not safe for concurrent use."""
+
+    def __init__(self, steps: int) -> None:
+        self._until = steps + STEPS
+        self._before = census()
+
+    def said(self, steps: int) -> Optional[str]:
+        """After the step with that number: what has grown, or None if it is too early."""
+        if steps < self._until:
+            return None
+        after, taken = census(), steps - self._until + STEPS
+        grown = {k: len(v) - len(self._before.get(k, ())) for k, v in after.items()}
+        # A graph holds more than its tensor shows.
+        largest = sorted((k for k, n in grown.items() if n >= STEPS // 2), key=lambda k: (k.graph, grown[k] * size(k)), reverse=True)
+        if not largest:
+            return f"in {taken} steps no kind of tensor that Python knows has become more: what grows is held elsewhere"
+        known = {i for ids in self._before.values() for i in ids}
+        lines = []
+        for kind in largest[:LINES]:
+            newest = [i for i in after[kind] if i not in known]
+            lines.append(f"{grown[kind]} more of {kind}{holder(newest[-1]) if newest else ''}")
+        if any(k.graph for k in largest[:LINES]):
+            lines.append("keep loss.item() or loss.detach() instead")
+        return f"what grew in {taken} steps: " + "; ".join(lines)
+
+
+def census() -> dict[Kind, list[int]]:
+    """The ids of all tensors that Python knows, by kind."""
+    found: dict[Kind, list[int]] = {}
+    for t in tensors():
+        with torch._C.DisableTorchFunctionSubclass():
+            found.setdefault(Kind(t.dtype, tuple(t.shape), t.grad_fn is not None), []).append(id(t))
+    return found
+
+
+def tensors() -> list[torch.Tensor]:
+    return [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+
+
+def size(kind: Kind) -> int:
+    count = 1
+    for n in kind.shape:
+        count *= n
+    return count * kind.dtype.itemsize
+
+
+def holder(number: int) -> str:
+    """In which variable or attribute a tensor is held, as far as that can be told."""
+    held: Any = [t for t in tensors() if id(t) == number]
+    if not held:
+        return ""
+    held = held.pop()
+    for _ in range(3):  # a list, in a dict, of an object
+        name = variable(held) or attribute(held)
+        if name:
+            return f", in {name}"
+        held = next((r for r in gc.get_referrers(held) if isinstance(r, (list, dict, tuple, set, deque))), None)
+        if held is None:
+            break
+    return ""
+
+
+def variable(value: Any) -> str:
+    """A variable of the functions that are running, or of their files, with this value."""
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if not frame.f_globals.get("__name__", "").startswith(("headroom", "torch.")):
+            for names in (frame.f_locals, frame.f_globals):
+                name = next((n for n, v in names.items() if v is value and not n.startswith("__")), "")
+                if name:
+                    return f"{name} ({code.co_filename}:{frame.f_lineno})"
+        frame = frame.f_back
+    return ""
+
+
+def attribute(value: Any) -> str:
+    """An attribute of an object with this value."""
+    for owned in gc.get_referrers(value):
+        if isinstance(owned, dict):
+            name = next((n for n, v in owned.items() if v is value and isinstance(n, str)), "")
+            owner = next((o for o in gc.get_referrers(owned) if not isinstance(o, ModuleType) and getattr(o, "__dict__", None) is owned), None)
+        else:
+            owner, name = owned, next((n for n, v in getattr(owned, "__dict__", {}).items() if v is value), "")
+        if name and owner is not None and not type(owner).__module__.startswith("headroom"):
+            return f"{type(owner).__name__}.{name}"
+    return ""

@@ -1,0 +1,119 @@
+package worker
+
+import (
+	"fmt"
+	"time"
+
+	"headroom/memory"
+)
+
+const (
+	// trendPoints is how many steps a trend keeps at most; of older ones ever fewer.
+	trendPoints = 400
+	// trendParts is into how many parts they are cut; of each the smallest counts, since
+	// what the command still holds of a step varies with its batch.
+	trendParts = 20
+	// trendWarm is how many steps are left out at first, in which state and workspaces are made.
+	trendWarm = 10
+	// forecastMost is how far ahead somebody wants to know: runs that end by then are the
+	// rule.
+	forecastMost = 24 * time.Hour
+)
+
+// trend follows what one process has allocated at the ends of its optimizer steps, over
+// all of its life. It is pure.
+type trend struct {
+	every, seen int
+	points      []point
+	told        time.Duration // left, when a forecast was told last
+}
+
+type point struct {
+	step int
+	at   time.Time
+	held memory.Bytes
+}
+
+// add takes in a step.
+func (t *trend) add(p point) {
+	if p.step <= trendWarm || p.held <= 0 {
+		return
+	}
+	if t.every == 0 {
+		t.every = 1
+	}
+	if t.seen++; t.seen%t.every != 0 {
+		return
+	}
+	if t.points = append(t.points, p); len(t.points) < trendPoints {
+		return
+	}
+	t.every *= 2
+	for i := range len(t.points) / 2 {
+		t.points[i] = t.points[2*i+1]
+	}
+	t.points = t.points[:len(t.points)/2]
+}
+
+// forecast is when memory runs out if things go on like this.
+type forecast struct {
+	perStep memory.Bytes
+	step    int           // at which
+	left    time.Duration // until then
+}
+
+func (f forecast) String() string {
+	return fmt.Sprintf("what stays allocated between steps grows by %v per step; at that rate memory runs out in about %s, near step %d", f.perStep, inAbout(f.left), f.step)
+}
+
+// forecast says when the memory that s tells of runs out. ok is false while what is held
+// does not rise steadily, by less than matters, or for longer than anybody plans.
+func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
+	size := len(t.points) / trendParts
+	if size < 2 || s.Capacity <= 0 {
+		return f, false
+	}
+	parts := make([]memory.Bytes, trendParts)
+	from := len(t.points) - trendParts*size
+	for i := range parts {
+		parts[i] = t.points[from+i*size].held
+		for _, p := range t.points[from+i*size : from+(i+1)*size] {
+			parts[i] = min(parts[i], p.held)
+		}
+	}
+	slope, rises := memory.Rising(parts, s.Capacity)
+	first, last := t.points[from], t.points[len(t.points)-1]
+	steps := last.step - first.step
+	if !rises || steps <= 0 {
+		return f, false
+	}
+	perStep := slope * trendParts / float64(steps)
+	left := float64(max(0, s.Available()-max(s.Peak, last.held))) / perStep
+	took := last.at.Sub(first.at) / time.Duration(steps)
+	if left*took.Seconds() > forecastMost.Seconds() {
+		return f, false
+	}
+	return forecast{memory.Bytes(perStep), last.step + int(left), time.Duration(left * float64(took))}, true
+}
+
+// news tells whether a forecast is worth telling: the first, and then each that leaves
+// half as long as the one told before.
+func (t *trend) news(f forecast) bool {
+	if t.told != 0 && f.left > t.told/2 {
+		return false
+	}
+	t.told = max(f.left, time.Second)
+	return true
+}
+
+// inAbout is a time to come, as one says it.
+func inAbout(d time.Duration) string {
+	switch hours, minutes := int(d.Hours()), int(d.Minutes()); {
+	case minutes < 1:
+		return "a minute"
+	case hours < 1:
+		return fmt.Sprintf("%d min", minutes)
+	default:
+		return fmt.Sprintf("%d h %d min", hours, minutes%60/10*10)
+	}
+}

@@ -1,0 +1,88 @@
+package worker
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"headroom/memory"
+)
+
+const mib = memory.Bytes(1) << 20
+
+// grown has a trend follow so many steps of half a second each, and returns what it
+// forecasts at the end, with 80 GiB of which held is allocated and as much as 10 GiB more at the peak.
+func grown(steps int, held func(step int) memory.Bytes) (*trend, forecast, bool) {
+	t, begin := &trend{}, time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
+	var newest memory.Bytes
+	for i := 1; i <= steps; i++ {
+		newest = held(i)
+		t.add(point{i, begin.Add(time.Duration(i) * time.Second / 2), newest})
+	}
+	s := memory.Stats{Capacity: 80 * gib, Allocated: newest, Peak: newest + 10*gib, Reserved: newest + 12*gib}
+	s.Free = s.Capacity - s.Reserved
+	f, ok := t.forecast(s)
+	return t, f, ok
+}
+
+// TestForecast holds that a leak is told with when it ends the run, whatever the batches
+// hold beside it, and that nothing else is.
+func TestForecast(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 7))
+	noise := func(most memory.Bytes) memory.Bytes { return memory.Bytes(random.Int64N(int64(most))) }
+	for name, c := range map[string]struct {
+		steps int
+		held  func(step int) memory.Bytes
+		at    int // of memory's end; 0: none is told
+	}{
+		"a leak":                       {5000, func(i int) memory.Bytes { return 20*gib + memory.Bytes(i)*mib }, 50 * 1024},
+		"among batches of any length":  {5000, func(i int) memory.Bytes { return 20*gib + memory.Bytes(i)*mib + noise(3*gib) }, 50 * 1024},
+		"a list is emptied, not all":   {5000, func(i int) memory.Bytes { return 20*gib + memory.Bytes(i)*mib + memory.Bytes(i%100)*20*mib }, 50 * 1024},
+		"steady":                       {5000, func(int) memory.Bytes { return 60 * gib }, 0},
+		"batches of any length":        {5000, func(int) memory.Bytes { return 60*gib + noise(5*gib) }, 0},
+		"grows at first":               {5000, func(i int) memory.Bytes { return 60*gib + min(2*gib, memory.Bytes(i)*20*mib) }, 0},
+		"a warm-up of ten steps":       {60, func(i int) memory.Bytes { return min(10, memory.Bytes(i)) * 2 * gib }, 0},
+		"too slow for a day":           {100000, func(i int) memory.Bytes { return 20*gib + memory.Bytes(i)*20<<10 }, 0},
+		"too few steps":                {45, func(i int) memory.Bytes { return 20*gib + memory.Bytes(i)*gib }, 0},
+		"a list that is emptied":       {5000, func(i int) memory.Bytes { return 20*gib + memory.Bytes(i%500)*10*mib }, 0},
+		"falls":                        {5000, func(i int) memory.Bytes { return 60*gib - memory.Bytes(i)*mib }, 0},
+		"nothing is known, on the CPU": {5000, func(int) memory.Bytes { return 0 }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			followed, f, ok := grown(c.steps, c.held)
+			if len(followed.points) > trendPoints {
+				t.Errorf("%d points are kept", len(followed.points))
+			}
+			if ok != (c.at != 0) {
+				t.Fatalf("%v, told: %v", f, ok)
+			}
+			if !ok {
+				return
+			}
+			if off := float64(f.step-c.at) / float64(c.at); off < -0.1 || off > 0.1 {
+				t.Errorf("ends near step %d, not %d", f.step, c.at)
+			}
+			if want := time.Duration(f.step-c.steps) * time.Second / 2; f.left < want*9/10 || f.left > want*11/10 {
+				t.Errorf("in %v, not %v", f.left, want)
+			}
+		})
+	}
+}
+
+// TestForecastIsTold in words, once and again when half of the time has gone.
+func TestForecastIsTold(t *testing.T) {
+	followed, f, _ := grown(5000, func(i int) memory.Bytes { return 20*gib + memory.Bytes(i)*mib })
+	if want := "what stays allocated between steps grows by 1 MiB per step; at that rate memory runs out in about 6 h 20 min, near step 51"; !strings.HasPrefix(f.String(), want) {
+		t.Errorf("%s", f)
+	}
+	var told []int
+	for minutes := 380; minutes >= 0; minutes -= 10 {
+		if followed.news(forecast{left: time.Duration(minutes) * time.Minute}) {
+			told = append(told, minutes)
+		}
+	}
+	if len(told) != 7 || told[0] != 380 || told[1] != 190 {
+		t.Errorf("told at %v", told)
+	}
+}
