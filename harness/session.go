@@ -171,6 +171,9 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 	}
 	s.history.Finished = s.step
 	text := fmt.Sprintf("attempt %d starts from step %d", s.attempt, s.step)
+	if s.o.Steps == 0 && s.step == 0 { // a command's own affair
+		text = fmt.Sprintf("attempt %d starts", s.attempt)
+	}
 	if from != nil && from.Step == 0 {
 		text = fmt.Sprintf("attempt %d goes on from a checkpoint that does not tell its step", s.attempt)
 	}
@@ -190,8 +193,11 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 
 // length is how long the run is, as far as that is known.
 func (s *Session) length() string {
+	if s.o.Steps == 0 && s.o.Plan.Effective <= 1 { // of a command, and not known
+		return ""
+	}
 	if s.o.Steps == 0 {
-		return fmt.Sprintf(" of steps of %d samples", s.o.Plan.Effective)
+		return fmt.Sprintf(" with an effective batch of %d", s.o.Plan.Effective)
 	}
 	return fmt.Sprintf(" of %d steps of %d samples", s.o.Steps, s.o.Plan.Effective)
 }

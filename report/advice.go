@@ -81,7 +81,7 @@ func lastHinted(rows []Row) Row {
 
 // adviseMicro names the micro-batch that a run settled on after it had begun
 // too large.
-func adviseMicro(_ Input, r *Report) string {
+func adviseMicro(in Input, r *Report) string {
 	settled, lost, blamed := 0, 0.0, false
 	for _, row := range r.Ledger {
 		blamed = blamed && !row.Failed || row.Cause == memory.Batch
@@ -96,6 +96,9 @@ func adviseMicro(_ Input, r *Report) string {
 		return ""
 	}
 	text := fmt.Sprintf("micro-batch %d fits from the start: set batch.micro: %d, or auto", settled, settled)
+	if in.Command != "" {
+		text = fmt.Sprintf("micro-batch %d fits from the start: give it to the command", settled)
+	}
 	if lost >= 1 {
 		text += fmt.Sprintf(", and save the %s that finding it took", secondsLasting(lost))
 	}

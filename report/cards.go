@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"headroom/memory"
@@ -19,8 +20,40 @@ type Card struct {
 
 // Cards are the answers in the order in which people ask.
 func (r *Report) Cards() []Card {
+	if r.Command != "" {
+		return r.wrappedCards()
+	}
 	cards := []Card{
 		r.batchCard(), r.failureCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.checkpointCard(),
+	}
+	if w := r.Watched; w.Readings+len(w.Faults)+w.DeviceGone > 0 {
+		cards = append(cards, w.card())
+	}
+	return cards
+}
+
+// wrappedCards are those of a command, whose steps are its own: the batch, and what is
+// known of the rest.
+func (r *Report) wrappedCards() []Card {
+	batch := Card{Question: "Effective batch", Answer: "as the command has it", Tone: Info, Note: "no plan was changed"}
+	var notes []string
+	if r.Failures.InPlace > 0 {
+		notes = append(notes, "steps that ran out of memory came out as with the whole batch")
+	}
+	if slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" }) {
+		notes = append(notes, "a smaller micro-batch was made up for by accumulation")
+	}
+	if len(notes) > 0 {
+		batch.Answer, batch.Tone, batch.Note = "kept", Good, strings.Join(notes, "; ")
+	}
+	cards := []Card{batch, r.failureCard()}
+	for _, c := range []Card{r.memoryCard(), r.speedCard(), r.lossCard()} {
+		if c.Answer != "not recorded" {
+			cards = append(cards, c)
+		}
+	}
+	if k := r.Checkpoints; k.Written+k.Failed+k.Damaged > 0 {
+		cards = append(cards, r.checkpointCard())
 	}
 	if w := r.Watched; w.Readings+len(w.Faults)+w.DeviceGone > 0 {
 		cards = append(cards, w.card())

@@ -16,6 +16,7 @@ type Failures struct {
 	Causes  []CauseCount // most frequent first
 	Lost    float64      // seconds
 	Share   float64      // of the time in attempts; 0 if not known
+	InPlace int          // survived inside a process of a wrapped command
 	Fatal   bool         // the run ended because of memory
 	Open    bool         // what was done about the newest is not recorded
 	Summary string       // "3 failures of memory, all survived: 2 batch, 1 foreign"
@@ -34,6 +35,9 @@ func failures(rows []Row, o Outcome) Failures {
 		f.Lost += row.Lost
 		if row.Failed {
 			f.Total++
+			if row.InPlace {
+				f.InPlace++
+			}
 			causes[cmp.Or(row.Cause, memory.Unknown)]++
 			f.Open = row.Remedy == "" && o.State != Finished
 		}

@@ -18,11 +18,12 @@ type Row struct {
 	Step    int // the optimizer step that was being made, or finished for what happened between steps
 	Tone    Tone
 
-	Failed bool         // an allocation failed
-	Cause  memory.Cause // why, where memory was the reason
-	What   string       // "out of memory: batch", "checkpoint failed", …
-	Why    string       // with its numbers
-	Needed memory.Bytes // the least that would have been needed; 0 if not known
+	Failed  bool         // an allocation failed
+	InPlace bool         // and it was survived inside the process
+	Cause   memory.Cause // why, where memory was the reason
+	What    string       // "out of memory: batch", "checkpoint failed", …
+	Why     string       // with its numbers
+	Needed  memory.Bytes // the least that would have been needed; 0 if not known
 
 	Remedy string // what was done; empty if nothing was recorded
 	Reason string // why that
@@ -35,6 +36,14 @@ type Row struct {
 	once          bool    // the plan changed for one step alone
 	micro         int     // largest micro-batch after it; 0 where the plan stayed
 	largest       int     // micro-batch that failed
+}
+
+// At is the step in words: none is known of a failure inside a wrapped command's process.
+func (r Row) At() string {
+	if r.InPlace && r.Step == 0 {
+		return "–"
+	}
+	return count(r.Step)
 }
 
 // deviceLost is [Row].What of a device that is gone.
@@ -133,10 +142,23 @@ func (b *bookkeeper) survived(e runs.Entry) {
 	b.outOfMemory(e)
 	b.failure = false
 	row := b.newest()
+	what, how, told := strings.Cut(e.Text, "; survived in place: ")
+	if told { // with the line of the user's
+		row.Why = strings.Trim(strings.TrimPrefix(what, "out of memory")+". "+row.Why, " .")
+	}
+	row.InPlace, row.Step = true, e.Step // the steps are the command's own
 	if e.Decision == nil {
+		row.Remedy, row.Reason = "survived in place", how
 		return
 	}
-	row.Remedy, row.Reason = string(e.Decision.Remedy)+", in place", strings.TrimSuffix(e.Decision.Reason, ": "+row.Why)
+	why := ""
+	if e.Decision.Verdict != nil {
+		why = ": " + e.Decision.Verdict.Why
+	}
+	row.Remedy, row.Reason = string(e.Decision.Remedy)+", in place", strings.TrimSuffix(e.Decision.Reason, why)
+	if told {
+		row.Reason = strings.TrimSuffix(how, why)
+	}
 }
 
 // planned notes the plan of an attempt. After the first search of a run it is

@@ -84,7 +84,7 @@ func TestLedgerOfSurvivedInPlace(t *testing.T) {
 	d.walk(10, 0)
 	r := New(d.Input)
 	expectTold(t, r.Ledger, `
-1 step 1 out of memory: batch: shrink, in place 0.5s
+1 step 0 out of memory: batch: shrink, in place 0.5s
 2 step 0 not recovered in place:  0.0s
 `)
 	if r.Failures.Total != 1 || r.Failures.Open || r.Accounting.State != Held || r.Ledger[0].Reason != "at most 20 of 40 rows" {

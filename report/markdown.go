@@ -18,6 +18,9 @@ func (r *Report) Markdown(w io.Writer, path func(Picture) string) error {
 			fmt.Fprintf(&b, "%s\n\n", plain(text))
 		}
 	}
+	if r.Command != "" {
+		fmt.Fprintf(&b, "Ran: %s\n\n", plain(r.Command))
+	}
 	r.markdownAlarms(&b)
 	b.WriteString("| | | |\n|---|---|---|\n")
 	for _, c := range r.Cards() {
@@ -29,7 +32,7 @@ func (r *Report) Markdown(w io.Writer, path func(Picture) string) error {
 	}
 	r.markdownLedger(&b)
 	r.markdownSizes(&b)
-	if path != nil {
+	if path != nil && len(r.pictures) > 0 {
 		b.WriteString("\n## Pictures\n")
 		for _, p := range r.pictures {
 			fmt.Fprintf(&b, "\n![%s: %s](<%s>)\n", plain(p.Title), plain(p.Alt), strings.NewReplacer("<", "%3C", ">", "%3E", "\n", "%0A").Replace(path(p)))
@@ -87,7 +90,7 @@ func (r *Report) markdownLedger(b *bytes.Buffer) {
 			lost = secondsLasting(row.Lost)
 		}
 		happened := strings.TrimSuffix(fmt.Sprintf("**%s**. %s", plain(row.What), plain(row.Why)), ". ")
-		fmt.Fprintf(b, "| %d | %s %s | %s | %s | %s | %s | %s |\n", row.Number, day(row.Time), stamp(row.Time), count(row.Step),
+		fmt.Fprintf(b, "| %d | %s %s | %s | %s | %s | %s | %s |\n", row.Number, day(row.Time), stamp(row.Time), row.At(),
 			happened, done, plain(row.Cuts()), lost)
 	}
 }

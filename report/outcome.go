@@ -56,6 +56,9 @@ func outcome(in Input, r *Report) Outcome {
 		o.Reason = fmt.Sprintf("the journal says done, %s of %s steps are recorded", count(o.Steps), count(o.Planned))
 	}
 	o.Title = fmt.Sprintf("%s: %s", o.State, o.progress())
+	if in.Command != "" && o.Steps == 0 && o.Planned == 0 {
+		o.Title = string(o.State)
+	}
 	if r.Accounting.State == Broken {
 		o.Tone = Bad
 		o.Title += ", the effective batch NOT kept"

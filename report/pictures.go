@@ -23,7 +23,8 @@ type Picture struct {
 }
 
 // Pictures are the pictures of the report, in their order on the page. There
-// are at least the first four; with nothing to show they say so.
+// are at least the first four; with nothing to show they say so. Of a wrapped command
+// there are none.
 func (r *Report) Pictures() []Picture { return slices.Clone(r.pictures) }
 
 // SVG writes the picture as a file of its own, light or dark as its viewer is.

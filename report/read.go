@@ -2,8 +2,13 @@ package report
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
 
 	"headroom/runs"
 )
@@ -28,7 +33,33 @@ func Read(dir string) (Input, error) {
 	case !errors.Is(err, os.ErrNotExist):
 		in.Problems = append(in.Problems, err.Error())
 	}
+	in.Command, err = command(dir)
+	if err != nil {
+		in.Problems = append(in.Problems, err.Error())
+	}
 	return in, nil
+}
+
+// command is what run.yaml says that was run, with words in quotes that need them; "" for a
+// training of headroom's own.
+func command(dir string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "run.yaml"))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	var kept struct{ Command []string }
+	if err == nil {
+		err = yaml.Unmarshal(text, &kept)
+	}
+	if err != nil {
+		return "", fmt.Errorf("the command in run.yaml: %w", err)
+	}
+	for i, word := range kept.Command {
+		if word == "" || strings.ContainsAny(word, " \t\n\"'`$&|;<>()*?[]#~\\") {
+			kept.Command[i] = strconv.Quote(word)
+		}
+	}
+	return strings.Join(kept.Command, " "), nil
 }
 
 // torn notes a file that was read in part. It tells whether err leaves

@@ -17,6 +17,7 @@ type Input struct {
 	Planned   int       // optimizer steps of the whole run; 0 if not known
 	Effective int       // configured samples per optimizer step; 0 takes the first plan of the journal
 	Device    string    // what it ran on, such as "NVIDIA H200"; may be empty
+	Command   string    // that was wrapped; "" for a training of headroom's own
 	Running   bool      // a live process holds the run: without it, a journal with no end was cut off
 	Problems  []string  // what could not be read of the journal or the metrics, one sentence each
 	Made      time.Time // when the report is drawn; zero leaves it out
@@ -26,6 +27,7 @@ type Input struct {
 // concurrent use.
 type Report struct {
 	Name, Device string
+	Command      string // that was wrapped; "" for a training of headroom's own
 	Made         time.Time
 	Problems     []string // what could not be read
 
@@ -49,7 +51,7 @@ type Report struct {
 // New works out the report of a run. It keeps no reference to the input's
 // journal, and reads Steps for as long as the report is used.
 func New(in Input) *Report {
-	r := &Report{Name: in.Name, Device: in.Device, Made: in.Made, Problems: in.Problems}
+	r := &Report{Name: in.Name, Device: in.Device, Command: in.Command, Made: in.Made, Problems: in.Problems}
 	r.steps, r.Accounting = account(in)
 	r.Attempts = attempts(in)
 	r.Checkpoints = checkpoints(in.Entries)
@@ -62,7 +64,9 @@ func New(in Input) *Report {
 	r.Loss = loss(r.steps)
 	r.Sizes = sizes(r.steps)
 	r.Advice = advice(in, r)
-	r.pictures = pictures(r)
+	if r.Command == "" || len(r.steps) > 0 { // of a wrapped command no steps are recorded
+		r.pictures = pictures(r)
+	}
 	return r
 }
 

@@ -1,0 +1,99 @@
+package report
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
+)
+
+// survivedInside is what the worker of a wrapped command tells of a failure.
+func survivedInside() runs.Entry {
+	verdict := memory.Verdict{Cause: memory.Batch, Why: "micro-batch 40 needs at least 14 GiB of 12 GiB"}
+	return runs.Entry{
+		Kind: runs.KindSurvived, OOM: &memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseForward, Micro: 40}, Verdict: &verdict, Seconds: 2,
+		Decision: &recovery.Decision{Remedy: recovery.Shrink, Verdict: &verdict, Reason: "at most 20 of 40 rows at once from now on: " + verdict.Why},
+		Text:     "out of memory at micro-batch 40 in forward: 1 GiB asked for (train.py:31); survived in place: 4 pieces; at most 20 of 40 rows at once from now on: " + verdict.Why,
+	}
+}
+
+// TestWrappedCommand holds that the report of a wrapped command says what ran, which line
+// ran out of memory and in how many pieces it was made, and nothing of what is not known.
+func TestWrappedCommand(t *testing.T) {
+	d := newDiary("train-run", 0)
+	d.Command = `python train.py --note "two words"`
+	d.begin()
+	d.entry(survivedInside())
+	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done, 1 failure of memory survived"})
+	r := New(d.Input)
+	var markdown, page bytes.Buffer
+	if err := r.Markdown(&markdown, func(p Picture) string { return p.Name }); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"# train-run: finished\n", "Ran: python train.py --note \"two words\"", "| Effective batch | **kept** | steps that ran out of memory came out as with the whole batch |",
+		"at micro-batch 40 in forward: 1 GiB asked for (train.py:31). micro-batch 40 needs at least 14 GiB of 12 GiB |",
+		"**shrink, in place**. 4 pieces; at most 20 of 40 rows at once from now on |", "| – | **out of memory: batch**"} {
+		if !strings.Contains(markdown.String(), want) {
+			t.Errorf("no %q in\n%s", want, markdown.String())
+		}
+	}
+	for _, unknown := range []string{"not recorded", "0 written", "![", "batch.micro", "0 steps"} {
+		if strings.Contains(markdown.String(), unknown) {
+			t.Errorf("%q in\n%s", unknown, markdown.String())
+		}
+	}
+	if text := page.String(); !strings.Contains(text, "<code>python train.py --note &#34;two words&#34;</code>") || strings.Contains(text, "<figure") {
+		t.Error("the page has no command, or pictures of nothing")
+	}
+}
+
+// TestWrappedBatch holds what is said of a command's effective batch.
+func TestWrappedBatch(t *testing.T) {
+	for name, c := range map[string]struct {
+		happens func(*diary)
+		want    string
+	}{
+		"nothing":            {func(*diary) {}, "as the command has it, no plan was changed"},
+		"survived":           {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory came out as with the whole batch"},
+		"refused, and ended": {func(d *diary) { d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"}) }, "as the command has it, no plan was changed"},
+		"relaunched": {func(d *diary) {
+			d.entry(runs.Entry{Kind: runs.KindOOM, Text: "out of memory", OOM: &memory.OutOfMemoryError{Micro: 64}})
+			smaller := recovery.Plan{Effective: effective, World: 1, Micro: 32}
+			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Shrink, Plan: smaller, Reason: "half"}})
+		}, "kept, a smaller micro-batch was made up for by accumulation"},
+	} {
+		d := newDiary("train-run", 0)
+		d.Command = "python train.py"
+		d.begin()
+		c.happens(d)
+		card := New(d.Input).Cards()[0]
+		if got := card.Answer + ", " + card.Note; got != c.want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// TestReadsTheCommand of a wrapped run, and none of another.
+func TestReadsTheCommand(t *testing.T) {
+	for text, want := range map[string]string{
+		"command:\n    - python\n    - train.py\n    - two words\n    - \"\"\ndir: /home/me\n": `python train.py "two words" ""`,
+		"train:\n    steps: 3\n": "",
+		"":                       "",
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "run.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if in, err := Read(dir); err != nil || in.Command != want || len(in.Problems) != 0 {
+			t.Errorf("%q: %q, %v, %v", text, in.Command, err, in.Problems)
+		}
+	}
+}
