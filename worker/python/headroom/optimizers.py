@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import wraps
 from typing import Any, Callable
 
 import torch
 
-from .crowded import one_by_one
+from .crowded import KNOWN, one_by_one
 from .failure import clean, is_out_of_memory, release_frames
 
 _inside = False  # one step calls another in optimizers that wrap others
@@ -16,15 +17,25 @@ _inside = False  # one step calls another in optimizers that wrap others
 def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
     """``step`` that is run once more if memory ran out before it had changed anything.
     State that the failed call made, and nobody else has seen, is taken away again.
-    ``begins`` is called before, and says whether it is to be guarded."""
+    ``begins`` is called before, and says whether it is to be guarded. With a closure it is
+    only made tensor by tensor where it must be."""
 
     @wraps(step)
     def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        if _inside or args or kwargs or not begins():  # a closure runs the model again
+        if _inside:
             return step(self, *args, **kwargs)
-        with one_by_one(self) as crowded:
-            if crowded:
-                report.remark("there is no room for the optimizer's step over all tensors at once: it goes tensor by tensor")
+        with ExitStack() as stack:
+
+            def crowded() -> None:
+                if stack.enter_context(one_by_one(self)):
+                    report.remark("there is no room for the optimizer's step over all tensors at once: it goes tensor by tensor")
+
+            given = [*args, *kwargs.values()]
+            if type(self) in KNOWN and len(given) == 1 and callable(given[0]):  # a closure, which makes the gradients
+                return step(self, lambda: (given[0](), crowded())[0])
+            if given or not begins():
+                return step(self, *args, **kwargs)
+            crowded()
             return attempt(self, step, report)
 
     return guarded
@@ -58,6 +69,8 @@ def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> An
     try:
         result = step(optimizer)
     except BaseException as e:
+        if not is_out_of_memory(e):
+            raise
         again = e
     if again is not None:
         report.refused(failed, "the optimizer's step failed twice")

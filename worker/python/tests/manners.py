@@ -403,6 +403,7 @@ class Deaf:
     """A wire that keeps what it is told."""
 
     told: list[dict] = []
+    asked_to_look = False
 
     def ignored(self, *_: Any, **__: Any) -> None: ...
 

@@ -2,7 +2,7 @@
 Each is run with room, in too little without headroom (it must die, or the test proves
 nothing), and in too little with headroom: that one ends, with the losses of the first.
 
-    python real.py [--kinds raw,transformers,lightning,accelerate,evaluation,optimizer,evaluation_transformers]
+    python real.py [--kinds raw,transformers,lightning,accelerate,evaluation,optimizer,optimizer_closure,evaluation_transformers]
 """
 
 from __future__ import annotations
@@ -179,18 +179,27 @@ def evaluation() -> tuple[list[float], nn.Module]:
     return losses, net
 
 
-def optimizer() -> tuple[list[float], nn.Module]:
+def optimizer(closed: bool = False) -> tuple[list[float], nn.Module]:
     """All memory is in weights, gradients and Adam's state: four batches of logits, four, and eight. A step
     over all tensors at once takes four more when it has begun to change its state, one tensor by tensor."""
     net = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8)))
     adam = torch.optim.AdamW(net.parameters(), lr=1e-3, eps=1e-4, foreach=True)
     losses = []
     for i in range(STEPS):
-        adam.zero_grad()
-        loss = net(torch.randn(4, 2048, generator=torch.Generator().manual_seed(i))).square().mean()
-        loss.backward()
-        adam.step()
-        losses.append(loss.item())
+        batch = torch.randn(4, 2048, generator=torch.Generator().manual_seed(i))
+
+        def closure(batch: Tensor = batch) -> Tensor:
+            adam.zero_grad()
+            loss = net(batch).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+            return loss
+
+        if closed:
+            adam.step(closure)  # type: ignore[arg-type]
+        else:
+            closure()
+            adam.step()
     return losses, net
 
 
@@ -203,6 +212,7 @@ KINDS: dict[str, tuple[Callable[[], tuple[list[float], nn.Module]], tuple[float,
     "accelerate": (accelerate, (1.3, 2.2, 3.25)),
     "evaluation": (evaluation, (2.5,)),
     "optimizer": (optimizer, (18.5, 19.5)),
+    "optimizer_closure": (lambda: optimizer(closed=True), (19.0,)),
     "evaluation_transformers": (lambda: transformers(4 * ROWS), (7.0,)),
 }
 
