@@ -117,5 +117,3 @@ def fits(optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> bool:
             raise
         release_frames(e)
         return False
-    finally:
-        held.clear()

@@ -526,12 +526,15 @@ def what_grows_is_named(t: Training) -> str:
     from headroom.growth import STEPS, Growth
 
     losses: list[Tensor] = []
+    few: list[Tensor] = []
     t.net.seen = {"all": []}
 
     def followed(keep: Callable[[Tensor], Any]) -> str:
         growth = Growth(7)
         for i in range(STEPS):
             keep(t.step())
+            if i % 10 == 0:
+                few.append(torch.zeros(1000))  # larger, and not in every step
             if growth.said(7 + i) is not None:
                 return "said too early"
         return growth.said(7 + STEPS) or "nothing"
@@ -541,8 +544,11 @@ def what_grows_is_named(t: Training) -> str:
 
     said = [followed(losses.append), followed(number), followed(lambda loss: t.net.seen["all"].append(t.x + 1)), followed(lambda loss: None)]
     for text, wanted in zip(said, ("50 more of float32 (a number), with the graph that made it", "50 more of float32 (a number)", "50 more of float32 (7 × 10)", "no kind of tensor")):
-        if wanted not in text or ("graph" in wanted) != ("loss.detach()" in text):
+        if wanted not in text or "1000" in text or ("graph" in wanted) != ("loss.detach()" in text):
             return text
+    both = followed(lambda loss: (losses.append(loss), t.net.seen["all"].append(torch.zeros(500))))
+    if "50 steps: 50 more of float32 (a number), with the graph" not in both or "50 more of float32 (500)" not in both:
+        return both  # the graph holds more than its tensor shows
     line = f"({__file__}:"
     return "" if f", in losses {line}" in said[0] and ", in losses (" in said[1] and ", in Net.seen" in said[2] else f"{said}"
 

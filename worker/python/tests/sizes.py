@@ -135,6 +135,16 @@ def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
     want = [(0, 1), (0, 1), (rows, fewest), (rows, fewest)] if rows > learned else [(0, 1)] * 4
     if m.failures or said != want:
         return f"{rows} rows, of which {learned} fit: {m.failures} failures, {said}"
+    m.batch(min(rows, learned))
+    if rows > learned and m.sizes.ran() != (min(rows, learned), 1):
+        return f"a whole batch after those in pieces: {m.sizes.ran()}"
+    failed = Machine(learned)  # what has failed in this process is known better
+    failed.batch(rows)
+    before = failed.sizes.ran()
+    failed.sizes.learned = lambda: 1
+    failed.batch(rows)
+    if 1 < before[1] < rows == failed.sizes.ran()[1]:
+        return f"cut in {failed.sizes.ran()} by what was learned, and in {before} by what had failed"
     late = Machine(10**6)
     late.sizes.learned = lambda: 0
     late.batch(rows)
