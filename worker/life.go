@@ -46,6 +46,7 @@ type Options struct {
 // Life looks after one life of a command.
 type Life struct {
 	o        Options
+	limit    int // rows at once that the lives before this one came to; 0 if none did
 	folder   *folder
 	listener *net.UnixListener
 	ctx      context.Context
@@ -98,7 +99,7 @@ func Begin(o Options) (*Life, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unpack the worker: %w", err)
 	}
-	l := &Life{o: o, folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, checked: make(chan struct{})}
+	l := &Life{o: o, limit: o.Books.Pieces(), folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, checked: make(chan struct{})}
 	l.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: l.socket(), Net: "unix"})
 	if err == nil {
 		err = os.Chmod(l.socket(), 0o600)

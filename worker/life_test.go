@@ -93,7 +93,15 @@ func TestNextLifeKnows(t *testing.T) {
 	if a := c.hears(); a.Limit != 12 {
 		t.Errorf("%+v", a)
 	}
+	c.send(oom(7, 8, 8, ""))
+	c.hears()
 	c.send(`{"type":"bye"}`)
+	next := dial(t, l) // it may train something else: what the first has come to is nothing to it
+	next.send(helloLine(0, 1))
+	if a := next.hears(); a.Limit != 12 {
+		t.Errorf("%+v", a)
+	}
+	next.send(`{"type":"bye"}`)
 	ended(t, l)
 }
 

@@ -145,7 +145,7 @@ func (t *talk) hello(m message) error {
 	l := t.life
 	l.mu.Lock()
 	if t.pieces == nil {
-		t.pieces = NewPieces(l.o.Books.Pieces())
+		t.pieces = NewPieces(l.limit)
 	}
 	t.world = max(1, m.World)
 	first := !l.ended.Attached
@@ -167,7 +167,8 @@ func (t *talk) hello(m message) error {
 	if m.Why != "" && l.o.Mode == Check {
 		l.check(nil, m.Why)
 	}
-	_ = t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: t.pieces.Limit()})
+	// What another process of this life has come to is its own affair: this one may train something else.
+	_ = t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: l.limit})
 	return nil
 }
 
