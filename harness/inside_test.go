@@ -2,6 +2,7 @@ package harness
 
 import (
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"headroom/memory"
@@ -46,5 +47,34 @@ func TestWhatAWorkerLearnsIsKept(t *testing.T) {
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestACommandsStartIsTold without steps and samples that are not known of it.
+func TestACommandsStartIsTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		o    SessionOptions
+		want []string
+	}{
+		"a command":                {SessionOptions{Plan: recovery.Plan{Effective: 1, World: 1, Micro: 1}}, []string{"a run starts", "attempt 1 starts"}},
+		"one whose batch is known": {SessionOptions{Plan: recovery.Plan{Effective: 8, World: 1, Micro: 8}}, []string{"a run with an effective batch of 8 starts", "attempt 1 starts"}},
+		"a training of headroom's": {SessionOptions{Steps: 3, Plan: recovery.Plan{Effective: 8, World: 1, Micro: 8}}, []string{"a run of 3 steps of 8 samples starts", "attempt 1 starts from step 0 of 3"}},
+	} {
+		f, err := runs.Open(filepath.Join(t.TempDir(), "run"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []string
+		c.o.OnEntry = func(e runs.Entry) { told = append(told, e.Text) }
+		s, err := Begin(f, c.o)
+		if err == nil {
+			err = s.Attempt(nil)
+		}
+		if err != nil || len(told) < 2 || !slices.Equal(told[:2], c.want) {
+			t.Errorf("%s: %q, %v", name, told, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -16,15 +16,18 @@ type Card struct {
 	Answer   string
 	Note     string // the numbers behind the answer; may be empty
 	Tone     Tone
+
+	unknown bool // nothing was recorded that could answer it
 }
 
 // Cards are the answers in the order in which people ask.
 func (r *Report) Cards() []Card {
-	if r.Command != "" {
-		return r.wrappedCards()
-	}
 	cards := []Card{
 		r.batchCard(), r.failureCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.checkpointCard(),
+	}
+	if r.Command != "" {
+		cards[0] = r.commandsBatchCard()
+		cards = slices.DeleteFunc(cards, func(c Card) bool { return c.unknown })
 	}
 	if w := r.Watched; w.Readings+len(w.Faults)+w.DeviceGone > 0 {
 		cards = append(cards, w.card())
@@ -32,10 +35,9 @@ func (r *Report) Cards() []Card {
 	return cards
 }
 
-// wrappedCards are those of a command, whose steps are its own: the batch, and what is
-// known of the rest.
-func (r *Report) wrappedCards() []Card {
-	batch := Card{Question: "Effective batch", Answer: "as the command has it", Tone: Info, Note: "no plan was changed"}
+// commandsBatchCard is batchCard for a wrapped command, whose steps are its own.
+func (r *Report) commandsBatchCard() Card {
+	c := Card{Question: "Effective batch", Answer: "as the command has it", Tone: Info, Note: "no plan was changed"}
 	var notes []string
 	if r.Failures.InPlace > 0 {
 		notes = append(notes, "steps that ran out of memory came out as with the whole batch")
@@ -44,21 +46,9 @@ func (r *Report) wrappedCards() []Card {
 		notes = append(notes, "a smaller micro-batch was made up for by accumulation")
 	}
 	if len(notes) > 0 {
-		batch.Answer, batch.Tone, batch.Note = "kept", Good, strings.Join(notes, "; ")
+		c.Answer, c.Tone, c.Note = "kept", Good, strings.Join(notes, "; ")
 	}
-	cards := []Card{batch, r.failureCard()}
-	for _, c := range []Card{r.memoryCard(), r.speedCard(), r.lossCard()} {
-		if c.Answer != "not recorded" {
-			cards = append(cards, c)
-		}
-	}
-	if k := r.Checkpoints; k.Written+k.Failed+k.Damaged > 0 {
-		cards = append(cards, r.checkpointCard())
-	}
-	if w := r.Watched; w.Readings+len(w.Faults)+w.DeviceGone > 0 {
-		cards = append(cards, w.card())
-	}
-	return cards
+	return c
 }
 
 func (r *Report) batchCard() Card {
@@ -105,8 +95,8 @@ func (r *Report) failureCard() Card {
 
 func (r *Report) memoryCard() Card {
 	m := r.Memory
-	c := Card{Question: "Memory", Answer: "not recorded", Tone: Info}
-	if m.Peak == 0 {
+	c := Card{Question: "Memory", Answer: "not recorded", Tone: Info, unknown: m.Peak == 0}
+	if c.unknown {
 		if m.Capacity > 0 {
 			c.Note = fmt.Sprintf("capacity %v", m.Capacity)
 		}
@@ -137,8 +127,8 @@ func known(b memory.Bytes) string {
 
 func (r *Report) speedCard() Card {
 	s := r.Speed
-	c := Card{Question: "Throughput", Answer: "not recorded", Tone: Info}
-	if math.IsNaN(s.Median) {
+	c := Card{Question: "Throughput", Answer: "not recorded", Tone: Info, unknown: math.IsNaN(s.Median)}
+	if c.unknown {
 		return c
 	}
 	c.Answer = number(s.Median) + " samples/s"
@@ -157,8 +147,8 @@ func (r *Report) speedCard() Card {
 
 func (r *Report) lossCard() Card {
 	l := r.Loss
-	c := Card{Question: "Loss", Answer: "not recorded", Tone: Info}
-	if len(r.steps) == 0 {
+	c := Card{Question: "Loss", Answer: "not recorded", Tone: Info, unknown: len(r.steps) == 0}
+	if c.unknown {
 		return c
 	}
 	c.Answer = fmt.Sprintf("%s → %s", number(l.First), number(l.Last))
@@ -174,7 +164,7 @@ func (r *Report) lossCard() Card {
 
 func (r *Report) checkpointCard() Card {
 	k := r.Checkpoints
-	c := Card{Question: "Checkpoints", Answer: fmt.Sprintf("%s written", count(k.Written)), Tone: Info}
+	c := Card{Question: "Checkpoints", Answer: fmt.Sprintf("%s written", count(k.Written)), Tone: Info, unknown: k.Written+k.Failed+k.Damaged == 0}
 	if k.Written > 0 {
 		c.Note = fmt.Sprintf("newest at step %s; ", count(k.Newest))
 	}

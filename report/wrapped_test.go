@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,6 +32,9 @@ func TestWrappedCommand(t *testing.T) {
 	d.entry(survivedInside())
 	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done, 1 failure of memory survived"})
 	r := New(d.Input)
+	if cards := r.Cards(); len(cards) != 2 || cards[0].Question != "Effective batch" || cards[1].Question != "Out of memory" {
+		t.Errorf("%+v", cards)
+	}
 	var markdown, page bytes.Buffer
 	if err := r.Markdown(&markdown, func(p Picture) string { return p.Name }); err != nil {
 		t.Fatal(err)
@@ -65,7 +69,7 @@ func TestWrappedBatch(t *testing.T) {
 		"survived":           {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory came out as with the whole batch"},
 		"refused, and ended": {func(d *diary) { d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"}) }, "as the command has it, no plan was changed"},
 		"relaunched": {func(d *diary) {
-			d.entry(runs.Entry{Kind: runs.KindOOM, Text: "out of memory", OOM: &memory.OutOfMemoryError{Micro: 64}})
+			d.entry(runs.Entry{Kind: runs.KindOOM, Text: "out of memory", OOM: &memory.OutOfMemoryError{Micro: 64}, Verdict: &memory.Verdict{Cause: memory.Batch, Why: "too large"}})
 			smaller := recovery.Plan{Effective: effective, World: 1, Micro: 32}
 			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Shrink, Plan: smaller, Reason: "half"}})
 		}, "kept, a smaller micro-batch was made up for by accumulation"},
@@ -74,9 +78,13 @@ func TestWrappedBatch(t *testing.T) {
 		d.Command = "python train.py"
 		d.begin()
 		c.happens(d)
-		card := New(d.Input).Cards()[0]
+		r := New(d.Input)
+		card := r.Cards()[0]
 		if got := card.Answer + ", " + card.Note; got != c.want {
 			t.Errorf("%s: %s", name, got)
+		}
+		if advised := slices.Contains(r.Advice, "micro-batch 32 fits from the start: give it to the command"); advised != (name == "relaunched") {
+			t.Errorf("%s: advised %q", name, r.Advice)
 		}
 	}
 }
