@@ -15,8 +15,7 @@ const (
 	trendParts = 20
 	// trendWarm is how many steps are left out at first, in which state and workspaces are made.
 	trendWarm = 10
-	// forecastMost is how far ahead somebody wants to know: runs that end by then are the
-	// rule.
+	// forecastMost is the longest forecast that is told: most runs end sooner.
 	forecastMost = 24 * time.Hour
 )
 

@@ -11,8 +11,8 @@ import time
 from statistics import median
 from typing import Any
 
-import torch
-from models import DEVICE, gpt2, shifted, size, tokens
+from models import size
+from steady import training
 
 KINDS = ("by", "rests", "recorded")
 
@@ -36,23 +36,14 @@ def main() -> None:
     from headroom import _torch
 
     layers, rows, length, compiled = map(int, sys.argv[1:5])
-    model = gpt2(layers).to(DEVICE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    called = torch.compile(model) if compiled else model
-    batches = [tokens(i, size(rows, 2), size(length, 16)).to(DEVICE) for i in range(8)]
+    step = training(layers, rows, length, bool(compiled))
     recorder: Any = _torch._recorder
     seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for step in range(size(960, 60)):
-        kind = KINDS[step % 3]
+    for i in range(size(960, 60)):
+        kind = KINDS[i % 3]
         recorder.observe, recorder.rest = "measured" if kind == "by" else None, Set(kind == "rests")
-        ids = batches[step // 3 % len(batches)]
         begun = time.perf_counter()
-        optimizer.zero_grad()
-        with torch.autocast(DEVICE, dtype=torch.bfloat16):
-            loss = shifted(called(ids).logits, ids)
-        loss.backward()
-        optimizer.step()
-        loss.item()
+        step(i // 3)
         seconds[kind].append(time.perf_counter() - begun)
     timed = {kind: median(s[size(20, 4) :]) * 1e3 for kind, s in seconds.items()}
     print(f"| {layers} layers, {rows} × {length}{', compiled' if compiled else ''} | {timed['by']:.3f} | {timed['rests']:.3f} | {timed['recorded']:.3f} "

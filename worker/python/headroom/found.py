@@ -57,7 +57,7 @@ class Found(Limits):
             return recorder.evaluate(self, module, call, args, kwargs)
         if not module.training:  # type: ignore[union-attr]
             return call(*args, **kwargs)
-        if recorder.tape is None and not recorder.stepping and recorder.rest.may(self.known, args, kwargs):
+        if recorder.tape is None and recorder.rest.may(self.known, args, kwargs):
             return recorder.resting(call, args, kwargs)
         return recorder.call(self, module, call, args, kwargs)
 

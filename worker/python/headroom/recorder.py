@@ -76,7 +76,7 @@ class Recorder:
 
     def step_begins(self) -> bool:
         """An optimizer is about to make a step: what comes next is another tape. Returns
-        whether this one's failure is to be survived, if it has one."""
+        whether a failure of the step is to be survived."""
         if self.stepping:
             raise Refused("the optimizer's step is inside the function: it belongs after it")
         if self.tape is not None:
@@ -137,7 +137,7 @@ class Recorder:
         return self._late_call(tape, found, entry, failed, again, worn)
 
     def resting(self, call: Callable, args: tuple, kwargs: dict) -> Any:
-        """A call that nothing is to be known of."""
+        """A call that is not recorded."""
         try:
             return call(*args, **kwargs)
         except BaseException as e:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from .growth import Growth
+from .rest import allowed_of
 from .wire import Wire, notice
 
 EVERY = 0.2  # seconds between two steps that are told, unless one failed
@@ -183,18 +184,16 @@ def _foreign(filename: str) -> bool:
 def _memory() -> dict[str, int]:
     if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
         return {}
-    free, capacity = torch.cuda.mem_get_info()
-    reserved = torch.cuda.memory_reserved()
-    try:
-        allowed = int(capacity * torch.cuda.get_per_process_memory_fraction())
-    except (AttributeError, RuntimeError):  # an older PyTorch, or another allocator
-        allowed = capacity
+    free, total = torch.cuda.mem_get_info()
+    reserved, capacity = torch.cuda.memory_reserved(), allowed_of(total)
+    if capacity is None:
+        capacity = total
     return {
         "allocated": torch.cuda.memory_allocated(),
         "reserved": reserved,
         "peak": torch.cuda.max_memory_allocated(),
-        "free": min(free, max(0, allowed - reserved)),
-        "capacity": allowed,
+        "free": min(free, max(0, capacity - reserved)),
+        "capacity": capacity,
     }
 
 

@@ -9,7 +9,7 @@ once memory has run out.
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
 
@@ -47,12 +47,23 @@ def memories() -> list[Memory]:
             reserved = stats["reserved_bytes"]["all"]
             if reserved["peak"]:
                 free, total = torch.cuda.mem_get_info(device)
-                allowed = int(total * torch.cuda.get_per_process_memory_fraction(device))
+                allowed = allowed_of(total, device)
+                if allowed is None:
+                    return []
                 allocated = stats["allocated_bytes"]["all"]["current"]
                 found.append(Memory(allowed, free, reserved["current"], allocated, reserved["peak"], stats["num_ooms"]))
-        except (AttributeError, KeyError, RuntimeError):  # an older PyTorch, or another allocator
+        except (KeyError, RuntimeError):  # another allocator
             return []
     return found
+
+
+def allowed_of(total: int, device: Optional[int] = None) -> Optional[int]:
+    """How much this process may have of so many bytes of a GPU, the current one if None.
+    None where an older PyTorch or another allocator does not tell."""
+    try:
+        return int(total * torch.cuda.get_per_process_memory_fraction(device))
+    except (AttributeError, RuntimeError):
+        return None
 
 
 Shapes = tuple[tuple[int, ...], ...]

@@ -82,6 +82,17 @@ def finish(child: Child, late: bool) -> Any:
     return pickle.loads(bytes(child.said))
 
 
+def checked(checks: Iterable[Callable[[], str]], jobs: int) -> int:
+    """Runs checks, each in a child, which return what is wrong or nothing. Prints how each
+    ended, and returns how many failed."""
+    failed = 0
+    for check, got in forked(lambda check: check(), checks, jobs):
+        said = got.why if isinstance(got, Died) else got
+        failed += bool(said)
+        print(f"{'FAILED' if said else 'ok':6} {check.__name__.replace('_', ' ')}{': ' if said else ''}{said}", flush=True)
+    return failed
+
+
 def forked(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, seconds: float = 60) -> Iterator[tuple[Any, Any]]:
     """Yields each task with what work returned for it in a child, or Died, as they end."""
     gc.freeze()  # a collection in a child then leaves alone what it shares with the parent

@@ -421,10 +421,13 @@ def evidence_has_numbers_without_a_text(t: Training) -> str:
     from headroom.report import Report
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
-    torch.cuda.get_per_process_memory_fraction = lambda: 1.0
+    def untold(device: Any = None) -> float:
+        raise RuntimeError("this allocator does not tell")
+
+    torch.cuda.get_per_process_memory_fraction = untold
     Report().ask(8, torch.OutOfMemoryError("CUDA error: out of memory"))
     Report().ask(8, torch.OutOfMemoryError("Tried to allocate 20 bytes. GPU 0 has a total capacity of 90 bytes of which 10 bytes is free."))
-    torch.cuda.get_per_process_memory_fraction = lambda: 0.9  # less than the device has
+    torch.cuda.get_per_process_memory_fraction = lambda device=None: 0.9  # less than the device has
     Report().ask(8, torch.OutOfMemoryError("CUDA error: out of memory"))
     found = [[said.get(name) for name in ("requested", "free", "capacity", "allocated", "peak", "phase")] for said in Deaf.told]
     want = [[None, 5, 80, 60, 65, "forward"], [20, 10, 90, 60, 65, "forward"], [None, 2, 72, 60, 65, "forward"]]
@@ -579,6 +582,42 @@ def what_grows_is_told_when_asked(t: Training) -> str:
     if wire.asked_to_look or len(notes) != 1 or "float32 (3 × 4), in kept" not in notes[0][0] or notes[0][1] != "warning":
         return f"{wire.asked_to_look}, {notes}"
     return ""
+
+
+@check
+def what_a_hook_raises_in_a_second_try_is_the_users(t: Training) -> str:
+    """An optimizer's step that failed for want of memory is made again, and goes well then."""
+    optimizer = torch.optim.SGD(t.net.parameters(), lr=0.1)
+    F.cross_entropy(t.net(t.x), t.y).backward()
+
+    def broken(*_: Any) -> None:
+        raise KeyError("mine")
+
+    optimizer.register_step_post_hook(broken)
+    with Injector(Fault("once", 1, 7)) as injector:
+        injector.begin()
+        try:
+            optimizer.step()
+        except KeyError as e:
+            return "" if injector.raised and e.args == ("mine",) else f"{e!r}, {injector.raised}"
+        except torch.OutOfMemoryError:
+            return "the failure that was survived"
+    return "nothing was raised"
+
+
+@check
+def a_check_takes_half_precision_inside_for_what_it_is(t: Training) -> str:
+    """As under Accelerate: autocast is in the module's own forward, where no tape sees it."""
+    from headroom import check
+    from headroom.pieces import Sizes
+    from headroom.tape import place_of
+
+    forward = t.net.body.forward
+    t.net.body.forward = lambda x: torch.autocast("cpu", dtype=torch.bfloat16)(forward)(x).float()  # type: ignore[method-assign]
+    loss = F.cross_entropy(t.net(t.x), t.y)
+    off = check.compared(place_of(loss).tape, place_of(loss).slot, None, Sizes(), None)["error"]
+    loss.backward()
+    return "" if 1e-3 < off <= 2e-2 else f"off by {off}, which proves nothing"
 
 
 @check

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import trial
-from forked import Died, forked
+from forked import Died, checked, forked
 from loop import SHAPES, Loop, Shape, load
 from manners import CHECKS
 
@@ -61,11 +61,10 @@ def trained(shape: Shape, steps: int, attached: bool) -> Left:
     left = Left()
     with trial.placed():
         loop: Loop = shape.make(0)
-    try:
-        with trial.placed():
+        try:
             loop.run(steps, lambda i: None)
-    except Exception as error:
-        left.error = trial.described(error)
+        except Exception as error:
+            left.error = trial.described(error)
     left.printed = [repr(line) for line in loop.printed]
     parameters = loop.parameters()
     left.weights = trial.digest({**parameters, **loop.buffers()})
@@ -132,10 +131,7 @@ def main() -> int:
         failed += bool(said)
         print(f"{'FAILED' if said else 'ok':6} {name}", *said, sep="\n       ", flush=True)
     if not args.loops:
-        for check, got in forked(lambda check: check(), CHECKS, args.jobs):
-            said = got.why if isinstance(got, Died) else got
-            failed += bool(said)
-            print(f"{'FAILED' if said else 'ok':6} {check.__name__.replace('_', ' ')}{': ' if said else ''}{said}", flush=True)
+        failed += checked(CHECKS, args.jobs)
     print(f"{len(shapes)} loops, {args.steps} steps each, with and without: {failed} differ; {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
 
