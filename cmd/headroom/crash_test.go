@@ -66,11 +66,11 @@ func TestCrashIsNoUsageError(t *testing.T) {
 			p.until("a step", stepAfter(0))
 			p.signal(c.signal)
 		}
-		want := signalled + int(syscall.SIGABRT)
+		got, want := p.crashed(), signalled+int(syscall.SIGABRT)
 		if strings.Contains(p.stderr.String(), "panic during panic") {
 			want = signalled + int(syscall.SIGSEGV)
 		}
-		if got := p.crashed(); got != want {
+		if got != want {
 			t.Fatalf("%s: exit status %d, want %d\n%s", c.says, got, want, p.stderr.String())
 		}
 		out, err := exec.Command("headroom", "status", "endless").CombinedOutput()
