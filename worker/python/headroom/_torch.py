@@ -79,6 +79,7 @@ def install() -> None:
     torch.compile = compile  # type: ignore[assignment]
     optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
     register_optimizer_step_post_hook(lambda *_: finder.step())
+    register_optimizer_step_post_hook(lambda *_: recorder.step_ends())
     register_optimizer_step_post_hook(report.step)
 
 

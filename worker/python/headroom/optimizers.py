@@ -24,6 +24,8 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
     def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         if _inside:
             return step(self, *args, **kwargs)
+        if not args and not kwargs and not begins():
+            return step(self)
         with ExitStack() as stack:
 
             def crowded() -> None:
@@ -33,7 +35,7 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
             given = [*args, *kwargs.values()]
             if type(self) in KNOWN and len(given) == 1 and callable(given[0]):  # a closure, which makes the gradients
                 return step(self, lambda: (given[0](), crowded())[0])
-            if given or not begins():
+            if given:
                 return step(self, *args, **kwargs)
             crowded()
             return attempt(self, step, report)

@@ -79,13 +79,20 @@ class Recorder:
         whether a failure of the step is to be survived."""
         if self.stepping:
             raise Refused("the optimizer's step is inside the function: it belongs after it")
-        if self.tape is not None:
-            self.tape.close()
-            self.tape = None
+        self._close()
+        return not self.rest.resting
+
+    def step_ends(self) -> None:
+        """An optimizer has made a step, with a closure perhaps, which begins without a word."""
+        self._close()
         if self.sizes.failure is not None or self.evaluation.failure is not None:
             self.rest.failed()
         self.rest.step()
-        return not self.rest.resting
+
+    def _close(self) -> None:
+        if self.tape is not None:
+            self.tape.close()
+            self.tape = None
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The values of a late tensor."""
@@ -242,8 +249,7 @@ class Recorder:
             if place_of(t).late:  # type: ignore[union-attr]
                 return place_of(t).tape  # type: ignore[union-attr]
         if self.tape is not None and (self.tape.closed or self.tape.done or not self.tape.alive()):
-            self.tape.close()
-            self.tape = None
+            self._close()
         if self.tape is None:
             self.tape = Tape()
         return self.tape

@@ -112,7 +112,7 @@ class Rest:
         self.resting = False
 
     def step(self) -> None:
-        """An optimizer makes its step: nothing begins or ends to rest but here."""
+        """An optimizer has made its step: nothing begins or ends to rest but here."""
         self._steps += 1
         if self._failed or self._steps < STEPS:
             return

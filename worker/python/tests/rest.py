@@ -133,6 +133,34 @@ class Training:
         return gradients
 
 
+def with_a_closure() -> str:
+    """Calls rest in a closure too, as Lightning makes its steps, and the step is survived that is larger."""
+    t = Training(rests=False)
+    t.recorder.rest = Rest(lambda: [ROOM], lambda: 0.0)
+    x, y = torch.randn(14, 6), torch.randint(0, 4, (14,))
+    seen = []
+
+    def step(rows: int, fails: bool = False) -> None:
+        def closure() -> Tensor:
+            t.optimizer.zero_grad()
+            with Injector(Fault("again", 2, rows) if fails else None) as injector:
+                injector.begin()
+                out = t.head(t.backbone(x[:rows]))
+                seen.append(type(out).__name__)
+                loss = F.cross_entropy(out, y[:rows])
+                loss.backward()
+                injector.end()
+            return loss
+
+        t.optimizer.step(closure)
+
+    for _ in range(STEPS + 1):
+        step(7)
+    step(14, fails=True)
+    step(7)
+    return "" if seen == ["Recorded"] * STEPS + ["Tensor", "Recorded", "Recorded"] else f"{seen}"
+
+
 def same(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.allclose(x, y, rtol=1e-5, atol=1e-7) for x, y in zip(a, b))
 
@@ -222,7 +250,7 @@ def an_optimizer_that_rests_raises() -> str:
     return ""
 
 
-CHECKS = [table, shapes, times, rests, a_step_that_is_recorded_is_recorded_whole, a_larger_batch_is_survived, what_rested_is_no_part_of_a_replay, a_failure_reaches_the_user, an_optimizer_that_rests_raises]
+CHECKS = [table, shapes, times, rests, with_a_closure, a_step_that_is_recorded_is_recorded_whole, a_larger_batch_is_survived, what_rested_is_no_part_of_a_replay, a_failure_reaches_the_user, an_optimizer_that_rests_raises]
 
 
 def main() -> int:
