@@ -6,14 +6,14 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 import torch
 
-from .calm import rehearsal
+from .calm import HALF, rehearsal
 from .failure import Refused, clean
 from .found import found_of
 from .graph import sequence, walk, within
 from .late import HandBack, Late, disown
 from .replay import Gradients, Inputs, Proof, gradients, modules_of, needed, proven, refuse_batchwise, run
 from .rows import Plan, references
-from .tape import Tape, place_of, random_state, set_random_state
+from .tape import Tape, place_of, random_state, same_random_state, set_random_state
 from .weights import Rule
 
 
@@ -58,6 +58,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
         with rehearsal(modules):
             plan = Plan(tape, tape.entries[0])
             plan.extend()
+            plan.confirm(needed(tape, [loss]))
         targets, extra = weighed(tape, Late(tape, plan, sizes, report), loss, given, needed(tape, [loss]))
         proof = Proof(tape, plan)
         return Planned(plan, {s: (g, proven(proof, s, sizes)) for s, (g, _) in targets.items()}, extra, "")
@@ -95,7 +96,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     after, begin = random_state(), sequence()
     set_random_state(tape.random)
     try:
-        _, inputs, sums, count = gradients(tape, plan, targets, sizes.next, offload=offload)
+        values, inputs, sums, count = gradients(tape, plan, targets, sizes.next, offload=offload)
     except BaseException as e:
         with torch.no_grad():
             for b, value in written:
@@ -108,6 +109,8 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         if plan is not None:  # of the whole batch it is what the user's own call would have left
             tape.spans.append((begin, sequence()))
             disown(tape, modules)
+    if (plan is None or same_random_state(tape.random, after)) and not all(as_before(tape, s, v, modules) for s, v in values.items()):
+        raise Refused("the loss is another one when the step is made again")
     if inputs.graphs:
         raise Refused("a graph of the user's own enters the step, and may have been used up")
     grads = summed(inputs, sums, extra)
@@ -129,6 +132,19 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     report.survived(failure, f"{count} pieces" if plan is not None else "the whole batch again", why)
     tape.close()
     tape.failure = None  # its frames hold the tape
+
+
+def as_before(tape: Tape, slot: int, value: Any, modules: Sequence[torch.nn.Module]) -> bool:
+    """Whether a scalar is what the script had, unless that is not known. In half precision,
+    which only a trial sees where it is used inside a module, it is rounded more."""
+    had = tape.scalars.get(slot)
+    if had is None:
+        return True
+    half = had.dtype in HALF or any(e.autocast for e in tape.entries) or any(f.half for f in map(found_of, modules) if f is not None)
+    tolerance = 5e-3 if half else 1e-3 if had.is_cuda else 1e-4
+    a, b = (float(torch.as_tensor(v).detach().double().reshape(())) for v in (had, value))
+    # A sum that cancels out is near zero, and rounding is large beside it.
+    return not abs(a - b) > tolerance * max(abs(a), 0.1)
 
 
 def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:

@@ -13,7 +13,7 @@ from .held import Held
 from .tape import random_state, set_random_state
 
 _FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
-_HALF = {torch.float16, torch.bfloat16}
+HALF = {torch.float16, torch.bfloat16}
 _DRAWS = {"rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "normal_functional", "randint", "randint_like", "multinomial", "poisson", "exponential"}
 
 
@@ -41,7 +41,7 @@ class Calm(TorchDispatchMode):
                     elif "dropout_p" in kwargs:
                         kwargs["dropout_p"] = 0.0
         result = func(*args, **kwargs)
-        self.half = self.half or isinstance(result, torch.Tensor) and result.dtype in _HALF
+        self.half = self.half or isinstance(result, torch.Tensor) and result.dtype in HALF
         if name in _DRAWS and isinstance(result, torch.Tensor):
             result.fill_(0.5 if result.is_floating_point() else 0)
         return result

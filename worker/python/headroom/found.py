@@ -38,6 +38,7 @@ class Found(Limits):
         self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call changes; None: not known yet
         self.kept: list[torch.Tensor] = []  # their values before the newest call
         self.calls = 0
+        self.half = False  # a trial has seen half precision in it
         self.whole = False  # kept has what all of them were
         self.number = next(_NUMBERS)  # which an id, that may be used again, is not
         self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call was made yet

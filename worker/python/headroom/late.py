@@ -15,7 +15,8 @@ from typing import Any, Sequence
 
 import torch
 
-from .failure import Refused, bare
+from .calm import rehearsal
+from .failure import Refused, bare, patiently
 from .graph import KEEP, sequence, walk, within
 from .held import USUAL
 from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, proven, run, unchanged
@@ -180,6 +181,7 @@ class Late:
         if len(known.shape) and max(known.shape) > 1:
             raise Refused("the batch is summed into more than one number")
         plan, rule, why = self.plan, None, ""
+        self._confirm(needed(self.tape, [slot]))
         try:
             rule = proven(Proof(self.tape, plan), slot, self.sizes)
         except Refused as refused:  # then the whole batch again, with what is saved on the host
@@ -212,6 +214,14 @@ class Late:
             return value
         with torch.enable_grad():
             return HandBack.apply(value, self.tape, [sums.all()], scale, *inputs.tensors)
+
+    def _confirm(self, entries: Sequence[int]) -> None:
+        def again() -> None:
+            with rehearsal(modules_of(self.tape)), torch.no_grad():
+                self.plan.confirm(entries)
+
+        if any(self.tape.entries[i].seen for i in entries):
+            patiently(again, "there is no room to try it on a few rows")
 
     def _kept(self) -> dict[int, list]:
         """Results that are small enough to be kept from the pieces, for a user who asks

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten
 
 from .calm import Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory, patiently
-from .found import number_of
+from .found import found_of, number_of
 from .rows import NOTHING, Plan, Rows, arguments, perform, references
 from .tape import Tape
 from .weights import Rule, candidates, distinct, others, same_rule, settled, surviving, weight
@@ -480,7 +480,10 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
         failed: Optional[BaseException] = None
         try:
             with rehearsal(modules), Calm() as calm:
-                return work(count, calm)
+                result = work(count, calm)
+            for found in filter(None, map(found_of, modules)):
+                found.half = found.half or calm.half
+            return result
         except Exception as e:
             if not is_out_of_memory(e):
                 raise

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from itertools import combinations, count
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
+from .calm import Calm
 from .failure import Refused, is_out_of_memory
 from .found import number_of
 from .held import Held
-from .tape import Entry, Outside, Ref, Tape, autocast_as
+from .tape import Entry, Outside, Ref, Tape, autocast_as, modes_as, place_of, random_state, same_random_state
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
 INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter", "scatter_", "__setitem__"}
@@ -66,6 +67,7 @@ class Cut(NamedTuple):
 
 
 NOTHING = Cut({}, False)
+SAMPLE = 4096  # values that are kept of a result
 MANY = 10000  # kinds of calls that are remembered
 _NUMBERS = count(1)
 _PLAIN = (int, float, str, type(None))
@@ -96,6 +98,8 @@ class Plan:
                 cut, results = self._try(entry)
                 self._accept(entry, cut, results)
                 self._last = key
+                if entry.module is not None:
+                    self._see(entry)
 
     memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree, attributes) by key; shared by all plans
     numbers: dict[tuple, int] = {}  # of what is called, with what, after what
@@ -122,6 +126,54 @@ class Plan:
         self._pending = entry, cut, results, leaves, key
         Plan.memory[key] = cut, leaves, tree, self.left
         return leaves, tree
+
+    def see(self) -> None:
+        """Keeps some values that the call of the last :meth:`result` gives here and now, where the
+        script makes it, unless it was tried on an earlier batch."""
+        entry, cut, results, _, _ = self._pending
+        if results is not None and entry.module is not None:
+            entry.seen, _ = self._given(entry, cut)
+
+    def _see(self, entry: Entry) -> None:
+        """The same for a call that went well, as far as the script still has its results, and
+        nothing was drawn."""
+        tape = self.tape
+        if any(e.inplace for e in tape.entries) or not same_random_state(tape.random, random_state()):
+            return
+        for tensor in (ref() for ref in tape.live):
+            place = None if tensor is None else place_of(tensor)
+            if place is None or place.late or place.slot not in entry.slots or self.slots[place.slot].dim is None:
+                continue
+            try:
+                for n, rows in enumerate(self._rows):
+                    entry.seen[n, entry.slots.index(place.slot)] = _sample(self._some(tensor, place.slot, rows))  # type: ignore[arg-type]
+            except Exception as e:  # without room for it the loss alone is compared
+                if not is_out_of_memory(e):
+                    raise
+
+    @torch.no_grad()
+    def _some(self, tensor: torch.Tensor, slot: int, rows: Rows) -> torch.Tensor:
+        known = self.slots[slot]
+        return tensor.narrow(known.dim, rows.start * known.per_row, rows.count * known.per_row)  # type: ignore[arg-type]
+
+    def confirm(self, entries: Sequence[int]) -> None:
+        """Makes modules' calls of which values were kept once more, on the same few rows. Raises
+        :class:`Refused` if one gives something else by now: a script that changes something
+        around a call, and changes it back, has other gradients than a replay."""
+        self._catch_up()
+        for i in entries:
+            entry = self.tape.entries[i]
+            if entry.seen:
+                now, half = self._given(entry, self.cuts[i])
+                if any(key in now and not _alike(value, now[key], 0.1 if half else 0.01) for key, value in entry.seen.items()):
+                    raise Refused(f"a call of {named(entry)} gives other results when it is made again")
+
+    def _given(self, entry: Entry, cut: Cut) -> tuple[dict[tuple[int, int], torch.Tensor], bool]:
+        """Some of what a call returns for each of the two numbers of rows, by the place in it,
+        and whether any of it is computed in half precision."""
+        with Calm() as calm, torch._C.DisableTorchFunctionSubclass():
+            results = [tree_flatten(result)[0] for result in self._both(entry, cut)]
+        return {(n, i): _sample(v) for n, leaves in enumerate(results) for i, v in enumerate(leaves) if isinstance(v, torch.Tensor)}, calm.half
 
     def accept(self) -> None:
         """Takes in the call of the last :meth:`result`, which the tape has gained."""
@@ -268,6 +320,18 @@ class Plan:
         return results
 
 
+@torch.no_grad()
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flatten()[:SAMPLE].double().cpu()
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
+    """Whether two results are the same but for rounding: other numbers of rows go by other
+    kernels. ``tolerance`` is relative to the largest element."""
+    scale = float(torch.nan_to_num(a, posinf=0.0, neginf=0.0).abs().max()) if a.numel() else 0.0
+    return a.shape == b.shape and torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
 def _cut_off(value: Any) -> Any:
     """The same values without the graph that made them, whose activations would stay."""
     if not isinstance(value, torch.Tensor) or value.grad_fn is None:
@@ -291,7 +355,7 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
     """Makes an entry's call again, in the modes in which it was made. In a trial there is
     no graph, so that what is changed in place may be a leaf."""
     with ExitStack() as stack:
-        for context in autocast_as(entry.autocast):
+        for context in [modes_as(entry.modes), *autocast_as(entry.autocast)]:
             stack.enter_context(context)
         stack.enter_context(torch.set_grad_enabled(entry.grad and torch.is_grad_enabled() and not (trial and entry.inplace)))
         if entry.fresh:

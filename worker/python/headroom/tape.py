@@ -10,8 +10,9 @@ stay what they were, so nothing is computed twice and nothing stays behind.
 from __future__ import annotations
 
 import weakref
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Callable, Iterable, NamedTuple, Optional
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
@@ -51,15 +52,17 @@ class Place:
 class Entry:
     """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
 
-    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "slots", "inplace", "versions", "between", "exits", "fresh", "nth")
+    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between", "exits", "fresh", "nth", "seen")
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
         self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
         self.grad = torch.is_grad_enabled()
         self.autocast = autocast_state()
+        self.modes = function_modes()
         self.slots: list[Optional[int]] = []  # of the tensors among the flattened outputs
         self.inplace = False
         self.nth = 0  # of the module's calls
+        self.seen: dict[tuple[int, int], torch.Tensor] = {}  # values that it gave when the script made it: see Plan.confirm
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
         self.fresh = False  # it changed a scalar in place, and is replayed on a copy
@@ -294,6 +297,33 @@ def autocast_as(state: Optional[tuple]) -> list:
     return [torch.autocast(k, dtype=d, enabled=on, cache_enabled=state[-1]) for k, on, d in state[:-1]]
 
 
+def function_modes() -> tuple:
+    """The user's modes over torch's functions, as ``torch.set_default_device`` makes one. While
+    a function of torch runs, those that have seen it already are not among them."""
+    return tuple(torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
+
+
+@contextmanager
+def modes_as(modes: tuple) -> Iterator[None]:
+    """A context under exactly these modes, which are not entered again: a default device
+    would then be left for itself."""
+    now = function_modes()
+    _put_modes(now, modes)
+    try:
+        yield
+    finally:
+        _put_modes(modes, now)
+
+
+def _put_modes(old: tuple, new: tuple) -> None:
+    if old == new:
+        return
+    for _ in old:
+        torch._C._pop_torch_function_stack()
+    for mode in new:
+        torch._C._push_on_torch_function_stack(mode)
+
+
 @lru_cache(maxsize=1)
 def _kinds() -> tuple:
     return ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",)
@@ -303,6 +333,11 @@ def random_state() -> tuple:
     """The states of the generators that a step may draw from."""
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     return torch.default_generator.get_state(), cuda
+
+
+def same_random_state(a: tuple, b: tuple) -> bool:
+    """Whether nothing was drawn between two such states."""
+    return all(x is y or x is not None and y is not None and torch.equal(x, y) for x, y in zip(a, b))
 
 
 def set_random_state(state: tuple) -> None:

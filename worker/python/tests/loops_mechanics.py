@@ -9,6 +9,7 @@ import copy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from loop import Raw, shape
@@ -60,6 +61,107 @@ class ClippingAndAverage(Language):
             for kept, p in zip(self.average.parameters(), self.net.parameters()):
                 kept.lerp_(p, 0.1)
         return [loss.item(), norm.item()]
+
+
+class Marked(TorchFunctionMode):
+    """Makes other tensors, as a default device does, and changes a function's results."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        return out * 2 if func in (torch.ones, F.cross_entropy) else out
+
+
+@shape()
+class UnderAMode(Plain):
+    """A mode of the user's over torch's functions: seen once by what is called inside a
+    module and by what is called outside."""
+
+    def build(self) -> None:
+        super().build()
+        self.net = OnesAdded(self.net)
+
+    def loss(self, i: int) -> Tensor:
+        with Marked():
+            return super().loss(i)
+
+
+class OnesAdded(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x + torch.ones(x.shape[1]))
+
+
+@shape()
+class DefaultDevice(Plain):
+    """Under a mode in which backward is called too, and which is entered for the whole program."""
+
+    def build(self) -> None:
+        super().build()
+        self.net = OnesAdded(self.net)
+
+    def step(self, i: int) -> list[float]:
+        with Marked():
+            return super().step(i)
+
+
+class Scaled(nn.Module):
+    """Whose results depend on a number of its own, and on one of the program's."""
+
+    everywhere = 1.0
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body, self.here = body, 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x * self.here * Scaled.everywhere)
+
+
+@shape("refuse")
+class SwitchedAround(Plain):
+    """An attribute has another value during the call than before and after it, as where
+    adapters are disabled for it."""
+
+    def build(self) -> None:
+        super().build()
+        self.net = Scaled(self.net)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        self.net.here = 2.0
+        out = self.net(x)
+        self.net.here = 1.0
+        return F.cross_entropy(out, y)
+
+
+@shape("refuse")
+class SwitchedEverywhere(Plain):
+    """The same with what is no attribute of a module."""
+
+    def build(self) -> None:
+        super().build()
+        self.net = Scaled(self.net)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        Scaled.everywhere = 2.0
+        out = self.net(x)
+        Scaled.everywhere = 1.0
+        return F.cross_entropy(out, y)
+
+
+@shape("refuse")
+class OtherWeights(Plain):
+    """A call with weights that are not the module's: one step of a learner that learns to learn."""
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        own = dict(self.net.named_parameters())
+        fast = {name: p * 0.5 for name, p in own.items()}
+        return F.cross_entropy(torch.func.functional_call(self.net, fast, x), y)
 
 
 @shape()
