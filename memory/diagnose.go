@@ -55,7 +55,8 @@ const (
 type Evidence struct {
 	Failure  OutOfMemoryError `json:"failure"`
 	Baseline Stats            `json:"baseline"`           // when the attempt began
-	Boundary []Bytes          `json:"boundary,omitempty"` // allocated after each finished step, oldest first
+	Boundary []Bytes          `json:"boundary,omitempty"` // allocated after each finished step, or every few, oldest first
+	Every    int              `json:"every,omitempty"`    // how many steps are from one of these to the next; 0 for one
 	Typical  Bytes            `json:"typical,omitempty"`  // median peak of finished steps with the failing plan
 	Like     int              `json:"like,omitempty"`     // how many such steps
 	MinMicro int              `json:"min_micro"`          // smallest micro-batch allowed
@@ -149,9 +150,9 @@ func leak(e Evidence) (Verdict, bool) {
 		return Verdict{}, false
 	}
 	slope, rises := Rising(recent, e.Failure.Stats.Capacity)
-	rise := Bytes(slope * float64(len(recent)-1))
+	rise, every := Bytes(slope*float64(len(recent)-1)), max(1, e.Every)
 	why := fmt.Sprintf("memory held between steps rose by %v over the last %d steps, from %v to %v, %v a step",
-		rise, len(recent), recent[0], recent[len(recent)-1], Bytes(slope))
+		rise, len(recent)*every, recent[0], recent[len(recent)-1], Bytes(slope/float64(every)))
 	return Verdict{Leak, why}, rises
 }
 

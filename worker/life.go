@@ -77,6 +77,10 @@ type Ended struct {
 	// more, nil if there is none. Where says which line of the user's it was in.
 	OOM   *memory.OutOfMemoryError
 	Where string
+	// Boundary is what that process had allocated after some of its steps, oldest first,
+	// and Every how many steps are from one to the next.
+	Boundary []memory.Bytes
+	Every    int
 }
 
 // socketMost is the longest path that a Unix socket may have, in bytes.

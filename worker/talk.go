@@ -96,6 +96,7 @@ func (t *talk) end() {
 	}
 	if last != nil {
 		t.life.ended.OOM, t.life.ended.Where = &last.failure, last.Where
+		t.life.ended.Boundary, t.life.ended.Every = t.trend.newest(memory.LeakWindow)
 	}
 }
 
@@ -204,11 +205,15 @@ func (t *talk) cut(rows, pieces int) {
 func (t *talk) grows(m message) {
 	t.trend.add(point{m.Step, time.Now(), m.Allocated})
 	f, ok := t.trend.forecast(m.stats())
-	if !ok || !t.trend.news(f) {
+	if !ok || !t.trend.isNews(f) {
 		return
 	}
+	first := t.trend.told == 0
+	t.trend.told = f.left
 	t.noted(f.String(), runs.Entry{Kind: runs.KindWarning, Text: f.String()})
-	_ = t.say(answer{Type: "look"})
+	if first {
+		_ = t.say(answer{Type: "look"})
+	}
 }
 
 // settle writes down what was survived, how, and what it took in seconds; "" and 0 if

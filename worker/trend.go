@@ -24,7 +24,7 @@ const (
 type trend struct {
 	every, seen int
 	points      []point
-	told        time.Duration // left, when a forecast was told last
+	told        time.Duration // left, when a forecast was told last; 0 if none was
 }
 
 type point struct {
@@ -95,14 +95,27 @@ func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	return forecast{memory.Bytes(perStep), last.step + int(left), time.Duration(left * float64(took))}, true
 }
 
-// news tells whether a forecast is worth telling: the first, and then each that leaves
-// half as long as the one told before.
-func (t *trend) news(f forecast) bool {
-	if t.told != 0 && f.left > t.told/2 {
-		return false
+// newest is what was held after at most so many of the newest steps that are kept, and
+// how many steps are from one to the next.
+func (t *trend) newest(most int) (held []memory.Bytes, every int) {
+	points := t.points[max(0, len(t.points)-most):]
+	if len(points) < 2 {
+		return nil, 0
 	}
-	t.told = max(f.left, time.Second)
-	return true
+	for _, p := range points {
+		held = append(held, p.held)
+	}
+	return held, max(1, (points[len(points)-1].step-points[0].step)/(len(points)-1))
+}
+
+// forecastLeast is how long before the end a forecast is told at the latest: nobody can
+// do anything about it any more.
+const forecastLeast = 2 * time.Minute
+
+// isNews tells whether a forecast is worth telling: the first, and then each that leaves
+// half as long as the one told before, until little is left.
+func (t *trend) isNews(f forecast) bool {
+	return t.told == 0 || f.left <= t.told/2 && f.left >= forecastLeast
 }
 
 // inAbout is a time to come, as one says it.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,11 +79,27 @@ func TestForecastIsTold(t *testing.T) {
 	}
 	var told []int
 	for minutes := 380; minutes >= 0; minutes -= 10 {
-		if followed.news(forecast{left: time.Duration(minutes) * time.Minute}) {
-			told = append(told, minutes)
+		if f := (forecast{left: time.Duration(minutes) * time.Minute}); followed.isNews(f) {
+			told, followed.told = append(told, minutes), f.left
 		}
 	}
-	if len(told) != 7 || told[0] != 380 || told[1] != 190 {
+	if !slices.Equal(told, []int{380, 190, 90, 40, 20, 10}) {
 		t.Errorf("told at %v", told)
+	}
+	if short := (&trend{}); !short.isNews(forecast{left: time.Second}) {
+		t.Error("what is noticed late is not told at all")
+	}
+}
+
+// TestTrendsNewest holds that a diagnosis gets the newest steps, and how far apart they are.
+func TestTrendsNewest(t *testing.T) {
+	var few trend
+	if held, every := few.newest(200); held != nil || every != 0 {
+		t.Errorf("%v, %d of nothing", held, every)
+	}
+	followed, _, _ := grown(5000, func(i int) memory.Bytes { return memory.Bytes(i) * mib })
+	held, every := followed.newest(memory.LeakWindow)
+	if len(held) != memory.LeakWindow || every != 16 || held[len(held)-1] < 4900*mib || held[1]-held[0] != 16*mib {
+		t.Errorf("%d held up to %v, %d steps apart", len(held), held[len(held)-1], every)
 	}
 }

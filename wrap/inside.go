@@ -7,11 +7,14 @@ import (
 	"headroom/memory"
 )
 
-// FromInside is the outcome with what a worker in the process saw: f is a failure of
-// memory after which the training made no step any more, in the line of the user's that
-// where names. Its numbers are the device's own, where an outcome has what a text said.
-// An end that tells nothing is taken for one of memory: the failure came, and then it.
-func (o Outcome) FromInside(f memory.OutOfMemoryError, where string) Outcome {
+// FromInside is the outcome with what a worker in the process saw: a failure of memory
+// after which the training made no step any more, in the line of the user's that where
+// names, and what was allocated between steps before. Its numbers are the device's own,
+// where an outcome has what a text said. An end that tells nothing is taken for one of
+// memory: the failure came, and then it. What has leaked is free again in a new process,
+// whatever the phase was in which it left too little.
+func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
+	f := seen.Failure
 	if f.Stats.Capacity <= 0 || o.Kind != OutOfMemory && o.Kind != Failed {
 		return o
 	}
@@ -33,7 +36,11 @@ func (o Outcome) FromInside(f memory.OutOfMemoryError, where string) Outcome {
 	case o.Kind == Failed:
 		o.Kind, o.Confidence = OutOfMemory, Likely
 	}
+	evidence.Boundary, evidence.Every = seen.Boundary, seen.Every
 	o.Evidence, o.Reasons = &evidence, append([]string{reason}, o.Reasons...)
+	if memory.Diagnose(evidence).Cause == memory.Leak {
+		o.Hopeless = ""
+	}
 	return o
 }
 

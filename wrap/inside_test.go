@@ -34,7 +34,7 @@ func TestFromInside(t *testing.T) {
 		"stopped":              {Outcome{Kind: Stopped, Confidence: Certain}, seen, Stopped, "", false},
 		"no numbers":           {text(memory.PhaseUnknown), blind, OutOfMemory, memory.PhaseUnknown, false},
 	} {
-		got := c.from.FromInside(c.seen, "train.py:31")
+		got := c.from.FromInside(memory.Evidence{Failure: c.seen}, "train.py:31")
 		if got.Kind != c.kind || c.taken != (len(got.Reasons) == len(c.from.Reasons)+1) {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -48,6 +48,26 @@ func TestFromInside(t *testing.T) {
 		if !strings.HasPrefix(got.Reasons[0], "the worker inside saw it: out of memory at micro-batch 40") || !strings.HasSuffix(got.Reasons[0], "(train.py:31)") {
 			t.Errorf("%s: %q", name, got.Reasons)
 		}
+	}
+}
+
+// TestLeakFromInside holds that a leak is not taken for what its last failure looks like:
+// an optimizer's state that no smaller micro-batch makes room for.
+func TestLeakFromInside(t *testing.T) {
+	o := Outcome{Kind: OutOfMemory, Confidence: Certain, Hopeless: "the optimizer's state does not depend on the micro-batch",
+		Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{Phase: memory.PhaseUpdate}}}
+	seen := memory.Evidence{Every: 16, Failure: memory.OutOfMemoryError{Requested: 148 << 20, Phase: memory.PhaseUpdate, Micro: 2,
+		Stats: memory.Stats{Capacity: 56 << 30, Free: 51 << 20, Reserved: 55 << 30, Allocated: 55 << 30}}}
+	if got := o.FromInside(seen, ""); got.Hopeless == "" {
+		t.Error("without a leak it is not hopeless")
+	}
+	for i := range memory.Bytes(100) {
+		seen.Boundary = append(seen.Boundary, i*16*12<<20)
+	}
+	got := o.FromInside(seen, "")
+	verdict := memory.Diagnose(*got.Evidence)
+	if got.Hopeless != "" || verdict.Cause != memory.Leak || !strings.Contains(verdict.Why, "over the last 1600 steps") || !strings.HasSuffix(verdict.Why, ", 12 MiB a step") {
+		t.Errorf("%q, %v", got.Hopeless, verdict)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"headroom/harness"
+	"headroom/memory"
 	"headroom/runs"
 	"headroom/worker"
 	"headroom/wrap"
@@ -75,7 +76,7 @@ func (i inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Out
 func (i inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
 	switch {
 	case seen.OOM != nil:
-		return o.FromInside(*seen.OOM, seen.Where)
+		return o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every}, seen.Where)
 	case seen.Attached || !o.Kind.Memory() && o.Kind != wrap.Failed:
 		return o
 	}
