@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs trainings out of memory inside PyTorch, for real: with room, then capped at a
 # fraction of what that took, bare and under headroom, and prints a table of both:
-#   gpt2 late lightning accelerate resnet scaler compiled optimizer   one training each
+#   gpt2 later late lightning accelerate resnet scaler compiled optimizer evaluation   one training each
+#   leak     what is said of a training that keeps ever more
 #   peers    what Transformers, Accelerate and Lightning have of their own
 #   cost     steps while nothing fails, bare and with the worker armed in turn;
 #            cost-CASE is one case of it (large, small, small-compiled, large-compiled)
@@ -43,6 +44,7 @@ inside() {
 part() {
   case $1 in
     gpt2) "${case[@]}" gpt2 raw.py gpt2 0.8 0.5 0.3 ;;
+    later) "${case[@]}" later raw.py later 0.65 ;;
     late) "${case[@]}" late trainers.py late 0.65 ;;
     lightning) "${case[@]}" lightning trainers.py lightning 0.5 ;;
     accelerate) "${case[@]}" accelerate raw.py accelerate 0.5 ;;
@@ -50,17 +52,19 @@ part() {
     scaler) "${case[@]}" scaler raw.py scaler 0.5 ;;
     compiled) "${case[@]}" compiled raw.py compiled 0.6 ;;
     optimizer) "${case[@]}" optimizer raw.py optimizer 0.9 ;;
+    evaluation) "${case[@]}" evaluation raw.py evaluation 0.6 ;;
+    leak) "${case[@]}" leak "${SHARE:-0.4}" ;;
     peers) "${case[@]}" peers 0.5 ;;
     cost) "$python" "$here/cost.py" "$headroom" "$out" ;;
     cost-*) "$python" "$here/cost.py" "$headroom" "$out" "${1#cost-}" ;;
     inside) inside ;;
-    pieces) "${case[@]}" pieces 0.5 0.3 ;;
+    pieces) "${case[@]}" pieces 0.5 ;;
     memory) (injected) ;;
     *) echo "no part is called $1" && return 2 ;;
   esac
 }
 
-(($# > 0)) || set -- gpt2 late lightning accelerate resnet scaler compiled optimizer peers cost inside pieces memory
+(($# > 0)) || set -- gpt2 later late lightning accelerate resnet scaler compiled optimizer evaluation leak peers cost inside pieces memory
 {
   for name in "$@"; do
     begun=$SECONDS

@@ -3,34 +3,41 @@
 case.py HEADROOM OUT PART SCRIPT TASK FRACTION…
 case.py HEADROOM OUT peers FRACTION
 case.py HEADROOM OUT pieces FRACTION…
+case.py HEADROOM OUT leak SHARE
 
-Prints a row of a Markdown table for each. On a CPU BENCH_LIMIT, in MiB of data, stands for a fraction.
+Prints a row of a Markdown table for each. On a CPU BENCH_LIMIT, in MiB of data, stands for a fraction; the share
+of a leak is of the whole device.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from compare import HEADER, PEERS_HEADER, PIECES_HEADER, Ran, peer, pieces, row
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATIENCE = 400  # seconds that a training may take
+PAIRS = 4
 
 
 class Bench:
     def __init__(self, headroom: str, out: str) -> None:
         self.headroom, self.out = os.path.abspath(headroom), os.path.abspath(out)
 
-    def run(self, name: str, script: str, task: str, fraction: Optional[float] = None, under: bool = False) -> Ran:
+    def run(self, name: str, script: str, task: str, fraction: Optional[float] = None, under: bool = False, around: Sequence[str] = ()) -> Ran:
         """Runs one training in a process of its own, fraction being of the device's memory."""
         folder = os.path.join(self.out, name)
         os.makedirs(folder)
         command = [sys.executable, os.path.join(HERE, script), task, folder]
+        if around:
+            command = [*around, *command, "--batch_size", "40"]
         if under:
             command = [self.headroom, "run", "--name", name, "--", *command]
         env = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
@@ -70,18 +77,26 @@ class Bench:
 
     def pieces(self, fractions: list[float]) -> None:
         """Steps in pieces under headroom, and the same pieces in a loop that makes them itself,
-        each in as much memory, one after the other and again."""
-        os.environ["STEPS"] = "30"
+        each in as much memory, in processes in turn."""
+        os.environ["STEPS"] = "40"
         reference = self.reference("pieces", "raw.py", "gpt2")
         print(PIECES_HEADER, flush=True)
         for fraction in fractions:
             share, names = portion(reference.end, fraction), f"pieces-{fraction}"
-            armed = [self.run(f"{names}-headroom", "raw.py", "gpt2", share, under=True)]
-            os.environ["ROWS"] = str(armed[0].rows())
-            by_hand = [self.run(f"{names}-by-hand", "raw.py", "by-hand", share)]
-            armed.append(self.run(f"{names}-headroom-again", "raw.py", "gpt2", share, under=True))
-            by_hand.append(self.run(f"{names}-by-hand-again", "raw.py", "by-hand", share))
+            armed, by_hand = [], []
+            for i in range(PAIRS):
+                armed.append(self.run(f"{names}-headroom-{i}", "raw.py", "gpt2", share, under=True))
+                os.environ["ROWS"] = str(armed[0].rows())
+                by_hand.append(self.run(f"{names}-by-hand-{i}", "raw.py", "by-hand", share))
             print(pieces(fraction, armed, by_hand), flush=True)
+
+    def leak(self, fraction: float) -> None:
+        """What headroom says of a training that keeps ever more, in that share of the device."""
+        os.environ["STEPS"] = "10000"
+        ran = self.run("leak", "raw.py", "leak", fraction, under=True)
+        print(f"\nleak: {ran.ended()}; of it was said:\n")
+        with open(os.path.join(ran.folder, "output.log")) as f:
+            print("".join(text for text in f if text.startswith("headroom:")), flush=True)
 
     def peers(self, fraction: float) -> None:
         trainer = self.reference("peers", "trainers.py", "trainer")
@@ -99,11 +114,27 @@ class Bench:
         ):
             ran = self.run(f"peers-{task}-{'headroom' if under else 'bare'}", "trainers.py", task, share, under)
             print(peer(name, reference, ran, trainer), flush=True)
+        if importlib.util.find_spec("guardian"):
+            ran = self.run("peers-watched", "trainers.py", "watched", share, around=watched(self.out))
+            print(peer("guarftrain watch", None, ran, trainer), flush=True)
 
 
 def portion(end: dict[str, Any], fraction: float) -> float:
     """The share of the device that is a fraction of what a run had allocated at most; 0 without a GPU."""
     return fraction * end["allocated"] / end["total"] if end["total"] else 0.0
+
+
+def watched(out: str) -> list[str]:
+    """guarftrain around a command, told how to set the batch and that it can be started again."""
+    contract = os.path.join(out, "contract.yaml")
+    with open(contract, "w") as f:
+        f.write("script_contract:\n  resumable: {entry: trainers.py, resume_flag: --resume, ckpt_flag: --checkpoint}\n")
+        f.write("  cli_mappings: {dataloader.batch_size: --batch_size}\n  launcher: python\n")
+    with open(os.path.join(out, "guardian.yaml"), "w") as f:
+        f.write(f"contract: {{path: {contract}}}\nwatchdog: {{restart_delay: 1}}\n")
+    with open(os.path.join(out, ".guardian-project.yaml"), "w") as project:
+        project.write("project: {name: bench, ckpt_dir: checkpoints, log_dir: logs}\n")
+    return [sys.executable, "-m", "guardian", "watch", "--config", f.name, "--contract", contract, "--no-monitor", "--"]
 
 
 def limit_data() -> None:
@@ -116,6 +147,8 @@ if __name__ == "__main__":
     bench = Bench(sys.argv[1], sys.argv[2])
     if sys.argv[3] == "peers":
         bench.peers(float(sys.argv[4]))
+    elif sys.argv[3] == "leak":
+        bench.leak(float(sys.argv[4]))
     elif sys.argv[3] == "pieces":
         bench.pieces([float(f) for f in sys.argv[4:]])
     else:

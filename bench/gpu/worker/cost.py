@@ -1,4 +1,5 @@
 """What the worker costs while nothing fails: bare and armed in turn, in processes of their own.
+Two of them are measured at a time, a few steps of one and then a few of the other.
 
 cost.py HEADROOM OUT [CASE…]
 """
@@ -10,27 +11,30 @@ import os
 import subprocess
 import sys
 import time
-from statistics import median
+from collections.abc import Iterable
+from statistics import median, stdev
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROUNDS = 5
-CASES = {  # layers, rows, length, compiled
-    "large": (12, 40, 512, 0),
-    "small": (2, 2, 64, 0),
-    "small-compiled": (2, 2, 64, 1),
-    "large-compiled": (12, 40, 512, 1),
+CASES = {  # layers, rows, length, compiled, slices of 10 steps
+    "large": (12, 40, 512, 0, 12),
+    "small": (2, 2, 64, 0, 160),
+    "small-compiled": (2, 2, 64, 1, 160),
+    "large-compiled": (12, 40, 512, 1, 12),
 }
 
 
 def start(headroom: str, out: str, name: str, case: str, armed: bool) -> subprocess.Popen:
     folder = os.path.join(out, name)
     os.makedirs(folder)
-    os.mkfifo(os.path.join(folder, "go"))
+    for turn in ("go", "done"):
+        os.mkfifo(os.path.join(folder, turn))
     command = [sys.executable, os.path.join(HERE, "steady.py"), folder, *map(str, CASES[case])]
     if armed:
         command = [headroom, "run", "--name", name, "--hang", "0", "--", *command]
+    env = {**os.environ, "PYTHONHASHSEED": "0"}
     with open(os.path.join(folder, "output.log"), "w") as log:
-        return subprocess.Popen(command, cwd=out, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return subprocess.Popen(command, cwd=out, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 def wait_ready(process: subprocess.Popen, path: str) -> None:
@@ -40,34 +44,48 @@ def wait_ready(process: subprocess.Popen, path: str) -> None:
         time.sleep(0.05)
 
 
-def measure(headroom: str, out: str, case: str) -> None:
-    names = [(f"cost-{case}-{i}-{kind}", kind) for i in range(ROUNDS) for kind in (("bare", "armed") if i % 2 == 0 else ("armed", "bare"))]
-    begun = time.monotonic()
-    processes = {name: start(headroom, out, name, case, kind == "armed") for name, kind in names}
-    found: dict[str, list[float]] = {"bare": [], "armed": []}
+def pair(headroom: str, out: str, case: str, number: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of a bare step and of an armed one, medians of each slice of two processes that took turns."""
+    names = {kind: f"cost-{case}-{number}-{kind}" for kind in ("bare", "armed")}
+    processes = {kind: start(headroom, out, name, case, kind == "armed") for kind, name in names.items()}
+    found = {}
     try:
-        for name, process in processes.items():
-            wait_ready(process, os.path.join(out, name, "ready"))
-        for name, kind in names:
-            with open(os.path.join(out, name, "go"), "w"):
-                pass
-            if processes[name].wait() != 0:
-                sys.exit(f"{name}: status {processes[name].returncode}: see its output.log")
-            with open(os.path.join(out, name, "steps.json")) as f:
-                found[kind].append(json.load(f)["median"] * 1e3)
+        for kind, process in processes.items():
+            wait_ready(process, os.path.join(out, names[kind], "ready"))
+        for i in range(CASES[case][-1]):
+            for kind in ("bare", "armed") if (i + number) % 2 == 0 else ("armed", "bare"):
+                for turn, mode in (("go", "w"), ("done", "r")):
+                    open(os.path.join(out, names[kind], turn), mode).close()
+        for kind, process in processes.items():
+            if process.wait() != 0:
+                sys.exit(f"{names[kind]}: status {process.returncode}: see its output.log")
+            with open(os.path.join(out, names[kind], "steps.json")) as f:
+                found[kind] = [median(seconds) * 1e3 for seconds in json.load(f)["slices"]]
     finally:
         for process in processes.values():
             if process.poll() is None:
                 process.terminate()
-    bare, armed = median(found["bare"]), median(found["armed"])
-    print(f"| {case} | {bare:.3f} | {armed:.3f} | {bare / armed:.4f} | {show(found['bare'])} | {show(found['armed'])} | {time.monotonic() - begun:.0f} |", flush=True)
+    return found["bare"], found["armed"]
 
 
-def show(rounds: list[float]) -> str:
+def measure(headroom: str, out: str, case: str) -> None:
+    """Slices that were made one after the other are compared: the median of all of them, which the
+    processor's other work moves by several percent, is not as steady as that of their ratios."""
+    begun = time.monotonic()
+    pairs = [pair(headroom, out, case, number) for number in range(ROUNDS)]
+    bare, armed = ([median(p[side]) for p in pairs] for side in (0, 1))
+    ratios = [[b / a for b, a in zip(*p)] for p in pairs]
+    every = [r for p in ratios for r in p]
+    # Of the median of so many, as of normal ones.
+    error = 1.25 * stdev(every) / len(every) ** 0.5
+    print(f"| {case} | {median(every):.4f} ± {error:.4f} | {show(map(median, ratios))} | {show(bare)} | {show(armed)} | {time.monotonic() - begun:.0f} |", flush=True)
+
+
+def show(rounds: Iterable[float]) -> str:
     return ", ".join(f"{r:.3f}" for r in rounds)
 
 
 if __name__ == "__main__":
-    print("| case | bare, ms | armed, ms | bare/armed | rounds bare | rounds armed | seconds |\n|---|---|---|---|---|---|---|", flush=True)
+    print("| case | bare/armed | each pair | bare, ms | armed, ms | seconds |\n|---|---|---|---|---|---|", flush=True)
     for case in sys.argv[3:] or list(CASES)[:3]:
         measure(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), case)

@@ -22,13 +22,14 @@ def autocast(dtype: torch.dtype = torch.bfloat16) -> AbstractContextManager[Any]
     return torch.autocast(DEVICE, dtype=dtype)
 
 
-def language(log: Log, layers: int, compiled: bool = False) -> None:
-    """GPT-2 over its logits, in bf16."""
-    rows, length = size(40, 8), size(512, 32)
+def language(log: Log, layers: int, compiled: bool = False, small: int = 0) -> None:
+    """GPT-2 over its logits, in bf16; the first so many batches are half as large."""
+    full, length = size(40, 8), size(512, 32)
     model = gpt2(layers).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     called = torch.compile(model) if compiled else model
     for step in range(STEPS):
+        rows = full // 2 if step < small else full
         ids = tokens(step, rows, length).to(DEVICE)
         optimizer.zero_grad()
         with autocast():
@@ -79,7 +80,7 @@ def vision(log: Log) -> None:
     """ResNet-50, whose statistics are over the batch, in fp32."""
     rows, side = size(128, 8), size(128, 32)
     model = resnet().to(DEVICE)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
     for step in range(STEPS):
         x, y = (t.to(DEVICE) for t in images(step, rows, side))
         optimizer.zero_grad()
@@ -102,6 +103,44 @@ def optimizer(log: Log) -> None:
         loss.backward()
         adam.step()
         log.step(len(x), loss)
+
+
+def evaluation(log: Log) -> None:
+    """GPT-2 of 4 layers on small batches, evaluated every 4 steps on large ones with the loss inside."""
+    rows, large, length = size(8, 2), size(64, 16), size(512, 32)
+    model = gpt2(4).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    for step in range(STEPS):
+        evaluated = None
+        if step % 4 == 3:
+            model.eval()
+            held = tokens(10_000 + step, large, length).to(DEVICE)
+            with torch.no_grad(), autocast():
+                evaluated = model(held, labels=held).loss.item()
+            model.train()
+        ids = tokens(step, rows, length).to(DEVICE)
+        optimizer.zero_grad()
+        with autocast():
+            loss = model(ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        log.step(len(ids), loss if evaluated is None else loss.item() + evaluated)
+
+
+def leak(log: Log) -> None:
+    """Keeps what the model returned in every step."""
+    predictions = []
+    model = gpt2(2).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    for step in range(STEPS):
+        ids = tokens(step, 2, 64).to(DEVICE)
+        optimizer.zero_grad()
+        with autocast():
+            out = model(ids, labels=ids)
+        out.loss.backward()
+        optimizer.step()
+        predictions.append(out.logits)
+        log.step(len(ids), out.loss)
 
 
 def accelerated(log: Log) -> None:
@@ -129,11 +168,14 @@ def accelerated(log: Log) -> None:
 
 TASKS = {
     "gpt2": lambda log: language(log, 12),
+    "later": lambda log: language(log, 12, small=6),
     "compiled": lambda log: language(log, 4, compiled=True),
     "by-hand": by_hand,
     "scaler": scaler,
     "optimizer": optimizer,
     "resnet": vision,
+    "evaluation": evaluation,
+    "leak": leak,
     "accelerate": accelerated,
 }
 

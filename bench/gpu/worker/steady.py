@@ -1,23 +1,26 @@
-"""Steps of GPT-2 with ample memory: the median of 60 after 20, in steps.json of a folder.
+"""Steps of GPT-2 with ample memory, timed a few at a time, in steps.json of a folder.
 
-steady.py FOLDER LAYERS ROWS LENGTH COMPILED. It imports all it needs, leaves a file "ready" in the
-folder and waits until somebody opens its "go": processes that are timed in turn start at once.
+steady.py FOLDER LAYERS ROWS LENGTH COMPILED SLICES. It makes its first steps, leaves a file "ready" in the
+folder, and then makes a slice of steps whenever somebody opens its "go", and opens its "done" after it:
+processes can take turns. All of it runs on the same few cores, whoever the parent is.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
+
+if __name__ == "__main__":  # before threads are made
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-4:])
 
 import torch
 import transformers.models.gpt2.modeling_gpt2  # noqa: F401, before the wait
 from models import DEVICE, gpt2, shifted, size, tokens
 
-WARM, STEPS = 20, 60
+WARM, STEPS = 40, 10  # of a process, and of a slice
 
 
 def training(layers: int, rows: int, length: int, compiled: bool) -> Callable[[int], float]:
@@ -41,18 +44,23 @@ def training(layers: int, rows: int, length: int, compiled: bool) -> Callable[[i
 
 
 def main() -> None:
-    folder, layers, rows, length, compiled = sys.argv[1], *map(int, sys.argv[2:6])
-    open(os.path.join(folder, "ready"), "w").close()
-    open(os.path.join(folder, "go")).close()
+    folder, layers, rows, length, compiled, slices = sys.argv[1], *map(int, sys.argv[2:7])
     step = training(layers, rows, length, bool(compiled))
-    seconds = []
-    for i in range(size(WARM + STEPS, 10)):
-        begun = time.perf_counter()
+    for i in range(size(WARM, 10)):
         loss = step(i)
-        seconds.append(time.perf_counter() - begun)
-    timed = seconds[size(WARM, 4) :]
+    open(os.path.join(folder, "ready"), "w").close()
+    timed: list[list[float]] = []
+    for _ in range(slices):
+        open(os.path.join(folder, "go")).close()
+        seconds = []
+        for i in range(STEPS):
+            begun = time.perf_counter()
+            loss = step(i)
+            seconds.append(time.perf_counter() - begun)
+        timed.append(seconds)
+        open(os.path.join(folder, "done"), "w").close()
     with open(os.path.join(folder, "steps.json"), "w") as f:
-        json.dump({"median": statistics.median(timed), "seconds": seconds, "loss": loss}, f)
+        json.dump({"slices": timed, "loss": loss}, f)
 
 
 if __name__ == "__main__":

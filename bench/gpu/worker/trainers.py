@@ -112,6 +112,18 @@ def executable(log: Log) -> None:
     train()
 
 
+def watched(log: Log) -> None:
+    """A script with a batch size on its command line, as guarftrain sets it."""
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch_size", type=int, required=True)
+    for flag in ("--resume", "--checkpoint"):  # without which it does not start anything again
+        parser.add_argument(flag)
+    rows = parser.parse_known_args()[0].batch_size
+    transformers(log, rows, Rows(STEPS * rows, LENGTH))
+
+
 def late(log: Log) -> None:
     rows = size(16, 4)
     transformers(log, rows, Rows(LATE_STEPS * rows, LENGTH, range((LATE - 1) * rows, LATE * rows)))
@@ -128,6 +140,7 @@ TASKS = {
     "auto": lambda log: plain(log, auto_find_batch_size=True),
     "executable": executable,
     "finder": finder,
+    "watched": watched,
 }
 
 if __name__ == "__main__":
