@@ -1,6 +1,8 @@
 package harness
 
 import (
+	"go.uber.org/zap"
+
 	"headroom/runs"
 )
 
@@ -13,6 +15,15 @@ func (s *Session) Survived(e runs.Entry) {
 	s.result.InPlace++
 	s.status.Verdict, s.status.Reason = e.Verdict, e.Text
 	s.Note(e)
+}
+
+// Stepped takes a step that a worker has seen into metrics.jsonl. What cannot be written
+// waits there, and the journal says so if its lines cannot be written either.
+func (s *Session) Stepped(p runs.ProcessStep) {
+	p.Attempt = s.attempt
+	if err := s.f.AddProcessStep(p); err != nil {
+		s.log.Debug("metrics.jsonl cannot be written", zap.Error(err))
+	}
 }
 
 // Pieces is how many rows a worker may run at once, by what it has learned; 0 if it

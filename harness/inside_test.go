@@ -34,6 +34,12 @@ func TestWhatAWorkerLearnsIsKept(t *testing.T) {
 	}
 	s.Survived(runs.Entry{Text: "out of memory; survived in place", OOM: &memory.OutOfMemoryError{Micro: 40}})
 	s.KeepPieces(20)
+	seen := runs.ProcessStep{PID: 7, Made: 31, Rows: 40, Pieces: 2, Seconds: 0.5, Memory: memory.Stats{Allocated: 5}}
+	s.Stepped(seen)
+	seen.Attempt = 1
+	if written, err := runs.ReadProcessSteps(dir); err != nil || len(written) != 1 || written[0] != seen {
+		t.Errorf("%+v, %v", written, err)
+	}
 	result, err := s.End(nil)
 	if err != nil || result.Failures != 1 || result.InPlace != 1 || result.AllFailures != 1 || result.Plan.Micro != 8 {
 		t.Errorf("%+v, %v", result, err)
@@ -44,6 +50,11 @@ func TestWhatAWorkerLearnsIsKept(t *testing.T) {
 	f, s = begin()
 	if s.Pieces() != 20 || s.Running().Micro != 8 {
 		t.Errorf("the next process: %d rows, %v", s.Pieces(), s.Running())
+	}
+	seen.Attempt, seen.Made = 2, 1
+	s.Stepped(seen)
+	if written, err := runs.ReadProcessSteps(dir); err != nil || len(written) != 2 || written[0].Made != 31 || written[1] != seen {
+		t.Errorf("the steps before are lost: %+v, %v", written, err)
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ func (r *Report) Cards() []Card {
 	}
 	if r.Command != "" {
 		cards[0] = r.commandsBatchCard()
+		cards = slices.Insert(cards, 2, r.stepsCard())
 		cards = slices.DeleteFunc(cards, func(c Card) bool { return c.unknown })
 	}
 	if w := r.Watched; w.Readings+len(w.Faults)+w.DeviceGone > 0 {

@@ -26,8 +26,9 @@ const (
 type chart struct {
 	name, title, alt string
 	unit             string // of the vertical axis
+	across           string // of the horizontal axis; "" is optimizer steps, all that were tried
 	width, height    float64
-	x0, x1           float64 // steps
+	x0, x1           float64
 	y0, y1           float64
 	whole            bool // vertical values are whole numbers
 	lines            []line
@@ -107,9 +108,9 @@ func (c chart) axes(p *plot.Plot) {
 	p.Y.Width = 0
 	p.Y.Padding = 6
 	p.X.Width = 1
-	p.X.Label.Text = "optimizer step"
+	p.X.Label.Text = c.across
 	p.X.Label.Padding = 4
-	p.X.Tick.Marker = ticks{whole: true, about: int(c.width / 110)}
+	p.X.Tick.Marker = ticks{whole: c.x1-c.x0 > 2, about: int(c.width / 110)}
 	p.Y.Tick.Marker = ticks{whole: c.whole, about: int(c.height / 55)}
 	grid := plotter.NewGrid()
 	grid.Vertical.Color = nil

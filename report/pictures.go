@@ -24,7 +24,7 @@ type Picture struct {
 
 // Pictures are the pictures of the report, in their order on the page. There
 // are at least the first four; with nothing to show they say so. Of a wrapped command
-// there are none.
+// there are those of what was seen of it.
 func (r *Report) Pictures() []Picture { return slices.Clone(r.pictures) }
 
 // SVG writes the picture as a file of its own, light or dark as its viewer is.
@@ -55,6 +55,11 @@ func pictures(r *Report) []Picture {
 	if c, varies := rateChart(r); varies {
 		charts = append(charts, c)
 	}
+	return drawn(r, charts)
+}
+
+// drawn makes pictures of charts, the first one as wide as the page.
+func drawn(r *Report, charts []chart) []Picture {
 	var all []Picture
 	for i, c := range charts {
 		c.width, c.height = 560, 300
@@ -68,7 +73,10 @@ func pictures(r *Report) []Picture {
 
 func (c chart) picture(r *Report, wide bool) Picture {
 	p := Picture{Name: c.name, Title: c.title, Alt: c.alt, Wide: wide, width: c.width, height: c.height}
-	c.x0, c.x1 = stepRange(r)
+	if c.across == "" {
+		c.across = "optimizer step"
+		c.x0, c.x1 = stepRange(r)
+	}
 	empty := true
 	for _, l := range c.lines {
 		empty = empty && len(l.points) == 0
@@ -148,15 +156,20 @@ func marksOf(r *Report, at func(Row) float64) []mark {
 		if !row.Failed {
 			continue
 		}
-		cause := cmp.Or(row.Cause, memory.Unknown)
-		text := fmt.Sprintf("%d. step %s: %s: %s", row.Number, count(row.Step), cause, row.Why)
-		if row.Remedy != "" {
-			text += " → " + row.Remedy
-		}
-		all = append(all, mark{number: row.Number, step: float64(row.Step), value: at(row), cause: cause, text: text})
+		all = append(all, markOf(row, fmt.Sprintf("step %s: ", count(row.Step)), float64(row.Step), at(row)))
 	}
 	slices.SortStableFunc(all, func(a, b mark) int { return cmp.Compare(a.step, b.step) })
 	return all
+}
+
+// markOf is the mark of one failure, at a place of the chart; where says it in words.
+func markOf(row Row, where string, x, y float64) mark {
+	cause := cmp.Or(row.Cause, memory.Unknown)
+	text := fmt.Sprintf("%d. %s%s: %s", row.Number, where, cause, row.Why)
+	if row.Remedy != "" {
+		text += " → " + row.Remedy
+	}
+	return mark{number: row.Number, step: x, value: y, cause: cause, text: text}
 }
 
 func atTop(Row) float64 { return math.NaN() }

@@ -22,9 +22,6 @@ func Read(dir string) (Input, error) {
 	if in.Entries, err = runs.ReadJournal(dir); !in.torn(err) {
 		return in, err
 	}
-	if in.Steps, err = runs.ReadMetrics(dir); !in.torn(err) {
-		return in, err
-	}
 	status, err := runs.ReadStatus(dir)
 	switch {
 	case err == nil:
@@ -36,6 +33,14 @@ func Read(dir string) (Input, error) {
 	in.Command, err = command(dir)
 	if err != nil {
 		in.Problems = append(in.Problems, err.Error())
+	}
+	if in.Command != "" {
+		in.Seen, err = runs.ReadProcessSteps(dir)
+	} else {
+		in.Steps, err = runs.ReadMetrics(dir)
+	}
+	if !in.torn(err) {
+		return in, err
 	}
 	return in, nil
 }

@@ -10,9 +10,10 @@ import (
 
 // Input is what a report is drawn from. Everything but Name may be empty.
 type Input struct {
-	Name    string            // of the run
-	Entries []runs.Entry      // the journal, in the order it was written
-	Steps   []runs.StepReport // the metrics, in the order they were written
+	Name    string             // of the run
+	Entries []runs.Entry       // the journal, in the order it was written
+	Steps   []runs.StepReport  // the metrics, in the order they were written
+	Seen    []runs.ProcessStep // those of a wrapped command
 
 	Planned   int       // optimizer steps of the whole run; 0 if not known
 	Effective int       // configured samples per optimizer step; 0 takes the first plan of the journal
@@ -44,7 +45,8 @@ type Report struct {
 	Attempts    []Attempt // oldest first
 	Advice      []string  // what to change next, most urgent first; never empty
 
-	steps    []runs.StepReport // that stand: done-again steps are not in it twice
+	steps    []runs.StepReport  // that stand: done-again steps are not in it twice
+	seen     []runs.ProcessStep // of a wrapped command
 	pictures []Picture
 }
 
@@ -60,12 +62,17 @@ func New(in Input) *Report {
 	r.Ledger = ledger(in.Entries)
 	r.Failures = failures(r.Ledger, r.Outcome)
 	r.Memory = memoryUse(r.steps, in.Entries)
+	if r.seen = trainers(in.Seen); len(r.seen) > 0 {
+		r.Memory = commandsMemory(r.seen)
+	}
 	r.Speed = speed(r)
 	r.Loss = loss(r.steps)
 	r.Sizes = sizes(r.steps)
 	r.Advice = advice(in, r)
-	if r.Command == "" || len(r.steps) > 0 { // of a wrapped command no steps are recorded
+	if r.Command == "" {
 		r.pictures = pictures(r)
+	} else {
+		r.pictures = commandPictures(r)
 	}
 	return r
 }

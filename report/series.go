@@ -17,7 +17,7 @@ type series [][]plotter.XY
 // sample reads n points and thins them out: of every bucket the first, the
 // lowest, the highest and the last finite point stay, in their order, so that
 // no extreme is lost (the M4 aggregation of Jugel et al., 2014). Few points
-// stay as they are.
+// stay as they are, but for those inside a level stretch.
 func sample(n int, at func(i int) (x, y float64)) series {
 	var s series
 	open := false
@@ -33,7 +33,21 @@ func sample(n int, at func(i int) (x, y float64)) series {
 		}
 		s[len(s)-1] = append(s[len(s)-1], kept...)
 	}
+	for i := range s {
+		s[i] = level(s[i])
+	}
 	return s
+}
+
+// level leaves out the points of a level stretch between its first and its last.
+func level(points []plotter.XY) []plotter.XY {
+	kept := points[:0:0]
+	for i, p := range points {
+		if i == 0 || i == len(points)-1 || points[i-1].Y != p.Y || points[i+1].Y != p.Y {
+			kept = append(kept, p)
+		}
+	}
+	return kept
 }
 
 // bucket is the first, lowest, highest and last finite point in [from, to), in

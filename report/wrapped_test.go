@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"headroom/memory"
 	"headroom/recovery"
@@ -103,5 +104,57 @@ func TestReadsTheCommand(t *testing.T) {
 		if in, err := Read(dir); err != nil || in.Command != want || len(in.Problems) != 0 {
 			t.Errorf("%q: %q, %v, %v", text, in.Command, err, in.Problems)
 		}
+	}
+}
+
+// TestWrappedCommandsSteps holds that what a worker saw of a command's steps is in cards and
+// pictures over time, with its failures, for the processes that trained.
+func TestWrappedCommandsSteps(t *testing.T) {
+	d := newDiary("train-run", 0)
+	d.Command = "torchrun train.py"
+	d.begin()
+	begin := d.now
+	of := func(attempt, pid, made int, at time.Duration, pieces int) runs.ProcessStep {
+		m := memory.Stats{Capacity: 24 * memory.GiB, Allocated: 5 * memory.GiB, Reserved: 15 * memory.GiB, Peak: 12*memory.GiB + memory.Bytes(made)}
+		return runs.ProcessStep{Time: begin.Add(at), Attempt: attempt, PID: pid, Made: made, Rows: 40, Pieces: pieces, Seconds: 0.25, Memory: m}
+	}
+	for i := range 1000 {
+		d.Seen = append(d.Seen, of(1, 7, 10*i+1, time.Duration(i)*time.Second, 1+2*(i/500)))
+	}
+	d.Seen = append(d.Seen, of(1, 8, 1, time.Second, 1)) // a launcher's own, say
+	for i := range 100 {
+		d.Seen = append(d.Seen, of(2, 7, i+1, time.Duration(1200+i)*time.Second, 3))
+	}
+	e := survivedInside()
+	e.Time = begin.Add(600 * time.Second)
+	d.entry(e)
+	r := New(d.Input)
+	questions := map[string]string{}
+	for _, c := range r.Cards() {
+		questions[c.Question] = c.Answer + "; " + c.Note
+	}
+	if questions["Steps"] != "10,091 optimizer steps, 0.25 s each; in 2 processes; those made again are counted again" ||
+		!strings.HasPrefix(questions["Memory"], "peak 12 GiB of 24 GiB; headroom 50") {
+		t.Errorf("%q", questions)
+	}
+	var names []string
+	for _, p := range r.Pictures() {
+		names = append(names, p.Name)
+		if !strings.Contains(p.body, "minutes since the first step") || !strings.Contains(p.body, `class="mark"`) || strings.Contains(p.Alt, "nothing") {
+			t.Errorf("%s: %s\n%s", p.Name, p.Alt, p.body)
+		}
+	}
+	if !slices.Equal(names, []string{"memory", "throughput", "pieces"}) {
+		t.Errorf("%q", names)
+	}
+	for i := range d.Seen { // on the CPU, never in pieces
+		d.Seen[i].Memory, d.Seen[i].Pieces = memory.Stats{}, 0
+	}
+	r = New(d.Input)
+	if pictures := r.Pictures(); len(pictures) != 1 || pictures[0].Name != "throughput" {
+		t.Errorf("%+v", pictures)
+	}
+	if _, known := questions["Memory"]; !known || slices.ContainsFunc(r.Cards(), func(c Card) bool { return c.Question == "Memory" }) {
+		t.Error("there is a card on memory that is not known")
 	}
 }

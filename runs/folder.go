@@ -16,7 +16,7 @@ import (
 //
 //	run.yaml                the resolved configuration
 //	journal.jsonl           an [Entry] a line, fsynced (see [Folder.Record])
-//	metrics.jsonl           a [StepReport] a line
+//	metrics.jsonl           a [StepReport] a line; of a wrapped command a [ProcessStep]
 //	checkpoints/step-000200/
 //	logs/attempt-001.log
 //	learned.json            a [Learned] that no checkpoint may have yet

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"time"
 
 	"headroom/memory"
 )
@@ -20,6 +21,32 @@ type StepReport struct {
 	Splits   []int        `json:"splits"`            // micro-batches as run, in order
 	Memory   memory.Stats `json:"memory"`            // after the step; Peak is the step's
 	Seconds  float64      `json:"seconds,omitempty"` // that the step took; filled in by the harness
+}
+
+// ProcessStep is an optimizer step that a worker has seen in a process of a wrapped command,
+// one of many. Every attempt and every process counts its own.
+type ProcessStep struct {
+	Time    time.Time    `json:"time"`
+	Attempt int          `json:"attempt"`
+	PID     int          `json:"pid"`
+	Made    int          `json:"made"`             // optimizer steps of this process, this one included
+	Rows    int          `json:"rows,omitempty"`   // of its newest batch; 0 if it was not recorded
+	Pieces  int          `json:"pieces,omitempty"` // that these were run in
+	Seconds float64      `json:"seconds"`          // a step took, since the line before; 0 if there was none
+	Memory  memory.Stats `json:"memory,omitzero"`  // after the step; Peak is the process's so far. Zero without a GPU
+}
+
+// AddProcessStep adds a line to metrics.jsonl, which has no others in the run of a wrapped
+// command, and writes it.
+func (f *Folder) AddProcessStep(s ProcessStep) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return errors.Join(f.metrics.add(s), f.metrics.flush(false))
+}
+
+// ReadProcessSteps is ReadMetrics for the run of a wrapped command.
+func ReadProcessSteps(dir string) ([]ProcessStep, error) {
+	return readLines[ProcessStep](filepath.Join(dir, "metrics.jsonl"))
 }
 
 // AddStep adds a line to metrics.jsonl. Lines wait in memory for a Flush; only

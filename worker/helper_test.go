@@ -21,8 +21,11 @@ import (
 type books struct {
 	mu      sync.Mutex
 	entries []runs.Entry
+	steps   []runs.ProcessStep
 	pieces  int
 }
+
+func (b *books) Stepped(s runs.ProcessStep) { b.steps = append(b.steps, s) }
 
 func (b *books) Note(e runs.Entry) {
 	b.mu.Lock()

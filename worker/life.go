@@ -30,6 +30,7 @@ const (
 type Books interface {
 	Note(runs.Entry)
 	Survived(runs.Entry)
+	Stepped(runs.ProcessStep)
 	Pieces() int
 	KeepPieces(rows int)
 }

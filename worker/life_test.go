@@ -3,6 +3,7 @@ package worker
 import (
 	"fmt"
 	"net"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -47,6 +48,9 @@ func TestFailureSurvived(t *testing.T) {
 	seen := ended(t, l)
 	if !seen.Attached || seen.Survived != 2 || seen.OOM != nil {
 		t.Errorf("%+v", seen)
+	}
+	if len(b.steps) != 1 || b.steps[0].Made != 3 || b.steps[0].Rows != 40 || b.steps[0].Pieces != 4 || b.steps[0].PID != os.Getpid() || b.steps[0].Time.IsZero() {
+		t.Errorf("%+v: the first step is written down, and those of the same second are not", b.steps)
 	}
 	survived := b.texts(runs.KindSurvived)
 	if len(survived) != 2 || !strings.HasPrefix(survived[0], "out of memory at micro-batch 40 in forward: 2 GiB asked for") ||

@@ -32,6 +32,7 @@ type talk struct {
 	pieces *Pieces
 	cuts   map[int]int // rows of a batch → pieces that it was run in last
 	trend  trend
+	pace   pace
 
 	pending []told // failures that were decided on, in the step that is being made
 	refused *told  // the newest failure that went to the command's own code, since the newest step
@@ -178,7 +179,13 @@ func (t *talk) step(m message) {
 	t.settle("", 0) // what was done, and how long it took, only a note can tell
 	t.refused = nil
 	t.cut(m.Rows, m.Pieces)
-	t.grows(m)
+	now := time.Now()
+	if seconds, ok := t.pace.due(now, m.Step); ok {
+		t.life.mu.Lock()
+		t.life.o.Books.Stepped(runs.ProcessStep{Time: now, PID: t.pid, Made: m.Step, Rows: m.Rows, Pieces: m.Pieces, Seconds: seconds, Memory: m.stats()})
+		t.life.mu.Unlock()
+	}
+	t.grows(m, now)
 	if !t.pieces.Finished(m.Step, m.Rows, m.Pieces, m.stats()) {
 		return
 	}
@@ -202,8 +209,8 @@ func (t *talk) cut(rows, pieces int) {
 
 // grows says when memory runs out if what stays allocated goes on to grow, and has the
 // process find out what it is.
-func (t *talk) grows(m message) {
-	t.trend.add(point{m.Step, time.Now(), m.Allocated})
+func (t *talk) grows(m message, now time.Time) {
+	t.trend.add(point{m.Step, now, m.Allocated})
 	f, ok := t.trend.forecast(m.stats())
 	if !ok || !t.trend.isNews(f) {
 		return

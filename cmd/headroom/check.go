@@ -126,10 +126,11 @@ func begunAndEnded(ctx context.Context, u *ui, command wrap.Command, enough <-ch
 // nobody keeps no books.
 type nobody struct{}
 
-func (nobody) Note(runs.Entry)     {}
-func (nobody) Survived(runs.Entry) {}
-func (nobody) Pieces() int         { return 0 }
-func (nobody) KeepPieces(int)      {}
+func (nobody) Note(runs.Entry)          {}
+func (nobody) Survived(runs.Entry)      {}
+func (nobody) Stepped(runs.ProcessStep) {}
+func (nobody) Pieces() int              { return 0 }
+func (nobody) KeepPieces(int)           {}
 
 // safe tells whether every backward of the step can be run in pieces.
 func (a checked) safe() bool {

@@ -33,6 +33,13 @@ func (b *books) Survived(e runs.Entry) {
 	b.Session.Survived(e)
 }
 
+// Stepped is the session's.
+func (b *books) Stepped(s runs.ProcessStep) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Session.Stepped(s)
+}
+
 // KeepPieces is the session's.
 func (b *books) KeepPieces(rows int) {
 	b.mu.Lock()

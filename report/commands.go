@@ -1,0 +1,134 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"headroom/memory"
+	"headroom/runs"
+)
+
+// process is one of a wrapped command's: another attempt's may have the same number.
+type process struct{ attempt, pid int }
+
+// trainers are the steps of the processes that trained: of every attempt those of the
+// process of which there are most.
+func trainers(seen []runs.ProcessStep) []runs.ProcessStep {
+	lines, most := map[process]int{}, map[int]process{}
+	for _, s := range seen {
+		p := process{s.Attempt, s.PID}
+		if lines[p]++; lines[p] > lines[most[s.Attempt]] {
+			most[s.Attempt] = p
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(seen), func(s runs.ProcessStep) bool { return most[s.Attempt].pid != s.PID })
+}
+
+// commandsMemory is memoryUse of a wrapped command.
+func commandsMemory(seen []runs.ProcessStep) Usage {
+	m := Usage{Headroom: math.NaN(), Tightest: math.NaN()}
+	for _, s := range seen {
+		m.Capacity, m.Peak, m.PeakReserved = max(m.Capacity, s.Memory.Capacity), max(m.Peak, s.Memory.Peak), max(m.PeakReserved, s.Memory.Reserved)
+	}
+	if m.Capacity > 0 && m.Peak > 0 {
+		m.Headroom = 1 - float64(m.Peak)/float64(m.Capacity)
+	}
+	return m
+}
+
+// stepsCard says how many steps a wrapped command's processes made, and how fast.
+func (r *Report) stepsCard() Card {
+	c := Card{Question: "Steps", Tone: Info, unknown: len(r.seen) == 0}
+	made, processes, seconds := 0, map[process]int{}, []float64{}
+	for _, s := range r.seen {
+		p := process{s.Attempt, s.PID}
+		processes[p] = max(processes[p], s.Made)
+		if s.Seconds > 0 {
+			seconds = append(seconds, s.Seconds)
+		}
+	}
+	for _, n := range processes {
+		made += n
+	}
+	c.Answer = plural(made, "optimizer step")
+	if len(processes) > 1 {
+		c.Note = fmt.Sprintf("in %d processes; those made again are counted again", len(processes))
+	}
+	if len(seconds) > 0 {
+		slices.Sort(seconds)
+		c.Answer += fmt.Sprintf(", %s s each", number(seconds[len(seconds)/2]))
+	}
+	return c
+}
+
+// commandPictures are the pictures of a wrapped command. There are none where no step was
+// seen, and only that of its speed without a GPU.
+func commandPictures(r *Report) []Picture {
+	if len(r.seen) < 2 {
+		return nil
+	}
+	first, steps := r.seen[0].Time, r.seen
+	length, unit, name := steps[len(steps)-1].Time.Sub(first), time.Second, "seconds"
+	switch {
+	case length > 3*time.Hour:
+		unit, name = time.Hour, "hours"
+	case length > 3*time.Minute:
+		unit, name = time.Minute, "minutes"
+	}
+	when := func(t time.Time) float64 { return float64(t.Sub(first)) / float64(unit) }
+	of := func(value func(runs.ProcessStep) float64) series {
+		return sample(len(steps), func(i int) (x, y float64) { return when(steps[i].Time), value(steps[i]) })
+	}
+	amount, amounts := memoryUnit(r.Memory.Capacity)
+	in := func(b memory.Bytes) float64 {
+		if b <= 0 {
+			return math.NaN()
+		}
+		return float64(b) / float64(amount)
+	}
+	held := func(what func(memory.Stats) memory.Bytes) series {
+		return of(func(s runs.ProcessStep) float64 { return in(what(s.Memory)) })
+	}
+	allocated := held(func(s memory.Stats) memory.Bytes { return s.Allocated })
+	speed := of(func(s runs.ProcessStep) float64 { return 1 / s.Seconds })
+	pieces := of(func(s runs.ProcessStep) float64 { return float64(max(1, s.Pieces)) })
+	_, fastest := speed.bounds(0, 0)
+	_, most := pieces.bounds(0, 1)
+	charts := []chart{{
+		name: "memory", title: "Memory against capacity", unit: amounts, y1: 1.08 * in(max(1, r.Memory.Capacity)),
+		alt: fmt.Sprintf("up to %v of %v", r.Memory.Peak, known(r.Memory.Capacity)),
+		lines: []line{
+			{name: "between steps", shade: "blue", points: allocated, width: 2},
+			{name: "reserved", shade: "teal", points: held(func(s memory.Stats) memory.Bytes { return s.Reserved }), width: 1.5},
+			{name: "highest so far", shade: "violet", points: held(func(s memory.Stats) memory.Bytes { return s.Peak }), width: 1.5},
+			{name: "capacity", shade: "ink", points: held(func(s memory.Stats) memory.Bytes { return s.Capacity }), width: 1.5, dashed: true},
+		},
+		areas: []area{{shade: "bluefill", points: allocated}},
+	}, {
+		name: "throughput", title: "Throughput", unit: "optimizer steps per second", y1: 1.12 * fastest,
+		alt:   "optimizer steps per second over time",
+		lines: []line{{name: "of the newest steps", shade: "blue", points: speed, width: 1.5}},
+	}, {
+		name: "pieces", title: "Pieces of a batch", unit: "pieces", whole: true, y1: 1.12 * most,
+		alt:   fmt.Sprintf("up to %.0f", most),
+		lines: []line{{name: "that a batch was run in", shade: "blue", points: pieces.stepped(), width: 2}},
+	}}
+	if r.Memory.Peak == 0 {
+		charts = charts[1:]
+	}
+	if most <= 1 {
+		charts = charts[:len(charts)-1]
+	}
+	for i := range charts {
+		c := &charts[i]
+		c.across, c.x0, c.x1 = name+" since the first step", 0, max(when(steps[len(steps)-1].Time), 1e-3)
+		for _, row := range r.Ledger {
+			if row.Failed { // in the first step, say, or in the last that was tried
+				c.marks = append(c.marks, markOf(row, "", min(max(c.x0, when(row.Time)), c.x1), math.NaN()))
+			}
+		}
+	}
+	return drawn(r, charts)
+}
