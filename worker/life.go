@@ -221,11 +221,11 @@ func (l *Life) accept() {
 	}
 }
 
-// admitted tells whether a process of user uid may talk to a headroom of own: only its
+// admitted reports whether a process of user uid may talk to a headroom of own: only its
 // user's may, root's included in nobody else.
 func admitted(uid, own int) bool { return uid == own }
 
-// left tells whether a process left a file of that name beside the socket.
+// left reports whether a process left a file of that name beside the socket.
 func (l *Life) left(name string) bool {
 	_, err := os.Lstat(filepath.Join(l.folder.dir, name))
 	return err == nil

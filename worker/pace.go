@@ -16,7 +16,7 @@ type pace struct {
 	step        int
 }
 
-// due tells whether a step is, and how long a step took since the one before it, in
+// due reports whether a step is, and how long a step took since the one before it, in
 // seconds; 0 if there was none.
 func (p *pace) due(now time.Time, step int) (seconds float64, ok bool) {
 	if p.begun.IsZero() {

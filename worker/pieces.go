@@ -60,7 +60,7 @@ func (p *Pieces) begin(rows int) {
 }
 
 // Failed decides on a failure in a call of so many rows, of which Failure.Micro were
-// run at once. probes tells whether sizes can be tried. After a search was asked for,
+// run at once. probes reports whether sizes can be tried. After a search was asked for,
 // Searched is to be called.
 func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int, probes bool) recovery.Decision {
 	if rows > 0 {
@@ -113,7 +113,7 @@ func (p *Pieces) Searched(f memory.OutOfMemoryError, r search.Result) recovery.D
 	return p.worded(p.decide(recovery.Event{Search: &recovery.Searched{Result: r, Stats: f.Stats}}), p.history.Plan.Effective)
 }
 
-// Finished takes in a finished step, and tells whether the limit has changed.
+// Finished takes in a finished step, and reports whether the limit has changed.
 func (p *Pieces) Finished(step, rows, pieces int, s memory.Stats) (changed bool) {
 	if p.history.Plan.Effective == 0 && rows > 0 {
 		p.begin(rows)

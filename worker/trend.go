@@ -112,7 +112,7 @@ func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 // do anything about it any more.
 const forecastLeast = 2 * time.Minute
 
-// isNews tells whether a forecast is worth telling: the first, and then each that leaves
+// isNews reports whether a forecast is worth telling: the first, and then each that leaves
 // half as long as the one told before, until little is left.
 func (t *trend) isNews(f forecast) bool {
 	return t.told == 0 || f.left <= t.told/2 && f.left >= forecastLeast

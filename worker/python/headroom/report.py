@@ -19,6 +19,7 @@ EVERY = 0.2  # seconds between two steps that are told, unless one failed
 CUTS = 1000  # rows and pieces that are remembered
 _SIZE = r"([\d.]+) ?([KMGT]iB|GB|MB|bytes)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB": 1 << 20, "GiB": 1 << 30, "GB": 1 << 30, "TiB": 1 << 40}
+_GENERATES = {"generate", "_generate", "_generate_and_score_completions"}  # functions of Transformers and TRL, and of most others
 _ELSEWHERE = tuple(os.path.join(os.path.dirname(p), "") for p in (torch.__file__, __file__))
 
 
@@ -148,7 +149,8 @@ def _size(pattern: str, text: str) -> int:
 
 
 def _phase(failure: BaseException) -> str:
-    """The part of the work in which a failure was made: forward, backward, update or eval."""
+    """The part of the work in which a failure was made: forward, backward, update, eval or
+    generation."""
     trace = failure.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -157,7 +159,12 @@ def _phase(failure: BaseException) -> str:
         if code.co_name == "step" and os.path.join("torch", "optim", "") in code.co_filename:
             return "update"
         trace = trace.tb_next
-    return "forward" if torch.is_grad_enabled() else "eval"
+    if torch.is_grad_enabled():
+        return "forward"
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None and frame.f_code.co_name not in _GENERATES:
+        frame = frame.f_back
+    return "eval" if frame is None else "generation"
 
 
 def _where(failure: Optional[BaseException]) -> str:

@@ -436,13 +436,17 @@ def evidence_has_numbers_without_a_text(t: Training) -> str:
 
 @check
 def evidence_tells_the_phase(t: Training) -> str:
-    from headroom.report import Report
+    from headroom.report import Report, _phase
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
 
     def evaluated() -> None:
         with torch.no_grad():
             t.net.eval()(t.x)
+
+    def generate() -> str:
+        with torch.no_grad():
+            return _phase(torch.OutOfMemoryError("as the model that it calls raises it"))
 
     def trained() -> None:
         F.cross_entropy(t.net.train()(t.x), t.y).backward()
@@ -456,8 +460,8 @@ def evidence_tells_the_phase(t: Training) -> str:
             injector.begin()
             work()
             injector.end()
-    found = list(dict.fromkeys(said["phase"] for said in Deaf.told))
-    return "" if found == ["backward", "update", "eval"] else f"{found}"
+    found = [*dict.fromkeys(said["phase"] for said in Deaf.told), generate()]
+    return "" if found == ["backward", "update", "eval", "generation"] else f"{found}"
 
 
 @check
