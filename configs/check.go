@@ -3,6 +3,7 @@ package configs
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"headroom/memory"
 )
@@ -57,12 +58,20 @@ func (l *loader) only() {
 			continue
 		}
 		condition, _ := find(k.Only.Key)
-		l.add(where, k.Name, inline(k.value(l.c).node()), fmt.Sprintf("only for %s %s, which is %s here; leave it out",
-			k.Only.Key, list(k.Only.Values, "or"), condition.value(l.c).node().Value))
+		l.add(where, k.Name, inline(k.value(l.c).node()), fmt.Sprintf("only for %s %s, which is %s here; leave it out%s",
+			k.Only.Key, list(k.Only.Values, "or"), condition.value(l.c).node().Value, l.without(k.Name)))
 	}
 }
 
-// applies tells whether the key has a meaning in c.
+// without says how a key is left out of a file that may not be the user's own.
+func (l *loader) without(key string) string {
+	if !strings.HasPrefix(l.origins[key], l.where) {
+		return ""
+	}
+	return fmt.Sprintf(", as --unset %s does", key)
+}
+
+// applies reports whether the key has a meaning in c.
 func (k Key) applies(c *Config) bool {
 	condition, ok := find(k.Only.Key)
 	return !ok || slices.Contains(k.Only.Values, condition.value(c).node().Value)
@@ -116,7 +125,7 @@ func (l *loader) schedule() {
 	case t.Steps == 0 && t.Epochs == 0:
 		l.add(l.where, "train.steps", "", "missing; set it, or train.epochs")
 	case t.Steps > 0 && t.Epochs > 0:
-		l.add(l.at("train.epochs"), "train.epochs", fmt.Sprint(t.Epochs), fmt.Sprintf("train.steps is set too (%d); leave one out", t.Steps))
+		l.add(l.at("train.epochs"), "train.epochs", fmt.Sprint(t.Epochs), fmt.Sprintf("train.steps is set too (%d); leave one out%s", t.Steps, l.without("train.steps")))
 	}
 	if s.Kind == "constant" {
 		l.rule(t.Steps > 0 && s.Warmup > t.Steps, "schedule.warmup", "train.steps", "at most train.steps (%d)", t.Steps)

@@ -18,6 +18,9 @@ model.kind, data.kind and one of train.steps and train.epochs have to be given.
     headroom run my.yaml                                a file
     headroom run gpt --set batch.micro=8 --set data.path=book.txt
                                                         any key, overridden
+    headroom run gpt --set schedule.kind=constant --unset schedule.min
+                                                        a key left out of the file
+    headroom config show gpt > my.yaml                  a preset, to make it your own
 
 Unknown keys and bad values are refused before anything starts, all of them at
 once, with file and line. Sizes need a unit: B, KB, MB, GB, TB (powers of 1000)

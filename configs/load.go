@@ -16,18 +16,26 @@ const maxFile = 1 << 20
 
 // Load reads the configuration at path, or the preset of that name, and then
 // the overrides in sets, each "key=value" with the value in YAML; text needs no
-// quotes. Of overrides of one key the last one counts.
+// quotes. Of overrides of one key the last one counts. The keys in unset are taken
+// out of the file, so that they have their defaults.
 //
 // Everything that is wrong is reported at once: the error joins a [*ProblemError]
 // for each of the first [mostProblems] and says how many more there are. A file
 // that cannot be read is another error, and an unreadable path
 // one that wraps the cause.
-func Load(path string, sets []string) (*Config, error) {
+func Load(path string, sets []string, unset ...string) (*Config, error) {
 	content, where, err := read(path)
 	if err != nil {
 		return nil, err
 	}
-	return parse(content, where, sets)
+	return parse(content, where, sets, unset...)
+}
+
+// Text is the file at path, or the preset of that name, as it was written, comments
+// included. Errors are as [Load]'s, but what is in it is not checked.
+func Text(path string) ([]byte, error) {
+	content, _, err := read(path)
+	return content, err
 }
 
 // read is the contents of the file or the preset, and how messages call it. A
@@ -67,12 +75,16 @@ type loader struct {
 	where    string            // name of the file
 	origins  map[string]string // where each key that was given was given
 	bad      map[string]bool   // keys with a value that was refused
+	unset    map[string]bool   // keys that are taken out of the file
 	problems []error
 }
 
-func parse(content []byte, where string, sets []string) (*Config, error) {
-	l := &loader{c: new(Config), where: where, origins: map[string]string{}, bad: map[string]bool{}}
+func parse(content []byte, where string, sets []string, unset ...string) (*Config, error) {
+	l := &loader{c: new(Config), where: where, origins: map[string]string{}, bad: map[string]bool{}, unset: map[string]bool{}}
 	l.defaults()
+	for _, key := range unset {
+		l.takeOut(key, sets)
+	}
 	l.file(bytes.TrimPrefix(content, []byte("\ufeff")))
 	for _, s := range sets {
 		l.override(s)

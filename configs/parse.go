@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -60,7 +61,7 @@ func (l *loader) syntax(err error) {
 	if strings.Contains(text, "cannot start any token") {
 		text += "; indent with spaces, not tabs, and put values that begin with % @ or ` in quotes"
 	}
-	l.add(where, "", "", "no YAML: "+text)
+	l.add(where, "", "", "invalid YAML: "+text)
 }
 
 // simple refuses what makes a configuration mean something else than it shows:
@@ -112,6 +113,7 @@ func (l *loader) group(group string, n *yaml.Node) {
 		case group == "" && strings.Contains(key.Value, ".") && known:
 			head, tail, _ := strings.Cut(full, ".")
 			l.add(l.line(key), full, inline(val), fmt.Sprintf("write %s below %s", tail, head))
+		case known && l.unset[full]:
 		case known:
 			l.set(full, val, l.line(key))
 		case group == "" && members(full) != nil:
@@ -130,6 +132,21 @@ func (l *loader) set(name string, n *yaml.Node, where string) {
 	if err := v.set(n); err != nil {
 		l.add(where, name, inline(n), fmt.Sprintf("%v; allowed: %s", err, v.allowed()))
 	}
+}
+
+// takeOut reads one key that is to be left out of the file.
+func (l *loader) takeOut(key string, sets []string) {
+	const where = "--unset"
+	_, known := find(key)
+	switch {
+	case !known && members(key) != nil:
+		l.add(where, key, "", "a group; unset one of "+list(members(key), "and"))
+	case !known:
+		l.add(where, key, "", unknown(key))
+	case slices.ContainsFunc(sets, func(s string) bool { return strings.HasPrefix(s, key+"=") }):
+		l.add(where, key, "", "set by --set too; leave one out")
+	}
+	l.unset[key] = true
 }
 
 // override reads one "key=value".
@@ -151,7 +168,7 @@ func (l *loader) override(text string) {
 	}
 	n, err := alone(k.value(l.c), raw)
 	if err != nil {
-		l.add(where, key, raw, fmt.Sprintf("no YAML: %v; allowed: %s", err, k.Allowed()))
+		l.add(where, key, raw, fmt.Sprintf("invalid YAML: %v; allowed: %s", err, k.Allowed()))
 		return
 	}
 	l.set(key, n, where)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -22,7 +23,7 @@ func newApp(u *ui) *cli.App {
 		CustomAppHelpTemplate: appHelp,
 		Commands: []*cli.Command{
 			runCommand(u), explainCommand(u), checkCommand(u), initCommand(u), resumeCommand(u), findCommand(u), doctorCommand(u), statusCommand(u), reportCommand(u),
-			profilesCommand(u), versionCommand(u), completionCommand(u), manCommand(u), helpCommand(),
+			profilesCommand(u), configCommand(u), versionCommand(u), completionCommand(u), manCommand(u), helpCommand(),
 		},
 		Flags:                     []cli.Flag{cli.HelpFlag}, // the library adds it only along with its own help command
 		Writer:                    u.out,
@@ -49,8 +50,9 @@ func newApp(u *ui) *cli.App {
 }
 
 const appDescription = `Put "headroom run --" in front of the training command that you already have.
-When it runs out of GPU memory it is started again from its newest checkpoint,
-with a smaller micro-batch and the accumulation that keeps the effective batch.
+A PyTorch step that runs out of GPU memory is run again in pieces, and training
+goes on. Where that would not be exact, the command starts again from its
+newest checkpoint, with a smaller micro-batch and more accumulation.
 
 Start with "headroom explain -- python train.py", then
 "headroom run -- python train.py". "headroom run gpt" shows it without PyTorch.`
@@ -72,7 +74,7 @@ FLAGS:{{range .VisibleFlags}}
 
 EXIT STATUS:
 ` + exitTable() + `
-"headroom COMMAND --help" tells more of each.
+"headroom COMMAND --help" says more about each.
 `
 	commandHelp = `{{.HelpName}}: {{.Usage}}
 
@@ -93,7 +95,7 @@ EXIT STATUS:
 func helpCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "help",
-		Usage:     "tell what headroom or one of its commands does",
+		Usage:     "show help for headroom or one of its commands",
 		ArgsUsage: "[COMMAND]",
 		Action: func(c *cli.Context) error {
 			root := c.Lineage()[1]
@@ -160,11 +162,25 @@ func nearest(word string, words []string) string {
 	const likely = 0.8 // two letters of "find" swapped are 0.93, "status" and "start" 0.83, "run" and "find" 0.53
 	best, most := "", likely
 	for _, w := range words {
-		if alike := smetrics.JaroWinkler(w, word, 0.7, 4); alike > most {
+		alike := smetrics.JaroWinkler(w, word, 0.7, 4)
+		if swapped(w, word) { // of two swapped letters in a short word it sees neither
+			alike = 1
+		}
+		if alike > most {
 			best, most = w, alike
 		}
 	}
 	return best
+}
+
+// swapped reports whether two words begin alike and have the same letters.
+func swapped(a, b string) bool {
+	letters := func(word string) string {
+		all := []byte(word)
+		slices.Sort(all)
+		return string(all)
+	}
+	return a != "" && b != "" && a[0] == b[0] && letters(a) == letters(b)
 }
 
 func noArguments(c *cli.Context) error {

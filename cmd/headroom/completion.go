@@ -8,6 +8,8 @@ import (
 	"unicode"
 
 	"github.com/urfave/cli/v2"
+
+	"headroom/configs"
 )
 
 // completeFlag is what the scripts add to a command line, the word under the
@@ -38,6 +40,7 @@ _headroom() {
                 COMPREPLY+=("$file")
             done < <(compgen -f -- "$word")
         elif [[ $answer == "$word"* ]]; then
+            [[ $answer == *= ]] && compopt -o nospace 2>/dev/null # its value comes next
             COMPREPLY+=("$answer")
         fi
     done < <("${words[@]}" "$word" ` + completeFlag + ` 2>/dev/null)
@@ -50,7 +53,10 @@ _headroom() {
     answers=("${(@f)$("${words[1]/#\~\//$HOME/}" "${(@)words[2,CURRENT-1]}" "${words[CURRENT]}" ` + completeFlag + ` 2>/dev/null)}")
     local files=${answers[(r)` + anyFile + `]}
     answers=("${(@)answers:#(|` + anyFile + `)}")
+    local -a keys=("${(@M)answers:#*=}") # their values come next
+    answers=("${(@)answers:#*=}")
     (( $#answers )) && compadd -a answers
+    (( $#keys )) && compadd -S '' -a keys
     if [[ -n $files ]]; then
         compset -P '*='
         _files
@@ -122,7 +128,7 @@ func offer(c *cli.Context, words ...string) {
 }
 
 func needsQuotes(r rune) bool {
-	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-:", r)
+	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-:=", r)
 }
 
 func completeCommands(c *cli.Context) {
@@ -211,8 +217,20 @@ func flagValues(flag, word string) []string {
 		if strings.Contains(word, "=") { // as in data.path=book.txt
 			return []string{anyFile}
 		}
+		return keyNames("=")
+	case "unset":
+		return keyNames("")
 	}
 	return nil
+}
+
+// keyNames are the keys of a configuration, each with what comes behind it.
+func keyNames(behind string) []string {
+	var all []string
+	for _, key := range configs.Keys() {
+		all = append(all, key.Name+behind)
+	}
+	return all
 }
 
 func offerFlags(c *cli.Context, flags []cli.Flag) {

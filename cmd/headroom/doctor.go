@@ -19,12 +19,12 @@ import (
 func doctorCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "doctor",
-		Usage:     "tell what this machine has, and what would go wrong tonight",
+		Usage:     "show what this machine has, and what would go wrong tonight",
 		ArgsUsage: "[CONFIG]",
 		Description: `With CONFIG, a file or the name of a preset, its data and device are looked at
 too. Each check is ok, warn or fail, and says what to do next. Nothing is
 trained and nothing is changed. The status is 1 if a check fails.`,
-		Flags:  []cli.Flag{jsonFlag("print one JSON object: the machine and the checks"), setFlag()},
+		Flags:  []cli.Flag{jsonFlag("print one JSON object: the machine and the checks"), setFlag(), unsetFlag()},
 		Action: func(c *cli.Context) error { return doctorAction(u, c) },
 	}
 	command.BashComplete = completeFlags(command, configs.Presets)

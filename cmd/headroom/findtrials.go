@@ -42,8 +42,10 @@ type foundMicro struct {
 // findCommandsMicro looks for the micro-batch of a command by trials of it.
 func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
-	if c.IsSet("set") {
-		return usagef("leave it out", "--set is for a configuration, not for a command")
+	for _, flag := range []string{"set", "unset"} {
+		if c.IsSet(flag) {
+			return usagef("leave it out", "--%s is for a configuration, not for a command", flag)
+		}
 	}
 	w, err := recognised(r)
 	if err != nil {

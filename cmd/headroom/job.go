@@ -18,12 +18,17 @@ import (
 func jobFlags() []cli.Flag {
 	return []cli.Flag{
 		setFlag(),
+		unsetFlag(),
 		boolFlag("quiet", "say nothing but warnings and errors", "q"),
 	}
 }
 
 func setFlag() cli.Flag {
 	return &cli.StringSliceFlag{Name: "set", Usage: "override a key of the configuration, as in batch.micro=8; may be repeated (`KEY=VALUE`)"}
+}
+
+func unsetFlag() cli.Flag {
+	return &cli.StringSliceFlag{Name: "unset", Usage: "leave a key out of the configuration, as in schedule.min, so that it has its default; may be repeated (`KEY`)"}
 }
 
 // loadConfig reads the configuration that the command line asks for. Whatever
@@ -40,7 +45,7 @@ func loadConfig(c *cli.Context) (*configs.Config, error) {
 	if c.IsSet("name") {
 		sets = append(sets, "name="+c.String("name"))
 	}
-	cfg, err := configs.Load(path, sets)
+	cfg, err := configs.Load(path, sets, c.StringSlice("unset")...)
 	return cfg, asUsage(err)
 }
 

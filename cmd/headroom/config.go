@@ -1,0 +1,61 @@
+package main
+
+import (
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/configs"
+)
+
+func configCommand(u *ui) *cli.Command {
+	command := &cli.Command{
+		Name:      "config",
+		Usage:     "print a preset or another configuration",
+		ArgsUsage: "show CONFIG",
+		Description: `headroom config show gpt > my.yaml makes a preset your own: it is printed as it was
+written, with its comments. With --set or --unset what is printed is what would be
+run, every key with its value. Without an argument, the presets are listed.`,
+		Flags:  []cli.Flag{setFlag(), unsetFlag()},
+		Action: func(c *cli.Context) error { return configAction(u, c) },
+	}
+	command.BashComplete = func(c *cli.Context) {
+		at, word := askedOf(os.Args, command)
+		switch {
+		case at.value == "" && at.arguments == 1 && !strings.HasPrefix(word, "-"):
+			offer(c, append(configs.Presets(), anyFile)...)
+		default:
+			complete(c, command, func() []string { return []string{"show"} })
+		}
+	}
+	return command
+}
+
+func configAction(u *ui, c *cli.Context) error {
+	words := c.Args().Slice()
+	switch {
+	case len(words) == 0:
+		return u.answer(strings.Join(configs.Presets(), "\n"))
+	case words[0] != "show":
+		return usagef("headroom config show "+words[0], "config has no command %q", words[0])
+	case len(words) != 2:
+		return usagef(`"headroom config" lists the presets`, "config show needs one file, or the name of a preset")
+	}
+	if !c.IsSet("set") && !c.IsSet("unset") {
+		text, err := configs.Text(words[1])
+		if err != nil {
+			return asUsage(err)
+		}
+		return u.answer(strings.TrimRight(string(text), "\n"))
+	}
+	cfg, err := configs.Load(words[1], c.StringSlice("set"), c.StringSlice("unset")...)
+	if err != nil {
+		return asUsage(err)
+	}
+	text, err := cfg.YAML()
+	if err != nil {
+		return err
+	}
+	return u.answer(strings.TrimRight(string(text), "\n"))
+}
