@@ -78,7 +78,7 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return words{&c.Allow, "fallbacks, as in [recompute]"} }},
 }
 
-// IsCommand tells whether the file at path is, or means to be, a command's: it has the
+// IsCommand reports whether the file at path is, or means to be, a command's: it has the
 // key command, or one nearly called so. A file that cannot be read is none.
 func IsCommand(path string) bool {
 	content, _, err := read(path)
@@ -227,7 +227,7 @@ func (c *Command) YAML() ([]byte, error) {
 	return yaml.Marshal(n)
 }
 
-// unset tells whether c has what counts where the key is not given.
+// unset reports whether c has what counts where the key is not given.
 func (k commandKey) unset(c *Command) bool {
 	n, none := k.value(c).node(), k.value(&Command{Hang: DefaultHang}).node()
 	return n.Kind == none.Kind && n.Value == none.Value && len(n.Content) == 0

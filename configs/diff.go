@@ -31,7 +31,7 @@ func Diff(old, now *Config) []Difference {
 	return all
 }
 
-// open tells whether the run decides the value.
+// open reports whether the run decides the value.
 func (k Key) open(c *Config) bool {
 	switch k.Name {
 	case "schedule.steps":

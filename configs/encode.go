@@ -39,7 +39,7 @@ func (c *Config) YAML() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// unset tells whether a key without a default still has no value.
+// unset reports whether a key without a default still has no value.
 func (k Key) unset(c *Config) bool {
 	return k.Default == "" && inline(k.value(c).node()) == inline(k.value(new(Config)).node())
 }

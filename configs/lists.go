@@ -135,7 +135,7 @@ func (v squeezes) allowed() string {
 	return "a list of {from: steps, to: steps, take: size}, to above from"
 }
 
-// Acts tells whether the other process is there once so many steps are finished.
+// Acts reports whether the other process is there once so many steps are finished.
 func (s Squeeze) Acts(finished int) bool { return s.From <= finished && finished < s.To }
 
 // Taken is what the squeezes take away once so many steps are finished.

@@ -274,13 +274,13 @@ func (v glob) verbatim()        {}
 // expression for them took longer to compile than all else at a start of the program.
 const inNames = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 
-// IsName tells whether s may be the name of a run, and so of its folder.
+// IsName reports whether s may be the name of a run, and so of its folder.
 func IsName(s string) bool {
 	return s != "" && len(s) <= 100 && s[0] != '.' && s[0] != '-' && strings.Trim(s, inNames) == ""
 }
 
 // NamesAllowed says what [IsName] asks for.
-const NamesAllowed = "1 to 100 letters, digits, dots, dashes and underscores, beginning with none of . and -"
+const NamesAllowed = "1 to 100 letters, digits, dots, dashes and underscores, not starting with . or -"
 
 // name is the name of a run.
 type name struct{ p *string }

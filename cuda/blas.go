@@ -160,7 +160,7 @@ func (g *gpu) products(c, a, b matrix, p device.MatMul, alpha float32, count int
 	})
 }
 
-// aligned tells whether the matrices of a batch may be read 16 bytes at a time.
+// aligned reports whether the matrices of a batch may be read 16 bytes at a time.
 // cuBLAS cannot see their addresses and takes it for granted where it uses the
 // tensor cores.
 func aligned(batch ...matrix) bool {

@@ -76,7 +76,7 @@ func (g *gpu) launchFlash(part string, s device.Attention, rows []device.Tensor,
 	g.launch(f.name(part), grid, append(arguments, s.T, s.H, s.D, by8, scale(s))...)
 }
 
-// ready tells whether the kernels are loaded and heads small enough; if not, that
+// ready reports whether the kernels are loaded and heads small enough; if not, that
 // is an error for Sync.
 func (g *gpu) ready(s device.Attention) bool {
 	if s.D > MostChannels && g.pending == nil {

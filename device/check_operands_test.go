@@ -141,7 +141,7 @@ func (c checked) wantTypes(t *testing.T, tensors []Tensor) {
 	}
 }
 
-// allows tells whether tensors have the types of c's kinds, with those of one
+// allows reports whether tensors have the types of c's kinds, with those of one
 // type being of type same.
 func (c checked) allows(same DType, tensors []Tensor) bool {
 	operands, _ := c.right()

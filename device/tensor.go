@@ -24,7 +24,7 @@ func (t DType) Size() int {
 	return 4
 }
 
-// Float tells whether t is F32 or BF16.
+// Float reports whether t is F32 or BF16.
 func (t DType) Float() bool { return t == F32 || t == BF16 }
 
 func (t DType) String() string {
@@ -50,7 +50,7 @@ type Tensor struct {
 	DType DType
 }
 
-// Valid tells whether t is a tensor at all.
+// Valid reports whether t is a tensor at all.
 func (t Tensor) Valid() bool { return t.Addr != 0 }
 
 // Bytes is the size of the contents.

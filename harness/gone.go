@@ -33,7 +33,7 @@ func (e *DeviceGoneError) Unwrap() error { return e.Err }
 // reports faults on a way of its own.
 const faultPatience = 300 * time.Millisecond
 
-// isGone tells whether err means that the device is gone.
+// isGone reports whether err means that the device is gone.
 func (l *loop) isGone(err error) bool {
 	return err != nil && l.do.Gone != nil && l.do.Gone(err)
 }

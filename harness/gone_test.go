@@ -182,7 +182,7 @@ func TestLostAgainAndAgain(t *testing.T) {
 	}
 }
 
-// TestLostAndInterrupted asks for an end before the device is lost in a step or
+// TestLostAndInterrupted requests a stop before the device is lost in a step or
 // in the checkpoint that an end needs, and while the driver is given time.
 func TestLostAndInterrupted(t *testing.T) {
 	for _, c := range []struct {

@@ -30,7 +30,7 @@ func (l *loop) observe() {
 	}
 }
 
-// recordFaults tells whether there were any.
+// recordFaults reports whether there were any.
 func (l *loop) recordFaults() bool {
 	faults := l.observer.Faults()
 	for _, f := range faults {

@@ -24,7 +24,7 @@ type RunOptions struct {
 	// small for it is a *memory.OutOfMemoryError.
 	Open func(ctx context.Context) (Trainer, error)
 
-	// Gone, if not nil, tells whether an error of the trainer means that its
+	// Gone, if not nil, reports whether an error of the trainer means that its
 	// device is gone with everything on it. Such an error is answered with a
 	// *DeviceGoneError.
 	Gone func(error) bool

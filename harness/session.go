@@ -276,7 +276,7 @@ func (s *Session) Running() recovery.Plan {
 	return s.history.Running()
 }
 
-// Recomputing tells whether activations are to be recomputed.
+// Recomputing reports whether activations are to be recomputed.
 func (s *Session) Recomputing() bool { return s.history.Recomputing() }
 
 // Eased are the ways to need less host memory that are in force, of [recovery.Policy].Host.

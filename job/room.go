@@ -48,7 +48,7 @@ func Fits(c *configs.Config) error {
 	return HostFits(c.Device, machine.LookAtMemory().Room())
 }
 
-// onHost tells whether the device that is opened would be the embedded one.
+// onHost reports whether the device that is opened would be the embedded one.
 func onHost(d configs.Device) bool {
 	if d.Kind != "auto" || len(d.Squeeze) > 0 {
 		return d.Kind != "cuda"

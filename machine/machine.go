@@ -97,7 +97,7 @@ func limit(which int) int64 {
 	return int64(l.Cur)
 }
 
-// remote tells whether a terminal is one over ssh that no multiplexer keeps.
+// remote reports whether a terminal is one over ssh that no multiplexer keeps.
 func remote(env Environment, terminal bool) bool {
 	has := func(name string) bool { v, _ := env(name); return v != "" }
 	return terminal && has("SSH_CONNECTION") && !has("TMUX") && !has("STY")

@@ -17,7 +17,7 @@ const (
 	PhaseCheckpoint Phase = "checkpoint" // saving
 )
 
-// SizedByMicro tells whether a smaller micro-batch changes what the phase
+// SizedByMicro reports whether a smaller micro-batch changes what the phase
 // needs.
 func (p Phase) SizedByMicro() bool {
 	return p == PhaseForward || p == PhaseBackward || p == PhaseUnknown

@@ -69,6 +69,6 @@
 // device can go on from: the weights under the names above, each moment of the
 // optimizer under the same name with a prefix ("adamw.m.", "adamw.v.",
 // "sgd.momentum."), and as metadata the step, the position and what the model is
-// (model.kind, model.width, …). A last tensor, headroom.crc32c, tells whether the
+// (model.kind, model.width, …). A last tensor, headroom.crc32c, reports whether the
 // file is what was written.
 package model

@@ -85,7 +85,7 @@ func checkVersion(h *header) error {
 	}
 }
 
-// match tells whether a checkpoint with header h continues this run.
+// match reports whether a checkpoint with header h continues this run.
 func (t *Trainer) match(h *header) (step int, position int64, err error) {
 	for _, p := range t.identity() {
 		if saved := h.metadata[p.key]; saved != p.value {

@@ -119,7 +119,7 @@ var openDevice = func(capacity memory.Bytes) (device.Device, error) {
 	return host.Open(host.Options{Capacity: capacity, Poison: true})
 }
 
-// onGPU tells whether openDevice opens one.
+// onGPU reports whether openDevice opens one.
 var onGPU = false
 
 func openFaulty(t testing.TB) *devicetest.Faulty {

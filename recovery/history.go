@@ -99,14 +99,14 @@ func (h History) Running() Plan {
 	return h.Plan
 }
 
-// Recomputing tells whether activations are to be recomputed. A caller
+// Recomputing reports whether activations are to be recomputed. A caller
 // restores it in the trainer of every attempt.
 func (h History) Recomputing() bool { return h.recompute }
 
 // Eased is how many of the policy's ways to need less host memory are in force.
 func (h History) Eased() int { return h.eased }
 
-// Settled tells whether the plan in force has proven itself: false while one that
+// Settled reports whether the plan in force has proven itself: false while one that
 // was grown to has not run yet. Should that one take the process down, the next
 // one is not to begin with it.
 func (h History) Settled() bool { return h.grown == 0 }

@@ -7,7 +7,7 @@ import (
 	"headroom/runs"
 )
 
-// Kept tells whether the effective batch was the configured one in every step.
+// Kept reports whether the effective batch was the configured one in every step.
 type Kept string
 
 // The answers.
@@ -148,7 +148,7 @@ func (a *auditor) sequence(previous, s runs.StepReport) {
 	}
 }
 
-// adds tells whether micro-batches that sum to sum make up a step of samples
+// adds reports whether micro-batches that sum to sum make up a step of samples
 // samples. A worker of several ranks records its own micro-batches alone.
 func (a *auditor) adds(sum, samples int) bool {
 	if a.plan.World <= 1 {

@@ -69,7 +69,7 @@ func outcome(in Input, r *Report) Outcome {
 // ending is the state that the journal leaves the run in. An attempt that
 // starts after an end takes the end back.
 func ending(in Input) (State, string) {
-	state, reason := CutOff, "the journal ends without an end: the process was killed or the machine went down"
+	state, reason := CutOff, "the journal stops mid-run: the process was killed or the machine went down"
 	if len(in.Entries) == 0 && len(in.Steps) == 0 {
 		state, reason = Empty, "nothing was recorded"
 	}

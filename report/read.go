@@ -67,7 +67,7 @@ func command(dir string) (string, error) {
 	return strings.Join(kept.Command, " "), nil
 }
 
-// torn notes a file that was read in part. It tells whether err leaves
+// torn notes a file that was read in part. It reports whether err leaves
 // something to go on with.
 func (in *Input) torn(err error) bool {
 	if torn := (*runs.TornError)(nil); errors.As(err, &torn) {

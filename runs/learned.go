@@ -22,7 +22,7 @@ type Learned struct {
 	Pieces int `json:"pieces,omitempty"`
 }
 
-// Since tells whether l is as new as checkpoint c, which may be nil.
+// Since reports whether l is as new as checkpoint c, which may be nil.
 func (l *Learned) Since(c *Checkpoint) bool {
 	return c == nil || l.Attempt > c.Attempt || l.Attempt == c.Attempt && l.Step >= c.Step
 }

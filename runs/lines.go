@@ -163,7 +163,7 @@ func wholeLines(path string) (size, rest int64, err error) {
 }
 
 // eachLine calls use with every line of path, its end included, until it
-// returns false. whole tells whether the line has an end.
+// returns false. whole reports whether the line has an end.
 func eachLine(path string, use func(n int, line []byte, whole bool) bool) error {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

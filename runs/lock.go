@@ -76,7 +76,7 @@ func lockMeant(dir string, file *os.File) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// tryLock tells whether f is locked now.
+// tryLock reports whether f is locked now.
 func tryLock(f *os.File) (bool, error) {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
@@ -85,7 +85,7 @@ func tryLock(f *os.File) (bool, error) {
 	return err == nil, err
 }
 
-// still tells whether path is the file that it was when f was opened. While a
+// still reports whether path is the file that it was when f was opened. While a
 // lock was waited for, the process that held it may have renamed the folder: the
 // lock is then that of the folder set aside, and whatever is at path by now
 // belongs to somebody else. Folders are never renamed back.
@@ -135,7 +135,7 @@ func holder(dir string) *LockedError {
 	return l
 }
 
-// alive tells whether a process holds dir. If that cannot be found out it says
+// alive reports whether a process holds dir. If that cannot be found out it says
 // yes.
 func alive(dir string) bool {
 	file, err := os.Open(filepath.Join(dir, "lock"))

@@ -131,7 +131,7 @@ func (f *Folder) alreadySaved(step int) (Checkpoint, bool, error) {
 	return c, false, err
 }
 
-// OfThisConfig tells whether c was written under the run.yaml that is there now.
+// OfThisConfig reports whether c was written under the run.yaml that is there now.
 func (f *Folder) OfThisConfig(c *Checkpoint) bool {
 	now, err := f.configHash()
 	return err == nil && now == c.Config

@@ -66,7 +66,7 @@ func (c curve) reaches(bytes float64) (size float64) {
 	return size
 }
 
-// foretold tells whether the line through the curve told the peak of a larger
+// foretold reports whether the line through the curve told the peak of a larger
 // size to within a hundredth of the rise. Where nothing rises it tells nothing.
 func (c curve) foretold(p point) bool {
 	if len(c) < 2 || p.peak <= c[0].peak {

@@ -82,7 +82,7 @@ func perceptron(fits int) machine {
 	return machine{need: need, peak: peak, handed: peak}
 }
 
-// short tells whether a size is more than 2 % below the largest that fits, and
+// short reports whether a size is more than 2 % below the largest that fits, and
 // not its neighbour.
 func short(fits, largest int) bool {
 	return float64(fits) < min(0.98*float64(largest), float64(largest-1))

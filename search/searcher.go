@@ -51,7 +51,7 @@ func (s *searcher) narrow() error {
 	return nil
 }
 
-// done tells whether hi is the neighbour of lo, or so close that only a line,
+// done reports whether hi is the neighbour of lo, or so close that only a line,
 // which tells the limit to the size, is worth another probe.
 func (s *searcher) done() bool {
 	return s.lo >= s.options.Min && (s.hi-s.lo == 1 || s.failed() && s.hi <= up(s.lo) && !s.straight)

@@ -132,7 +132,7 @@ func olderThan(have, need string) bool {
 	return slices.Compare(versionNumbers(have), versionNumbers(need)) < 0
 }
 
-// atEpochs tells whether checkpoints are written, and gone on from, at the ends of
+// atEpochs reports whether checkpoints are written, and gone on from, at the ends of
 // epochs alone. A knob that cannot be read may say otherwise.
 func (m *Match) atEpochs() bool {
 	layout := m.Profile.Checkpoints
@@ -158,7 +158,7 @@ func (m *Match) atEpochs() bool {
 // a framework printed has all of its keys.
 var unset = lazily(`^["']?\s*[:=]\s*["']?(null|None|~)\b`)
 
-// says tells whether a word stands in a text, with a value if it is a key.
+// says reports whether a word stands in a text, with a value if it is a key.
 func says(text, word string) bool {
 	for {
 		_, behind, found := strings.Cut(text, word)

@@ -161,7 +161,7 @@ func (f Format) Set(content []byte, key, value string) (Edit, error) {
 	return edit, nil
 }
 
-// same tells whether a decoded value is what was written.
+// same reports whether a decoded value is what was written.
 func same(got any, value string) bool {
 	text := fmt.Sprint(got)
 	return text == value || text == strings.Trim(value, `"`) || "["+strings.Join(strings.Fields(strings.Trim(text, "[]")), ", ")+"]" == value
@@ -196,7 +196,7 @@ func with(values any, keys []string, value any) any {
 	return out
 }
 
-// has tells whether a file has a key, with whatever value.
+// has reports whether a file has a key, with whatever value.
 func (f Format) has(content []byte, key string) bool {
 	values, err := f.editor().decode(content)
 	if err != nil {

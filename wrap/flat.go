@@ -18,7 +18,7 @@ type sample struct {
 	busy bool          // a GPU computed
 }
 
-// flat tells whether a trial has shown what memory it needs: its processes hold
+// flat reports whether a trial has shown what memory it needs: its processes hold
 // some, no look has found more than before for at least so long, and in at least
 // half of the looks since then a GPU computed. Without the last, loading data or
 // compiling after the model is on the GPU would pass for training. Looks that are

@@ -162,7 +162,7 @@ func (t *gpuTrace) stuck(now []nvml.GPU) (names []string) {
 	return names
 }
 
-// emptying tells whether a GPU may still be getting emptier: it holds more than at the
+// emptying reports whether a GPU may still be getting emptier: it holds more than at the
 // start, and held even more at the look before, or there was none.
 func (t *gpuTrace) emptying(before, now []nvml.GPU) bool {
 	return slices.ContainsFunc(now, func(g nvml.GPU) bool {

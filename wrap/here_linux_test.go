@@ -63,7 +63,7 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// gone tells whether a process has ended, if somebody has not reaped it yet too.
+// gone reports whether a process has ended, if somebody has not reaped it yet too.
 func gone(pid string) bool {
 	text, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {

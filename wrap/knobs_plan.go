@@ -141,7 +141,7 @@ func (m *Match) globalRanks(s step) int {
 // total is the effective batch.
 func (m *Match) total(s step) int { return s.perMicro * s.perRank * max(1, s.ranks) }
 
-// givenOwn tells whether a knob has a value of its own, and not by default.
+// givenOwn reports whether a knob has a value of its own, and not by default.
 func (m *Match) givenOwn(name string) (bool, error) {
 	at, err := m.find(m.Profile, m.files, name)
 	return at.kind > byDefault && !at.unset, err
@@ -273,7 +273,7 @@ func (m *Match) started() (n int, why string, err error) {
 	return n, "", nil
 }
 
-// alone tells whether no launcher starts the ranks.
+// alone reports whether no launcher starts the ranks.
 func (l Launch) alone() bool {
 	for _, name := range l.Layers {
 		switch name {

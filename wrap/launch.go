@@ -255,7 +255,7 @@ func isPython(name string) bool {
 	return ok && strings.Trim(version, "0123456789.") == ""
 }
 
-// identifier tells whether s may be the name of an environment variable.
+// identifier reports whether s may be the name of an environment variable.
 func identifier(s string) bool {
 	for i, r := range s {
 		if r != '_' && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (i == 0 || r < '0' || r > '9') {

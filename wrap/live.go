@@ -90,7 +90,7 @@ func (w *Wrapped) Newest() (*Saved, error) {
 	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, checkpoint: found.Newest}, nil
 }
 
-// Resumes tells whether the command can be made to go on.
+// Resumes reports whether the command can be made to go on.
 func (w *Wrapped) Resumes() bool { return w.Match != nil && w.Match.Profile.Resume.Mode != "none" }
 
 // Prepare is the command to start with a plan, from a checkpoint, nil for the
@@ -114,7 +114,7 @@ func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) 
 }
 
 // Live is one life: the command is prepared, started and watched, and why it ended is
-// said. The end of ctx ends no child: it says that the user asked for an end, which
+// said. Cancelling ctx kills no child: it means that the user asked to stop, which
 // the child has heard, and that nothing is to be started again.
 func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) {
 	next, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)

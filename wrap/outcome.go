@@ -36,7 +36,7 @@ const (
 	DeviceGone        Kind = "device gone"          // its context is dead: a new process may go on, the same one never
 )
 
-// Memory tells whether memory of some sort ran out.
+// Memory reports whether memory of some sort ran out.
 func (k Kind) Memory() bool {
 	return k == OutOfMemory || k == OutOfHostMemory || k == OutOfSharedMemory
 }
@@ -57,5 +57,5 @@ const (
 	Possible Confidence = "possible"
 )
 
-// OutOfMemory tells whether memory ran out surely enough to act on.
+// OutOfMemory reports whether memory ran out surely enough to act on.
 func (o Outcome) OutOfMemory() bool { return o.Kind.Memory() && o.Confidence != Possible }

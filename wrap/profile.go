@@ -192,7 +192,7 @@ const (
 	Micros  Unit = "micro-batch" // another micro-batch would change the position within an epoch
 )
 
-// Normalised tells whether a loss is divided by the accumulation.
+// Normalised reports whether a loss is divided by the accumulation.
 type Normalised string
 
 // The answers.
@@ -224,7 +224,7 @@ type Fallback struct {
 // Recompute is the fallback that trades time for the device's memory.
 const Recompute = "recompute"
 
-// writes tells whether a change of the micro-batch may write the knob.
+// writes reports whether a change of the micro-batch may write the knob.
 func (p Profile) writes(knob string) bool {
 	_, has := p.Knobs[knob]
 	return has && slices.Contains(p.Law.Write, knob)

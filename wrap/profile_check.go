@@ -23,7 +23,7 @@ func (r *profileReader) check() {
 		r.add(0, "match", "", "missing; give at least one of argv, module, imports, flags and keys")
 	}
 	if slices.Contains(p.Match.Keys, "batch_size") && len(p.Match.Keys) == 1 {
-		r.add(r.lines["match.keys"], "match.keys", "batch_size", "tells no framework from another; add keys that only this one has")
+		r.add(r.lines["match.keys"], "match.keys", "batch_size", "does not distinguish one framework from another; add keys that only this one has")
 	}
 	if _, ok := p.Knobs[micro]; !ok && !p.Layer {
 		r.add(0, "knobs.micro", "", "missing; without it nothing can be made smaller")

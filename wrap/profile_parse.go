@@ -43,7 +43,7 @@ func ParseProfile(name string, content []byte) (Profile, error) {
 	case errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0:
 		r.add(0, "", "", "the file is empty; a profile needs name, match, knobs and law")
 	case err != nil:
-		r.add(0, "", "", "no YAML: "+strings.TrimPrefix(err.Error(), "yaml: "))
+		r.add(0, "", "", "invalid YAML: "+strings.TrimPrefix(err.Error(), "yaml: "))
 	case !errors.Is(dec.Decode(&second), io.EOF):
 		r.add(0, "", "", "more than one document; a profile is one")
 	case r.readable(doc.Content[0]):

@@ -159,7 +159,7 @@ func (m *Match) score(p Profile) Score {
 	return s
 }
 
-// runs tells whether the program or the module is the profile's.
+// runs reports whether the program or the module is the profile's.
 func (s Signals) runs(l Launch) bool {
 	for _, module := range s.Modules {
 		if l.Module == module || strings.HasPrefix(l.Module, module+".") {
@@ -169,7 +169,7 @@ func (s Signals) runs(l Launch) bool {
 	return s.Argv != nil && l.Module == "" && s.Argv().MatchString(l.Name())
 }
 
-// gives tells whether the training program has an argument of that name.
+// gives reports whether the training program has an argument of that name.
 func (m *Match) gives(flag string) bool {
 	return slices.ContainsFunc(m.own(), func(arg string) bool {
 		name, _, _ := strings.Cut(arg, "=")
@@ -190,7 +190,7 @@ func (m *Match) end() int {
 	return len(m.Command.Args)
 }
 
-// accompanies tells whether a layer is part of the command: its configuration is
+// accompanies reports whether a layer is part of the command: its configuration is
 // named, or one of its knobs is given.
 func (m *Match) accompanies(p Profile) bool {
 	if len(m.documents(p)) > 0 {

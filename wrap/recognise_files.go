@@ -127,7 +127,7 @@ func (m *Match) positional(p Profile, add func(name string, at, cut int, script 
 	}
 }
 
-// all tells whether the file has every one of the keys.
+// all reports whether the file has every one of the keys.
 func (d document) all(keys []string) bool {
 	return !slices.ContainsFunc(keys, func(key string) bool { return !d.format.has(d.content, key) })
 }

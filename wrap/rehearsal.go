@@ -22,7 +22,7 @@ type Rehearsal struct {
 	Speed   lazyRegexp        // of its output: the samples a second, in its group; the last one counts; nil for none
 }
 
-// redirects tells whether a trial writes somewhere else than the training would.
+// redirects reports whether a trial writes somewhere else than the training would.
 func (r Rehearsal) redirects() bool {
 	for _, value := range r.Set {
 		if strings.Contains(value, temporary) {

@@ -75,7 +75,7 @@ func (w *rewriter) set(p Profile, docs []document, name, value string) error {
 	return nil
 }
 
-// sole tells whether the configuration must stay the only argument.
+// sole reports whether the configuration must stay the only argument.
 func (w *rewriter) sole(p Profile) bool {
 	return p.Config.Sole && len(w.m.files) > 0 && len(w.m.own()) == 1 && !w.m.files[0].script
 }
@@ -177,7 +177,7 @@ func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err 
 	return host, recompute, nil
 }
 
-// changes tells whether a fallback sets anything that is not so already.
+// changes reports whether a fallback sets anything that is not so already.
 func (m *Match) changes(f Fallback) bool {
 	for knob, value := range f.Set {
 		if now, err := m.text(knob); err != nil || now != value {

@@ -83,7 +83,7 @@ func (w *rewriter) length() error {
 
 func (w *rewriter) prove(what string) { w.out.Prove = append(w.out.Prove, what) }
 
-// derived tells whether the framework computes the accumulation by itself.
+// derived reports whether the framework computes the accumulation by itself.
 func (w *rewriter) derived(s step) (bool, error) {
 	given, err := w.m.givenOwn(accumulation)
 	return w.m.Profile.Law.Derive == accumulation && !given || s.global > 0 && !given, err

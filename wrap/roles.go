@@ -19,7 +19,7 @@ var conditional = []string{
 var furtherOn = []string{" errors", " issues", " may ", " might ", " can ", " could ", " problems", "? ", " detected, reducing", ", retrying",
 	", skipping", "; retrying", "; skipping", " - skipping", " - retrying", " handler", " exceptions", ", ignoring"}
 
-// advises tells whether the text round a match is advice, documentation or a
+// advises reports whether the text round a match is advice, documentation or a
 // quotation, and so no sign that it happened.
 func advises(text string, m textMatch) bool {
 	lower := " " + strings.ToLower(text)

@@ -18,13 +18,13 @@ import (
 // it goes, and what is on disk. Tests play them.
 type RunOptions struct {
 	// Live makes one life of the command, and returns when nothing of it is left. The
-	// context ends when the user asks for an end. An error means that it could not be
+	// context is cancelled when the user asks to stop. An error means that it could not be
 	// started, or not be rewritten.
 	Live func(context.Context, Beginning) (Outcome, Exit, error)
 	// Newest is the newest complete checkpoint, nil if there is none; nil if the
 	// command is not known to write any.
 	Newest func() (*Saved, error)
-	// Resumes tells whether the command can go on from a checkpoint. One that cannot
+	// Resumes reports whether the command can go on from a checkpoint. One that cannot
 	// begins anew, which costs all it has done.
 	Resumes bool
 	// Recover is false for a command of which nothing may be changed: then nothing is
@@ -54,7 +54,7 @@ type Saved struct {
 	checkpoint *Checkpoint
 }
 
-// after tells whether c is newer than other, which may be nil: one that is overwritten in
+// after reports whether c is newer than other, which may be nil: one that is overwritten in
 // place keeps its name.
 func (c *Saved) after(other *Saved) bool {
 	return other == nil || c.Step > other.Step || c.Step == other.Step && c.Time.After(other.Time)
@@ -92,7 +92,7 @@ type runner struct {
 //
 // The errors: an *[ExitError] if the command ended by itself and headroom has no
 // remedy, a *[harness.GaveUpError] if it has none left, [harness.ErrInterrupted] if
-// the user asked for an end, what Live and Newest return.
+// the user asked to stop, what Live and Newest return.
 func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result, int, error) {
 	if o.Sleep == nil {
 		o.Sleep = harness.Sleep
@@ -262,7 +262,7 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 	return true, nil
 }
 
-// resuming tells whether a life failed on its way from a checkpoint to where the life
+// resuming reports whether a life failed on its way from a checkpoint to where the life
 // that wrote it had already been, with a micro-batch as large: in loading it, or sooner
 // after its start than that one had gone on for.
 func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
@@ -272,7 +272,7 @@ func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	return phase == memory.PhaseLoad || phase.SizedByMicro() && lived+settled < r.beyond
 }
 
-// progressed tells whether the newest life wrote a checkpoint beyond the one that it
+// progressed reports whether the newest life wrote a checkpoint beyond the one that it
 // went on from.
 func (r *runner) progressed() bool {
 	return r.newest != nil && r.newest.after(r.from)

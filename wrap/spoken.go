@@ -37,7 +37,7 @@ func (s *scanner) readText(st *rankStream, l logLine) {
 	}
 }
 
-// speaks tells whether a line can be an error: loggers rate what was only noticed.
+// speaks reports whether a line can be an error: loggers rate what was only noticed.
 func speaks(l logLine) bool { return l.level == unrated || l.level == failure }
 
 // plainTypes are exceptions that a program's own mistakes raise, in one line: what
@@ -69,7 +69,7 @@ func (f *fault) understand() {
 	}
 }
 
-// quotes tells whether an exception of another type only mentions memory.
+// quotes reports whether an exception of another type only mentions memory.
 func quotes(f *fault, text string) bool {
 	at := f.match
 	if f.typ != "" {
@@ -79,7 +79,7 @@ func quotes(f *fault, text string) bool {
 	return advises(text, at)
 }
 
-// survived tells whether the training went on after a fault.
+// survived reports whether the training went on after a fault.
 func (f findings) survived(x fault) bool {
 	need := survivedAlone
 	if f.ranks {
@@ -147,7 +147,7 @@ func merge(earlier, later fault) fault {
 	return later
 }
 
-// weightier tells whether x, which came later in the same stream, explains its end
+// weightier reports whether x, which came later in the same stream, explains its end
 // better than y. An error that only a log speaks of gives way to an exception; an
 // exception on memory stays although another one followed it.
 func weightier(x, y fault) bool {

@@ -111,7 +111,7 @@ func (s *streams) close() {
 	}
 }
 
-// resize takes over the sizes of terminals, and tells whether there are any.
+// resize takes over the sizes of terminals, and reports whether there are any.
 func (s *streams) resize() bool {
 	found := false
 	for _, one := range s.copies {

@@ -10,7 +10,7 @@ import (
 // beside, so that no other stream's falls into it, unless it is huge. Not safe for
 // concurrent use.
 type tail struct {
-	ring    []byte // its capacity is the limit and one byte, which tells whether a line begins behind it
+	ring    []byte // its capacity is the limit and one byte, which reports whether a line begins behind it
 	next    int    // where the next byte goes, once the ring is full
 	pending [2][]byte
 }

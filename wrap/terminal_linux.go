@@ -24,7 +24,7 @@ func controlling() *terminal {
 	return &terminal{file: file, modes: modes}
 }
 
-// foreground tells whether the terminal sends its signals to this process's group,
+// foreground reports whether the terminal sends its signals to this process's group,
 // which is the child's too.
 func (t *terminal) foreground() bool {
 	if t == nil {
@@ -126,7 +126,7 @@ func (t *twin) follow() {
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// sameStream tells whether two files are the same pipe, file or terminal. Then they
+// sameStream reports whether two files are the same pipe, file or terminal. Then they
 // share what stands in for them, which keeps the order of what is written.
 func sameStream(a, b *os.File) bool {
 	if isTerminal(a) && isTerminal(b) {

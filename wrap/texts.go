@@ -24,7 +24,7 @@ const (
 	workerKilled         // a process of the command was killed by SIGKILL, says its parent
 )
 
-// memory tells whether lack of memory is what the text says for certain.
+// memory reports whether lack of memory is what the text says for certain.
 func (m meaning) memory() bool {
 	return m == deviceMemory || m == hostMemory || m == sharedMemory
 }

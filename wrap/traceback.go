@@ -162,7 +162,7 @@ func (s sign) shows(f stackFrame) bool {
 	return s.code != nil && s.code().MatchString(f.code) || containsAny(f.file, s.files)
 }
 
-// loads tells whether a frame builds, fills or moves a model.
+// loads reports whether a frame builds, fills or moves a model.
 func loads(f stackFrame) bool {
 	torchModule := strings.HasSuffix(f.file, "torch/nn/modules/module.py")
 	switch f.function {

@@ -159,7 +159,7 @@ func (t *tree) left() []process {
 	return all
 }
 
-// childless tells whether this process has no children at all, dead ones included.
+// childless reports whether this process has no children at all, dead ones included.
 // It costs a call where looking through /proc takes milliseconds.
 func childless() bool {
 	for {
@@ -219,7 +219,7 @@ func parseStat(pid int, text []byte) (process, bool) {
 	return process{pid: pid, parent: parent, dead: state == 'Z' || state == 'X'}, err == nil
 }
 
-// Owns tells whether a process is the command's: the child, or below it, or an
+// Owns reports whether a process is the command's: the child, or below it, or an
 // orphan of its tree that has come to this process.
 func (c *Child) Owns(pid int) bool {
 	for pid > 1 && pid != os.Getpid() {

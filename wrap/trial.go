@@ -15,7 +15,7 @@ type UntriableError struct {
 
 func (e *UntriableError) Error() string { return e.Reason }
 
-// Triable tells whether trials of m end by themselves or are ended by watching a
+// Triable reports whether trials of m end by themselves or are ended by watching a
 // GPU, and leave what the training has written alone. The user may vouch that the
 // command writes nothing. What stands in the way is an [*UntriableError].
 func (m *Match) Triable(hasGPU, writesNothing bool) error {

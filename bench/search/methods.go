@@ -9,7 +9,7 @@ import (
 	"headroom/search"
 )
 
-// trial tells whether a size fits.
+// trial reports whether a size fits.
 type trial func(n int) (bool, error)
 
 // method finds the largest size up to most that fits.

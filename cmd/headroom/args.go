@@ -97,7 +97,7 @@ func question(app *cli.App, args []string, at int) []string {
 
 func isFlag(word string) bool { return len(word) > 1 && word[0] == '-' }
 
-// takesNext tells whether the word after flag is its value.
+// takesNext reports whether the word after flag is its value.
 func takesNext(command *cli.Command, flag string) bool {
 	name := strings.TrimLeft(flag, "-")
 	if strings.Contains(name, "=") {

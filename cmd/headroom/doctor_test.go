@@ -61,7 +61,7 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// matches tells whether a line of text starts like want up to its state and
+// matches reports whether a line of text starts like want up to its state and
 // holds the rest of it anywhere.
 func matches(text, want string) bool {
 	for _, s := range []string{" ok ", " warn ", " fail "} {

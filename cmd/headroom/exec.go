@@ -118,7 +118,7 @@ func program() string {
 	return path
 }
 
-// execs tells whether err asks for a new process.
+// execs reports whether err asks for a new process.
 func execs(err error) bool {
 	var lost *harness.DeviceGoneError
 	return errors.As(err, &lost) && lost.Decision.Remedy == recovery.Exec

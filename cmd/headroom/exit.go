@@ -24,7 +24,7 @@ type exit struct {
 // manual page are printed from it.
 var exits = []exit{
 	{0, "done: the job is finished", func(err error) bool { return err == nil }},
-	{1, "failed, and not about memory: a loss that is no number, a file that went away", nil},
+	{1, "failed, and not about memory: the loss became NaN or infinite, or a file disappeared", nil},
 	{2, "usage or configuration: nothing was started", isUsage},
 	{75, "interrupted: the same command goes on from there", isInterrupted},
 	{120, "gave up on memory: what does not fit, and what would help, is on the terminal and in the journal", isOutOfMemory},

@@ -16,7 +16,7 @@ import (
 func explainCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "explain",
-		Usage:     "tell what is known of a command, and what could go wrong tonight",
+		Usage:     "show what is known about a command, and what could go wrong",
 		ArgsUsage: "-- COMMAND | FILE",
 		Description: `headroom explain [FLAGS] -- COMMAND tells what the command was recognised as and
 why, where its batch stands, what a smaller micro-batch would change, where its

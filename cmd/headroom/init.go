@@ -18,7 +18,7 @@ const initFile = "headroom.yaml"
 func initCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "init",
-		Usage:     "write a command, and what is said of it, to a file that run takes",
+		Usage:     "write a command and its settings to a file that run accepts",
 		ArgsUsage: "-- COMMAND",
 		Description: `headroom init [FLAGS] -- COMMAND writes ` + initFile + `: the command and the
 settings of the flags, each with what it means. "headroom run ` + initFile + `" then

@@ -280,7 +280,7 @@ func (p *process) await(text string) {
 	}
 }
 
-// await tells whether text was written before that time was over.
+// await reports whether text was written before that time was over.
 func (w *watched) await(text string, within time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -39,7 +39,7 @@ func (p *progress) step(s runs.StepReport) {
 	p.u.line(plain, joined(p.parts(s)))
 }
 
-// due tells whether s is to be shown: always the last step, and without a
+// due reports whether s is to be shown: always the last step, and without a
 // terminal the first one and then ever more seldom, from every 5 seconds to
 // every minute, so that a night's log can still be read.
 func (p *progress) due(s runs.StepReport) bool {

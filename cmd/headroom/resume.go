@@ -17,7 +17,7 @@ import (
 func resumeCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "resume",
-		Usage:     "go on with a wrapped command's run",
+		Usage:     "continue a wrapped command's run",
 		ArgsUsage: "RUN",
 		Description: `RUN is a name, or a folder. The command of that run is started again in the folder
 where it was started then, from its newest complete checkpoint and with the

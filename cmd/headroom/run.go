@@ -245,7 +245,7 @@ func (s *runner) last(result harness.Result, err error) {
 	s.stream.send(last)
 }
 
-// kept tells whether there is a checkpoint to go on from.
+// kept reports whether there is a checkpoint to go on from.
 func (s *runner) kept() bool {
 	all, err := filepath.Glob(filepath.Join(s.dir, "checkpoints", "step-*"))
 	return err == nil && len(all) > 0

@@ -63,7 +63,7 @@ type stage struct{ phase atomic.Int32 }
 
 func (s *stage) in(p phase) bool { return s.phase.Load() == int32(p) }
 
-// move tells whether the command went from one phase to another. It does not
+// move reports whether the command went from one phase to another. It does not
 // where somebody else was quicker.
 func (s *stage) move(from, to phase) bool {
 	return s.phase.CompareAndSwap(int32(from), int32(to))

@@ -12,7 +12,7 @@ import (
 func statusCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "status",
-		Usage:     "tell where a run stands; all runs if none is named",
+		Usage:     "show where a run stands, or all runs",
 		ArgsUsage: "[RUN]",
 		Description: `RUN is the name of a run in ./runs, or the path of its folder. A run may be
 looked at while it works.`,

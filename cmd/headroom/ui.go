@@ -267,7 +267,7 @@ func (u *ui) noRuns() {
 
 // squeezed tells that what follows is staged.
 func (u *ui) squeezed(s configs.Squeeze, begins bool) {
-	text := fmt.Sprintf("another process is played that takes %v from step %d to %d", s.Take, s.From, s.To)
+	text := fmt.Sprintf("simulating another process that takes %v from step %d to %d", s.Take, s.From, s.To)
 	if !begins {
 		text = fmt.Sprintf("the other process is gone, and its %v are free again", s.Take)
 	}

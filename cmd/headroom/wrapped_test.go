@@ -25,7 +25,7 @@ echo running
 while :; do sleep 0.05; done
 `
 
-// lives tells whether a process is there, and not merely waiting to be reaped.
+// lives reports whether a process is there, and not merely waiting to be reaped.
 func lives(pid int) bool {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	return err == nil && !strings.Contains(string(text), ") Z ")

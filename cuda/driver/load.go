@@ -15,7 +15,7 @@ import (
 	"unsafe"
 )
 
-// Built tells whether the program was built with GPU support.
+// Built reports whether the program was built with GPU support.
 const Built = true
 
 // Library is the file name under which every NVIDIA driver installs itself.

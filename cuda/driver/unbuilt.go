@@ -2,7 +2,7 @@
 
 package driver
 
-// Built tells whether the program was built with GPU support.
+// Built reports whether the program was built with GPU support.
 const Built = false
 
 // Load says that the program was built without GPU support.

@@ -51,7 +51,7 @@ func (d *Device) EmbedGrad(dtokens, dpositions, dout, tok device.Tensor, s devic
 	})
 }
 
-// tokensIn tells whether all tokens are in [0, vocabulary); if not, that is an
+// tokensIn reports whether all tokens are in [0, vocabulary); if not, that is an
 // error for Sync.
 func (d *Device) tokensIn(op string, ids []int32, vocabulary int) bool {
 	for i, id := range ids {

@@ -100,5 +100,5 @@ func (d *Device) fail(err error) {
 	}
 }
 
-// failed tells whether operations are to be skipped until the next Sync.
+// failed reports whether operations are to be skipped until the next Sync.
 func (d *Device) failed() bool { return d.pending != nil }

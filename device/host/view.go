@@ -23,7 +23,7 @@ func address(mem []byte) device.Addr {
 	return device.Addr(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 }
 
-// aligned tells whether x begins at a multiple of 16 bytes. x may be scratch on
+// aligned reports whether x begins at a multiple of 16 bytes. x may be scratch on
 // Go's heap: only its address is looked at, and what is there does not move.
 func aligned(x []float32) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(x)))%16 == 0 }
 

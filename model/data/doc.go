@@ -9,7 +9,7 @@
 //	_, index := order.At(812)
 //	err = set.Sample(index, sample)
 //
-// A set never changes once it is open, and its fingerprint tells whether two
+// A set never changes once it is open, and its fingerprint reports whether two
 // sets are the same, so that a run is not carried on with other data. The order
 // is a pure function of the position in the run's stream of samples. Together
 // they make position 812 the same sample in every attempt, however the steps
