@@ -80,7 +80,7 @@ func TestParseProfileRefuses(t *testing.T) {
 		"version: 2\nnope: 1\n":   "p.yaml:1: version: 2: this headroom reads version 1 of the language of profiles",
 		"name: x\nversion: a\n":   "p.yaml:2: version: a: this headroom reads version 1",
 		"- x\n":                   "not a mapping",
-		"name: x\nknobs: {micro: {flags: [--b]}}\nmatch: {keys: [batch_size]}\n":       "tells no framework from another",
+		"name: x\nknobs: {micro: {flags: [--b]}}\nmatch: {keys: [batch_size]}\n":       "does not distinguish one framework from another",
 		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {flags: [--b]}}\n":             "nothing keeps the effective batch",
 		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {paths: [a.b]}}\n":             "there is no configuration to have it",
 		"name: x\nlaw: {write: [accumulation]}\nknobs: {accumulation: {flags: [--a]}}": "knobs.micro: missing",
