@@ -109,7 +109,8 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         if plan is not None:  # of the whole batch it is what the user's own call would have left
             tape.spans.append((begin, sequence()))
             disown(tape, modules)
-    if (plan is None or same_random_state(tape.random, after)) and not all(as_before(tape, s, v, modules) for s, v in values.items()):
+    rounded = plan is None or half_in(tape, modules)  # the whole batch may go by other kernels where there is little room
+    if (plan is None or same_random_state(tape.random, after)) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
         raise Refused("the loss is another one when the step is made again")
     if inputs.graphs:
         raise Refused("a graph of the user's own enters the step, and may have been used up")
@@ -134,14 +135,20 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     tape.failure = None  # its frames hold the tape
 
 
-def as_before(tape: Tape, slot: int, value: Any, modules: Sequence[torch.nn.Module]) -> bool:
-    """Whether a scalar is what the script had, unless that is not known. In half precision,
-    which only a trial sees where it is used inside a module, it is rounded more."""
+def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
+    """Whether a step computes in half precision, which where it is inside a module only a
+    trial has seen."""
+    return any(e.autocast for e in tape.entries) or any(
+        f.half or any(p.dtype in HALF for p in f.params) for f in map(found_of, modules) if f is not None
+    )
+
+
+def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:
+    """Whether a scalar is what the script had, unless that is not known."""
     had = tape.scalars.get(slot)
     if had is None:
         return True
-    half = had.dtype in HALF or any(e.autocast for e in tape.entries) or any(f.half for f in map(found_of, modules) if f is not None)
-    tolerance = 5e-3 if half else 1e-3 if had.is_cuda else 1e-4
+    tolerance = 5e-3 if rounded else 1e-3 if had.is_cuda else 1e-4
     a, b = (float(torch.as_tensor(v).detach().double().reshape(())) for v in (had, value))
     # A sum that cancels out is near zero, and rounding is large beside it.
     return not abs(a - b) > tolerance * max(abs(a), 0.1)
