@@ -212,11 +212,13 @@ func (t *talk) cut(rows, pieces int) {
 func (t *talk) grows(m message, now time.Time) {
 	t.trend.add(point{m.Step, now, m.Allocated})
 	f, ok := t.trend.forecast(m.stats())
-	if !ok || !t.trend.isNews(f) {
+	if !ok {
 		return
 	}
-	first := t.trend.told == 0
-	t.trend.told = f.left
+	tell, first := t.trend.news(f)
+	if !tell {
+		return
+	}
 	t.noted(f.String(), runs.Entry{Kind: runs.KindWarning, Text: f.String()})
 	if first {
 		_ = t.say(answer{Type: "look"})

@@ -112,10 +112,15 @@ func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 // do anything about it any more.
 const forecastLeast = 2 * time.Minute
 
-// isNews reports whether a forecast is worth telling: the first, and then each that leaves
-// half as long as the one told before, until little is left.
-func (t *trend) isNews(f forecast) bool {
-	return t.told == 0 || f.left <= t.told/2 && f.left >= forecastLeast
+// news reports whether a forecast is to be told, and is the first: that is, and then each
+// that leaves half as long as the one told before, until little is left.
+func (t *trend) news(f forecast) (tell, first bool) {
+	first = t.told == 0
+	if !first && (f.left > t.told/2 || f.left < forecastLeast) {
+		return false, false
+	}
+	t.told = max(f.left, 1) // it may be over already
+	return true, first
 }
 
 // inAbout is a time to come, as one says it.

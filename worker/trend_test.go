@@ -79,15 +79,22 @@ func TestForecastIsTold(t *testing.T) {
 	}
 	var told []int
 	for minutes := 380; minutes >= 0; minutes -= 10 {
-		if f := (forecast{left: time.Duration(minutes) * time.Minute}); followed.isNews(f) {
-			told, followed.told = append(told, minutes), f.left
+		tell, first := followed.news(forecast{left: time.Duration(minutes) * time.Minute})
+		if first != (minutes == 380) {
+			t.Errorf("at %d it is the first: %v", minutes, first)
+		}
+		if tell {
+			told = append(told, minutes)
 		}
 	}
 	if !slices.Equal(told, []int{380, 190, 90, 40, 20, 10}) {
 		t.Errorf("told at %v", told)
 	}
-	if short := (&trend{}); !short.isNews(forecast{left: time.Second}) {
-		t.Error("what is noticed late is not told at all")
+	late := &trend{}
+	for i := range 3 { // noticed when it is over
+		if tell, first := late.news(forecast{}); tell != (i == 0) || first != (i == 0) {
+			t.Errorf("time %d: told %v", i, tell)
+		}
 	}
 }
 
