@@ -130,3 +130,23 @@ func TestScreenLeavesNoGarbage(t *testing.T) {
 		t.Errorf("the terminal shows %q, want %q", got, want)
 	}
 }
+
+// TestASizeThatIsTriedAgainIsOneLine holds that a search shows each answer once, and every
+// answer of the next search.
+func TestASizeThatIsTriedAgainIsOneLine(t *testing.T) {
+	var out strings.Builder
+	u := &ui{screen: &screen{w: &out}, now: time.Now}
+	for _, e := range []runs.Entry{
+		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3 GiB"},
+		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3 GiB"},
+		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3.1 GiB"},
+		{Kind: runs.KindSearch, Text: "the largest is 4"},
+		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3.1 GiB"},
+	} {
+		u.entry(e)
+	}
+	want := "headroom:   micro-batch 4 fits: peak 3 GiB\nheadroom:   micro-batch 4 fits: peak 3.1 GiB\nheadroom: the largest is 4\nheadroom:   micro-batch 4 fits: peak 3.1 GiB\n"
+	if out.String() != want {
+		t.Errorf("%s", out.String())
+	}
+}

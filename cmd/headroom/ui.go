@@ -43,7 +43,8 @@ type ui struct {
 	quiet  bool
 	now    func() time.Time
 
-	outShows bool // stdout is a terminal too
+	outShows bool   // stdout is a terminal too
+	probed   string // the newest line of a search
 }
 
 func newUI(stdout, stderr *os.File, env func(string) (string, bool)) *ui {
@@ -148,6 +149,8 @@ func (u *ui) entry(e runs.Entry) {
 	if ending(e.Kind) {
 		return
 	}
+	before := u.probed
+	u.probed = ""
 	switch e.Kind {
 	case runs.KindDecision:
 		if e.Decision == nil || e.Decision.Remedy != recovery.Stop { // likewise
@@ -160,8 +163,10 @@ func (u *ui) entry(e runs.Entry) {
 		}
 	case runs.KindCheckpointFailed, runs.KindReleased, runs.KindDamaged, runs.KindMissing, runs.KindJournalFailed, runs.KindFault, runs.KindWarning:
 		u.warn("%s", e.Text)
-	case runs.KindProbe:
-		u.say("  %s", e.Text)
+	case runs.KindProbe: // a size that is tried for longer and longer is one line
+		if u.probed = e.Text; u.probed != before {
+			u.say("  %s", e.Text)
+		}
 	case runs.KindOOM:
 		text := e.Text
 		if e.Verdict != nil {
