@@ -3,6 +3,7 @@ package harness
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,5 +84,33 @@ func TestFindGivesUp(t *testing.T) {
 	close(asked)
 	if _, err := Find(context.Background(), &toy{lab: newLab()}, FindOptions{Plan: plan, Interrupt: asked}); !errors.Is(err, ErrInterrupted) {
 		t.Errorf("interrupted: %v", err)
+	}
+}
+
+// heavy takes a time per sample that grows with the micro-batch, as where a cache ends.
+type heavy struct {
+	*coarse
+	clock *time.Time
+}
+
+func (h *heavy) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error) {
+	*h.clock = h.clock.Add(time.Duration(p.Effective) * time.Duration(100+p.Largest()) * time.Microsecond)
+	return h.coarse.Step(ctx, p)
+}
+
+// TestFindPrefersWhatIsMuchFaster holds that what is recommended is not slower than what
+// its own table shows.
+func TestFindPrefersWhatIsMuchFaster(t *testing.T) {
+	clock := time.Unix(1e9, 0)
+	found, err := Find(context.Background(), &heavy{&coarse{&toy{lab: newLab()}, 64, 64}, &clock}, FindOptions{
+		Plan: recovery.Plan{Effective: 128, World: 1}, Now: func() time.Time { return clock },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := found.Timings[len(found.Timings)-1]
+	if got := found.Recommended; got.Largest() != last.Micro || got.Largest() != found.Enough || got.Effective != 128 || got.Accumulation() < 2 ||
+		!strings.HasPrefix(found.Reason, got.String()+": ") || !strings.HasSuffix(found.Reason, "the largest that leaves room") {
+		t.Errorf("recommended %v: %s; of %+v", got, found.Reason, found.Timings)
 	}
 }

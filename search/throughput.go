@@ -29,3 +29,26 @@ func Enough(speeds []Speed) (enough, fastest int) {
 	}
 	return enough, fastest
 }
+
+// MuchFaster is by how much of its own speed a size must be slower than another for the
+// other to be taken instead. Timings of a few steps differ by less for no reason.
+const MuchFaster = 0.05
+
+// Better is the size to take instead of n because it is much faster, or nearly as fast
+// as one that is, and smaller; 0 if n is fast enough, or was not timed.
+func Better(speeds []Speed, n int) int {
+	enough, fastest := Enough(speeds)
+	var own, best float64
+	for _, s := range speeds {
+		switch s.N {
+		case n:
+			own = s.PerSecond
+		case fastest:
+			best = s.PerSecond
+		}
+	}
+	if !(own > 0) || best <= (1+MuchFaster)*own {
+		return 0
+	}
+	return enough
+}

@@ -29,3 +29,24 @@ func TestEnough(t *testing.T) {
 		}
 	}
 }
+
+func TestBetter(t *testing.T) {
+	for name, c := range map[string]struct {
+		speeds []search.Speed
+		n      int
+		want   int
+	}{
+		"the largest is the fastest": {[]search.Speed{{16, 100}, {8, 90}}, 16, 0},
+		"a smaller one is":           {[]search.Speed{{16, 88}, {8, 90}, {4, 95}}, 16, 4},
+		"by too little":              {[]search.Speed{{16, 100}, {8, 105}}, 16, 0},
+		"by enough":                  {[]search.Speed{{16, 100}, {8, 105.1}}, 16, 8},
+		"and one as good is smaller": {[]search.Speed{{16, 80}, {8, 100}, {4, 99.5}}, 16, 4},
+		"it was not timed":           {[]search.Speed{{8, 100}}, 16, 0},
+		"nothing was":                {nil, 16, 0},
+		"its speed is not known":     {[]search.Speed{{16, math.NaN()}, {8, 100}}, 16, 0},
+	} {
+		if got := search.Better(c.speeds, c.n); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
