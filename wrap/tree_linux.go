@@ -86,6 +86,9 @@ func (t *tree) reapOrphans() {
 // never does.
 const untilGivenUp = 10 * time.Second
 
+// looksForNothing is how many lists in a row have to be without a process of the tree.
+const looksForNothing = 3
+
 // end ends what is left after the direct child: it asks, and kills after a while or
 // when kill is closed. It returns when nothing is left, or only what cannot be
 // killed.
@@ -97,11 +100,20 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 	defer again.Stop()
 	patience, how, given := time.NewTimer(grace), syscall.SIGTERM, time.Time{}
 	defer patience.Stop()
+	nothing := 0 // times in a row that nothing was seen to be left
 	for first := true; !childless(); {
 		left := t.left()
+		if len(left) > 0 {
+			nothing = 0
+		}
 		switch {
 		case len(left) == 0:
-			return
+			// Either only children from before are there, or the list is out of date: a
+			// process that it came too early for was forked by one that it came too late for.
+			if nothing++; nothing == looksForNothing {
+				return
+			}
+			continue
 		case how == syscall.SIGKILL && time.Since(given) > untilGivenUp:
 			t.trouble(fmt.Errorf("processes that cannot be killed are left: %v", pids(left)))
 			return
