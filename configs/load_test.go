@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -186,6 +187,27 @@ batch: {effective: 8, micro: 9, min_micro: 10}
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) { expect(t, test.content, nil, test.want) })
+	}
+}
+
+// TestUnset leaves keys out of a preset, and says which there are not.
+func TestUnset(t *testing.T) {
+	c, err := Load("gpt", []string{"schedule.kind=constant"}, "schedule.min")
+	if err != nil || c.Schedule.Kind != "constant" || c.Schedule.Min != 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for key, want := range map[string]string{
+		"schedule":     "--unset: schedule: a group; unset one of kind, warmup, steps and min",
+		"schedule.mim": "--unset: schedule.mim: unknown key; did you mean schedule.min?",
+		"seed":         "--unset: seed: set by --set too; leave one out",
+	} {
+		if _, err := Load("gpt", []string{"seed=3"}, key); err == nil || err.Error() != want {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	written, err := Text("gpt")
+	if preset, _ := presetText("gpt"); err != nil || !bytes.Equal(written, preset) {
+		t.Errorf("%.40q, %v", written, err)
 	}
 }
 

@@ -126,22 +126,14 @@ func (f *finder) hold(ctx context.Context, fits int) (failed int, err error) {
 		speeds[i] = search.Speed{N: t.Micro, PerSecond: t.PerSecond}
 	}
 	f.found.Enough, _ = search.Enough(speeds)
-	if largest := f.found.Recommended; search.Better(speeds, largest.Largest()) > 0 {
-		better := largest.WithMicro(f.found.Enough)
+	largest := f.found.Recommended
+	if n := search.Better(speeds, largest.Largest()); n > 0 {
+		better := largest.WithMicro(n)
 		f.found.Recommended = better
 		f.found.Reason = fmt.Sprintf("%v: %.0f samples per second, against %.0f with %v, the largest that leaves room",
-			better, speedOf(speeds, better), speedOf(speeds, largest), largest)
+			better, search.PerSecond(speeds, n), search.PerSecond(speeds, largest.Largest()), largest)
 	}
 	return 0, nil
-}
-
-func speedOf(speeds []search.Speed, p recovery.Plan) float64 {
-	for _, s := range speeds {
-		if s.N == p.Largest() {
-			return s.PerSecond
-		}
-	}
-	return 0
 }
 
 // below turns a whole step of size that ran out of memory into a search below it.

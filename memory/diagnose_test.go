@@ -64,6 +64,8 @@ func TestDiagnose(t *testing.T) {
 			Batch, []string{"23.9 GiB of 24 GiB"}},
 		{"a leak", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: rising(20, 4*GiB, 100*MiB)},
 			Leak, []string{"1.9 GiB over the last 20 steps", "100 MiB a step"}},
+		{"a leak of which every eighth step is known", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: rising(20, 4*GiB, 100*MiB), Every: 8},
+			Leak, []string{"1.9 GiB over the last 160 steps", "12.5 MiB a step"}},
 		{"too short for a leak", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: rising(19, 4*GiB, 100*MiB)},
 			Batch, nil},
 		{"too slow for a leak", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: rising(20, 4*GiB, 20*MiB)},

@@ -10,12 +10,10 @@ import (
 	"headroom/runs"
 )
 
-// process is one of a wrapped command's: another attempt's may have the same number.
-type process struct{ attempt, pid int }
-
 // trainers are the steps of the processes that trained: of every attempt those of the
 // process of which there are most.
 func trainers(seen []runs.ProcessStep) []runs.ProcessStep {
+	type process struct{ attempt, pid int } // another attempt's may have the same number
 	lines, most := map[process]int{}, map[int]process{}
 	for _, s := range seen {
 		p := process{s.Attempt, s.PID}
@@ -41,20 +39,19 @@ func commandsMemory(seen []runs.ProcessStep) Usage {
 // stepsCard says how many steps a wrapped command's processes made, and how fast.
 func (r *Report) stepsCard() Card {
 	c := Card{Question: "Steps", Tone: Info, unknown: len(r.seen) == 0}
-	made, processes, seconds := 0, map[process]int{}, []float64{}
-	for _, s := range r.seen {
-		p := process{s.Attempt, s.PID}
-		processes[p] = max(processes[p], s.Made)
+	made, attempts, seconds := 0, map[int]int{}, []float64{}
+	for _, s := range r.seen { // of each attempt one process
+		attempts[s.Attempt] = max(attempts[s.Attempt], s.Made)
 		if s.Seconds > 0 {
 			seconds = append(seconds, s.Seconds)
 		}
 	}
-	for _, n := range processes {
+	for _, n := range attempts {
 		made += n
 	}
 	c.Answer = plural(made, "optimizer step")
-	if len(processes) > 1 {
-		c.Note = fmt.Sprintf("in %d processes; those made again are counted again", len(processes))
+	if len(attempts) > 1 {
+		c.Note = fmt.Sprintf("in %d processes; those made again are counted again", len(attempts))
 	}
 	if len(seconds) > 0 {
 		slices.Sort(seconds)
@@ -81,13 +78,7 @@ func commandPictures(r *Report) []Picture {
 	of := func(value func(runs.ProcessStep) float64) series {
 		return sample(len(steps), func(i int) (x, y float64) { return when(steps[i].Time), value(steps[i]) })
 	}
-	amount, amounts := memoryUnit(r.Memory.Capacity)
-	in := func(b memory.Bytes) float64 {
-		if b <= 0 {
-			return math.NaN()
-		}
-		return float64(b) / float64(amount)
-	}
+	in, amounts := amountsOf(r.Memory.Capacity)
 	held := func(what func(memory.Stats) memory.Bytes) series {
 		return of(func(s runs.ProcessStep) float64 { return in(what(s.Memory)) })
 	}

@@ -2,6 +2,7 @@ package report
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"gonum.org/v1/plot/plotter"
@@ -72,6 +73,18 @@ func TestSampleLeavesGaps(t *testing.T) {
 	none := sample(1e5, func(int) (x, y float64) { return 0, math.NaN() })
 	if len(none) != 0 {
 		t.Errorf("got %v from nothing", none)
+	}
+}
+
+func TestSampleLeavesOutWhatIsLevel(t *testing.T) {
+	values := []float64{1, 1, 1, 1, 2, 2, 3, 3, 3}
+	s := sample(len(values), func(i int) (x, y float64) { return float64(i), values[i] })
+	var kept []float64
+	for _, p := range s[0] {
+		kept = append(kept, p.X)
+	}
+	if len(s) != 1 || !slices.Equal(kept, []float64{0, 3, 4, 5, 6, 8}) {
+		t.Errorf("%v are kept", kept)
 	}
 }
 

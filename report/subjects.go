@@ -14,13 +14,7 @@ import (
 const overshoot = 1.3
 
 func memoryChart(r *Report) chart {
-	unit, name := memoryUnit(r.Memory.Capacity)
-	in := func(b memory.Bytes) float64 {
-		if b <= 0 {
-			return math.NaN()
-		}
-		return float64(b) / float64(unit)
-	}
+	in, name := amountsOf(r.Memory.Capacity)
 	of := func(amount func(memory.Stats) memory.Bytes) series {
 		return along(r, func(s *runs.StepReport) float64 { return in(amount(s.Memory)) }).stepped()
 	}
@@ -65,6 +59,18 @@ func memoryAlt(r *Report) string {
 		return fmt.Sprintf("%s on a capacity of %v", r.Failures.Summary, m.Capacity)
 	}
 	return fmt.Sprintf("the peak was %v of %v at step %s; %s", m.Peak, m.Capacity, count(m.PeakStep), r.Failures.Summary)
+}
+
+// amountsOf is how amounts are drawn beside a capacity: in which unit, NaN for none, and
+// the unit's name.
+func amountsOf(capacity memory.Bytes) (in func(memory.Bytes) float64, name string) {
+	unit, name := memoryUnit(capacity)
+	return func(b memory.Bytes) float64 {
+		if b <= 0 {
+			return math.NaN()
+		}
+		return float64(b) / float64(unit)
+	}, name
 }
 
 func memoryUnit(capacity memory.Bytes) (memory.Bytes, string) {

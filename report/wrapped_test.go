@@ -147,6 +147,18 @@ func TestWrappedCommandsSteps(t *testing.T) {
 	if !slices.Equal(names, []string{"memory", "throughput", "pieces"}) {
 		t.Errorf("%q", names)
 	}
+	for unit, stretch := range map[string]time.Duration{"seconds": 20, "minutes": 1, "hours": 0} {
+		short := New(d.Input)
+		for i := range short.seen {
+			at := short.seen[i].Time.Sub(begin)
+			if short.seen[i].Time = begin.Add(10 * at); stretch > 0 {
+				short.seen[i].Time = begin.Add(at / stretch)
+			}
+		}
+		if body := commandPictures(short)[0].body; !strings.Contains(body, unit+" since the first step") {
+			t.Errorf("not over %s", unit)
+		}
+	}
 	for i := range d.Seen { // on the CPU, never in pieces
 		d.Seen[i].Memory, d.Seen[i].Pieces = memory.Stats{}, 0
 	}

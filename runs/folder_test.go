@@ -261,6 +261,23 @@ func checkLines(t *testing.T, dir, name string, want int, torn bool) {
 	}
 }
 
+// TestStepsOfACommandStay holds that what was seen of a command's steps is on disk at once, and
+// that an attempt from step 0 on leaves what the one before it did.
+func TestStepsOfACommandStay(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	f := mustOpen(t, dir)
+	want := ProcessStep{Attempt: 1, PID: 7, Made: 31, Rows: 40, Pieces: 2, Seconds: 0.5}
+	if err := errors.Join(f.AddProcessStep(want), f.CutMetrics(0)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadProcessSteps(dir); err != nil || !slices.Equal(got, []ProcessStep{want}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Damage further up costs the damaged lines alone, and opening leaves them.
 func TestDamagedLine(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")

@@ -30,25 +30,27 @@ func Enough(speeds []Speed) (enough, fastest int) {
 	return enough, fastest
 }
 
-// MuchFaster is by how much of its own speed a size must be slower than another for the
-// other to be taken instead. Timings of a few steps differ by less for no reason.
+// MuchFaster is the share by which the fastest size must beat another to be taken in its
+// place. Timings of a few steps differ by less for no reason.
 const MuchFaster = 0.05
 
-// Better is the size to take instead of n because it is much faster, or nearly as fast
-// as one that is, and smaller; 0 if n is fast enough, or was not timed.
+// Better is [Enough]'s size where the fastest one is much faster than n; 0 where n is
+// fast enough, or was not timed.
 func Better(speeds []Speed, n int) int {
 	enough, fastest := Enough(speeds)
-	var own, best float64
-	for _, s := range speeds {
-		switch s.N {
-		case n:
-			own = s.PerSecond
-		case fastest:
-			best = s.PerSecond
-		}
-	}
-	if !(own > 0) || best <= (1+MuchFaster)*own {
+	own := PerSecond(speeds, n)
+	if !(own > 0) || PerSecond(speeds, fastest) <= (1+MuchFaster)*own {
 		return 0
 	}
 	return enough
+}
+
+// PerSecond is how fast size n was; 0 if it was not timed.
+func PerSecond(speeds []Speed, n int) float64 {
+	for _, s := range speeds {
+		if s.N == n {
+			return s.PerSecond
+		}
+	}
+	return 0
 }

@@ -25,13 +25,14 @@ type tree struct {
 	quit     chan struct{} // ends reapOrphans
 	quitted  chan struct{}
 	trouble  func(error)
+	list     func() []process
 }
 
 // newTree makes this process the one that orphans come to.
 func newTree(trouble func(error)) *tree {
 	t := &tree{
 		foreign: map[int]bool{}, trouble: trouble,
-		children: make(chan os.Signal, 1), quit: make(chan struct{}), quitted: make(chan struct{}),
+		children: make(chan os.Signal, 1), quit: make(chan struct{}), quitted: make(chan struct{}), list: listProcesses,
 	}
 	var before int32
 	if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&before)), 0, 0, 0); err == nil {
@@ -108,8 +109,8 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 		}
 		switch {
 		case len(left) == 0:
-			// Either only children from before are there, or the list is out of date: a
-			// process that it came too early for was forked by one that it came too late for.
+			// Only children from before are there, or the list has a gap: while it was made a
+			// process forked another and died, and neither is on it.
 			if nothing++; nothing == looksForNothing {
 				return
 			}
@@ -150,7 +151,7 @@ func send(to []process, s syscall.Signal) {
 // orphans are reaped on the way.
 func (t *tree) left() []process {
 	below := map[int][]process{}
-	for _, p := range listProcesses() {
+	for _, p := range t.list() {
 		below[p.parent] = append(below[p.parent], p)
 	}
 	var all []process

@@ -212,6 +212,30 @@ func TestForeignChildrenAreLeftAlone(t *testing.T) {
 	}
 }
 
+// TestAListWithAGap ends what the first lists of processes leave out.
+func TestAListWithAGap(t *testing.T) {
+	tree := newTree(func(err error) { t.Error(err) })
+	defer tree.release()
+	go tree.reapOrphans()
+	c := exec.Command("sleep", "1000")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lists := 0
+	tree.list = func() []process {
+		if lists++; lists < looksForNothing {
+			return nil
+		}
+		return listProcesses()
+	}
+	tree.end(time.Minute, nil)
+	if !gone(strconv.Itoa(c.Process.Pid)) {
+		t.Errorf("it is left after %d lists", lists)
+		_ = c.Process.Kill()
+	}
+	_ = c.Wait() // it has been reaped
+}
+
 // TestChildDiesWithItsParent kills the wrapper.
 func TestChildDiesWithItsParent(t *testing.T) {
 	p := onPipes(t, helper("wrap", "sh", "-c", `trap 'echo asked >"$0"; exit' TERM; echo ready $$; while :; do sleep 0.01; done`, filepath.Join(t.TempDir(), "asked")))

@@ -141,6 +141,18 @@ func completeFlags(command *cli.Command, words ...func() []string) cli.BashCompl
 	return func(c *cli.Context) { complete(c, command, words...) }
 }
 
+// completeShow offers "show", and behind it names and files.
+func completeShow(command *cli.Command, names func() []string) cli.BashCompleteFunc {
+	return func(c *cli.Context) {
+		at, word := askedOf(os.Args, command)
+		if at.value == "" && at.arguments == 1 && !strings.HasPrefix(word, "-") {
+			offer(c, append(names(), anyFile)...)
+			return
+		}
+		complete(c, command, func() []string { return []string{"show"} })
+	}
+}
+
 func complete(c *cli.Context, command *cli.Command, words ...func() []string) {
 	at, word := askedOf(os.Args, command)
 	switch {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -20,15 +19,7 @@ run, every key with its value. Without an argument, the presets are listed.`,
 		Flags:  []cli.Flag{setFlag(), unsetFlag()},
 		Action: func(c *cli.Context) error { return configAction(u, c) },
 	}
-	command.BashComplete = func(c *cli.Context) {
-		at, word := askedOf(os.Args, command)
-		switch {
-		case at.value == "" && at.arguments == 1 && !strings.HasPrefix(word, "-"):
-			offer(c, append(configs.Presets(), anyFile)...)
-		default:
-			complete(c, command, func() []string { return []string{"show"} })
-		}
-	}
+	command.BashComplete = completeShow(command, configs.Presets)
 	return command
 }
 
@@ -42,20 +33,21 @@ func configAction(u *ui, c *cli.Context) error {
 	case len(words) != 2:
 		return usagef(`"headroom config" lists the presets`, "config show needs one file, or the name of a preset")
 	}
-	if !c.IsSet("set") && !c.IsSet("unset") {
-		text, err := configs.Text(words[1])
-		if err != nil {
-			return asUsage(err)
-		}
-		return u.answer(strings.TrimRight(string(text), "\n"))
+	text, err := configs.Text(words[1])
+	if c.IsSet("set") || c.IsSet("unset") {
+		text, err = resolved(words[1], c.StringSlice("set"), c.StringSlice("unset"))
 	}
-	cfg, err := configs.Load(words[1], c.StringSlice("set"), c.StringSlice("unset")...)
 	if err != nil {
 		return asUsage(err)
 	}
-	text, err := cfg.YAML()
-	if err != nil {
-		return err
-	}
 	return u.answer(strings.TrimRight(string(text), "\n"))
+}
+
+// resolved is what would be run, every key with its value.
+func resolved(path string, sets, unset []string) ([]byte, error) {
+	cfg, err := configs.Load(path, sets, unset...)
+	if err != nil {
+		return nil, err
+	}
+	return cfg.YAML()
 }

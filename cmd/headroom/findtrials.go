@@ -42,10 +42,8 @@ type foundMicro struct {
 // findCommandsMicro looks for the micro-batch of a command by trials of it.
 func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
-	for _, flag := range []string{"set", "unset"} {
-		if c.IsSet(flag) {
-			return usagef("leave it out", "--%s is for a configuration, not for a command", flag)
-		}
+	if err := notForCommands(c, "a configuration", "set", "unset"); err != nil {
+		return err
 	}
 	w, err := recognised(r)
 	if err != nil {

@@ -23,15 +23,7 @@ headroom profiles show NAME prints the one that counts, as it was written; NAME
 may be a file, which is checked on the way. docs/profiles.md has the language.`,
 		Action: func(c *cli.Context) error { return profilesAction(u, c) },
 	}
-	command.BashComplete = func(c *cli.Context) {
-		at, word := askedOf(os.Args, command)
-		switch {
-		case at.arguments == 1 && !strings.HasPrefix(word, "-"):
-			offer(c, append(profileNames(), anyFile)...)
-		default:
-			complete(c, command, func() []string { return []string{"show"} })
-		}
-	}
+	command.BashComplete = completeShow(command, profileNames)
 	return command
 }
 

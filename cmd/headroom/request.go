@@ -101,6 +101,16 @@ func neededCommand(c *cli.Context) (request, error) {
 	return r, err
 }
 
+// notForCommands refuses flags that mean nothing with a command of the user's.
+func notForCommands(c *cli.Context, but string, flags ...string) error {
+	for _, flag := range flags {
+		if c.IsSet(flag) {
+			return usagef("leave it out", "--%s is for %s, not for a command", flag, but)
+		}
+	}
+	return nil
+}
+
 // override takes what flags say.
 func (r *request) override(c *cli.Context) error {
 	r.flags = c.StringSlice("knob")

@@ -25,10 +25,8 @@ import (
 // nothing: the terminal is the command's.
 func wrapAction(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
-	for _, flag := range []string{"set", "fresh", "again", "json", "no-progress"} {
-		if c.IsSet(flag) {
-			return usagef("leave it out", "--%s is for a run of a configuration, not for a command", flag)
-		}
+	if err := notForCommands(c, "a run of a configuration", "set", "unset", "fresh", "again", "json", "no-progress"); err != nil {
+		return err
 	}
 	w, err := recognised(r)
 	if err != nil {

@@ -58,8 +58,9 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
         with rehearsal(modules):
             plan = Plan(tape, tape.entries[0])
             plan.extend()
-            plan.confirm(needed(tape, [loss]))
-        targets, extra = weighed(tape, Late(tape, plan, sizes, report), loss, given, needed(tape, [loss]))
+            entries = needed(tape, [loss])
+            plan.confirm(entries)
+        targets, extra = weighed(tape, Late(tape, plan, sizes, report), loss, given, entries)
         proof = Proof(tape, plan)
         return Planned(plan, {s: (g, proven(proof, s, sizes)) for s, (g, _) in targets.items()}, extra, "")
     except Refused as why:

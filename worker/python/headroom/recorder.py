@@ -304,7 +304,7 @@ class Recorder:
         if len(plan.cuts) == len(tape.entries) and plan.known(entry):
             return plan.result(entry)
         every = list({id(m): m for m in [*modules_of(tape), *modules]}.values())
-        return self._tried(tape, every, lambda: (plan.extend(), plan.result(entry), plan.see())[1])
+        return self._tried(tape, every, lambda: (plan.extend(), plan.result(entry), plan.note_given())[1])
 
     @staticmethod
     def _made(tape: Tape, leaf: Any) -> Any:

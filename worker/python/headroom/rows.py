@@ -99,7 +99,7 @@ class Plan:
                 self._accept(entry, cut, results)
                 self._last = key
                 if entry.module is not None:
-                    self._see(entry)
+                    self._note_returned(entry)
 
     memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree, attributes) by key; shared by all plans
     numbers: dict[tuple, int] = {}  # of what is called, with what, after what
@@ -127,14 +127,14 @@ class Plan:
         Plan.memory[key] = cut, leaves, tree, self.left
         return leaves, tree
 
-    def see(self) -> None:
+    def note_given(self) -> None:
         """Keeps some values that the call of the last :meth:`result` gives here and now, where the
         script makes it, unless it was tried on an earlier batch."""
         entry, cut, results, _, _ = self._pending
         if results is not None and entry.module is not None:
             entry.seen, _ = self._given(entry, cut)
 
-    def _see(self, entry: Entry) -> None:
+    def _note_returned(self, entry: Entry) -> None:
         """The same for a call that went well, as far as the script still has its results, and
         nothing was drawn."""
         tape = self.tape
