@@ -99,6 +99,7 @@ func TestProofs(t *testing.T) {
 		{"sizes.py"},
 		{"ranks.py"},
 		{"evaluation.py"},
+		{"replays.py"},
 		{"rest.py"},
 		{"explicit.py"},
 		{"selfcheck.py"},

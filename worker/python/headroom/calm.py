@@ -55,6 +55,21 @@ def eager() -> Any:
 
 
 @contextmanager
+def ready_attention() -> Iterator[None]:
+    """A context without cuDNN's attention, which compiles a kernel for every new number of
+    rows, where there is another."""
+    backends = torch.backends.cuda
+    off = getattr(backends, "cudnn_sdp_enabled", bool)() and (backends.flash_sdp_enabled() or backends.mem_efficient_sdp_enabled() or backends.math_sdp_enabled())
+    if off:
+        backends.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        if off:
+            backends.enable_cudnn_sdp(True)
+
+
+@contextmanager
 def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     """A context after which generators, buffers and what hangs on the modules are as before."""
     state = random_state()
@@ -64,7 +79,7 @@ def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     versions = [b._version for b in buffers]
     held = Held(every)
     try:
-        with eager():
+        with eager(), ready_attention():
             yield
     finally:
         set_random_state(state)

@@ -198,7 +198,7 @@ class Trial:
         key = tuple(rows)
         if key not in self._seen:
             grads, leaves = self._explicit.run(self._args, self._kwargs, self._batch, Rows(self._batch, 0, self._batch, list(rows)))
-            self._seen[key] = Run([sketched(g) for g in grads], leaves, self._explicit.tree)
+            self._seen[key] = Run(sketched(grads), leaves, self._explicit.tree)
         return self._seen[key]
 
     def _splits(self, chosen: list[int], seed: int) -> list[tuple[list[int], list[int]]]:

@@ -267,15 +267,11 @@ class Recorder:
             refuse_batchwise([module])  # type: ignore[list-item]
             if found.changing:
                 raise Refused(f"{type(module).__name__} changes its buffers")
-            return self._guarded(lambda: self._postponed(tape, late, entry))
+            return self._guarded(lambda: self._postponed(tape, late, entry, *self._result(tape, late, entry)))
         except Refused as why:
             return self._once_more(tape, found, entry, failure, why, again, worn)
 
-    def _postponed(self, tape: Tape, late: Late, entry: Entry) -> Any:
-        modules = [entry.module] if entry.module is not None else []
-        begin = sequence()
-        leaves, tree = self._result(tape, late, modules, entry)
-        tape.spans.append((begin, sequence()))
+    def _postponed(self, tape: Tape, late: Late, entry: Entry, leaves: Sequence, tree: Any) -> Any:
         result = tree_unflatten([self._made(tape, leaf) for leaf in leaves], tree)
         postpone(tape)
         tape.add(entry, result)
@@ -298,13 +294,16 @@ class Recorder:
 
         return patiently(rehearsed, "there is no room to try it on a few rows", lambda: postpone(tape))
 
-    def _result(self, tape: Tape, late: Late, modules: Sequence, entry: Entry) -> tuple[list, Any]:
+    def _result(self, tape: Tape, late: Late, entry: Entry) -> tuple[list, Any]:
         """What a call would return, without a trial if such a call was tried before."""
         plan = late.plan
         if len(plan.cuts) == len(tape.entries) and plan.known(entry):
             return plan.result(entry)
-        every = list({id(m): m for m in [*modules_of(tape), *modules]}.values())
-        return self._tried(tape, every, lambda: (plan.extend(), plan.result(entry), plan.note_given())[1])
+        begin = sequence()
+        modules = {id(m): m for m in [*modules_of(tape), entry.module] if m is not None}
+        found = self._tried(tape, list(modules.values()), lambda: (plan.extend(), plan.result(entry), plan.note_given())[1])
+        tape.spans.append((begin, sequence()))
+        return found
 
     @staticmethod
     def _made(tape: Tape, leaf: Any) -> Any:
@@ -463,7 +462,7 @@ class Recorder:
             if entry.inplace:
                 self._guarded(lambda: self._changed(tape, late, entry, args[0]))
                 return None if name == "__setitem__" else args[0]
-            return self._guarded(lambda: self._postponed(tape, late, entry))
+            return self._guarded(lambda: self._postponed(tape, late, entry, *self._result(tape, late, entry)))
         except Refused as why:
             tape.failure = None
             if changes(name) or any(place_of(t).late for t in given):  # type: ignore[union-attr]
@@ -530,14 +529,14 @@ class Recorder:
             return args[0] if name != "__setitem__" else None
         if name in ASKS:
             return self._asked(late, func, args, kwargs)
-        leaves, _ = self._result(tape, late, [], entry)
+        leaves, tree = self._result(tape, late, entry)
         if not any(isinstance(leaf, Slot) for leaf in leaves):
             return self._asked(late, func, args, kwargs)
-        return self._postponed(tape, late, entry)
+        return self._postponed(tape, late, entry, leaves, tree)
 
     def _changed(self, tape: Tape, late: Late, entry: Entry, target: torch.Tensor) -> None:
         """An in-place function of a result that has no values, or that is about to lose them."""
-        self._result(tape, late, [], entry)
+        self._result(tape, late, entry)
         tape.add(entry, target)
         late.plan.accept()
         postpone(tape)

@@ -361,7 +361,7 @@ class Proof:
         with torch.enable_grad():
             total = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))[slot].sum() * weight(rule, rows, within)
         grads = torch.autograd.grad(total, inputs.own, allow_unused=True) if total.requires_grad and inputs.own else []
-        return [sketched(g) for g in grads]
+        return sketched(grads)
 
     def _kind(self, entries: Sequence[int]) -> tuple:
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
@@ -439,14 +439,16 @@ class Proof:
         for s, parts in found.items():
             dim = plan.slots[s].dim
             outputs[s] = parts[0] if dim is None else torch.cat(parts, dim)
-        self._compare(first, chosen, tolerance)
+        self._compare(first, chosen, tolerance, outputs if len(starts) == 1 else None)
         return outputs
 
-    def _compare(self, first: Sequence[int], chosen: list[int], tolerance: float) -> None:
+    def _compare(self, first: Sequence[int], chosen: list[int], tolerance: float, whole: Optional[dict] = None) -> None:
+        """``whole`` is what these rows gave at once, if they have been run by then."""
         plan, tape, batch = self.plan, self.tape, self.plan.batch
         together = chosen[: max(2, min(len(chosen), SOME, batch - 1))]
         parts = halves(together)
-        whole = run(tape, plan, first, Rows(batch, 0, batch, together))
+        if whole is None or len(together) < len(chosen):
+            whole = run(tape, plan, first, Rows(batch, 0, batch, together))
         split = [run(tape, plan, first, Rows(batch, 0, batch, p)) for p in parts]
         for s, v in whole.items():
             dim = plan.slots[s].dim
@@ -518,14 +520,27 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
     return rows[:cut], rows[cut:]
 
 
-def sketched(grad: Optional[torch.Tensor]) -> tuple[float, float]:
-    """A gradient's product with a vector that has nothing to do with it, and its norm."""
-    if grad is None or not grad.numel():
-        return 0.0, 0.0
+def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float]]:
+    """Of each gradient a product with a vector that has nothing to do with it, and its norm."""
+    flat = [None if g is None or not g.numel() else _flat(g) for g in grads]
+    longest: dict[torch.device, int] = {}
+    for f in flat:
+        if f is not None:
+            longest[f.device] = max(longest.get(f.device, 0), f.numel())
+    vectors = {d: torch.arange(1, n + 1, dtype=torch.float32, device=d).mul_(1.618034).cos_().mul_(math.sqrt(2)) for d, n in longest.items()}
+    sketches = [torch.zeros(2) if f is None else _sketched(f, vectors[f.device]) for f in flat]
+    device = next(iter(vectors), None)
+    return [(a, b) for a, b in torch.stack([s.to(device) for s in sketches]).tolist()] if sketches else []  # at once, for every read waits
+
+
+def _flat(grad: torch.Tensor) -> torch.Tensor:
     flat = (grad if grad.layout == torch.strided else grad.to_dense()).reshape(-1)
-    flat = flat if flat.dtype in (torch.float32, torch.float64, torch.complex64) else flat.float()
-    vector = torch.arange(1, flat.numel() + 1, dtype=torch.float32, device=flat.device).mul_(1.618034).cos_().mul_(math.sqrt(2))
-    return float((flat.real if flat.is_complex() else flat).mul(vector).sum()), float(flat.abs().square().sum().sqrt())
+    return flat if flat.dtype in (torch.float32, torch.float64, torch.complex64) else flat.float()
+
+
+def _sketched(flat: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    product = (flat.real if flat.is_complex() else flat).mul(vector[: flat.numel()]).sum()
+    return torch.stack([product, torch.linalg.vector_norm(flat)])
 
 
 def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float, float]]]) -> float:

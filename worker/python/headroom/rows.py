@@ -299,7 +299,7 @@ class Plan:
         for env, rows in zip(self._env, self._rows):
             if rehearse and entry.inplace:
                 env = {k: v.clone() for k, v in env.items()}
-            if entry.call_name() in INDEXING and self.tape.outside and self.tape.outside[0].is_cuda:
+            if by_tensor(entry) and self.tape.outside and self.tape.outside[0].is_cuda:
                 # An index beyond its tensor raises on the CPU, and ends a CUDA context.
                 copies = {k: v.detach().cpu() for k, v in env.items() if k in references(entry)[0]}
                 args, kwargs = arguments(self.tape, entry, cut, copies, rows, lambda t: t.detach().cpu())
@@ -411,6 +411,14 @@ def references(entry: Entry) -> tuple[list[int], list[int]]:
 def mentions(entry: Entry, batch: int) -> bool:
     leaves = tree_flatten((entry.args, entry.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
     return any(type(leaf) is int and leaf > 0 and leaf % batch == 0 for leaf in leaves)
+
+
+def by_tensor(entry: Entry) -> bool:
+    """Whether an entry takes elements at places that other tensors name. Slices name their own."""
+    if entry.call_name() not in INDEXING:
+        return False
+    others = tree_flatten((entry.args[1:], entry.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+    return any(type(leaf) in (Ref, Outside) for leaf in others)
 
 
 def named(entry: Entry) -> str:

@@ -1,0 +1,90 @@
+"""What a replay costs before it can begin, and the small rules that it goes by.
+
+    python replays.py
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import trial
+from forked import checked
+from inject import Fault, Injector
+
+trial.attach()
+from headroom.replay import sketched  # noqa: E402
+from headroom.rows import Plan, by_tensor  # noqa: E402
+from headroom.tape import Entry, Outside, Ref  # noqa: E402
+
+
+def sketches() -> str:
+    """A product and a norm for each gradient, whatever its kind."""
+    torch.manual_seed(0)
+    gradients = [torch.randn(3, 4), None, torch.zeros(0), torch.randn(7, dtype=torch.float64), torch.randn(5).bfloat16()]
+    gradients += [torch.randn(4, dtype=torch.complex64), torch.eye(3).to_sparse()]
+    for g, found in zip(gradients, sketched(gradients)):
+        values = [] if g is None else g.to_dense().reshape(-1).tolist()
+        product = sum(complex(v).real * math.sqrt(2) * math.cos(1.618034 * (i + 1)) for i, v in enumerate(values))
+        if math.dist(found, (product, math.sqrt(sum(abs(v) ** 2 for v in values)))) > 1e-4:
+            return f"{found} of {g}"
+    return "" if sketched([]) == [] and sketched([None]) == [(0.0, 0.0)] else "sketches of nothing"
+
+
+def indices() -> str:
+    """Which calls take elements at places that only a tensor's values tell."""
+    calls: list[tuple[Any, tuple, bool]] = [
+        (torch.Tensor.__getitem__, (Ref(0), (slice(None), slice(None, -1))), False),
+        (torch.Tensor.__getitem__, (Ref(0), 3), False),
+        (torch.Tensor.__getitem__, (Ref(0), Outside(0)), True),
+        (torch.Tensor.__getitem__, (Ref(0), (slice(None), Ref(1))), True),
+        (torch.Tensor.gather, (Ref(0), 1, Outside(0)), True),
+        (F.embedding, (Ref(0), Outside(0)), True),
+        (torch.Tensor.mul, (Ref(0), Ref(1)), False),
+    ]
+    wrong = [f"{call.__name__} of {args}" for call, args, want in calls if by_tensor(Entry(call, None, args, {})) is not want]
+    return ", ".join(wrong)
+
+
+def tried_once() -> str:
+    """Every call of a failed step is tried once, on two numbers of rows, and not again for the
+    calls that follow it."""
+    torch.manual_seed(0)
+    net, x, y = nn.Linear(6, 5), torch.randn(8, 4, 6), torch.randint(0, 5, (8, 3))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    tried: list[str] = []
+    both = Plan._both
+
+    def counting(self: Plan, entry: Entry, *args: Any, **kwargs: Any) -> list:
+        tried.append(entry.call_name())
+        return both(self, entry, *args, **kwargs)
+
+    Plan._both = counting  # type: ignore[method-assign]
+    with Injector(Fault("again", 0, 8)) as injector:
+        injector.begin()
+        F.cross_entropy(net(x)[:, :-1].flatten(0, 1).float(), y.flatten()).backward()
+        injector.end()
+    optimizer.step()
+    # The module's for its shapes, for what it gives there, and before the gradients; that of the
+    # loss with its targets whole and cut.
+    want = ["Linear", "Linear", "__getitem__", "flatten", "float", "cross_entropy", "cross_entropy", "Linear"]
+    return "" if injector.raised and tried == want else f"{tried}"
+
+
+CHECKS = [sketches, indices, tried_once]
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    failed = checked(CHECKS, 2)
+    print(f"{len(CHECKS)} checks, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
