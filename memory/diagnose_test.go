@@ -150,6 +150,19 @@ func TestOutOfMemorySaysWhatWasTrue(t *testing.T) {
 	}
 }
 
+func TestShort(t *testing.T) {
+	for want, c := range map[string][2]Bytes{
+		"25 GiB of 24 GiB":                                     {25 * GiB, 24 * GiB},
+		"24 GiB of 24 GiB, 4 KiB more":                         {24*GiB + 4*KiB, 24 * GiB},
+		"24 GiB of 24 GiB, and no free block was large enough": {24 * GiB, 24 * GiB},
+		"23 GiB of 24 GiB, and no free block was large enough": {23 * GiB, 24 * GiB},
+	} {
+		if got := Short(c[0], c[1]); got != want {
+			t.Errorf("%v: %q", c, got)
+		}
+	}
+}
+
 func TestSizedByMicro(t *testing.T) {
 	for phase, want := range map[Phase]bool{
 		PhaseUnknown: true, PhaseForward: true, PhaseBackward: true,

@@ -50,9 +50,19 @@ func (e *OutOfMemoryError) Shortage() string {
 	if e.Requested <= 0 {
 		return fmt.Sprintf("more than the %v that it held, of %v", need, there)
 	}
-	text := fmt.Sprintf("at least %v of %v", need, there)
-	if over := need - there; over > 0 && need.String() == there.String() {
-		text += fmt.Sprintf(", %v more", over)
+	return "at least " + Short(need, there)
+}
+
+// Short is what was needed of what there was, in words, and why that did not do where
+// the two read the same, or there was enough: by how much it is too much, or that no free
+// block was large enough.
+func Short(need, there Bytes) string {
+	text := fmt.Sprintf("%v of %v", need, there)
+	switch {
+	case need <= there:
+		text += ", and no free block was large enough"
+	case need.String() == there.String():
+		text += fmt.Sprintf(", %v more", need-there)
 	}
 	return text
 }

@@ -60,6 +60,6 @@ func nothingFits(p Policy, h History, s Searched) Decision {
 	if n := len(s.Result.Probes); n > 0 {
 		need = s.Result.Probes[n-1].Peak
 	}
-	verdict := memory.Verdict{Cause: memory.Model, Why: fmt.Sprintf("micro-batch %d, the smallest allowed, needs at least %v of %v", p.Least(), need, s.Stats.Available())}
+	verdict := memory.Verdict{Cause: memory.Model, Why: fmt.Sprintf("micro-batch %d, the smallest allowed, needs at least %s", p.Least(), memory.Short(need, s.Stats.Available()))}
 	return ladder{p, h, failed, verdict}.last()
 }

@@ -20,7 +20,7 @@ func survivedInside() runs.Entry {
 	return runs.Entry{
 		Kind: runs.KindSurvived, OOM: &memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseForward, Micro: 40}, Verdict: &verdict, Seconds: 2,
 		Decision: &recovery.Decision{Remedy: recovery.Shrink, Verdict: &verdict, Reason: "at most 20 of 40 rows at once from now on: " + verdict.Why},
-		Text:     "out of memory at micro-batch 40 in forward: 1 GiB asked for (train.py:31); survived in place: 4 pieces; at most 20 of 40 rows at once from now on: " + verdict.Why,
+		Text:     "out of memory at micro-batch 40 in forward: 1 GiB asked for (train.py:31); survived in place: 40 rows in 4 pieces: " + verdict.Why,
 	}
 }
 
@@ -45,7 +45,7 @@ func TestWrappedCommand(t *testing.T) {
 	}
 	for _, want := range []string{"# train-run: finished\n", "Ran: python train.py --note \"two words\"", "| Effective batch | **kept** | steps that ran out of memory came out as with the whole batch |",
 		"at micro-batch 40 in forward: 1 GiB asked for (train.py:31). micro-batch 40 needs at least 14 GiB of 12 GiB |",
-		"**shrink, in place**. 4 pieces; at most 20 of 40 rows at once from now on |", "| – | **out of memory: batch**"} {
+		"**shrink, in place**. 40 rows in 4 pieces |", "| – | **out of memory: batch**"} {
 		if !strings.Contains(markdown.String(), want) {
 			t.Errorf("no %q in\n%s", want, markdown.String())
 		}

@@ -39,7 +39,7 @@ func TestFailureSurvived(t *testing.T) {
 	if a := c.hears(); a.ID != 8 || a.Rows != 10 {
 		t.Errorf("the second decision: %+v", a)
 	}
-	c.send(`{"type":"note","level":"survived","text":"in 4 pieces","seconds":1.5}`)
+	c.send(`{"type":"note","level":"survived","text":"40 rows in 4 pieces","seconds":1.5}`)
 	c.send(`{"type":"step","step":3,"rows":40,"pieces":4,"seconds":3}`)
 	for step, cut := range [][2]int{{40, 4}, {7, 1}, {40, 4}, {40, 3}, {40, 1}, {40, 1}, {40, 3}, {0, 5}} {
 		c.send(fmt.Sprintf(`{"type":"step","step":%d,"rows":%d,"pieces":%d}`, 4+step, cut[0], cut[1]))
@@ -54,7 +54,7 @@ func TestFailureSurvived(t *testing.T) {
 	}
 	survived := b.texts(runs.KindSurvived)
 	if len(survived) != 2 || !strings.HasPrefix(survived[0], "out of memory at micro-batch 40 in forward: 2 GiB asked for") ||
-		!strings.HasSuffix(survived[1], "(train.py:31); survived in place: in 4 pieces; at most 10 of 40 rows at once from now on: micro-batch 20 needs at least 24 GiB of 24 GiB") {
+		!strings.HasSuffix(survived[1], "(train.py:31); survived in place: 40 rows in 4 pieces: micro-batch 20 needs at least 24 GiB of 24 GiB, and no free block was large enough") {
 		t.Errorf("%q", survived)
 	}
 	ran := []string{"a batch of 40 rows runs in 4 pieces of at most 10", "a batch of 40 rows runs in 3 pieces of at most 14", "a batch of 40 rows runs whole again"}

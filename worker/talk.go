@@ -237,8 +237,11 @@ func (t *talk) settle(how string, seconds float64) {
 		t.life.ended.Survived++
 		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision}
 		reason := f.decision.Reason
-		if i == len(t.pending)-1 {
-			reason, e.Seconds = strings.Trim(how+"; "+reason, "; "), seconds
+		if how != "" && i == len(t.pending)-1 { // what was done, in the place of what was to be tried
+			reason, e.Seconds = how, seconds
+			if e.Verdict != nil {
+				reason += ": " + e.Verdict.Why
+			}
 		}
 		e.Text = strings.TrimSuffix(f.at()+"; survived in place: "+reason, ": ")
 		t.life.o.Books.Survived(e)

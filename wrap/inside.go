@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"cmp"
 	"path"
 	"strings"
 
@@ -38,8 +39,9 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	}
 	evidence.Boundary, evidence.Every = seen.Boundary, seen.Every
 	o.Evidence, o.Reasons = &evidence, append([]string{reason}, o.Reasons...)
-	if memory.Diagnose(evidence).Cause == memory.Leak {
-		o.Hopeless = ""
+	if verdict := memory.Diagnose(evidence); verdict.Cause == memory.Leak {
+		o.Hopeless, o.Reasons = "", append([]string{verdict.Why}, o.Reasons...)
+		o.Hint = cmp.Or(o.Hint, "a warning of this run names what became more; loss.item() or loss.detach() keeps a value without the graph that made it")
 	}
 	return o
 }

@@ -58,15 +58,15 @@ func TestLeakFromInside(t *testing.T) {
 		Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{Phase: memory.PhaseUpdate}}}
 	seen := memory.Evidence{Every: 16, Failure: memory.OutOfMemoryError{Requested: 148 << 20, Phase: memory.PhaseUpdate, Micro: 2,
 		Stats: memory.Stats{Capacity: 56 << 30, Free: 51 << 20, Reserved: 55 << 30, Allocated: 55 << 30}}}
-	if got := o.FromInside(seen, ""); got.Hopeless == "" {
-		t.Error("without a leak it is not hopeless")
+	if got := o.FromInside(seen, ""); got.Hopeless == "" || got.Hint != "" {
+		t.Errorf("without a leak it is hopeless, and there is nothing to say: %+v", got)
 	}
 	for i := range memory.Bytes(100) {
 		seen.Boundary = append(seen.Boundary, i*16*12<<20)
 	}
 	got := o.FromInside(seen, "")
 	verdict := memory.Diagnose(*got.Evidence)
-	if got.Hopeless != "" || verdict.Cause != memory.Leak || !strings.Contains(verdict.Why, "over the last 1600 steps") || !strings.HasSuffix(verdict.Why, ", 12 MiB a step") {
+	if got.Hopeless != "" || got.Reasons[0] != verdict.Why || !strings.Contains(got.Hint, "loss.item()") || verdict.Cause != memory.Leak || !strings.Contains(verdict.Why, "over the last 1600 steps") || !strings.HasSuffix(verdict.Why, ", 12 MiB a step") {
 		t.Errorf("%q, %v", got.Hopeless, verdict)
 	}
 }

@@ -131,7 +131,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         sizes.refused()
         for f in founds if offload else ():
             f.hosted = sizes.cost()
-    report.survived(failure, f"{count} pieces" if plan is not None else "the whole batch again", why)
+    report.survived(failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", why)
     tape.close()
     tape.failure = None  # its frames hold the tape
 

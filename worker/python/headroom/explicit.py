@@ -87,7 +87,7 @@ class Explicit:
         self._sizes.confirm(count)
         recorder.report.ran = self._sizes.ran
         if not straight:
-            recorder.report.survived(failed, f"{count} pieces", "")
+            recorder.report.survived(failed, f"{rows_of(args, kwargs)} rows in {count} pieces", "")
         return result
 
     def _called(self, args: tuple, kwargs: dict) -> Any:

@@ -202,7 +202,7 @@ class Late:
         else:
             self.sizes.refused()
         if not self.tape.straight:
-            self.report.survived(self.tape.failure, f"{count} pieces" if plan is not None else "the whole batch again", why)
+            self.report.survived(self.tape.failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", why)
         self.tape.spans.append((begin, sequence()))
         disown(self.tape, modules_of(self.tape))
         self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]

@@ -176,13 +176,13 @@ class Recorder:
             if changed:
                 raise Refused(f"{type(module).__name__} had changed {changed} when it failed")
             clean(failed)
-            result, count = self._guarded(lambda: self._evaluated(module, call, args, kwargs, failed))
+            result, count, batch = self._guarded(lambda: self._evaluated(module, call, args, kwargs, failed))
         except Refused as refused:
             why = refused
         else:
             sizes.confirm(count)
             if not straight:
-                self.report.survived(failed, f"{count} pieces", "")
+                self.report.survived(failed, f"{batch} rows in {count} pieces", "")
             return result
         sizes.refused()
         if straight:
@@ -201,7 +201,7 @@ class Recorder:
         self.report.survived(failed, "the same call again", str(why))
         return result
 
-    def _evaluated(self, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict, failure: Optional[BaseException]) -> tuple[Any, int]:
+    def _evaluated(self, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict, failure: Optional[BaseException]) -> tuple[Any, int, int]:
         refuse_batchwise([module])
         tape = Tape()
         tape.failure = failure
@@ -213,7 +213,7 @@ class Recorder:
         plan.accept()
         if plan.left:
             raise Refused("a call leaves a tensor on the module")
-        return in_pieces(tape, plan, [Lost(failure) if leaf is ... else leaf for leaf in leaves], tree, self.evaluation)
+        return (*in_pieces(tape, plan, [Lost(failure) if leaf is ... else leaf for leaf in leaves], tree, self.evaluation), plan.batch)
 
     @contextmanager
     def _inside(self, worn: Sequence[torch.Tensor]) -> Iterator[None]:
