@@ -84,7 +84,7 @@ def tried(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
     """Runs in a child. What it writes is kept: headroom gives its reason there."""
     said = silenced()
     out = judged(shape, seed, want, task)
-    out.said = next((line for line in said().splitlines() if line.startswith("headroom:")), "")[:250]
+    out.said = " | ".join(line[:250] for line in said().splitlines() if line.startswith("headroom:"))
     return out
 
 
@@ -257,7 +257,7 @@ class Sweep:
             others = [self.bare.get((task.step, k)) for k in places(self.want.operations[task.step], out)]
             known = [other for other in others if other] or [Outcome("raised", after=out.before)]
             first = self.want.operations[task.step][places(self.want.operations[task.step], out)[0]]
-            later = out.failures > 1 and first.phase in ("module", "tail")
+            later = out.failures > 1 and first.phase in ("before", "module", "tail")  # before: a call without gradients
             said = [changed(out, other, later) for other in known]
             if all(said):
                 out.kind, out.why = "WRONG", f"{said[0]} changed, and {out.error}"
