@@ -42,8 +42,10 @@ def release_frames(error: Optional[BaseException]) -> None:
         error = error.__cause__ or error.__context__
 
 
-def clean(error: Optional[BaseException] = None) -> None:
-    """Gives back what a failed try left behind. Not to be called inside ``except``."""
+def clean(error: Optional[BaseException] = None, thorough: bool = True) -> None:
+    """Gives back what a failed try left behind. Not to be called inside ``except``. Circles of
+    references are looked for among the newest objects alone if not ``thorough``: among all
+    of them it takes a fifth of a second in a process with Transformers."""
     release_frames(error)
     cuda = torch.cuda.is_initialized()
     if cuda:
@@ -51,7 +53,7 @@ def clean(error: Optional[BaseException] = None) -> None:
             torch.cuda.synchronize()
         except RuntimeError:
             return  # the context is gone, and whoever uses it next hears of it
-    gc.collect()
+    gc.collect(2 if thorough else 1)
     torch.clear_autocast_cache()
     if cuda:
         if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):

@@ -177,7 +177,7 @@ def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[
     failed if not 0; it returns 0 to end it. Raises what the work raises, and
     :class:`Refused` if one row does not fit."""
     todo: list[Optional[Rows]] = [None] if batch is None else [*pieces_of(batch, max(1, min(batch, size(0))))]
-    done = 0
+    done, failures = 0, 0
     while todo:
         rows = todo[0]
         failed: Optional[BaseException] = None
@@ -193,7 +193,8 @@ def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[
             done += 1
             todo.pop(0)
             continue
-        clean(failed)
+        failures += 1
+        clean(failed, thorough=failures > 1)
         fits = 0 if rows is None else size(rows.count)
         if fits < 1 or rows is None or batch is None:
             raise Refused("one row alone does not fit" if rows is not None else "the whole batch does not fit again")
