@@ -20,11 +20,11 @@ func (l *loader) check() {
 		l.wideHeads()
 	}
 	l.rule(c.Device.Precision == "tf32" && c.Device.Kind == "host", "device.precision", "device.kind", "only a GPU has it; use fp32 or bf16 on the host")
-	l.rule(c.Model.Kind == "gpt" && c.Data.Kind != "text", "data.kind", "model.kind", "model.kind gpt reads text alone")
+	l.rule(c.Model.Kind == "gpt" && c.Data.Kind != "text", "data.kind", "model.kind", "model.kind gpt reads only text")
 	l.rule(c.Model.Kind == "mlp" && c.Data.Kind == "text", "data.kind", "model.kind", "model.kind mlp reads features: idx or blobs")
 	l.rule(c.Data.Kind == "idx" && c.Data.Path == GoRoot, "data.path", "data.kind",
 		"set it to the folder with the files train-images-idx3-ubyte and train-labels-idx1-ubyte; "+GetIDX)
-	l.rule(c.Data.Kind == "blobs" && c.Data.Samples == 0, "data.samples", "data.kind", "blobs are drawn: set how many")
+	l.rule(c.Data.Kind == "blobs" && c.Data.Samples == 0, "data.samples", "data.kind", "blobs are generated: set how many")
 	l.batch()
 	l.schedule()
 	l.squeeze()
@@ -77,7 +77,7 @@ func (k Key) applies(c *Config) bool {
 	return !ok || slices.Contains(k.Only.Values, condition.value(c).node().Value)
 }
 
-// MostChannels is how many channels a head may have in package cuda's attention
+// MostChannels is how many channels per head may have in package cuda's attention
 // kernels for bfloat16.
 const MostChannels = 128
 
@@ -87,7 +87,7 @@ func (l *loader) wideHeads() {
 	c := l.c
 	channels := c.Model.Width / max(1, c.Model.Heads)
 	l.rule(c.Device.Precision == "bf16" && c.Device.Kind != "host" && channels > MostChannels, "model.heads", "model.width",
-		"leaves %d channels a head, and on a GPU device.precision bf16 takes at most %d; use more heads, another precision or device.kind host",
+		"leaves %d channels per head, and on a GPU device.precision bf16 takes at most %d; use more heads, another precision or device.kind host",
 		channels, MostChannels)
 }
 

@@ -48,7 +48,7 @@ type commandKey struct {
 
 // commandKeys are in the order in which they are written.
 var commandKeys = []commandKey{
-	{"command", "The command, a word an item. No shell reads it: no $VARIABLE, no ~ and no * is\nreplaced.", "[python, train.py]",
+	{"command", "The command, one word per item. No shell reads it: no $VARIABLE, no ~ and no * is\nreplaced.", "[python, train.py]",
 		func(c *Command) value { return words{&c.Args, "words, as in [python, train.py]"} }},
 	{"dir", "Where it runs, from the folder of this file.", ".",
 		func(c *Command) value { return text{&c.Dir} }},
@@ -60,11 +60,11 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return settings{&c.Knobs} }},
 	{"world", "Data-parallel ranks, if the command does not say.", "2",
 		func(c *Command) value { return whole[int]{p: &c.World, min: 1, max: 1 << 20} }},
-	{"trust", "Whether what headroom cannot prove of the command is taken for true. Without that,\na change that needs it is not made.", "false",
+	{"trust", "Whether what headroom cannot prove of the command is assumed. Without that,\na change that needs it is not made.", "false",
 		func(c *Command) value { return boolean{&c.Trust} }},
 	{"free", "Start only once every GPU of the command has this much free.", "60GiB",
 		func(c *Command) value { return size{p: &c.Free, zero: "0"} }},
-	{"hang", "Say that the command may hang after this time without output, GPU work or a new\ncheckpoint; never does not.", "30m",
+	{"hang", "Warn that the command may hang after this long without output, GPU work or a new\ncheckpoint; never turns this off.", "30m",
 		func(c *Command) value { return duration{p: &c.Hang, zero: "never"} }},
 	{"restart_hung", "Whether a command that hangs is ended, and started again from its newest checkpoint.", "false",
 		func(c *Command) value { return boolean{&c.RestartHung} }},
@@ -189,7 +189,7 @@ func (l *loader) commandKey(c *Command, key, val *yaml.Node, names []string) {
 // written as it stands.
 func (c *Command) Document(notes map[string][]string) ([]byte, error) {
 	if !utf8.ValidString(c.Dir + strings.Join(c.Args, "")) {
-		return nil, errors.New("the command has bytes that are no UTF-8, and YAML cannot hold them")
+		return nil, errors.New("the command has bytes that are not UTF-8, and YAML cannot hold them")
 	}
 	var b strings.Builder
 	comment := func(lines []string) {

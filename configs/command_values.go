@@ -85,7 +85,7 @@ func (v settings) node() *yaml.Node {
 	return n
 }
 
-func (v settings) allowed() string { return "names and texts, as in {micro: --batch-size}" }
+func (v settings) allowed() string { return "names and values, as in {micro: --batch-size}" }
 
 // duration is a time. zero is the word for 0.
 type duration struct {

@@ -100,7 +100,7 @@ func squeeze(n *yaml.Node) (s Squeeze, err error) {
 		key, val := n.Content[i].Value, n.Content[i+1]
 		field, ok := fields[key]
 		if !ok {
-			return s, fmt.Errorf("%q is no key of it, or there twice", key)
+			return s, fmt.Errorf("%q is not one of its keys, or is given twice", key)
 		}
 		if err := field.set(val); err != nil {
 			return s, fmt.Errorf("%s: %s: %w", key, inline(val), err)
@@ -113,7 +113,7 @@ func squeeze(n *yaml.Node) (s Squeeze, err error) {
 		}
 	}
 	if s.To <= s.From {
-		return s, fmt.Errorf("to %d is not above from %d", s.To, s.From)
+		return s, fmt.Errorf("to (%d) must be greater than from (%d)", s.To, s.From)
 	}
 	return s, nil
 }
@@ -132,7 +132,7 @@ func (v squeezes) node() *yaml.Node {
 }
 
 func (v squeezes) allowed() string {
-	return "a list of {from: steps, to: steps, take: size}, to above from"
+	return "a list of {from: steps, to: steps, take: size}, to greater than from"
 }
 
 // Acts reports whether the other process is there once so many steps are finished.

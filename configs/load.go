@@ -64,7 +64,7 @@ func read(path string) (content []byte, where string, err error) {
 		return nil, "", fmt.Errorf("read config: %w", err)
 	}
 	if len(content) > maxFile {
-		return nil, "", fmt.Errorf("read config: %s: larger than %d bytes: no configuration", path, maxFile)
+		return nil, "", fmt.Errorf("read config: %s: larger than %d bytes: not a configuration", path, maxFile)
 	}
 	return content, path, nil
 }

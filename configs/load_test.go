@@ -95,12 +95,12 @@ func TestBadFiles(t *testing.T) {
 		{"word for a list", good + "memory: {allow: wait}\n", "my.yaml:11: memory.allow: wait: not a list; allowed: a list of recompute, relaunch and wait"},
 		{"unknown item", good + "memory: {allow: [hope]}\n", "my.yaml:11: memory.allow: [hope]: hope: not known; allowed: a list of recompute, relaunch and wait"},
 		{"item twice", good + "memory: {allow: [wait, wait]}\n", `my.yaml:11: memory.allow: [wait, wait]: "wait" twice; allowed: a list of recompute, relaunch and wait`},
-		{"a way out", good + "name: ../x\n", "my.yaml:11: name: ../x: no name for a folder; allowed: 1 to 100 letters, digits, dots, dashes and underscores, not starting with . or -"},
+		{"a way out", good + "name: ../x\n", "my.yaml:11: name: ../x: not a valid name for a folder; allowed: 1 to 100 letters, digits, dots, dashes and underscores, not starting with . or -"},
 		{"pattern", good + "seed: 2\nname: x\noutput: {dir: ''}\n", `my.yaml:13: output.dir: "": empty; allowed: text`},
-		{"squeeze: unknown key", good + "device: {squeeze: [{from: 1, too: 5}]}\n", `my.yaml:11: device.squeeze: [{from: 1, too: 5}]: item 1: "too" is no key of it, or there twice; allowed: a list of {from: steps, to: steps, take: size}, to above from`},
-		{"squeeze: no size", good + "device: {squeeze: [{from: 1, to: 5, take: 1}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5, take: 1}]: item 1: take: 1: not a size; allowed: a list of {from: steps, to: steps, take: size}, to above from"},
-		{"squeeze: missing", good + "device: {squeeze: [{from: 1, to: 5}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5}]: item 1: take is missing; allowed: a list of {from: steps, to: steps, take: size}, to above from"},
-		{"squeeze: backwards", good + "device: {squeeze: [{from: 5, to: 5, take: 1MiB}]}\n", "my.yaml:11: device.squeeze: [{from: 5, to: 5, take: 1MiB}]: item 1: to 5 is not above from 5; allowed: a list of {from: steps, to: steps, take: size}, to above from"},
+		{"squeeze: unknown key", good + "device: {squeeze: [{from: 1, too: 5}]}\n", `my.yaml:11: device.squeeze: [{from: 1, too: 5}]: item 1: "too" is not one of its keys, or is given twice; allowed: a list of {from: steps, to: steps, take: size}, to greater than from`},
+		{"squeeze: no size", good + "device: {squeeze: [{from: 1, to: 5, take: 1}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5, take: 1}]: item 1: take: 1: not a size; allowed: a list of {from: steps, to: steps, take: size}, to greater than from"},
+		{"squeeze: missing", good + "device: {squeeze: [{from: 1, to: 5}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5}]: item 1: take is missing; allowed: a list of {from: steps, to: steps, take: size}, to greater than from"},
+		{"squeeze: backwards", good + "device: {squeeze: [{from: 5, to: 5, take: 1MiB}]}\n", "my.yaml:11: device.squeeze: [{from: 5, to: 5, take: 1MiB}]: item 1: to (5) must be greater than from (5); allowed: a list of {from: steps, to: steps, take: size}, to greater than from"},
 	} {
 		t.Run(test.name, func(t *testing.T) { expect(t, test.content, nil, []string{test.want}) })
 	}
@@ -114,7 +114,7 @@ func TestBadTogether(t *testing.T) {
 	}{
 		{"heads", spoilt("64", "65"), []string{"my.yaml:3: model.heads: 4: must divide model.width (65)"}},
 		{"wide heads in bf16", spoilt("64", "516") + "device: {precision: bf16}\n", []string{
-			"my.yaml:3: model.heads: 4: leaves 129 channels a head, and on a GPU device.precision bf16 takes at most 128; use more heads, another precision or device.kind host",
+			"my.yaml:3: model.heads: 4: leaves 129 channels per head, and on a GPU device.precision bf16 takes at most 128; use more heads, another precision or device.kind host",
 		}},
 		{"tf32 on the host", good + "device: {kind: host, precision: tf32}\n", []string{
 			"my.yaml:11: device.precision: tf32: only a GPU has it; use fp32 or bf16 on the host",
@@ -164,13 +164,13 @@ batch: {effective: 8, micro: 9, min_micro: 10}
 			"my.yaml:11: device.squeeze: [{from: 1, to: 9, take: 2MiB}]: only the host device can be squeezed; --set 'device.squeeze=[]' does without, or set device.kind to host",
 		}},
 		{"data", "model: {kind: mlp}\ndata: {kind: blobs}\ntrain: {epochs: 1}\n", []string{
-			"my.yaml:2: data.samples: all: blobs are drawn: set how many",
+			"my.yaml:2: data.samples: all: blobs are generated: set how many",
 		}},
 		{"images", "model: {kind: mlp}\ndata: {kind: idx}\ntrain: {epochs: 1}\n", []string{
 			"my.yaml:2: data.path: goroot: set it to the folder with the files train-images-idx3-ubyte and train-labels-idx1-ubyte; " + GetIDX,
 		}},
 		{"a GPT of images", "model: {kind: gpt}\ndata: {kind: idx, path: x}\ntrain: {epochs: 1}\n", []string{
-			"my.yaml:2: data.kind: idx: model.kind gpt reads text alone",
+			"my.yaml:2: data.kind: idx: model.kind gpt reads only text",
 		}},
 		{"uniform without a divisor", spoilt("32", "997\n  micro: 996\n  uniform: true\n  min_micro: 3"), []string{
 			"my.yaml:9: batch.micro: 996: batch.uniform needs a divisor of batch.effective (997) from batch.min_micro (3) to here, and there is none; the nearest are 1 and 997: set batch.min_micro to 1 or batch.micro to 997, or another batch.effective",
@@ -263,7 +263,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("a file wins over the preset: %+v, %v", c, err)
 	}
 	write("ten lines.yaml", good)
-	if _, err := Load("ten lines.yaml", nil); err == nil || !strings.Contains(err.Error(), "the file's name is no name for a folder; set name to") {
+	if _, err := Load("ten lines.yaml", nil); err == nil || !strings.Contains(err.Error(), "the file's name is not a valid name for a folder; set name to") {
 		t.Errorf("a name for a file, not for a folder: %v", err)
 	}
 	if c, err := Load("ten lines.yaml", []string{"name=ten"}); err != nil || c.RunDir() != filepath.Join("runs", "ten") {
@@ -277,7 +277,7 @@ func TestLoad(t *testing.T) {
 	}
 	write("large.yaml", strings.Repeat("#", maxFile+1))
 	for path, want := range map[string]string{
-		"large.yaml": "read config: large.yaml: larger than 1048576 bytes: no configuration",
+		"large.yaml": "read config: large.yaml: larger than 1048576 bytes: not a configuration",
 		os.DevNull:   "read config: /dev/null: not a file",
 		"gtp":        "read config: stat gtp: no such file or directory; did you mean the preset gpt?",
 		"none.yaml":  "read config: stat none.yaml: no such file or directory; presets: gpt, mlp-tight, mnist",

@@ -290,7 +290,7 @@ func (v name) set(n *yaml.Node) error {
 		return err
 	}
 	if !IsName(n.Value) {
-		return errors.New("no name for a folder")
+		return errors.New("not a valid name for a folder")
 	}
 	*v.p = n.Value
 	return nil

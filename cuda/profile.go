@@ -28,7 +28,7 @@ type span struct {
 func Profile(d device.Device) (stop func() ([]Timed, error), err error) {
 	g, ok := d.(*gpu)
 	if !ok {
-		return nil, fmt.Errorf("profile: %s is no GPU", d.Name())
+		return nil, fmt.Errorf("profile: %s is not a GPU", d.Name())
 	}
 	if err := g.Sync(); err != nil {
 		return nil, err

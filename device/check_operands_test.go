@@ -162,7 +162,7 @@ func TestWrongOperandsPanic(t *testing.T) {
 				change(&tensors[i])
 				return panics(t, func() { c.check(tensors, c.sizes) })
 			}
-			if got, want := spoil(func(x *Tensor) { *x = Tensor{} }), "shape: "+c.op+": "+o.name+" is no tensor"; got != want {
+			if got, want := spoil(func(x *Tensor) { *x = Tensor{} }), "shape: "+c.op+": "+o.name+" is not a tensor"; got != want {
 				t.Errorf("panic %q, want %q", got, want)
 			}
 			if anyLength[c.op+" "+o.name] {

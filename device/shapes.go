@@ -28,7 +28,7 @@ func WantFloat(op, name string, t Tensor, n int) {
 
 func unwanted(op, name string, t Tensor, n int, types string) *ShapeError {
 	if t.Addr == 0 {
-		return &ShapeError{Op: op, Text: name + " is no tensor"}
+		return &ShapeError{Op: op, Text: name + " is not a tensor"}
 	}
 	return &ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d of %v, not %d of %s", name, t.Len, t.DType, n, types)}
 }

@@ -70,7 +70,7 @@ func (l *loop) awaitFaults() {
 		return
 	}
 	if err := l.do.Sleep(l.patient, faultPatience); err != nil {
-		l.log.Debug("not waited for faults of the device", zap.Error(err))
+		l.log.Debug("device faults are not watched for", zap.Error(err))
 	}
 	l.recordFaults()
 }

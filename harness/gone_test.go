@@ -146,7 +146,7 @@ func TestLostWhileLoading(t *testing.T) {
 }
 
 // TestLostAgainAndAgain holds that losses without a new checkpoint are counted
-// over processes, and that a checkpoint or a new start by the user begins anew.
+// over processes, and that a checkpoint or a new start by the user starts over.
 func TestLostAgainAndAgain(t *testing.T) {
 	for _, c := range []struct {
 		name  string

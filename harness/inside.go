@@ -11,8 +11,10 @@ import (
 // and asks nothing of it: the plan of the run stays.
 func (s *Session) Survived(e runs.Entry) {
 	e.Kind = runs.KindSurvived
-	s.result.Failures++
-	s.result.InPlace++
+	if e.Failed() {
+		s.result.Failures++
+		s.result.InPlace++
+	}
 	s.status.Verdict, s.status.Reason = e.Verdict, e.Text
 	s.Note(e)
 }

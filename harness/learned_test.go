@@ -45,7 +45,7 @@ func TestKilledBeforeACheckpoint(t *testing.T) {
 		name     string
 		micro    int
 		failures int
-	}{{"too large", 64, 2}, {"auto", 0, 0}} {
+	}{{"too large", 64, 1}, {"auto", 0, 0}} {
 		t.Run(test.name, func(t *testing.T) {
 			j := newJourney(t, plan64.WithMicro(test.micro), 4)
 			killed(t, j, 3)

@@ -41,7 +41,7 @@ func (s *Session) journalState(err error) {
 			Text: fmt.Sprintf("cannot write what happens: %v; training goes on: make room under %s, and the lines kept in memory are written", err, s.f.Dir())})
 	case err == nil && s.journalDown:
 		s.journalDown = false
-		s.log.Info("the journal is written again", zap.Int("entries_lost", s.f.LostEntries()))
+		s.log.Info("the journal can be written again", zap.Int("entries_lost", s.f.LostEntries()))
 	}
 }
 

@@ -304,7 +304,7 @@ func (e *CheckpointError) Error() string {
 	if e.Newest >= 0 {
 		from = fmt.Sprintf("from step %d", e.Newest)
 	}
-	return fmt.Sprintf("save checkpoint of step %d: %v; make room or mend the disk under %s, then run the same command: it goes on %s",
+	return fmt.Sprintf("save checkpoint of step %d: %v; make room or fix the disk under %s, then run the same command: it goes on %s",
 		e.Step, e.Err, e.Dir, from)
 }
 

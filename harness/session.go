@@ -80,11 +80,18 @@ type Session struct {
 	step    int   // optimizer steps finished
 	samples int64 // that they took
 	saved   int   // step of the newest whole checkpoint; -1 if there is none
+	failed  place // where memory ran out the newest time
 
 	status      runs.Status
 	interval    interval // what was done since the newest status
 	journalDown bool     // the journal cannot be written, which has been reported
 	statusDown  bool     // likewise
+}
+
+// place is where memory ran out.
+type place struct {
+	attempt, step int // steps finished
+	loading       bool
 }
 
 // interval measures the speed between two statuses.
@@ -100,7 +107,7 @@ type Result struct {
 	Steps    int // optimizer steps finished, of the whole run
 	Resumed  int // the step it started from
 	Attempts int // attempts of this session
-	Failures int // failures of memory survived in this session
+	Failures int // failures of memory in this session to which there was an answer, by [runs.Entry.Failed]
 	InPlace  int // those of them that a worker survived inside the process
 	// AllFailures counts those of memory in the whole run, in all its processes,
 	// the one it ended with included: as [runs.Status] does.
@@ -175,7 +182,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 		text = fmt.Sprintf("attempt %d starts", s.attempt)
 	}
 	if from != nil && from.Step == 0 {
-		text = fmt.Sprintf("attempt %d goes on from a checkpoint that does not tell its step", s.attempt)
+		text = fmt.Sprintf("attempt %d goes on from a checkpoint whose step is unknown", s.attempt)
 	}
 	if s.o.Steps > 0 {
 		text += fmt.Sprintf(" of %d", s.o.Steps)
@@ -260,7 +267,7 @@ func (s *Session) Reached(step int) error {
 	s.step, s.saved = step, step
 	text := fmt.Sprintf("checkpoint of step %d", step)
 	if step == 0 {
-		text = "checkpoint that does not tell its step"
+		text = "checkpoint whose step is unknown"
 	}
 	s.Note(runs.Entry{Kind: runs.KindCheckpoint, Text: text})
 	_, err := s.Handle(recovery.Event{Step: &recovery.Progress{Step: step}}, 0)
@@ -357,8 +364,11 @@ func (s *Session) recordFailure(e recovery.Event, d recovery.Decision, took time
 		return
 	}
 	s.status.Verdict = d.Verdict
+	at := place{s.attempt, s.step, e.Load != nil}
+	entry.Repeated = at == s.failed
+	s.failed = at
 	s.Note(entry)
-	if d.Remedy != recovery.Stop {
+	if d.Remedy != recovery.Stop && entry.Failed() {
 		s.result.Failures++
 	}
 }

@@ -151,7 +151,7 @@ func leak(e Evidence) (Verdict, bool) {
 	}
 	slope, rises := Rising(recent, e.Failure.Stats.Capacity)
 	rise, every := Bytes(slope*float64(len(recent)-1)), max(1, e.Every)
-	why := fmt.Sprintf("memory held between steps rose by %v over the last %d steps, from %v to %v, %v a step",
+	why := fmt.Sprintf("memory held between steps rose by %v over the last %d steps, from %v to %v, %v per step",
 		rise, len(recent)*every, recent[0], recent[len(recent)-1], Bytes(slope/float64(every)))
 	return Verdict{Leak, why}, rises
 }

@@ -110,7 +110,7 @@ func TestForeignSafetensors(t *testing.T) {
 	tr, _ := tiny(MLP).open(t)
 	good := tr.header()
 	for what, change := range map[string]func(*header){
-		"no checkpoint of headroom": func(h *header) { h.metadata = nil },
+		"not a headroom checkpoint": func(h *header) { h.metadata = nil },
 		"reads 1":                   func(h *header) { h.metadata["headroom.version"] = "2" },
 		"tensors":                   func(h *header) { h.entries = h.entries[:3] },
 		"was due":                   func(h *header) { h.entries[1].DType = "F16" },

@@ -79,7 +79,7 @@ func checkVersion(h *header) error {
 	case checkpointVersion:
 		return nil
 	case "":
-		return errors.New("a safetensors file, but no checkpoint of headroom: its metadata has no headroom.version")
+		return errors.New("a safetensors file, but not a headroom checkpoint: its metadata has no headroom.version")
 	default:
 		return fmt.Errorf("the checkpoint has version %s, this program reads %s: use the headroom that wrote it", version, checkpointVersion)
 	}

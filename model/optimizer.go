@@ -22,7 +22,7 @@ type Optimizer struct {
 	Kind        OptimizerKind // [optimizer.kind] "" means adamw
 	LR          float64       // [optimizer.lr] learning rate after warm-up; above 0
 	WeightDecay float64       // [optimizer.weight_decay]
-	Clip        float64       // [optimizer.clip] largest norm of all gradients together; 0 does not clip
+	Clip        float64       // [optimizer.clip] largest norm of all gradients together; 0 turns clipping off
 	Beta1       float64       // [optimizer.beta1] adamw; 0 means 0.9
 	Beta2       float64       // [optimizer.beta2] adamw; 0 means 0.95
 	Eps         float64       // [optimizer.eps] adamw; 0 means 1e-8

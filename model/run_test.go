@@ -173,6 +173,6 @@ func (r *wholeRun) account(total int) {
 		}
 	}
 	if failures+probes != r.failed {
-		r.t.Errorf("the journal tells of %d failures and %d probes that failed, %d allocations did", failures, probes, r.failed)
+		r.t.Errorf("the journal records %d failures and %d probes that failed, %d allocations did", failures, probes, r.failed)
 	}
 }

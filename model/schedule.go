@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// ScheduleKind is the course of the learning rate after warm-up.
+// ScheduleKind is the shape of the learning-rate schedule after warm-up.
 type ScheduleKind string
 
 // The schedules.

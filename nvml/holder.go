@@ -62,7 +62,7 @@ func Took(before, now []Holder) string {
 	var said []string
 	for _, h := range takers[:min(len(takers), namedTakers)] {
 		if h.Bytes == Unknown {
-			said = append(said, fmt.Sprintf("%v came, holding an unknown amount", h))
+			said = append(said, fmt.Sprintf("%v appeared, holding an unknown amount", h))
 			continue
 		}
 		said = append(said, fmt.Sprintf("%v took %v", h, h.Bytes))

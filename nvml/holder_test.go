@@ -26,7 +26,7 @@ func TestTook(t *testing.T) {
 		{"pids of another namespace", nil, []Holder{python(memory.GiB)}, ""},
 		{"nobody known", nil, nil, ""},
 		{"name not visible", nil, []Holder{self, {PID: 12, Bytes: memory.GiB}}, "pid 12 took 1 GiB"},
-		{"amount not known", nil, []Holder{self, python(Unknown)}, "python (pid 4711) came, holding an unknown amount"},
+		{"amount not known", nil, []Holder{self, python(Unknown)}, "python (pid 4711) appeared, holding an unknown amount"},
 		{"amount not known before", []Holder{self, python(Unknown)}, []Holder{self, python(memory.GiB)}, ""},
 		{"amount not known now", []Holder{self, python(memory.GiB)}, []Holder{self, python(Unknown)}, ""},
 		{"largest first, the rest counted", []Holder{self}, []Holder{

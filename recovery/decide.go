@@ -44,7 +44,7 @@ const (
 	EmptyCache Remedy = "empty cache" // and run the same samples with the same plan
 	Search     Remedy = "search"      // probe for the largest micro-batch up to Decision.Plan.Micro, then ask again
 	ShrinkEval Remedy = "shrink eval" // Decision.Plan.Eval from now on; the training is untouched
-	ShrinkStep Remedy = "shrink step" // Decision.Plan for this step alone
+	ShrinkStep Remedy = "shrink step" // Decision.Plan for this step only
 	Shrink     Remedy = "shrink"      // Decision.Plan from now on
 	Grow       Remedy = "grow"        // Decision.Plan from now on: larger
 	Recompute  Remedy = "recompute"   // activations in the backward pass, from now on

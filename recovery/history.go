@@ -91,7 +91,7 @@ func (h History) Resume(l Learned, precision string) History {
 }
 
 // Running is the plan of the step to run next: the current one, or the one
-// chosen for this step alone.
+// chosen for this step only.
 func (h History) Running() Plan {
 	if h.once.Micro > 0 {
 		return h.once

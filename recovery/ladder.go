@@ -121,7 +121,7 @@ func (l ladder) outlier() Decision {
 	case l.smallest():
 		return l.last()
 	case l.policy.Able.CutStep && (l.history.once.Micro > 0 || l.history.outliers < outlierLimit):
-		return l.to(ShrinkStep, l.halved(), "for this step alone")
+		return l.to(ShrinkStep, l.halved(), "for this step only")
 	case l.verdict.Cause == memory.Fragmentation && l.relaunchIsDue():
 		if d, ok := l.relaunch("gives the allocator a fresh start"); ok {
 			return d

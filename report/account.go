@@ -56,7 +56,7 @@ func account(in Input) ([]runs.StepReport, Accounting) {
 	steps, rewinds := lastMade(in.Steps)
 	a.Redone = len(in.Steps) - len(steps)
 	if lives := starts(in.Entries); rewinds >= max(1, lives) {
-		a.wrong("the step number ran back %s, the journal tells of %s", plural(rewinds, "time"), plural(lives, "attempt"))
+		a.wrong("the step number went back %s, the journal records %s", plural(rewinds, "time"), plural(lives, "attempt"))
 	}
 	a.walk(steps)
 	if n := len(in.Entries); n > 0 && !in.Running && a.Steps > 0 && in.Entries[n-1].Step > a.Last {
@@ -105,10 +105,10 @@ func (a *auditor) plans(entries []runs.Entry) {
 			continue // its plan is of the rows of one call
 		}
 		if e.Plan != nil && e.Plan.Effective != a.Effective {
-			a.wrong("at step %d the plan asked for %d samples a step, %d are configured", e.Step, e.Plan.Effective, a.Effective)
+			a.wrong("at step %d the plan asked for %d samples per step, %d are configured", e.Step, e.Plan.Effective, a.Effective)
 		}
 		if d := e.Decision; d != nil && d.Plan.Effective != 0 && d.Plan.Effective != a.Effective {
-			a.wrong("at step %d a decision asked for %d samples a step, %d are configured", e.Step, d.Plan.Effective, a.Effective)
+			a.wrong("at step %d a decision asked for %d samples per step, %d are configured", e.Step, d.Plan.Effective, a.Effective)
 		}
 	}
 }

@@ -30,12 +30,12 @@ func TestAccountingFindsTampering(t *testing.T) {
 		{"samples skipped", func(in *Input) { in.Steps[50].First++ }, Broken, "step 51 began at sample 3201, the step before ended at 3200"},
 		{"a step made twice", func(in *Input) {
 			in.Steps = append(in.Steps[:60:60], append([]runs.StepReport{in.Steps[59]}, in.Steps[60:]...)...)
-		}, Broken, "the step number ran back 1 time, the journal tells of 1 attempt"},
-		{"another effective batch", func(in *Input) { in.Effective = 128 }, Broken, "asked for 64 samples a step, 128 are configured"},
+		}, Broken, "the step number went back 1 time, the journal records 1 attempt"},
+		{"another effective batch", func(in *Input) { in.Effective = 128 }, Broken, "asked for 64 samples per step, 128 are configured"},
 		{"a plan of another size", func(in *Input) {
 			in.Entries[2].Plan = &recovery.Plan{Effective: 64, World: 1, Micro: 64}
 			in.Entries = append(in.Entries, runs.Entry{Kind: runs.KindPlan, Step: 200, Plan: &recovery.Plan{Effective: 32, World: 1, Micro: 8}})
-		}, Broken, "at step 200 the plan asked for 32 samples a step, 64 are configured"},
+		}, Broken, "at step 200 the plan asked for 32 samples per step, 64 are configured"},
 		{"steps missing", func(in *Input) {
 			in.Steps = append(in.Steps[:30:30], in.Steps[33:]...)
 		}, Unchecked, "steps 31 to 33 not recorded"},

@@ -64,7 +64,7 @@ func adviseEnd(_ Input, r *Report) string {
 		case row.Hint != "":
 			return fmt.Sprintf("make room, then %s. What helps: %s", from, row.Hint)
 		}
-		return fmt.Sprintf("mend what ended the run, then %s", from)
+		return fmt.Sprintf("fix what ended the run, then %s", from)
 	}
 	return ""
 }
@@ -128,7 +128,7 @@ func adviseFragmentation(_ Input, r *Report) string {
 	if counted(r, memory.Fragmentation) == 0 {
 		return ""
 	}
-	return "the bytes were there in pieces too small: with PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+	return "enough bytes were free, in blocks that were too small: with PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 }
 
 func adviseLeak(_ Input, r *Report) string {
@@ -181,7 +181,7 @@ func adviseLoss(_ Input, r *Report) string {
 	if r.Loss.NotFinite == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the loss is no number in %s: that is not about memory; look at the learning rate and the data", plural(r.Loss.NotFinite, "step"))
+	return fmt.Sprintf("the loss is NaN or infinite in %s: that is not about memory; check the learning rate and the data", plural(r.Loss.NotFinite, "step"))
 }
 
 func counted(r *Report, cause memory.Cause) int {

@@ -217,7 +217,7 @@ func storm() *diary {
 	causes := []memory.Cause{memory.Spike, memory.Fragmentation, memory.Foreign, memory.Leak, memory.Batch, memory.Unknown, memory.Host, memory.Model}
 	for d.step < 400 {
 		v := d.oom(0, causes[d.step/5%len(causes)], "this step needed far more than those before it")
-		d.decide(recovery.ShrinkStep, 8, v, "for this step alone")
+		d.decide(recovery.ShrinkStep, 8, v, "for this step only")
 		d.walk(d.step+5, 0)
 	}
 	return d

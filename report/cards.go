@@ -38,7 +38,7 @@ func (r *Report) Cards() []Card {
 
 // commandsBatchCard is batchCard for a wrapped command, whose steps are its own.
 func (r *Report) commandsBatchCard() Card {
-	c := Card{Question: "Effective batch", Answer: "as the command has it", Tone: Info, Note: "no plan was changed"}
+	c := Card{Question: "Effective batch", Answer: "as the command sets it", Tone: Info, Note: "no plan was changed"}
 	var notes []string
 	if r.Failures.InPlace > 0 {
 		notes = append(notes, "steps that ran out of memory came out as with the whole batch")
@@ -158,7 +158,7 @@ func (r *Report) lossCard() Card {
 	}
 	if l.NotFinite > 0 {
 		c.Tone = Warn
-		c.Note += fmt.Sprintf("; no number in %s", plural(l.NotFinite, "step"))
+		c.Note += fmt.Sprintf("; NaN or infinite in %s", plural(l.NotFinite, "step"))
 	}
 	return c
 }

@@ -63,7 +63,7 @@ func TestOutcome(t *testing.T) {
 		advice string
 	}{
 		{"done", end(runs.KindDone), Finished, Bad, "nothing"}, // 10 of 20 steps: not what it says
-		{"failed", end(runs.KindFailed), Failed, Bad, "mend what ended the run, then start the same command again: it begins from step 0"},
+		{"failed", end(runs.KindFailed), Failed, Bad, "fix what ended the run, then start the same command again: it begins from step 0"},
 		{"interrupted", end(runs.KindInterrupted), Interrupted, Warn, "start the same command again"},
 		{"killed after a checkpoint of step 0", func(d *diary) {
 			d.Entries = append(d.Entries, runs.Entry{Kind: runs.KindCheckpoint, Attempt: 1, Time: d.Entries[0].Time})
@@ -160,7 +160,7 @@ func TestAdvice(t *testing.T) {
 		{"damaged", func(d *diary) { d.entry(runs.Entry{Kind: runs.KindDamaged}) }, "1 checkpoint found damaged"},
 		{"unused", func(d *diary) { d.plan.Micro = 4; d.Steps = nil; d.step = 0; d.walk(10, 0) }, "of the memory was never used: set batch.micro: auto to run more than 4 samples at once"},
 		{"tight", func(d *diary) { d.Steps[3].Memory.Peak = 24*memory.GiB - 1 }, "step 4 came within"},
-		{"no number", func(d *diary) { d.Steps[3].Loss = math.NaN() }, "the loss is no number in 1 step"},
+		{"no number", func(d *diary) { d.Steps[3].Loss = math.NaN() }, "the loss is NaN or infinite in 1 step"},
 		{"calm", func(*diary) {}, "nothing: the settings fit"},
 	}
 	for _, test := range tests {

@@ -33,12 +33,14 @@ func failures(rows []Row, o Outcome) Failures {
 	causes := map[memory.Cause]int{}
 	for _, row := range rows {
 		f.Lost += row.Lost
-		if row.Failed {
+		if row.Failed && !row.repeated {
 			f.Total++
 			if row.InPlace {
 				f.InPlace++
 			}
 			causes[cmp.Or(row.Cause, memory.Unknown)]++
+		}
+		if row.Failed {
 			f.Open = row.Remedy == "" && o.State != Finished
 		}
 		if row.Remedy == string(recovery.Stop) {

@@ -33,6 +33,7 @@ type Row struct {
 
 	Before, After string  // how a step was cut, as "27 × 3"; empty where it stayed as it was
 	Lost          float64 // seconds that it cost; 0 if not known
+	repeated      bool    // the step of the failure before has run out of memory once more
 	once          bool    // the plan changed for one step alone
 	micro         int     // largest micro-batch after it; 0 where the plan stayed
 	largest       int     // micro-batch that failed
@@ -123,7 +124,7 @@ func (b *bookkeeper) enter(e runs.Entry) {
 }
 
 func (b *bookkeeper) outOfMemory(e runs.Entry) {
-	row := Row{Tone: Warn, Failed: true, What: "out of memory", Why: e.Text}
+	row := Row{Tone: Warn, Failed: true, repeated: e.Repeated, What: "out of memory", Why: e.Text}
 	if e.OOM != nil {
 		row.Needed, row.largest = e.OOM.Needed(), e.OOM.Micro
 	}

@@ -99,7 +99,7 @@ func (r *Report) markdownSizes(b *bytes.Buffer) {
 	if len(r.Sizes) == 0 {
 		return
 	}
-	b.WriteString("\n## How steps were cut\n\n| Largest micro-batch | Micro-batches a step | Steps | First | Last | Peak memory | Samples per second |\n|---:|---:|---:|---:|---:|---:|---:|\n")
+	b.WriteString("\n## How steps were cut\n\n| Largest micro-batch | Micro-batches per step | Steps | First | Last | Peak memory | Samples per second |\n|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, s := range r.Sizes {
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %v | %s |\n", count(s.Micro), count(s.Accumulation), count(s.Steps), count(s.From), count(s.To), s.Peak, s.Rate())
 	}

@@ -88,7 +88,7 @@ const (
 	Bad  Tone = "bad"
 )
 
-// firstPlan is the first plan that the journal tells of.
+// firstPlan is the first plan that the journal records.
 func firstPlan(entries []runs.Entry) (recovery.Plan, bool) {
 	for _, e := range entries {
 		switch {

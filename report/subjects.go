@@ -104,7 +104,7 @@ func microChart(r *Report) chart {
 		marks: marksOf(r, atTop),
 		lines: []line{
 			{name: "samples at once", shade: "blue", points: micro.stepped(), width: 2},
-			{name: "micro-batches a step", shade: "teal", points: accumulation.stepped(), width: 2, dashed: true},
+			{name: "micro-batches per step", shade: "teal", points: accumulation.stepped(), width: 2, dashed: true},
 		},
 	}
 }

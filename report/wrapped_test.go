@@ -66,9 +66,9 @@ func TestWrappedBatch(t *testing.T) {
 		happens func(*diary)
 		want    string
 	}{
-		"nothing":            {func(*diary) {}, "as the command has it, no plan was changed"},
+		"nothing":            {func(*diary) {}, "as the command sets it, no plan was changed"},
 		"survived":           {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory came out as with the whole batch"},
-		"refused, and ended": {func(d *diary) { d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"}) }, "as the command has it, no plan was changed"},
+		"refused, and ended": {func(d *diary) { d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"}) }, "as the command sets it, no plan was changed"},
 		"relaunched": {func(d *diary) {
 			d.entry(runs.Entry{Kind: runs.KindOOM, Text: "out of memory", OOM: &memory.OutOfMemoryError{Micro: 64}, Verdict: &memory.Verdict{Cause: memory.Batch, Why: "too large"}})
 			smaller := recovery.Plan{Effective: effective, World: 1, Micro: 32}

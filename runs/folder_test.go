@@ -414,11 +414,15 @@ func TestForeignJournal(t *testing.T) {
 	}
 	mustWrite(t, filepath.Join(dir, "journal.jsonl"), `{"attempt":3,"kind":"attempt","text":"","step":0}
 {"attempt":9223372036854775807,"kind":"attempt","text":"","step":0}
+{"attempt":3,"kind":"oom","text":"out of memory","step":4}
+{"attempt":3,"kind":"oom","text":"out of memory","step":4,"repeated":true}
+{"attempt":3,"kind":"survived","text":"out of memory","step":0}
+{"attempt":3,"kind":"survived","text":"out of memory","step":0,"repeated":true}
 {"attempt":3,"kind":"lost","text":"gone","step":4}
 `)
 	mustWrite(t, filepath.Join(dir, "status.json"), `{"state":"failed","losses":2}`)
 	f := mustOpen(t, dir)
-	if tally := f.Tally(); tally.Attempts != 3 || tally.Gone != 1 || tally.GoneSince != 1 || tally.Newest != KindGone {
+	if tally := f.Tally(); tally.Attempts != 3 || tally.Failures != 2 || tally.Gone != 1 || tally.GoneSince != 1 || tally.Newest != KindGone {
 		t.Errorf("%+v", tally)
 	}
 	if err := f.Close(); err != nil {

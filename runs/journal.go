@@ -66,6 +66,15 @@ type Entry struct {
 	Device   *Reading                 `json:"device,omitempty"`
 	Fault    *Fault                   `json:"fault,omitempty"`
 	Seconds  float64                  `json:"seconds,omitempty"` // how long the thing told took, where that matters
+
+	// Repeated is of a step that has run out of memory once more, before it was made: of
+	// several failures it is the first that counts.
+	Repeated bool `json:"repeated,omitempty"`
+}
+
+// Failed reports whether an entry counts as a failure of memory.
+func (e Entry) Failed() bool {
+	return (e.Kind == KindOOM || e.Kind == KindSurvived) && !e.Repeated
 }
 
 // Record appends e to the journal and returns when it is safely on disk, and all

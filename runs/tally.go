@@ -11,7 +11,7 @@ const faultsNamed = 5
 // Tally is what the journal says of the run as a whole, over all its processes.
 type Tally struct {
 	Attempts   int  // number of the newest attempt
-	Failures   int  // of memory
+	Failures   int  // of memory, by [Entry.Failed]
 	Gone       int  // times that the device was lost
 	Checkpoint int  // step of the newest checkpoint written; -1 if there was none
 	Newest     Kind // of the newest entry
@@ -37,9 +37,10 @@ func (t *Tally) count(e Entry) {
 		t.Attempts = max(t.Attempts, e.Attempt)
 	}
 	t.Newest = e.Kind
-	switch e.Kind {
-	case KindOOM, KindSurvived:
+	if e.Failed() {
 		t.Failures++
+	}
+	switch e.Kind {
 	case KindGone:
 		t.Gone++
 		t.GoneSince++

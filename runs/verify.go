@@ -111,7 +111,7 @@ func (f *Folder) verify(step int) (Checkpoint, error) {
 		return c, fmt.Errorf("it has format version %d, this program reads up to %d; use a newer one", c.Version, CheckpointVersion)
 	}
 	if c.Step != step {
-		return c, &damageError{fmt.Sprintf("meta.json tells of step %d", c.Step)}
+		return c, &damageError{fmt.Sprintf("meta.json names step %d", c.Step)}
 	}
 	return c, c.verifyState(f.path("checkpoints", name, "state.safetensors"))
 }

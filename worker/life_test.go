@@ -46,7 +46,7 @@ func TestFailureSurvived(t *testing.T) {
 	}
 	c.send(`{"type":"bye"}`)
 	seen := ended(t, l)
-	if !seen.Attached || seen.Survived != 2 || seen.OOM != nil {
+	if !seen.Attached || seen.Survived != 1 || seen.OOM != nil {
 		t.Errorf("%+v", seen)
 	}
 	if len(b.steps) != 1 || b.steps[0].Made != 3 || b.steps[0].Rows != 40 || b.steps[0].Pieces != 4 || b.steps[0].PID != os.Getpid() || b.steps[0].Time.IsZero() {

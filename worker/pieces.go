@@ -83,7 +83,7 @@ func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int, probes bool) recove
 	evidence := p.seen.Of(f, p.history.Running(), 1)
 	d := p.decide(recovery.Event{OOM: &evidence})
 	if d.Verdict != nil && !known && d.Verdict.Cause != memory.Unknown {
-		verdict := memory.Verdict{Cause: d.Verdict.Cause, Why: fmt.Sprintf("%v more were asked for than there is room for", f.Requested)}
+		verdict := memory.Verdict{Cause: d.Verdict.Cause, Why: fmt.Sprintf("%v more was asked for than there is room for", f.Requested)}
 		d.Verdict = &verdict
 	}
 	return p.worded(d, rows)
@@ -149,7 +149,7 @@ func (p *Pieces) worded(d recovery.Decision, rows int) recovery.Decision {
 	}
 	switch d.Remedy {
 	case recovery.EmptyCache:
-		d.Reason = "the same again, after what the first try had made was freed" + why
+		d.Reason = "the same again, after freeing what the first try had allocated" + why
 	case recovery.Search:
 		d.Reason = fmt.Sprintf("look for the most of %d rows that fit at once%s", rows, why)
 	case recovery.Shrink, recovery.ShrinkStep:

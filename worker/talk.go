@@ -141,7 +141,7 @@ func (t *talk) say(a answer) error {
 
 func (t *talk) hello(m message) error {
 	if m.V != protocol {
-		t.once("protocol", fmt.Sprintf("process %d has headroom %s, which speaks another language than this one: it is left alone", t.pid, m.Headroom))
+		t.once("protocol", fmt.Sprintf("process %d has headroom %s, which speaks another protocol: it is left alone", t.pid, m.Headroom))
 		return errSilent
 	}
 	l := t.life
@@ -233,9 +233,9 @@ func (t *talk) settle(how string, seconds float64) {
 	}
 	t.life.mu.Lock()
 	defer t.life.mu.Unlock()
+	t.life.ended.Survived++
 	for i, f := range t.pending {
-		t.life.ended.Survived++
-		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision}
+		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision, Repeated: i > 0}
 		reason := f.decision.Reason
 		if how != "" && i == len(t.pending)-1 { // what was done, in the place of what was to be tried
 			reason, e.Seconds = how, seconds

@@ -39,7 +39,7 @@ const settled = 2 * time.Second
 func (m *Match) Checkpoints(now, since time.Time) (Checkpoints, error) {
 	layout := m.Profile.Checkpoints
 	if layout.Glob == "" {
-		return Checkpoints{}, &ResumeError{m.Profile.Name + " says nothing of checkpoints; name them by --knob checkpoints=GLOB"}
+		return Checkpoints{}, &ResumeError{m.Profile.Name + " says nothing of checkpoints; name them with --knob checkpoints=GLOB"}
 	}
 	root, err := m.root()
 	if err != nil {

@@ -122,7 +122,7 @@ func (m *Match) resumable(r Resume, s, next step) error {
 	case need.Package != "" && olderThan(have, need.Version):
 		return refuse("%s goes on from %s %s, and it is %s", p.Name, need.Package, need.Version, have)
 	case p.Unit == Micros && before != next.perMicro && !m.atEpochs():
-		return refuse("%s counts in micro-batches, and this checkpoint may stand within an epoch: with micro-batch %d in place of %d its position would change; save at the ends of epochs alone, and give the length in epochs", p.Name, next.perMicro, before)
+		return refuse("%s counts in micro-batches, and this checkpoint may stand within an epoch: with micro-batch %d in place of %d its position would change; save only at the ends of epochs, and give the length in epochs", p.Name, next.perMicro, before)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func wholeJSON(files fs.FS, f io.Reader, name string) error {
 		return nil
 	}
 	if err := json.Unmarshal(content, &index); err != nil {
-		return fmt.Errorf("is no index: %w", err)
+		return fmt.Errorf("is not an index: %w", err)
 	}
 	seen := map[any]bool{}
 	for _, value := range index.Shards {

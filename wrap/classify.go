@@ -110,7 +110,7 @@ func (c classifier) done() Outcome {
 	o := c.outcome(Done, Certain, c.noFault(), "it ended with status 0")
 	if x, ok := c.found.root(); ok && x.match.meaning.memory() {
 		o.Error = x.words()
-		o.Reasons = append(o.Reasons, "yet an error on memory is the last that it told of: "+x.words())
+		o.Reasons = append(o.Reasons, "yet the last error that it reported was about memory: "+x.words())
 		o.Hint = "check that the training is complete: the command may have swallowed its own failure"
 	}
 	return o

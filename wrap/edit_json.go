@@ -143,7 +143,7 @@ func (e jsonEditor) insertion(content []byte, keys []string, value string) (Edit
 		}
 		path += "\x00" + key
 		if met++; !v.object {
-			return Edit{}, &EditError{strings.Join(keys, "."), lineAt(content, v.start), key + " is no object"}
+			return Edit{}, &EditError{strings.Join(keys, "."), lineAt(content, v.start), key + " is not an object"}
 		}
 	}
 	text := e.quoted(value)

@@ -117,7 +117,7 @@ func (e tomlEditor) insertion(content []byte, keys []string, value string) (Edit
 		return Edit{at + end + 1, at + end + 1, line}, nil
 	}
 	if err := p.Error(); err != nil {
-		return Edit{}, errors.New("no TOML: " + err.Error())
+		return Edit{}, errors.New("invalid TOML: " + err.Error())
 	}
 	return Edit{0, 0, strings.Join(keys, ".") + " = " + e.quoted(value) + newline(content)}, nil
 }

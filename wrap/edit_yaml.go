@@ -109,7 +109,7 @@ func (e yamlEditor) list(content []byte, n *yaml.Node, s scalar) (scalar, bool, 
 	}
 	length := bytes.IndexByte(content[s.start:], ']')
 	if length < 0 {
-		return scalar{}, false, &EditError{"", n.Line, "a list without an end"}
+		return scalar{}, false, &EditError{"", n.Line, "an unterminated list"}
 	}
 	s.end = s.start + length + 1
 	s.text = string(content[s.start:s.end])

@@ -240,7 +240,7 @@ func TestCapped(t *testing.T) {
 		{[]string{"PYTORCH_ALLOC_CONF=a:1", "PYTORCH_CUDA_ALLOC_CONF=a:1"}, 8 * gib, "a:1,per_process_memory_fraction:0.1000"},
 		{[]string{"PYTORCH_ALLOC_CONF=a:1", "PYTORCH_CUDA_ALLOC_CONF=a:2"}, 8 * gib, "ERROR PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF differ"},
 		{[]string{"PYTORCH_ALLOC_CONF=per_process_memory_fraction:0.5"}, 8 * gib, "ERROR PYTORCH_ALLOC_CONF has per_process_memory_fraction already"},
-		{nil, 81 * gib, "ERROR 81 GiB are more than the GPU's 80 GiB"},
+		{nil, 81 * gib, "ERROR 81 GiB is more than the GPU's 80 GiB"},
 	} {
 		got, err := capped(Command{Env: c.env}, c.most, 80*gib)
 		for _, name := range []string{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"} {

@@ -32,7 +32,7 @@ func TestForeseen(t *testing.T) {
 		nothing = "if memory runs out, nothing can be made smaller: "
 		later   = "if memory runs out after a checkpoint, nothing can be made smaller: "
 		epoch   = "a smaller micro-batch needs to know that an epoch has as many steps as before: so it is if its samples are a multiple of the effective batch"
-		within  = "cannot resume: lightning counts in micro-batches, and this checkpoint may stand within an epoch: with micro-batch 8 in place of 16 its position would change; save at the ends of epochs alone, and give the length in epochs"
+		within  = "cannot resume: lightning counts in micro-batches, and this checkpoint may stand within an epoch: with micro-batch 8 in place of 16 its position would change; save only at the ends of epochs, and give the length in epochs"
 		hf      = "python run_clm.py --output_dir o --per_device_train_batch_size 16"
 		lit     = "python main.py fit --trainer.accumulate_grad_batches 1 --data.batch_size 16"
 	)
@@ -48,8 +48,8 @@ func TestForeseen(t *testing.T) {
 		{"the user has vouched", hf, nil, true, ""},
 		{"there is no smaller one", "python run_clm.py --output_dir o --per_device_train_batch_size 1", nil, false, ""},
 		{"nothing is known of it", "python mine.py --bs 8 --acc 1", nil, false, ""},
-		{"no accumulation", "python mine.py --bs 8", []string{"micro=--bs"}, false, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one by --knob accumulation=FLAG, or let headroom cut the step inside the process"},
-		{"no accumulation, and trust does not help", "python mine.py --bs 8", []string{"micro=--bs"}, true, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one by --knob accumulation=FLAG, or let headroom cut the step inside the process"},
+		{"no accumulation", "python mine.py --bs 8", []string{"micro=--bs"}, false, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one with --knob accumulation=FLAG, or let headroom cut the step inside the process"},
+		{"no accumulation, and trust does not help", "python mine.py --bs 8", []string{"micro=--bs"}, true, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one with --knob accumulation=FLAG, or let headroom cut the step inside the process"},
 		{"a script", "python mine.py --bs 8 --acc 1", own, false, nothing + "a smaller micro-batch needs to know that the script divides each loss by the accumulation, and that the learning rate does not depend on the micro-batch alone; say --trust if so"},
 		{"a script that is vouched for", "python mine.py --bs 8 --acc 1", append(own, "resume=--from", "checkpoints=out/*"), true, ""},
 		{"epochs of Lightning", lit, nil, false, nothing + epoch + "; say --trust if so"},

@@ -15,7 +15,7 @@ const Absurd = 64
 
 // otherKnobs is what helps in the phases that no micro-batch changes.
 var otherKnobs = map[memory.Phase]string{
-	memory.PhaseLoad: "loading the model needs what it needs whatever the micro-batch: load it in a smaller type or quantized, " +
+	memory.PhaseLoad: "loading the model takes the same memory whatever the micro-batch: load it in a smaller type or quantized, " +
 		"shard it over more devices, or free the device of other models",
 	memory.PhaseUpdate: "the optimizer's state does not depend on the micro-batch: shard it, keep it in 8 bits or on the host, or train fewer weights",
 	memory.PhaseEval: "evaluation has a size of its own: set a smaller evaluation batch, generate fewer tokens, " +

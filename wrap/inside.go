@@ -41,7 +41,7 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	o.Evidence, o.Reasons = &evidence, append([]string{reason}, o.Reasons...)
 	if verdict := memory.Diagnose(evidence); verdict.Cause == memory.Leak {
 		o.Hopeless, o.Reasons = "", append([]string{verdict.Why}, o.Reasons...)
-		o.Hint = cmp.Or(o.Hint, "a warning of this run names what became more; loss.item() or loss.detach() keeps a value without the graph that made it")
+		o.Hint = cmp.Or(o.Hint, "a warning above names what grows; loss.item() or loss.detach() keeps a value without the graph that made it")
 	}
 	return o
 }

@@ -66,7 +66,7 @@ func TestLeakFromInside(t *testing.T) {
 	}
 	got := o.FromInside(seen, "")
 	verdict := memory.Diagnose(*got.Evidence)
-	if got.Hopeless != "" || got.Reasons[0] != verdict.Why || !strings.Contains(got.Hint, "loss.item()") || verdict.Cause != memory.Leak || !strings.Contains(verdict.Why, "over the last 1600 steps") || !strings.HasSuffix(verdict.Why, ", 12 MiB a step") {
+	if got.Hopeless != "" || got.Reasons[0] != verdict.Why || !strings.Contains(got.Hint, "loss.item()") || verdict.Cause != memory.Leak || !strings.Contains(verdict.Why, "over the last 1600 steps") || !strings.HasSuffix(verdict.Why, ", 12 MiB per step") {
 		t.Errorf("%q, %v", got.Hopeless, verdict)
 	}
 }

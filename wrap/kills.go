@@ -55,9 +55,9 @@ func (c classifier) killed(x fault) (Outcome, bool) {
 func (c classifier) untold() Outcome {
 	if n := c.found.allocator; n != nil && !c.found.survived(*n) && c.found.lines-n.line <= allocatorNear {
 		n.understand()
-		return c.memory(OutOfMemory, Likely, *n, "its last words are of an allocation that failed: "+n.message, c.status())
+		return c.memory(OutOfMemory, Likely, *n, "its last output is about an allocation that failed: "+n.message, c.status())
 	}
-	o := c.outcome(Failed, Certain, c.noFault(), c.status(), "no error that ended it stands in its newest output")
+	o := c.outcome(Failed, Certain, c.noFault(), c.status(), "its newest output holds no error that ended it")
 	if c.signal() == syscall.SIGTERM || c.signal() == syscall.SIGINT {
 		o.Reasons = []string{c.status() + ", which headroom had not sent"}
 	}

@@ -185,7 +185,7 @@ func inFiles(k Knob, docs []document, name string) (place, error) {
 	for i := len(docs) - 1; i >= 0; i-- {
 		d := &docs[i]
 		if d.err != nil && len(k.Paths) > 0 {
-			return place{}, &KnobError{name, d.name, "", fmt.Sprintf("it may stand there, and the file cannot be read: %v", d.err)}
+			return place{}, &KnobError{name, d.name, "", fmt.Sprintf("it may be there, but the file cannot be read: %v", d.err)}
 		}
 		for _, path := range k.Paths {
 			value, ok, err := d.format.find(d.content, path)

@@ -21,7 +21,7 @@ type WorldError struct {
 }
 
 func (e *WorldError) Error() string {
-	return fmt.Sprintf("the number of ranks is not known (%s), and %s depends on it; say it by --world", e.Reason, e.Knob)
+	return fmt.Sprintf("the number of ranks is not known (%s), and %s depends on it; give it with --world", e.Reason, e.Knob)
 }
 
 // InexactError says that a change of the micro-batch would train something else,
@@ -124,7 +124,7 @@ func (m *Match) derive(s *step) error {
 	}
 	share := s.global * m.globalRanks(*s) / max(1, s.ranks)
 	if share*max(1, s.ranks) != s.global*m.globalRanks(*s) || share%s.perMicro != 0 {
-		return &KnobError{global, m.places(global), fmt.Sprint(s.global), fmt.Sprintf("is no multiple of micro-batch %d × %d ranks, so what is trained is not what it says", s.perMicro, max(1, s.ranks))}
+		return &KnobError{global, m.places(global), fmt.Sprint(s.global), fmt.Sprintf("is not a multiple of micro-batch %d × %d ranks, so what is trained is not what it says", s.perMicro, max(1, s.ranks))}
 	}
 	s.perRank = share / s.perMicro
 	return m.agree(*s)
@@ -157,7 +157,7 @@ func scoped(scope Scope, name string, n int, s step, where string) (int, error) 
 	case scope == Total && s.ranks == 0 || scope == Unsaid && s.ranks == 0:
 		return 0, &WorldError{name, s.why}
 	case scope == Unsaid && s.ranks > 1:
-		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("may count each of the %d ranks or all of them; say which by --knob %s=%s@rank or @total", s.ranks, name, where)}
+		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("may count each of the %d ranks or all of them; say which with --knob %s=%s@rank or @total", s.ranks, name, where)}
 	case scope == Total && n%s.ranks != 0:
 		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("is counted over all ranks, and does not divide by %d", s.ranks)}
 	case scope == Total:

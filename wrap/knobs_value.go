@@ -22,7 +22,7 @@ func evaluate(text string, of amounts) (int, error) {
 	}
 	e, err := parser.ParseExpr(strings.ReplaceAll(text, "//", "/"))
 	if err != nil {
-		return 0, fmt.Errorf("%q is no expression of integers", text)
+		return 0, fmt.Errorf("%q is not an integer expression", text)
 	}
 	return compute(e, of)
 }
@@ -31,7 +31,7 @@ func evaluate(text string, of amounts) (int, error) {
 func condition(text string, of amounts) (bool, error) {
 	left, right, ok := strings.Cut(text, "==")
 	if !ok {
-		return false, errors.New("no comparison; write LEFT == RIGHT")
+		return false, errors.New("not a comparison; write LEFT == RIGHT")
 	}
 	l, err := evaluate(left, of)
 	if err != nil {
@@ -53,7 +53,7 @@ func compute(e ast.Expr, of amounts) (int, error) {
 	case *ast.BasicLit:
 		n, err := strconv.ParseInt(strings.ReplaceAll(e.Value, "_", ""), 10, 32)
 		if err != nil || e.Kind != token.INT {
-			return 0, fmt.Errorf("%s is no integer", e.Value)
+			return 0, fmt.Errorf("%s is not an integer", e.Value)
 		}
 		return int(n), nil
 	case *ast.BinaryExpr:

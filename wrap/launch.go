@@ -163,7 +163,7 @@ func (p *peeler) through(l layer) (done bool, err error) {
 	case program:
 		return true, p.program(p.c.Args[p.at])
 	case l.starts && !strings.HasSuffix(p.c.Args[p.at], ".py"):
-		return false, &OpaqueError{l.words, fmt.Sprintf("%s is no Python file", p.c.Args[p.at])}
+		return false, &OpaqueError{l.words, fmt.Sprintf("%s is not a Python file", p.c.Args[p.at])}
 	}
 	return false, nil
 }

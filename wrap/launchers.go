@@ -119,7 +119,7 @@ func (p *peeler) ranks() {
 	case "deepspeed":
 		p.deepspeed()
 	case "composer":
-		p.count("nproc", "composer starts one a GPU")
+		p.count("nproc", "composer starts one per GPU")
 		if o, ok := l.option("world_size"); ok {
 			l.Ranks = number(o.value)
 		}
@@ -180,7 +180,7 @@ func (p *peeler) slurm() {
 
 func (p *peeler) unknown(name, value string) {
 	if p.launch.Ranks == 0 {
-		p.launch.Why = name + " " + value + " is no number of processes"
+		p.launch.Why = name + " " + value + " is not a number of processes"
 	}
 }
 
@@ -217,7 +217,7 @@ func (p *peeler) deepspeed() {
 		p.unknown("--include", o.value)
 		return
 	}
-	p.count("num_gpus", "deepspeed starts one a GPU of every host")
+	p.count("num_gpus", "deepspeed starts one per GPU of every host")
 	if o, ok := p.launch.option("num_nodes"); ok {
 		p.launch.Ranks *= number(o.value)
 		p.unknown("--num_nodes", o.value)

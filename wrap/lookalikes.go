@@ -53,7 +53,7 @@ var lookalikes = []signature{
 	{"driver version is insufficient", "the driver is too old"},
 	{"found no nvidia driver", "there is no driver"},
 	{"size mismatch for", "a checkpoint does not fit the model"},
-	{"maximum recursion depth exceeded", "recursion without end"},
+	{"maximum recursion depth exceeded", "infinite recursion"},
 	{"error -5: out of memory", "zlib's buffer, not the machine's memory"},
 	{"sqlite3.operationalerror", "SQLite failed"},
 	{"not enough memory resources are available to process this command", "the page file is too small"},

@@ -42,7 +42,7 @@ func (r *profileReader) knob(name string) {
 	p, key := &r.p, "knobs."+name
 	k := p.Knobs[name]
 	if len(k.Flags)+len(k.Paths) == 0 && k.Env == "" && k.Launcher == "" {
-		r.add(r.lines[key], key, "", "stands nowhere; give flags, paths, env or launcher")
+		r.add(r.lines[key], key, "", "is given nowhere; give flags, paths, env or launcher")
 	}
 	if len(k.Flags) == 0 && len(k.Paths) > 0 && p.Config.Format == "" && p.Style != HydraStyle {
 		r.add(r.lines[key], key, k.Paths[0], "there is no configuration to have it; give config, or flags")

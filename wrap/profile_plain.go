@@ -174,7 +174,7 @@ func (k Knob) at(name, place string) (Knob, error) {
 	case isVariable && identifier(variable):
 		k.Env = variable
 	case isVariable || strings.ContainsAny(place, " =") || strings.Trim(place, "-") == "":
-		return k, &ProfileError{"--knob", name, place, "no flag, key or variable"}
+		return k, &ProfileError{"--knob", name, place, "not a flag, a key or a variable"}
 	case strings.HasPrefix(place, "-"):
 		k.Flags = []string{place}
 	default:

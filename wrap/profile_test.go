@@ -49,11 +49,11 @@ unit: steps
 		"bad.yaml:3: style: --k  v: not allowed; it is one of --k v, --k=v, k=v, file; did you mean --k v?",
 		"bad.yaml:5: knobs.micro.scope: devices: not allowed; it is one of device, rank, total, unsaid; did you mean device?",
 		"bad.yaml:5: knobs.micro.typ: unknown key; did you mean type?",
-		"bad.yaml:6: knobs.accumulation: stands nowhere; give flags, paths, env or launcher",
+		"bad.yaml:6: knobs.accumulation: is given nowhere; give flags, paths, env or launcher",
 		"bad.yaml:7: knobs.spare: nothing uses it",
 		"bad.yaml:8: knobs.eval.min: 2: only micro has a lower bound",
 		"bad.yaml:9: law.write: acumulation: unknown knob; did you mean accumulation?",
-		"bad.yaml:9: law.require: micro %: no comparison",
+		"bad.yaml:9: law.require: micro %: not a comparison",
 		"bad.yaml:9: law.derive: accumulation: needs the knob global",
 		"bad.yaml:10: checkpoints.root: outptu: unknown knob",
 		"bad.yaml:11: resume.mode: path: needs checkpoints.root and checkpoints.glob",
@@ -101,8 +101,8 @@ func TestPlainKnobs(t *testing.T) {
 		{"micro=--bs micro=--b", "named twice"},
 		{"micor=--bs", "did you mean micro?"},
 		{"micro=--bs@all", "counted over device, rank or total"},
-		{"micro=--", "no flag, key or variable"},
-		{"micro=$1x", "no flag, key or variable"},
+		{"micro=--", "not a flag, a key or a variable"},
+		{"micro=$1x", "not a flag, a key or a variable"},
 	} {
 		_, err := Plain(strings.Fields(c.knobs))
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

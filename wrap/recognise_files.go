@@ -12,7 +12,7 @@ import (
 
 // document is a configuration file that a command names.
 type document struct {
-	name    string // as the command has it
+	name    string // as the command sets it
 	at, cut int    // the argument that names it, and where in it
 	format  Format
 	content []byte
@@ -49,7 +49,7 @@ func (m *Match) read(name string) ([]byte, error) {
 		return nil, err
 	}
 	if len(content) > maxDocument {
-		return nil, fmt.Errorf("%s: larger than %d bytes: no configuration", name, maxDocument)
+		return nil, fmt.Errorf("%s: larger than %d bytes: not a configuration", name, maxDocument)
 	}
 	return content, nil
 }

@@ -93,12 +93,12 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 		return inexact("%v", err)
 	}
 	if p.Effective != asked.Effective || p.World != asked.World {
-		return inexact("the command trains %d samples a step on %d ranks, and the plan %d on %d", asked.Effective, asked.World, p.Effective, p.World)
+		return inexact("the command trains %d samples per step on %d ranks, and the plan %d on %d", asked.Effective, asked.World, p.Effective, p.World)
 	}
 	uniform := p
 	uniform.Uniform = true
 	if !p.Uniform && p.Share(0)%p.Micro != 0 {
-		refused := &InexactError{Asked: p, Reason: fmt.Sprintf("each rank has %d samples a step, and that is no multiple", p.Share(0))}
+		refused := &InexactError{Asked: p, Reason: fmt.Sprintf("each rank has %d samples per step, and that is not a multiple", p.Share(0))}
 		for _, n := range []int{uniform.Below(p.Micro), above(uniform)} {
 			if n > 0 {
 				refused.Nearest = append(refused.Nearest, n)
@@ -137,7 +137,7 @@ func (m *Match) lawful(p recovery.Plan, s step) error {
 	case m.Profile.Coupling == ByMicro:
 		return inexact("%s scales the learning rate by the micro-batch alone, so it would change", m.Profile.Name)
 	case !m.Profile.writes(accumulation) && law.Derive == "":
-		return inexact("no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one by --knob accumulation=FLAG, or let headroom cut the step inside the process")
+		return inexact("no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one with --knob accumulation=FLAG, or let headroom cut the step inside the process")
 	case m.Profile.writes(accumulation) && m.Profile.Normalised == NotNormalised:
 		return inexact("%s does not divide the loss by the accumulation, so the gradients would grow with it", m.Profile.Name)
 	}

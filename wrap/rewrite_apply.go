@@ -150,7 +150,7 @@ func (w *rewriter) drop(name string) error {
 	case k.Default != "":
 		return w.set(w.m.Profile, w.m.files, name, k.Default)
 	}
-	return &KnobError{name, at.where, at.text, "would make the framework begin anew; take it out"}
+	return &KnobError{name, at.where, at.text, "would make the framework start over; take it out"}
 }
 
 // Fallbacks are the names of the profile's fallbacks that would change the command and

@@ -123,7 +123,7 @@ func TestRewriteIsExactOrRefused(t *testing.T) {
 			t.Fatalf("%q asks for %v, want %v", out.Command.Args, got.Plan, want)
 		}
 		if n := product(d.profile, out.Command.Args, d.world); n != want.Effective {
-			t.Fatalf("%q trains %d samples a step, want %d", out.Command.Args, n, want.Effective)
+			t.Fatalf("%q trains %d samples per step, want %d", out.Command.Args, n, want.Effective)
 		}
 	})
 	if exact == 0 || refused == 0 {

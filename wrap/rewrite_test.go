@@ -45,8 +45,8 @@ func TestRewriteByCustomProfile(t *testing.T) {
 		{"in front of its own --", "python t.py --micro 8 -- --micro 3", "", micros(2), nil, "--micro 2 --accum 4 -- --micro 3"},
 		{"no such fallback", "python t.py --micro 8", "", nil, []string{"offload"}, "fallback: offload: custom has no such fallback"},
 		{"below its bound", "python t.py --micro 8", "", micros(1), nil, "micro-batch 1: custom trains with at least 2"},
-		{"more than is there", "python t.py --micro 8", "", func(p *recovery.Plan) { p.Effective = 16 }, nil, "the command trains 8 samples a step on 1 ranks, and the plan 16 on 1"},
-		{"not a divisor", "python t.py --micro 12", "", func(p *recovery.Plan) { p.Micro, p.Uniform = 5, false }, nil, "no multiple; the nearest that keep it are 4 and 6"},
+		{"more than is there", "python t.py --micro 8", "", func(p *recovery.Plan) { p.Effective = 16 }, nil, "the command trains 8 samples per step on 1 ranks, and the plan 16 on 1"},
+		{"not a divisor", "python t.py --micro 12", "", func(p *recovery.Plan) { p.Micro, p.Uniform = 5, false }, nil, "not a multiple; the nearest that keep it are 4 and 6"},
 		{"learning rate by micro-batch", "python t.py --micro 8", "lr_coupling: micro", micros(4), nil, "scales the learning rate by the micro-batch alone"},
 		{"summed gradients", "python t.py --micro 8", `normalised: "false"`, micros(4), nil, "does not divide the loss by the accumulation"},
 		{"law broken", "python t.py --micro 8", `law: {write: [micro, accumulation], require: ["micro % 8 == 0"]}`, micros(4), nil, "custom needs micro % 8 == 0"},
@@ -103,7 +103,7 @@ func TestRanksThatAreNotKnown(t *testing.T) {
 	}{
 		{"micro=--bs", 0, "micro-batch 8 × 2, effective 16"},
 		{"micro=--bs", 4, "micro-batch 8 × 2 × 4 ranks, effective 64"},
-		{"micro=--bs@total", 0, "the number of ranks is not known (--nproc_per_node gpu is no number of processes), and micro depends on it; say it by --world"},
+		{"micro=--bs@total", 0, "the number of ranks is not known (--nproc_per_node gpu is not a number of processes), and micro depends on it; give it with --world"},
 		{"micro=--bs@total", 4, "micro-batch 2 × 2 × 4 ranks, effective 16"},
 		{"micro=--bs@total", 3, "micro: --bs: 8: is counted over all ranks, and does not divide by 3"},
 	} {
@@ -175,7 +175,7 @@ func TestDerivedAccumulation(t *testing.T) {
 		{", pin: [global]}", "python t.py --micro 8 --global -1", "--micro 4 --global 8"},
 		{", pin: [global]}", "python t.py --micro 8 --global=-1", "--micro 4 --global=8"},
 		{"}", "python t.py --micro 8", "global: --global: it is not given, and would follow the micro-batch; give it"},
-		{"}", "python t.py --micro 8 --global 36", "global: --global: 36: is no multiple of micro-batch 8 × 1 ranks, so what is trained is not what it says"},
+		{"}", "python t.py --micro 8 --global 36", "global: --global: 36: is not a multiple of micro-batch 8 × 1 ranks, so what is trained is not what it says"},
 	} {
 		p, err := ParseProfile("derived.yaml", []byte(head+c.law+"\n"))
 		if err != nil {

@@ -25,7 +25,7 @@ type RunOptions struct {
 	// command is not known to write any.
 	Newest func() (*Saved, error)
 	// Resumes reports whether the command can go on from a checkpoint. One that cannot
-	// begins anew, which costs all it has done.
+	// starts over, which costs all it has done.
 	Resumes bool
 	// Recover is false for a command of which nothing may be changed: then nothing is
 	// ever started again.

@@ -215,7 +215,7 @@ func TestRun(t *testing.T) {
 		{name: "not about memory: its own status, and no retry",
 			command: toyCommand{fits: always(64), ends: func(int) *Outcome { return &Outcome{Kind: Failed, Reasons: []string{"ValueError"}} }}, want: "64×1@0?", code: 3},
 		{name: "nothing may be changed", command: toyCommand{fits: always(20)}, change: func(o *RunOptions) { o.Recover = false }, want: "64×1@0!", code: 1},
-		{name: "it cannot resume: it begins anew", command: toyCommand{fits: from(11, 64, 40)}, change: func(o *RunOptions) { o.Resumes = false }, want: "64×1@0! 32×2@0"},
+		{name: "it cannot resume: it starts over", command: toyCommand{fits: from(11, 64, 40)}, change: func(o *RunOptions) { o.Resumes = false }, want: "64×1@0! 32×2@0"},
 		{name: "no smaller batch will help", command: toyCommand{fits: always(64), ends: func(int) *Outcome {
 			return &Outcome{Kind: OutOfMemory, Confidence: Certain, Evidence: &memory.Evidence{}, Hopeless: "the request is larger than the device"}
 		}}, want: "64×1@0?", code: 3},

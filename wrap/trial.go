@@ -23,10 +23,10 @@ func (m *Match) Triable(hasGPU, writesNothing bool) error {
 	switch {
 	case !t.redirects() && !writesNothing:
 		return &UntriableError{"a trial would write where the training does, and " + m.Profile.Name + " does not say how to send it elsewhere",
-			"name where the command writes by --knob output=FLAG, or in a profile's trial: set; --writes-nothing if it writes nothing"}
+			"name where the command writes with --knob output=FLAG, or in a profile's trial: set; --writes-nothing if it writes nothing"}
 	case t.Steps == 0 && !hasGPU:
 		return &UntriableError{m.Profile.Name + " does not say how to end a trial after a few steps, and there is no GPU whose memory could tell when it has seen enough",
-			"name the length of the training in optimizer steps by --knob steps=FLAG, or in a profile's trial: set"}
+			"name the length of the training in optimizer steps with --knob steps=FLAG, or in a profile's trial: set"}
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
 	for _, knob := range t.Drop {
 		at, err := w.m.find(w.m.Profile, w.m.files, knob)
 		if err == nil && at.kind != inArgument && at.kind > byDefault && !at.unset {
-			err = &KnobError{knob, at.where, at.text, "a trial begins anew; take it out to look for the micro-batch"}
+			err = &KnobError{knob, at.where, at.text, "a trial starts over; take it out to look for the micro-batch"}
 		}
 		if err == nil {
 			err = w.drop(knob)

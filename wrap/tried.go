@@ -96,8 +96,8 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 	said := string(exit.Tail)
 	if t.Memory > 0 && strings.Contains(said, fraction) && strings.Contains(said, "Unrecognized") {
-		return &UntriableError{"this PyTorch does not know " + fraction + ", by which less memory is pretended",
-			"PyTorch 2.10 and later do; without --memory what the GPU really has is searched"}
+		return &UntriableError{"this PyTorch does not know " + fraction + ", by which less memory is simulated",
+			"PyTorch 2.10 and later do; without --memory the search uses what the GPU really has"}
 	}
 	return &TrialError{tried.Micro, exit.Code, describe(o, exit), lastLines(said, 15)}
 }
@@ -155,7 +155,7 @@ const fraction = "per_process_memory_fraction"
 // user's own settings of the allocator stay.
 func capped(c Command, most, total memory.Bytes) (Command, error) {
 	if most > total {
-		return c, &UntriableError{Reason: fmt.Sprintf("%v are more than the GPU's %v: less can be pretended, more cannot", most, total)}
+		return c, &UntriableError{Reason: fmt.Sprintf("%v is more than the GPU's %v: a smaller GPU can be simulated, a larger one cannot", most, total)}
 	}
 	names := []string{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}
 	var own []string

@@ -85,7 +85,7 @@ func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
 	}
 	all, err := t.list()
 	if err != nil {
-		return c, &UntriableError{Reason: fmt.Sprintf("less memory can be pretended of a GPU only: %v", err)}
+		return c, &UntriableError{Reason: fmt.Sprintf("less memory can be simulated on a GPU only: %v", err)}
 	}
 	total := memory.Bytes(0)
 	for _, g := range c.GPUs(all) {
@@ -115,7 +115,7 @@ func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, e
 	}
 	if late {
 		err = &UntriableError{fmt.Sprintf("after %v its memory had not stayed flat for %v while a GPU computed", unsettled, t.FlatFor),
-			"name the length of the training in optimizer steps by --knob steps=FLAG, or give a shorter --flat-for"}
+			"name the length of the training in optimizer steps with --knob steps=FLAG, or give a shorter --flat-for"}
 	}
 	return exit, stayed, err
 }

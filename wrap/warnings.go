@@ -54,26 +54,26 @@ func (m *Match) saving(w *warnings) {
 	case err != nil:
 		w.add(about, "%v", err)
 	case p.Resume.Mode == "none":
-		w.add(about, "no way to go on from a checkpoint is known of %s: after a failure it would begin anew; name one by --knob resume=FLAG --knob checkpoints=GLOB", p.Name)
+		w.add(about, "no way is known to resume %s from a checkpoint: after a failure it would start over; name one with --knob resume=FLAG --knob checkpoints=GLOB", p.Name)
 	case slices.Contains(p.Checkpoints.Never, saves):
-		w.add(about, "%s %s saves no checkpoint: after a failure it would begin anew", m.places(p.Checkpoints.Saves), saves)
+		w.add(about, "%s %s saves no checkpoint: after a failure it would start over", m.places(p.Checkpoints.Saves), saves)
 	case saves == "" && p.Checkpoints.Cadence == NoSaves:
-		w.add(about, "%s saves no checkpoint unless it is told to: after a failure it would begin anew", p.Name)
+		w.add(about, "%s saves no checkpoint unless it is told to: after a failure it would start over", p.Name)
 	case saves == string(EveryEpoch), saves == "" && m.atEpochs():
-		w.add(about, "checkpoints are written at the ends of epochs alone: a failure costs up to a whole epoch")
+		w.add(about, "checkpoints are written only at the ends of epochs: a failure costs up to a whole epoch")
 	case saves == "" || saves == string(EverySteps):
 		m.farApart(w)
 	}
 	if need := p.Resume.Needs; need.Package != "" {
 		switch have := m.version(need.Package); {
 		case have == "":
-			w.add(about, "%s goes on from a checkpoint from %s %s on, and which is installed is not known", p.Name, need.Package, need.Version)
+			w.add(about, "%s goes on from a checkpoint from %s %s on, and the installed version is not known", p.Name, need.Package, need.Version)
 		case olderThan(have, need.Version):
 			w.add(about, "%s goes on from a checkpoint from %s %s on, and %s is installed: a late failure would end the run", p.Name, need.Package, need.Version, have)
 		}
 	}
 	if p.Unit == Micros && !m.atEpochs() {
-		w.add(about, "%s counts in micro-batches, and saves or goes on within epochs: from such a checkpoint it can go on with the same micro-batch alone", p.Name)
+		w.add(about, "%s counts in micro-batches, and saves or goes on within epochs: from such a checkpoint it can go on only with the same micro-batch", p.Name)
 	}
 }
 
@@ -87,7 +87,7 @@ func (m *Match) farApart(w *warnings) {
 	switch {
 	case err != nil || failed != nil || length == 0 || apart == 0:
 	case apart >= length:
-		w.add(about, "a checkpoint every %d steps (%s) is none before the end at step %d: after a failure it would begin anew", apart, where, length)
+		w.add(about, "a checkpoint every %d steps (%s) comes too late for the end at step %d: after a failure it would start over", apart, where, length)
 	case apart*often > length:
 		w.add(about, "a checkpoint every %d of %d steps (%s): a failure costs up to %d steps", apart, length, where, apart)
 	}
@@ -99,7 +99,7 @@ func (m *Match) overwriting(w *warnings) {
 	for _, knob := range m.Profile.Resume.Drop {
 		given, err := m.givenOwn(knob)
 		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.Knobs[knob].Default) {
-			w.add("checkpoints", "%s makes each start begin anew, over what is there; headroom takes it out when it goes on from a checkpoint, and not before there is one", m.places(knob))
+			w.add("checkpoints", "%s makes each start begin from scratch, over what is there; headroom takes it out when it goes on from a checkpoint, and not before there is one", m.places(knob))
 		}
 	}
 	if layout.Glob != "" && !strings.ContainsAny(layout.Glob, "*?[") {

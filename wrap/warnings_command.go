@@ -55,13 +55,13 @@ func allocator(w *warnings, c Command, launch Launch) {
 	case said["backend"] == "cudaMallocAsync" && len(native) > 0:
 		w.add(about, "with backend:cudaMallocAsync the driver holds the memory, and %s has no effect; take one of them out", strings.Join(native, ", "))
 	case said["backend"] == "cudaMallocAsync":
-		w.advise(about, "backend:cudaMallocAsync leaves the memory to the driver: a failure does not tell how much of it is in pieces")
+		w.advise(about, "backend:cudaMallocAsync leaves the memory to the driver: a failure does not say how fragmented it is")
 	case expandable && len(splits) > 0:
-		w.add(about, "expandable_segments:True together with %s could fail an assertion close to the limit before PyTorch 2.5; expandable_segments alone does as much against pieces", strings.Join(splits, ", "))
+		w.add(about, "expandable_segments:True together with %s could fail an assertion close to the limit before PyTorch 2.5; expandable_segments alone does as much against fragmentation", strings.Join(splits, ", "))
 	case said["max_split_size_mb"] != "":
-		w.advise(about, "max_split_size_mb:%s keeps larger blocks whole, which itself leaves memory unused; expandable_segments:True does more against pieces", said["max_split_size_mb"])
+		w.advise(about, "max_split_size_mb:%s keeps larger blocks whole, which itself leaves memory unused; expandable_segments:True does more against fragmentation", said["max_split_size_mb"])
 	case !expandable && launch.Script+launch.Module != "":
-		w.advise(about, "expandable_segments is not on: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (from PyTorch 2.9 on, PYTORCH_ALLOC_CONF) helps where free memory is in pieces, and against nothing else")
+		w.advise(about, "expandable_segments is not on: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (from PyTorch 2.9 on, PYTORCH_ALLOC_CONF) helps where free memory is fragmented, and against nothing else")
 	}
 	if fraction := said["per_process_memory_fraction"]; fraction != "" && fraction != "1" && fraction != "1.0" {
 		w.add(about, "per_process_memory_fraction:%s leaves the rest of the GPU unused", fraction)

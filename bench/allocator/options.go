@@ -33,7 +33,7 @@ func parseFlags(args []string) (options, error) {
 	f.IntVar(&o.width, "width", 768, "channels")
 	f.IntVar(&o.heads, "heads", 12, "attention heads")
 	f.IntVar(&o.vocab, "vocab", 50257, "tokens known")
-	f.IntVar(&o.micro, "micro", 8, "samples a step, in one micro-batch")
+	f.IntVar(&o.micro, "micro", 8, "samples per step, in one micro-batch")
 	f.IntVar(&o.least, "least", 64, "shortest sample, in tokens")
 	f.IntVar(&o.most, "most", 1024, "longest sample, in tokens; also the position embeddings")
 	f.IntVar(&o.steps, "steps", 10000, "optimizer steps")

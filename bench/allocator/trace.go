@@ -17,7 +17,7 @@ type trace struct {
 	State   []memory.Bytes `json:"state"`   // tensors that live from before the first step to the end
 	Slots   int            `json:"slots"`   // tensors of a step
 	Ops     []op           `json:"ops"`     // of every step, in order
-	Lengths []int          `json:"lengths"` // tokens a sample, one number a step
+	Lengths []int          `json:"lengths"` // tokens per sample, one number a step
 	Peak    memory.Bytes   `json:"peak"`    // most bytes that live at once, each tensor rounded up to 512
 }
 

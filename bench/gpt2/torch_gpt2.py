@@ -27,7 +27,7 @@ def arguments() -> argparse.Namespace:
         p.add_argument(f"--{name}", type=int, default=default)
     p.add_argument("--context", type=int, default=512)
     p.add_argument("--micro", type=int, default=16)
-    p.add_argument("--effective", type=int, default=0, help="samples a step; 0 is one micro-batch")
+    p.add_argument("--effective", type=int, default=0, help="samples per step; 0 is one micro-batch")
     p.add_argument("--steps", type=int, default=100)
     p.add_argument("--warmup", type=int, default=10, help="steps left out of the timing")
     p.add_argument("--seed", type=int, default=1, help="of the tokens")

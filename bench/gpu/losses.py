@@ -18,7 +18,7 @@ def entries(name: str) -> list[dict]:
     return [json.loads(line) for line in (runs / name / "journal.jsonl").open()]
 
 
-print("| run | steps | samples a step | failures | verdicts | micro-batches | largest relative loss difference |")
+print("| run | steps | samples per step | failures | verdicts | micro-batches | largest relative loss difference |")
 print("|---|---|---|---|---|---|---|")
 for name, reference in [
     ("capped-8", "reference"),

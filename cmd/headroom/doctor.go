@@ -150,7 +150,7 @@ func checkDisk(m site) check {
 	case m.DiskFree < leastDisk:
 		c.State, c.Next = warn, "make room, or start elsewhere: on a full disk nothing of a run can be kept"
 	case m.Inodes > 0 && m.Inodes < leastInodes:
-		c.State, c.Found, c.Next = warn, fmt.Sprintf("%d files can still be made", m.Inodes), "remove small files"
+		c.State, c.Found, c.Next = warn, fmt.Sprintf("%d files can still be created", m.Inodes), "remove small files"
 	}
 	return c
 }
@@ -178,7 +178,7 @@ func checkTonight(m site, now time.Time) []check {
 		checks = append(checks, check{"terminal", warn, "over ssh: when the connection drops the run saves a checkpoint and stops", "start it in tmux or screen, or with nohup"})
 	}
 	if m.OnBattery {
-		checks = append(checks, check{"power", warn, "on battery", "plug it in, and see that it does not go to sleep"})
+		checks = append(checks, check{"power", warn, "on battery", "plug it in, and make sure that it does not go to sleep"})
 	}
 	if left := m.JobEnds.Sub(now); !m.JobEnds.IsZero() && left < night {
 		checks = append(checks, check{"time", warn, fmt.Sprintf("the batch system takes the machine back in %v", max(0, left).Round(time.Minute)),

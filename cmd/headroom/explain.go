@@ -18,7 +18,7 @@ func explainCommand(u *ui) *cli.Command {
 		Name:      "explain",
 		Usage:     "show what is known about a command, and what could go wrong",
 		ArgsUsage: "-- COMMAND | FILE",
-		Description: `headroom explain [FLAGS] -- COMMAND tells what the command was recognised as and
+		Description: `headroom explain [FLAGS] -- COMMAND shows what the command was recognised as and
 why, where its batch stands, what a smaller micro-batch would change, where its
 checkpoints are looked for, and what could go wrong. FILE is one of headroom
 init. Nothing is started and nothing is written.`,
@@ -160,7 +160,7 @@ func (e explanation) smaller(b *strings.Builder) {
 	default:
 		fmt.Fprintf(b, "if memory runs out: %v\n%s", s.Plan, s.Diff)
 		if len(s.Prove) > 0 && s.Trusted {
-			fmt.Fprintf(b, "taken for true (--trust): %s\n", strings.Join(s.Prove, ", and that "))
+			fmt.Fprintf(b, "assumed (--trust): %s\n", strings.Join(s.Prove, ", and that "))
 		} else if len(s.Prove) > 0 {
 			fmt.Fprintf(b, "but not yet: %v\n", &wrap.UnprovenError{Prove: s.Prove})
 		}
@@ -190,7 +190,7 @@ func (e explanation) saved(b *strings.Builder) {
 	if len(s.All) == 0 {
 		b.WriteString("  none there yet\n")
 	} else {
-		b.WriteString("  a run goes on from those alone that it has saved itself\n")
+		b.WriteString("  a run continues only from those that it has saved itself\n")
 	}
 	switch s.Mode {
 	case "auto":

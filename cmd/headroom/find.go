@@ -45,7 +45,7 @@ func findAction(u *ui, c *cli.Context) error {
 	}
 	for _, flag := range append(knownFlags(), trialFlags()...) {
 		if name := flag.Names()[0]; c.IsSet(name) {
-			return usagef("headroom find --"+name+" … -- python train.py", "--%s says something of a command, and there is none behind --", name)
+			return usagef("headroom find --"+name+" … -- python train.py", "--%s applies to a command, and there is none after --", name)
 		}
 	}
 	u.quiet = c.Bool("quiet")

@@ -102,7 +102,7 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 	all, err := nvml.GPUs()
 	gpus := w.Command.GPUs(all)
 	if t.Memory > 0 && len(gpus) == 0 {
-		return t, o, errors.Join(errors.New("--memory: less memory can be pretended of a GPU only, and none is seen"), err)
+		return t, o, errors.Join(errors.New("--memory: less memory can be simulated on a GPU only, and none is seen"), err)
 	}
 	for _, g := range gpus {
 		if !strings.Contains(f.Device, g.Name) {

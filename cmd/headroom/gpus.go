@@ -101,7 +101,7 @@ func checkGPU(name string, g nvml.GPU) []check {
 	}
 	if len(g.Throttled) > 0 {
 		checks = append(checks, check{name, warn, "the clocks are held back: " + strings.Join(g.Throttled, ", "),
-			fmt.Sprintf("it is slower than it could be; nvidia-smi -q -i %d -d PERFORMANCE,POWER,TEMPERATURE tells more", g.Index)})
+			fmt.Sprintf("it is slower than it could be; nvidia-smi -q -i %d -d PERFORMANCE,POWER,TEMPERATURE shows more", g.Index)})
 	}
 	if g.UncorrectedECC > 0 {
 		checks = append(checks, check{name, warn, plural(int(g.UncorrectedECC), "memory error") + " that ECC could not correct since the driver was loaded",
@@ -114,7 +114,7 @@ func checkGPU(name string, g nvml.GPU) []check {
 func condition(g nvml.GPU) string {
 	parts := []string{g.Name}
 	if g.Name == "" {
-		parts[0] = "of a name that is not told"
+		parts[0] = "whose name is not reported"
 	}
 	add := func(known bool, format string, args ...any) {
 		if known {

@@ -61,7 +61,7 @@ ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 30 GiB of 140 GiB in use, no memory err
 		"hot": {func(_ *site, g *nvml.GPU) { g.Throttled = []string{"power cap", "too hot for the driver"} }, `
 ok driver 580.1, serves CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 1 GiB of 140 GiB in use, no memory errors
-warn GPU 0 the clocks are held back: power cap, too hot for the driver → it is slower than it could be; nvidia-smi -q -i 3 -d PERFORMANCE,POWER,TEMPERATURE tells more`},
+warn GPU 0 the clocks are held back: power cap, too hot for the driver → it is slower than it could be; nvidia-smi -q -i 3 -d PERFORMANCE,POWER,TEMPERATURE shows more`},
 		"broken memory": {func(_ *site, g *nvml.GPU) { g.UncorrectedECC = 2 }, `
 ok driver 580.1, serves CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 1 GiB of 140 GiB in use
@@ -70,7 +70,7 @@ warn GPU 0 2 memory errors that ECC could not correct since the driver was loade
 			m.Driver = &nvml.Driver{}
 			*g = nvml.GPU{Total: nvml.Unknown, Free: nvml.Unknown, Used: nvml.Unknown, Reserved: nvml.Unknown, Utilisation: nvml.Unknown, Temperature: nvml.Unknown, UncorrectedECC: nvml.Unknown}
 		}, `
-ok GPU 0 of a name that is not told, utilisation, temperature and memory are unknown`},
+ok GPU 0 whose name is not reported, utilisation, temperature and memory are unknown`},
 		"no NVML": {func(m *site, _ *nvml.GPU) { m.Driver, m.Watched, m.WatchErr = nil, nil, "no NVML: not found" }, `
 warn GPU watch who holds memory, temperature, clocks and errors are unknown: no NVML: not found → a run needs none of it, and its report will say less`},
 		"a full GPU that cannot be opened": {func(m *site, g *nvml.GPU) {

@@ -38,10 +38,10 @@ func initAction(u *ui, c *cli.Context) error {
 		return err
 	}
 	if !asked || r.file != "" {
-		return usagef("headroom init -- python train.py", "init needs a command behind --")
+		return usagef("headroom init -- python train.py", "init needs a command after --")
 	}
 	if r.Name != "" && !configs.IsName(r.Name) {
-		return usagef("", "--name %s: no name for a folder; allowed: %s", r.Name, configs.NamesAllowed)
+		return usagef("", "--name %s: not a valid name for a folder; allowed: %s", r.Name, configs.NamesAllowed)
 	}
 	w, err := recognised(r)
 	if err != nil {
@@ -105,7 +105,7 @@ func (e explanation) recognisedBy() string {
 		}
 	}
 	if e.Profile == "plain" {
-		return "Here the knobs say all."
+		return "Here the knobs say everything."
 	}
 	return fmt.Sprintf("Taken for %s.", e.Profile)
 }

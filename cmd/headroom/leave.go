@@ -28,7 +28,8 @@ func (a *account) entry(e runs.Entry) {
 		}
 		a.result.Attempts++
 		a.result.Steps, a.at = e.Step, e.Attempt
-	case runs.KindOOM:
+	}
+	if e.Failed() {
 		a.result.Failures++
 	}
 	if e.Plan != nil {

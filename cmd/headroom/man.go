@@ -31,7 +31,7 @@ func manPage(app *cli.App) string {
 	line(".SH NAME\nheadroom \\- %s", roff(app.Usage))
 	line(".SH SYNOPSIS\n.B headroom\n.I COMMAND\n[\\fIFLAGS\\fR] [\\fIARGUMENTS\\fR]")
 	line(".SH DESCRIPTION\n%s", roffParagraphs(app.Description))
-	line(".SH COMMANDS\nWith\n.B \\-\\-help\neach of them tells of itself.")
+	line(".SH COMMANDS\nWith\n.B \\-\\-help\neach of them is described.")
 	for _, command := range app.VisibleCommands() {
 		line(".SS headroom %s %s\n%s", command.Name, roff(command.ArgsUsage), roff(command.Usage))
 		if command.Description != "" {
@@ -91,8 +91,8 @@ func roff(text string) string {
 // environment is what headroom reads from it.
 var environment = []struct{ name, means string }{
 	{"NO_COLOR", "if it is not empty, nothing is coloured"},
-	{"TERM", "dumb: plain lines, no line that is rewritten"},
+	{"TERM", "dumb: plain lines, none rewritten"},
 	{"GOTRACEBACK", "crash: a crash leaves a core, if ulimit -c allows it"},
-	{"HEADROOM_CUBLAS", "the cuBLAS to try first: a file, or the folder that it lies in"},
-	{"VIRTUAL_ENV, CONDA_PREFIX", "environments of Python, where cuBLAS is looked for next"},
+	{"HEADROOM_CUBLAS", "the cuBLAS to try first: a file, or its folder"},
+	{"VIRTUAL_ENV, CONDA_PREFIX", "Python environments, where cuBLAS is looked for next"},
 }

@@ -56,7 +56,7 @@ func formatOf(format, output string) (string, error) {
 	if format == "" && output != "" {
 		format = map[string]string{".html": "html", ".htm": "html", ".md": "md"}[filepath.Ext(output)]
 		if format == "" {
-			return "", usagef("add --format html or --format md", "--output %s: the name does not tell the format", output)
+			return "", usagef("add --format html or --format md", "--output %s: the name does not say which format", output)
 		}
 	}
 	if format != "" && format != "html" && format != "md" {

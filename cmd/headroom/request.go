@@ -35,7 +35,7 @@ func knownFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "knob", Usage: "with --: where the command takes a quantity, as in micro=--batch-size or accumulation=--accum; may be repeated (`NAME=FLAG`)"},
 		&cli.StringFlag{Name: "profile", Usage: "with --: how to read the command, a profile's name or a `FILE` with one"},
 		&cli.IntFlag{Name: "world", Usage: "with --: `N` data-parallel ranks, where the command does not say"},
-		boolFlag("trust", "with --: take for true what headroom cannot prove of the command, such as that the loss is divided by the accumulation"),
+		boolFlag("trust", "with --: assume what headroom cannot prove of the command, such as that the loss is divided by the accumulation"),
 	}
 }
 
@@ -43,8 +43,8 @@ func knownFlags() []cli.Flag {
 func tendFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "free", Usage: "with --: start only once every GPU of the command has `SIZE` free, such as 60GiB"},
-		&cli.DurationFlag{Name: "hang", Value: configs.DefaultHang, Usage: "with --: say that the command may hang after `TIME` without output, GPU work or a new checkpoint; 0 never does"},
-		boolFlag("watch-only", "with --: never change the command, and never start it again; says --observe, too"),
+		&cli.DurationFlag{Name: "hang", Value: configs.DefaultHang, Usage: "with --: warn that the command may hang after `TIME` without output, GPU work or a new checkpoint; 0 turns this off"},
+		boolFlag("watch-only", "with --: never change the command, and never start it again; implies --observe"),
 		boolFlag("observe", "with --: the worker inside PyTorch only watches, and leaves a step that runs out of memory to the command"),
 		boolFlag("no-worker", "with --: put nothing inside the command's processes"),
 		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
@@ -71,9 +71,9 @@ func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 	}
 	switch {
 	case words != nil && len(words) == 0:
-		return r, true, usagef("headroom "+c.Command.Name+" -- python train.py", "there is no command behind --")
+		return r, true, usagef("headroom "+c.Command.Name+" -- python train.py", "there is no command after --")
 	case words != nil && c.Args().Present():
-		return r, true, usagef("flags of headroom's own stand in front of --, and the command behind it", "%q stands in front of --", c.Args().First())
+		return r, true, usagef("flags of headroom's own go before --, and the command after it", "%q stands before --", c.Args().First())
 	case words != nil:
 		r.Args, r.Hang = words, configs.DefaultHang
 		if r.Dir, err = os.Getwd(); err != nil {
@@ -96,7 +96,7 @@ func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 func neededCommand(c *cli.Context) (request, error) {
 	r, asked, err := commandRequest(c)
 	if err == nil && !asked {
-		err = usagef("headroom "+c.Command.Name+" -- python train.py", "%s needs a command behind --, or a file with one", c.Command.Name)
+		err = usagef("headroom "+c.Command.Name+" -- python train.py", "%s needs a command after --, or a file with one", c.Command.Name)
 	}
 	return r, err
 }
@@ -138,7 +138,7 @@ func (r *request) override(c *cli.Context) error {
 	if free := c.String("free"); c.IsSet("free") {
 		var err error
 		if r.Free, err = memory.Parse(free); err != nil || r.Free <= 0 {
-			return usagef("such as --free 60GiB", "--free %s is no amount of memory", free)
+			return usagef("such as --free 60GiB", "--free %s is not an amount of memory", free)
 		}
 	}
 	switch {

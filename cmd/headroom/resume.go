@@ -35,7 +35,7 @@ A run of a configuration goes on by itself: give the same headroom run again.`,
 func resumeAction(u *ui, c *cli.Context) error {
 	u.quiet = c.Bool("quiet")
 	if commandOf(c) != nil {
-		return usagef("headroom resume RUN", "the command is the run's own: nothing stands behind --")
+		return usagef("headroom resume RUN", "the command is the run's own: nothing goes after --")
 	}
 	if c.NArg() != 1 {
 		return usagef("headroom status lists the runs", "it takes one run, and %d are given", c.NArg())
@@ -53,7 +53,7 @@ func resumeAction(u *ui, c *cli.Context) error {
 		return err
 	}
 	if w.Match == nil {
-		return usagef("start it with headroom run", "nothing is known of the command, so it cannot be made to go on: %v", w.why)
+		return usagef("start it with headroom run", "nothing is known of the command, so it cannot be continued: %v", w.why)
 	}
 	w.verbose = c.Bool("verbose")
 	folder, err := runs.Open(dir)

@@ -42,7 +42,7 @@ second one stops at once.`,
 			boolFlag("fresh", "set the run of that name aside and start from step 0"),
 			boolFlag("again", "the same, but only if that run is finished; else go on with it"),
 			boolFlag("json", "print every entry of the journal and every step as a JSON line on stdout"),
-			boolFlag("no-progress", "do not show every so often how far the run is"),
+			boolFlag("no-progress", "do not show progress"),
 			boolFlag("verbose", "show the log, and every checkpoint")),
 		Action: func(c *cli.Context) error { return runAction(u, c) },
 	}
@@ -59,7 +59,7 @@ func runAction(u *ui, c *cli.Context) error {
 	}
 	for _, flag := range wrapFlags() {
 		if name := flag.Names()[0]; c.IsSet(name) {
-			return usagef("headroom run --"+name+" … -- python train.py", "--%s says something of a command, and there is none behind --", name)
+			return usagef("headroom run --"+name+" … -- python train.py", "--%s applies to a command, and there is none after --", name)
 		}
 	}
 	u.quiet = c.Bool("quiet")
@@ -193,7 +193,7 @@ func (s *runner) entry(e runs.Entry) {
 		return
 	}
 	s.stream.send(e)
-	if e.Kind == runs.KindOOM {
+	if e.Failed() {
 		s.progress.failures++
 	}
 	if !s.verbose { // the log tells it

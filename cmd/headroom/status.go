@@ -16,7 +16,7 @@ func statusCommand(u *ui) *cli.Command {
 		ArgsUsage: "[RUN]",
 		Description: `RUN is the name of a run in ./runs, or the path of its folder. A run may be
 looked at while it works.`,
-		Flags: []cli.Flag{jsonFlag("print one JSON object a run and line")},
+		Flags: []cli.Flag{jsonFlag("print one JSON object per run, each on its own line")},
 		Action: func(c *cli.Context) error {
 			dirs, err := wantedRuns(u, c)
 			if err != nil {

@@ -169,7 +169,7 @@ func lineText(l search.Line) string {
 	if l.PerSample <= 0 {
 		return "by micro-batch: too few sizes fit to tell"
 	}
-	return fmt.Sprintf("%v and %v a sample", memory.Bytes(l.Base), memory.Bytes(l.PerSample))
+	return fmt.Sprintf("%v plus %v per sample", memory.Bytes(l.Base), memory.Bytes(l.PerSample))
 }
 
 // byMicro are the probes, one a size, smallest first. Of one that fitted and

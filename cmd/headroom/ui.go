@@ -133,7 +133,7 @@ func hintFor(err error) string {
 	case errors.As(err, &oom):
 		return "a smaller model, an optimizer with less state, or a device with more memory"
 	case errors.As(err, &gone):
-		return "look for Xid in dmesg, and for errors and temperatures in nvidia-smi -q; a new process may find the device well again"
+		return "look for Xid in dmesg, and for errors and temperatures in nvidia-smi -q; a new process may find the device healthy again"
 	case errors.As(err, &infinite):
 		return "lower optimizer.lr or set optimizer.clip, then run again with --fresh"
 	case errors.As(err, &unsaved):
@@ -324,7 +324,7 @@ func staleHint(all []standing) string {
 // configHint helps who named no configuration, or too many.
 func configHint(named int) string {
 	if named > 1 {
-		return "name one configuration; a command of yours goes behind --, as in headroom run -- python train.py"
+		return "name one configuration; a command of yours goes after --, as in headroom run -- python train.py"
 	}
 	return "presets: " + strings.Join(configs.Presets(), ", ")
 }

@@ -121,7 +121,7 @@ func nameFor(words []string) string {
 // also while it runs already. A name that was asked for must be free.
 func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	if asked != "" && !configs.IsName(asked) {
-		return nil, "", usagef("", "--name %s: no name for a folder; allowed: %s", asked, configs.NamesAllowed)
+		return nil, "", usagef("", "--name %s: not a valid name for a folder; allowed: %s", asked, configs.NamesAllowed)
 	}
 	if err := os.MkdirAll(runsFolder, 0o755); err != nil {
 		return nil, "", asUsage(fmt.Errorf("make the folder of runs: %w", err))

@@ -47,7 +47,7 @@ func Open(o Options) (*Device, error) {
 		return nil, fmt.Errorf("open host device: capacity %v: at least 1 byte", o.Capacity)
 	}
 	if o.Workers < 0 {
-		return nil, fmt.Errorf("open host device: %d workers: at least 1, or 0 for one a processor", o.Workers)
+		return nil, fmt.Errorf("open host device: %d workers: at least 1, or 0 for one per processor", o.Workers)
 	}
 	d := &Device{name: o.Name, poison: o.Poison, workers: o.Workers, wide: map[string][]float32{}}
 	if d.name == "" {

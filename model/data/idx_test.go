@@ -106,7 +106,7 @@ func TestIDXErrors(t *testing.T) {
 		{"swapped", twoLabels + "........", twoLabels, "DIR/IMG: begins with 00 00 08 01, an IDX file of 3 dimensions with 00 00 08 03"},
 		{"header", twoImages[:7], twoLabels, "DIR/IMG: truncated: 7 of 16 bytes of header: unexpected EOF"},
 		{"truncated", twoImages[:20], twoLabels, "DIR/IMG: truncated: 4 of 8 bytes"},
-		{"too long", twoImages + "x", twoLabels, "DIR/IMG: more than the 8 bytes that its header tells"},
+		{"too long", twoImages + "x", twoLabels, "DIR/IMG: more than the 8 bytes that its header declares"},
 		{"hostile", idx(nil, 1<<31, 1<<31, 1<<31), twoLabels, "DIR/IMG: dimension 1 is 2147483648: more than the 4294967296 bytes that are read"},
 		{"counts", twoImages, idx([]byte{1}, 1), "2 images in DIR/IMG, 1 labels in DIR/LAB"},
 		{"label", twoImages, idx([]byte{1, 4}, 2), "DIR/LAB: label 4 of image 1: below data.classes (4)"},

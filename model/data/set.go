@@ -15,8 +15,8 @@ type Sample struct {
 
 // Shape is what the samples of a set have in common.
 type Shape struct {
-	Tokens   int // tokens a sample, T; 0 for a set of features
-	Features int // features a sample; 0 for text
+	Tokens   int // tokens per sample, T; 0 for a set of features
+	Features int // features per sample; 0 for text
 	Classes  int // size of the vocabulary, or number of classes; targets are below it
 }
 

@@ -22,7 +22,7 @@ type TextOptions struct {
 	Path    string       // a file, or a folder that is read with everything below it
 	Glob    string       // base names to read in a folder, as path.Match has them; "" reads all
 	Limit   memory.Bytes // at most so many bytes, the last file cut short; 0 reads all
-	Context int          // tokens a sample, T; at least 1
+	Context int          // tokens per sample, T; at least 1
 	Room    memory.Bytes // memory that may be taken; 0 is not known, and no bound
 }
 
@@ -48,7 +48,7 @@ type window struct{ from, to int }
 // not fit into o.Room is a *[TooLargeError], before any of it is read.
 func OpenText(o TextOptions) (*Text, error) {
 	if o.Context < 1 {
-		return nil, fmt.Errorf("read text: %d tokens a sample: at least 1", o.Context)
+		return nil, fmt.Errorf("read text: %d tokens per sample: at least 1", o.Context)
 	}
 	files, err := listFiles(o.Path, o.Glob)
 	if err != nil {

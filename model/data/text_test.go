@@ -172,7 +172,7 @@ func TestTextErrors(t *testing.T) {
 		{"no match", TextOptions{Path: dir, Glob: "*.go", Context: 4}, `read text: DIR: no file there matches "*.go"`},
 		{"pattern", TextOptions{Path: dir, Glob: "[", Context: 4}, `read text: pattern "[": syntax error in pattern`},
 		{"device", TextOptions{Path: os.DevNull, Context: 4}, "read text: /dev/null: neither a file nor a folder"},
-		{"context", TextOptions{Path: dir}, "read text: 0 tokens a sample: at least 1"},
+		{"context", TextOptions{Path: dir}, "read text: 0 tokens per sample: at least 1"},
 	} {
 		_, err := OpenText(test.o)
 		if got := strings.ReplaceAll(fmt.Sprint(err), dir, "DIR"); got != test.want {

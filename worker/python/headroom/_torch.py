@@ -24,7 +24,7 @@ FIRST, LAST = (2, 4), (2, 15)  # versions of PyTorch that the tests have passed 
 def only_watches(version: str = torch.__version__) -> Optional[str]:
     """Why nothing is to be recovered from in this process; None if failures are."""
     if os.environ.get("HEADROOM_WORKER") == "observe":
-        return "so it was asked"
+        return "as requested"
     if os.environ.get("WORLD_SIZE", "1") != "1":
         return "several ranks would have to agree"
     found = re.match(r"(\d+)\.(\d+)", version)

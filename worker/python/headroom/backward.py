@@ -112,7 +112,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
             disown(tape, modules)
     rounded = plan is None or half_in(tape, modules)  # the whole batch may go by other kernels where there is little room
     if (plan is None or same_random_state(tape.random, after)) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
-        raise Refused("the loss is another one when the step is made again")
+        raise Refused("the loss is different when the step is made again")
     if inputs.graphs:
         raise Refused("a graph of the user's own enters the step, and may have been used up")
     grads = summed(inputs, sums, extra)

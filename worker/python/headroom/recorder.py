@@ -519,7 +519,7 @@ class Recorder:
 
     def _late_result(self, tape: Tape, late: Late, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         if name == "backward":
-            raise Refused("backward from a result that is no scalar")
+            raise Refused("backward from a result that is not a scalar")
         if changes(name) and (place_of(args[0]) is None or not place_of(args[0]).late):
             raise Refused("a tensor from elsewhere is changed by a result that has no values")
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))

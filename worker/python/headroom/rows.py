@@ -121,7 +121,7 @@ class Plan:
         (small, tree), (large, _) = (tree_flatten(r) for r in results)
         same = [a == b for a, b in zip(small, large) if isinstance(a, _PLAIN)]
         if len(small) != len(large) or not all(same):
-            raise Refused(f"{named(entry)} returns something else for another batch")
+            raise Refused(f"{named(entry)} returns something different for another batch")
         leaves = [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else a if isinstance(a, _PLAIN) else ... for a, b in zip(small, large)]
         self._pending = entry, cut, results, leaves, key
         Plan.memory[key] = cut, leaves, tree, self.left
@@ -281,7 +281,7 @@ class Plan:
     def _proper(self, entry: Entry, rowful: list[Slot], results: list) -> list:
         small, large = (tree_flatten(r)[0] for r in results)
         if len(small) != len(large):
-            raise Refused(f"{named(entry)} returns something else for another batch")
+            raise Refused(f"{named(entry)} returns something different for another batch")
         slots = [self._slot(a, b, entry) for a, b in zip(small, large) if isinstance(a, torch.Tensor)]
         if entry.call_name() in SHAPING and all(s.dim == 0 for s in rowful) and any(s.dim != 0 for s in slots):
             raise Refused(f"{named(entry)} folds the batch into another dimension")

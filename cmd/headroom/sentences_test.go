@@ -1,0 +1,151 @@
+package main
+
+import (
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+const sentencesFile = "testdata/sentences.golden"
+
+// TestSentences keeps every text of the program in one file, to be read as a whole: what a
+// change says to users stands in its diff.
+func TestSentences(t *testing.T) {
+	var list strings.Builder
+	for _, file := range sourceFiles(t) {
+		found := goSentences
+		if strings.HasSuffix(file, ".py") {
+			found = pythonSentences
+		}
+		if sentences := found(t, filepath.Join("..", "..", file)); len(sentences) > 0 {
+			list.WriteString("\n" + file + "\n" + strings.Join(sentences, "\n") + "\n")
+		}
+	}
+	if *update {
+		if err := os.WriteFile(sentencesFile, []byte(list.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := os.ReadFile(sentencesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := strings.Split(string(kept), "\n"), strings.Split(list.String(), "\n")
+	for _, line := range got {
+		if !slices.Contains(want, line) {
+			t.Errorf("new: %s", line)
+		}
+	}
+	for _, line := range want {
+		if !slices.Contains(got, line) {
+			t.Errorf("gone: %s", line)
+		}
+	}
+	if t.Failed() || string(kept) != list.String() {
+		t.Error("read what the program says by now, then: go test -tags cuda ./cmd/headroom -run TestSentences -update")
+	}
+}
+
+// sourceFiles are those of the program: neither tests nor benchmarks, nor what reads the words of others.
+func sourceFiles(t *testing.T) []string {
+	var files []string
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(root, path)
+		switch base := entry.Name(); {
+		case entry.IsDir() && path != root && (strings.HasPrefix(base, ".") || slices.Contains([]string{"bench", "build", "dist", "testdata", "tests", "devicetest", "shared"}, base)):
+			return filepath.SkipDir
+		case strings.HasSuffix(base, "_test.go"), slices.Contains([]string{"wrap/amounts.go", "wrap/faults.go", "wrap/parsed.go", "wrap/roles.go", "cmd/headroom/completion.go", "worker/python/headroom/functions.py"}, filepath.ToSlash(name)):
+		case strings.HasSuffix(base, ".go"), strings.HasSuffix(base, ".py"):
+			files = append(files, filepath.ToSlash(name))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// words are two or more with a space between them, which names and keys do not have.
+var words = regexp.MustCompile(`\pL[,;:.)%\w]* [(%"]?\w`)
+
+// goSentences are the texts of a file, in order; what recognises the texts of others is left out.
+func goSentences(t *testing.T, path string) []string {
+	parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sentences []string
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.Field: // of a struct: its tag
+			return n.Tag == nil
+		case *ast.CallExpr:
+			if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "MustCompile" {
+				return false
+			}
+		case *ast.CompositeLit: // {pattern, what it means}
+			if base := filepath.Base(path); (base == "texts.go" || base == "lookalikes.go") && len(n.Elts) > 1 && n.Type == nil {
+				for _, e := range n.Elts[1:] {
+					ast.Inspect(e, func(n ast.Node) bool { return add(&sentences, n) })
+				}
+				return false
+			}
+		}
+		return add(&sentences, n)
+	})
+	return sentences
+}
+
+func add(sentences *[]string, n ast.Node) bool {
+	if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+		if text, err := strconv.Unquote(literal.Value); err == nil && words.MatchString(text) {
+			*sentences = append(*sentences, strconv.Quote(text))
+		}
+	}
+	return true
+}
+
+// pythonSentences are the same of a Python file, but for what documents it.
+func pythonSentences(t *testing.T, path string) []string {
+	const script = `
+import ast, json, sys
+tree = ast.parse(open(sys.argv[1]).read())
+documents = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+parts = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
+found = []
+for n in ast.walk(tree):
+    if isinstance(n, ast.JoinedStr):
+        found.append((n.lineno, n.col_offset, "".join(v.value if isinstance(v, ast.Constant) else "{}" for v in n.values)))
+    elif isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in documents and id(n) not in parts:
+        found.append((n.lineno, n.col_offset, n.value))
+print("\n".join(json.dumps(text, ensure_ascii=False) for _, _, text in sorted(found)))
+`
+	out, err := exec.Command("python3", "-c", script, path).Output()
+	if err != nil {
+		t.Skipf("SKIPPED: there is no Python to read %s with: %v", path, err)
+	}
+	var sentences []string
+	for line := range strings.Lines(string(out)) {
+		if line = strings.TrimSuffix(line, "\n"); words.MatchString(line) {
+			sentences = append(sentences, line)
+		}
+	}
+	return sentences
+}
