@@ -89,10 +89,7 @@ type Session struct {
 }
 
 // place is where memory ran out.
-type place struct {
-	attempt, step int // steps finished
-	loading       bool
-}
+type place struct{ attempt, step int } // steps finished
 
 // interval measures the speed between two statuses.
 type interval struct {
@@ -364,7 +361,7 @@ func (s *Session) recordFailure(e recovery.Event, d recovery.Decision, took time
 		return
 	}
 	s.status.Verdict = d.Verdict
-	at := place{s.attempt, s.step, e.Load != nil}
+	at := place{s.attempt, s.step}
 	entry.Repeated = at == s.failed
 	s.failed = at
 	s.Note(entry)

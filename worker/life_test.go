@@ -52,6 +52,15 @@ func TestFailureSurvived(t *testing.T) {
 	if len(b.steps) != 1 || b.steps[0].Made != 3 || b.steps[0].Rows != 40 || b.steps[0].Pieces != 4 || b.steps[0].PID != os.Getpid() || b.steps[0].Time.IsZero() {
 		t.Errorf("%+v: the first step is written down, and those of the same second are not", b.steps)
 	}
+	var repeated []bool
+	for _, e := range b.entries {
+		if e.Kind == runs.KindSurvived {
+			repeated = append(repeated, e.Repeated)
+		}
+	}
+	if !slices.Equal(repeated, []bool{false, true}) {
+		t.Errorf("repeated %v: two failures of one step count as one", repeated)
+	}
 	survived := b.texts(runs.KindSurvived)
 	if len(survived) != 2 || !strings.HasPrefix(survived[0], "out of memory at micro-batch 40 in forward: 2 GiB asked for") ||
 		!strings.HasSuffix(survived[1], "(train.py:31); survived in place: 40 rows in 4 pieces: micro-batch 20 needs at least 24 GiB of 24 GiB, and no free block was large enough") {

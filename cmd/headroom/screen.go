@@ -95,6 +95,7 @@ const (
 	red       = "\x1b[31m"
 	green     = "\x1b[32m"
 	yellow    = "\x1b[33m"
+	cyan      = "\x1b[36m"
 	plain     = ""
 )
 

@@ -12,7 +12,9 @@ package main
 //   - Sentences about memory are not written here: they come from the decision
 //     itself (runs.Entry.Text), so that the terminal, the journal and the
 //     report say the same.
-//   - -q leaves errors and warnings. Nothing hangs on a colour.
+//   - -q leaves errors and warnings. What is wrong is yellow, what was done about it
+//     cyan, what ended well green and what ended the command red, each on a line of its
+//     own. Nothing hangs on a colour.
 
 import (
 	"encoding/json"
@@ -66,6 +68,13 @@ func (u *ui) line(colour, text string) {
 func (u *ui) say(format string, args ...any) {
 	if !u.quiet {
 		u.line(plain, fmt.Sprintf(format, args...))
+	}
+}
+
+// done is for what was done about something that is wrong.
+func (u *ui) done(text string) {
+	if !u.quiet {
+		u.line(cyan, text)
 	}
 }
 
@@ -154,7 +163,21 @@ func (u *ui) entry(e runs.Entry) {
 	switch e.Kind {
 	case runs.KindDecision:
 		if e.Decision == nil || e.Decision.Remedy != recovery.Stop { // likewise
-			u.say("%s", e.Text)
+			u.done(e.Text)
+		}
+	case runs.KindRemedy:
+		u.done(e.Text)
+	case runs.KindSurvived: // what went wrong, and what was done
+		wrong, how, both := strings.Cut(e.Text, "; survived in place: ")
+		if !u.quiet {
+			u.line(yellow, wrong)
+		}
+		if both {
+			u.done("survived in place: " + how)
+		}
+	case runs.KindRefused:
+		if !u.quiet {
+			u.line(yellow, e.Text)
 		}
 	case runs.KindCheckpoint, runs.KindDevice:
 	case runs.KindGone:

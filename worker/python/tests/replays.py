@@ -18,6 +18,8 @@ from forked import checked
 from inject import Fault, Injector
 
 trial.attach()
+from headroom import _torch  # noqa: E402
+from headroom.calm import rehearsal  # noqa: E402
 from headroom.replay import sketched  # noqa: E402
 from headroom.rows import Plan, by_tensor  # noqa: E402
 from headroom.tape import Entry, Outside, Ref  # noqa: E402
@@ -76,7 +78,48 @@ def tried_once() -> str:
     return "" if injector.raised and tried == want else f"{tried}"
 
 
-CHECKS = [sketches, indices, tried_once]
+def small_batches() -> str:
+    """Batches of few rows go in pieces too, with the same gradients."""
+    torch.manual_seed(0)
+    wrong = []
+    for rows in (2, 3, 4, 5):
+        net = nn.Linear(6, 7)  # of which nothing is known yet
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        x, y = torch.randn(rows, 6), torch.randint(0, 7, (rows,))
+        gradients = []
+        for fault in (None, Fault("again", 0, rows)):
+            optimizer.zero_grad()
+            with Injector(fault) as injector:
+                injector.begin()
+                try:
+                    F.cross_entropy(net(x), y).backward()
+                except torch.OutOfMemoryError:
+                    return f"{rows} rows are not survived"
+                injector.end()
+            gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
+        how = _torch._recorder.report.told[-1]["how"]
+        if not how.startswith(f"{rows} rows in "):
+            return f"{rows} rows: {how}"
+        if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients)):
+            wrong.append(rows)
+    return f"other gradients of {wrong} rows" if wrong else ""
+
+
+def attention() -> str:
+    """cuDNN's attention is left out of a trial, and only there."""
+    backends = torch.backends.cuda
+    if not hasattr(backends, "cudnn_sdp_enabled"):
+        return ""
+    seen = []
+    for before in (True, False):
+        backends.enable_cudnn_sdp(before)
+        with rehearsal([]):
+            seen.append(backends.cudnn_sdp_enabled())
+        seen.append(backends.cudnn_sdp_enabled())
+    return "" if seen == [False, True, False, False] else f"{seen}"
+
+
+CHECKS = [sketches, indices, tried_once, small_batches, attention]
 
 
 def main() -> int:

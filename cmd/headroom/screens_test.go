@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
+	"headroom/wrap"
+)
+
+// nativeScreen is a run of headroom's own, with everything that may happen in it.
+func nativeScreen(u *ui) {
+	p := progress{u: u, total: 200, started: u.now()}
+	say := func(kind runs.Kind, text string) {
+		e := runs.Entry{Kind: kind, Text: text}
+		if kind == runs.KindOOM {
+			e.Verdict = &memory.Verdict{Cause: memory.Batch}
+			p.failures = 1
+		}
+		u.entry(e)
+	}
+	say(runs.KindRun, "a run of 200 steps of 32 samples starts")
+	say(runs.KindAttempt, "attempt 1 starts from step 0 of 200")
+	say(runs.KindPlan, "micro-batch 32 × 1, effective 32")
+	say(runs.KindOOM, "step 1: out of memory at micro-batch 32 in forward: 2 MiB asked for, 964 KiB free of 15 MiB, 14 MiB allocated, 14.1 MiB reserved")
+	say(runs.KindDecision, "search for the largest micro-batch below 32 that fits: micro-batch 32 needs at least 16 MiB of 15 MiB")
+	say(runs.KindProbe, "micro-batch 21 fits: peak 14.5 MiB")
+	say(runs.KindProbe, "micro-batch 21 fits: peak 14.5 MiB")
+	say(runs.KindProbe, "micro-batch 22 does not fit: it needs at least 15.1 MiB of 15 MiB")
+	say(runs.KindSearch, "micro-batch 21 is the largest that fits (9 probes, 1.2 s)")
+	say(runs.KindDecision, "micro-batch 32 → 16: in 15 MiB micro-batch 21 is the largest that fits; up to 19 leaves 8 % of it unused; accumulation 1 → 2 keeps the effective batch at 32")
+	say(runs.KindRemedy, "emptied the cache: 12.2 MiB given back in 0.9 ms")
+	step := aStep(120)
+	step.Splits = []int{16, 16}
+	p.step(step)
+	say(runs.KindCheckpointFailed, "checkpoint of step 150 could not be written: no space left on device; older ones are untouched")
+	step.Step = 200
+	p.step(step)
+	u.finished(harness.Result{Steps: 200, AllFailures: 1, Last: step})
+	u.reportWritten("runs/gpt/report.html")
+}
+
+// wrappedScreen is a command that is survived in place, started again and given up.
+func wrappedScreen(u *ui) {
+	w := &wrapped{}
+	for _, e := range []runs.Entry{
+		{Kind: runs.KindWarning, Text: "a checkpoint every 500 of 20000 steps (--save_steps): a failure costs up to 500 steps"},
+		{Kind: runs.KindSurvived, Text: "out of memory at micro-batch 512 in forward: 1.9 GiB asked for, 944.5 MiB free of 18.2 GiB, 16.6 GiB allocated, 17.3 GiB reserved (train.py:36)" +
+			"; survived in place: 512 rows in 4 pieces: micro-batch 512 needs at least 18.5 GiB of 18.2 GiB"},
+		{Kind: runs.KindRefused, Text: "out of memory at micro-batch 512 in backward: 1 GiB asked for (train.py:38); left to the command's own code: its graph is to be used again"},
+		{Kind: runs.KindExit, Text: "exit status 1 after 3.2 h: out of memory"},
+		{Kind: runs.KindOOM, Text: "out of memory in backward: 1 GiB asked for, 0.2 GiB free of 18.2 GiB", Verdict: &memory.Verdict{Cause: memory.Batch}},
+		{Kind: runs.KindDecision, Text: "micro-batch 512 → 256: the training needed at least 19 GiB of 18.2 GiB; accumulation 1 → 2 keeps the effective batch at 512"},
+	} {
+		w.entry(u)(e)
+	}
+	u.survived(harness.Result{Failures: 2, InPlace: 1, Plan: recovery.Plan{Effective: 512, World: 1, Micro: 256}})
+	u.failed(&childError{code: 1, err: errors.New("exit status 1 after 76 s: out of memory: memory held between steps rose by 1.9 GiB over the last 20 steps"),
+		hint: "a warning above names what grows; loss.item() or loss.detach() keeps a value without the graph that made it"})
+	u.failed(&harness.GaveUpError{Decision: recovery.Decision{Reason: "out of memory in step 12, leak: nothing smaller is left to try", Hint: "a smaller model, an optimizer with less state, or a device with more memory"}})
+	u.failed(usagef("such as --free 60GiB", "--free %s is not an amount of memory", "much"))
+	_ = u.trialFailed(&wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it ended with status 3"})
+}
+
+// TestScreens keeps what runs look like: on terminals of 80 and 140 columns, with and
+// without colours, and in a log.
+func TestScreens(t *testing.T) {
+	for name, tell := range map[string]func(*ui){"native": nativeScreen, "wrapped": wrappedScreen} {
+		var all strings.Builder
+		for _, s := range []struct {
+			columns     int
+			live, color bool
+		}{{80, true, true}, {80, true, false}, {140, true, true}, {140, true, false}, {0, false, false}} {
+			var out bytes.Buffer
+			now := time.Unix(0, 0)
+			u := &ui{out: io.Discard, now: func() time.Time { now = now.Add(time.Minute); return now }}
+			u.screen = &screen{w: &out, live: s.live, color: s.color, width: func() int { return s.columns }}
+			tell(u)
+			if s.live {
+				fmt.Fprintf(&all, "== %d columns, colours: %t\n", s.columns, s.color)
+			} else {
+				all.WriteString("== a log\n")
+			}
+			text := out.String()
+			for code, colour := range map[string]string{red: "<red>", green: "<green>", yellow: "<yellow>", cyan: "<cyan>", "\x1b[0m": "<>", eraseRest: "<erase>", "\r": "\n<back>"} {
+				text = strings.ReplaceAll(text, code, colour)
+			}
+			for line := range strings.Lines(text) {
+				if plain := colourNames.Replace(strings.TrimSuffix(line, "\n")); s.live && len([]rune(plain)) > s.columns {
+					t.Errorf("%s: %d columns of %d: %s", name, len([]rune(plain)), s.columns, plain)
+				}
+			}
+			all.WriteString(text)
+		}
+		golden := filepath.Join("testdata", "screens", name+".golden")
+		if *update {
+			if err := os.WriteFile(golden, []byte(all.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		kept, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(kept) != all.String() {
+			t.Errorf("%s looks otherwise by now; look at it, then go test -tags cuda ./cmd/headroom -run TestScreens -update:\n%s", name, all.String())
+		}
+	}
+}
+
+var colourNames = strings.NewReplacer("<red>", "", "<green>", "", "<yellow>", "", "<cyan>", "", "<>", "", "<erase>", "", "<back>", "")
