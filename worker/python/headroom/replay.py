@@ -414,7 +414,12 @@ class Proof:
                 env = {s: pick(v, plan.slots[s], where, len(chosen)) for s, v in outputs.items()}
                 return float(run(tape, plan, tail, at, env)[slot])
 
-            rules = surviving(rules, chosen, value, tolerance if within else tolerance / 10)  # the tail alone, on the same outputs
+            exact = tolerance
+            if not within:  # the tail alone, on the same outputs: it may be in single precision where these are not
+                with Calm() as calm:
+                    value(chosen)
+                exact = tolerance / 10 if calm.half else 1e-5
+            rules = surviving(rules, chosen, value, exact)
             if not rules:
                 raise Refused("the loss of a batch is not a weighted sum of the losses of its rows")
             if settled(rules, pieces) and again + 1 >= least:
