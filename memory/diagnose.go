@@ -138,8 +138,10 @@ func heldByOthers(s Stats) Bytes { return s.Capacity - s.Available() }
 func fragmentation(e Evidence) (Verdict, bool) {
 	s, requested := e.Failure.Stats, e.Failure.Requested
 	idle := s.Reserved - s.Allocated
-	why := fmt.Sprintf("%s while %v were free and %v reserved but unused, the largest piece %v",
-		e.Failure.asked(), s.Free, idle, s.LargestFree)
+	why := fmt.Sprintf("%s while %v were free and %v reserved but unused", e.Failure.asked(), s.Free, idle)
+	if s.LargestFree > 0 {
+		why += fmt.Sprintf(", the largest block %v", s.LargestFree)
+	}
 	return Verdict{Fragmentation, why}, requested > 0 && requested <= s.Free+idle &&
 		float64(idle) >= FragmentationShare*float64(s.Capacity)
 }

@@ -57,7 +57,7 @@ func TestDiagnose(t *testing.T) {
 		{"contexts alone", Evidence{Failure: failure(contexts, 2*GiB)},
 			Batch, nil},
 		{"in pieces", Evidence{Failure: failure(pieces, 900*MiB), Baseline: alone},
-			Fragmentation, []string{"900 MiB asked for", "3 GiB reserved but unused", "largest piece 100 MiB"}},
+			Fragmentation, []string{"900 MiB asked for", "3 GiB reserved but unused", "the largest block 100 MiB"}},
 		{"in pieces, but more than all of them", Evidence{Failure: failure(pieces, 4*GiB), Baseline: alone},
 			Batch, nil},
 		{"a small request into an ordinary cache", Evidence{Failure: failure(full, 900*MiB), Baseline: alone},
@@ -147,6 +147,15 @@ func TestOutOfMemorySaysWhatWasTrue(t *testing.T) {
 	}
 	if e.Needed() != 14*GiB || e.Stats.Available() != 14*GiB {
 		t.Errorf("needed %v, available %v", e.Needed(), e.Stats.Available())
+	}
+}
+
+// TestBlocksNotKnown holds that the largest free block is left out where nobody knows it.
+func TestBlocksNotKnown(t *testing.T) {
+	v := Diagnose(Evidence{Failure: OutOfMemoryError{Requested: GiB, Phase: PhaseForward, Micro: 8,
+		Stats: Stats{Capacity: 24 * GiB, Reserved: 24 * GiB, Allocated: 20 * GiB}}})
+	if v.Cause != Fragmentation || v.Why != "1 GiB asked for while 0 B were free and 4 GiB reserved but unused" {
+		t.Errorf("%+v", v)
 	}
 }
 
