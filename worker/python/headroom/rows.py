@@ -299,7 +299,7 @@ class Plan:
         for env, rows in zip(self._env, self._rows):
             if rehearse and entry.inplace:
                 env = {k: v.clone() for k, v in env.items()}
-            if by_tensor(entry) and self.tape.outside and self.tape.outside[0].is_cuda:
+            if entry.call_name() in INDEXING and not sliced(entry) and self.tape.outside and self.tape.outside[0].is_cuda:
                 # An index beyond its tensor raises on the CPU, and ends a CUDA context.
                 copies = {k: v.detach().cpu() for k, v in env.items() if k in references(entry)[0]}
                 args, kwargs = arguments(self.tape, entry, cut, copies, rows, lambda t: t.detach().cpu())
@@ -413,12 +413,13 @@ def mentions(entry: Entry, batch: int) -> bool:
     return any(type(leaf) is int and leaf > 0 and leaf % batch == 0 for leaf in leaves)
 
 
-def by_tensor(entry: Entry) -> bool:
-    """Whether an entry takes elements at places that other tensors name. Slices name their own."""
-    if entry.call_name() not in INDEXING:
+def sliced(entry: Entry) -> bool:
+    """Whether an entry takes elements by numbers and slices alone, which are checked before anything
+    runs. A list, an array or a tensor of indices is not."""
+    if entry.call_name() not in ("__getitem__", "__setitem__") or len(entry.args) < 2:
         return False
-    others = tree_flatten((entry.args[1:], entry.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
-    return any(type(leaf) in (Ref, Outside) for leaf in others)
+    index = entry.args[1]
+    return all(item is None or item is ... or type(item) in (int, slice) for item in (index if type(index) is tuple else (index,)))
 
 
 def named(entry: Entry) -> str:

@@ -21,7 +21,7 @@ trial.attach()
 from headroom import _torch  # noqa: E402
 from headroom.calm import rehearsal  # noqa: E402
 from headroom.replay import sketched  # noqa: E402
-from headroom.rows import Plan, by_tensor  # noqa: E402
+from headroom.rows import Plan, sliced  # noqa: E402
 from headroom.tape import Entry, Outside, Ref  # noqa: E402
 
 
@@ -39,17 +39,22 @@ def sketches() -> str:
 
 
 def indices() -> str:
-    """Which calls take elements at places that only a tensor's values tell."""
+    """Which calls take elements by numbers and slices alone: an index beyond its tensor ends a CUDA context otherwise."""
     calls: list[tuple[Any, tuple, bool]] = [
-        (torch.Tensor.__getitem__, (Ref(0), (slice(None), slice(None, -1))), False),
-        (torch.Tensor.__getitem__, (Ref(0), 3), False),
-        (torch.Tensor.__getitem__, (Ref(0), Outside(0)), True),
-        (torch.Tensor.__getitem__, (Ref(0), (slice(None), Ref(1))), True),
-        (torch.Tensor.gather, (Ref(0), 1, Outside(0)), True),
-        (F.embedding, (Ref(0), Outside(0)), True),
-        (torch.Tensor.mul, (Ref(0), Ref(1)), False),
+        (torch.Tensor.__getitem__, (Ref(0), (slice(None), slice(None, -1))), True),
+        (torch.Tensor.__getitem__, (Ref(0), 3), True),
+        (torch.Tensor.__getitem__, (Ref(0), (..., None, 0)), True),
+        (torch.Tensor.__setitem__, (Ref(0), slice(1, 2), Outside(0)), True),
+        (torch.Tensor.__getitem__, (Ref(0), [1, 2]), False),
+        (torch.Tensor.__getitem__, (Ref(0), (slice(None), [1, 2])), False),
+        (torch.Tensor.__getitem__, (Ref(0), range(3)), False),
+        (torch.Tensor.__getitem__, (Ref(0), True), False),
+        (torch.Tensor.__getitem__, (Ref(0), Outside(0)), False),
+        (torch.Tensor.__getitem__, (Ref(0), (slice(None), Ref(1))), False),
+        (torch.Tensor.gather, (Ref(0), 1, Outside(0)), False),
+        (F.embedding, (Ref(0), Outside(0)), False),
     ]
-    wrong = [f"{call.__name__} of {args}" for call, args, want in calls if by_tensor(Entry(call, None, args, {})) is not want]
+    wrong = [f"{call.__name__} of {args}" for call, args, want in calls if sliced(Entry(call, None, args, {})) is not want]
     return ", ".join(wrong)
 
 
