@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,13 +45,18 @@ func newScreen(f *os.File, env func(string) (string, bool)) *screen {
 	}}
 }
 
+// quantities are numbers with their units, which stay on one line.
+var quantities = regexp.MustCompile(`(\d) (%|(?:[KMGT]?i?B|m?s|min|h)\b)`)
+
+const unbroken = "\u00a0"
+
 // folded breaks text between words so that it fits into width columns; what
 // follows a break stands indent columns to the right. A word that is too long is
 // left to the terminal.
 func folded(text string, width, indent int) string {
 	var b strings.Builder
 	column := 0
-	for i, word := range strings.Split(text, " ") {
+	for i, word := range strings.Split(quantities.ReplaceAllString(text, "$1"+unbroken+"$2"), " ") {
 		n := utf8.RuneCountInString(word)
 		switch {
 		case i == 0:
@@ -61,7 +67,7 @@ func folded(text string, width, indent int) string {
 			b.WriteByte(' ')
 			column++
 		}
-		b.WriteString(word)
+		b.WriteString(strings.ReplaceAll(word, unbroken, " "))
 		column += n
 	}
 	return b.String()
