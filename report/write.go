@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 )
 
+// Page is the name of a run's report, in its folder.
+const Page = "report.html"
+
 // Write writes report.html, report.md and its pictures into the folder dir.
 // Each file is written beside its final name and renamed, so that a reader sees
 // the old one or the new one.
@@ -23,7 +26,7 @@ func (r *Report) Write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return replace(filepath.Join(dir, "report.html"), r.HTML)
+	return replace(filepath.Join(dir, Page), r.HTML)
 }
 
 func replace(path string, write func(io.Writer) error) (err error) {

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -18,11 +21,12 @@ func reportCommand(u *ui) *cli.Command {
 		Usage:     "draw a run's report again",
 		ArgsUsage: "RUN",
 		Description: `Without flags report.html and report.md in the run's folder are replaced. With
---format or --output one page is written instead: to the file, or to stdout.
-A run may be reported while it works.`,
+--format or --output one page is written instead: to the file, or to stdout. With
+--open it is opened in a browser. A run may be reported while it works.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Usage: "`html or md`; by the name of the file if not given"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write to `FILE`; - is stdout"},
+			boolFlag("open", "open the page in a browser"),
 		},
 		Action: func(c *cli.Context) error {
 			word, err := oneArgument(c, "the name of a run", `"headroom status" lists the runs here`)
@@ -33,6 +37,9 @@ A run may be reported while it works.`,
 			if err != nil {
 				return err
 			}
+			if toStdout(format, c.String("output")) && c.Bool("open") {
+				return usagef("leave out --open, or name a file with --output", "--open needs a file, and the page goes to stdout")
+			}
 			dir, err := runFolder(word)
 			if err != nil {
 				return err
@@ -41,10 +48,16 @@ A run may be reported while it works.`,
 			if err != nil {
 				return err
 			}
+			page, output := filepath.Join(dir, report.Page), c.String("output")
 			if format == "" {
-				return writeReport(u, r, dir)
+				err = writeReport(u, r, dir)
+			} else {
+				page, err = output, writePage(u, r, format, output)
 			}
-			return writePage(u, r, format, c.String("output"))
+			if err != nil || !c.Bool("open") {
+				return err
+			}
+			return openPage(u, page)
 		},
 	}
 	command.BashComplete = completeFlags(command, runNames)
@@ -84,8 +97,38 @@ func writeReport(u *ui, r *report.Report, dir string) error {
 	if err := r.Write(dir); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	u.reportWritten(filepath.Join(dir, "report.html"))
+	u.reportWritten(filepath.Join(dir, report.Page))
 	return nil
+}
+
+// toStdout reports whether flags ask for a page on stdout.
+func toStdout(format, output string) bool {
+	return format != "" && (output == "" || output == "-")
+}
+
+// openers show a page in the browser of the desktop, or in the one that $BROWSER names.
+func openers() []string {
+	if runtime.GOOS == "darwin" {
+		return []string{"open"}
+	}
+	return []string{"xdg-open", "wslview"}
+}
+
+// openPage has a page opened, and waits for browsers that use the terminal.
+func openPage(u *ui, page string) error {
+	for _, opener := range openers() {
+		path, err := exec.LookPath(opener)
+		if err != nil {
+			continue
+		}
+		opening := exec.Command(path, page)
+		opening.Stdin, opening.Stdout, opening.Stderr = os.Stdin, u.out, os.Stderr
+		if err := opening.Run(); err != nil {
+			return fmt.Errorf("open %s: %s: %w", page, opener, err)
+		}
+		return nil
+	}
+	return fmt.Errorf("open %s: none of %s is here; copy the page to a machine with a browser", page, strings.Join(openers(), ", "))
 }
 
 // writePage writes one page. A file is whole or absent.
@@ -94,7 +137,7 @@ func writePage(u *ui, r *report.Report, format, output string) error {
 	if format == "md" {
 		write = func(w io.Writer) error { return r.Markdown(w, nil) }
 	}
-	if output == "" || output == "-" {
+	if toStdout(format, output) {
 		return write(u.out)
 	}
 	f, err := os.CreateTemp(filepath.Dir(output), "."+filepath.Base(output)+".*.tmp")

@@ -14,6 +14,7 @@ import (
 	"headroom/device"
 	"headroom/harness"
 	"headroom/job"
+	"headroom/report"
 	"headroom/runs"
 )
 
@@ -227,7 +228,7 @@ func (s *runner) end(result harness.Result, err error) error {
 	default:
 		s.u.screen.show("")
 	}
-	if _, missing := os.Stat(filepath.Join(s.dir, "report.html")); !already || missing != nil {
+	if _, missing := os.Stat(filepath.Join(s.dir, report.Page)); !already || missing != nil {
 		s.report() // of a finished run too, if it was killed just before
 	}
 	s.last(result, err)
@@ -237,7 +238,7 @@ func (s *runner) end(result harness.Result, err error) error {
 // last is the last line with --json.
 func (s *runner) last(result harness.Result, err error) {
 	last := resultLine{Kind: "result", Status: exitStatus(err), Name: s.name, Folder: s.dir,
-		Report: filepath.Join(s.dir, "report.html"), Finished: result.Finished, Steps: result.Steps,
+		Report: filepath.Join(s.dir, report.Page), Finished: result.Finished, Steps: result.Steps,
 		Resumed: result.Resumed, Failures: result.Failures, DeviceGone: result.DeviceGone, Plan: result.Plan}
 	if err != nil {
 		last.Error = err.Error()

@@ -34,6 +34,7 @@ import (
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/report"
 	"headroom/runs"
 	"headroom/wrap"
 )
@@ -246,7 +247,7 @@ func (u *ui) survived(r harness.Result) {
 }
 
 func (u *ui) alreadyFinished(name, dir string, steps int) {
-	u.say("%s is finished: all %s are made; %s", name, plural(steps, "step"), filepath.Join(dir, "report.html"))
+	u.say("%s is finished: all %s are made; %s", name, plural(steps, "step"), filepath.Join(dir, report.Page))
 	if !u.quiet {
 		u.hint("--again sets it aside and starts over, --name starts another run")
 	}
