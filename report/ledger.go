@@ -143,7 +143,7 @@ func (b *bookkeeper) survived(e runs.Entry) {
 	b.outOfMemory(e)
 	b.failure = false
 	row := b.newest()
-	what, how, told := strings.Cut(e.Text, "; survived in place: ")
+	what, how, told := e.InPlace()
 	if told { // with the line of the user's
 		row.Why = strings.Trim(strings.TrimPrefix(what, "out of memory")+". "+row.Why, " .")
 	}

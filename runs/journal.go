@@ -2,6 +2,7 @@ package runs
 
 import (
 	"path/filepath"
+	"strings"
 	"time"
 
 	"headroom/memory"
@@ -71,6 +72,17 @@ type Entry struct {
 	// several failures it is the first that counts.
 	Repeated bool `json:"repeated,omitempty"`
 }
+
+// inPlace stands between what ran out of memory and what was done, in the text of an
+// entry of what was survived in place.
+const inPlace = "; survived in place: "
+
+// InPlaceText is the text of such an entry.
+func InPlaceText(wrong, done string) string { return wrong + inPlace + done }
+
+// InPlace is what ran out of memory, by the text of such an entry, and what was done; not
+// told where the text is another one, which is all of wrong then.
+func (e Entry) InPlace() (wrong, done string, told bool) { return strings.Cut(e.Text, inPlace) }
 
 // Failed reports whether an entry counts as a failure of memory.
 func (e Entry) Failed() bool {

@@ -243,7 +243,7 @@ func (t *talk) settle(how string, seconds float64) {
 				reason += ": " + e.Verdict.Why
 			}
 		}
-		e.Text = strings.TrimSuffix(f.at()+"; survived in place: "+reason, ": ")
+		e.Text = strings.TrimSuffix(runs.InPlaceText(f.at(), reason), ": ")
 		t.life.o.Books.Survived(e)
 	}
 	t.pending = nil

@@ -141,7 +141,7 @@ func completeFlags(command *cli.Command, words ...func() []string) cli.BashCompl
 	return func(c *cli.Context) { complete(c, command, words...) }
 }
 
-// completeShow offers "show", and behind it names and files.
+// completeShow offers "show", and after it names and files.
 func completeShow(command *cli.Command, names func() []string) cli.BashCompleteFunc {
 	return func(c *cli.Context) {
 		at, word := askedOf(os.Args, command)

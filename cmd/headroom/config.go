@@ -33,10 +33,13 @@ func configAction(u *ui, c *cli.Context) error {
 	case len(words) != 2:
 		return usagef(`"headroom config" lists the presets`, "config show needs one file, or the name of a preset")
 	}
-	text, err := configs.Text(words[1])
+	show := configs.Text
 	if c.IsSet("set") || c.IsSet("unset") {
-		text, err = resolved(words[1], c.StringSlice("set"), c.StringSlice("unset"))
+		show = func(path string) ([]byte, error) {
+			return resolved(path, c.StringSlice("set"), c.StringSlice("unset"))
+		}
 	}
+	text, err := show(words[1])
 	if err != nil {
 		return asUsage(err)
 	}

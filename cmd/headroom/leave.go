@@ -21,8 +21,7 @@ type account struct {
 func (a *account) entry(e runs.Entry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch e.Kind {
-	case runs.KindAttempt:
+	if e.Kind == runs.KindAttempt {
 		if a.result.Attempts == 0 {
 			a.result.Resumed = e.Step
 		}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -95,27 +93,16 @@ func TestScreens(t *testing.T) {
 			for code, colour := range map[string]string{red: "<red>", green: "<green>", yellow: "<yellow>", cyan: "<cyan>", "\x1b[0m": "<>", eraseRest: "<erase>", "\r": "\n<back>"} {
 				text = strings.ReplaceAll(text, code, colour)
 			}
-			for line := range strings.Lines(text) {
-				if plain := colourNames.Replace(strings.TrimSuffix(line, "\n")); s.live && len([]rune(plain)) > s.columns {
-					t.Errorf("%s: %d columns of %d: %s", name, len([]rune(plain)), s.columns, plain)
+			plain := strings.ReplaceAll(colours.ReplaceAllString(out.String(), ""), eraseRest, "")
+			for _, row := range strings.FieldsFunc(plain, func(r rune) bool { return r == '\r' || r == '\n' }) {
+				if n := len([]rune(row)); s.live && n > s.columns {
+					t.Errorf("%s: %d columns of %d: %s", name, n, s.columns, row)
 				}
 			}
 			all.WriteString(text)
 		}
-		golden := filepath.Join("testdata", "screens", name+".golden")
-		if *update {
-			if err := os.WriteFile(golden, []byte(all.String()), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		kept, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(kept) != all.String() {
+		if golden(t, "screens/"+name+".golden", all.String()) != all.String() {
 			t.Errorf("%s looks otherwise by now; look at it, then go test -tags cuda ./cmd/headroom -run TestScreens -update:\n%s", name, all.String())
 		}
 	}
 }
-
-var colourNames = strings.NewReplacer("<red>", "", "<green>", "", "<yellow>", "", "<cyan>", "", "<>", "", "<erase>", "", "<back>", "")

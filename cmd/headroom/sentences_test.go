@@ -18,7 +18,21 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-const sentencesFile = "testdata/sentences.golden"
+// golden is the text that a file in testdata keeps; with -update that is got from now on.
+func golden(t *testing.T, name, got string) string {
+	t.Helper()
+	path := filepath.Join("testdata", filepath.FromSlash(name))
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(kept)
+}
 
 // TestSentences keeps every text of the program in one file, to be read as a whole: what a
 // change says to users stands in its diff.
@@ -33,16 +47,8 @@ func TestSentences(t *testing.T) {
 			list.WriteString("\n" + file + "\n" + strings.Join(sentences, "\n") + "\n")
 		}
 	}
-	if *update {
-		if err := os.WriteFile(sentencesFile, []byte(list.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kept, err := os.ReadFile(sentencesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, got := strings.Split(string(kept), "\n"), strings.Split(list.String(), "\n")
+	kept := golden(t, "sentences.golden", list.String())
+	want, got := strings.Split(kept, "\n"), strings.Split(list.String(), "\n")
 	for _, line := range got {
 		if !slices.Contains(want, line) {
 			t.Errorf("new: %s", line)
@@ -53,7 +59,7 @@ func TestSentences(t *testing.T) {
 			t.Errorf("gone: %s", line)
 		}
 	}
-	if t.Failed() || string(kept) != list.String() {
+	if t.Failed() || kept != list.String() {
 		t.Error("read what the program says by now, then: go test -tags cuda ./cmd/headroom -run TestSentences -update")
 	}
 }

@@ -169,11 +169,11 @@ func (u *ui) entry(e runs.Entry) {
 	case runs.KindRemedy:
 		u.done(e.Text)
 	case runs.KindSurvived: // what went wrong, and what was done
-		wrong, how, both := strings.Cut(e.Text, "; survived in place: ")
+		wrong, how, told := e.InPlace()
 		if !u.quiet {
 			u.line(yellow, wrong)
 		}
-		if both {
+		if told {
 			u.done("survived in place: " + how)
 		}
 	case runs.KindRefused:

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,13 @@ def checked(checks: Iterable[Callable[[], str]], jobs: int) -> int:
         failed += bool(said)
         print(f"{'FAILED' if said else 'ok':6} {check.__name__.replace('_', ' ')}{': ' if said else ''}{said}", flush=True)
     return failed
+
+
+def status(checks: Collection[Callable[[], str]]) -> int:
+    """Runs the checks of a script, and returns the status that it ends with."""
+    failed = checked(checks, 2)
+    print(f"{len(checks)} checks, {failed} failed")
+    return 1 if failed else 0
 
 
 def forked(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, seconds: float = 60) -> Iterator[tuple[Any, Any]]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trial
-from forked import Died, checked, forked
+from forked import Died, forked, status
 from inject import Fault, Injector
 
 trial.attach()
@@ -253,12 +253,6 @@ def an_optimizer_that_rests_raises() -> str:
 CHECKS = [table, shapes, times, rests, with_a_closure, a_step_that_is_recorded_is_recorded_whole, a_larger_batch_is_survived, what_rested_is_no_part_of_a_replay, a_failure_reaches_the_user, an_optimizer_that_rests_raises]
 
 
-def main() -> int:
-    torch.set_num_threads(1)
-    failed = checked(CHECKS, 2)
-    print(f"{len(CHECKS)} checks, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    torch.set_num_threads(1)
+    sys.exit(status(CHECKS))
