@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -111,15 +112,16 @@ def small_batches() -> str:
 
 
 class Rounding(nn.Module):
-    """Mixed precision inside, whose results are in single precision and nearly the same for every row."""
+    """Mixed precision inside, whose results are in single precision; of a small scale they are
+    nearly the same for every row."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float) -> None:
         super().__init__()
-        self.inner = nn.Linear(6, 7)
+        self.inner, self.scale = nn.Linear(6, 7), scale
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            h = self.inner(x).float() * 1e-3
+            h = self.inner(x).float() * self.scale
         return h * (1 + 2e-3 * (len(x) % 2))  # as kernels for other numbers of rows round
 
 
@@ -127,15 +129,27 @@ def alike() -> str:
     """Losses that hardly differ from row to row tell by which weights they add up, also behind
     modules that round."""
     torch.manual_seed(0)
-    net, x, y = Rounding(), torch.randn(8, 3, 6), torch.randint(0, 7, (8, 3))
+    net, x, y = Rounding(1e-3), torch.randn(8, 3, 6), torch.randint(0, 7, (8, 3))
     y[1, 1:] = y[6, 2:] = -100  # rows of three, of two and of one that count
+    return rounded(net, lambda: F.cross_entropy(net(x).flatten(0, 1), y.flatten()))
+
+
+def half_behind() -> str:
+    """A loss that itself rounds is not held to single precision."""
+    torch.manual_seed(0)
+    net, x, y = Rounding(3.0), torch.randn(8, 6), torch.randint(0, 7, (8,))
+    return rounded(net, lambda: F.cross_entropy(net(x), y, reduction="none").half().mean().float())
+
+
+def rounded(net: nn.Module, loss: Callable[[], torch.Tensor]) -> str:
+    """Whether a step of 8 rows is made in pieces, with the gradients of the whole but for rounding."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     gradients = []
     for fault in (None, Fault("again", 0, 8)):
         optimizer.zero_grad()
         with Injector(fault) as injector:
             injector.begin()
-            F.cross_entropy(net(x).flatten(0, 1), y.flatten()).backward()
+            loss().backward()
             injector.end()
         gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
     told = _torch._recorder.report.told[-1]
@@ -157,7 +171,7 @@ def attention() -> str:
     return "" if seen == [False, True, False, False] else f"{seen}"
 
 
-CHECKS = [sketches, indices, tried_once, small_batches, alike, attention]
+CHECKS = [sketches, indices, tried_once, small_batches, alike, half_behind, attention]
 
 
 if __name__ == "__main__":
