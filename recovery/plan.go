@@ -7,10 +7,11 @@ import (
 
 // Plan cuts one optimizer step into micro-batches.
 type Plan struct {
-	Effective int  `json:"effective"`         // samples per optimizer step over all ranks; constant for a run
+	Effective int  `json:"effective"`         // samples per optimizer step over all ranks; constant for a run, see Common
 	World     int  `json:"world"`             // data-parallel ranks
 	Micro     int  `json:"micro"`             // largest micro-batch per rank, in samples
 	Uniform   bool `json:"uniform,omitempty"` // every micro-batch equal: static shapes, or a framework with one knob
+	Common    int  `json:"common,omitempty"`  // of a Uniform plan whose effective batch grows to Effective: what divides all of its values; 0 if it is constant
 	Eval      int  `json:"eval,omitempty"`    // samples in an evaluation batch per rank; 0 if there is none, or none that can be set
 }
 
@@ -32,7 +33,20 @@ func (p Plan) Validate() error {
 	if p.Uniform && p.World > 0 && p.Effective%p.World != 0 {
 		errs = append(errs, fmt.Errorf("effective batch %d: a uniform plan needs a multiple of the world size %d", p.Effective, p.World))
 	}
+	if p.Common != 0 && (!p.Uniform || p.Common < 0 || p.World > 0 && p.Common%p.World != 0 || p.Effective%p.Common != 0) {
+		errs = append(errs, fmt.Errorf("common divisor %d of the effective batches: a divisor of %d and a multiple of the world size %d, in a uniform plan", p.Common, p.Effective, p.World))
+	}
 	return errors.Join(errs...)
+}
+
+// Runs reports whether every step can be cut into micro-batches of at most micro
+// samples, and in a Uniform plan of exactly that many.
+func (p Plan) Runs(micro int) bool {
+	all := p.Share(0)
+	if p.Common > 0 {
+		all = p.Common / p.World
+	}
+	return !p.Uniform || all%micro == 0
 }
 
 // Share is how many samples of a step rank runs: Effective divided over the
@@ -57,7 +71,7 @@ func (p Plan) Accumulation() int {
 		return (largest + p.Micro - 1) / p.Micro
 	}
 	for micro := min(p.Micro, largest); micro > 1; micro-- {
-		if largest%micro == 0 {
+		if p.Runs(micro) {
 			return largest / micro
 		}
 	}
@@ -105,10 +119,21 @@ func (p Plan) Largest() int {
 // what a framework with one knob can be set to; it is never found by a probe.
 func (p Plan) Below(micro int) int {
 	below := min(micro-1, p.Share(0))
-	for p.Uniform && below > 1 && p.Share(0)%below != 0 {
+	for below > 1 && !p.Runs(below) {
 		below--
 	}
 	return max(0, below)
+}
+
+// Above is the smallest micro-batch larger than micro that a step of p can run, 0 if
+// there is none.
+func (p Plan) Above(micro int) int {
+	for above := micro + 1; above <= p.Share(0); above++ {
+		if p.Runs(above) {
+			return above
+		}
+	}
+	return 0
 }
 
 // within is the largest micro-batch of at most n that a step of p can run, or if
@@ -130,6 +155,9 @@ func (p Plan) String() string {
 	world := ""
 	if p.World > 1 {
 		world = fmt.Sprintf(" × %d ranks", p.World)
+	}
+	if p.Common > 0 {
+		return fmt.Sprintf("micro-batch %d × up to %d%s, effective up to %d", p.Largest(), p.Accumulation(), world, p.Effective)
 	}
 	return fmt.Sprintf("micro-batch %d × %d%s, effective %d", p.Largest(), p.Accumulation(), world, p.Effective)
 }

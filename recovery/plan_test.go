@@ -23,6 +23,8 @@ func TestSplits(t *testing.T) {
 		{Plan{Effective: 60, World: 1, Micro: 25, Uniform: true}, 0, []int{20, 20, 20}},
 		{Plan{Effective: 7, World: 1, Micro: 3, Uniform: true}, 0, []int{1, 1, 1, 1, 1, 1, 1}},
 		{Plan{Effective: 64, World: 1}, 0, []int{}},
+		{Plan{Effective: 96, World: 2, Micro: 24, Uniform: true, Common: 32}, 1, []int{16, 16, 16}},
+		{Plan{Effective: 96, World: 2, Micro: 12, Uniform: true, Common: 32}, 1, []int{8, 8, 8, 8, 8, 8}},
 	} {
 		if got := c.plan.Splits(c.rank); !slices.Equal(got, c.want) {
 			t.Errorf("%+v rank %d: %v, want %v", c.plan, c.rank, got, c.want)
@@ -73,6 +75,12 @@ func TestPlanValidateSaysAllAtOnce(t *testing.T) {
 	if err := (Plan{Effective: 10, World: 4, Micro: 2, Uniform: true}).Validate(); err == nil {
 		t.Error("a uniform plan over ranks that do not divide it was accepted")
 	}
+	for _, p := range []Plan{{Common: 16}, {Common: 24, Uniform: true}, {Common: 3, Uniform: true}, {Common: -2, Uniform: true}} {
+		p.Effective, p.World, p.Micro = 64, 2, 2
+		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "common divisor") {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
 }
 
 func TestBelow(t *testing.T) {
@@ -89,6 +97,8 @@ func TestBelow(t *testing.T) {
 		{Plan{Effective: 60, World: 4, Uniform: true}, 15, 5},
 		{Plan{Effective: 997, World: 1, Uniform: true}, 997, 1},
 		{Plan{Effective: 997, World: 1, Uniform: true}, 1, 0},
+		{Plan{Effective: 96, World: 1, Uniform: true, Common: 16}, 96, 16},
+		{Plan{Effective: 96, World: 2, Uniform: true, Common: 32}, 16, 8},
 	} {
 		if got := c.plan.Below(c.micro); got != c.want {
 			t.Errorf("%+v below %d: %d, want %d", c.plan, c.micro, got, c.want)
@@ -110,6 +120,20 @@ func TestWithin(t *testing.T) {
 	} {
 		if got := c.plan.within(c.n, c.least); got != c.want {
 			t.Errorf("%+v within %d, at least %d: %d, want %d", c.plan, c.n, c.least, got, c.want)
+		}
+	}
+}
+
+func TestPlanAsText(t *testing.T) {
+	for _, c := range []struct {
+		plan Plan
+		want string
+	}{
+		{Plan{Effective: 80, World: 1, Micro: 27}, "micro-batch 27 × 3, effective 80"},
+		{Plan{Effective: 96, World: 2, Micro: 12, Uniform: true, Common: 32}, "micro-batch 8 × up to 6 × 2 ranks, effective up to 96"},
+	} {
+		if got := c.plan.String(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
 }

@@ -155,8 +155,8 @@ func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
 		return place{}, false, fmt.Errorf("has no value")
 	}
 	at.text = m.Command.Args[i+1]
-	if k.Type == List && i+2 < m.end() && number(m.Command.Args[i+2]) > 0 {
-		at.text += "," + m.Command.Args[i+2]
+	for j := i + 2; k.Type == List && j < m.end() && number(m.Command.Args[j]) > 0; j++ {
+		at.text += "," + m.Command.Args[j]
 	}
 	return at, true, nil
 }

@@ -49,6 +49,7 @@ type step struct {
 	ranks                       int // data-parallel; 0 if not known
 	why                         string
 	perMicro, perRank           int // samples of a micro-batch, micro-batches of a step, on each rank
+	common                      int // what divides every effective batch of a schedule; 0 if it is constant
 }
 
 // Plan is the plan that the command asks for now. A knob that cannot be read is a
@@ -61,7 +62,7 @@ func (m *Match) Plan() (Asked, error) {
 	}
 	a := Asked{Accumulation: s.perRank}
 	world := max(1, s.ranks)
-	a.Plan = recovery.Plan{Effective: s.perMicro * s.perRank * world, World: world, Micro: s.perMicro, Uniform: true}
+	a.Plan = recovery.Plan{Effective: s.perMicro * s.perRank * world, World: world, Micro: s.perMicro, Uniform: true, Common: s.common}
 	if s.ranks == 0 {
 		a.Unknown = append(a.Unknown, "ranks: "+s.why)
 	}
@@ -96,7 +97,11 @@ func (m *Match) step() (s step, err error) {
 	if err != nil {
 		return s, err
 	}
-	if s.global > 0 && !given {
+	derived := s.global > 0 && !given
+	if err := m.schedule(&s, derived); err != nil {
+		return s, err
+	}
+	if derived {
 		return s, m.derive(&s)
 	}
 	s.perRank = 1
@@ -128,6 +133,40 @@ func (m *Match) derive(s *step) error {
 	}
 	s.perRank = share / s.perMicro
 	return m.agree(*s)
+}
+
+// schedule reads how the effective batch grows, where it does: the framework
+// computes the accumulation of each step, so the micro-batches of all ranks have to
+// divide every value.
+func (m *Match) schedule(s *step, derived bool) error {
+	at, err := m.find(m.Profile, m.files, rampup)
+	if err != nil || at.text == "" {
+		return err
+	}
+	refused := func(format string, args ...any) error {
+		return &KnobError{rampup, at.where, at.text, fmt.Sprintf(format, args...)}
+	}
+	if !derived {
+		return refused("needs %s, which the effective batch grows to, and no accumulation beside it", m.places(global))
+	}
+	all, err := amountsOf(at.text)
+	if err != nil || len(all) < 2 {
+		return refused("not START INCREMENT SAMPLES, three numbers of at least 1")
+	}
+	last := s.global * m.globalRanks(*s)
+	s.common = divisor(divisor(all[0], all[1]), last)
+	if parallel := s.perMicro * max(1, s.ranks); s.common%parallel != 0 {
+		return refused("grows from %d in steps of %d to %d, and micro-batch %d × %d ranks does not divide all of them", all[0], all[1], last, s.perMicro, max(1, s.ranks))
+	}
+	return nil
+}
+
+// divisor is the greatest common one (Euclid).
+func divisor(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // globalRanks is how often the global knob counts: once for all ranks, or once on each.

@@ -123,6 +123,19 @@ func (t Type) amount(text string) (int, error) {
 	return n, nil
 }
 
+// amounts reads a list of several.
+func amountsOf(text string) (all []int, err error) {
+	bare := strings.Trim(strings.TrimSpace(text), "[]")
+	for _, one := range strings.FieldsFunc(bare, func(r rune) bool { return r == ',' || r == ' ' }) {
+		n, err := Int.amount(one)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
 // write is n in the notation that old has.
 func (t Type) write(n int, old string) string {
 	if t == List && strings.HasPrefix(strings.TrimSpace(old), "[") {

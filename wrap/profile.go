@@ -105,6 +105,7 @@ const (
 	devices      = "devices" // ranks that the framework starts on a machine by itself
 	nodes        = "nodes"
 	steps        = "steps"     // length of the training in optimizer steps; without it, in epochs
+	rampup       = "rampup"    // START INCREMENT SAMPLES: the effective batch begins at START and grows in steps of INCREMENT to global
 	processes    = "processes" // ranks of a launcher, in its own configuration
 )
 

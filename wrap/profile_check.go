@@ -62,6 +62,9 @@ func (r *profileReader) knob(name string) {
 	}
 	if k.Type == "" {
 		k.Type = Text
+		if name == rampup {
+			k.Type = List
+		}
 		if isCounted || name == eval || name == processes || name == steps {
 			k.Type = Int
 		}
@@ -73,7 +76,7 @@ func (r *profileReader) knob(name string) {
 // names.
 func (r *profileReader) references() {
 	p := &r.p
-	used := map[string]bool{micro: true, accumulation: true, global: true, eval: true, devices: true, nodes: true, processes: true, steps: true}
+	used := map[string]bool{micro: true, accumulation: true, global: true, eval: true, devices: true, nodes: true, processes: true, steps: true, rampup: true}
 	speak := func(key string, names ...string) {
 		for _, name := range names {
 			used[name] = true
@@ -132,6 +135,9 @@ func (r *profileReader) checkLaw() {
 	}
 	if p.Law.Derive != "" && !hasGlobal {
 		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "needs the knob global to derive it from")
+	}
+	if _, has := p.Knobs[rampup]; has && p.Law.Derive == "" {
+		r.add(r.lines["knobs."+rampup], "knobs."+rampup, "", "needs law.derive: accumulation, as a framework that changes the effective batch computes it for each step")
 	}
 	if p.Law.Derive == "" && !writes && !p.Layer && p.Knobs != nil {
 		r.add(r.lines["law"], "law", "", "nothing keeps the effective batch; write micro and accumulation, or derive accumulation from global")

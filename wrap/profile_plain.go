@@ -84,7 +84,7 @@ func Over(first, then []Profile) []Profile {
 }
 
 // nameable are the knobs that a user may name, and "checkpoints" for where they are.
-var nameable = []string{micro, accumulation, global, eval, steps, "resume", "output", "checkpoints"}
+var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resume", "output", "checkpoints"}
 
 // Plain is the profile of a script that no profile knows, from knobs that its user
 // named once:
@@ -158,6 +158,9 @@ func (k Knob) at(name, place string) (Knob, error) {
 		k.Type = Text
 		if name == micro || name == accumulation || name == global || name == eval || name == steps {
 			k.Type = Int
+		}
+		if name == rampup {
+			k.Type = List
 		}
 	}
 	if k.Scope = PerRank; name == global {

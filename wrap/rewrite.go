@@ -95,11 +95,17 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 	if p.Effective != asked.Effective || p.World != asked.World {
 		return inexact("the command trains %d samples per step on %d ranks, and the plan %d on %d", asked.Effective, asked.World, p.Effective, p.World)
 	}
-	uniform := p
-	uniform.Uniform = true
-	if !p.Uniform && p.Share(0)%p.Micro != 0 {
+	uniform, size := p, p.Largest()
+	uniform.Uniform, uniform.Common = true, asked.Common
+	if !p.Uniform {
+		size = p.Micro
+	}
+	if !uniform.Runs(size) {
 		refused := &InexactError{Asked: p, Reason: fmt.Sprintf("each rank has %d samples per step, and that is not a multiple", p.Share(0))}
-		for _, n := range []int{uniform.Below(p.Micro), above(uniform)} {
+		if asked.Common > 0 {
+			refused.Reason = fmt.Sprintf("the effective batch grows, each rank has a multiple of %d samples per step, and that is not always a multiple of the micro-batch", asked.Common/asked.World)
+		}
+		for _, n := range []int{uniform.Below(p.Micro), uniform.Above(p.Micro)} {
 			if n > 0 {
 				refused.Nearest = append(refused.Nearest, n)
 			}
@@ -111,16 +117,6 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 		return inexact("%s trains with at least %d", m.Profile.Name, least)
 	}
 	return m.lawful(p, s)
-}
-
-// above is the smallest micro-batch larger than p's that divides the share.
-func above(p recovery.Plan) int {
-	for n := p.Micro + 1; n <= p.Share(0); n++ {
-		if p.Share(0)%n == 0 {
-			return n
-		}
-	}
-	return 0
 }
 
 // lawful refuses a change of the micro-batch that the framework answers with

@@ -22,6 +22,7 @@ type drawn struct {
 	coupling                    Coupling
 	normalised                  Normalised
 	pinned, givenGlobal, giveIt bool
+	ramp                        []int // START and INCREMENT of an effective batch that grows; nil if it is constant
 }
 
 func draw(t *rapid.T) drawn {
@@ -67,6 +68,12 @@ func draw(t *rapid.T) drawn {
 		if d.givenGlobal {
 			args = append(args, map[Style]string{SpaceStyle: "--global=", EqualsStyle: "--global=", HydraStyle: "a.global="}[style]+fmt.Sprint(d.micro*d.parts*d.world))
 		}
+		if rapid.Bool().Draw(t, "grows") {
+			d.profile.Knobs[rampup] = Knob{Flags: []string{"--rampup"}, Paths: []string{"a.rampup"}, Type: List}
+			unit := rapid.SampledFrom([]int{1, d.world, d.micro * d.world}).Draw(t, "in units of")
+			d.ramp = []int{unit * rapid.IntRange(1, 8).Draw(t, "start"), unit * rapid.IntRange(1, 8).Draw(t, "increment")}
+			args = append(args, fmt.Sprintf("%s=%d,%d,100000", map[Style]string{SpaceStyle: "--rampup", EqualsStyle: "--rampup", HydraStyle: "a.rampup"}[style], d.ramp[0], d.ramp[1]))
+		}
 		if d.pinned {
 			d.profile.Law.Pin = []string{global}
 		}
@@ -82,7 +89,7 @@ func draw(t *rapid.T) drawn {
 // Whatever the law and the scopes are, a rewritten command asks for exactly the plan,
 // read back by its own, and by a count of this test's own; or it is refused.
 func TestRewriteIsExactOrRefused(t *testing.T) {
-	exact, refused := 0, 0
+	exact, refused, grown := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		d := draw(t)
 		m, err := Recognise(d.command, []Profile{d.profile}, Given{Profile: d.profile.Name})
@@ -97,7 +104,10 @@ func TestRewriteIsExactOrRefused(t *testing.T) {
 			refused++
 			return
 		}
-		want := recovery.Plan{Effective: asked.Plan.Effective, World: d.world, Uniform: rapid.Bool().Draw(t, "uniform"), Micro: rapid.IntRange(1, 30).Draw(t, "smaller")}
+		want := asked.Plan.WithMicro(rapid.IntRange(1, 30).Draw(t, "smaller"))
+		if !rapid.Bool().Draw(t, "uniform") {
+			want.Uniform, want.Common = false, 0
+		}
 		out, err := m.Rewrite(want, Resume{})
 		if err != nil {
 			if !typedError(err) {
@@ -122,12 +132,18 @@ func TestRewriteIsExactOrRefused(t *testing.T) {
 		if got.Plan.Effective != want.Effective || got.Plan.Micro != want.Largest() || got.Plan.World != want.World {
 			t.Fatalf("%q asks for %v, want %v", out.Command.Args, got.Plan, want)
 		}
+		for _, batch := range d.ramp {
+			if n := want.Largest() * d.world; batch%n != 0 {
+				t.Fatalf("%q: %d samples at once do not divide an effective batch of %d", out.Command.Args, n, batch)
+			}
+			grown++
+		}
 		if n := product(d.profile, out.Command.Args, d.world); n != want.Effective {
 			t.Fatalf("%q trains %d samples per step, want %d", out.Command.Args, n, want.Effective)
 		}
 	})
-	if exact == 0 || refused == 0 {
-		t.Errorf("%d exact, %d refused: the test has to see both", exact, refused)
+	if exact == 0 || refused == 0 || grown == 0 {
+		t.Errorf("%d exact, %d refused, %d values of growing batches: the test has to see all", exact, refused, grown)
 	}
 }
 

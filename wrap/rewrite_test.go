@@ -165,6 +165,39 @@ func TestProfilesOfAUsers(t *testing.T) {
 	}
 }
 
+// Where the effective batch grows, the framework computes the accumulation of each
+// step, so a micro-batch has to divide every value on the way; the schedule itself is
+// never touched.
+func TestEffectiveBatchThatGrows(t *testing.T) {
+	p, err := ParseProfile("grows.yaml", []byte("name: grows\nmatch: {flags: [--micro]}\nlaw: {write: [micro], derive: accumulation}\n"+
+		"knobs: {micro: {flags: [--micro]}, global: {flags: [--global]}, accumulation: {flags: [--accum]}, rampup: {flags: [--rampup]}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const two = "torchrun --nproc-per-node=2 t.py "
+	for _, c := range []struct {
+		command string
+		change  func(*recovery.Plan)
+		want    string
+	}{
+		{two + "--micro 8 --global 96 --rampup 32 16 50000", micros(4), "t.py --micro 4 --global 96 --rampup 32 16 50000"},
+		{two + "--micro 8 --global 96 --rampup=32,16,50000", micros(2), "t.py --micro 2 --global 96 --rampup=32,16,50000"},
+		{two + "--micro 8 --global 96 --rampup 32 16 50000", micros(6), "t.py --micro 4 --global 96 --rampup 32 16 50000"}, // 6 divides 96 / 2, and not 32 / 2
+		{two + "--micro 8 --global 96 --rampup 32 16 50000", func(p *recovery.Plan) { p.Micro, p.Uniform, p.Common = 6, false, 0 },
+			"the effective batch grows, each rank has a multiple of 8 samples per step, and that is not always a multiple of the micro-batch; the nearest that keep it are 4 and 8"},
+		{two + "--micro 12 --global 96 --rampup 32 16 50000", micros(4), "grows from 32 in steps of 16 to 96, and micro-batch 12 × 2 ranks does not divide all of them"},
+		{two + "--micro 8 --rampup 32 16 50000", micros(4), "needs --global, which the effective batch grows to"},
+		{two + "--micro 8 --accum 6 --global 96 --rampup 32 16 50000", micros(4), "no accumulation beside it"},
+		{two + "--micro 8 --global 96 --rampup 32", micros(4), "not START INCREMENT SAMPLES"},
+		{two + "--micro 8 --global 96 --rampup 32 x 5", micros(4), "not START INCREMENT SAMPLES"},
+	} {
+		got := rewritten(t, p, c.command, c.change, nil)
+		if got != c.want && (!strings.Contains(got, c.want) || strings.HasPrefix(c.want, "t.py")) {
+			t.Errorf("%s: %s, want %s", c.command, got, c.want)
+		}
+	}
+}
+
 // Where the framework computes the accumulation, the effective batch is kept if it is
 // given, pinned if it is not, and nothing is assumed of one that does not divide.
 func TestDerivedAccumulation(t *testing.T) {
