@@ -10,9 +10,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -33,8 +33,6 @@ type Damaged struct {
 	Name string // what it is called now
 }
 
-var checkpointPattern = regexp.MustCompile(`^step-(\d{6,})$`)
-
 // checkpointSteps lists the steps that have a checkpoint, newest first,
 // without looking into them.
 func (f *Folder) checkpointSteps() ([]int, error) {
@@ -44,11 +42,8 @@ func (f *Folder) checkpointSteps() ([]int, error) {
 	}
 	var steps []int
 	for _, e := range held {
-		m := checkpointPattern.FindStringSubmatch(e.Name())
-		if m == nil {
-			continue
-		}
-		if step, err := strconv.Atoi(m[1]); err == nil && CheckpointName(step) == e.Name() {
+		number, ok := strings.CutPrefix(e.Name(), "step-")
+		if step, err := strconv.Atoi(number); ok && err == nil && step >= 0 && CheckpointName(step) == e.Name() {
 			steps = append(steps, step)
 		}
 	}

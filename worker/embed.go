@@ -34,10 +34,25 @@ type folder struct {
 // moment after it was made.
 const abandoned = time.Minute
 
+// tempFor is the folder for temporary files, where temp or else the system's is too
+// long for a socket /tmp.
+func tempFor(temp string) (string, error) {
+	if temp == "" {
+		temp = os.TempDir()
+	}
+	if len(filepath.Join(temp, folderName+"4294967295", "wire")) > socketMost {
+		temp = "/tmp"
+	}
+	return filepath.Abs(temp) // the command may run elsewhere
+}
+
 // makeFolder makes one in temp and unpacks the package there, which calls itself
-// version. Folders that killed processes of this user left are removed first.
+// version.
 func makeFolder(temp, version string) (*folder, error) {
-	sweep(temp, time.Now().Add(-abandoned))
+	temp, err := tempFor(temp)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := os.MkdirTemp(temp, folderName)
 	if err != nil {
 		return nil, err
@@ -65,6 +80,44 @@ func (f *folder) remove() error {
 		err = errors.Join(err, f.lock.Close())
 	}
 	return err
+}
+
+// Standby is the folder of a life that is about to begin, unpacked while its caller does
+// other things: 36 files take longer than all else that comes before a command runs.
+type Standby struct {
+	made   chan struct{}
+	folder *folder // nil once a life has it
+	err    error
+}
+
+// StandBy begins to make one, with a package that calls itself version. It must be
+// discarded.
+func StandBy(version string) *Standby {
+	s := &Standby{made: make(chan struct{})}
+	go func() {
+		defer close(s.made)
+		s.folder, s.err = makeFolder("", version)
+	}()
+	return s
+}
+
+// take is the folder, for the first life that asks; the others get none.
+func (s *Standby) take() (*folder, error) {
+	if s == nil {
+		return nil, nil
+	}
+	<-s.made
+	f, err := s.folder, s.err
+	s.folder, s.err = nil, nil
+	return f, err
+}
+
+// Discard removes the folder if no life has taken it. It may be called on nil, and not
+// while a life begins.
+func (s *Standby) Discard() {
+	if f, _ := s.take(); f != nil {
+		_ = f.remove() // what is left the next life sweeps away
+	}
 }
 
 // sweep removes the folders of this user in temp whose process is gone, and that were

@@ -85,8 +85,12 @@ func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	if err := os.WriteFile(other, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	next := made()
-	for path, want := range map[string]bool{dead.dir: false, alive.dir: true, young.dir: true, next.dir: true, other: true} {
+	l, err := Begin(Options{Books: &books{}, temp: temp})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended(t, l)
+	for path, want := range map[string]bool{dead.dir: false, alive.dir: true, young.dir: true, other: true} {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) == want {
 			t.Errorf("%s is there: %v, want %v", path, !want, want)
 		}
@@ -109,4 +113,35 @@ func TestLongFolderForTemporaryFiles(t *testing.T) {
 		t.Errorf("the socket is %s", l.socket())
 	}
 	ended(t, l)
+}
+
+// TestStandby holds that the first life takes the folder that was made ahead, that the
+// next one has one of its own, and that one that no life took is removed.
+func TestStandby(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	s := StandBy("1.2.3")
+	for i, fromIt := range []bool{true, false} {
+		<-s.made
+		ahead := s.folder
+		l, err := Begin(Options{Books: &books{}, Version: "4.5.6", Standby: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.folder == ahead != fromIt || l.folder == nil {
+			t.Errorf("life %d has %v; ahead was %v", i, l.folder, ahead)
+		}
+		ended(t, l)
+	}
+	s.Discard()
+	unused := StandBy("")
+	<-unused.made
+	dir := unused.folder.dir
+	unused.Discard()
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is left: %v", dir, err)
+	}
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
+	if l, err := Begin(Options{Books: &books{}, Standby: StandBy("")}); err == nil {
+		t.Errorf("began in %s", l.folder.dir)
+	}
 }

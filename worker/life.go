@@ -39,7 +39,8 @@ type Books interface {
 type Options struct {
 	Mode    Mode
 	Books   Books
-	Version string // that the package is to have; "" leaves it its own
+	Version string   // that the package is to have; "" leaves it its own
+	Standby *Standby // for the first life of several; nil to make the folder now
 
 	temp string // folder for temporary files; "" is the system's
 }
@@ -87,20 +88,13 @@ type Ended struct {
 // socketMost is the longest path that a Unix socket may have, in bytes.
 const socketMost = 107
 
-// Begin unpacks the package and opens the socket. The life must be ended.
+// Begin unpacks the package and opens the socket. Meanwhile, folders that killed
+// processes of this user left are removed. The life must be ended.
 func Begin(o Options) (*Life, error) {
-	temp := o.temp
-	if temp == "" {
-		temp = os.TempDir()
+	f, err := o.Standby.take()
+	if f == nil && err == nil {
+		f, err = makeFolder(o.temp, o.Version)
 	}
-	if len(filepath.Join(temp, folderName+"4294967295", "wire")) > socketMost {
-		temp = "/tmp"
-	}
-	temp, err := filepath.Abs(temp) // the command may run elsewhere
-	if err != nil {
-		return nil, fmt.Errorf("the worker's folder: %w", err)
-	}
-	f, err := makeFolder(temp, o.Version)
 	if err != nil {
 		return nil, fmt.Errorf("unpack the worker: %w", err)
 	}
@@ -114,6 +108,7 @@ func Begin(o Options) (*Life, error) {
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.all.Go(l.accept)
+	l.all.Go(func() { sweep(filepath.Dir(f.dir), time.Now().Add(-abandoned)) })
 	return l, nil
 }
 

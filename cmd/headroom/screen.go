@@ -3,7 +3,7 @@ package main
 import (
 	"io"
 	"os"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,10 +45,20 @@ func newScreen(f *os.File, env func(string) (string, bool)) *screen {
 	}}
 }
 
-// quantities are numbers with their units, which stay on one line.
-var quantities = regexp.MustCompile(`(\d) (%|(?:[KMGT]?i?B|m?s|min|h)\b)`)
+// units are those of quantities, a number and its unit, which stay on one line.
+var units = []string{"B", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "s", "ms", "min", "h"}
 
-const unbroken = "\u00a0"
+// quantity reports whether two words are a number and its unit.
+func quantity(number, unit string) bool {
+	if number == "" || number[len(number)-1] < '0' || number[len(number)-1] > '9' {
+		return false
+	}
+	end := strings.IndexFunc(unit, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	if end < 0 {
+		end = len(unit)
+	}
+	return strings.HasPrefix(unit, "%") || slices.Contains(units, unit[:end])
+}
 
 // folded breaks text between words so that it fits into width columns; what
 // follows a break stands indent columns to the right. A word that is too long is
@@ -56,10 +66,16 @@ const unbroken = "\u00a0"
 func folded(text string, width, indent int) string {
 	var b strings.Builder
 	column := 0
-	for i, word := range strings.Split(quantities.ReplaceAllString(text, "$1"+unbroken+"$2"), " ") {
+	words := strings.Split(text, " ")
+	for i := 0; i < len(words); i++ {
+		first, word := i == 0, words[i]
+		for i+1 < len(words) && quantity(words[i], words[i+1]) {
+			i++
+			word += " " + words[i]
+		}
 		n := utf8.RuneCountInString(word)
 		switch {
-		case i == 0:
+		case first:
 		case column+1+n > width && column > indent:
 			b.WriteString("\n" + strings.Repeat(" ", indent))
 			column = indent
@@ -67,7 +83,7 @@ func folded(text string, width, indent int) string {
 			b.WriteByte(' ')
 			column++
 		}
-		b.WriteString(strings.ReplaceAll(word, unbroken, " "))
+		b.WriteString(word)
 		column += n
 	}
 	return b.String()

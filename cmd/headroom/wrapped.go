@@ -18,6 +18,7 @@ import (
 	"headroom/harness"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/worker"
 	"headroom/wrap"
 )
 
@@ -38,6 +39,10 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	}
 	if w.Free == 0 { // else it may be long until it starts
 		w.Standby = wrap.StandBy()
+		if !r.NoWorker {
+			w.ready = worker.StandBy(readBuild().Version)
+			defer w.ready.Discard()
+		}
 	}
 	folder, name, err := w.folder(r.Name)
 	if err != nil {
@@ -55,6 +60,7 @@ type wrapped struct {
 	why     error        // nothing is known of the command, and this is why
 	before  []runs.Entry // journal of the run's earlier processes
 	verbose bool
+	ready   *worker.Standby // of the worker in the command's processes; nil to make it when it is needed
 }
 
 // recognised looks at the command. That nothing is known of it is no error: it is
@@ -202,7 +208,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		w.Started = nil // once is enough
 	}
 	if !w.request.NoWorker {
-		w.Inside = inside{u, books, w.mode()}.begin
+		w.Inside = inside{u, books, w.mode(), w.ready}.begin
 	}
 	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.newest, Resumes: w.Resumes(), Recover: known})
 }
