@@ -29,10 +29,13 @@ type Command struct {
 	Free        memory.Bytes  // that every GPU of the command must have before the start; 0 does not wait
 	Hang        time.Duration // without a sign of life until the command is said to hang; 0 for never
 	RestartHung bool
-	WatchOnly   bool     // never change the command, and never start it again
-	Observe     bool     // the worker inside only watches
-	NoWorker    bool     // nothing is put inside the command's processes
-	Allow       []string // fallbacks of the profile's
+	// RestartLeaking is whether a command that leaks is ended just after a checkpoint, where
+	// memory would run out before the next one, and started again from there.
+	RestartLeaking bool
+	WatchOnly      bool     // never change the command, and never start it again
+	Observe        bool     // the worker inside only watches
+	NoWorker       bool     // nothing is put inside the command's processes
+	Allow          []string // fallbacks of the profile's
 
 	origins map[string]string
 }
@@ -68,6 +71,8 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return duration{p: &c.Hang, zero: "never"} }},
 	{"restart_hung", "Whether a command that hangs is ended, and started again from its newest checkpoint.", "false",
 		func(c *Command) value { return boolean{&c.RestartHung} }},
+	{"restart_leaking", "Whether a command that leaks is ended just after a checkpoint, where memory would run\nout before the next one, and started again from there.", "false",
+		func(c *Command) value { return boolean{&c.RestartLeaking} }},
 	{"watch_only", "Whether the command is never changed and never started again.", "false",
 		func(c *Command) value { return boolean{&c.WatchOnly} }},
 	{"observe", "Whether the worker inside PyTorch only watches: a step that runs out of memory is not\nfinished in place.", "false",
@@ -153,6 +158,9 @@ func (l *loader) command(c *Command, root *yaml.Node) {
 	}
 	if c.RestartHung && c.Hang == 0 {
 		l.add(l.at("restart_hung"), "restart_hung", "true", "has nothing to act on with hang: never; leave out one of them")
+	}
+	if c.NoWorker && c.RestartLeaking {
+		l.add(l.at("restart_leaking"), "restart_leaking", "true", "has nothing to act on with no_worker: true; leave out one of them")
 	}
 	if c.NoWorker && c.Observe {
 		l.add(l.at("observe"), "observe", "true", "has nothing to act on with no_worker: true; leave out one of them")

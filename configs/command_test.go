@@ -34,6 +34,7 @@ trust: true
 free: 60GiB
 hang: 90s
 restart_hung: true
+restart_leaking: true
 allow: [recompute]
 `)
 	c, err := LoadCommand(path)
@@ -42,7 +43,7 @@ allow: [recompute]
 	}
 	want := &Command{Args: []string{"torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1e-4", "", "*.txt", "yes"}, Dir: filepath.Join(filepath.Dir(path), "sub"),
 		Name: "night", Profile: filepath.Join(filepath.Dir(path), "own.yaml"), Knobs: []string{"micro=--bs@total", "accumulation=$ACC"}, World: 2, Trust: true,
-		Free: 60 * memory.GiB, Hang: 90 * time.Second, RestartHung: true, Allow: []string{"recompute"}, origins: c.origins}
+		Free: 60 * memory.GiB, Hang: 90 * time.Second, RestartHung: true, RestartLeaking: true, Allow: []string{"recompute"}, origins: c.origins}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v", c)
 	}
@@ -69,7 +70,7 @@ func TestLoadCommandProblems(t *testing.T) {
 			"night.yaml:4: trust: maybe: neither true nor false; allowed: true or false",
 			"night.yaml:5: name: a/b: not a valid name for a folder; allowed: 1 to 100 letters",
 			"night.yaml:6: profile: [x]: a list, not text",
-			"night.yaml:7: colour: red: unknown key; there are command, dir, name, profile, knobs, world, trust, free, hang, restart_hung, watch_only, observe, no_worker and allow",
+			"night.yaml:7: colour: red: unknown key; there are command, dir, name, profile, knobs, world, trust, free, hang, restart_hung, restart_leaking, watch_only, observe, no_worker and allow",
 			"night.yaml: command: missing; write the words of the training command",
 		}},
 		{"command: python train.py\n", []string{"night.yaml:1: command: python train.py: not a list; allowed: a list of words, as in [python, train.py]"}},
@@ -77,6 +78,7 @@ func TestLoadCommandProblems(t *testing.T) {
 		{"command: [a]\nhang: soon\nfree: 3\n", []string{"night.yaml:2: hang: soon: not a time; allowed: never, or a time with its unit", "night.yaml:3: free: 3: not a size"}},
 		{"command: [a]\nhang: -1s\n", []string{"hang: -1s: out of range"}},
 		{"command: [a]\nobserve: true\nno_worker: true\n", []string{"night.yaml:2: observe: true: has nothing to act on with no_worker: true"}},
+		{"command: [a]\nrestart_leaking: true\nno_worker: true\n", []string{"night.yaml:2: restart_leaking: true: has nothing to act on with no_worker: true"}},
 		{"command: [a]\nhang: never\nrestart_hung: true\n", []string{"night.yaml:3: restart_hung: true: has nothing to act on with hang: never"}},
 		{"command: [a, [b]]\n", []string{"line 1: a list, not a word"}},
 		{"command:\n  - a\n  -\n", []string{"line 3: no value, not a word"}},
@@ -142,6 +144,7 @@ func TestDocumentOfACommand(t *testing.T) {
 			Profile: rapid.SampledFrom([]string{"", "timm", "/a b.yaml"}).Draw(r, "profile"),
 			Hang:    rapid.SampledFrom([]time.Duration{DefaultHang, 0, 90 * time.Second}).Draw(r, "hang"), Free: memory.Bytes(rapid.IntRange(0, 1<<40).Draw(r, "free"))}
 		c.RestartHung = c.Hang > 0 && rapid.Bool().Draw(r, "restart")
+		c.RestartLeaking = rapid.Bool().Draw(r, "leaking")
 		if rapid.Bool().Draw(r, "named") {
 			c.Knobs = []string{"micro=$BS", "accumulation=--acc"}
 		}
@@ -174,7 +177,7 @@ func TestDocumentOfACommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadCommand(commandFile(t, strings.NewReplacer("# dir:", "dir:", "# name:", "name:", "# profile:", "profile:", "# knobs:", "knobs:", "# world:", "world:", "# free:", "free:", "# hang:", "hang:", "# restart_hung:", "restart_hung:").Replace(string(text)))); err != nil {
+	if _, err := LoadCommand(commandFile(t, strings.NewReplacer("# dir:", "dir:", "# name:", "name:", "# profile:", "profile:", "# knobs:", "knobs:", "# world:", "world:", "# free:", "free:", "# hang:", "hang:", "# restart_hung:", "restart_hung:", "# restart_leaking:", "restart_leaking:").Replace(string(text)))); err != nil {
 		t.Errorf("the examples: %v", err)
 	}
 }

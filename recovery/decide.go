@@ -1,6 +1,8 @@
 package recovery
 
 import (
+	"fmt"
+
 	"headroom/memory"
 	"headroom/search"
 )
@@ -72,6 +74,13 @@ type Event struct {
 	Step   *Progress        `json:"step,omitempty"`   // a step was finished; of a body that does not count steps, a checkpoint completed
 	Search *Searched        `json:"search,omitempty"` // a search has ended: one that Decide asked for, or the first one of a run
 	Gone   *DeviceGone      `json:"gone,omitempty"`   // the device is gone, and with it what was not saved
+	Left   *Left            `json:"left,omitempty"`   // the process was ended just after a checkpoint, before it ran out of memory
+}
+
+// Left is a process that was ended on purpose, so that little is lost.
+type Left struct {
+	Why  string `json:"why"`  // what would have happened
+	From int    `json:"from"` // step of the checkpoint
 }
 
 // Progress is how far the training has come.
@@ -112,6 +121,8 @@ func Decide(p Policy, h History, e Event) Decision {
 		return grow(p, h, *e.Step)
 	case e.Gone != nil:
 		return afterGone(h, *e.Gone)
+	case e.Left != nil: // not one of Policy.Relaunches: there is always a new checkpoint
+		return Decision{Remedy: Relaunch, Plan: h.Plan, Reason: fmt.Sprintf("go on in a new process from step %d: %s", e.Left.From, e.Left.Why)}
 	}
 	return Decision{Remedy: Continue, Plan: h.Plan}
 }

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -517,6 +518,22 @@ func TestStopSaysWhy(t *testing.T) {
 		d := Decide(Policy{Recompute: true, Relaunches: 3, Able: native}, h, Event{OOM: &c.evidence})
 		if d.Remedy != Stop || d.Verdict.Cause != c.cause || !strings.Contains(d.Hint, c.hint) {
 			t.Errorf("%s: got %+v", c.cause, d)
+		}
+	}
+}
+
+// A process that was ended just after a checkpoint goes on with the plan that it had,
+// and that is none of the relaunches that the policy counts.
+func TestLeft(t *testing.T) {
+	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 16})
+	for range 5 {
+		e := Event{Left: &Left{Why: "it leaks", From: 40}}
+		d := Decide(Policy{}, h, e)
+		if d.Remedy != Relaunch || d.Plan != h.Plan || d.Reason != "go on in a new process from step 40: it leaks" {
+			t.Errorf("%+v", d)
+		}
+		if next := h.Apply(e, d); !reflect.DeepEqual(next, h) {
+			t.Errorf("%+v became %+v", h, next)
 		}
 	}
 }

@@ -115,6 +115,19 @@ func Begin(o Options) (*Life, error) {
 // Checked is closed when a process has looked at its first step, or has said why it cannot.
 func (l *Life) Checked() <-chan struct{} { return l.checked }
 
+// RunsOut is when the memory of a process will have run out if what it holds goes on to
+// grow, the first one of several, and what grows. It is zero while nothing speaks for it.
+func (l *Life) RunsOut() (at time.Time, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for t := range l.talks {
+		if !t.out.IsZero() && (at.IsZero() || t.out.Before(at)) {
+			at, why = t.out, t.grown
+		}
+	}
+	return at, why
+}
+
 // check takes what a process found of its first step, or why it cannot look at it. The
 // first one counts.
 func (l *Life) check(found []Checked, why string) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"headroom/memory"
 	"headroom/recovery"
@@ -90,8 +91,20 @@ func TestGrowthIsTold(t *testing.T) {
 	if a := c.hears(); a.Type != "look" {
 		t.Errorf("%+v", a)
 	}
+	if at, why := l.RunsOut(); time.Until(at) > time.Minute || at.IsZero() || !strings.HasSuffix(why, "grows by 105 MiB per step") {
+		t.Errorf("runs out at %v: %q", at, why)
+	}
+	c.send(fmt.Sprintf(`{"type":"step","step":101,"allocated":%d,"capacity":%d}`, gib, 80*gib))
+	c.send(oom(7, 8, 8, "")) // it is answered in turn
+	c.hears()
+	if at, _ := l.RunsOut(); !at.IsZero() {
+		t.Errorf("it holds little again, and runs out at %v", at)
+	}
 	c.send(`{"type":"bye"}`)
 	ended(t, l)
+	if at, _ := l.RunsOut(); !at.IsZero() {
+		t.Errorf("it has ended, and runs out at %v", at)
+	}
 	told := b.texts(runs.KindWarning)
 	if len(told) == 0 || !strings.HasPrefix(told[0], "what stays allocated between steps grows by ") || !strings.Contains(told[0], "memory runs out in about ") {
 		t.Errorf("%q", told)

@@ -33,6 +33,8 @@ type talk struct {
 	cuts   map[int]int // rows of a batch → pieces that it was run in last
 	trend  trend
 	pace   pace
+	out    time.Time // when its memory runs out by the trend, zero while it does not; guarded by the life's lock
+	grown  string    // what grows, and how fast
 
 	pending []told // failures that were decided on, in the step that is being made
 	refused *told  // the newest failure that went to the command's own code, since the newest step
@@ -212,6 +214,12 @@ func (t *talk) cut(rows, pieces int) {
 func (t *talk) grows(m message, now time.Time) {
 	t.trend.add(point{m.Step, now, m.Allocated})
 	f, ok := t.trend.forecast(m.stats())
+	t.life.mu.Lock()
+	t.out, t.grown = time.Time{}, ""
+	if ok {
+		t.out, t.grown = now.Add(f.left), fmt.Sprintf("what stays allocated between steps grows by %v per step", f.perStep)
+	}
+	t.life.mu.Unlock()
 	if !ok {
 		return
 	}

@@ -32,6 +32,12 @@ type Wrapped struct {
 	Hang    time.Duration // without a sign of life until it is said that it may hang; 0 never looks
 	Restart bool          // a command that hangs is ended, and started again from its newest checkpoint
 
+	// RunsOut is asked now and then when memory runs out, from what a worker inside sees;
+	// nil if there is none. With Leave a command whose memory would run out before its next
+	// checkpoint is ended just after one, and started again from that.
+	RunsOut func() RunsOut
+	Leave   bool
+
 	Standby *Standby                                  // for the first life; may be nil
 	Log     func(attempt int) (io.WriteCloser, error) // the attempt's output; nil keeps none
 	Number  func() int                                // of the attempt
@@ -144,7 +150,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	if w.Inside != nil {
 		c, ended = w.Inside(c)
 	}
-	exit, hung, err := w.start(ctx, c, log)
+	exit, left, err := w.start(ctx, c, log)
 	if log != nil {
 		if closed := log.Close(); closed != nil {
 			w.Trouble(closed)
@@ -153,9 +159,9 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	if err != nil {
 		return ended(Outcome{}), exit, err
 	}
-	w.decides = hung != ""
-	if hung != "" {
-		return ended(Outcome{Kind: Hung, Confidence: Certain, Reasons: []string{hung}, Rank: -1, Device: -1}), exit, nil
+	w.decides = left.why != ""
+	if left.why != "" {
+		return ended(Outcome{Kind: left.kind, Confidence: Certain, Reasons: []string{left.why}, Rank: -1, Device: -1}), exit, nil
 	}
 	outcome := Classify(exit)
 	if outcome.Kind == OutOfHostMemory {
@@ -205,8 +211,9 @@ func (w *Wrapped) gpus() func() ([]nvml.GPU, error) {
 const gateEvery = 5 * time.Second
 
 // start is one life of c, watched. Its end is returned when the GPUs have its memory
-// back. hung says that it was ended because it hung.
-func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exit, hung string, err error) {
+// back. left says whether headroom ended it.
+func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exit, left left, err error) {
+	leak := &leakWatch{began: time.Now()}
 	watch := &hangWatch{after: w.Hang, now: time.Now, saved: w.lastSaved}
 	watch.alive()
 	wanted := func() error {
@@ -218,7 +225,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	child, err := Start(c, ChildOptions{Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted, Standby: w.Standby})
 	w.Standby = nil
 	if err != nil {
-		return Exit{}, "", err
+		return Exit{}, left, err
 	}
 	if w.Started != nil {
 		w.Started()
@@ -226,47 +233,86 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	trace := &gpuTrace{c: c, list: w.gpus(), mine: child.Owns, uses: watch.onGPU}
 	watching, end := context.WithCancel(context.WithoutCancel(ctx))
 	seen := trace.watch(watching)
-	hung = w.attend(child, watch)
+	left = w.attend(child, watch, leak)
 	exit = child.Wait() // who asked us to stop has asked the child: signals are passed on
 	end()
-	exit.Stopped = exit.Stopped && hung == "" || ctx.Err() != nil
+	exit.Stopped = exit.Stopped && left.why == "" || ctx.Err() != nil
 	if exit.Code != 0 { // else it is of no interest, and NVML may take longer than the command
 		exit.GPUs, exit.Ranks = <-seen, w.rankErrors(c, exit.Began)
 		for _, holder := range trace.drain(ctx, harness.Sleep) {
 			w.Trouble(fmt.Errorf("%s still holds memory %v after the command has ended", holder, drainPatience))
 		}
 	}
-	return exit, hung, nil
+	return exit, left, nil
 }
 
-// attend waits for the end of the child and looks whether it hangs. One that does is
-// ended if that is allowed, and why is returned.
-func (w *Wrapped) attend(child *Child, watch *hangWatch) (why string) {
-	if w.Hang <= 0 {
+// left is why headroom ended a command; the zero value if it did not.
+type left struct {
+	kind Kind
+	why  string
+}
+
+// attend waits for the end of the child, and looks whether it hangs and whether its
+// memory runs out before its next checkpoint. One that does is ended if that is allowed.
+func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (l left) {
+	leaks := w.RunsOut != nil && w.Resumes()
+	every := hangEvery
+	switch {
+	case w.Hang > 0:
+		every = min(hangEvery, max(time.Millisecond, w.Hang/4))
+	case !leaks:
 		<-child.Done()
-		return ""
+		return l
 	}
-	tick := time.NewTicker(min(hangEvery, max(time.Millisecond, w.Hang/4)))
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-child.Done():
-			return why
+			return l
 		case <-tick.C:
 		}
-		if !watch.hangs() {
-			continue
+		if l.why != "" {
+			continue // it has been asked to end
 		}
-		if !w.Restart {
-			w.Trouble(fmt.Errorf("%s: it may hang; py-spy dump --pid %d says where it stands, and --restart-hung would start it again from its newest checkpoint", watch.why(), child.Pid()))
-			continue
+		if leaks {
+			l = w.leaks(leak)
 		}
-		why = watch.why()
-		child.Stop()
+		if l.why == "" && hang.hangs() {
+			l = w.hangs(hang, child.Pid())
+		}
+		if l.why != "" {
+			child.Stop()
+		}
 	}
 }
 
-// hangEvery is how often it is looked whether the command hangs.
+// hangs is why the command is ended as it hangs, or says that it may.
+func (w *Wrapped) hangs(watch *hangWatch, pid int) (l left) {
+	if !w.Restart {
+		w.Trouble(fmt.Errorf("%s: it may hang; py-spy dump --pid %d says where it stands, and --restart-hung would start it again from its newest checkpoint", watch.why(), pid))
+		return l
+	}
+	return left{Hung, watch.why()}
+}
+
+// leaks is why the command is ended as its memory runs out, or says that it will.
+func (w *Wrapped) leaks(watch *leakWatch) (l left) {
+	out := w.RunsOut()
+	if out.At.IsZero() && watch.saved.IsZero() { // to look for checkpoints reads the disk
+		return l
+	}
+	if !watch.due(w.complete(), out) {
+		return l
+	}
+	if !w.Leave {
+		w.Trouble(fmt.Errorf("%s; --restart-leaking would start it again just after a checkpoint", watch.why(out)))
+		return l
+	}
+	return left{Leaking, watch.why(out)}
+}
+
+// hangEvery is how often it is looked whether the command hangs or leaks.
 const hangEvery = 15 * time.Second
 
 // lastSaved is when the newest checkpoint was written to, a complete one or not.
@@ -279,6 +325,20 @@ func (w *Wrapped) lastSaved() time.Time {
 		return time.Time{}
 	}
 	return found.All[0].Time
+}
+
+// complete is when each complete checkpoint was written, newest first.
+func (w *Wrapped) complete() (all []time.Time) {
+	found, err := w.Match.Checkpoints(time.Now(), w.Begun)
+	if err != nil {
+		return nil
+	}
+	for _, c := range found.All {
+		if c.Problem == "" {
+			all = append(all, c.Time)
+		}
+	}
+	return all
 }
 
 // rankErrors is what a launcher's workers of this life left in the log folder that the

@@ -92,3 +92,41 @@ func TestHungIsEnded(t *testing.T) {
 		}
 	}
 }
+
+// TestLeakIsLeft holds that a command whose memory would run out before its next
+// checkpoint is ended after one where that is allowed, and else only pointed out.
+func TestLeakIsLeft(t *testing.T) {
+	for _, leave := range []bool{true, false} {
+		dir := t.TempDir()
+		train := filepath.Join(dir, "train")
+		if err := os.WriteFile(train, []byte("#!/bin/sh\ntrap 'exit 3' TERM; sleep 0.05; echo {} >step-7.json; while ! [ -e told ]; do sleep 0.01; done\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		c := Command{Args: []string{train, "--bs", "4", "--acc", "1"}, Env: os.Environ(), Dir: dir}
+		m, err := Recognise(c, nil, Given{Files: os.DirFS("/"), World: 1,
+			Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=step-*.json"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked, err := m.Plan()
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := make(chan error, 8)
+		w := &Wrapped{Command: c, Match: m, Asked: asked.Plan, Number: func() int { return 1 }, Hang: 40 * time.Millisecond, Leave: leave,
+			RunsOut: func() RunsOut { return RunsOut{time.Now().Add(-time.Hour), "it grows"} }}
+		w.Trouble = func(err error) {
+			told <- err
+			if err := os.WriteFile(filepath.Join(dir, "told"), nil, 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+		o, exit, err := w.Live(context.Background(), Beginning{Plan: asked.Plan})
+		if err != nil || (o.Kind == Leaking) != leave || (exit.Code == 3) != leave || exit.Stopped {
+			t.Errorf("leave %v: %+v, %+v, %v", leave, o, exit, err)
+		}
+		if leave == (len(told) > 0) {
+			t.Errorf("leave %v: told %d times", leave, len(told))
+		}
+	}
+}

@@ -33,6 +33,7 @@ const (
 	Failed            Kind = "failed"               // for another reason, or for one that cannot be told
 	Stopped           Kind = "stopped"              // on request
 	Hung              Kind = "hung"                 // no sign of life for too long, and it was ended for that
+	Leaking           Kind = "leaking"              // its memory would have run out before its next checkpoint, and it was ended for that
 	DeviceGone        Kind = "device gone"          // its context is dead: a new process may go on, the same one never
 )
 

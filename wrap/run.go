@@ -209,6 +209,12 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 		if r.Recover && o.OutOfMemory() && o.Hopeless == "" {
 			return r.recover(ctx, o, exit)
 		}
+	case Leaking:
+		if !r.Recover || !r.progressed() { // nobody ends one that is not to be started again
+			break
+		}
+		_, err := r.s.Handle(recovery.Event{Left: &recovery.Left{Why: strings.Join(o.Reasons, "; "), From: r.newest.Step}}, life(exit))
+		return err == nil, err
 	case DeviceGone, Hung:
 		if !r.Recover {
 			break

@@ -24,6 +24,7 @@ type toyCommand struct {
 	saved        Saved
 	lives        int
 	young        float64                     // seconds that a life lasts which ends otherwise
+	leaks        int                         // steps after which a life is ended as it leaks; 0 if it does not
 	resume       func(life int) memory.Phase // going on from a checkpoint runs out of memory in this phase; "" goes on
 	trace        []string
 	made         map[int]int // samples of every step that stands
@@ -58,6 +59,10 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 		}
 	}
 	for step := begin + 1; step <= c.steps; step++ {
+		if c.leaks > 0 && step > begin+c.leaks {
+			c.trace = append(c.trace, name+"~")
+			return Outcome{Kind: Leaking, Confidence: Certain, Reasons: []string{"it leaks"}}, c.exit(143, 60), nil
+		}
 		if n := plan.Largest(); n > c.fits(step) {
 			c.trace = append(c.trace, name+"!")
 			return c.ranOut(), c.exit(1, c.young), nil
@@ -174,6 +179,10 @@ func TestRun(t *testing.T) {
 		want    string
 		code    int
 	}{
+		{name: "it leaks: on from each checkpoint, however often",
+			command: toyCommand{fits: always(64), leaks: 4}, want: "64×1@0~ 64×1@4(64)~ 64×1@8(64)~ 64×1@12(64)~ 64×1@16(64)"},
+		{name: "it leaks, and nothing may be changed", command: toyCommand{fits: always(64), leaks: 4}, change: func(o *RunOptions) { o.Recover = false }, want: "64×1@0~", code: 143},
+		{name: "it was ended for a leak before it had a checkpoint: that is no reason", command: toyCommand{fits: always(64), leaks: 3}, want: "64×1@0~", code: 143},
 		{name: "what fits is left alone", command: toyCommand{fits: always(64)}, want: "64×1@0"},
 		{name: "too large from the start: half, and half again", command: toyCommand{fits: always(20)}, want: "64×1@0! 32×2@0! 16×4@0"},
 		{name: "too large late: on from the newest checkpoint", command: toyCommand{fits: from(11, 64, 40)}, want: "64×1@0! 32×2@8(64)"},

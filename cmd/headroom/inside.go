@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"headroom/harness"
 	"headroom/memory"
@@ -53,6 +54,7 @@ type inside struct {
 	books *books
 	mode  worker.Mode
 	ready *worker.Standby // of the first life; may be nil
+	life  atomic.Pointer[worker.Life]
 }
 
 // mode is how much the worker may do.
@@ -64,14 +66,16 @@ func (w *wrapped) mode() worker.Mode {
 }
 
 // begin is [wrap.Wrapped].Inside. Without a worker the command runs all the same.
-func (i inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Outcome) {
+func (i *inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Outcome) {
 	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.books, Version: readBuild().Version, Standby: i.ready})
 	if err != nil {
 		return c, func(o wrap.Outcome) wrap.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }
 	}
+	i.life.Store(life)
 	within := c
 	within.Env = life.Env(c.Env)
 	return within, func(o wrap.Outcome) wrap.Outcome {
+		i.life.Store(nil)
 		seen, err := life.End()
 		if err != nil {
 			i.u.warn("the worker's folder is left behind: %v", err)
@@ -80,8 +84,16 @@ func (i inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Out
 	}
 }
 
+// runsOut is [wrap.Wrapped].RunsOut.
+func (i *inside) runsOut() (out wrap.RunsOut) {
+	if life := i.life.Load(); life != nil {
+		out.At, out.Why = life.RunsOut()
+	}
+	return out
+}
+
 // ended adds to why a life ended what was seen of it from inside, or notes why nothing was.
-func (i inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
+func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
 	switch {
 	case seen.OOM != nil:
 		return o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every}, seen.Where)

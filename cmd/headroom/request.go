@@ -48,6 +48,7 @@ func tendFlags() []cli.Flag {
 		boolFlag("observe", "with --: the worker inside PyTorch only watches, and leaves a step that runs out of memory to the command"),
 		boolFlag("no-worker", "with --: put nothing inside the command's processes"),
 		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
+		boolFlag("restart-leaking", "with --: end a command that leaks just after a checkpoint, where memory would run out before the next one, and start it again from there"),
 		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile's that may be used although the training is then not the same to the bit, such as recompute or no-workers; may be repeated (`NAME`)"},
 	}
 }
@@ -135,6 +136,7 @@ func (r *request) override(c *cli.Context) error {
 	given(c, "allow", &r.Allow, c.StringSlice)
 	given(c, "hang", &r.Hang, c.Duration)
 	given(c, "restart-hung", &r.RestartHung, c.Bool)
+	given(c, "restart-leaking", &r.RestartLeaking, c.Bool)
 	if free := c.String("free"); c.IsSet("free") {
 		var err error
 		if r.Free, err = memory.Parse(free); err != nil || r.Free <= 0 {
@@ -146,6 +148,8 @@ func (r *request) override(c *cli.Context) error {
 		return usagef("such as --hang 30m, or 0 for never", "--hang %v is negative", r.Hang)
 	case r.Observe && r.NoWorker:
 		return usagef("leave out one of them", "--observe has nothing to act on with --no-worker")
+	case r.RestartLeaking && r.NoWorker:
+		return usagef("leave out one of them", "--restart-leaking has nothing to act on with --no-worker, which sees what leaks")
 	case r.RestartHung && r.Hang == 0:
 		return usagef("leave out one of them", "--restart-hung has nothing to act on with --hang 0")
 	}

@@ -68,7 +68,7 @@ type wrapped struct {
 func recognised(r request) (*wrapped, error) {
 	w := &wrapped{request: r, policy: recovery.Policy{Relaunches: 3, Waits: 10}}
 	w.Command, w.Trust = wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}, r.Trust
-	w.Hang, w.Restart, w.Free = r.Hang, r.RestartHung, r.Free
+	w.Hang, w.Restart, w.Leave, w.Free = r.Hang, r.RestartHung, r.RestartLeaking, r.Free
 	profiles, name, err := profilesFor(r.Profile)
 	if err != nil {
 		return nil, asUsage(err)
@@ -208,7 +208,8 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		w.Started = nil // once is enough
 	}
 	if !w.request.NoWorker {
-		w.Inside = inside{u, books, w.mode(), w.ready}.begin
+		within := &inside{u: u, books: books, mode: w.mode(), ready: w.ready}
+		w.Inside, w.RunsOut = within.begin, within.runsOut
 	}
 	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.newest, Resumes: w.Resumes(), Recover: known})
 }

@@ -199,3 +199,44 @@ func TestTwoRunsOfOneOutput(t *testing.T) {
 		t.Errorf("the place is free again: %v: %s", err, said)
 	}
 }
+
+// leaky tells a worker's socket of steps that hold more and more, as a training in PyTorch
+// would, and saves once. From a checkpoint it ends at once.
+const leaky = `import json, os, socket, sys, time
+if "--from" in sys.argv:
+    print("on from", os.path.basename(sys.argv[sys.argv.index("--from") + 1]))
+    sys.exit()
+wire = socket.socket(socket.AF_UNIX)
+wire.connect(os.environ["HEADROOM_SOCKET"])
+def say(**message):
+    wire.sendall(json.dumps(message).encode() + b"\n")
+say(type="hello", v=1, rank=0, world=1, python="3", torch="2", mode="armed")
+began, gib, step, saved = time.monotonic(), 1 << 30, 0, False
+while time.monotonic() - began < 60:
+    past = time.monotonic() - began
+    held = int((20 + 60 * past / 8) * gib)  # all of it after eight seconds
+    step += 1
+    say(type="step", step=step, allocated=held, reserved=held, peak=held, free=max(0, 80 * gib - held), capacity=80 * gib)
+    if not saved and past > 4:
+        open("step-7.json", "w").write("{}")
+        saved = True
+    time.sleep(0.02)
+`
+
+// TestLeakingCommandIsStartedAgain holds that with --restart-leaking a command that would
+// run out before its next checkpoint goes on from the one that it has, in a new process,
+// and that the run tells of it.
+func TestLeakingCommandIsStartedAgain(t *testing.T) {
+	inEmptyFolder(t, "train.py", leaky)
+	out, err := exec.Command("headroom", "run", "--name", "leaky", "--trust", "--restart-leaking", "--hang", "1s", "--knob", "micro=--bs", "--knob", "accumulation=--acc",
+		"--knob", "resume=--from", "--knob", "checkpoints=step-*.json", "--", "python3", "train.py", "--bs", "8", "--acc", "1").CombinedOutput()
+	for _, want := range []string{"on from step-7.json", "go on in a new process from step 7: memory would run out before the next checkpoint, about ", "what stays allocated between steps grows by "} {
+		if err != nil || !strings.Contains(strings.Join(strings.Fields(string(out)), " "), want) {
+			t.Errorf("%v: no %q in\n%s", err, want, out)
+		}
+	}
+	status, err := runs.ReadStatus(filepath.Join("runs", "leaky"))
+	if err != nil || status.State != runs.StateDone || status.Attempt != 2 || status.Failures != 0 {
+		t.Errorf("%+v, %v", status, err)
+	}
+}

@@ -1,0 +1,45 @@
+package wrap
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestLeakWatch plays minutes of a life that began at 02:00. s is a checkpoint; a letter
+// says in how many minutes memory runs out: a is 1, b 2 and so on, - that
+// nothing speaks for it. ! marks where the command would be started again.
+func TestLeakWatch(t *testing.T) {
+	for _, c := range []struct{ name, life, want string }{
+		{"no leak", "----s----s----", ".............."},
+		{"long to go", "zzzzszzzzszzzz", ".............."},
+		{"no checkpoint yet: it would begin again", "edcbaaa", "......."},
+		{"not before the next", "zzzzskjih", "........."},
+		{"before the next, known at the checkpoint", "----s", "....."},
+		{"before the next", "zzzzsb", ".....!"},
+		{"just when the next is due", "zzzzsc", ".....!"},
+		{"a little after the next is due", "zzzzsd", "......"},
+		{"seen late, said once", "zzzzs-ba-", "......!.."},
+		{"and again after the next one", "zzzzscbaas-baa", ".....!.....!.."},
+		{"it holds less again", "zzzzscc--cc", ".....!....."},
+	} {
+		began := time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
+		now, saved := began, []time.Time{began.Add(-time.Hour)} // of the life before
+		l := &leakWatch{began: began}
+		var got strings.Builder
+		for _, sign := range c.life {
+			var out RunsOut
+			switch {
+			case sign == 's':
+				saved = append([]time.Time{now}, saved...)
+			case sign != '-':
+				out = RunsOut{At: now.Add(time.Duration(sign-'a'+1) * time.Minute), Why: "it grows"}
+			}
+			got.WriteByte(map[bool]byte{false: '.', true: '!'}[l.due(saved, out)])
+			now = now.Add(time.Minute)
+		}
+		if got.String() != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got.String(), c.want)
+		}
+	}
+}
