@@ -1,10 +1,14 @@
 package report
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
+	"io"
 	"math"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,11 +29,12 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/runs"
 )
 
 // browser starts a headless Chromium that is gone, with all that it wrote, when
 // the test ends.
-func browser(t *testing.T) context.Context {
+func browser(t testing.TB) context.Context {
 	t.Helper()
 	program := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chrome", "headless-shell"} {
@@ -68,7 +74,7 @@ func browser(t *testing.T) context.Context {
 
 // awaitEnd waits for every process that names folder on its command line: the
 // browser's own children end a moment after it.
-func awaitEnd(t *testing.T, folder string) {
+func awaitEnd(t testing.TB, folder string) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -158,10 +164,10 @@ const measure = `(() => {
 		const c = getComputedStyle(e).backgroundColor; if (rgb(c)[3] !== 0) return c; } return 'rgb(255, 255, 255)' };
 	const texts = [...document.querySelectorAll('main *')].filter(e => !e.matches('title, desc, style') && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()));
 	const faint = texts.filter(e => { const s = getComputedStyle(e), a = light(e instanceof SVGElement ? s.fill : s.color), b = light(behind(e)); return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5 });
-	const cut = [...document.querySelectorAll('svg text')].filter(e => { const t = box(e), p = box(e.closest('svg')); return t.width === 0 || t.left < p.left - 1 || t.right > p.right + 1 || t.top < p.top - 1 || t.bottom > p.bottom + 1 });
+	const cut = [...document.querySelectorAll('svg text')].filter(e => box(e.closest('svg')).width > 0).filter(e => { const t = box(e), p = box(e.closest('svg')); return t.width === 0 || t.left < p.left - 1 || t.right > p.right + 1 || t.top < p.top - 1 || t.bottom > p.bottom + 1 });
 	const hidden = [...document.querySelectorAll('figure, .table')].filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e, '::before').content === 'none');
 	return {
-		Pictures: [...document.querySelectorAll('figure > svg')].map(e => ({ID: e.parentElement.id, Width: box(e).width, Height: box(e).height})),
+		Pictures: [...document.querySelectorAll('figure > svg')].filter(e => box(e).width > 0).map(e => ({ID: e.parentElement.id, Width: box(e).width, Height: box(e).height})),
 		Headline: document.querySelector('h1').innerText,
 		Overflow: document.documentElement.scrollWidth - window.innerWidth,
 		Cut: cut.map(e => e.textContent), Faint: faint.map(e => e.textContent),
@@ -294,4 +300,192 @@ func screenshot(ctx context.Context, t *testing.T, path string) {
 	if err := os.WriteFile(path, png, 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// grown is a run of so many steps that goes on, with failures now and then.
+func grown(steps int) *diary {
+	d := newDiary("live", 20_000)
+	d.plan.Micro = 22
+	d.begin()
+	for d.step < steps {
+		if d.step%2_000 == 1_000 {
+			v := d.oom(0, memory.Spike, "this step needed far more than those before it")
+			d.decide(recovery.ShrinkStep, 8, v, "for this step only")
+		}
+		d.walk(min(steps, d.step+1_000), 0)
+	}
+	d.Running = true
+	return d
+}
+
+// onTheAir serves a live page of whatever run is put into it, for a tab that watch listens to.
+func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (server *httptest.Server, watch *trouble) {
+	t.Helper()
+	live := &Live{Token: "secret", Draw: func() (*Report, error) { return New(now.Load().Input), nil },
+		Stamp: func() string { return strconv.Itoa(now.Load().step) }}
+	server = httptest.NewServer(live)
+	t.Cleanup(server.Close)
+	watch = &trouble{page: server.URL + "/?token=secret"}
+	chromedp.ListenTarget(ctx, watch.listen)
+	if err := chromedp.Run(ctx, network.Enable(), cdplog.Enable(), runtime.Enable(), chromedp.EmulateViewport(390, 844), chromedp.Navigate(watch.page)); err != nil {
+		t.Fatal(err)
+	}
+	return server, watch
+}
+
+// TestLivePageInABrowser holds that the page follows a run without being loaded again, keeps what
+// was scrolled and has the focus, and says when nobody answers any more.
+func TestLivePageInABrowser(t *testing.T) {
+	ctx, cancel := chromedp.NewContext(browser(t))
+	defer cancel()
+	var now atomic.Pointer[diary]
+	now.Store(grown(500))
+	server, watch := onTheAir(ctx, t, &now)
+	var before string
+	const table = `document.querySelector(".sizes")`
+	err := chromedp.Run(ctx, chromedp.Poll(`document.documentElement.dataset.redrawn`, nil), // it has asked once
+		chromedp.Text("h1", &before), chromedp.Evaluate(table+`.scrollLeft = 120; `+table+`.focus({preventScroll: true}); window.same = true`, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now.Store(grown(700))
+	var after, focused string
+	var scrolled float64
+	var same bool
+	err = chromedp.Run(ctx, chromedp.Poll(`document.querySelector("h1").innerText.includes("700")`, nil, chromedp.WithPollingTimeout(30*time.Second)), chromedp.Text("h1", &after),
+		chromedp.Evaluate(table+`.scrollLeft`, &scrolled), chromedp.Evaluate(`document.activeElement.className`, &focused), chromedp.Evaluate(`window.same`, &same))
+	if err != nil || !strings.Contains(before, "500") || scrolled != 120 || focused != "table sizes" || !same {
+		t.Errorf("%v: %q became %q, scrolled %v, focus %q, same page %v", err, before, after, scrolled, focused, same)
+	}
+	if told := watch.told(); told != "" {
+		t.Errorf("the page complains:\n%s", told)
+	}
+	server.CloseClientConnections()
+	server.Close()
+	var gone string
+	if err := chromedp.Run(ctx, chromedp.Poll(`!document.getElementById("gone").hidden`, nil, chromedp.WithPollingTimeout(30*time.Second)), chromedp.Text("#gone", &gone)); err != nil ||
+		!strings.HasPrefix(gone, "headroom does not answer any more") {
+		t.Errorf("%v: %q", err, gone)
+	}
+}
+
+// BenchmarkLivePage is how long the browser takes to show a run of 10,000 steps anew, its
+// layout included, and how large the page is.
+func BenchmarkLivePage(b *testing.B) {
+	ctx, cancel := chromedp.NewContext(browser(b))
+	defer cancel()
+	var now atomic.Pointer[diary]
+	now.Store(grown(10_000))
+	onTheAir(ctx, b, &now)
+	var all []float64
+	for b.Loop() {
+		d := *now.Load()
+		d.step++
+		now.Store(&d)
+		var redrawn string
+		err := chromedp.Run(ctx, chromedp.Evaluate(`delete document.documentElement.dataset.redrawn`, nil),
+			chromedp.Poll(`document.documentElement.dataset.redrawn`, &redrawn, chromedp.WithPollingTimeout(30*time.Second)))
+		if err != nil {
+			b.Fatal(err)
+		}
+		ms, err := strconv.ParseFloat(redrawn, 64)
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, ms)
+	}
+	slices.Sort(all)
+	var page strings.Builder
+	if err := New(now.Load().Input).HTML(&page); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(all[len(all)/2], "ms-to-redraw")
+	b.ReportMetric(all[len(all)-1], "ms-at-most")
+	b.ReportMetric(float64(page.Len())/1024, "KiB")
+	b.ReportMetric(0, "ns/op")
+}
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// wording runs in the page: every text that can be seen, in its order, with its element
+// and its colour.
+const wording = `(() => [...document.querySelectorAll('main *')]
+	.filter(e => !e.matches('title, desc, style') && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+	.filter(e => { const r = e.getBoundingClientRect(); return r.width > 1 && r.height > 1 })
+	.map(e => { const s = getComputedStyle(e), label = getComputedStyle(e, '::before').content;
+		const text = [...e.childNodes].filter(n => n.nodeType === 3).map(n => n.data.trim().replace(/\s+/g, ' ')).join(' ').trim();
+		return (e.localName + '.' + (e.getAttribute('class') || '').trim().replace(/ /g, '.')).replace(/\.$/, '') + ' [' + (e instanceof SVGElement ? s.fill : s.color) + '] '
+			+ (label && label !== 'none' && label !== 'normal' ? label + ' ' : '') + text })
+	.join('\n') + '\n')()`
+
+// TestPagesAsGoldenFiles keeps what pages say, and in which colours, on a desktop and a phone,
+// light and dark: testdata/pages. With -update it is written anew.
+func TestPagesAsGoldenFiles(t *testing.T) {
+	if testing.Short() && os.Getenv("HEADROOM_REQUIRE_BROWSER") != "1" {
+		t.Skip("short: the pages were not opened in a browser")
+	}
+	ctx, cancel := chromedp.NewContext(browser(t))
+	defer cancel()
+	survived := survivedInside()
+	survived.Attempt, survived.Time = 1, at(600)
+	wrapped := Input{Name: "train-run", Command: "python train.py --batch-size 512", Entries: []runs.Entry{
+		{Kind: runs.KindAttempt, Attempt: 1, Time: at(0)}, survived, {Kind: runs.KindDone, Attempt: 1, Time: at(9000), Text: "the command ended with 0"}}}
+	broken := night()
+	broken.Name, broken.Steps[99].Samples = "broken", 63
+	cut := New(Input{Name: "cut", Command: "python train.py", Entries: []runs.Entry{{Kind: runs.KindAttempt, Attempt: 1, Time: at(-5000)}, {Kind: runs.KindWarning, Attempt: 1, Time: at(-4000), Text: "what stays allocated grows"}}})
+	for name, write := range map[string]func(io.Writer) error{
+		"night": New(night().Input).HTML, "broken": New(broken.Input).HTML, "wrapped": New(wrapped).HTML,
+		"overview": NewOverview(at(10_000), []*Report{New(night().Input), New(broken.Input), New(wrapped), cut}).HTML,
+	} {
+		path := filepath.Join(t.TempDir(), name+".html")
+		var page bytes.Buffer
+		if err := write(&page); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, page.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range []view{views[0], views[1], {"phone", "light", "screen", 390, 844}, {"phone-dark", "dark", "screen", 390, 844}} {
+			var got string
+			var l layout
+			if err := chromedp.Run(ctx, v.show(), chromedp.Navigate("file://"+path), chromedp.Evaluate(wording, &got), chromedp.Evaluate(measure, &l)); err != nil {
+				t.Fatal(err)
+			}
+			if l.Overflow > 0 || len(l.Cut)+len(l.Faint)+len(l.Hidden) > 0 {
+				t.Errorf("%s, %s: %v pixels too wide; cut %q, faint %q, hidden %q", name, v.name, l.Overflow, l.Cut, l.Faint, l.Hidden)
+			}
+			golden := filepath.Join("testdata", "pages", name+"-"+v.name+".txt")
+			if *update {
+				if err := os.MkdirAll(filepath.Dir(golden), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s differs; look at it, then: go test -tags cuda ./report -run GoldenFiles -update\n%s", golden, firstDifference(got, string(want)))
+			}
+		}
+	}
+}
+
+// firstDifference is the first line in which two texts differ.
+func firstDifference(got, want string) string {
+	a, b := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("line %d: %s\nwant    %s", i+1, a[i], b[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, want %d", len(a), len(b))
+}
+
+// at is a moment so many seconds after the diaries begin.
+func at(seconds int) time.Time {
+	return time.Date(2026, 3, 2, 22, 14, 5, 0, time.UTC).Add(time.Duration(seconds) * time.Second)
 }

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"regexp"
+	"strconv"
 	"strings"
+	"sync"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
@@ -58,12 +61,14 @@ func (c chart) svg() (string, error) {
 	p := plot.New()
 	p.BackgroundColor = nil
 	for _, a := range c.areas {
+		a.points = a.points.thinned(c.width)
 		if err := a.add(p); err != nil {
 			return "", fmt.Errorf("draw picture %s: %s: %w", c.name, a.name, err)
 		}
 	}
 	c.axes(p)
 	for _, l := range c.lines {
+		l.points = l.points.thinned(c.width)
 		if err := l.add(p); err != nil {
 			return "", fmt.Errorf("draw picture %s: %s: %w", c.name, l.name, err)
 		}
@@ -85,14 +90,63 @@ func (c chart) svg() (string, error) {
 		left: float64(data.Min.X),
 		top:  c.height - float64(data.Max.Y), bottom: c.height - float64(data.Min.Y),
 	}
-	return inner(text.String()) + head + c.drawMarks(frame), nil
+	return inner(text.String()) + head + c.drawValues(frame, float64(data.Max.X)) + c.drawMarks(frame), nil
 }
 
 // inner is what gonum drew without the element around it and its fonts: the
-// page's own is used, which is as wide.
+// page's own is used, which is as wide. Paths are written shorter.
 func inner(svg string) string {
 	from, to := strings.Index(svg, "<g transform"), strings.LastIndex(svg, "</svg>")
-	return strings.ReplaceAll(svg[from:to], "font-family:Liberation Sans;font-variant:none;font-weight:normal;font-style:normal;", "")
+	body := strings.ReplaceAll(svg[from:to], "font-family:Liberation Sans;font-variant:normal;font-weight:normal;font-style:normal;", "")
+	return polylines().ReplaceAllStringFunc(body, func(path string) string {
+		return `d="` + shorter(path[len(`d="`):len(path)-1]) + `"`
+	})
+}
+
+// polylines are paths of straight lines.
+var polylines = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`d="M[-0-9.,MLZ]+"`) })
+
+// shorter is a path of straight lines to a tenth of a unit, with H and V for the level
+// and the upright ones, and without points that fall onto the one before.
+func shorter(path string) string {
+	var b strings.Builder
+	x, y := "", ""
+	for at := 0; at < len(path); {
+		kind := path[at]
+		end := at + 1
+		for end < len(path) && !strings.ContainsRune("MLZ", rune(path[end])) {
+			end++
+		}
+		across, up, _ := strings.Cut(path[at+1:end], ",")
+		toX, toY := tenth(across), tenth(up)
+		switch {
+		case kind == 'Z':
+			b.WriteByte('Z')
+		case kind == 'M':
+			b.WriteString("M" + toX + "," + toY)
+		case toX == x && toY == y:
+		case toY == y:
+			b.WriteString("H" + toX)
+		case toX == x:
+			b.WriteString("V" + toY)
+		default:
+			b.WriteString("L" + toX + "," + toY)
+		}
+		if kind != 'Z' {
+			x, y = toX, toY
+		}
+		at = end
+	}
+	return b.String()
+}
+
+// tenth is a number as text, rounded to one decimal.
+func tenth(text string) string {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return text
+	}
+	return strconv.FormatFloat(math.Round(10*v)/10+0, 'f', -1, 64) // no -0
 }
 
 func (c chart) axes(p *plot.Plot) {

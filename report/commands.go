@@ -106,6 +106,7 @@ func commandPictures(r *Report) []Picture {
 		alt:   fmt.Sprintf("up to %.0f", most),
 		lines: []line{{name: "that a batch was run in", shade: "blue", points: pieces.stepped(), width: 2}},
 	}}
+	charts[1] = charts[1].smoothed("reading", len(steps), func(i int) (x, y float64) { return when(steps[i].Time), 1 / steps[i].Seconds })
 	if r.Memory.Peak == 0 {
 		charts = charts[1:]
 	}

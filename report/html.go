@@ -19,12 +19,15 @@ var (
 	pageText string
 	//go:embed page.css
 	pageStyle string
+	//go:embed live.js
+	liveScript string
 
 	page = sync.OnceValue(func() *template.Template {
 		return template.Must(template.New("page").Funcs(template.FuncMap{
 			"count": func(n int) string { return count(n) }, "number": number, "lasting": secondsLasting, "stamp": stamp, "day": day,
 			"style":   style,
-			"picture": func(p Picture) template.HTML { return template.HTML(p.inline()) }, // escaped where it was drawn
+			"script":  func() template.JS { return template.JS(liveScript) },
+			"picture": func(p interface{ inline() string }) template.HTML { return template.HTML(p.inline()) }, // escaped where it was drawn
 		}).Parse(pageText))
 	})
 )
@@ -32,8 +35,16 @@ var (
 // HTML writes the report as one page that needs nothing else: no script, no
 // file beside it, no network.
 func (r *Report) HTML(w io.Writer) error {
+	return r.html(w, "")
+}
+
+// html is HTML, with the script of a live page where it has a nonce.
+func (r *Report) html(w io.Writer, nonce string) error {
 	var text bytes.Buffer
-	err := page().Execute(&text, r)
+	err := page().Execute(&text, struct {
+		*Report
+		Nonce string
+	}{r, nonce})
 	if err == nil {
 		_, err = w.Write(bytes.Map(printable, text.Bytes()))
 	}

@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/xml"
 	"fmt"
+	"math"
 	"strings"
 
 	"gonum.org/v1/plot/font"
@@ -41,6 +42,40 @@ func (c chart) drawMarks(f frame) string {
 		from = to
 	}
 	return b.String()
+}
+
+// stripWidth is about how wide the strips are over which values are shown.
+const stripWidth = 24
+
+// drawValues lays strips that cannot be seen over the chart, from its left to right. Each
+// tells the values of the lines in its middle to whoever points at it.
+func (c chart) drawValues(f frame, right float64) string {
+	var b strings.Builder
+	n := int((right - f.left) / stripWidth)
+	for i := range n {
+		wide := (c.x1 - c.x0) / float64(n)
+		middle := c.x0 + (float64(i)+0.5)*wide
+		text := number(middle) + " " + c.across
+		if c.across == stepsAcross {
+			middle = math.Round(middle)
+			text = "step " + count(int64(middle))
+		}
+		known := false
+		for _, l := range c.lines {
+			if y, ok := l.points.near(middle, wide/2); ok {
+				known = true
+				text += "\n" + strings.TrimRight(l.name+": "+number(y)+" "+c.unit, " ")
+			}
+		}
+		if known {
+			left, end := f.left+(right-f.left)*float64(i)/float64(n), f.left+(right-f.left)*float64(i+1)/float64(n)
+			fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f"><title>%s</title></rect>`, left, f.top, end-left, f.bottom-f.top, escaped(text))
+		}
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return `<g class="values" style="fill:none;pointer-events:all">` + b.String() + "</g>\n"
 }
 
 // badge is what stands in the badge of a group of marks.

@@ -102,7 +102,7 @@ func TestEveryRunHasAPage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := New(d.Input)
 			found := elements(t, html(t, r), false)
-			if found["h1"] != 1 || found["svg"] != len(r.Pictures()) || found["svg"] < 4 || found["dt"] != 6 {
+			if found["h1"] != 1 || found["svg"] != len(r.Pictures())+1 || found["svg"] < 5 || found["dt"] != 6 {
 				t.Errorf("found %v", found)
 			}
 			for _, p := range r.Pictures() {
@@ -234,8 +234,23 @@ func TestLongRunHasASmallPage(t *testing.T) {
 	if r.Accounting.State != Held || r.Accounting.Samples != int64(n)*effective {
 		t.Errorf("accounting %+v", r.Accounting)
 	}
-	if page := html(t, r); len(page) > 1_000_000 {
+	if page := html(t, r); len(page) > 150<<10 {
 		t.Errorf("a page of %d bytes", len(page))
+	}
+}
+
+// TestShorter holds that a path's points stay where they were, to a tenth.
+func TestShorter(t *testing.T) {
+	for path, want := range map[string]string{
+		"M30.572,222.64L30.787,222.64L30.787,222.87L31.003,222.87": "M30.6,222.6H30.8V222.9H31",
+		"M1,2L1.04,2.04L1.2,2.9":                                   "M1,2L1.2,2.9",
+		"M0,0L1,1L0,1Z":                                            "M0,0L1,1H0Z",
+		"M0,0L1,0ZM5,5L6,5":                                        "M0,0H1ZM5,5H6",
+		"M-0.04,-12L10,-12":                                        "M0,-12H10",
+	} {
+		if got := shorter(path); got != want {
+			t.Errorf("%s became %s, want %s", path, got, want)
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ type Picture struct {
 
 	width, height float64
 	body          string
+	small         *Picture // the same for a small screen; nil where it is small enough
 }
 
 // Pictures are the pictures of the report, in their order on the page. There
@@ -58,23 +59,35 @@ func pictures(r *Report) []Picture {
 	return drawn(r, charts)
 }
 
-// drawn makes pictures of charts, the first one as wide as the page.
+// stepsAcross is the name of the horizontal axis of a training's own steps.
+const stepsAcross = "optimizer step"
+
+// drawn makes pictures of charts, the first one as wide as the page, and once more as
+// narrow as the others, for a phone.
 func drawn(r *Report, charts []chart) []Picture {
 	var all []Picture
 	for i, c := range charts {
-		c.width, c.height = 560, 300
+		c.width, c.height = 460, 300
+		p := c.picture(r, false)
 		if i == 0 {
+			small := p
+			small.Name += "-small"
 			c.width, c.height = 1140, 360
+			p = c.picture(r, true)
+			p.small = &small
 		}
-		all = append(all, c.picture(r, i == 0))
+		all = append(all, p)
 	}
 	return all
 }
 
+// Small is the picture for a small screen, nil where it is small enough.
+func (p Picture) Small() *Picture { return p.small }
+
 func (c chart) picture(r *Report, wide bool) Picture {
 	p := Picture{Name: c.name, Title: c.title, Alt: c.alt, Wide: wide, width: c.width, height: c.height}
 	if c.across == "" {
-		c.across = "optimizer step"
+		c.across = stepsAcross
 		c.x0, c.x1 = stepRange(r)
 	}
 	empty := true

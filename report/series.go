@@ -2,13 +2,14 @@ package report
 
 import (
 	"math"
+	"slices"
 
 	"gonum.org/v1/plot/plotter"
 )
 
 // bucketLimit is how many buckets a long series is cut into: about one for
-// every pixel of the widest picture. Each leaves at most four points.
-const bucketLimit = 600
+// every three pixels of the widest picture. Each leaves at most four points.
+const bucketLimit = 400
 
 // series is what a line is drawn from: pieces of finite points, with gaps
 // between them where the value is no number.
@@ -87,6 +88,23 @@ func bucket(from, to int, at func(i int) (x, y float64)) []plotter.XY {
 	return kept
 }
 
+// thinned is s for a picture that is so wide: each of its pieces with about a bucket for
+// every three pixels.
+func (s series) thinned(width float64) series {
+	limit := int(width / 3)
+	all := make(series, len(s))
+	for i, piece := range s {
+		if all[i] = piece; len(piece) <= 4*limit {
+			continue
+		}
+		all[i] = nil
+		for b := range limit {
+			all[i] = append(all[i], bucket(b*len(piece)/limit, (b+1)*len(piece)/limit, func(j int) (x, y float64) { return piece[j].X, piece[j].Y })...)
+		}
+	}
+	return all
+}
+
 // bounds widens low and high so that all points of s lie between them.
 func (s series) bounds(low, high float64) (float64, float64) {
 	for _, piece := range s {
@@ -111,4 +129,54 @@ func (s series) stepped() series {
 		}
 	}
 	return stepped
+}
+
+// mediansLeast is how many steps a line of medians needs to say more than the steps do.
+const mediansLeast = 20
+
+// medians are those of about a hundred stretches of equal length, of at least five points,
+// each in the middle of its stretch. NaN is left out; wide is the length of a stretch, 0 if
+// there are too few points.
+func medians(n int, at func(i int) (x, y float64)) (s series, wide int) {
+	if n < mediansLeast {
+		return nil, 0
+	}
+	wide = max(5, n/100)
+	var points []plotter.XY
+	for from := 0; from+wide <= n; from += wide {
+		var values []float64
+		for i := from; i < from+wide; i++ {
+			if _, y := at(i); !math.IsNaN(y) && !math.IsInf(y, 0) {
+				values = append(values, y)
+			}
+		}
+		if len(values) == 0 {
+			continue
+		}
+		slices.Sort(values)
+		x, _ := at(from + wide/2)
+		points = append(points, plotter.XY{X: x, Y: values[len(values)/2]})
+	}
+	if len(points) == 0 {
+		return nil, 0
+	}
+	return series{points}, wide
+}
+
+// near is the value that s has at x: that of the newest point up to x, or else of the next
+// one, if it lies within reach. ok is false where there is a gap.
+func (s series) near(x, reach float64) (y float64, ok bool) {
+	for _, piece := range s {
+		if len(piece) == 0 || piece[0].X > x+reach || piece[len(piece)-1].X < x-reach {
+			continue
+		}
+		after, _ := slices.BinarySearchFunc(piece, x, func(p plotter.XY, x float64) int {
+			if p.X <= x {
+				return -1
+			}
+			return 1
+		})
+		return piece[max(0, after-1)].Y, true
+	}
+	return 0, false
 }

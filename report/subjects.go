@@ -112,12 +112,23 @@ func microChart(r *Report) chart {
 func throughputChart(r *Report) chart {
 	speed := along(r, rate)
 	_, high := speed.bounds(0, 0)
-	return chart{
+	c := chart{
 		name: "throughput", title: "Throughput", unit: "samples per second", y1: 1.12 * high,
 		alt:   fmt.Sprintf("the median is %s samples per second", number(r.Speed.Median)),
 		marks: marksOf(r, atTop),
 		lines: []line{{name: "each step", shade: "blue", points: speed, width: 1.5}},
 	}
+	return c.smoothed("step", len(r.steps), func(i int) (x, y float64) { return float64(r.steps[i].Step), rate(&r.steps[i]) })
+}
+
+// smoothed is c with a line of medians over its only one, which turns pale. at are the n
+// points of that, each of which is a what.
+func (c chart) smoothed(what string, n int, at func(i int) (x, y float64)) chart {
+	if smooth, wide := medians(n, at); wide > 0 {
+		c.lines[0].shade, c.lines[0].width = "muted", 0.75
+		c.lines = append(c.lines, line{name: "median of " + plural(wide, what), shade: "blue", points: smooth, width: 2})
+	}
+	return c
 }
 
 func lossChart(r *Report) chart {

@@ -22,11 +22,15 @@ func (r *Report) Write(dir string) error {
 			return err
 		}
 	}
-	err := replace(filepath.Join(dir, "report.md"), func(w io.Writer) error { return r.Markdown(w, picture) })
-	if err != nil {
+	return writePages(dir, r.HTML, func(w io.Writer) error { return r.Markdown(w, picture) })
+}
+
+// writePages writes a page and its Markdown into dir.
+func writePages(dir string, html, markdown func(io.Writer) error) error {
+	if err := replace(filepath.Join(dir, "report.md"), markdown); err != nil {
 		return err
 	}
-	return replace(filepath.Join(dir, Page), r.HTML)
+	return replace(filepath.Join(dir, Page), html)
 }
 
 func replace(path string, write func(io.Writer) error) (err error) {

@@ -18,21 +18,20 @@ import (
 func reportCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "report",
-		Usage:     "draw a run's report again",
-		ArgsUsage: "RUN",
+		Usage:     "draw a run's report again, or a page over all runs",
+		ArgsUsage: "[RUN]",
 		Description: `Without flags report.html and report.md in the run's folder are replaced. With
 --format or --output one page is written instead: to the file, or to stdout. With
---open it is opened in a browser. A run may be reported while it works.`,
+--open it is opened in a browser. A run may be reported while it works.
+
+Without RUN it is a page with a row for each run in ./runs, and the reports that are
+older than their run are drawn again.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Usage: "`html or md`; by the name of the file if not given"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write to `FILE`; - is stdout"},
 			boolFlag("open", "open the page in a browser"),
 		},
 		Action: func(c *cli.Context) error {
-			word, err := oneArgument(c, "the name of a run", `"headroom status" lists the runs here`)
-			if err != nil {
-				return err
-			}
 			format, err := formatOf(c.String("format"), c.String("output"))
 			if err != nil {
 				return err
@@ -40,19 +39,15 @@ func reportCommand(u *ui) *cli.Command {
 			if toStdout(format, c.String("output")) && c.Bool("open") {
 				return usagef("leave out --open, or name a file with --output", "--open needs a file, and the page goes to stdout")
 			}
-			dir, err := runFolder(word)
-			if err != nil {
-				return err
-			}
-			r, err := drawn(dir, "", u.now())
+			dir, drawing, err := asked(u, c)
 			if err != nil {
 				return err
 			}
 			page, output := filepath.Join(dir, report.Page), c.String("output")
 			if format == "" {
-				err = writeReport(u, r, dir)
+				err = writeReport(u, drawing, dir)
 			} else {
-				page, err = output, writePage(u, r, format, output)
+				page, err = output, writePage(u, drawing, format, output)
 			}
 			if err != nil || !c.Bool("open") {
 				return err
@@ -62,6 +57,67 @@ func reportCommand(u *ui) *cli.Command {
 	}
 	command.BashComplete = completeFlags(command, runNames)
 	return command
+}
+
+// drawing is a report, or the page over several.
+type drawing interface {
+	Write(dir string) error
+	HTML(io.Writer) error
+}
+
+// asked is what the command line asks to draw, and the folder that it belongs to.
+func asked(u *ui, c *cli.Context) (dir string, d drawing, err error) {
+	if !c.Args().Present() {
+		d, err = overview(u)
+		return runsFolder, d, err
+	}
+	word, err := oneArgument(c, "the name of a run", `"headroom status" lists the runs here`)
+	if err != nil {
+		return "", nil, err
+	}
+	if dir, err = runFolder(word); err != nil {
+		return "", nil, err
+	}
+	d, err = drawn(dir, "", u.now())
+	return dir, d, err
+}
+
+// overview draws every run here again whose report is older than its journal or its metrics, and
+// the page over all of them. A run that cannot be read costs a warning.
+func overview(u *ui) (*report.Overview, error) {
+	names := runNames()
+	if len(names) == 0 {
+		return nil, usagef("headroom run -- COMMAND makes one", "there are no runs in %s", runsFolder)
+	}
+	var all []*report.Report
+	for _, name := range names {
+		dir := filepath.Join(runsFolder, name)
+		r, err := drawn(dir, "", u.now())
+		if err == nil && outdated(dir) {
+			err = r.Write(dir)
+		}
+		if err != nil {
+			u.warn("%v", err)
+		}
+		if r != nil {
+			all = append(all, r)
+		}
+	}
+	return report.NewOverview(u.now(), all), nil
+}
+
+// outdated reports whether a run has gone on since its report was drawn.
+func outdated(dir string) bool {
+	page, err := os.Stat(filepath.Join(dir, report.Page))
+	if err != nil {
+		return true
+	}
+	for _, name := range []string{"journal.jsonl", "metrics.jsonl", "status.json"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.ModTime().After(page.ModTime()) {
+			return true
+		}
+	}
+	return false
 }
 
 // formatOf is the format that the flags ask for, "" for the run's own pages.
@@ -93,8 +149,8 @@ func drawn(dir, device string, now time.Time) (*report.Report, error) {
 	return report.New(in), nil
 }
 
-func writeReport(u *ui, r *report.Report, dir string) error {
-	if err := r.Write(dir); err != nil {
+func writeReport(u *ui, d drawing, dir string) error {
+	if err := d.Write(dir); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	u.reportWritten(filepath.Join(dir, report.Page))
@@ -132,10 +188,15 @@ func openPage(u *ui, page string) error {
 }
 
 // writePage writes one page. A file is whole or absent.
-func writePage(u *ui, r *report.Report, format, output string) error {
-	write := r.HTML
+func writePage(u *ui, d drawing, format, output string) error {
+	write := d.HTML
 	if format == "md" {
-		write = func(w io.Writer) error { return r.Markdown(w, nil) }
+		switch d := d.(type) {
+		case *report.Report:
+			write = func(w io.Writer) error { return d.Markdown(w, nil) }
+		case *report.Overview:
+			write = d.Markdown
+		}
 	}
 	if toStdout(format, output) {
 		return write(u.out)

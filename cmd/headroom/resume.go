@@ -25,7 +25,7 @@ micro-batch that it had come to, and is looked after as before. It is for a run 
 was interrupted, gave up, or was ended by a restart of the machine.
 
 A run of a configuration goes on by itself: give the same headroom run again.`,
-		Flags:  []cli.Flag{boolFlag("verbose", "show the log, and every checkpoint")},
+		Flags:  append(webFlags(), boolFlag("verbose", "show the log, and every checkpoint")),
 		Action: func(c *cli.Context) error { return resumeAction(u, c) },
 	}
 	command.BashComplete = completeFlags(command, runNames)
@@ -55,6 +55,11 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if w.Match == nil {
 		return usagef("start it with headroom run", "nothing is known of the command, so it cannot be continued: %v", w.why)
 	}
+	live, err := openWeb(c)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = live.close() }() // nothing of it is kept
 	w.verbose = c.Bool("verbose")
 	folder, err := runs.Open(dir)
 	if err != nil {
@@ -63,6 +68,7 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if err := w.earlier(dir); err != nil {
 		return errors.Join(err, folder.Close())
 	}
+	live.serve(u, dir)
 	return w.lead(c.Context, u, folder, filepath.Base(dir))
 }
 

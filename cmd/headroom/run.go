@@ -38,7 +38,7 @@ one's place and goes on from the newest checkpoint.
 The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the
 second one stops at once.`,
 		CustomHelpTemplate: jobHelp,
-		Flags: append(append(jobFlags(), wrapFlags()...),
+		Flags: append(append(append(jobFlags(), wrapFlags()...), webFlags()...),
 			&cli.StringFlag{Name: "name", Usage: "name the run, and so its folder, `NAME`"},
 			boolFlag("fresh", "set the run of that name aside and start from step 0"),
 			boolFlag("again", "the same, but only if that run is finished; else go on with it"),
@@ -64,7 +64,12 @@ func runAction(u *ui, c *cli.Context) error {
 		}
 	}
 	u.quiet = c.Bool("quiet")
-	s := &runner{u: u, verbose: c.Bool("verbose")}
+	live, err := openWeb(c)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = live.close() }() // nothing of it is kept
+	s := &runner{u: u, verbose: c.Bool("verbose"), web: live}
 	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.asked(s.stage.in(working), again) })
 	defer done()
 	before, err := predecessor()
@@ -100,6 +105,7 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 	}
 	s.folder = folder
 	s.watchCrashes(folder)
+	s.web.serve(s.u, s.dir)
 	if !s.stage.move(opening, working) {
 		return errors.Join(s.crash.close(), folder.Close())
 	}
@@ -162,6 +168,7 @@ type runner struct {
 	device    string // that it ran on, "" if it opened none
 	progress  progress
 	stream    *stream // nil without --json
+	web       *web
 	account   account
 }
 

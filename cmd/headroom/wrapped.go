@@ -29,6 +29,11 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if err := notForCommands(c, "a run of a configuration", "set", "unset", "fresh", "again", "json", "no-progress"); err != nil {
 		return err
 	}
+	live, err := openWeb(c)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = live.close() }() // nothing of it is kept
 	w, err := recognised(r)
 	if err != nil {
 		return err
@@ -48,6 +53,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if err != nil {
 		return err
 	}
+	live.serve(u, folder.Dir())
 	return w.lead(c.Context, u, folder, name)
 }
 

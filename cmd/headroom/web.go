@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/report"
+)
+
+// webFlags are those of runs that can be looked at while they work.
+func webFlags() []cli.Flag {
+	return []cli.Flag{
+		boolFlag("web", "serve the report as a live page, for a browser on this machine, at the address that is printed"),
+		&cli.StringFlag{Name: "metrics", Usage: "serve numbers of the run for Prometheus at http://`ADDRESS`/metrics, such as 127.0.0.1:9408"},
+	}
+}
+
+// web serves a run to who looks at it while it works. The zero value serves nothing.
+type web struct {
+	page, metrics net.Listener
+	servers       []*http.Server
+}
+
+// openWeb takes the addresses that the flags ask for, so that one that is not to be had
+// is known before anything starts. It is to be closed.
+func openWeb(c *cli.Context) (w *web, err error) {
+	w = &web{}
+	listen := func(address string) (net.Listener, error) {
+		return (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
+	}
+	if address := c.String("metrics"); c.IsSet("metrics") {
+		if w.metrics, err = listen(address); err != nil {
+			return nil, usagef("an address of this machine with a port that is free, such as --metrics 127.0.0.1:9408", "--metrics %s: %v", address, err)
+		}
+	}
+	if c.Bool("web") {
+		if w.page, err = listen("127.0.0.1:0"); err != nil {
+			return nil, errors.Join(usagef("run it without --web; headroom report RUN --open shows the same at any time", "--web: %v", err), w.close())
+		}
+	}
+	return w, nil
+}
+
+// serve serves the run in dir from now on, and says where, also when all else is quiet:
+// nobody could look at it otherwise.
+func (w *web) serve(u *ui, dir string) {
+	if w.page != nil {
+		live := &report.Live{Token: rand.Text(), Stamp: func() string { return stampOf(dir) },
+			Draw: func() (*report.Report, error) { return drawn(dir, "", time.Time{}) }}
+		w.start(w.page, live)
+		u.line(plain, fmt.Sprintf("live page: http://%s/?token=%s", w.page.Addr(), live.Token))
+	}
+	if w.metrics != nil {
+		w.start(w.metrics, http.HandlerFunc(func(to http.ResponseWriter, q *http.Request) { answerMetrics(to, q, dir) }))
+		u.line(plain, fmt.Sprintf("metrics: http://%s/metrics", w.metrics.Addr()))
+	}
+}
+
+func (w *web) start(l net.Listener, h http.Handler) {
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+	w.servers = append(w.servers, s)
+	go func() { _ = s.Serve(l) }() // ends with close
+}
+
+// close ends what is served at once.
+func (w *web) close() error {
+	if w == nil {
+		return nil
+	}
+	var errs []error
+	for _, s := range w.servers {
+		errs = append(errs, s.Close())
+	}
+	for _, l := range []net.Listener{w.page, w.metrics} {
+		if l == nil {
+			continue
+		}
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// answerMetrics answers /metrics alone.
+func answerMetrics(to http.ResponseWriter, q *http.Request, dir string) {
+	if q.URL.Path != "/metrics" {
+		http.Error(to, "the metrics are at /metrics", http.StatusNotFound)
+		return
+	}
+	var text bytes.Buffer
+	if err := report.Prometheus(&text, dir); err != nil {
+		http.Error(to, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	to.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_, _ = to.Write(text.Bytes()) // who asked may have gone
+}
+
+// stampOf changes with what a report of the run in dir is drawn from.
+func stampOf(dir string) string {
+	var b strings.Builder
+	for _, name := range []string{"journal.jsonl", "metrics.jsonl", "status.json"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			fmt.Fprintf(&b, "%x.%x.", info.Size(), info.ModTime().UnixNano())
+		}
+	}
+	return b.String()
+}

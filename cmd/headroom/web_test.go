@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// read is what is at an address now.
+func read(t *testing.T, url string) (status int, text string) {
+	t.Helper()
+	answer, err := http.Get(url) //nolint:gosec // the test's own server
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close() //nolint:errcheck // it was read
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
+}
+
+// TestRunIsLookedAt holds that a run can be looked at while it works, at the addresses
+// that it prints, also when it is quiet; that its status and its output are the command's
+// own; and that nothing answers any more when it has ended.
+func TestRunIsLookedAt(t *testing.T) {
+	for _, quiet := range []bool{false, true} {
+		inEmptyFolder(t, "wait.py", "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('running', flush=True)\nsignal.pause()\n")
+		args := []string{"run", "--web", "--metrics", "127.0.0.1:0", "--", "python3", "wait.py"}
+		if quiet {
+			args = append([]string{"run", "--quiet"}, args[1:]...)
+		}
+		c := exec.Command("headroom", args...)
+		said, err := c.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(said)
+		address := func(pattern string) string {
+			if !lines.Scan() {
+				t.Fatalf("it says no more: %v", lines.Err())
+			}
+			found := regexp.MustCompile(pattern).FindStringSubmatch(lines.Text())
+			if found == nil {
+				t.Fatalf("%q is not %s", lines.Text(), pattern)
+			}
+			return found[1]
+		}
+		page, metrics := address(`^headroom: live page: (http://127\.0\.0\.1:\d+/\?token=\w{26})$`), address(`^headroom: metrics: (http://127\.0\.0\.1:\d+/metrics)$`)
+		output := bufio.NewReader(out)
+		if first, err := output.ReadString('\n'); err != nil || first != "running\n" {
+			t.Fatalf("%q, %v", first, err)
+		}
+		if status, text := read(t, page); status != 200 || !strings.Contains(text, "<h1>running") || !strings.Contains(text, "wait.py") {
+			t.Errorf("%d\n%s", status, text)
+		}
+		if status, text := read(t, strings.TrimRight(page, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")); status != 403 || strings.Contains(text, "wait") {
+			t.Errorf("without the token: %d\n%s", status, text)
+		}
+		if status, text := read(t, metrics); status != 200 || !strings.Contains(text, "headroom_run_running{run=\"wait-run\"} 1\n") {
+			t.Errorf("%d\n%s", status, text)
+		}
+		if status, _ := read(t, strings.TrimSuffix(metrics, "metrics")); status != 404 {
+			t.Errorf("%d beside the metrics", status)
+		}
+		if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if rest, err := io.ReadAll(output); err != nil || len(rest) > 0 {
+			t.Errorf("more output: %q, %v", rest, err)
+		}
+		if err := c.Wait(); c.ProcessState.ExitCode() != 7 {
+			t.Errorf("%v, want the command's own status, 7", err)
+		}
+		for _, url := range []string{page, metrics} {
+			if _, err := net.DialTimeout("tcp", strings.Split(url, "/")[2], 10*time.Second); err == nil {
+				t.Errorf("%s still answers", url)
+			}
+		}
+	}
+}
+
+// TestAddressThatIsTaken holds that nothing is started where a run cannot be looked at as
+// was asked.
+func TestAddressThatIsTaken(t *testing.T) {
+	inEmptyFolder(t, "a.py", "open('ran', 'w')\n")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close() //nolint:errcheck // of a test
+	for address, want := range map[string]string{taken.Addr().String(): "address already in use", "here": "missing port", "127.0.0.1:http0": "unknown port"} {
+		c := exec.Command("headroom", "run", "--web", "--metrics", address, "--", "python3", "a.py")
+		said, err := c.CombinedOutput()
+		if c.ProcessState.ExitCode() != 2 || !strings.Contains(string(said), "--metrics "+address) || !strings.Contains(string(said), want) ||
+			!strings.Contains(string(said), "hint: an address of this machine") {
+			t.Errorf("%s: %v\n%s", address, err, said)
+		}
+	}
+	for _, left := range []string{"ran", "runs"} {
+		if _, err := os.Stat(left); err == nil {
+			t.Errorf("%s was made", left)
+		}
+	}
+}
+
+// TestReportOfAllRuns holds that without a name there is a page over all runs, whose own
+// pages are there too.
+func TestReportOfAllRuns(t *testing.T) {
+	inEmptyFolder(t, "a.py", "import sys\nsys.exit(int(sys.argv[1]))\n")
+	if said, err := exec.Command("headroom", "report").CombinedOutput(); err == nil || !strings.Contains(string(said), "hint: headroom run -- COMMAND makes one") {
+		t.Errorf("%v\n%s", err, said)
+	}
+	for _, status := range []string{"0", "3"} {
+		_ = exec.Command("headroom", "run", "--", "python3", "a.py", status).Run() // one of them fails, as it is to
+	}
+	out, err := exec.Command("headroom", "report", "--format", "md").Output()
+	for _, want := range []string{"# 2 runs: 1 finished, 1 failed\n", "| a-run-2 | failed: exit status 3 ", "| a-run | finished |"} {
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("%v: no %q in\n%s", err, want, out)
+		}
+	}
+	if said, err := exec.Command("headroom", "report").CombinedOutput(); err != nil || string(said) != "headroom: report: runs/report.html\n" {
+		t.Errorf("%v\n%s", err, said)
+	}
+	text, err := os.ReadFile(filepath.Join("runs", "report.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range regexp.MustCompile(`href="([^"]*/[^"]*)"`).FindAllSubmatch(text, -1) {
+		if _, err := os.Stat(filepath.Join("runs", string(link[1]))); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := strings.Count(string(text), "/report.html"); n != 2 {
+		t.Errorf("%d links", n)
+	}
+	page := filepath.Join("runs", "a-run", "report.html")
+	before, err := os.Stat(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := exec.Command("headroom", "report").Run(); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.Stat(page); err != nil || !after.ModTime().Equal(before.ModTime()) {
+		t.Errorf("a report that was up to date was drawn again: %v", err)
+	}
+}

@@ -1,0 +1,103 @@
+package report
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/subtle"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Live serves a run's report while the run works: the same page, which asks for itself
+// again every two seconds. It is an [http.Handler], and safe for concurrent use. Nothing
+// is drawn unless somebody looks.
+type Live struct {
+	// Draw draws the report from what is on disk now.
+	Draw func() (*Report, error)
+	// Stamp changes when a report that is drawn now would differ from the one before.
+	Stamp func() string
+	// Token is what the address must have as its parameter token.
+	Token string
+
+	mu    sync.Mutex
+	stamp string
+	drawn time.Time
+	page  []byte
+	nonce string
+}
+
+// liveEvery is how long a page that was drawn is shown to whoever asks.
+const liveEvery = time.Second
+
+// ServeHTTP answers / alone, to whoever has the token and asked this machine by a name
+// or address of its own: a page elsewhere must not read it through a name that its
+// owner points here.
+func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "frame-ancestors 'none'")
+	switch {
+	case q.Method != http.MethodGet && q.Method != http.MethodHead:
+		h.Set("Allow", "GET, HEAD")
+		http.Error(w, "this page can only be read", http.StatusMethodNotAllowed)
+		return
+	case !ownName(q.Host):
+		http.Error(w, "ask for this page at 127.0.0.1 or localhost", http.StatusForbidden)
+		return
+	case subtle.ConstantTimeCompare([]byte(q.URL.Query().Get("token")), []byte(l.Token)) != 1:
+		http.Error(w, "this page needs its token: open the whole address that headroom printed", http.StatusForbidden)
+		return
+	case q.URL.Path != "/":
+		http.Error(w, "there is one page here: /", http.StatusNotFound)
+		return
+	}
+	page, tag, err := l.now()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h.Set("ETag", tag)
+	if q.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(page) // who asked may have gone
+}
+
+// now is the page, drawn again where the run has gone on, and its tag.
+func (l *Live) now() (page []byte, tag string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.nonce == "" {
+		l.nonce = rand.Text()
+	}
+	if stamp := l.Stamp(); l.page == nil || stamp != l.stamp && time.Since(l.drawn) >= liveEvery {
+		r, err := l.Draw()
+		if err != nil {
+			return nil, "", err
+		}
+		var text bytes.Buffer
+		if err := r.html(&text, l.nonce); err != nil {
+			return nil, "", err
+		}
+		l.page, l.stamp, l.drawn = text.Bytes(), stamp, time.Now()
+	}
+	return l.page, fmt.Sprintf("%q", l.nonce[:8]+"-"+l.stamp), nil
+}
+
+// ownName reports whether a request's host is the loopback interface.
+func ownName(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = host
+	}
+	at, err := netip.ParseAddr(name)
+	return name == "localhost" || err == nil && at.IsLoopback()
+}

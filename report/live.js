@@ -1,0 +1,37 @@
+"use strict";
+// Asks for the page again and again, and shows what has changed. What was scrolled or
+// has the focus stays.
+(() => {
+	const every = 2000, gone = document.getElementById("gone");
+	let tag = "", last = new Date();
+	const tables = () => [...document.querySelectorAll(".table")];
+	const show = text => {
+		const began = performance.now();
+		const next = new DOMParser().parseFromString(text, "text/html");
+		const scrolled = tables().map(e => e.scrollLeft), focus = tables().indexOf(document.activeElement);
+		document.title = next.title;
+		document.querySelector("main").replaceWith(next.querySelector("main"));
+		tables().forEach((e, i) => { e.scrollLeft = scrolled[i] || 0; });
+		tables()[focus]?.focus({ preventScroll: true });
+		document.body.getBoundingClientRect(); // the layout is a part of it
+		document.documentElement.dataset.redrawn = (performance.now() - began).toFixed(1);
+	};
+	const ask = async () => {
+		try {
+			const got = await fetch(location.href, { cache: "no-store", headers: tag ? { "If-None-Match": tag } : {} });
+			if (got.status === 200) {
+				tag = got.headers.get("ETag");
+				show(await got.text());
+			} else if (got.status !== 304) {
+				throw new Error(got.statusText);
+			}
+			last = new Date();
+			gone.hidden = true;
+		} catch (error) {
+			gone.textContent = "headroom does not answer any more: the run has ended, or was killed. This is how it stood at " + last.toLocaleTimeString() + ".";
+			gone.hidden = false;
+		}
+		setTimeout(ask, document.hidden ? 5 * every : every);
+	};
+	ask();
+})();

@@ -1,0 +1,116 @@
+package report
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Overview is a page over several runs, with a row for each.
+type Overview struct {
+	Made time.Time // zero leaves it out
+	Runs []*Report // newest first
+}
+
+// NewOverview is one of runs in any order. It keeps the reports.
+func NewOverview(made time.Time, all []*Report) *Overview {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b *Report) int { return b.Outcome.Begin.Compare(a.Outcome.Begin) })
+	return &Overview{Made: made, Runs: all}
+}
+
+// Title counts the runs by how they stand.
+func (o *Overview) Title() string {
+	var states []string
+	for _, state := range []State{Running, Finished, Interrupted, Failed, CutOff, Empty} {
+		n := 0
+		for _, r := range o.Runs {
+			if r.Outcome.State == state {
+				n++
+			}
+		}
+		if n > 0 {
+			states = append(states, fmt.Sprintf("%s %s", count(n), state))
+		}
+	}
+	return strings.TrimSuffix(plural(len(o.Runs), "run")+": "+strings.Join(states, ", "), ": ")
+}
+
+// Batch is the first card's answer: whether the effective batch was kept.
+func (r *Report) Batch() Card { return r.Cards()[0] }
+
+// Survived says in a few words how often memory ran out and how it went on.
+func (r *Report) Survived() string {
+	if r.Failures.Total == 0 {
+		return "–"
+	}
+	return r.failureCard().Answer
+}
+
+// Lost is the time lost to failures and searches, with its causes.
+func (r *Report) Lost() string {
+	if r.Failures.Lost <= 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%s (%s)", secondsLasting(r.Failures.Lost), percent(r.Failures.Share))
+}
+
+var (
+	//go:embed overview.html.tmpl
+	overviewText string
+
+	overviewPage = sync.OnceValue(func() *template.Template {
+		return template.Must(template.New("overview").Funcs(template.FuncMap{
+			"count": func(n int) string { return count(n) }, "lasting": lasting, "stamp": stamp, "day": day, "style": style, "page": func() string { return Page },
+		}).Parse(overviewText))
+	})
+)
+
+// HTML writes the page, which needs nothing else. Each run's name leads to its own
+// page, in the folder of that name beside this one.
+func (o *Overview) HTML(w io.Writer) error {
+	var text bytes.Buffer
+	err := overviewPage().Execute(&text, o)
+	if err == nil {
+		_, err = w.Write(bytes.Map(printable, text.Bytes()))
+	}
+	if err != nil {
+		return fmt.Errorf("write the page over the runs as HTML: %w", err)
+	}
+	return nil
+}
+
+// Markdown writes the same as a table.
+func (o *Overview) Markdown(w io.Writer) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %s\n\n| Run | How it stands | Out of memory | Time lost | Effective batch | Began | Took |\n|---|---|---|---|---|---|---|\n", plain(o.Title()))
+	for _, r := range o.Runs {
+		stands := r.Outcome.Title
+		if r.Outcome.Reason != "" && r.Outcome.State != Finished {
+			stands += ": " + r.Outcome.Reason
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", plain(r.Name), plain(stands), plain(r.Survived()), plain(r.Lost()), plain(r.Batch().Answer),
+			plain(r.Began()), plain(lasting(r.Outcome.Active)))
+	}
+	if _, err := b.WriteTo(w); err != nil {
+		return fmt.Errorf("write the page over the runs as Markdown: %w", err)
+	}
+	return nil
+}
+
+// Began is when the run began, "–" if that is not known.
+func (r *Report) Began() string {
+	if r.Outcome.Begin.IsZero() {
+		return "–"
+	}
+	return day(r.Outcome.Begin) + " " + stamp(r.Outcome.Begin)
+}
+
+// Write writes the page and its Markdown into the folder of the runs.
+func (o *Overview) Write(dir string) error { return writePages(dir, o.HTML, o.Markdown) }

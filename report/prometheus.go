@@ -1,0 +1,80 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"headroom/runs"
+)
+
+// Prometheus writes how the run in dir stands in Prometheus' text format, version 0.0.4.
+// What is not known is left out. A run that has just begun has no status yet, and none of
+// the numbers.
+func Prometheus(w io.Writer, dir string) error {
+	in, err := Read(dir)
+	if err != nil {
+		return err
+	}
+	status, err := runs.ReadStatus(dir)
+	if err != nil {
+		status = runs.Status{State: runs.StateRunning}
+	}
+	e := exposition{run: in.Name}
+	r := New(in)
+	e.put("headroom_run_running", "gauge", "Whether the run works: 1, or 0 once it has ended.", yes(status.State == runs.StateRunning))
+	e.put("headroom_attempts_total", "counter", "Lives of the training, the one that works now included.", float64(status.Attempt))
+	e.put("headroom_out_of_memory_total", "counter", "Failures of memory, survived or not.", float64(r.Failures.Total))
+	e.put("headroom_survived_in_place_total", "counter", "Failures of memory that were survived inside a process of the command.", float64(r.Failures.InPlace))
+	e.put("headroom_lost_seconds_total", "counter", "Time lost to failures, remedies and searches.", r.Failures.Lost)
+	e.put("headroom_checkpoint_step", "gauge", "Optimizer step of the newest checkpoint.", float64(r.Checkpoints.Newest))
+	if in.Command == "" {
+		e.put("headroom_steps_total", "counter", "Optimizer steps finished.", float64(status.Step))
+		e.put("headroom_steps_planned", "gauge", "Optimizer steps of the whole run.", float64(status.Steps))
+		e.put("headroom_samples_per_second", "gauge", "Throughput of the newest steps.", status.SamplesPerSecond)
+		e.put("headroom_memory_peak_bytes", "gauge", "Most memory allocated in the newest step.", float64(status.Peak))
+		e.put("headroom_memory_capacity_bytes", "gauge", "Memory of the device.", float64(status.Capacity))
+	}
+	if status.Plan.Effective > 0 && (in.Command == "" || status.Plan.Effective > 1) {
+		e.put("headroom_batch_effective", "gauge", "Samples per optimizer step, over all ranks.", float64(status.Plan.Effective))
+		e.put("headroom_batch_micro", "gauge", "Samples of a micro-batch on each rank.", float64(status.Plan.Largest()))
+	}
+	if n := len(in.Seen); n > 0 {
+		s := in.Seen[n-1]
+		e.put("headroom_process_steps_total", "counter", "Optimizer steps of the process that made the newest one.", float64(s.Made))
+		e.put("headroom_step_seconds", "gauge", "What a step took, newest ones.", s.Seconds)
+		e.put("headroom_batch_rows", "gauge", "Rows of the newest batch.", float64(s.Rows))
+		e.put("headroom_batch_pieces", "gauge", "Pieces that the newest batch was run in.", float64(s.Pieces))
+		if s.Memory.Capacity > 0 {
+			e.put("headroom_memory_allocated_bytes", "gauge", "Memory allocated after the newest step.", float64(s.Memory.Allocated))
+			e.put("headroom_memory_reserved_bytes", "gauge", "Memory that the allocator had reserved then.", float64(s.Memory.Reserved))
+			e.put("headroom_memory_peak_bytes", "gauge", "Most memory allocated in the process so far.", float64(s.Memory.Peak))
+			e.put("headroom_memory_capacity_bytes", "gauge", "Memory of the device.", float64(s.Memory.Capacity))
+		}
+	}
+	if _, err := e.WriteTo(w); err != nil {
+		return fmt.Errorf("write the metrics of %s: %w", in.Name, err)
+	}
+	return nil
+}
+
+func yes(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// exposition is text in Prometheus' format, of one run.
+type exposition struct {
+	bytes.Buffer
+	run string
+}
+
+// put adds a metric with one sample.
+func (e *exposition) put(name, kind, help string, value float64) {
+	label := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(e.run)
+	fmt.Fprintf(e, "# HELP %s %s\n# TYPE %s %s\n%s{run=\"%s\"} %s\n", name, help, name, kind, name, label, strconv.FormatFloat(value, 'g', -1, 64))
+}
