@@ -293,7 +293,7 @@ func (s *Session) Number() int { return s.attempt }
 
 // Handle asks [recovery.Decide] about what happened, and records both. took is how
 // long it took, 0 if that does not matter. Of a failure of memory the caller gives
-// the Failure alone, and of a device that is gone Why and Ending: the rest of the
+// the Failure, and what the session cannot have seen; of a device that is gone Why and Ending: the rest of the
 // evidence is in the books. The caller carries the decision out.
 //
 // To stop because of memory is a *[GaveUpError].
@@ -329,6 +329,9 @@ func (s *Session) complete(e recovery.Event) recovery.Event {
 	case e.OOM != nil:
 		found := s.seen.Of(e.OOM.Failure, s.history.Running(), least)
 		found.Host, found.Resuming = e.OOM.Host, e.OOM.Resuming
+		if len(e.OOM.Boundary) > 0 { // seen by somebody who was nearer
+			found.Boundary, found.Every = e.OOM.Boundary, e.OOM.Every
+		}
 		e.OOM = &found
 	case e.Load != nil:
 		found := *e.Load

@@ -210,8 +210,12 @@ func (l ladder) helps() string {
 	return helpModel
 }
 
+// relaunch is a new attempt, if one is left. Of a job whose process ends with each failure
+// one always is after a newer checkpoint: a leak may end it every few hours of a long night.
 func (l ladder) relaunch(why string) (Decision, bool) {
-	if l.history.relaunches >= l.policy.Relaunches {
+	h := l.history
+	anew := !l.policy.Able.CountSteps && h.Finished > h.relaunched && l.policy.Relaunches > 0
+	if h.relaunches >= l.policy.Relaunches && !anew {
 		return Decision{}, false
 	}
 	from := "a checkpoint of this moment"

@@ -45,8 +45,10 @@ func Prometheus(w io.Writer, dir string) error {
 		s := in.Seen[n-1]
 		e.put("headroom_process_steps_total", "counter", "Optimizer steps of the process that made the newest one.", float64(s.Made))
 		e.put("headroom_step_seconds", "gauge", "What a step took, newest ones.", s.Seconds)
-		e.put("headroom_batch_rows", "gauge", "Rows of the newest batch.", float64(s.Rows))
-		e.put("headroom_batch_pieces", "gauge", "Pieces that the newest batch was run in.", float64(s.Pieces))
+		if s.Rows > 0 { // else they were not looked at
+			e.put("headroom_batch_rows", "gauge", "Rows of the newest batch.", float64(s.Rows))
+			e.put("headroom_batch_pieces", "gauge", "Pieces that the newest batch was run in.", float64(s.Pieces))
+		}
 		if s.Memory.Capacity > 0 {
 			e.put("headroom_memory_allocated_bytes", "gauge", "Memory allocated after the newest step.", float64(s.Memory.Allocated))
 			e.put("headroom_memory_reserved_bytes", "gauge", "Memory that the allocator had reserved then.", float64(s.Memory.Reserved))

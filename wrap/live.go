@@ -257,9 +257,12 @@ type left struct {
 func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (l left) {
 	leaks := w.RunsOut != nil && w.Resumes()
 	every := hangEvery
+	if leaks {
+		every = leaksEvery
+	}
 	switch {
 	case w.Hang > 0:
-		every = min(hangEvery, max(time.Millisecond, w.Hang/4))
+		every = min(every, max(time.Millisecond, w.Hang/4))
 	case !leaks:
 		<-child.Done()
 		return l
@@ -312,8 +315,10 @@ func (w *Wrapped) leaks(watch *leakWatch) (l left) {
 	return left{Leaking, watch.why(out)}
 }
 
-// hangEvery is how often it is looked whether the command hangs or leaks.
-const hangEvery = 15 * time.Second
+const (
+	hangEvery  = 15 * time.Second // how often it is looked whether the command hangs
+	leaksEvery = 2 * time.Second  // and whether it leaks: what it trains after a checkpoint is made again
+)
 
 // lastSaved is when the newest checkpoint was written to, a complete one or not.
 func (w *Wrapped) lastSaved() time.Time {

@@ -24,6 +24,8 @@ type toyCommand struct {
 	saved        Saved
 	lives        int
 	young        float64                     // seconds that a life lasts which ends otherwise
+	lasts        int                         // steps that a life has room for, if not 0
+	grows        bool                        // a worker inside saw what it holds grow from step to step
 	leaks        int                         // steps after which a life is ended as it leaks; 0 if it does not
 	resume       func(life int) memory.Phase // going on from a checkpoint runs out of memory in this phase; "" goes on
 	trace        []string
@@ -63,7 +65,7 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 			c.trace = append(c.trace, name+"~")
 			return Outcome{Kind: Leaking, Confidence: Certain, Reasons: []string{"it leaks"}}, c.exit(143, 60), nil
 		}
-		if n := plan.Largest(); n > c.fits(step) {
+		if n := plan.Largest(); n > c.fits(step) || c.lasts > 0 && step > begin+c.lasts {
 			c.trace = append(c.trace, name+"!")
 			return c.ranOut(), c.exit(1, c.young), nil
 		}
@@ -99,8 +101,14 @@ func (c *toyCommand) ranOut() Outcome {
 			stats.Reserved, stats.Allocated = 24*memory.GiB-taken, 23*memory.GiB-taken
 		}
 	}
+	var held []memory.Bytes
+	if c.grows {
+		for i := range memory.Bytes(memory.LeakWindow) {
+			held = append(held, 2*memory.GiB+i*memory.GiB)
+		}
+	}
 	return Outcome{Kind: OutOfMemory, Confidence: Certain, Reasons: []string{"torch.OutOfMemoryError in forward"},
-		Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: 2 * memory.GiB, Phase: memory.PhaseForward, Stats: stats}}}
+		Evidence: &memory.Evidence{Boundary: held, Every: 10, Failure: memory.OutOfMemoryError{Requested: 2 * memory.GiB, Phase: memory.PhaseForward, Stats: stats}}}
 }
 
 // wrapped runs c for a plan and returns the trace.
@@ -179,6 +187,12 @@ func TestRun(t *testing.T) {
 		want    string
 		code    int
 	}{
+		{name: "it runs out as it leaks, and may be started again: as large, from its newest checkpoint", policy: again,
+			command: toyCommand{fits: from(11, 64, 40), grows: true}, want: "64×1@0! 64×1@8(64)! 32×2@8(64)"},
+		{name: "it runs out as it leaks after each checkpoint: as often as it takes", policy: again,
+			command: toyCommand{fits: always(64), grows: true, lasts: 5}, want: "64×1@0! 64×1@4(64)! 64×1@8(64)! 64×1@12(64)! 64×1@16(64)"},
+		{name: "it runs out as it leaks, and may not: smaller",
+			command: toyCommand{fits: from(11, 64, 40), grows: true}, want: "64×1@0! 32×2@8(64)"},
 		{name: "it leaks: on from each checkpoint, however often",
 			command: toyCommand{fits: always(64), leaks: 4}, want: "64×1@0~ 64×1@4(64)~ 64×1@8(64)~ 64×1@12(64)~ 64×1@16(64)"},
 		{name: "it leaks, and nothing may be changed", command: toyCommand{fits: always(64), leaks: 4}, change: func(o *RunOptions) { o.Recover = false }, want: "64×1@0~", code: 143},

@@ -3,6 +3,8 @@
 # fraction of what that took, bare and under headroom, and prints a table of both:
 #   gpt2 later late lightning accelerate resnet scaler compiled optimizer evaluation   one training each
 #   leak     what is said of a training that keeps ever more
+#   restart  a training that leaks and saves: bare, started again when memory has run out, and
+#            just after a checkpoint before that
 #   peers    what Transformers, Accelerate and Lightning have of their own
 #   cost     steps while nothing fails, bare and with the worker armed in turn;
 #            cost-CASE is one case of it (large, small, small-compiled, large-compiled)
@@ -41,6 +43,25 @@ inside() {
     (cd "$out" && "$headroom" run --name "inside-${steps// /-}" --hang 0 -- "$python" "$here/inside.py" $steps 2>"$out/inside.log" | grep '^|') || return 1
   done
 }
+restart() {
+  local how status begun
+  for how in bare after before; do
+    mkdir -p "$out/restart-$how" && begun=$SECONDS
+    (
+      cd "$out/restart-$how" || exit 1
+      local run=("$headroom" run --name restart --trust --knob micro=--batch-size --knob accumulation=--accum --knob resume=--resume --knob 'checkpoints=step-*.pt')
+      case $how in
+        bare) "$python" "$here/leaking.py" ;;
+        after) "${run[@]}" -- "$python" "$here/leaking.py" ;;
+        before) "${run[@]}" --restart-leaking -- "$python" "$here/leaking.py" ;;
+      esac
+    ) >"$out/restart-$how/output.log" 2>&1
+    status=$?
+    echo "$how: status $status after $((SECONDS - begun)) s"
+    grep -E '^headroom: (relaunch|go on|attempt)|^made' "$out/restart-$how/output.log" || true
+    [[ $how = bare || $status -eq 0 ]] || return 1
+  done
+}
 part() {
   case $1 in
     gpt2) "${case[@]}" gpt2 raw.py gpt2 0.8 0.5 0.3 ;;
@@ -53,6 +74,7 @@ part() {
     compiled) "${case[@]}" compiled raw.py compiled 0.6 ;;
     optimizer) "${case[@]}" optimizer raw.py optimizer 0.9 ;;
     evaluation) "${case[@]}" evaluation raw.py evaluation 0.6 ;;
+    restart) restart ;;
     leak) "${case[@]}" leak "${SHARE:-0.4}" ;;
     peers) "${case[@]}" peers 0.5 ;;
     cost) "$python" "$here/cost.py" "$headroom" "$out" ;;
@@ -64,7 +86,7 @@ part() {
   esac
 }
 
-(($# > 0)) || set -- gpt2 later late lightning accelerate resnet scaler compiled optimizer evaluation leak peers cost inside pieces memory
+(($# > 0)) || set -- gpt2 later late lightning accelerate resnet scaler compiled optimizer evaluation leak restart peers cost inside pieces memory
 {
   for name in "$@"; do
     begun=$SECONDS
