@@ -85,10 +85,10 @@ func adviseMicro(in Input, r *Report) string {
 	settled, lost, blamed := 0, 0.0, false
 	for _, row := range r.Ledger {
 		blamed = blamed && !row.Failed || row.Cause == memory.Batch
-		if row.Cause == memory.Batch || row.Remedy == string(recovery.Shrink) && blamed {
+		if row.Cause == memory.Batch || row.last == recovery.Shrink && blamed {
 			lost += row.Lost
 		}
-		if row.Remedy == string(recovery.Shrink) && blamed && row.micro > 0 {
+		if row.last == recovery.Shrink && blamed && row.micro > 0 {
 			settled = row.micro
 		}
 	}

@@ -43,7 +43,7 @@ func failures(rows []Row, o Outcome) Failures {
 		if row.Failed {
 			f.Open = row.Remedy == "" && o.State != Finished
 		}
-		if row.Remedy == string(recovery.Stop) {
+		if row.last == recovery.Stop {
 			f.Fatal = o.State == Failed && row.Attempt == rows[len(rows)-1].Attempt
 		}
 	}

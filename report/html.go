@@ -70,6 +70,14 @@ func style() template.CSS {
 		variables(false), variables(true), pageStyle))
 }
 
+// Last is the newest attempt, nil if there is none.
+func (r *Report) Last() *Attempt {
+	if len(r.Attempts) == 0 {
+		return nil
+	}
+	return &r.Attempts[len(r.Attempts)-1]
+}
+
 // Wide are the pictures that take the full width, Narrow the others.
 func (r *Report) Wide() []Picture { return r.width(true) }
 

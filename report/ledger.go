@@ -31,12 +31,13 @@ type Row struct {
 	Hint   string // what the user could do
 	Probes string // the sizes tried, those that failed marked: "63! 31 47! 40"
 
-	Before, After string  // how a step was cut, as "27 × 3"; empty where it stayed as it was
-	Lost          float64 // seconds that it cost; 0 if not known
-	repeated      bool    // the step of the failure before has run out of memory once more
-	once          bool    // the plan changed for one step alone
-	micro         int     // largest micro-batch after it; 0 where the plan stayed
-	largest       int     // micro-batch that failed
+	Before, After string          // how a step was cut, as "27 × 3"; empty where it stayed as it was
+	Lost          float64         // seconds that it cost; 0 if not known
+	last          recovery.Remedy // of several the one that came last
+	repeated      bool            // the step of the failure before has run out of memory once more
+	once          bool            // the plan changed for one step alone
+	micro         int             // largest micro-batch after it; 0 where the plan stayed
+	largest       int             // micro-batch that failed
 }
 
 // At is the step in words: none is known of a failure inside a wrapped command's process.
@@ -71,6 +72,11 @@ func ledger(entries []runs.Entry) []Row {
 	}
 	for i := range b.rows {
 		b.rows[i].Number = i + 1
+	}
+	for i := len(b.rows) - 1; i > 0; i-- {
+		if row, before := &b.rows[i], b.rows[i-1]; row.repeated && row.Why == before.Why {
+			row.What, row.Why = strings.Replace(row.What, "out of memory", "out of memory again", 1), ""
+		}
 	}
 	return b.rows
 }
@@ -205,10 +211,7 @@ func (b *bookkeeper) decision(e runs.Entry) {
 	case d.Remedy == recovery.Continue && d.Reason == "":
 		b.adopt(*d)
 		return
-	case b.search && d.Remedy != recovery.Search:
-		step := b.newest().Step
-		b.open(e, Row{Tone: Info, What: "the search ended"})
-		b.newest().Step = step
+	case b.search && d.Remedy != recovery.Search: // it is what the search came to
 	case d.Remedy == recovery.Grow:
 		b.open(e, Row{Tone: Good, What: "room again"})
 	case d.Remedy == recovery.Continue:
@@ -222,8 +225,12 @@ func (b *bookkeeper) decision(e runs.Entry) {
 func (b *bookkeeper) answer(e runs.Entry) {
 	d, row := e.Decision, b.newest()
 	row.Reason, row.Hint = d.Reason, d.Hint
-	if d.Remedy != recovery.Continue {
+	if row.last = d.Remedy; d.Remedy != recovery.Continue {
 		row.Remedy = string(d.Remedy)
+		if b.search {
+			row.Remedy = fmt.Sprintf("%s, then %s", recovery.Search, d.Remedy)
+			row.Result = "" // the reason has it, with what followed
+		}
 	}
 	if row.Reason == "" {
 		row.Reason = e.Text

@@ -37,11 +37,10 @@ func expectTold(t *testing.T, rows []Row, want string) {
 func TestLedgerOfANight(t *testing.T) {
 	expectTold(t, New(night().Input).Ledger, `
 1 step 1 out of memory: batch: empty cache 0.7s
-2 step 1 out of memory: batch: search [63! 31! 15 28 27] 6.6s
-3 step 1 the search ended: shrink (64 × 1 → 22 × 3) 0.0s
-4 step 81 out of memory: foreign: empty cache 0.6s
-5 step 81 out of memory: foreign: shrink (22 × 3 → 13 × 5) 0.6s
-6 step 120 room again: grow (13 × 5 → 22 × 3) 0.0s
+2 step 1 out of memory: batch: search, then shrink [63! 31! 15 28 27] (64 × 1 → 22 × 3) 6.6s
+3 step 81 out of memory: foreign: empty cache 0.6s
+4 step 81 out of memory: foreign: shrink (22 × 3 → 13 × 5) 0.6s
+5 step 120 room again: grow (13 × 5 → 22 × 3) 0.0s
 `)
 }
 
@@ -187,5 +186,27 @@ func TestLedgerIsCutInTheMiddle(t *testing.T) {
 	}
 	if page := html(t, r); !strings.Contains(page, "800 rows are left out here") || len(page) > 600_000 {
 		t.Errorf("a page of %d bytes", len(page))
+	}
+}
+
+// TestLedgerSaysTheSameOnce holds that a step which runs out of memory again for the same
+// reason is told so, and that what a search came to stands with the search.
+func TestLedgerSaysTheSameOnce(t *testing.T) {
+	d := newDiary("again", 10)
+	d.begin()
+	why := "micro-batch 64 needs at least 25 GiB of 24 GiB"
+	v := d.oom(0, memory.Batch, why)
+	d.decide(recovery.EmptyCache, 64, v, "empty the cache and run step 1 again with micro-batch 64: "+why)
+	d.oom(0, memory.Batch, why)
+	d.Entries[len(d.Entries)-1].Repeated = true
+	d.decide(recovery.Search, 63, v, "search for the largest micro-batch below 64 that fits: "+why)
+	d.entry(runs.Entry{Kind: runs.KindSearch, Search: &search.Result{Fits: 28, Recommended: 22}, Text: "the search found 28"})
+	d.decide(recovery.Shrink, 22, v, "micro-batch 64 → 22: 28 fits in 24 GiB")
+	rows := New(d.Input).Ledger
+	if len(rows) != 2 {
+		t.Fatalf("%d rows\n%s", len(rows), told(rows))
+	}
+	if again := rows[1]; again.What != "out of memory again: batch" || again.Why != "" || again.Remedy != "search, then shrink" || again.Reason != "micro-batch 64 → 22: 28 fits in 24 GiB" || again.Result != "" {
+		t.Errorf("%+v", again)
 	}
 }

@@ -4,14 +4,15 @@
 (() => {
 	const every = 2000, gone = document.getElementById("gone");
 	let tag = "", last = new Date();
-	const tables = () => [...document.querySelectorAll(".table")];
+	const tables = () => [...document.querySelectorAll(".table")], folds = () => [...document.querySelectorAll("details")];
 	const show = text => {
 		const began = performance.now();
 		const next = new DOMParser().parseFromString(text, "text/html");
-		const scrolled = tables().map(e => e.scrollLeft), focus = tables().indexOf(document.activeElement);
+		const open = folds().map(e => e.open), scrolled = tables().map(e => e.scrollLeft), focus = tables().indexOf(document.activeElement);
 		document.title = next.title;
 		document.querySelector("main").replaceWith(next.querySelector("main"));
 		tables().forEach((e, i) => { e.scrollLeft = scrolled[i] || 0; });
+		folds().forEach((e, i) => { e.open = open[i] || false; });
 		tables()[focus]?.focus({ preventScroll: true });
 		document.body.getBoundingClientRect(); // the layout is a part of it
 		document.documentElement.dataset.redrawn = (performance.now() - began).toFixed(1);

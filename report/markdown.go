@@ -21,6 +21,9 @@ func (r *Report) Markdown(w io.Writer, path func(Picture) string) error {
 	if r.Command != "" {
 		fmt.Fprintf(&b, "Ran: %s\n\n", plain(r.Command))
 	}
+	if r.Trained != "" {
+		fmt.Fprintf(&b, "Trained: %s\n\n", plain(r.Trained))
+	}
 	r.markdownAlarms(&b)
 	b.WriteString("| | | |\n|---|---|---|\n")
 	for _, c := range r.Cards() {

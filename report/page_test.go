@@ -136,7 +136,7 @@ func TestPicturesMarkFailures(t *testing.T) {
 		if n := strings.Count(text, `<g class="mark">`); n != 2 {
 			t.Errorf("picture %s has %d marks, want 2: four failures in two places", p.Name, n)
 		}
-		if !strings.Contains(text, "<title>4. step 81: foreign: 4 GiB asked for and 700 MiB free") || !strings.Contains(text, "failed: batch") {
+		if !strings.Contains(text, "<title>3. step 81: foreign: 4 GiB asked for and 700 MiB free") || !strings.Contains(text, "failed: batch") {
 			t.Errorf("picture %s does not say what failed", p.Name)
 		}
 	}
@@ -317,5 +317,35 @@ func TestRead(t *testing.T) {
 	}
 	if r := New(in); r.Outcome.State != CutOff || !strings.Contains(html(t, r), "metrics.jsonl") {
 		t.Errorf("outcome %+v", r.Outcome)
+	}
+}
+
+// TestManyAttemptsAreFolded holds that a long list of attempts does not push the rest away.
+func TestManyAttemptsAreFolded(t *testing.T) {
+	for attempts, folded := range map[int]bool{8: false, 9: true} {
+		d := newDiary("often", 10)
+		for range attempts {
+			d.begin()
+		}
+		page := html(t, New(d.Input))
+		if found := elements(t, page, false); found["details"] > 0 != folded || found["summary"] > 0 != folded {
+			t.Errorf("%d attempts: %d folds", attempts, found["details"])
+		}
+		if folded && !strings.Contains(page, "9 attempts, the last one from 2 Mar 2026 22:14:05: without a word") {
+			t.Error("the fold says nothing")
+		}
+	}
+}
+
+// TestSaysWhatRan holds that a report says what was trained, and which headroom drew it.
+func TestSaysWhatRan(t *testing.T) {
+	in := night().Input
+	in.Trained, in.Version = "gpt: 12 layers of width 768", "1.2.3 (commit abcdef0)"
+	r := New(in)
+	if page := html(t, r); !strings.Contains(page, "gpt: 12 layers of width 768") || !strings.Contains(page, "Drawn by headroom 1.2.3 (commit abcdef0) from") {
+		t.Error("the page does not say so")
+	}
+	if text := markdown(t, r, nil); !strings.Contains(text, "Trained: gpt: 12 layers of width 768") {
+		t.Errorf("%.300s", text)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	"headroom/memory"
 	"headroom/runs"
@@ -178,7 +179,7 @@ func marksOf(r *Report, at func(Row) float64) []mark {
 // markOf is the mark of one failure, at a place of the chart; where says it in words.
 func markOf(row Row, where string, x, y float64) mark {
 	cause := cmp.Or(row.Cause, memory.Unknown)
-	text := fmt.Sprintf("%d. %s%s: %s", row.Number, where, cause, row.Why)
+	text := strings.TrimSuffix(fmt.Sprintf("%d. %s%s: %s", row.Number, where, cause, row.Why), ": ")
 	if row.Remedy != "" {
 		text += " → " + row.Remedy
 	}

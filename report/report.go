@@ -19,6 +19,8 @@ type Input struct {
 	Effective int       // configured samples per optimizer step; 0 takes the first plan of the journal
 	Device    string    // what it ran on, such as "NVIDIA H200"; may be empty
 	Command   string    // that was wrapped; "" for a training of headroom's own
+	Trained   string    // what headroom itself trained, and on what, in words; may be empty
+	Version   string    // of the headroom that draws the report; may be empty
 	Running   bool      // a live process holds the run: without it, a journal with no end was cut off
 	Problems  []string  // what could not be read of the journal or the metrics, one sentence each
 	Made      time.Time // when the report is drawn; zero leaves it out
@@ -29,6 +31,8 @@ type Input struct {
 type Report struct {
 	Name, Device string
 	Command      string // that was wrapped; "" for a training of headroom's own
+	Trained      string // what headroom itself trained, in words
+	Version      string // of the headroom that drew it
 	Made         time.Time
 	Problems     []string // what could not be read
 
@@ -53,7 +57,7 @@ type Report struct {
 // New works out the report of a run. It keeps no reference to the input's
 // journal, and reads Steps for as long as the report is used.
 func New(in Input) *Report {
-	r := &Report{Name: in.Name, Device: in.Device, Command: in.Command, Made: in.Made, Problems: in.Problems}
+	r := &Report{Name: in.Name, Device: in.Device, Command: in.Command, Trained: in.Trained, Version: in.Version, Made: in.Made, Problems: in.Problems}
 	r.steps, r.Accounting = account(in)
 	r.Attempts = attempts(in)
 	r.Checkpoints = checkpoints(in.Entries)

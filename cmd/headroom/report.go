@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/configs"
 	"headroom/report"
 )
 
@@ -142,11 +143,26 @@ func drawn(dir, device string, now time.Time) (*report.Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("report %s: %w", dir, err)
 	}
-	in.Made = now
+	in.Made, in.Version = now, readBuild().named()
 	if cfg, err := keptConfig(dir); err == nil {
-		in.Effective, in.Device = cfg.Batch.Effective, deviceName(cfg, device)
+		in.Effective, in.Device, in.Trained = cfg.Batch.Effective, deviceName(cfg, device), trained(cfg)
 	}
 	return report.New(in), nil
+}
+
+// trained is what cfg trains, and on what, in words.
+func trained(cfg *configs.Config) string {
+	m, d := cfg.Model, cfg.Data
+	text := fmt.Sprintf("%s: %s of width %d", m.Kind, plural(m.Layers, "layer"), m.Width)
+	if m.Context > 0 {
+		text += fmt.Sprintf(", context %d", m.Context)
+	}
+	text += fmt.Sprintf("; data: %s", d.Kind)
+	if d.Path != "" {
+		text += fmt.Sprintf(" from %s", d.Path)
+	}
+	text += fmt.Sprintf("; %s, learning rate %g, effective batch %d", cfg.Optimizer.Kind, cfg.Optimizer.LR, cfg.Batch.Effective)
+	return text
 }
 
 func writeReport(u *ui, d drawing, dir string) error {

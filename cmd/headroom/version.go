@@ -48,6 +48,14 @@ func (b build) String() string {
 
 // readBuild prefers what the linker was told, then the module's version, then
 // the commit that the go command recorded.
+// named is the version with the commit that it was built from, where that is known.
+func (b build) named() string {
+	if b.Commit == "" {
+		return b.Version
+	}
+	return fmt.Sprintf("%s (commit %.7s)", b.Version, b.Commit)
+}
+
 func readBuild() build {
 	b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"headroom/configs"
 )
 
 // read is what is at an address now.
@@ -118,6 +120,17 @@ func TestAddressThatIsTaken(t *testing.T) {
 		if _, err := os.Stat(left); err == nil {
 			t.Errorf("%s was made", left)
 		}
+	}
+}
+
+// TestTrained says what a preset trains.
+func TestTrained(t *testing.T) {
+	cfg, err := configs.Load("gpt", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := trained(cfg), "gpt: 2 layers of width 64, context 64; data: text from goroot; adamw, learning rate 0.003, effective batch 32"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
