@@ -8,8 +8,8 @@ import (
 	"headroom/memory"
 )
 
-// check looks at what keys mean together. A rule is left out when one of its
-// keys was refused already: one mistake, one message.
+// check looks at what keys mean together. A rule is skipped if one of its keys
+// was refused already: one mistake, one message.
 func (l *loader) check() {
 	l.required()
 	l.only()
@@ -63,7 +63,7 @@ func (l *loader) only() {
 	}
 }
 
-// without says how a key is left out of a file that may not be the user's own.
+// without says how to leave a key out of a file that may not be the user's own.
 func (l *loader) without(key string) string {
 	if !strings.HasPrefix(l.origins[key], l.where) {
 		return ""
@@ -77,12 +77,12 @@ func (k Key) applies(c *Config) bool {
 	return !ok || slices.Contains(k.Only.Values, condition.value(c).node().Value)
 }
 
-// MostChannels is how many channels per head may have in package cuda's attention
+// MostChannels is how many channels a head may have in package cuda's attention
 // kernels for bfloat16.
 const MostChannels = 128
 
-// wideHeads holds wherever the run may come to a GPU: which device it is will
-// only be known when it is opened.
+// wideHeads applies wherever the run may end up on a GPU: which device it is
+// will only be known when it is opened.
 func (l *loader) wideHeads() {
 	c := l.c
 	channels := c.Model.Width / max(1, c.Model.Heads)
@@ -136,7 +136,7 @@ func (l *loader) schedule() {
 	l.rule(s.Steps == 0 && t.Steps > 0 && s.Warmup >= t.Steps, "schedule.warmup", "train.steps", "must be below train.steps (%d), where the schedule ends", t.Steps)
 }
 
-// noSqueeze is how to do without the squeeze of a preset.
+// noSqueeze is how to do without a preset's squeeze.
 const noSqueeze = "--set 'device.squeeze=[]' does without"
 
 func (l *loader) squeeze() {

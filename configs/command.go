@@ -15,32 +15,32 @@ import (
 	"headroom/memory"
 )
 
-// Command is a training command of the user's own with what is said of it, so that it
-// need not be said again at every start. run.yaml of such a run is one, too.
+// Command is a training command of the user's own with its settings, so that they
+// need not be given again at every start. The run.yaml of such a run is one, too.
 type Command struct {
 	Args    []string
 	Dir     string   // where it runs, absolute
-	Name    string   // of the run; "" for one after the script
+	Name    string   // of the run; "" names it after the script
 	Profile string   // a name, or the path of a file: it has a / or a dot
 	Knobs   []string // "micro=--batch-size"
-	World   int      // data-parallel ranks; 0 where the command says
+	World   int      // data-parallel ranks; 0 if the command says
 	Trust   bool
 
 	Free        memory.Bytes  // that every GPU of the command must have before the start; 0 does not wait
-	Hang        time.Duration // without a sign of life until the command is said to hang; 0 for never
+	Hang        time.Duration // without a sign of life before the command is said to hang; 0 for never
 	RestartHung bool
-	// RestartLeaking is whether a command that leaks is ended just after a checkpoint, where
+	// RestartLeaking is whether a command that leaks is ended just after a checkpoint, if
 	// memory would run out before the next one, and started again from there.
 	RestartLeaking bool
 	WatchOnly      bool     // never change the command, and never start it again
 	Observe        bool     // the worker inside only watches
 	NoWorker       bool     // nothing is put inside the command's processes
-	Allow          []string // fallbacks of the profile's
+	Allow          []string // fallbacks of the profile that may be used
 
 	origins map[string]string
 }
 
-// DefaultHang is what [Command.Hang] is where nobody says.
+// DefaultHang is what [Command.Hang] is unless it is given.
 const DefaultHang = 30 * time.Minute
 
 // commandKey is a key of a command's file.
@@ -84,7 +84,7 @@ var commandKeys = []commandKey{
 }
 
 // IsCommand reports whether the file at path is, or means to be, a command's: it has the
-// key command, or one nearly called so. A file that cannot be read is none.
+// key command, or one spelt nearly so. A file that cannot be read is not.
 func IsCommand(path string) bool {
 	content, _, err := read(path)
 	var doc yaml.Node
@@ -192,8 +192,8 @@ func (l *loader) commandKey(c *Command, key, val *yaml.Node, names []string) {
 	l.add(l.line(key), key.Value, inline(val), text)
 }
 
-// Document is c as a file for people: every key with what it means, those that are not
-// given as comments. notes are lines about a key, or with "" about the whole. dir is
+// Document is c as a file for people: every key with what it means, as a comment if it
+// is not given. notes are lines about a key, or with "" about the whole. dir is
 // written as it stands.
 func (c *Command) Document(notes map[string][]string) ([]byte, error) {
 	if !utf8.ValidString(c.Dir + strings.Join(c.Args, "")) {
@@ -211,7 +211,7 @@ func (c *Command) Document(notes map[string][]string) ([]byte, error) {
 		comment(strings.Split(k.means, "\n"))
 		comment(notes[k.name])
 		n := k.value(c).node()
-		if k.unset(c) && k.name != "trust" { // which everybody should have thought of
+		if k.unset(c) && k.name != "trust" { // which everybody should think about
 			fmt.Fprintf(&b, "# %s: %s\n", k.name, k.example)
 			continue
 		}
@@ -224,7 +224,7 @@ func (c *Command) Document(notes map[string][]string) ([]byte, error) {
 	return []byte(strings.TrimPrefix(b.String(), "\n")), nil
 }
 
-// YAML is c as a file, with the keys that are given alone.
+// YAML is c as a file, with only the keys that are given.
 func (c *Command) YAML() ([]byte, error) {
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	for _, k := range commandKeys {
@@ -235,7 +235,7 @@ func (c *Command) YAML() ([]byte, error) {
 	return yaml.Marshal(n)
 }
 
-// unset reports whether c has what counts where the key is not given.
+// unset reports whether c has the value that counts when the key is not given.
 func (k commandKey) unset(c *Command) bool {
 	n, none := k.value(c).node(), k.value(&Command{Hang: DefaultHang}).node()
 	return n.Kind == none.Kind && n.Value == none.Value && len(n.Content) == 0

@@ -10,10 +10,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// words is a list that is not empty, and does not begin with an empty one.
+// words is a list that is not empty, and does not begin with an empty word.
 type words struct {
 	p    *[]string
-	what string // that the list is of, with an example
+	what string // what the list holds, with an example
 }
 
 func (v words) set(n *yaml.Node) error {
@@ -51,7 +51,7 @@ func (v words) node() *yaml.Node {
 
 func (v words) allowed() string { return "a list of " + v.what }
 
-// settings are names with a text each.
+// settings are names, each with a text.
 type settings struct{ p *[]string }
 
 func (v settings) set(n *yaml.Node) error {

@@ -2,7 +2,7 @@ package configs
 
 import "fmt"
 
-// Difference is a key that may not change within a run and did.
+// Difference is a key that may not change within a run, but did.
 type Difference struct {
 	Key      string
 	Old, New string // as they stand in a file
@@ -12,11 +12,10 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s is %s in the run and %s now", d.Key, d.Old, d.New)
 }
 
-// Diff is what stands in the way of going on with a run of old as now says: the
-// keys marked [Key.Fixed] whose values differ. What now leaves open — a
-// schedule.steps of auto, no data.fingerprint — is no difference; [Config.Inherit]
-// takes it over. Epochs count as the steps that they are, once a run has been
-// opened.
+// Diff is what keeps a run of old from going on as now says: the keys marked
+// [Key.Fixed] whose values differ. What now leaves open (a schedule.steps of auto,
+// no data.fingerprint) is not a difference; [Config.Inherit] takes it over. Once a
+// run has been opened, epochs count as the steps that they are.
 func Diff(old, now *Config) []Difference {
 	var all []Difference
 	for _, k := range keys {

@@ -9,8 +9,8 @@
 // hints for misspelt keys and docs/config.md ([Markdown]) all read that table;
 // to add a key, add a field and a row.
 //
-// A command of the user's own may stand in a file, too: [LoadCommand], with a table of
-// keys of its own in command.go.
+// A command of the user's own may be kept in a file, too: [LoadCommand], with a table
+// of keys of its own in command.go.
 //
 // To go on with a run, compare its run.yaml with what is asked for now: [Diff]
 // names what may not change, [Config.Inherit] takes over what the run has

@@ -135,10 +135,11 @@ func (v squeezes) allowed() string {
 	return "a list of {from: steps, to: steps, take: size}, to greater than from"
 }
 
-// Acts reports whether the other process is there once so many steps are finished.
+// Acts reports whether the other process is there once that many steps are
+// finished.
 func (s Squeeze) Acts(finished int) bool { return s.From <= finished && finished < s.To }
 
-// Taken is what the squeezes take away once so many steps are finished.
+// Taken is what the squeezes take away once that many steps are finished.
 func Taken(all []Squeeze, finished int) (sum memory.Bytes) {
 	for _, s := range all {
 		if s.Acts(finished) {

@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// maxFile is far above any configuration, and keeps a wrong path from filling
-// the memory.
+// maxFile is far above the size of any configuration, and keeps a wrong path
+// from filling the memory.
 const maxFile = 1 << 20
 
-// Load reads the configuration at path, or the preset of that name, and then
-// the overrides in sets, each "key=value" with the value in YAML; text needs no
-// quotes. Of overrides of one key the last one counts. The keys in unset are taken
-// out of the file, so that they have their defaults.
+// Load reads the configuration at path, or the preset of that name, and then the
+// overrides in sets, each "key=value" with the value in YAML; text needs no
+// quotes. If a key is overridden twice, the last one counts. The keys in unset are
+// taken out of the file, so that they have their defaults.
 //
 // Everything that is wrong is reported at once: the error joins a [*ProblemError]
 // for each of the first [mostProblems] and says how many more there are. A file
-// that cannot be read is another error, and an unreadable path
-// one that wraps the cause.
+// that cannot be read gives another error, which wraps the cause if the path is
+// unreadable.
 func Load(path string, sets []string, unset ...string) (*Config, error) {
 	content, where, err := read(path)
 	if err != nil {
@@ -38,8 +38,8 @@ func Text(path string) ([]byte, error) {
 	return content, err
 }
 
-// read is the contents of the file or the preset, and how messages call it. A
-// file wins over a preset: what is the user's own goes first.
+// read is the contents of the file or the preset, and what messages call it. A
+// file wins over a preset: the user's own goes first.
 func read(path string) (content []byte, where string, err error) {
 	info, err := os.Stat(path)
 	if preset, known := presetText(path); known && (err != nil || info.IsDir()) {
@@ -73,8 +73,8 @@ func read(path string) (content []byte, where string, err error) {
 type loader struct {
 	c        *Config
 	where    string            // name of the file
-	origins  map[string]string // where each key that was given was given
-	bad      map[string]bool   // keys with a value that was refused
+	origins  map[string]string // where each key was given, if it was
+	bad      map[string]bool   // keys whose value was refused
 	unset    map[string]bool   // keys that are taken out of the file
 	problems []error
 }
@@ -171,7 +171,7 @@ func members(group string) []string {
 	return parts
 }
 
-// unknown is the text for a key that there is not.
+// unknown is the text for a key that does not exist.
 func unknown(name string) string {
 	group, _, grouped := strings.Cut(name, ".")
 	candidates := keyNames()

@@ -25,7 +25,8 @@ func nearest(word string, candidates []string) string {
 }
 
 // distance is the least number of letters to insert, delete or replace that
-// makes b of a, a swap of neighbours counting as one (optimal string alignment).
+// turns a into b, a swap of neighbours counting as one (optimal string
+// alignment).
 func distance(a, b string) int {
 	before, above := []int(nil), make([]int, len(b)+1)
 	for j := range above {

@@ -20,7 +20,7 @@ func (l *loader) file(content []byte) {
 	}
 }
 
-// document is what a file consists of, nil if that cannot be read.
+// document is the content of a file, nil if that cannot be read.
 func (l *loader) document(content []byte) *yaml.Node {
 	var doc, second yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(content))
@@ -64,7 +64,7 @@ func (l *loader) syntax(err error) {
 	l.add(where, "", "", "invalid YAML: "+text)
 }
 
-// simple refuses what makes a configuration mean something else than it shows:
+// simple refuses what makes a configuration mean something other than it shows:
 // anchors, aliases, tags.
 func (l *loader) simple(n *yaml.Node) bool {
 	ok := true
@@ -134,7 +134,7 @@ func (l *loader) set(name string, n *yaml.Node, where string) {
 	}
 }
 
-// takeOut reads one key that is to be left out of the file.
+// takeOut reads one key to leave out of the file.
 func (l *loader) takeOut(key string, sets []string) {
 	const where = "--unset"
 	_, known := find(key)

@@ -30,7 +30,7 @@ func (p *ProblemError) Error() string {
 	return strings.Join(append(parts, p.Text), ": ")
 }
 
-// mostProblems are as many as somebody reads. There are more where a file is not
+// mostProblems is as many as anybody reads. There are more when a file is not
 // what it was taken for.
 const mostProblems = 20
 

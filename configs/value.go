@@ -25,7 +25,7 @@ type value interface {
 // data.glob=*.go, an alias in YAML, needs no quotes.
 type verbatim interface{ verbatim() }
 
-// scalar refuses lists, mappings and nothing.
+// scalar refuses lists, mappings and missing values.
 func scalar(n *yaml.Node, what string) error {
 	switch {
 	case n.Kind == yaml.SequenceNode:
@@ -97,8 +97,8 @@ func (v whole[T]) allowed() string {
 	return s
 }
 
-// number is a real number of at least 0: above 0 if above, and below below
-// unless that is 0.
+// number is a real number of at least 0: above 0 if above is set, and less than
+// below unless that is 0.
 type number struct {
 	p     *float64
 	above bool
@@ -227,7 +227,7 @@ func (v boolean) node() *yaml.Node { return plain(strconv.FormatBool(*v.p)) }
 
 func (v boolean) allowed() string { return "true or false" }
 
-// text is any text but none.
+// text is any text that is not empty.
 type text struct{ p *string }
 
 func (v text) set(n *yaml.Node) error {
@@ -270,8 +270,9 @@ func (v glob) node() *yaml.Node { return quoted(*v.p) }
 func (v glob) allowed() string  { return "a pattern for names, as in *.go" }
 func (v glob) verbatim()        {}
 
-// inNames are the characters of names that make a folder on any system. A regular
-// expression for them took longer to compile than all else at a start of the program.
+// inNames are the characters that may be in a folder's name on any system. A regular
+// expression for them took longer to compile than all else took when the program
+// starts.
 const inNames = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 
 // IsName reports whether s may be the name of a run, and so of its folder.

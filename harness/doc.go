@@ -20,9 +20,10 @@
 //     *[DeviceGoneError]. A new process may go on from the newest checkpoint, which
 //     gives the same results.
 //   - metrics.jsonl accounts for every step once: a checkpoint is declared only
-//     after the lines up to it are on disk, and a run that goes on from it cuts
-//     the lines beyond it, since those steps are made again. journal.jsonl is
-//     only ever appended to and also has the steps that were lost.
+//     after the lines up to it are on disk (one without which work would be lost
+//     is written even if they cannot be), and a run that goes on from it cuts the
+//     lines beyond it, since those steps are made again. journal.jsonl is only ever
+//     appended to and also has the steps that were lost.
 //   - A full disk does not end training. Only a checkpoint without which work
 //     would be lost (at the end, on an interrupt, before a relaunch) is an error,
 //     a *[CheckpointError].

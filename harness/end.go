@@ -9,14 +9,14 @@ import (
 	"headroom/runs"
 )
 
-// ErrInterrupted is returned after a clean, resumable end.
+// ErrInterrupted is returned after a clean, resumable stop.
 var ErrInterrupted = errors.New("interrupted; the same command goes on from here")
 
-// errFinished tells that there was nothing left to do.
+// errFinished means that there was nothing left to do.
 var errFinished = errors.New("finished already")
 
-// End records how the run ended, nil for all steps made, and returns what it came
-// to. The error is the one given, but for a run that had been finished before.
+// End records how the run ended (nil: all steps made) and returns its result. The
+// error is the one given, or nil if the run had been finished before.
 func (s *Session) End(err error) (Result, error) {
 	tally := s.f.Tally()
 	s.result.Steps, s.result.AllFailures, s.result.DeviceGone = s.step, tally.Failures, tally.Gone
@@ -42,8 +42,8 @@ func (s *Session) End(err error) (Result, error) {
 	return s.result, err
 }
 
-// ending is the journal's last entry of a run that ends with err, and the state it
-// leaves. There is none of a run that goes on in a new process.
+// ending is the last journal entry of a run that ends with err, and the state it
+// leaves. A run that goes on in a new process has no such entry.
 func (s *Session) ending(err error) (runs.Entry, runs.State) {
 	var gaveUp *GaveUpError
 	var gone *DeviceGoneError
@@ -65,8 +65,8 @@ func (s *Session) ending(err error) (runs.Entry, runs.State) {
 	return runs.Entry{Kind: runs.KindFailed, Text: err.Error()}, runs.StateFailed
 }
 
-// interruptedText says from where the next process goes on. A body that does not
-// count steps knows no more than its checkpoints.
+// interruptedText says where the next process goes on from. Of a body that does
+// not count steps, only the checkpoints are known.
 func (s *Session) interruptedText() string {
 	switch {
 	case s.o.Steps > 0:
@@ -78,7 +78,7 @@ func (s *Session) interruptedText() string {
 }
 
 // doneText counts the failures of the whole run: what an earlier, killed process
-// survived is as much a part of it.
+// survived counts too.
 func (s *Session) doneText(tally runs.Tally) string {
 	text := "done"
 	if s.o.Steps > 0 {

@@ -7,7 +7,7 @@ import (
 	"headroom/recovery"
 )
 
-// peaksKept is how many newest peaks of a plan make its typical one.
+// peaksKept is how many of a plan's newest peaks its typical peak is taken from.
 const peaksKept = 64
 
 // Evidence is what an attempt has seen so far, for [memory.Diagnose].
@@ -17,12 +17,12 @@ type Evidence struct {
 	peaks    map[recovery.Plan]*ring
 }
 
-// NewEvidence begins with how memory was before the first step.
+// NewEvidence starts from the state of memory before the first step.
 func NewEvidence(baseline memory.Stats) Evidence {
 	return Evidence{baseline: baseline, boundary: ring{size: memory.LeakWindow}, peaks: map[recovery.Plan]*ring{}}
 }
 
-// Add takes in a finished step of plan.
+// Add adds a finished step of plan.
 func (e *Evidence) Add(plan recovery.Plan, s memory.Stats) {
 	e.boundary.push(s.Allocated)
 	peaks := e.peaks[plan]
@@ -33,7 +33,7 @@ func (e *Evidence) Add(plan recovery.Plan, s memory.Stats) {
 	peaks.push(s.Peak)
 }
 
-// Of is the evidence on a failure of plan.
+// Of is the evidence about a failure under plan.
 func (e *Evidence) Of(failure memory.OutOfMemoryError, plan recovery.Plan, minMicro int) memory.Evidence {
 	found := memory.Evidence{Failure: failure, Baseline: e.baseline, Boundary: e.boundary.ordered(), MinMicro: minMicro}
 	if peaks := e.peaks[plan]; peaks != nil {
@@ -44,7 +44,7 @@ func (e *Evidence) Of(failure memory.OutOfMemoryError, plan recovery.Plan, minMi
 	return found
 }
 
-// ring holds the newest size amounts.
+// ring holds the newest amounts, at most size of them.
 type ring struct {
 	size   int
 	next   int

@@ -24,7 +24,7 @@ type FindOptions struct {
 	OnTiming func(Timing)     // every size that was timed
 }
 
-// Found is what [Find] answers with.
+// Found is what [Find] returns.
 type Found struct {
 	Available   memory.Bytes   `json:"available"`
 	Largest     Timing         `json:"largest"` // the largest micro-batch that fits, as it ran after the search
@@ -37,7 +37,7 @@ type Found struct {
 	Recompute   bool           `json:"recompute,omitempty"` // activations are recomputed
 }
 
-// Timing is what some whole optimizer steps with one plan came to.
+// Timing is what was measured of a few whole optimizer steps with one plan.
 type Timing struct {
 	Micro        int          `json:"micro"`
 	Accumulation int          `json:"accumulation"`
@@ -54,10 +54,10 @@ type finder struct {
 }
 
 // Find searches for the largest micro-batch, makes whole optimizer steps with it
-// and with the plan to recommend, and times that plan and smaller ones. A size that
-// fits alone and runs out in a whole step, where memory is more fragmented, is
-// searched below. The trainer stays the caller's, and is no good for training
-// afterwards.
+// and with the plan to recommend, and times that plan and smaller ones. If a size
+// that fits alone runs out in a whole step, where memory is more fragmented, the
+// search continues below it. The trainer still belongs to the caller, but is no
+// good for training afterwards.
 //
 // The errors: ErrInterrupted; ctx's; a *[GaveUpError] if nothing fits; whatever
 // else the trainer returned.
@@ -107,10 +107,10 @@ func Find(ctx context.Context, t Trainer, o FindOptions) (*Found, error) {
 	}
 }
 
-// hold makes whole steps of what was found, with the largest size that fits and
+// hold tries what was found in whole steps, with the largest size that fits and
 // with the plan to recommend, and times that plan and smaller ones. failed is the
 // size that ran out of memory although it had fitted alone, 0 if none did; the
-// smallest allowed has nothing below it, and its failure is the error.
+// smallest allowed has nothing below it, so its failure is the error.
 func (f *finder) hold(ctx context.Context, fits int) (failed int, err error) {
 	whole := recovery.Plan{Effective: fits, World: 1, Micro: fits}
 	f.found.Largest, err = f.time(ctx, whole, 1)
@@ -136,7 +136,8 @@ func (f *finder) hold(ctx context.Context, fits int) (failed int, err error) {
 	return 0, nil
 }
 
-// below turns a whole step of size that ran out of memory into a search below it.
+// below turns running out of memory in a whole step of that size into a search
+// below it.
 func (f *finder) below(size int, err error) (int, error) {
 	var oom *memory.OutOfMemoryError
 	if !errors.As(err, &oom) || size <= f.o.Policy.Least() {
@@ -170,12 +171,13 @@ func (f *finder) curve(ctx context.Context, plan recovery.Plan) ([]Timing, error
 	return all, nil
 }
 
-// time makes up to n whole steps with p, fewer once they have taken a while; of
-// more than one the first warms up and does not count.
+// time makes up to n whole steps with p, fewer once they have taken a while; if
+// there are several, the first is a warm-up and does not count.
 func (f *finder) time(ctx context.Context, p recovery.Plan, n int) (Timing, error) {
 	const enough = 5 * time.Second
 	t := Timing{Micro: p.Largest(), Accumulation: p.Accumulation()}
-	// As a run does before a new plan: segments cut to other sizes are in its way.
+	// As a run does before a new plan: segments cut to other sizes would get in
+	// its way.
 	if _, err := f.t.EmptyCache(); err != nil {
 		return t, fmt.Errorf("find: empty the cache: %w", err)
 	}
@@ -207,7 +209,7 @@ func (f *finder) note(e runs.Entry) {
 	}
 }
 
-// wanted is the error of a user who wants no answer any more.
+// wanted is the error if the user no longer wants an answer, else nil.
 func (f *finder) wanted(ctx context.Context) error {
 	select {
 	case <-f.o.Interrupt:

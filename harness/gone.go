@@ -13,9 +13,9 @@ import (
 )
 
 // DeviceGoneError is returned when the trainer's device was lost. Nothing can be
-// done with it in this process. If Decision.Remedy is [recovery.Exec] a new process
-// is to go on with the same folder; if it is [recovery.Stop] that has been tried, or
-// the run had been asked to stop (the error then wraps [ErrInterrupted] or the
+// done with it in this process. If Decision.Remedy is [recovery.Exec], a new process
+// should go on with the same folder; if it is [recovery.Stop], that has been tried,
+// or the run had been asked to stop (the error then wraps [ErrInterrupted] or the
 // context's), or the journal cannot be written.
 type DeviceGoneError struct {
 	Decision recovery.Decision
@@ -29,8 +29,8 @@ func (e *DeviceGoneError) Error() string { return e.Decision.Reason }
 // Unwrap is the trainer's error.
 func (e *DeviceGoneError) Unwrap() error { return e.Err }
 
-// faultPatience is how long a device that is gone is given to say why: the driver
-// reports faults on a way of its own.
+// faultPatience is how long to wait to hear why a device is gone: the driver
+// reports faults through a channel of its own.
 const faultPatience = 300 * time.Millisecond
 
 // isGone reports whether err means that the device is gone.
@@ -51,8 +51,8 @@ func (l *loop) gone(ctx context.Context, err error) error {
 	return &DeviceGoneError{Decision: d, Err: errors.Join(ending, err, failed), ending: ending != nil}
 }
 
-// onLine is err on one line. A dead context answers everything with the same
-// error, of which cleaning up collects some.
+// onLine is err on one line. A dead context answers every call with the same
+// error, and cleaning up collects several copies.
 func onLine(err error) string {
 	said := ""
 	for line := range strings.Lines(err.Error()) {

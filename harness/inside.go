@@ -6,9 +6,9 @@ import (
 	"headroom/runs"
 )
 
-// Survived takes a failure of memory into the books that a worker recovered from
-// inside a process: e tells it, and what was done. It is of no step of this session
-// and asks nothing of it: the plan of the run stays.
+// Survived records a failure of memory that a worker recovered from inside a
+// process: e says what failed and what was done. It belongs to no step of this
+// session and asks nothing of it: the run's plan stays.
 func (s *Session) Survived(e runs.Entry) {
 	e.Kind = runs.KindSurvived
 	if e.Failed() {
@@ -19,8 +19,8 @@ func (s *Session) Survived(e runs.Entry) {
 	s.Note(e)
 }
 
-// Stepped takes a step that a worker has seen into metrics.jsonl. What cannot be written
-// waits there, and the journal says so if its lines cannot be written either.
+// Stepped adds a step that a worker has seen to metrics.jsonl. What cannot be written
+// waits in memory; this is only reported if the journal cannot be written either.
 func (s *Session) Stepped(p runs.ProcessStep) {
 	p.Attempt = s.attempt
 	if err := s.f.AddProcessStep(p); err != nil {
@@ -28,11 +28,11 @@ func (s *Session) Stepped(p runs.ProcessStep) {
 	}
 }
 
-// Pieces is how many rows a worker may run at once, by what it has learned; 0 if it
-// never ran out of memory.
+// Pieces is how many rows a worker may run at once, as far as it has learned; 0 if
+// it never ran out of memory.
 func (s *Session) Pieces() int { return s.pieces }
 
-// KeepPieces hands that on to the next attempt.
+// KeepPieces passes that number on to the next attempt.
 func (s *Session) KeepPieces(rows int) {
 	if rows == s.pieces {
 		return

@@ -9,17 +9,18 @@ import (
 // Observer sees a run's device from outside the trainer. [Run] calls it from one
 // goroutine.
 type Observer interface {
-	// Read says what is true now, nil if nothing is known.
+	// Read says how the device is now, nil if nothing is known.
 	Read() *runs.Reading
-	// Faults are those that were reported since the last call, oldest first.
+	// Faults returns what was reported since the last call, oldest first.
 	Faults() []runs.Fault
 }
 
-// readEvery is how often the device is read: often enough to see it grow hot,
-// seldom enough that a night's journal stays short.
+// readEvery is how often the device is read: often enough to see it get hot,
+// rarely enough that a night's journal stays short.
 const readEvery = 30 * time.Second
 
-// observe records the device's faults, and how it is if it is time to.
+// observe records the device's faults and, when it is time to, how the device
+// is.
 func (l *loop) observe() {
 	if l.observer == nil {
 		return
@@ -46,7 +47,7 @@ func (l *loop) readDevice(now time.Time) {
 	}
 }
 
-// lastLook ends what an attempt records of its device.
+// lastLook makes the last records that an attempt keeps of its device.
 func (l *loop) lastLook() {
 	if l.observer != nil {
 		l.recordFaults()

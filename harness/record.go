@@ -14,13 +14,13 @@ import (
 )
 
 // statusEvery is how often status.json and metrics.jsonl are written. It bounds
-// both the cost for short steps and how old what a reader sees may be.
+// both the cost when steps are short and how stale a reader's view may be.
 const statusEvery = time.Second
 
-// Note writes an entry of the body to the journal, reports it to the caller and
-// logs it; time, attempt and step are filled in. A journal that cannot be written
-// does not end training: that is reported once, and the folder keeps the entries
-// until it can be.
+// Note writes an entry to the journal, reports it to the caller and logs it;
+// time, attempt and step are filled in. A journal that cannot be written does not
+// end training: that is reported once, and the folder keeps the entries until it
+// can be.
 func (s *Session) Note(e runs.Entry) {
 	e.Time, e.Attempt, e.Step = s.o.Now(), s.attempt, s.step
 	err := s.f.Record(e)
@@ -65,7 +65,7 @@ func levelOf(k runs.Kind) zapcore.Level {
 }
 
 // tick brings status.json and metrics.jsonl up to date, at most once a second, and
-// sees that the folder is still this process's.
+// checks that the folder still belongs to this process.
 func (s *Session) tick() error {
 	if s.o.Now().Sub(s.interval.from) < statusEvery {
 		return nil
@@ -106,10 +106,10 @@ func (s *Session) setStatus(state runs.State, reason string) {
 	s.statusDown = err != nil
 }
 
-// Save writes a checkpoint of the state as it is, unless there is one. Metrics go
-// first, so that a checkpoint vouches for the lines up to it; where the state must
-// be saved it goes on without them, for weights are worth more. keep is how many
-// of the newest stay.
+// Save writes a checkpoint of the state as it is, unless there is one already.
+// Metrics go first, so that a checkpoint vouches for the lines up to it; a state
+// that must be saved is saved even without them, since weights are worth more.
+// keep is how many of the newest stay.
 func (s *Session) Save(save func(io.Writer) error, keep int, must bool) error {
 	if s.saved == s.step {
 		return nil
@@ -142,7 +142,7 @@ func (s *Session) Save(save func(io.Writer) error, keep int, must bool) error {
 	return nil
 }
 
-// steps names steps: "step 10", "steps 10 and 20".
+// steps names steps: "step 10", "steps 10 to 20".
 func steps(all []int) string {
 	text := fmt.Sprintf("step %d", all[0])
 	if len(all) > 1 {
@@ -155,8 +155,8 @@ func (s *Session) saveFailed(err error) {
 	s.Note(runs.Entry{Kind: runs.KindCheckpointFailed, Text: fmt.Sprintf("checkpoint of step %d could not be written: %v; older ones are untouched", s.step, err)})
 }
 
-// openLog opens the log of the attempt that starts. Without one the run goes
-// on: everything in it also goes to SessionOptions.Log.
+// openLog opens the log of the attempt that starts. The run can do without it:
+// everything in it also goes to SessionOptions.Log.
 func (s *Session) openLog() {
 	s.closeLog()
 	file, err := s.f.AttemptLog(s.attempt)
@@ -170,7 +170,8 @@ func (s *Session) openLog() {
 	own := zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(file), zapcore.DebugLevel)
 	s.log = s.o.Log.WithOptions(
 		zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewTee(c, own) }),
-		// A full disk is told by the journal, once, not by every line of the log.
+		// A full disk is reported once, by the journal, not by every line of the
+		// log.
 		zap.ErrorOutput(zapcore.AddSync(io.Discard)))
 }
 
@@ -185,7 +186,7 @@ func (s *Session) closeLog() {
 	}
 }
 
-// lasting prints a time in seconds as people read it.
+// lasting prints a duration in seconds for people to read.
 func lasting(seconds float64) string {
 	switch ms := 1000 * seconds; {
 	case ms < 0.05:

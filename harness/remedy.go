@@ -12,13 +12,13 @@ import (
 
 // How a wait for other processes goes: one Wait remedy looks waitPolls times,
 // waitPoll apart, and ends early once there is room. A minute in all is short
-// beside a job, long beside the time it takes to fail again.
+// compared with a job, long compared with the time it takes to fail again.
 const (
 	waitPoll  = 5 * time.Second
 	waitPolls = 12
 )
 
-// carryOut does what was decided on e.
+// carryOut does what was decided about e.
 func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Event) error {
 	switch d.Remedy {
 	case recovery.EmptyCache:
@@ -28,7 +28,7 @@ func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Eve
 	case recovery.Search:
 		return l.search(ctx, d.Plan.Micro)
 	case recovery.Recompute:
-		if able, ok := l.trainer.(Recomputer); ok { // see prepare: it is asked of no other
+		if able, ok := l.trainer.(Recomputer); ok { // see prepare: nothing else is asked to
 			able.SetRecompute(true)
 		}
 	case recovery.Wait:
@@ -40,7 +40,7 @@ func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Eve
 }
 
 // startAfresh empties the cache for a new plan. Segments cut to the sizes of the
-// old one would be in its way: up to a tenth of the memory, measured.
+// old one would get in its way: up to a tenth of the memory, as measured.
 func (l *loop) startAfresh() error {
 	if _, err := l.trainer.EmptyCache(); err != nil {
 		return fmt.Errorf("step %d: empty the cache for a new plan: %w", l.step+1, err)
@@ -60,7 +60,7 @@ func (l *loop) emptyCache() error {
 	return nil
 }
 
-// pause sleeps for d, or until an end of the run is asked for, which it returns.
+// pause sleeps for d, or until the run is asked to stop, and then returns why.
 func (l *loop) pause(ctx context.Context, d time.Duration) error {
 	err := l.do.Sleep(l.patient, d)
 	if wanted := l.wanted(ctx); wanted != nil {
@@ -74,7 +74,7 @@ func (l *loop) pause(ctx context.Context, d time.Duration) error {
 
 // wait waits for other processes to leave: until what failed would fit, or the
 // wait is over. Either way it is then tried again; a model that could not be built
-// has no trainer to ask, and takes a new attempt.
+// has no trainer to ask, and needs a new attempt.
 func (l *loop) wait(ctx context.Context, e recovery.Event) error {
 	l.setStatus(runs.StateRunning, l.status.Reason)
 	if e.Load != nil {

@@ -20,31 +20,31 @@ type RunOptions struct {
 	CheckpointEvery int // steps between checkpoints; 0 saves only at the end, when interrupted and on giving up
 	Keep            int // newest checkpoints kept; 0 means 1
 
-	// Open builds the trainer of an attempt, freshly initialised. A device too
-	// small for it is a *memory.OutOfMemoryError.
+	// Open builds the trainer of an attempt, freshly initialised. If the device
+	// is too small for it, the error is a *memory.OutOfMemoryError.
 	Open func(ctx context.Context) (Trainer, error)
 
 	// Gone, if not nil, reports whether an error of the trainer means that its
-	// device is gone with everything on it. Such an error is answered with a
-	// *DeviceGoneError.
+	// device is gone with everything on it. Run then returns a *DeviceGoneError.
 	Gone func(error) bool
-	// Observe, if not nil, begins to observe the device. It ends with ctx. A nil
-	// Observer is one that sees nothing.
+	// Observe, if not nil, begins to observe the device, until ctx ends. A nil
+	// Observer sees nothing.
 	Observe func(ctx context.Context) Observer
 
 	// BeforeStep, if not nil, is called with the number of steps finished so
 	// far, before each step is first tried (not before its retries).
 	BeforeStep func(finished int)
-	// Interrupt asks for a clean end when it is closed: the step is finished, a
-	// checkpoint written and ErrInterrupted returned; a search, a wait or a step
-	// that keeps running out of memory is not finished first. Cancelling the
-	// context ends the run as soon as the trainer returns, without a checkpoint.
+	// Interrupt, when closed, asks for a clean stop: the step is finished, a
+	// checkpoint is written and ErrInterrupted is returned; a search, a wait or
+	// a step that keeps running out of memory is not finished first. Cancelling
+	// the context ends the run as soon as the trainer returns, without a
+	// checkpoint.
 	Interrupt <-chan struct{}
 
-	Sleep func(ctx context.Context, d time.Duration) error // nil really sleeps
+	Sleep func(ctx context.Context, d time.Duration) error // nil means [Sleep]
 }
 
-// complete fills in what was left out, or says everything that is wrong.
+// complete fills in what was left out, or reports everything that is wrong.
 func (o *RunOptions) complete() error {
 	var errs []error
 	if o.Open == nil {
@@ -88,10 +88,10 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("step %d: panic: %v; the stack is in %s", e.Step, e.Value, e.Log)
 }
 
-// errRelaunch ends an attempt after which another one follows.
+// errRelaunch ends an attempt that is followed by another.
 var errRelaunch = errors.New("relaunch")
 
-// loop is one call of Run: it makes the steps that a Session keeps the books of.
+// loop is one call of Run: it makes the steps, a Session keeps the books.
 type loop struct {
 	*Session
 	do      RunOptions
@@ -103,16 +103,16 @@ type loop struct {
 	begun    int       // steps finished when BeforeStep was last called; -1 if never
 }
 
-// Run makes the steps that are missing, from the newest whole checkpoint of the
-// session's folder, and ends the session when they are done or something ended
-// them. A run that is finished already returns at once, with Finished set.
+// Run makes the missing steps, from the newest whole checkpoint in the session's
+// folder on, and ends the session when they are done or something stopped them.
+// If the run is already finished it returns at once, with Finished set.
 //
 // The errors: ErrInterrupted; an error that wraps ctx's; a *[GaveUpError] on memory;
 // a *[CheckpointError] where work would be lost; a *[BrokenPromiseError] or a
 // *[PanicError] of the trainer; a *[NotFiniteError]; a *[MismatchError] between
 // checkpoint and configuration; a *[runs.LockedError] if another process has taken
 // the folder; a *[DeviceGoneError], after which a new process may be called for;
-// whatever else the trainer returned, with the step in front.
+// whatever else the trainer returned, prefixed with the step.
 func Run(ctx context.Context, s *Session, o RunOptions) (Result, error) {
 	if err := o.complete(); err != nil {
 		return s.result, err
@@ -174,7 +174,7 @@ func (l *loop) try(ctx context.Context) (err error) {
 	return l.saveAtEnd(err)
 }
 
-// work makes the steps that are missing.
+// work makes the missing steps.
 func (l *loop) work(ctx context.Context, from *runs.Checkpoint) error {
 	if from != nil {
 		if err := l.f.LoadCheckpoint(from.Step, l.trainer.Load); err != nil {
@@ -204,7 +204,7 @@ func (l *loop) work(ctx context.Context, from *runs.Checkpoint) error {
 	return nil
 }
 
-// prepare takes the first look at the trainer and comes to the attempt's first
+// prepare takes the first look at the trainer and arrives at the attempt's first
 // plan.
 func (l *loop) prepare(ctx context.Context) error {
 	recomputer, able := l.trainer.(Recomputer)
@@ -223,7 +223,7 @@ func (l *loop) prepare(ctx context.Context) error {
 	return nil
 }
 
-// loadFailed is the end of an attempt whose model does not even stand.
+// loadFailed ends an attempt whose model could not even be built or loaded.
 func (l *loop) loadFailed(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return l.canceled(ctx)
@@ -235,8 +235,8 @@ func (l *loop) loadFailed(ctx context.Context, what string, err error) error {
 	return l.answer(ctx, recovery.Event{Load: &memory.Evidence{Failure: *oom}}, 0)
 }
 
-// wanted says why the run is to end now: the context is done, an interrupt was
-// asked for, or nil.
+// wanted says why the run should stop now: the context is done or an interrupt
+// was asked for; else nil.
 func (l *loop) wanted(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return l.canceled(ctx)
@@ -254,7 +254,7 @@ func (l *loop) canceled(ctx context.Context) error {
 }
 
 // saveMeanwhile saves between steps. A failure costs nothing yet, unless the
-// device is gone or the folder another process's.
+// device is gone or another process has taken the folder.
 func (l *loop) saveMeanwhile() error {
 	err := l.Save(l.trainer.Save, l.do.Keep, false)
 	locked := (*runs.LockedError)(nil)
@@ -281,8 +281,8 @@ func (l *loop) saveAtEnd(err error) error {
 			return &CheckpointError{Dir: l.f.Dir(), Step: l.step, Newest: l.saved, Err: failed}
 		}
 	case errors.As(err, &gaveUp):
-		// The step was put back, so the state is good: another device or
-		// another configuration can go on from it.
+		// The step was undone, so the state is good: another device or another
+		// configuration can go on from it.
 		if failed := l.Save(l.trainer.Save, l.do.Keep, true); failed != nil {
 			l.saveFailed(failed)
 		}
@@ -321,8 +321,8 @@ func (l *loop) catch(err *error) {
 	*err = p
 }
 
-// closeTrainer gives the device back. A failure to is logged: it changes
-// nothing about how the attempt ended.
+// closeTrainer gives the device back. A failure to do so is only logged: it
+// changes nothing about how the attempt ended.
 func (l *loop) closeTrainer() {
 	defer func() {
 		if value := recover(); value != nil {

@@ -12,9 +12,9 @@ import (
 )
 
 // seek probes a trainer for the largest micro-batch up to limit that fits. probed
-// learns of every trial. Anything but running out of memory ends the search and is
-// returned, as does what wanted says before a trial, and an error of the trainer
-// that fatal, if not nil, names.
+// is told of every trial. Any error but running out of memory ends the search and
+// is returned; so is an error of wanted, which is asked before each trial, and one
+// of the trainer that fatal, if not nil, reports true for.
 func seek(ctx context.Context, t Trainer, p recovery.Policy, limit int, wanted func() error, fatal func(error) bool, probed func(search.Probe, *memory.OutOfMemoryError)) (recovery.Searched, error) {
 	if _, err := t.EmptyCache(); err != nil {
 		return recovery.Searched{}, fmt.Errorf("search: empty the cache: %w", err)
@@ -30,7 +30,7 @@ func seek(ctx context.Context, t Trainer, p recovery.Policy, limit int, wanted f
 		var oom *memory.OutOfMemoryError
 		if err != nil && (fatal != nil && fatal(err) || !errors.As(err, &oom)) {
 			ended = fmt.Errorf("probe micro-batch %d: %w", n, err)
-			return 0, context.Canceled // whatever else it says is no answer
+			return 0, context.Canceled // whatever else err says is not an answer
 		}
 		probe := search.Probe{N: n, Peak: stats.Peak, Fits: err == nil}
 		if oom != nil {
@@ -48,7 +48,7 @@ func seek(ctx context.Context, t Trainer, p recovery.Policy, limit int, wanted f
 	return found, nil
 }
 
-// probeText is a trial in words.
+// probeText describes a trial in words.
 func probeText(p search.Probe, oom *memory.OutOfMemoryError) string {
 	if oom != nil {
 		return fmt.Sprintf("micro-batch %d does not fit: it needs %s", p.N, oom.Shortage())

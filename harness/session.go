@@ -13,15 +13,15 @@ import (
 	"headroom/runs"
 )
 
-// SessionOptions say what run the books are of.
+// SessionOptions describe the run that the books are kept for.
 type SessionOptions struct {
-	Steps  int           // optimizer steps of the whole run; 0 if not known, as of a command
+	Steps  int           // optimizer steps of the whole run; 0 if not known, as for a command
 	Plan   recovery.Plan // what was asked for; Micro 0 searches for the largest that fits
 	Policy recovery.Policy
 
-	// Precision is what training computes in, if not float32: such as "bf16".
-	// Attempts name it. Memory depends on it, so what was learned with another one
-	// is forgotten.
+	// Precision is what training computes in, such as "bf16"; "" is float32. The
+	// entry of an attempt names it. Memory depends on it, so what was learned with
+	// another one is forgotten.
 	Precision string
 
 	OnEntry func(runs.Entry)      // every journal entry, as it is written
@@ -30,7 +30,7 @@ type SessionOptions struct {
 	Now     func() time.Time      // nil is time.Now
 }
 
-// complete fills in what was left out, or says everything that is wrong.
+// complete fills in what was left out, or reports everything that is wrong.
 func (o *SessionOptions) complete() error {
 	var errs []error
 	if o.Steps < 0 {
@@ -58,8 +58,8 @@ func (o *SessionOptions) complete() error {
 // carries the decisions out, and calls [Session.End]. Evidence, decisions, history,
 // journal, metrics, status and what was learned are kept here and nowhere else.
 //
-// It is for one goroutine. What it cannot write it keeps in memory, reports once
-// and tries again: a full disk does not end training.
+// It is for one goroutine. What it cannot write, it keeps in memory, reports
+// once and tries again: a full disk does not end training.
 type Session struct {
 	o       SessionOptions
 	f       *runs.Folder
@@ -71,7 +71,7 @@ type Session struct {
 
 	history recovery.History
 	seen    Evidence
-	kept    recovery.Learned // that a later process can know of
+	kept    recovery.Learned // what a later process will know
 	pieces  int              // likewise: rows that a worker may run at once
 	result  Result
 	planned bool // history has been started
@@ -80,10 +80,10 @@ type Session struct {
 	step    int   // optimizer steps finished
 	samples int64 // that they took
 	saved   int   // step of the newest whole checkpoint; -1 if there is none
-	failed  place // where memory ran out the newest time
+	failed  place // where memory last ran out
 
 	status      runs.Status
-	interval    interval // what was done since the newest status
+	interval    interval // what was done since the last status
 	journalDown bool     // the journal cannot be written, which has been reported
 	statusDown  bool     // likewise
 }
@@ -98,28 +98,28 @@ type interval struct {
 	seconds float64
 }
 
-// Result is what a run came to. It is filled in as far as the run got, also when
+// Result is what a run came to. It is filled in as far as the run got, even when
 // it ended with an error.
 type Result struct {
 	Steps    int // optimizer steps finished, of the whole run
 	Resumed  int // the step it started from
 	Attempts int // attempts of this session
-	Failures int // failures of memory in this session to which there was an answer, by [runs.Entry.Failed]
+	Failures int // failures of memory in this session that were answered, counted by [runs.Entry.Failed]
 	InPlace  int // those of them that a worker survived inside the process
-	// AllFailures counts those of memory in the whole run, in all its processes,
-	// the one it ended with included: as [runs.Status] does.
+	// AllFailures counts the failures of memory in the whole run, in all its
+	// processes, including the one it ended with, as [runs.Status] does.
 	AllFailures int
 	DeviceGone  int             // times that the device was lost, in the whole run
 	Plan        recovery.Plan   // in force at the end
 	Last        runs.StepReport // the newest step of this session
-	Finished    bool            // whether all steps of the run are made
+	Finished    bool            // whether all steps of the run have been made
 }
 
-// GaveUpError is returned when no remedy was left. Decision.Verdict tells a cause
-// that is known from memory.Unknown.
+// GaveUpError is returned when no remedy was left. Decision.Verdict shows whether
+// the cause is known or memory.Unknown.
 type GaveUpError struct {
 	Decision recovery.Decision
-	Step     int // that could not be made
+	Step     int // the one that could not be made
 }
 
 func (e *GaveUpError) Error() string { return e.Decision.Reason }
@@ -136,14 +136,14 @@ func Begin(f *runs.Folder, o SessionOptions) (*Session, error) {
 	now := o.Now()
 	s := &Session{o: o, f: f, host: host, started: now, log: o.Log, saved: -1, attempt: f.Tally().Attempts, seen: NewEvidence(memory.Stats{})}
 	s.interval.from = now
-	s.status, _ = runs.ReadStatus(f.Dir()) // what an earlier process knew; none is as good
+	s.status, _ = runs.ReadStatus(f.Dir()) // what an earlier process knew; none is fine too
 	s.result.Plan = o.Plan
 	return s, nil
 }
 
-// Attempt begins an attempt that goes on from a checkpoint, nil for the beginning:
-// counters, metrics and, in the session's first one, the history stand where the
-// checkpoint does. A checkpoint with another effective batch is a
+// Attempt begins an attempt from a checkpoint, nil for the beginning: counters,
+// metrics and, in the session's first attempt, the history are set to where the
+// checkpoint stands. A checkpoint with another effective batch gives a
 // *[MismatchError].
 func (s *Session) Attempt(from *runs.Checkpoint) error {
 	s.attempt++
@@ -175,7 +175,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 	}
 	s.history.Finished = s.step
 	text := fmt.Sprintf("attempt %d starts from step %d", s.attempt, s.step)
-	if s.o.Steps == 0 && s.step == 0 { // a command's own affair
+	if s.o.Steps == 0 && s.step == 0 { // where a command starts is its own business
 		text = fmt.Sprintf("attempt %d starts", s.attempt)
 	}
 	if from != nil && from.Step == 0 {
@@ -226,8 +226,8 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 	s.kept = s.history.Learned(s.o.Plan, s.o.Precision)
 }
 
-// Look takes the first look at the device of an attempt, and says what the body
-// can carry out there.
+// Look takes in an attempt's first look at its device, and what the body can
+// carry out there.
 func (s *Session) Look(now memory.Stats, able recovery.Able) {
 	s.seen = NewEvidence(now)
 	s.status.Capacity = now.Capacity
@@ -237,7 +237,7 @@ func (s *Session) Look(now memory.Stats, able recovery.Able) {
 	}
 }
 
-// Step takes a finished step into the books and asks what follows from it.
+// Step records a finished step and asks what follows from it.
 func (s *Session) Step(r runs.StepReport) (recovery.Decision, error) {
 	if err := s.f.AddStep(r); err != nil {
 		return recovery.Decision{}, fmt.Errorf("step %d: metrics: %w", r.Step, err)
@@ -258,8 +258,8 @@ func (s *Session) Step(r runs.StepReport) (recovery.Decision, error) {
 	return d, s.tick()
 }
 
-// Reached takes a newer complete checkpoint of a body that does not count its steps
-// into the books, as the progress that it is. step is 0 if it does not tell its own.
+// Reached records a newer complete checkpoint of a body that does not count its
+// steps, as a sign of progress. step is 0 if the checkpoint does not give it.
 func (s *Session) Reached(step int) error {
 	s.step, s.saved = step, step
 	text := fmt.Sprintf("checkpoint of step %d", step)
@@ -271,8 +271,8 @@ func (s *Session) Reached(step int) error {
 	return err
 }
 
-// Running is the plan of what is to run next; before the first attempt, the one that
-// was asked for.
+// Running is the plan for what runs next; before the first attempt, the one that was
+// asked for.
 func (s *Session) Running() recovery.Plan {
 	if !s.planned {
 		return s.o.Plan
@@ -283,22 +283,24 @@ func (s *Session) Running() recovery.Plan {
 // Recomputing reports whether activations are to be recomputed.
 func (s *Session) Recomputing() bool { return s.history.Recomputing() }
 
-// Eased are the ways to need less host memory that are in force, of [recovery.Policy].Host.
+// Eased lists those of [recovery.Policy].Host, the ways to need less host memory, that
+// are in force.
 func (s *Session) Eased() []string {
 	return s.o.Policy.Host[:min(s.history.Eased(), len(s.o.Policy.Host))]
 }
 
-// Number is that of the attempt, over all processes of the run.
+// Number is the attempt's number, counted over all processes of the run.
 func (s *Session) Number() int { return s.attempt }
 
-// Handle asks [recovery.Decide] about what happened, and records both. took is how
-// long it took, 0 if that does not matter. Of a failure of memory the caller gives
-// the Failure, and what the session cannot have seen; of a device that is gone Why and Ending: the rest of the
-// evidence is in the books. The caller carries the decision out.
+// Handle asks [recovery.Decide] about an event, and records both event and decision. took
+// is how long the event took, 0 if that does not matter. For a failure of memory the
+// caller fills in Failure and what the session cannot have seen, for a device that is
+// gone Why and Ending; the rest of the evidence is in the books. The caller carries the
+// decision out.
 //
-// To stop because of memory is a *[GaveUpError].
+// A decision to stop because of memory is returned as a *[GaveUpError].
 func (s *Session) Handle(e recovery.Event, took time.Duration) (recovery.Decision, error) {
-	if e.Gone != nil { // first: whether it can be written is a part of the evidence
+	if e.Gone != nil { // first: whether this can be written is part of the evidence
 		s.Note(runs.Entry{Kind: runs.KindGone, Text: e.Gone.Why})
 	}
 	e = s.complete(e)
@@ -307,7 +309,7 @@ func (s *Session) Handle(e recovery.Event, took time.Duration) (recovery.Decisio
 	s.history = s.history.Apply(e, d)
 	s.keepLearned()
 	switch {
-	case e.Gone != nil && d.Remedy == recovery.Stop: // the end says it
+	case e.Gone != nil && d.Remedy == recovery.Stop: // End says so
 	case d.Remedy == recovery.Continue:
 		if d.Reason != "" {
 			s.Note(runs.Entry{Kind: runs.KindPlan, Text: d.Reason, Plan: &d.Plan, Decision: &d})
@@ -322,14 +324,14 @@ func (s *Session) Handle(e recovery.Event, took time.Duration) (recovery.Decisio
 	return d, nil
 }
 
-// complete is e with the evidence that is in the books.
+// complete is e with the evidence from the books added.
 func (s *Session) complete(e recovery.Event) recovery.Event {
 	least := s.o.Policy.Least()
 	switch {
 	case e.OOM != nil:
 		found := s.seen.Of(e.OOM.Failure, s.history.Running(), least)
 		found.Host, found.Resuming = e.OOM.Host, e.OOM.Resuming
-		if len(e.OOM.Boundary) > 0 { // seen by somebody who was nearer
+		if len(e.OOM.Boundary) > 0 { // seen by somebody closer
 			found.Boundary, found.Every = e.OOM.Boundary, e.OOM.Every
 		}
 		e.OOM = &found
@@ -373,7 +375,7 @@ func (s *Session) recordFailure(e recovery.Event, d recovery.Decision, took time
 	}
 }
 
-// where names the step that failed, where it is known.
+// where names the step that failed, if it is known.
 func (s *Session) where() string {
 	if s.o.Steps == 0 {
 		return ""

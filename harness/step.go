@@ -13,8 +13,8 @@ import (
 	"headroom/runs"
 )
 
-// BrokenPromiseError is a trainer that did something else than a [Trainer] must. The
-// run stops: its results could not be trusted.
+// BrokenPromiseError reports that a trainer did something other than a [Trainer]
+// must. The run stops: its results could not be trusted.
 type BrokenPromiseError struct {
 	Step int
 	What string // "samples", "step" or "position of the first sample"
@@ -42,7 +42,7 @@ func (l *loop) makeStep(ctx context.Context) error {
 	}
 }
 
-// finish takes a finished step into the books.
+// finish records a finished step and carries out what was decided.
 func (l *loop) finish(ctx context.Context, r runs.StepReport) error {
 	if err := l.check(r); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (l *loop) answer(ctx context.Context, e recovery.Event, took time.Duration)
 	return l.carryOut(ctx, d, e)
 }
 
-// inStep is err with the step in front, where it does not name that itself.
+// inStep is err with the step in front, unless err names it already.
 func (l *loop) inStep(err error) error {
 	step := fmt.Sprintf("step %d: ", l.step+1)
 	if strings.HasPrefix(err.Error(), step) {

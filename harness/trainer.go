@@ -13,7 +13,7 @@ import (
 // Trainer makes optimizer steps on one device. [Run] calls it from one
 // goroutine and never two methods at once.
 //
-// Its position — how many steps were made, which samples come next — is part of
+// Its position (how many steps were made, which samples come next) is part of
 // its state: Step advances it, Save and Load carry it.
 type Trainer interface {
 	// Step makes one optimizer step cut as p says. It is atomic: after any
@@ -24,16 +24,17 @@ type Trainer interface {
 	Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error)
 	// Probe empties the cache, runs the forward and backward pass of one
 	// micro-batch of the largest samples there can be, with optimizer state in
-	// place, and forgets it. Stats.Peak is the peak of that micro-batch.
+	// place, and discards the result. Stats.Peak is the peak of that
+	// micro-batch.
 	Probe(ctx context.Context, micro int) (memory.Stats, error)
 	// EmptyCache gives unused memory back to the device and says how much.
 	EmptyCache() (memory.Bytes, error)
-	// Stats says what is true of the device's memory now.
+	// Stats is the state of the device's memory now.
 	Stats() memory.Stats
 	// Save writes everything that a later run needs to go on bit for bit.
 	Save(w io.Writer) error
-	// Load reads what Save wrote. Another model's state is a *MismatchError and
-	// leaves the trainer as it was.
+	// Load reads what Save wrote. Another model's state gives a *MismatchError
+	// and leaves the trainer as it was.
 	Load(r io.Reader) error
 	// Close gives the device's memory back.
 	Close() error

@@ -11,7 +11,7 @@ import (
 	"headroom/device/host"
 )
 
-// ErrNoDevice is wrapped by errors that tell that a device is not there.
+// ErrNoDevice is wrapped by errors that say that a device is not there.
 var ErrNoDevice = errors.New("no such device here")
 
 // opener makes a device of one kind. A device that is not there is an
@@ -27,17 +27,17 @@ var openers = []opener{
 	{"host", openHost},
 }
 
-// OpenDevice opens the device that c asks for. It is the caller's until Close.
-// With device.kind auto it is the best one that there is and that can do what c
-// asks for; passed, if not nil, is told of every better kind that is not there. A
-// GPU that is there but does not know bfloat16 is an error, not passed over: on the
-// host the run would take weeks, and in float32 it fits the GPU.
+// OpenDevice opens the device that c asks for. It is the caller's until Close. With
+// device.kind auto it is the best one there is that can do what c asks for; passed,
+// if not nil, is told of every better kind that is not there. A GPU that is there
+// but does not know bfloat16 is an error, not passed over: on the host the run
+// would take weeks, and in float32 it fits the GPU.
 func OpenDevice(c *configs.Config, passed func(kind string, why error)) (device.Device, error) {
 	d, _, err := openDevice(c, passed)
 	return d, err
 }
 
-// openDevice also tells the kind.
+// openDevice also returns the kind.
 func openDevice(c *configs.Config, passed func(kind string, why error)) (device.Device, string, error) {
 	auto := c.Device.Kind == "auto"
 	for _, o := range openers {

@@ -33,17 +33,17 @@ type Job struct {
 	Passed func(kind string, why error)
 
 	// Squeezed, if not nil, is told of every squeeze that begins or ends, before
-	// the step that is the first to meet it so. An attempt that starts from an
+	// the first step that meets the change. An attempt that starts from an
 	// earlier step may meet one again.
 	Squeezed func(s configs.Squeeze, begins bool)
 
 	// Wrap, if not nil, is given every device that is opened and returns the one
-	// to use instead: a device on which things go wrong.
+	// to use instead, such as one on which things go wrong.
 	Wrap func(device.Device) device.Device
 
 	dev      device.Device // of the attempt that runs
 	kind     string        // of the newest device opened
-	uuid     string        // of the GPU that it is, as NVML has it; "" if it is none, or not known
+	uuid     string        // of that device, as NVML has it; "" if it is not a GPU, or not known
 	foreign  memory.Bytes  // taken by the squeeze at the moment
 	finished int           // steps, when the squeeze was last looked at; -1 before
 }
@@ -122,13 +122,13 @@ func policy(c *configs.Config) recovery.Policy {
 	return p
 }
 
-// Session is what the configuration decides of a run's books.
+// Session is what the configuration decides about a run's books.
 func (j *Job) Session() harness.SessionOptions {
 	c := j.Config
 	return harness.SessionOptions{Steps: c.Train.Steps, Plan: plan(c), Policy: policy(c), Precision: c.Precision()}
 }
 
-// Run is what the configuration decides of how a run is made.
+// Run is what the configuration decides about how a run is made.
 func (j *Job) Run() harness.RunOptions {
 	c := j.Config
 	return harness.RunOptions{
@@ -141,13 +141,13 @@ func (j *Job) Run() harness.RunOptions {
 	}
 }
 
-// Find is what the configuration decides of a search.
+// Find is what the configuration decides about a search.
 func (j *Job) Find() harness.FindOptions {
 	return harness.FindOptions{Plan: plan(j.Config), Policy: policy(j.Config)}
 }
 
-// CheckpointSize is about what one checkpoint takes on disk: weights and optimizer
-// state in float32.
+// CheckpointSize is roughly what one checkpoint takes on disk: weights and
+// optimizer state in float32.
 func (j *Job) CheckpointSize() memory.Bytes {
 	s, err := spec(j.Config).Fit(j.Set.Shape())
 	if err != nil {
@@ -215,8 +215,8 @@ func (j *Job) Device() string {
 	return j.dev.Name()
 }
 
-// Kind is the kind of device that was opened last, or could not be: "host",
-// "cuda"; "" before there is one.
+// Kind is the kind of device that was last opened, or could not be opened:
+// "host", "cuda", or "auto" if none of them could be; "" before there is one.
 func (j *Job) Kind() string { return j.kind }
 
 func (j *Job) beforeStep(finished int) {
@@ -232,7 +232,7 @@ func (j *Job) beforeStep(finished int) {
 	j.finished = finished
 }
 
-// squeezable is a device that can play another process on it.
+// squeezable is a device that can act as if another process held some of it.
 type squeezable interface{ SetForeign(memory.Bytes) }
 
 func press(dev device.Device, n memory.Bytes) {

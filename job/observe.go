@@ -73,7 +73,7 @@ func (o *observer) Read() *runs.Reading {
 	return nil
 }
 
-// reading is g without what is not known of it, nil if that is everything.
+// reading is what is known of g, nil if nothing is.
 func reading(g nvml.GPU) *runs.Reading {
 	r := runs.Reading{Utilisation: known(g.Utilisation), Temperature: known(g.Temperature), Used: known(g.Used),
 		Throttled: g.Throttled, UncorrectedECC: known(g.UncorrectedECC)}

@@ -12,8 +12,8 @@ import (
 )
 
 // CapacityError is a device.capacity that the machine has not got left. The
-// embedded device lives in the machine's memory: a run that takes it at its word
-// would be ended by the system, without a word.
+// embedded device lives in the machine's memory: a run that relies on it would
+// be killed by the system, without a word.
 type CapacityError struct {
 	Capacity memory.Bytes
 	Auto     bool         // the configuration leaves it open
@@ -28,8 +28,8 @@ func (e *CapacityError) Error() string {
 	return fmt.Sprintf("device.capacity: %s: this machine has %v left; set it below that, or free memory", value, e.Room)
 }
 
-// HostFits refuses a capacity of the embedded device above room; 0 is not known,
-// and no bound. The error is a *[CapacityError].
+// HostFits refuses a capacity of the embedded device above room; a room of 0 is
+// not known, and not a bound. The error is a *[CapacityError].
 func HostFits(d configs.Device, room memory.Bytes) error {
 	capacity := d.HostCapacity()
 	if room == 0 || capacity <= room {
@@ -48,7 +48,7 @@ func Fits(c *configs.Config) error {
 	return HostFits(c.Device, machine.LookAtMemory().Room())
 }
 
-// onHost reports whether the device that is opened would be the embedded one.
+// onHost reports whether the device to be opened is the embedded one.
 func onHost(d configs.Device) bool {
 	if d.Kind != "auto" || len(d.Squeeze) > 0 {
 		return d.Kind != "cuda"

@@ -10,7 +10,7 @@ import (
 )
 
 // disk is the room where dir is or would be, and why nothing can be written
-// there, if so.
+// there, if nothing can.
 func disk(dir string) (free memory.Bytes, inodes int64, failure string) {
 	at := existing(dir)
 	var s unix.Statfs_t

@@ -9,15 +9,16 @@ import (
 )
 
 // Kills are how often the kernel has killed a process for want of memory. The
-// counters only rise, so what happened meanwhile is the difference of two readings.
-// One that the system does not keep stays 0.
+// counters only rise, so what happened in between is the difference of two
+// readings. A counter that the system does not keep stays 0.
 type Kills struct {
 	Group  int64 `json:"group"`  // in the control group of this process and, in version 2, in those below it
 	System int64 `json:"system"` // on the machine since it was started
 }
 
-// CountKills reads the counters of this moment, in a fraction of a millisecond. A
-// process started from this one is in the same control group unless it is moved.
+// CountKills reads the counters as they are now, in a fraction of a millisecond.
+// A process started from this one is in the same control group unless it is
+// moved.
 func CountKills() Kills { return killsOf(os.DirFS("/")) }
 
 // Since is what the counters rose by since an earlier reading, never negative: a
@@ -58,7 +59,7 @@ func groupKills(root fs.FS) int64 {
 	return 0
 }
 
-// counter is the number behind "oom_kill", 0 if there is none: kernels before 4.13
+// counter is the number after "oom_kill", 0 if there is none: kernels before 4.13
 // do not count.
 func counter(text string) int64 {
 	for line := range strings.Lines(text) {

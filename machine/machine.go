@@ -15,8 +15,8 @@ import (
 	"headroom/memory"
 )
 
-// Machine is what there is. Amounts that could not be found out are 0, limits
-// that are not set are 0 too.
+// Machine is what there is. Amounts that could not be found out are 0, and so
+// are limits that are not set.
 type Machine struct {
 	Platform string `json:"platform"`
 	CPUs     int    `json:"cpus"`
@@ -39,7 +39,7 @@ type Machine struct {
 	JobEnds   time.Time `json:"job_ends,omitzero"` // when the batch system takes the machine back
 }
 
-// Environment is a look-up as [os.LookupEnv] makes it.
+// Environment is a look-up such as [os.LookupEnv].
 type Environment func(name string) (string, bool)
 
 // Look finds out what it can. Runs is the folder that runs are or would be kept
@@ -97,7 +97,7 @@ func limit(which int) int64 {
 	return int64(l.Cur)
 }
 
-// remote reports whether a terminal is one over ssh that no multiplexer keeps.
+// remote reports whether a terminal is over ssh and kept by no multiplexer.
 func remote(env Environment, terminal bool) bool {
 	has := func(name string) bool { v, _ := env(name); return v != "" }
 	return terminal && has("SSH_CONNECTION") && !has("TMUX") && !has("STY")
@@ -113,8 +113,8 @@ func onBattery(root fs.FS) bool {
 	return false
 }
 
-// jobEnds is when Slurm ends the job that this process belongs to; zero if it is
-// none, or has no end.
+// jobEnds is when Slurm ends the job that this process belongs to; zero if there
+// is no such job, or it has no end.
 func jobEnds(env Environment) time.Time {
 	v, _ := env("SLURM_JOB_END_TIME")
 	at, err := strconv.ParseInt(v, 10, 64)

@@ -22,13 +22,13 @@ type Memory struct {
 	CgroupUse memory.Bytes `json:"cgroup_used"` // without what the group holds as a cache of files
 }
 
-// LookAtMemory reads the system's figures of this moment. Where there is no
+// LookAtMemory reads the system's figures as they are now. Where there is no
 // /proc, nothing is known.
 func LookAtMemory() Memory { return memoryOf(os.DirFS("/")) }
 
-// Room is the memory that the system would still give, without swap: who asks
-// for more is put to swap or killed. 0 means that it is not known; where nothing
-// is left it is 1 byte.
+// Room is the memory that the system would still give, without swap: a process
+// that asks for more is swapped out or killed. 0 means that it is not known;
+// where nothing is left it is 1 byte.
 func (m Memory) Room() memory.Bytes {
 	switch {
 	case m.RAM == 0:
@@ -68,8 +68,8 @@ func fields(text string) map[string]memory.Bytes {
 	return all
 }
 
-// hierarchy is where and under what names a version of the interface has the
-// figures of a group.
+// hierarchy is where, and under what names, a version of the interface keeps a
+// group's figures.
 type hierarchy struct{ mount, limit, used, inactive, active string }
 
 var (
@@ -77,10 +77,10 @@ var (
 	version2 = hierarchy{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file", "active_file"}
 )
 
-// cgroup is limit and use of the group that leaves the least, of all that this
-// process is in, in either version of the interface: 0 if none has a limit. In a
-// container the path may be the host's; then none but the top is found, which is
-// the container's.
+// cgroup is the limit and use of the group that leaves the least, of all that
+// this process is in, in either version of the interface: 0 if none has a limit.
+// In a container the path may be the host's; then none but the top is found,
+// which is the container's.
 func cgroup(root fs.FS) (limit, used memory.Bytes) {
 	for line := range strings.Lines(read(root, "proc/self/cgroup")) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -107,9 +107,9 @@ func cgroup(root fs.FS) (limit, used memory.Bytes) {
 	return limit, used
 }
 
-// read is limit and use of one group, 0 without a limit. The cache of files counts
-// as used, and the kernel drops it before it kills: a container that has read a
-// large file has room.
+// read is the limit and use of one group, 0 without a limit. The system counts the
+// cache of files as used, but drops it before it kills, so it is left out: a
+// container that has read a large file has room.
 func (h hierarchy) read(root fs.FS, group string) (limit, used memory.Bytes) {
 	l, err := strconv.ParseInt(read(root, path.Join(group, h.limit)), 10, 64)
 	if err != nil || l <= 0 || l >= 1<<60 {

@@ -25,22 +25,22 @@ const (
 
 // Thresholds of [Diagnose].
 const (
-	// LeakSteps is the fewest step boundaries that show a trend: fewer are
-	// often the warm-up of caches and workspaces.
+	// LeakSteps is the fewest step boundaries that show a trend: fewer often
+	// show only the warm-up of caches and workspaces.
 	LeakSteps = 20
-	// LeakShare of the capacity is the rise over the boundaries looked at that
-	// counts as a leak. At 80 GiB it is 1.6 GiB; allocator noise between steps
-	// stays far below it.
+	// LeakShare of the capacity is how much of a rise, over the boundaries
+	// looked at, counts as a leak. At 80 GiB it is 1.6 GiB; allocator noise
+	// between steps stays far below it.
 	LeakShare = 0.02
 	// LeakWindow is how many of the newest boundaries are looked at. It bounds
 	// the cost of the pairwise slopes.
 	LeakWindow = 200
-	// FragmentationShare of the capacity must lie reserved but unused for pieces
-	// to be the cause. PyTorch's allocator keeps 5 to 8 % idle in good health, so
-	// less says only that the last request was small.
+	// FragmentationShare of the capacity must be reserved but unused for
+	// fragmentation to be the cause. PyTorch's allocator keeps 5 to 8 % idle in
+	// good health, so less says only that the last request was small.
 	FragmentationShare = 0.10
 	// ForeignShare of the capacity held by others counts even if they were there
-	// first. Less is what every process pays for contexts, its own included.
+	// first. Less than that is what contexts cost, this process's own included.
 	ForeignShare = 0.05
 	// SpikeSteps is how many steps of the same micro-batch make their median
 	// peak "typical".
@@ -56,7 +56,7 @@ type Evidence struct {
 	Failure  OutOfMemoryError `json:"failure"`
 	Baseline Stats            `json:"baseline"`           // when the attempt began
 	Boundary []Bytes          `json:"boundary,omitempty"` // allocated after each finished step, or every few, oldest first
-	Every    int              `json:"every,omitempty"`    // how many steps are from one of these to the next; 0 for one
+	Every    int              `json:"every,omitempty"`    // how many steps apart these are; 0 for one
 	Typical  Bytes            `json:"typical,omitempty"`  // median peak of finished steps with the failing plan
 	Like     int              `json:"like,omitempty"`     // how many such steps
 	MinMicro int              `json:"min_micro"`          // smallest micro-batch allowed
@@ -132,7 +132,7 @@ func resume(e Evidence) (Verdict, bool) {
 	return Verdict{Resume, fmt.Sprintf("the training had got further with a micro-batch as large, and going on from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
 }
 
-// heldByOthers is what others keep a process from holding of its capacity.
+// heldByOthers is how much of its capacity others keep a process from holding.
 func heldByOthers(s Stats) Bytes { return s.Capacity - s.Available() }
 
 func fragmentation(e Evidence) (Verdict, bool) {
@@ -158,9 +158,9 @@ func leak(e Evidence) (Verdict, bool) {
 	return Verdict{Leak, why}, rises
 }
 
-// Rising is by how much each of some amounts, two or more at equal distances, exceeds the
-// one before, and whether they rise by more than [LeakShare] of the capacity: along that
-// slope, and from the first to the last.
+// Rising is by how much each of two or more equally spaced amounts exceeds the one
+// before, and whether they rise by more than [LeakShare] of the capacity, both along that
+// slope and from the first to the last.
 func Rising(held []Bytes, capacity Bytes) (slope float64, rises bool) {
 	slope = medianSlope(held)
 	limit := Bytes(LeakShare * float64(capacity))

@@ -12,7 +12,7 @@ const (
 	PhaseForward    Phase = "forward"    // of a micro-batch
 	PhaseBackward   Phase = "backward"   // of a micro-batch
 	PhaseUpdate     Phase = "update"     // the optimizer's weight update
-	PhaseEval       Phase = "eval"       // evaluation, generation for it included
+	PhaseEval       Phase = "eval"       // evaluation, including generation for it
 	PhaseGenerate   Phase = "generation" // outside evaluation, as reinforcement learning does in the middle of a step
 	PhaseCheckpoint Phase = "checkpoint" // saving
 )
@@ -26,7 +26,7 @@ func (p Phase) SizedByMicro() bool {
 // OutOfMemoryError is an allocation that failed, with what was true at that moment.
 // It is an error; find it with [errors.As].
 type OutOfMemoryError struct {
-	Requested Bytes `json:"requested"`       // the allocation that failed; 0 if not known, as of a framework's error without numbers
+	Requested Bytes `json:"requested"`       // the allocation that failed; 0 if not known, as with a framework's error without numbers
 	Stats     Stats `json:"stats"`           // at the failure, after the cache had been emptied
 	Phase     Phase `json:"phase,omitempty"` // filled in by the trainer
 	Micro     int   `json:"micro,omitempty"` // samples in the micro-batch that failed; 0 outside one
@@ -44,7 +44,7 @@ type OutOfMemoryError struct {
 func (e *OutOfMemoryError) Needed() Bytes { return max(e.Whole, e.Stats.Allocated+e.Requested) }
 
 // Shortage is what was needed of what there was, "at least 25 GiB of 24 GiB", and
-// by how much that is too much where rounding could hide it.
+// by how much that is too much if rounding could hide it.
 func (e *OutOfMemoryError) Shortage() string {
 	need, there := e.Needed(), e.Stats.Available()
 	if e.Requested <= 0 {
@@ -53,9 +53,9 @@ func (e *OutOfMemoryError) Shortage() string {
 	return "at least " + Short(need, there)
 }
 
-// Short is what was needed of what there was, in words, and why that did not do where
-// the two read the same, or there was enough: by how much it is too much, or that no free
-// block was large enough.
+// Short is what was needed of what there was, in words. If the two read the same, or
+// there was enough, it adds why that did not do: by how much it is too much, or that no
+// free block was large enough.
 func Short(need, there Bytes) string {
 	text := fmt.Sprintf("%v of %v", need, there)
 	switch {

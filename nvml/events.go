@@ -9,8 +9,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// events is a set of NVML's in which the GPUs that report Xid events are
-// registered. Events name a GPU by its handle, which may no longer answer then.
+// events is an NVML event set with the GPUs that report Xid events. An event
+// names its GPU by a handle, which may no longer answer by then.
 type events struct {
 	set nvml.EventSet
 	of  map[nvml.Device]Xid // all but code and time
@@ -66,5 +66,5 @@ func (e *events) wait(d time.Duration) (Xid, bool, error) {
 	return x, true, nil
 }
 
-// close has nobody to tell if the set is refused; it goes with the process.
+// close has nobody to tell if NVML refuses; the set goes with the process.
 func (e *events) close() { _ = e.set.Free() }

@@ -18,8 +18,8 @@ type UnavailableError struct{ Reason string }
 
 func (e *UnavailableError) Error() string { return "no NVML: " + e.Reason }
 
-// A GPU is what NVML tells of one GPU at one moment. Of a GPU that is cut into
-// MIG slices it is the whole.
+// A GPU is what NVML says about one GPU at one moment. If the GPU is cut into
+// MIG slices, it is the whole.
 type GPU struct {
 	Index          int          `json:"index"` // as NVML and nvidia-smi count; CUDA may count otherwise
 	UUID           string       `json:"uuid"`  // "GPU-" and 32 hexadecimal digits in groups
@@ -62,11 +62,11 @@ func known(v any) ([]byte, error) {
 type Driver struct {
 	Version string `json:"version,omitempty"` // such as "580.159.03"
 	NVML    string `json:"nvml,omitempty"`
-	CUDA    string `json:"cuda,omitempty"` // the newest that the driver serves, such as "13.0"
+	CUDA    string `json:"cuda,omitempty"` // the newest that the driver supports, such as "13.0"
 }
 
 // GPUs are all GPUs of the machine, whether CUDA may use them or not. It opens
-// no device. An error is a *[UnavailableError]; what is missing of a GPU is
+// no device. An error is a *[UnavailableError]; what a GPU does not give is
 // Unknown. Safe for concurrent use.
 func GPUs() ([]GPU, error) { return gpus() }
 

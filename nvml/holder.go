@@ -14,7 +14,7 @@ import (
 // A Holder is a process that holds memory of a GPU.
 type Holder struct {
 	PID   int          `json:"pid"`
-	Name  string       `json:"name"` // its command; "" if it is not to be seen from here
+	Name  string       `json:"name"` // its command; "" if it cannot be seen from here
 	Bytes memory.Bytes `json:"bytes"`
 	Self  bool         `json:"self,omitempty"` // this very process
 }
@@ -43,10 +43,10 @@ func (h Holder) String() string {
 // namedTakers is how many processes [Took] names.
 const namedTakers = 3
 
-// Took names the other processes that hold more of a GPU now than before:
-// "python (pid 4711) took 21.3 GiB", largest first. It is empty if there are
-// none, and also if this process is not among now's holders although it uses the
-// GPU: its pids then are another namespace's, and one of them may be this process.
+// Took names the other processes that hold more of a GPU now than before: "python
+// (pid 4711) took 21.3 GiB", largest first. It is empty if there are none, and if
+// this process is not among now's holders although it uses the GPU: the pids then
+// belong to another namespace, and one of them may be this process.
 func Took(before, now []Holder) string {
 	if !slices.ContainsFunc(now, func(h Holder) bool { return h.Self }) {
 		return ""
@@ -73,8 +73,9 @@ func Took(before, now []Holder) string {
 	return strings.Join(said, ", ")
 }
 
-// grown is how much more h holds than it did before: 0 if not more, or not
-// known of a process that was already there; Unknown of a new one.
+// grown is how much more h holds than it did before: 0 if not more, or if that
+// is not known of a process that was already there; Unknown if it is not known
+// of a new one.
 func grown(before []Holder, h Holder) memory.Bytes {
 	i := slices.IndexFunc(before, func(b Holder) bool { return b.PID == h.PID })
 	switch {

@@ -20,10 +20,10 @@ import (
 const library = "libnvidia-ml.so.1"
 
 // start opens NVML once and keeps it open. go-nvml opens it a second time for
-// itself: it would have the dynamic linker bind NVML's functions as they are
-// called, which a program that is bound at its start (LD_BIND_NOW, a hardened
-// build) does not live to see, and which ends one that calls what an older
-// library lacks.
+// itself. Alone, it would have the dynamic linker bind NVML's functions as they
+// are called: a program bound at its start (LD_BIND_NOW, a hardened build) would
+// not start at all, and one that calls what an older library lacks would be
+// ended.
 var start = sync.OnceValue(func() error {
 	path := C.CString(library)
 	defer C.free(unsafe.Pointer(path))

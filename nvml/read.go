@@ -13,7 +13,7 @@ import (
 	"headroom/memory"
 )
 
-// refused puts an answer that is not success into this module's terms. An
+// refused puts an answer other than success into this module's terms. An
 // nvml.Return is a non-nil error even for success, so none may leave this package.
 func refused(what string, ret nvml.Return) error {
 	err := fmt.Errorf("%s: NVML answers: %s", what, ret.Error())
@@ -101,7 +101,7 @@ func busOf(d nvml.Device) (string, nvml.Return) {
 	return string(bytes.ToLower(id)), ret
 }
 
-// memoryOf asks the second form first: the first counts what the driver reserves
+// memoryOf asks for version 2 first: version 1 counts what the driver reserves
 // as used.
 func memoryOf(d nvml.Device) (total, free, used, reserved memory.Bytes) {
 	unknown := nvml.Memory_v2{}
@@ -116,8 +116,8 @@ func memoryOf(d nvml.Device) (total, free, used, reserved memory.Bytes) {
 	return memory.Bytes(v1.Total), memory.Bytes(v1.Free), memory.Bytes(v1.Used), Unknown
 }
 
-// holders merges the lists of computing, drawing and shared processes: one
-// process may be on more than one, with the same figure.
+// holders merges the lists of compute, graphics and MPS processes: one process
+// may be on more than one, with the same figure.
 func holders(d nvml.Device) []Holder {
 	compute := ask(nil, d.GetComputeRunningProcesses)
 	if compute == nil {

@@ -49,13 +49,13 @@ var xids = map[int]string{
 	140: "memory error that was not recovered from",
 }
 
-// xidWait is how long one wait for events lasts, and so how long the end of a
-// watch may take.
+// xidWait is how long one wait for events lasts, and so how long it may take to
+// end a watch.
 const xidWait = 100 * time.Millisecond
 
-// source is where a watch has its events from. It is used by one goroutine.
+// source is where a watch gets its events from. It is used by one goroutine.
 type source interface {
-	// wait blocks until there is an event or d has passed; ok tells which.
+	// wait blocks until there is an event or d has passed; ok says which.
 	wait(d time.Duration) (x Xid, ok bool, err error)
 	close()
 }
@@ -63,7 +63,7 @@ type source interface {
 // Watch receives the Xid events of all GPUs from now on. The watch ends with ctx,
 // within 0.1 s, or when NVML fails, which it does if it loses the GPUs; the
 // channel is closed when nothing is left of it. An error is an
-// *[UnavailableError], also where no GPU reports such events.
+// *[UnavailableError], even if it is only that no GPU reports such events.
 func Watch(ctx context.Context) (<-chan Xid, error) {
 	s, err := openXids()
 	if err != nil {

@@ -13,12 +13,12 @@ type Policy struct {
 	MinMicro   int     // smallest micro-batch allowed; 0 means 1
 	Headroom   float64 // share of the available memory to leave unused when a size is chosen, in [0, 1)
 	Recompute  bool    // activations may be recomputed to save memory
-	Relaunches int     // how often the job may be relaunched to make room, in all; without Able.CountSteps also after each newer checkpoint, unless it is 0
+	Relaunches int     // how often in all the job may be relaunched to make room; without Able.CountSteps, also after each newer checkpoint, unless this is 0
 	Waits      int     // how often in a row to wait for other processes before giving up
 	GrowAfter  int     // quiet steps before growing back is tried; 0 never grows
 
 	// Host are ways to need less of the machine's memory, by name, in the order to
-	// try: of a command, its profile's fallbacks for that.
+	// try them: for a command, its profile's fallbacks of that kind.
 	Host []string
 
 	Able Able
@@ -26,8 +26,8 @@ type Policy struct {
 
 // Able is what the body of a job can carry out: a native trainer, a process that
 // is watched from inside, a command that is only started and ended. [Decide]
-// never answers with what it cannot. Every body can shrink from now on, wait,
-// relaunch and stop; how often it may relaunch is [Policy].Relaunches.
+// never answers with something it cannot do. Every body can shrink from now on,
+// wait, relaunch and stop; how often it may relaunch is [Policy].Relaunches.
 type Able struct {
 	EmptyCache bool // give unused memory back and run the same samples again
 	CutStep    bool // run one step smaller than the plan
@@ -42,7 +42,7 @@ type Remedy string
 
 // The remedies, mildest first.
 const (
-	Continue   Remedy = "continue"    // with Decision.Plan; nothing has to be made room for
+	Continue   Remedy = "continue"    // with Decision.Plan; no room has to be made
 	EmptyCache Remedy = "empty cache" // and run the same samples with the same plan
 	Search     Remedy = "search"      // probe for the largest micro-batch up to Decision.Plan.Micro, then ask again
 	ShrinkEval Remedy = "shrink eval" // Decision.Plan.Eval from now on; the training is untouched
@@ -52,7 +52,7 @@ const (
 	Recompute  Remedy = "recompute"   // activations in the backward pass, from now on
 	EaseHost   Remedy = "ease host"   // Decision.Name of Policy.Host, from now on
 	Wait       Remedy = "wait"        // for other processes, then the same plan
-	Relaunch   Remedy = "relaunch"    // a new attempt, from a checkpoint of this moment, or the newest if the process has ended
+	Relaunch   Remedy = "relaunch"    // a new attempt, from a checkpoint made now, or the newest if the process has ended
 	Exec       Remedy = "exec"        // a new process in this one's place, from the newest checkpoint: the device is gone
 	Stop       Remedy = "stop"        // Decision.Verdict says why, Decision.Hint what would help
 )
@@ -63,13 +63,13 @@ type Decision struct {
 	Plan    Plan            `json:"plan"` // to use next; equal to the current one where the remedy does not change it
 	Verdict *memory.Verdict `json:"verdict,omitempty"`
 	Name    string          `json:"name,omitempty"`   // of what EaseHost does
-	Reason  string          `json:"reason,omitempty"` // one sentence with its numbers; empty where there is nothing to tell
+	Reason  string          `json:"reason,omitempty"` // one sentence with its numbers; empty where there is nothing to say
 	Hint    string          `json:"hint,omitempty"`   // what the user could do, when stopping
 }
 
 // Event is something that happened in a run. Exactly one field is set.
 type Event struct {
-	OOM    *memory.Evidence `json:"oom,omitempty"`    // a step ran out of memory and has been put back, or its process has ended
+	OOM    *memory.Evidence `json:"oom,omitempty"`    // a step ran out of memory and has been undone, or its process has ended
 	Load   *memory.Evidence `json:"load,omitempty"`   // memory ran out before the first step of an attempt
 	Step   *Progress        `json:"step,omitempty"`   // a step was finished; of a body that does not count steps, a checkpoint completed
 	Search *Searched        `json:"search,omitempty"` // a search has ended: one that Decide asked for, or the first one of a run

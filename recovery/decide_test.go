@@ -537,3 +537,36 @@ func TestLeft(t *testing.T) {
 		}
 	}
 }
+
+// A command that leaks is started again after each newer checkpoint, and without one no
+// more often than the policy has it.
+func TestLeakingCommandIsRelaunched(t *testing.T) {
+	var held []memory.Bytes
+	for i := range memory.Bytes(memory.LeakWindow) {
+		held = append(held, memory.GiB+i*memory.GiB/10)
+	}
+	leak := Event{OOM: &memory.Evidence{Boundary: held, Failure: memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseForward, Micro: 16,
+		Stats: memory.Stats{Capacity: 24 * memory.GiB, Reserved: 24 * memory.GiB, Allocated: 24 * memory.GiB}}}}
+	for _, c := range []struct {
+		name         string
+		policy       Policy
+		progress     bool
+		want, second Remedy
+	}{
+		{"with a newer checkpoint", Policy{Relaunches: 1}, true, Relaunch, Relaunch},
+		{"without", Policy{Relaunches: 1}, false, Relaunch, Shrink},
+		{"not allowed", Policy{}, true, Shrink, Shrink},
+		{"steps are counted, so it is once in all", Policy{Relaunches: 1, Able: Able{CountSteps: true}}, true, Relaunch, Shrink},
+	} {
+		h := NewHistory(Plan{Effective: 64, World: 1, Micro: 16})
+		first := Decide(c.policy, h, leak)
+		h = h.Apply(leak, first)
+		if c.progress {
+			made := Event{Step: &Progress{Step: 40}}
+			h = h.Apply(made, Decide(c.policy, h, made))
+		}
+		if second := Decide(c.policy, h, leak); first.Remedy != c.want || second.Remedy != c.second {
+			t.Errorf("%s: %s, then %s; want %s, then %s", c.name, first.Remedy, second.Remedy, c.want, c.second)
+		}
+	}
+}

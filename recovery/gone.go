@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// goneLimit is how often in a row a run goes on in a new process after its
-// device went away, with no new checkpoint between: a device that goes away every
-// time is broken.
+// goneLimit is how many times in a row a run goes on in a new process after its
+// device went away, with no new checkpoint in between: a device that goes away
+// every time is broken.
 const goneLimit = 3
 
 // DeviceGone is a device that can no longer be used, so that nothing on it could
@@ -16,9 +16,9 @@ type DeviceGone struct {
 	Why          string   `json:"why"`                     // what was being done, and the driver's error
 	Reported     []string `json:"reported,omitempty"`      // faults of the device since the newest checkpoint, in the driver's words
 	From         int      `json:"from"`                    // step of the newest checkpoint; 0 without one
-	Before       int      `json:"before"`                  // times it has gone before, since that checkpoint
+	Before       int      `json:"before"`                  // times it went away before, since that checkpoint
 	Ending       bool     `json:"ending,omitempty"`        // the run had been asked to stop
-	JournalFails bool     `json:"journal_fails,omitempty"` // the journal, in which these are counted, cannot be written
+	JournalFails bool     `json:"journal_fails,omitempty"` // the journal, where these are counted, cannot be written
 }
 
 // afterGone never tries again in the process that had the device: its context is

@@ -38,9 +38,9 @@ func grow(p Policy, h History, s Progress) Decision {
 	return Decision{Remedy: Grow, Plan: plan, Reason: changeReason(h.Plan, plan, why)}
 }
 
-// larger is the micro-batch that available memory should hold: what has run
-// there before, or what the line says, or in proportion, which errs on the safe
-// side because a part of the memory does not grow with the micro-batch.
+// larger is the micro-batch that available memory should hold: what has run in
+// that much before, what the line says, or a share in proportion, which errs on
+// the safe side because part of the memory does not grow with the micro-batch.
 func (h History) larger(p Policy, available memory.Bytes) int {
 	var n int
 	switch {

@@ -5,8 +5,8 @@ import (
 	"headroom/search"
 )
 
-// patienceLimit caps the doubling of the wait between tries of growing back:
-// 2⁶ times GrowAfter.
+// patienceLimit caps the doubling of the wait between tries at growing back: 2⁶
+// times GrowAfter.
 const patienceLimit = 6
 
 // History is all that [Decide] knows of the run so far. It is a value:
@@ -16,7 +16,7 @@ type History struct {
 	Plan     Plan // from now on
 	Finished int  // optimizer steps finished
 
-	asked   int          // micro-batch never to grow beyond
+	asked   int          // micro-batch that growing never exceeds
 	once    Plan         // for the running step alone; its Micro is 0 if there is none
 	line    search.Line  // peak memory by micro-batch; zero if not known
 	guessed bool         // the current plan was computed from line and has not run yet
@@ -29,15 +29,15 @@ type History struct {
 	relaunched int             // steps finished at the last relaunch
 	waits      int             // since the last finished step
 	emptied    bool            // since the last finished step
-	outliers   int             // steps that had to be cut smaller for themselves alone, since the last lasting change of plan
+	outliers   int             // steps that had to be cut smaller on their own, since the last lasting change of plan
 	search     *memory.Verdict // why the running search was asked for
 
 	quiet    int // steps finished since the last failure or growth
-	patience int // failed tries of growing back
-	grown    int // micro-batch to go back to if the plan just grown to fails; 0 once it has run
+	patience int // failed tries at growing back
+	grown    int // micro-batch to go back to if the larger plan fails; 0 once that has run
 }
 
-// Proven is the largest micro-batch that has run, and the least that was
+// Proven is the largest micro-batch that has run, and the least memory that was
 // available when it did.
 type Proven struct {
 	Micro int          `json:"micro"`
@@ -77,7 +77,7 @@ func (h History) Learned(asked Plan, precision string) Learned {
 
 // Resume starts from what an earlier process has learned instead of failing
 // again where that one failed. It changes nothing if something else was asked
-// for then: a user who changes the micro-batch wants that one tried.
+// for then: a user who changes the micro-batch wants the new one tried.
 func (h History) Resume(l Learned, precision string) History {
 	if l.Precision != precision || l.Micro < 1 || l.Asked != h.Plan.Micro || l.Micro > h.asked {
 		return h
@@ -107,8 +107,8 @@ func (h History) Recomputing() bool { return h.recompute }
 func (h History) Eased() int { return h.eased }
 
 // Settled reports whether the plan in force has proven itself: false while one that
-// was grown to has not run yet. Should that one take the process down, the next
-// one is not to begin with it.
+// was grown to has not run yet. Should that plan take the process down, the next
+// process must not begin with it.
 func (h History) Settled() bool { return h.grown == 0 }
 
 // Apply is the history after event e was answered with d.
@@ -134,8 +134,8 @@ func (h History) Apply(e Event, d Decision) History {
 	return h
 }
 
-// finished is the history after a step, before what was decided on it. Of a body
-// that does not count steps several may have passed since the last one.
+// finished is the history after a step, before the decision about it. With a
+// body that does not count steps, several may have passed since the last one.
 func (h History) finished(s Progress) History {
 	ran := h.Running().Micro
 	known := s.Memory.Capacity > 0

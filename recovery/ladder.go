@@ -6,11 +6,12 @@ import (
 	"headroom/memory"
 )
 
-// outlierLimit is how many steps may be cut smaller for themselves alone: after
-// as many the next one changes the plan for good, because they are no outliers.
+// outlierLimit is how many steps may be cut smaller on their own: after that
+// many, the next one changes the plan for good, because they are not outliers.
 const outlierLimit = 3
 
-// outlierWindow is how many quiet steps make earlier outliers forgotten.
+// outlierWindow is how many quiet steps it takes for earlier outliers to be
+// forgotten.
 const outlierWindow = 100
 
 // ladder is one failure of memory on its way to a remedy.
@@ -70,8 +71,8 @@ func (l ladder) load() Decision {
 }
 
 // resume tries the same plan once more: it has been seen to fit. Then a smaller one
-// makes room for what the checkpoint left in memory, where that comes before the
-// steps nothing does.
+// makes room for what the checkpoint left in memory; nothing does if memory runs
+// out before the first step.
 func (l ladder) resume() Decision {
 	tried := l.history.relaunches > 0 && l.history.relaunched == l.history.Finished
 	if !tried {
@@ -96,15 +97,15 @@ func (l ladder) easeHost() Decision {
 	return d
 }
 
-// hopeless tells that no remedy is known to do good.
+// hopeless reports whether no remedy is known to help.
 func (l ladder) hopeless() bool { return l.verdict.Cause == memory.Unknown }
 
 func (l ladder) giveUp() Decision {
 	return l.stop("the cause is unknown", "the evidence is in the journal; nothing was tried, because a remedy for the wrong cause does harm")
 }
 
-// evaluation halves what is evaluated at once. The training batch has nothing to
-// do with it and stays. What is generated outside evaluation no knob of either sets.
+// evaluation halves what is evaluated at once. The training batch has nothing to do
+// with it and stays. No knob of either sets what is generated outside evaluation.
 func (l ladder) evaluation() Decision {
 	old := l.history.Plan.Eval
 	if !l.policy.Able.Eval || old <= 1 || l.failure().Phase != memory.PhaseEval {
@@ -115,7 +116,7 @@ func (l ladder) evaluation() Decision {
 	return d
 }
 
-// outlier cuts this step alone, until it has happened too often.
+// outlier cuts this step alone, until that has happened too often.
 func (l ladder) outlier() Decision {
 	switch {
 	case l.smallest():
@@ -141,8 +142,8 @@ func (l ladder) relaunchIsDue() bool {
 	return h.relaunches == 0 || h.Finished-h.relaunched >= outlierWindow
 }
 
-// smaller chooses a micro-batch for the steps to come: computed where memory by
-// micro-batch is known, else by a search, else half.
+// smaller chooses a micro-batch for the steps to come: computed if memory by
+// micro-batch is known, else from a search, else half.
 func (l ladder) smaller() Decision {
 	if l.smallest() {
 		return l.last()
@@ -183,7 +184,7 @@ func (l ladder) canRecompute() bool {
 	return l.policy.Able.Recompute && l.failure().Phase.SizedByMicro()
 }
 
-// wait waits for other processes to leave, as often as the policy has it.
+// wait waits for other processes to leave, as often as the policy allows.
 func (l ladder) wait() Decision {
 	if l.history.waits < l.policy.Waits {
 		return l.decide(Wait, fmt.Sprintf("wait for other processes to leave (%d of %d): %s", l.history.waits+1, l.policy.Waits, l.verdict.Why))
@@ -210,8 +211,9 @@ func (l ladder) helps() string {
 	return helpModel
 }
 
-// relaunch is a new attempt, if one is left. Of a job whose process ends with each failure
-// one always is after a newer checkpoint: a leak may end it every few hours of a long night.
+// relaunch is a new attempt, if one is left. A job whose process ends with each failure
+// always has one left after a newer checkpoint: a leak may end it every few hours of a
+// long night.
 func (l ladder) relaunch(why string) (Decision, bool) {
 	h := l.history
 	anew := !l.policy.Able.CountSteps && h.Finished > h.relaunched && l.policy.Relaunches > 0

@@ -11,7 +11,7 @@ type Plan struct {
 	World     int  `json:"world"`             // data-parallel ranks
 	Micro     int  `json:"micro"`             // largest micro-batch per rank, in samples
 	Uniform   bool `json:"uniform,omitempty"` // every micro-batch equal: static shapes, or a framework with one knob
-	Common    int  `json:"common,omitempty"`  // of a Uniform plan whose effective batch grows to Effective: what divides all of its values; 0 if it is constant
+	Common    int  `json:"common,omitempty"`  // in a Uniform plan whose effective batch grows to Effective, a divisor of all its values; 0 if it is constant
 	Eval      int  `json:"eval,omitempty"`    // samples in an evaluation batch per rank; 0 if there is none, or none that can be set
 }
 
@@ -40,7 +40,7 @@ func (p Plan) Validate() error {
 }
 
 // Runs reports whether every step can be cut into micro-batches of at most micro
-// samples, and in a Uniform plan of exactly that many.
+// samples, or in a Uniform plan of exactly that many.
 func (p Plan) Runs(micro int) bool {
 	all := p.Share(0)
 	if p.Common > 0 {
@@ -49,8 +49,8 @@ func (p Plan) Runs(micro int) bool {
 	return !p.Uniform || all%micro == 0
 }
 
-// Share is how many samples of a step rank runs: Effective divided over the
-// ranks, the first ones taking one more where it does not divide.
+// Share is how many samples of a step the given rank runs: Effective divided
+// over the ranks, the first ones taking one more if it does not divide evenly.
 func (p Plan) Share(rank int) int {
 	share := p.Effective / p.World
 	if rank < p.Effective%p.World {
@@ -116,7 +116,7 @@ func (p Plan) Largest() int {
 
 // Below is the largest micro-batch smaller than micro that a step of p can run,
 // 0 if there is none. In a Uniform plan that is a divisor of the share, which is
-// what a framework with one knob can be set to; it is never found by a probe.
+// what a framework with one knob can be set to.
 func (p Plan) Below(micro int) int {
 	below := min(micro-1, p.Share(0))
 	for below > 1 && !p.Runs(below) {
@@ -137,8 +137,8 @@ func (p Plan) Above(micro int) int {
 }
 
 // within is the largest micro-batch of at most n that a step of p can run, or if
-// that is below least, the smallest one that is not. It is 0 if there is none of
-// at least least.
+// that is below least, the smallest one that is not. It is 0 if none reaches
+// least.
 func (p Plan) within(n, least int) int {
 	found := 0
 	for size := p.Below(p.Share(0) + 1); size >= max(1, least); size = p.Below(size) {
@@ -149,7 +149,7 @@ func (p Plan) within(n, least int) int {
 	return found
 }
 
-// String prints the plan as people speak of it: "micro-batch 27 × 3, effective
+// String prints the plan the way people say it: "micro-batch 27 × 3, effective
 // 80". Micro-batches may be one smaller than the one named.
 func (p Plan) String() string {
 	world := ""

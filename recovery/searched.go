@@ -35,7 +35,7 @@ func afterSearch(p Policy, h History, s Searched) Decision {
 	return Decision{Remedy: Shrink, Plan: plan, Verdict: h.search, Reason: changeReason(h.Running(), plan, room)}
 }
 
-// peakOf is the largest peak measured of a size, 0 if it never fitted.
+// peakOf is the largest peak measured for a size, 0 if it never fitted.
 func peakOf(r search.Result, size int) (peak memory.Bytes) {
 	for _, probe := range r.Probes {
 		if probe.N == size && probe.Fits {
@@ -45,7 +45,7 @@ func peakOf(r search.Result, size int) (peak memory.Bytes) {
 	return peak
 }
 
-// percent prints a share with as many digits as it takes not to say 0 or 100.
+// percent prints a share with enough digits not to say 0 or 100.
 func percent(share float64) string {
 	return fmt.Sprintf("%.3g %%", 100*share)
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/common/expfmt"
 )
@@ -72,6 +73,11 @@ func TestLiveFollows(t *testing.T) {
 	if status, body, again := ask(live, "GET", url, map[string]string{"If-None-Match": tag}); status != 304 || body != "" || again != tag || drawn != 1 {
 		t.Errorf("nothing has changed: %d, %d bytes, drawn %d times", status, len(body), drawn)
 	}
+	live.drawn = live.drawn.Add(-liveEvery)
+	if ask(live, "GET", url, nil); drawn != 1 {
+		t.Errorf("nothing has changed for a second: drawn %d times", drawn)
+	}
+	live.drawn = time.Now()
 	stamp = "2"
 	if status, _, _ := ask(live, "GET", url, map[string]string{"If-None-Match": tag}); status != 304 || drawn != 1 {
 		t.Errorf("within a second: %d, drawn %d times", status, drawn)

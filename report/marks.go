@@ -11,7 +11,7 @@ import (
 	"headroom/memory"
 )
 
-// markTexts is how many failures the text of a shared mark tells of.
+// markTexts is how many failures the text of a shared mark lists.
 const markTexts = 8
 
 // mark is a failure on a chart.
@@ -44,11 +44,11 @@ func (c chart) drawMarks(f frame) string {
 	return b.String()
 }
 
-// stripWidth is about how wide the strips are over which values are shown.
+// stripWidth is the approximate width of the strips that show values.
 const stripWidth = 24
 
-// drawValues lays strips that cannot be seen over the chart, from its left to right. Each
-// tells the values of the lines in its middle to whoever points at it.
+// drawValues lays invisible strips over the chart, from its left edge to right. When
+// pointed at, each shows the values of the lines at its middle.
 func (c chart) drawValues(f frame, right float64) string {
 	var b strings.Builder
 	n := int((right - f.left) / stripWidth)
@@ -72,13 +72,10 @@ func (c chart) drawValues(f frame, right float64) string {
 			fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f"><title>%s</title></rect>`, left, f.top, end-left, f.bottom-f.top, escaped(text))
 		}
 	}
-	if b.Len() == 0 {
-		return ""
-	}
 	return `<g class="values" style="fill:none;pointer-events:all">` + b.String() + "</g>\n"
 }
 
-// badge is what stands in the badge of a group of marks.
+// badge is the text in the badge of a group of marks.
 func badge(group []mark) string {
 	if len(group) == 1 {
 		return fmt.Sprint(group[0].number)
@@ -110,7 +107,7 @@ func (c chart) drawMark(b *strings.Builder, f frame, group []mark) {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	half := half(group)
-	x0 := min(max(x, f.left+half), c.width-half-1) // off the labels of the axis
+	x0 := min(max(x, f.left+half), c.width-half-1) // clear of the axis labels
 	shade := causeShade(group[len(group)-1].cause)
 	fmt.Fprintf(b, `<g class="mark"><title>%s</title>`, escaped(strings.Join(texts, "\n")))
 	fmt.Fprintf(b, `<path d="M%.1f,%.1fV%.1f" style="stroke:%s;stroke-width:1;stroke-dasharray:2,3;fill:none"/>`, x, y, f.bottom, hex(shade))
@@ -181,11 +178,11 @@ func textWidth(s string, size float64) float64 {
 	return float64(face.Width(s))
 }
 
-// escaped is s as text of XML and HTML; what XML cannot hold is replaced.
+// escaped is s as XML and HTML text; what XML cannot hold is replaced.
 func escaped(s string) string {
 	var b strings.Builder
 	if err := xml.EscapeText(&b, []byte(s)); err != nil {
-		panic(err) // a strings.Builder takes everything
+		panic(err) // a strings.Builder never fails
 	}
 	return b.String()
 }

@@ -142,6 +142,22 @@ func TestPicturesMarkFailures(t *testing.T) {
 	}
 }
 
+// TestPicturesShowValues holds that pointing at a picture tells the step and each line's value there.
+func TestPicturesShowValues(t *testing.T) {
+	r := New(night().Input)
+	for _, p := range r.Pictures() {
+		for i, name := range map[string][]string{
+			"memory":     {"peak allocated: 12", "peak reserved: 12", "left by other processes: 15 GiB", "capacity: 24 GiB"},
+			"throughput": {"each step: 4", "median of 5 steps: 4"}, "loss": {"each step: "},
+		}[p.Name] {
+			strip := regexp.MustCompile(`<title>step (9\d|1[01]\d)&#xA;[^<]*` + regexp.QuoteMeta(name)).FindString(svg(t, p))
+			if strip == "" {
+				t.Errorf("picture %s does not show value %d, %q, near step 100", p.Name, i, name)
+			}
+		}
+	}
+}
+
 // What a journal holds is text, whatever it looks like.
 func TestNothingIsInjected(t *testing.T) {
 	const evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>|`*[x](javascript:1)\n# h\x00\x1b]]>"

@@ -131,3 +131,49 @@ func TestFormat(t *testing.T) {
 		}
 	}
 }
+
+// TestMedians holds that a line of medians is what lies in the middle of each stretch, and
+// that there is none of a few points.
+func TestMedians(t *testing.T) {
+	values := make([]float64, 1000) // stretches of ten: one outlier and one gap in each
+	for i := range values {
+		values[i] = float64(i/10) + float64(i%10)/100
+		if i%10 == 3 {
+			values[i] = 1e6
+		}
+		if i%10 == 4 {
+			values[i] = math.NaN()
+		}
+	}
+	at := func(i int) (x, y float64) { return float64(i), values[i] }
+	s, wide := medians(len(values), at)
+	if wide != 10 || len(s) != 1 || len(s[0]) != 100 {
+		t.Fatalf("stretches of %d, %d pieces", wide, len(s))
+	}
+	for i, p := range s[0] {
+		if p.X != float64(10*i+5) || math.Abs(p.Y-(float64(i)+0.06)) > 1e-9 {
+			t.Errorf("stretch %d: %v", i, p)
+		}
+	}
+	if s, wide := medians(mediansLeast-1, at); s != nil || wide != 0 {
+		t.Errorf("of few points: %v, %d", s, wide)
+	}
+	if s, _ := medians(40, func(int) (x, y float64) { return 0, math.Inf(1) }); s != nil {
+		t.Errorf("of no numbers: %v", s)
+	}
+}
+
+// TestNear holds which value is shown where somebody points at.
+func TestNear(t *testing.T) {
+	s := series{{{X: 1, Y: 10}, {X: 2, Y: 20}, {X: 4, Y: 40}}, {{X: 8, Y: 80}}}
+	for _, c := range []struct {
+		x, reach, want float64
+		known          bool
+	}{
+		{1, 0.1, 10, true}, {2.9, 0.1, 20, true}, {4.05, 0.1, 40, true}, {0.5, 0.1, 0, false}, {0.5, 1, 10, true}, {6, 0.5, 0, false}, {7.5, 1, 80, true}, {9.5, 1, 0, false},
+	} {
+		if y, ok := s.near(c.x, c.reach); y != c.want || ok != c.known {
+			t.Errorf("at %v within %v: %v, %v; want %v, %v", c.x, c.reach, y, ok, c.want, c.known)
+		}
+	}
+}

@@ -9,7 +9,7 @@ import (
 )
 
 // Disk is every way in which a run changes what its folder holds. It is a seam:
-// tests fail each call in turn, through [OpenOn].
+// tests make each call fail in turn, through [OpenOn].
 type Disk interface {
 	Mkdir(path string) error             // no error if it is there already
 	Create(path string) (File, error)    // empty, whatever was there
@@ -27,7 +27,7 @@ type File interface {
 	Stat() (os.FileInfo, error)
 }
 
-// OSDisk is the operating system's.
+// OSDisk is the operating system's own disk.
 type OSDisk struct{}
 
 // Mkdir implements [Disk].
@@ -66,8 +66,8 @@ func (OSDisk) SyncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// writeFile puts data at path, whole or not at all: with durable after a loss of
-// power, too, and then what was there before may be back until its folder is synced.
+// writeFile puts data at path, whole or not at all: with durable even after a power
+// loss, though what was there before may come back until its folder is synced.
 func writeFile(d Disk, path string, data []byte, durable bool) (err error) {
 	beside := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
 	defer func() {

@@ -4,6 +4,6 @@
 // may read it meanwhile with [ReadJournal], [ReadMetrics] and [ReadStatus], which
 // need no lock.
 //
-// A checkpoint is whole or absent, whatever is killed at whatever moment. What
+// A checkpoint is whole or absent, whatever is killed, at any moment. What
 // cannot be written is kept in memory within a bound, and tried again.
 package runs

@@ -14,7 +14,7 @@ func (f *Folder) SetConfig(text []byte) error {
 }
 
 // replace puts text into a file of the folder, whole or not at all, and returns when
-// it is safely on disk, with all that was written before.
+// it is safely on disk, along with all that was written before.
 func (f *Folder) replace(name string, text []byte) error {
 	err := writeFile(f.disk, f.path(name), text, true)
 	if err == nil && !slices.Contains(f.unsynced, f.dir) {
@@ -24,7 +24,8 @@ func (f *Folder) replace(name string, text []byte) error {
 }
 
 // FirstConfig writes the run.yaml of a folder that has none, and does not wait for
-// the disk: that is done before the first entry, checkpoint or status that must last.
+// the disk: that wait comes before the first entry, checkpoint or status that must
+// last.
 func (f *Folder) FirstConfig(text []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

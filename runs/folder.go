@@ -34,18 +34,19 @@ type Folder struct {
 	journal  *lines
 	metrics  *lines
 	tally    Tally
-	unsynced []string // files and folders that have to reach the disk before anything does that relies on them
+	unsynced []string // files and folders that have to reach the disk before anything that relies on them
 	repairs  []string // what opening had to put right
 	removals []string // what was removed from under this process
 }
 
-// Open creates dir if it is missing, takes its lock and repairs what a
-// killed run left behind: a torn last line, half a checkpoint. The folder above
-// dir must exist. A folder locked by a live run is a *[LockedError]; one that cannot
-// be written, or that holds something other than a run, says so at once.
+// Open creates dir if it is missing, takes its lock and repairs what a killed run
+// left behind: a torn last line, half a checkpoint. The folder above dir must exist.
+// A folder locked by a live run is a *[LockedError]; one that cannot be written, or
+// that holds something other than a run, is refused at once.
 func Open(dir string) (*Folder, error) { return OpenOn(dir, OSDisk{}) }
 
-// OpenOn is Open with another way to change files: a test's, in which some fail.
+// OpenOn is Open with another way to change files, such as a test's, where some
+// calls fail.
 func OpenOn(dir string, d Disk) (*Folder, error) {
 	if err := makeFolder(dir, d); err != nil {
 		return nil, fmt.Errorf("open run folder %s: %w", dir, err)
@@ -68,12 +69,11 @@ func openLocked(dir string, d Disk, lock *os.File) (*Folder, error) {
 	return f, nil
 }
 
-// Inherit is Open for a program whose process held the folder until
-// it executed that program: lock is the descriptor that [Folder.HandOver] left
-// open.
+// Inherit is Open for a program executed by a process that held the folder: lock
+// is the descriptor that [Folder.HandOver] left open.
 func Inherit(dir string, lock int) (*Folder, error) {
 	unix.CloseOnExec(lock)
-	file := os.NewFile(uintptr(lock), filepath.Join(dir, "lock")) // nil, which answers with an error, if lock is negative
+	file := os.NewFile(uintptr(lock), filepath.Join(dir, "lock")) // nil, on which every call is an error, if lock is negative
 	if err := lockMeant(dir, file); err != nil {
 		return nil, fmt.Errorf("open run folder %s: take its lock over: %w", dir, errors.Join(err, file.Close()))
 	}
@@ -178,8 +178,8 @@ func (f *Folder) path(name ...string) string {
 // [fs.ErrNotExist] in a folder that has none yet.
 func (f *Folder) Config() ([]byte, error) { return os.ReadFile(f.path("run.yaml")) }
 
-// TakeRepairs is what [Open] had to put right after a killed run, a sentence each,
-// once.
+// TakeRepairs returns what [Open] had to put right after a killed run, one
+// sentence each, only once.
 func (f *Folder) TakeRepairs() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,8 +188,8 @@ func (f *Folder) TakeRepairs() []string {
 	return repairs
 }
 
-// TakeRemovals is what somebody has removed from under this process since the last
-// call, a sentence each.
+// TakeRemovals returns what somebody has removed from under this process since the
+// last call, one sentence each.
 func (f *Folder) TakeRemovals() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -215,7 +215,7 @@ func (f *Folder) AttemptLog(attempt int) (*os.File, error) {
 func LogName(attempt int) string { return fmt.Sprintf("attempt-%03d.log", attempt) }
 
 // Close writes what still waits in memory and lets go of the folder. An error
-// tells that lines of the journal or the metrics are lost.
+// means that lines of the journal or the metrics are lost.
 func (f *Folder) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -226,9 +226,9 @@ func (f *Folder) Close() error {
 	return nil
 }
 
-// HandOver is Close, except that the folder stays held: by lock, which is open
-// in a program that this process executes, for [Inherit], and else the
-// caller's to close.
+// HandOver is Close, except that the folder stays held: by lock, which stays
+// open in a program that this process executes, for [Inherit]; otherwise the
+// caller closes it.
 func (f *Folder) HandOver() (lock *os.File, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -263,8 +263,8 @@ func SetAside(dir string) (string, error) {
 	return to, errors.Join(err, lock.Close())
 }
 
-// renameFree renames from to the first of base.n, base.n+1 … that is free; 0
-// stands for base itself.
+// renameFree gives from the first free name of base.n, base.n+1 …; n 0 stands
+// for base itself.
 func renameFree(d Disk, from, base string, n int) (string, error) {
 	for ; ; n++ {
 		to := base

@@ -10,7 +10,7 @@ import (
 	"headroom/search"
 )
 
-// Kind is what an [Entry] of the journal tells.
+// Kind is what an [Entry] of the journal is about.
 type Kind string
 
 // The kinds of entries.
@@ -66,22 +66,22 @@ type Entry struct {
 	Memory   *memory.Stats            `json:"memory,omitempty"`
 	Device   *Reading                 `json:"device,omitempty"`
 	Fault    *Fault                   `json:"fault,omitempty"`
-	Seconds  float64                  `json:"seconds,omitempty"` // how long the thing told took, where that matters
+	Seconds  float64                  `json:"seconds,omitempty"` // how long this took, where that matters
 
-	// Repeated is of a step that has run out of memory once more, before it was made: of
-	// several failures it is the first that counts.
+	// Repeated marks a step that has run out of memory again without having been made
+	// since: only the first of such failures counts.
 	Repeated bool `json:"repeated,omitempty"`
 }
 
-// inPlace stands between what ran out of memory and what was done, in the text of an
-// entry of what was survived in place.
+// inPlace separates what ran out of memory from what was done, in the text of an
+// entry about a failure survived in place.
 const inPlace = "; survived in place: "
 
 // InPlaceText is the text of such an entry.
 func InPlaceText(wrong, done string) string { return wrong + inPlace + done }
 
-// InPlace is what ran out of memory, by the text of such an entry, and what was done; not
-// told where the text is another one, which is all of wrong then.
+// InPlace reads from the text of such an entry what ran out of memory and what was done.
+// If the text is not of that form, told is false and wrong is all of it.
 func (e Entry) InPlace() (wrong, done string, told bool) { return strings.Cut(e.Text, inPlace) }
 
 // Failed reports whether an entry counts as a failure of memory.
@@ -89,12 +89,12 @@ func (e Entry) Failed() bool {
 	return (e.Kind == KindOOM || e.Kind == KindSurvived) && !e.Repeated
 }
 
-// Record appends e to the journal and returns when it is safely on disk, and all
-// before it. An entry of which nothing follows, that the run or an attempt starts,
-// what may go wrong, that a command ended, that all is done or what a worker said, is only written, so that it survives this
-// process: the next one or Close takes it along. After an error e is kept in memory and written by a later
-// Record, Flush or Close, in order; only when 16 MiB are waiting are the oldest
-// dropped.
+// Record appends e to the journal and returns when it and all before it are safely on
+// disk. An entry that nothing depends on (that the run or an attempt starts, what may go
+// wrong, that a command ended, that all is done, what a worker said) is only written, so
+// that it survives this process; the next one of another kind, or Close, takes it to the
+// disk. After an error, e is kept in memory and written by a later Record, Flush or
+// Close, in order; only when 16 MiB are waiting are the oldest dropped.
 func (f *Folder) Record(e Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,8 +105,8 @@ func (f *Folder) Record(e Entry) error {
 	return f.writeJournal(!e.Kind.transient())
 }
 
-// transient tells that losing the entry in a loss of power changes nothing but what
-// people can read.
+// transient reports whether losing the entry in a power loss changes nothing but
+// what people can read.
 func (k Kind) transient() bool {
 	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindDone || k == KindWorker
 }

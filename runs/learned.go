@@ -10,8 +10,8 @@ import (
 	"headroom/recovery"
 )
 
-// Learned is learned.json: what was learned, and when. It is there for a process
-// that is killed before a checkpoint can tell the next one.
+// Learned is learned.json: what was learned, and when. It serves when a process
+// is killed before a checkpoint could pass this on to the next one.
 type Learned struct {
 	Attempt int              `json:"attempt"`
 	Step    int              `json:"step"` // optimizer steps finished
@@ -22,13 +22,13 @@ type Learned struct {
 	Pieces int `json:"pieces,omitempty"`
 }
 
-// Since reports whether l is as new as checkpoint c, which may be nil.
+// Since reports whether l is at least as new as checkpoint c, which may be nil.
 func (l *Learned) Since(c *Checkpoint) bool {
 	return c == nil || l.Attempt > c.Attempt || l.Attempt == c.Attempt && l.Step >= c.Step
 }
 
-// SetLearned replaces learned.json, whole or not at all. A loss of power may
-// take it: that costs another search and nothing else.
+// SetLearned replaces learned.json, whole or not at all. A power loss may lose
+// it: that costs another search and nothing else.
 func (f *Folder) SetLearned(l Learned) error {
 	text, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// pendingLimit bounds what is kept of a file that cannot be written: some
+// pendingLimit bounds what is kept for a file that cannot be written: some
 // 40,000 lines of metrics.
 const pendingLimit = 16 << 20
 
@@ -31,7 +31,7 @@ type lines struct {
 }
 
 // openLines opens path for appending, after cutting what a crash left of its
-// last line. cut is how many bytes that were.
+// last line. cut is how many bytes that was.
 func openLines(d Disk, path string) (l *lines, cut int64, err error) {
 	size, cut, err := wholeLines(path)
 	if err != nil {
@@ -49,8 +49,8 @@ func openLines(d Disk, path string) (l *lines, cut int64, err error) {
 	return &lines{disk: d, path: path, file: f, size: size, synced: true, limit: pendingLimit}, cut, nil
 }
 
-// add appends v to what is to be written. Its error is v's alone: a value that
-// JSON cannot hold.
+// add appends v to what is to be written. Its only error is a value that JSON
+// cannot hold.
 func (l *lines) add(v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -65,7 +65,7 @@ func (l *lines) add(v any) error {
 }
 
 // flush writes what is pending; with durable it also waits for the disk. After
-// an error all of it is pending still, and nothing is written twice: what a
+// an error all of it is still pending, and nothing is written twice: what a
 // failed write left in the file is cut first.
 func (l *lines) flush(durable bool) error {
 	if err := l.follow(); err != nil {
@@ -96,8 +96,8 @@ func (l *lines) flush(durable bool) error {
 	return nil
 }
 
-// follow opens the file anew where somebody has removed or replaced it: lines
-// written to a file without a name are read by nobody.
+// follow reopens the file if somebody has removed or replaced it: nobody reads
+// lines written to a file without a name.
 func (l *lines) follow() error {
 	if still(l.path, l.file) {
 		return nil
@@ -117,9 +117,9 @@ func (l *lines) follow() error {
 
 func (l *lines) close() error { return errors.Join(l.flush(true), l.file.Close()) }
 
-// TornError tells that a file of lines holds some that cannot be read: the last one
-// of a run that was killed or is being written, or damage further up. All
-// others were read and come with it.
+// TornError reports that a file of lines holds some that cannot be read: the last
+// one, if the run was killed or is writing it, or damage further up. All others
+// were read and are returned with it.
 type TornError struct {
 	File  string // base name
 	Lines []int  // line numbers, from 1
@@ -129,7 +129,7 @@ func (e *TornError) Error() string {
 	return fmt.Sprintf("read %s: line %d is torn or damaged and was left out (%d in all)", e.File, e.Lines[0], len(e.Lines))
 }
 
-// readLines reads every line of path as a T. Lines that are no T are left out
+// readLines reads every line of path as a T. Lines that are not a T are left out
 // and named in a *TornError. A file that is not there has no lines.
 func readLines[T any](path string) ([]T, error) {
 	var all []T
@@ -162,8 +162,8 @@ func wholeLines(path string) (size, rest int64, err error) {
 	return size, rest, err
 }
 
-// eachLine calls use with every line of path, its end included, until it
-// returns false. whole reports whether the line has an end.
+// eachLine calls use with every line of path, its newline included, until it
+// returns false. whole reports whether the line has a newline.
 func eachLine(path string, use func(n int, line []byte, whole bool) bool) error {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

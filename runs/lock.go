@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockPatience is how long a lock may be held by a reader that looks whether a
+// lockPatience is how long a lock may be held by a reader that checks whether a
 // run is alive.
 const (
 	lockPatience = 200 * time.Millisecond
@@ -19,7 +19,7 @@ const (
 )
 
 // LockedError is a run's folder that another process holds. The fields are what that
-// process wrote about itself; they are zero if it has not yet.
+// process wrote about itself; they are zero if it has not done so yet.
 type LockedError struct {
 	Dir     string    `json:"-"`
 	PID     int       `json:"pid"`
@@ -35,10 +35,10 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("open run folder %s: in use by %s; wait for it, interrupt it, or name another folder", e.Dir, who)
 }
 
-// takeLock locks dir for this process and writes down who that is. The lock is
-// the open file's: the kernel lets go of it when that is closed, and so when the
-// process ends, however it ends, but not when it executes another program that
-// keeps the file open.
+// takeLock locks dir for this process and writes down who that is. The lock
+// belongs to the open file: the kernel releases it when that is closed, and so
+// when the process ends, however it ends, but not when it executes another
+// program that keeps the file open.
 func takeLock(dir string) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -51,7 +51,7 @@ func takeLock(dir string) (*os.File, error) {
 }
 
 // lockMeant is takeLock once the file to lock is open. That file shows whether
-// the folder is still the same when the lock is got.
+// the folder is still the same once the lock is held.
 func lockMeant(dir string, file *os.File) error {
 	got, err := tryLock(file)
 	for tries := 0; err == nil && !got && tries < lockTries; tries++ {
@@ -68,7 +68,7 @@ func lockMeant(dir string, file *os.File) error {
 	if !still(path, file) {
 		return &LockedError{Dir: dir}
 	}
-	host, _ := os.Hostname() // a name for people; an empty one still tells the process
+	host, _ := os.Hostname() // a name for people; without one there is still the PID
 	text, err := json.Marshal(LockedError{PID: os.Getpid(), Host: host, Started: time.Now().Truncate(time.Second)})
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func lockMeant(dir string, file *os.File) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// tryLock reports whether f is locked now.
+// tryLock reports whether it has locked f.
 func tryLock(f *os.File) (bool, error) {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
@@ -85,9 +85,9 @@ func tryLock(f *os.File) (bool, error) {
 	return err == nil, err
 }
 
-// still reports whether path is the file that it was when f was opened. While a
-// lock was waited for, the process that held it may have renamed the folder: the
-// lock is then that of the folder set aside, and whatever is at path by now
+// still reports whether path is the file that it was when f was opened. During a
+// wait for a lock, the process that held it may have renamed the folder: the
+// lock then belongs to the folder set aside, and whatever is at path by now
 // belongs to somebody else. Folders are never renamed back.
 func still(path string, f interface{ Stat() (os.FileInfo, error) }) bool {
 	then, err := f.Stat()
@@ -98,9 +98,9 @@ func still(path string, f interface{ Stat() (os.FileInfo, error) }) bool {
 	return err == nil && os.SameFile(then, now)
 }
 
-// StillHeld is nil while the folder is this process's. If somebody has removed the
-// lock's file it is made and taken again; if another process was faster the
-// folder is that process's, and the error is a *[LockedError].
+// StillHeld is nil while the folder belongs to this process. If somebody has
+// removed the lock's file, it is made and taken again; if another process was
+// faster, the folder belongs to that one, and the error is a *[LockedError].
 func (f *Folder) StillHeld() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,14 +129,14 @@ func (f *Folder) StillHeld() error {
 func holder(dir string) *LockedError {
 	l := &LockedError{}
 	if text, err := os.ReadFile(filepath.Join(dir, "lock")); err == nil {
-		_ = json.Unmarshal(text, l) // half written: told without a name
+		_ = json.Unmarshal(text, l) // half written: reported without a name
 	}
 	l.Dir = dir
 	return l
 }
 
-// alive reports whether a process holds dir. If that cannot be found out it says
-// yes.
+// alive reports whether a process holds dir. If that cannot be found out, it
+// reports true.
 func alive(dir string) bool {
 	file, err := os.Open(filepath.Join(dir, "lock"))
 	if err != nil {

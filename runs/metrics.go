@@ -23,16 +23,16 @@ type StepReport struct {
 	Seconds  float64      `json:"seconds,omitempty"` // that the step took; filled in by the harness
 }
 
-// ProcessStep is an optimizer step that a worker has seen in a process of a wrapped command,
-// one of many. Every attempt and every process counts its own.
+// ProcessStep is one of the optimizer steps that a worker has seen in a process of a
+// wrapped command; not all are recorded. Every attempt and every process counts its own.
 type ProcessStep struct {
 	Time    time.Time    `json:"time"`
 	Attempt int          `json:"attempt"`
 	PID     int          `json:"pid"`
 	Made    int          `json:"made"`             // optimizer steps of this process, this one included
-	Rows    int          `json:"rows,omitempty"`   // of its newest batch; 0 if it was not recorded
-	Pieces  int          `json:"pieces,omitempty"` // that these were run in
-	Seconds float64      `json:"seconds"`          // a step took, since the line before; 0 if there was none
+	Rows    int          `json:"rows,omitempty"`   // in its newest batch; 0 if that was not recorded
+	Pieces  int          `json:"pieces,omitempty"` // the pieces these were run in
+	Seconds float64      `json:"seconds"`          // per step, since the line before; 0 if there was none
 	Memory  memory.Stats `json:"memory,omitzero"`  // after the step; Peak is the process's so far. Zero without a GPU
 }
 
@@ -50,8 +50,8 @@ func ReadProcessSteps(dir string) ([]ProcessStep, error) {
 }
 
 // AddStep adds a line to metrics.jsonl. Lines wait in memory for a Flush; only
-// when 16 MiB are waiting are the oldest dropped. Its error is about s: a
-// number that JSON cannot hold.
+// when 16 MiB are waiting are the oldest dropped. Its only error is a number in
+// s that JSON cannot hold.
 func (f *Folder) AddStep(s StepReport) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

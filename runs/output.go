@@ -40,7 +40,7 @@ func (o *Output) open() error {
 	return nil
 }
 
-// Write appends p, whole to one file.
+// Write appends p, all of it to one file.
 func (o *Output) Write(p []byte) (int, error) {
 	if o.size > 0 && o.size+int64(len(p)) > o.part {
 		if err := o.rotate(); err != nil {

@@ -10,7 +10,7 @@ import (
 
 // Reading is a device at one moment. What is not known is nil.
 type Reading struct {
-	Utilisation    *int          `json:"utilisation,omitempty"`     // per cent of the time in which something ran
+	Utilisation    *int          `json:"utilisation,omitempty"`     // per cent of the time that something ran
 	Temperature    *int          `json:"temperature,omitempty"`     // °C
 	Used           *memory.Bytes `json:"used,omitempty"`            // by all processes
 	Throttled      []string      `json:"throttled,omitempty"`       // what holds the clocks back, in words

@@ -40,7 +40,7 @@ func CheckpointName(step int) string { return fmt.Sprintf("step-%06d", step) }
 // SaveCheckpoint writes c, whose Step must be new, beside its final name, waits
 // for the disk and renames it. After an error nothing of c is left and the newest
 // whole checkpoint is what it was. On a full disk the oldest ones make room, as
-// long as the newest is whole; released are their steps.
+// long as the newest is whole; released lists their steps.
 func (f *Folder) SaveCheckpoint(c Checkpoint, save func(io.Writer) error) (saved Checkpoint, released []int, err error) {
 	for {
 		saved, err = f.saveOnce(c, save)
@@ -116,8 +116,8 @@ func (f *Folder) saveOnce(c Checkpoint, save func(io.Writer) error) (saved Check
 }
 
 // alreadySaved deals with a checkpoint that has the name of the one to be
-// written. It is whole if its rename was made and could not be made durable:
-// then that is tried again. Else it is a damaged one that could not be set
+// written. It is whole if its rename succeeded but could not be made durable:
+// then that is tried again. Otherwise it is a damaged one that could not be set
 // aside before.
 func (f *Folder) alreadySaved(step int) (Checkpoint, bool, error) {
 	c, err := f.verify(step)
@@ -146,7 +146,7 @@ func (f *Folder) configHash() (string, error) {
 	return hex.EncodeToString(sum[:]), err
 }
 
-// writeState writes what save has to say, and its size and hash.
+// writeState writes what save produces, and returns its size and hash.
 func writeState(d Disk, path string, save func(io.Writer) error) (size int64, sum string, err error) {
 	f, err := d.Create(path)
 	if err != nil {
@@ -166,7 +166,7 @@ func writeState(d Disk, path string, save func(io.Writer) error) (size int64, su
 	return state.size, hex.EncodeToString(state.hash.Sum(nil)), nil
 }
 
-// counted passes bytes on, counted and hashed.
+// counted passes bytes on, counting and hashing them.
 type counted struct {
 	to   io.Writer
 	hash hash.Hash

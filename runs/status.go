@@ -44,8 +44,8 @@ type Status struct {
 	Updated          time.Time       `json:"updated"`
 }
 
-// SetStatus replaces status.json. The one of a run that has ended survives a
-// loss of power.
+// SetStatus replaces status.json. That of a run that has ended survives a power
+// loss.
 func (f *Folder) SetStatus(s Status) error {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {

@@ -5,7 +5,7 @@ import "slices"
 // mostAttempts is more than any run makes: a larger number is damage.
 const mostAttempts = 1 << 31
 
-// faultsNamed bounds what a tally says of faults.
+// faultsNamed bounds how many faults a tally names.
 const faultsNamed = 5
 
 // Tally is what the journal says of the run as a whole, over all its processes.
@@ -16,13 +16,14 @@ type Tally struct {
 	Checkpoint int  // step of the newest checkpoint written; -1 if there was none
 	Newest     Kind // of the newest entry
 
-	// Since the run last got on: saved a checkpoint, or ended, so that whoever
-	// starts it again may have looked at the machine. A kill is no end.
+	// Since the run last got anywhere: it saved a checkpoint, or it ended, so
+	// that whoever starts it again may have looked at the machine. Being killed
+	// is not ending.
 	GoneSince int
 	Faults    []string // of the device, each once
 }
 
-// Tally is what the journal says by now.
+// Tally is what the journal says so far.
 func (f *Folder) Tally() Tally {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -31,7 +32,7 @@ func (f *Folder) Tally() Tally {
 	return t
 }
 
-// count takes an entry into the tally. A damaged line may hold any number.
+// count adds an entry to the tally. A damaged line may hold any number.
 func (t *Tally) count(e Entry) {
 	if e.Attempt < mostAttempts {
 		t.Attempts = max(t.Attempts, e.Attempt)

@@ -16,12 +16,12 @@ import (
 	"syscall"
 )
 
-// errNoCheckpoint tells that there is no checkpoint at all of that step.
+// errNoCheckpoint means that there is no checkpoint of that step at all.
 var errNoCheckpoint = errors.New("no such checkpoint")
 
-// damageError is why a checkpoint is not whole. Other errors of reading one, such as
-// a missing permission, are the user's to mend: going on from an older
-// checkpoint would throw work away.
+// damageError is why a checkpoint is not whole. Other errors in reading one, such as
+// a missing permission, are the user's to fix: going on from an older checkpoint
+// would throw work away.
 type damageError struct{ why string }
 
 func (e *damageError) Error() string { return e.why }
@@ -53,7 +53,7 @@ func (f *Folder) checkpointSteps() ([]int, error) {
 }
 
 // NewestCheckpoint finds the newest checkpoint that is whole, nil if there is none.
-// Newer ones that are damaged are set aside and told of.
+// Newer ones that are damaged are set aside and listed.
 func (f *Folder) NewestCheckpoint() (*Checkpoint, []Damaged, error) {
 	steps, err := f.checkpointSteps()
 	if err != nil {
@@ -87,8 +87,8 @@ func (f *Folder) setAsideDamaged(step int) (string, error) {
 	return to[len(f.path("checkpoints"))+1:], nil
 }
 
-// verify reads a checkpoint's meta.json and compares the state with its size
-// and hash. What is not whole is a *damageError.
+// verify reads a checkpoint's meta.json and compares the state with its size and
+// hash. If it is not whole, the error is a *damageError.
 func (f *Folder) verify(step int) (Checkpoint, error) {
 	var c Checkpoint
 	name := CheckpointName(step)
@@ -131,7 +131,7 @@ func (c Checkpoint) verifyState(path string) error {
 	return nil
 }
 
-// readError is err as damage where the file or the disk under it is broken.
+// readError is err as damage if the file or the disk under it is broken.
 func readError(name string, err error) error {
 	for _, broken := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.EISDIR, syscall.EIO} {
 		if errors.Is(err, broken) {
@@ -141,7 +141,7 @@ func readError(name string, err error) error {
 	return err
 }
 
-// LoadCheckpoint gives the state of a checkpoint to load.
+// LoadCheckpoint passes the state of a checkpoint to load.
 func (f *Folder) LoadCheckpoint(step int, load func(io.Reader) error) error {
 	state, err := os.Open(f.path("checkpoints", CheckpointName(step), "state.safetensors"))
 	if err != nil {

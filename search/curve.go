@@ -8,13 +8,13 @@ import (
 	"gonum.org/v1/gonum/stat"
 )
 
-// point is the peak, in bytes, of a size that fitted, by its number.
+// point is a size that fitted, k, and its peak in bytes.
 type point struct {
 	k    int
 	peak float64
 }
 
-// curve is the points known, one a size, in ascending order of size.
+// curve is the known points, one per size, in ascending order of size.
 type curve []point
 
 // with adds a point. Of two peaks of one size the larger one counts.
@@ -42,18 +42,19 @@ func (c curve) top() point {
 }
 
 // slope is that of the line through the largest size and the largest one in the
-// lower half of the range seen, in bytes a size. Two neighbours would follow a
-// bend sooner, but noise would drown their difference. It needs two points.
+// lower half of the range seen, in bytes per unit of size. Two neighbours would
+// follow a bend sooner, but noise would drown their difference. It needs two
+// points.
 func (c curve) slope() float64 {
 	top := c.top()
 	low := c.upTo((c[0].k + top.k) / 2).top()
 	return (top.peak - low.peak) / float64(top.k-low.k)
 }
 
-// reaches is where the steepest line that noise leaves possible comes to so many
-// bytes. Every line passes each point within the noise and starts at 0 bytes or
-// more; the steepest is the lower one of those from any point's lower end, or
-// from nothing, to a later point's upper end.
+// reaches is where the steepest line that noise allows comes to so many bytes.
+// Every such line passes each point within the noise and starts at 0 bytes or
+// more; the steepest is the lowest of those from any point's lower end, or from
+// nothing, to a later point's upper end.
 func (c curve) reaches(bytes float64) (size float64) {
 	for i, p := range c {
 		high := p.peak / (1 - noise)
@@ -66,8 +67,9 @@ func (c curve) reaches(bytes float64) (size float64) {
 	return size
 }
 
-// foretold reports whether the line through the curve told the peak of a larger
-// size to within a hundredth of the rise. Where nothing rises it tells nothing.
+// foretold reports whether the line through the curve predicted the peak of a
+// larger size to within a hundredth of the rise. Where nothing rises it predicts
+// nothing.
 func (c curve) foretold(p point) bool {
 	if len(c) < 2 || p.peak <= c[0].peak {
 		return false

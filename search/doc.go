@@ -1,8 +1,8 @@
 // Package search finds the largest micro-batch that fits into memory, in as few
 // trials as it can. It is pure: it reads no clock, does no I/O and logs nothing;
-// what a trial is, the caller says.
+// the caller says what a trial is.
 //
-// Start with [Largest]. It tells two sizes apart: Fits, the largest that ran,
+// Start with [Largest]. It distinguishes two sizes: Fits, the largest that ran,
 // and Recommended, the largest expected to leave a share of the capacity free,
 // which is the one to train with. [Result.String] says what is known, and
 // [Enough] looks at speed: the largest size is seldom worth its memory.
@@ -11,12 +11,12 @@
 //
 // Memory grows with the micro-batch, and nearly as base + slope·n: weights,
 // gradients and optimizer state once, activations for every sample. So the
-// search starts small, draws a line through what it measured, comes nearer from
+// search starts small, draws a line through what it measured, approaches from
 // below, and ends with a size that ran and the next one that did not:
 //
 //	1 8 26 30 31! | 30 30 28 28
 //
-// Read: of these sizes 31 ran out of memory; behind the bar, after the search,
+// Of these sizes, 31 ran out of memory; after the bar, once the search was over,
 // the largest and the recommended size were run twice more. While nothing says
 // where the limit is, a probe is at most 16 times what has fitted: a trial far
 // above the limit can take the machine down before the device refuses it.
@@ -33,14 +33,15 @@
 //     it. From 1,000 sizes on the bound is enough for that on curves that never
 //     fall, such as those that rise in steps because allocators round; a step
 //     that fills the capacity to the byte may cost a few percent more.
-//   - With fewer sizes the bound may end it before: in one search of a thousand
-//     where memory steps, one of a hundred where it jumps out of a line.
+//   - With fewer sizes the bound may end it earlier: in one search in a thousand
+//     where memory rises in steps, in one in a hundred where it jumps off a
+//     line.
 //
-// A line is believed until a size fails that should fit by it: an allocator that
-// reserves in pieces fails before the line does. From then on steps below what
-// failed grow, and no probe goes where its outcome would leave more sizes than
-// the probes left can bisect. Peaks that are up to 3 % off the line cost two to
-// four probes more. Without peaks the search multiplies the
+// A line is believed until a size fails that should fit according to it: an
+// allocator that reserves in pieces fails before the line does. From then on
+// steps below what failed grow, and no probe goes where its outcome would leave
+// more sizes than the remaining probes can bisect. Peaks that are up to 3 % off
+// the line cost two to four probes more. Without peaks the search multiplies the
 // size until something fails, then bisects.
 //
 // Where a larger size fits and a smaller one does not, the assumption is false.
@@ -56,6 +57,7 @@
 // recommended size that peaks above what it should leave steps down alone. So
 // at most 2·Confirm·(⌈log₂ K⌉+4) probes confirm.
 //
-// Without Options.Capacity, and where failures show that an allocator gives out
-// less, what they say is there takes its place, and headroom counts from there.
+// Without Options.Capacity, or where failures show that an allocator gives out
+// less, what they say is there takes its place, and headroom is counted from
+// that.
 package search

@@ -3,7 +3,7 @@ package search
 // How far a probe may reach.
 const (
 	// growth is the factor from one size that fitted to the next while nothing
-	// tells where the limit is.
+	// shows where the limit is.
 	growth = 8
 	// reach is the largest factor from a size that fitted to the next probe
 	// where the line has not been confirmed by a third point. A trial far above
@@ -11,17 +11,17 @@ const (
 	// the device can refuse. Within this factor they are harmless, since the
 	// activations of a sample take well more than 16 times its input.
 	reach = 16
-	// leap is that factor where memory in proportion to the size, which is the
-	// most that an affine curve can need, leaves room.
+	// leap is that factor where there is room even for memory in proportion to
+	// the size, which is the most that an affine curve can need.
 	leap = 256
 	// noise is the share by which a peak may lie off the line, whether the size
-	// needs that or was measured so.
+	// really needs that or was only measured so.
 	noise = 0.03
 	// shy is the share of the capacity aimed at by a line that is not confirmed
 	// yet: allocators reserve 5 to 8 % more than they hand out.
 	shy = 0.92
-	// near is the share of the capacity from which on the line is followed to
-	// its end: what is left is too short to err by much.
+	// near is the share of the capacity above which the line is followed to its
+	// end: what is left is too short to err by much.
 	near = 0.7
 )
 
@@ -34,10 +34,10 @@ func (s *searcher) next() int {
 }
 
 // guarded moves x so that, whatever its outcome, bisection can end the search
-// with the probes that are left then. Where there are too few for that, the
-// outcome that x makes likely decides; where far too few, it decides by half.
-// Until something fails, a line of two points is not hurried. One that a third
-// point has confirmed is trusted, until sizes fit that lie beyond its end.
+// with the probes left after it. Where those are too few, the outcome that x
+// makes likely decides; where they are far too few, it decides by half. Until
+// something fails, a line of two points is not hurried. One that a third point
+// has confirmed is trusted, until sizes fit that lie beyond its end.
 func (s *searcher) guarded(x int) int {
 	if s.straight {
 		return x
@@ -53,8 +53,8 @@ func (s *searcher) guarded(x int) int {
 	return likely
 }
 
-// resolved is from where on up to hi, and up to where from lo, the probes that
-// are left after the next one can tell every rung from its neighbours.
+// resolved is how far down from hi, and how far up from lo, the probes left
+// after the next one can tell every rung from its neighbours.
 func (s *searcher) resolved() (low, high int) {
 	rungs := 1 << (s.left - 1)
 	return back(s.hi, rungs, s.lo), ahead(s.lo, rungs, s.hi)
@@ -76,12 +76,12 @@ func (s *searcher) prefer() int {
 	return s.approach(s.capacity())
 }
 
-// inside is the probe between a size that fitted and one that did not: where
-// the line puts the limit. Where that is beyond what failed the line is wrong
-// by at least as much, and as much again is left for what it errs below. A line
-// that is right is at the limit, then one below what fails. Any other is not
-// asked about single sizes, and below failure after failure the steps grow up
-// to half of the bracket.
+// inside is the probe between a size that fitted and one that did not: where the
+// line puts the limit. Where that is beyond what failed, the line is wrong by at
+// least that much, so the probe goes twice as far below what failed. A line that
+// is right puts it at the limit, then one below what fails. Any other line is
+// not asked about single sizes, and with failure after failure the steps down
+// grow, up to half of the bracket.
 func (s *searcher) inside(limit int) int {
 	middle := s.middle()
 	if over := limit - (s.hi - 1); over > 0 {
@@ -94,7 +94,7 @@ func (s *searcher) inside(limit int) int {
 	return min(limit, max(back(s.hi, 1<<max(0, s.downs-1), s.lo), middle))
 }
 
-// approach comes nearer to the limit from below while nothing has failed.
+// approach moves towards the limit from below while nothing has failed.
 func (s *searcher) approach(capacity float64) int {
 	top := s.curve.top()
 	switch {
@@ -109,8 +109,8 @@ func (s *searcher) approach(capacity float64) int {
 }
 
 // aim is the probe to make where a confirmed line puts the limit while nothing
-// has failed: there, then one above. A line that is right needs no more; where
-// it goes on promising too little the steps grow.
+// has failed: there, then one above. A line that is right needs no more; if it
+// keeps promising too little, the steps grow.
 func (s *searcher) aim(limit int) int {
 	step := s.lo + 1
 	if s.aims > 1 {
@@ -121,7 +121,7 @@ func (s *searcher) aim(limit int) int {
 }
 
 // sure is the largest size that stays within so many bytes on every line that
-// the peaks and their noise leave possible; at least lo.
+// the peaks and their noise allow; at least lo.
 func (s *searcher) sure(bytes float64) int {
 	return int(min(max(s.curve.reaches(bytes), float64(s.lo)), float64(s.hi)))
 }
@@ -131,7 +131,7 @@ func (s *searcher) sure(bytes float64) int {
 func (s *searcher) grow() int {
 	k := s.curve.top().k
 	if s.straight {
-		return growth * k // what the first failure says is all that is wanting
+		return growth * k // what the first failure says is all that is missing
 	}
 	low, _ := s.resolved()
 	return max(growth*k, min(low, reach*k))

@@ -1,8 +1,8 @@
 package search
 
-// resolution is the share of a size below which two sizes are not worth telling
-// apart: a bracket of one rung is narrow enough unless a line says exactly where
-// in it the limit is.
+// resolution is one over the share of a size below which two sizes are not worth
+// telling apart: a bracket of one rung is narrow enough unless a line says
+// exactly where in it the limit is.
 const resolution = 50
 
 // up is the next rung above n. Sizes up to 2·resolution have a rung each.

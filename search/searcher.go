@@ -19,9 +19,9 @@ type searcher struct {
 	left     int     // probes left before confirming
 	curve    curve   // what fitted
 	room     float64 // the most that can be had, in bytes, as failures showed; 0 if none did
-	straight bool    // the line through the earlier peaks told the newest one, and nothing has misled
+	straight bool    // the line through the earlier peaks predicted the newest one, and nothing has misled
 	misled   bool    // a size that fits by the line has failed: something else decides
-	beyond   int     // sizes that fitted although none so large does by the line
+	beyond   int     // sizes that fitted although the line says that none so large does
 	aims     int     // probes made where a confirmed line put the limit, before any failed
 	downs    int     // probes that failed below another failure, since the bracket was last halved
 	best     int     // the size to recommend; 0 if none
@@ -52,13 +52,13 @@ func (s *searcher) narrow() error {
 }
 
 // done reports whether hi is the neighbour of lo, or so close that only a line,
-// which tells the limit to the size, is worth another probe.
+// which puts the limit at one exact size, is worth another probe.
 func (s *searcher) done() bool {
 	return s.lo >= s.options.Min && (s.hi-s.lo == 1 || s.failed() && s.hi <= up(s.lo) && !s.straight)
 }
 
-// try probes one size and takes note of the outcome. An error is the end of the
-// search. Running out of memory is one only for the smallest size.
+// try probes one size and takes note of the outcome. An error ends the search.
+// Running out of memory is an error only for the smallest size.
 func (s *searcher) try(n int) (fits bool, err error) {
 	if err := s.ctx.Err(); err != nil {
 		return false, fmt.Errorf("search for the largest micro-batch: %w", err)
@@ -85,8 +85,8 @@ func (s *searcher) try(n int) (fits bool, err error) {
 func (s *searcher) fitted(n int, peak memory.Bytes) {
 	p := point{n, float64(peak)}
 	if n > s.lo {
-		// One size above where the line ends is rounding. More are a step of the
-		// memory, and how long that is no line can say.
+		// One size above where the line ends is rounding. More than one is a
+		// step in the memory, and no line can say how long that is.
 		if limit, known := s.foreseen(); known && n > limit && len(s.curve) > 2 {
 			s.beyond++
 		}
@@ -108,8 +108,8 @@ func (s *searcher) foreseen() (limit int, known bool) {
 }
 
 func (s *searcher) ranOut(n int, oom *memory.OutOfMemoryError) {
-	// Two points are not believed so far: rounding alone turns their line by a
-	// size.
+	// Two points are not believed that far: rounding alone shifts their line by
+	// a size.
 	if limit, known := s.foreseen(); known && n <= limit && len(s.curve) > 2 {
 		s.straight, s.misled = false, true
 	}
@@ -127,7 +127,8 @@ func (s *searcher) ranOut(n int, oom *memory.OutOfMemoryError) {
 }
 
 // capacity is the most that can be had, in bytes, by all that is known. It is 0
-// if nothing is known, or if what is known is not so because more has fitted.
+// if nothing is known, or if what is known cannot be true because more has
+// fitted.
 func (s *searcher) capacity() float64 {
 	c := float64(s.options.Capacity)
 	if s.room > 0 && (c == 0 || s.room < c) {

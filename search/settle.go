@@ -57,8 +57,8 @@ func (s *searcher) confirm(k int) (fits bool, err error) {
 	return true, nil
 }
 
-// stepDown replaces an answer that has just failed: by what the failure showed
-// to be there, and by at least drop sizes less.
+// stepDown lowers an answer that has just failed: to what the failure showed to
+// be there, and by at least drop sizes.
 func (s *searcher) stepDown(drop int) {
 	lower := s.hi - drop
 	if s.room > 0 {

@@ -12,8 +12,9 @@ const NearlyFastest = 0.01
 // Enough is the smallest size within 1 % of the fastest, and the fastest size.
 // Speed levels off long before memory ends, so a size well below the largest
 // that fits often costs nothing and leaves room. Sizes that tie for the fastest
-// count as the smallest of them. Speeds that are not above 0 are not looked at;
-// without any other both answers are 0. The order of the speeds does not matter.
+// count as the smallest of them. Speeds that are not above 0 are ignored;
+// without any others both answers are 0. The order of the speeds does not
+// matter.
 func Enough(speeds []Speed) (enough, fastest int) {
 	var best float64
 	for _, s := range speeds {
@@ -31,7 +32,7 @@ func Enough(speeds []Speed) (enough, fastest int) {
 }
 
 // MuchFaster is the share by which the fastest size must beat another to be taken in its
-// place. Timings of a few steps differ by less for no reason.
+// place. Timings of a few steps differ by less than that for no reason.
 const MuchFaster = 0.05
 
 // Better is [Enough]'s size where the fastest one is much faster than n; 0 where n is

@@ -21,6 +21,7 @@ func TestLeakWatch(t *testing.T) {
 		{"a little after the next is due", "zzzzsd", "......"},
 		{"seen late, said once", "zzzzs-ba-", "......!.."},
 		{"and again after the next one", "zzzzscbaas-baa", ".....!.....!.."},
+		{"the next is due as long after the newest as that after the one before", "zzzzszzzzs-d", "............"},
 		{"it holds less again", "zzzzscc--cc", ".....!....."},
 	} {
 		began := time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
