@@ -7,11 +7,11 @@ import (
 	"headroom/memory"
 )
 
-// failureNumbers are the numbers of an error on memory; those it does not give are 0.
+// failureNumbers are the numbers in a memory error; those it does not give are 0.
 type failureNumbers struct {
 	requested memory.Bytes
 	stats     memory.Stats
-	others    string // the process that holds most, in words
+	others    string // the process that holds the most, in words
 	device    int    // -1 if it does not say
 }
 
@@ -51,7 +51,7 @@ var (
 		`device:GPU:(\d+)`, `\bcuda:(\d+)\b`, `\bGPU[ _](\d+)\b`)
 )
 
-// anyOf are patterns of which the first that matches counts. In PyTorch's
+// anyOf are patterns, of which the first to match counts. In PyTorch's
 // sentences a number is followed by a unit; without one it is in bytes.
 func anyOf(patterns ...string) []lazyRegexp {
 	all := make([]lazyRegexp, len(patterns))
@@ -75,7 +75,7 @@ func amountIn(patterns []lazyRegexp, text string) memory.Bytes {
 }
 
 // binaryBytes reads an amount as frameworks print it: "GB", "G" and "GiB" all mean 2³⁰
-// in what they say of memory.
+// when they are about memory.
 func binaryBytes(s string) memory.Bytes {
 	cut := strings.LastIndexAny(s, "0123456789.,") + 1
 	unit := memory.Bytes(1)
@@ -90,7 +90,7 @@ func binaryBytes(s string) memory.Bytes {
 	return 0
 }
 
-// readAmounts takes the numbers out of an error on memory.
+// readAmounts takes the numbers out of a memory error.
 func readAmounts(text string) failureNumbers {
 	text = oneLine(text)
 	a := failureNumbers{requested: amountIn(requestedText, text), device: -1}
@@ -114,10 +114,10 @@ func readAmounts(text string) failureNumbers {
 	return a
 }
 
-// othersOf is what other processes hold, by PyTorch's sentence. In a container
-// PyTorch does not know itself among them: NVML's process ids are the host's. It
-// then does not say "this process has", and the process that holds just more than
-// the allocator has reserved is taken for this one.
+// othersOf is what other processes hold, according to PyTorch's sentence. In a
+// container PyTorch does not recognise itself among them: NVML's process ids are the
+// host's. It then does not say "this process has", and of the processes that hold at
+// least what the allocator has reserved, the smallest is taken for this one.
 func othersOf(text string, reserved memory.Bytes) (sum memory.Bytes, others string) {
 	all := processText().FindAllStringSubmatch(text, 64)
 	own := -1

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// burst notices that a child writes line by line as fast as it can. To wake the reader
+// burst notices that a child writes line by line as fast as it can. Waking the reader
 // for each line costs the child more than writing it, so while that lasts the reader
 // looks only every so often.
 type burst struct {
@@ -17,11 +17,11 @@ type burst struct {
 const (
 	little = 4 << 10
 	soon   = time.Millisecond
-	bursts = 16 // reads from which on it is one
+	bursts = 16 // how many such reads make one
 	every  = 200 * time.Microsecond
 )
 
-// add notes that n bytes were read; none, or less, is no read.
+// add notes that n bytes were read; 0 or less is not a read.
 func (b *burst) add(n int) {
 	if n <= 0 {
 		return

@@ -30,8 +30,8 @@ type Checkpoints struct {
 	auto   bool
 }
 
-// settled is how long nothing of a checkpoint may have been written. Whoever wrote
-// it is dead by then; a file system over a network may still be a second behind.
+// settled is how long ago the last write to a checkpoint must be. Its writer is dead
+// by then; a network file system may still be a second behind.
 const settled = 2 * time.Second
 
 // Checkpoints looks for those that the command left, at the time now. What is older
@@ -95,8 +95,8 @@ func (m *Match) root() (string, error) {
 	return root, failed
 }
 
-// sort puts the newest first, and says which is the newest complete one. What a
-// pointer file does not name yet was not finished, if it is newer.
+// sort puts the newest first, and finds the newest complete one. A checkpoint newer
+// than the one that a pointer file names was not finished.
 func (c *Checkpoints) sort(layout Layout, named string) {
 	slices.SortStableFunc(c.All, func(a, b Checkpoint) int {
 		if d := cmp.Compare(b.Number, a.Number); d != 0 && !layout.Time {
@@ -142,7 +142,7 @@ var integer = lazily(`\d+`)
 func look(files fs.FS, name string, layout Layout, now time.Time) Checkpoint {
 	var c Checkpoint
 	if all := integer().FindAllString(path.Base(name), -1); len(all) > 0 {
-		c.Number, _ = strconv.ParseInt(all[len(all)-1], 10, 64) // a number too large is the largest
+		c.Number, _ = strconv.ParseInt(all[len(all)-1], 10, 64) // a number too large becomes the largest
 	}
 	err := fs.WalkDir(files, name, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -189,7 +189,7 @@ func incomplete(files fs.FS, name string, layout Layout) string {
 	return ""
 }
 
-// oneIs says what is wrong unless a file matches one of the patterns, and all that
+// oneIs says what is wrong, unless a file matches one of the patterns and all that
 // do are whole.
 func oneIs(files fs.FS, patterns []string) string {
 	some := false

@@ -13,7 +13,7 @@ import (
 
 // Resume is what a command goes on from.
 type Resume struct {
-	Checkpoint *Checkpoint       // nil to begin
+	Checkpoint *Checkpoint       // nil to start from the beginning
 	Micro      int               // micro-batch that it was written with; 0 for the command's own
 	Versions   map[string]string // of Python packages, as far as they are known
 }
@@ -28,7 +28,7 @@ func (e *ResumeError) Error() string { return "cannot resume: " + e.Reason }
 type Rename struct{ From, To string }
 
 // Aside are the renames without which a framework that chooses its checkpoint by
-// itself would choose one that is incomplete. Where a path is passed to it, nothing
+// itself would choose an incomplete one. Where a path is passed to it, nothing
 // is in the way.
 func (c Checkpoints) Aside() []Rename {
 	var all []Rename
@@ -132,8 +132,8 @@ func olderThan(have, need string) bool {
 	return slices.Compare(versionNumbers(have), versionNumbers(need)) < 0
 }
 
-// atEpochs reports whether checkpoints are written, and gone on from, at the ends of
-// epochs alone. A knob that cannot be read may say otherwise.
+// atEpochs reports whether checkpoints are written, and resumed from, only at the ends
+// of epochs. A knob that cannot be read may say otherwise.
 func (m *Match) atEpochs() bool {
 	layout := m.Profile.Checkpoints
 	if layout.Cadence != EveryEpoch {
@@ -154,8 +154,8 @@ func (m *Match) atEpochs() bool {
 	return true
 }
 
-// unset matches a value behind a key that means it is not set: a configuration that
-// a framework printed has all of its keys.
+// unset matches what follows a key that is not set: a configuration that a framework
+// printed has all of its keys.
 var unset = lazily(`^["']?\s*[:=]\s*["']?(null|None|~)\b`)
 
 // says reports whether a word stands in a text, with a value if it is a key.
@@ -194,9 +194,9 @@ func (w *rewriter) patched(name string, before, next step) (string, error) {
 	return clone.Path, nil
 }
 
-// patch is the edit of one file. How many GPUs a process had is not asked of the
-// command but read from what the file says of the step before: nobody else knows
-// whether a library put them into one process.
+// patch is the edit of one file. How many GPUs a process had is not taken from the
+// command but worked out from what the file says about the earlier step: nothing else
+// shows whether a library put them into one process.
 func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit, changes bool, err error) {
 	at, ok, err := JSON.find(content, patch.Key)
 	if err != nil || !ok {
@@ -218,13 +218,13 @@ func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit
 	return Edit{}, false, fmt.Errorf("%s is %s, and that is not what micro-batch %d writes", patch.Key, at.text, before.perMicro)
 }
 
-// amounts are the names of an expression over a step.
+// amounts are the values of the names in an expression over a step.
 func (m *Match) amounts(s step, gpus int) amounts {
 	return amounts{micro: s.perMicro, accumulation: s.perRank, global: m.total(s), "world": max(1, s.ranks), devices: gpus}
 }
 
-// Write makes the copies and the clone of r, beside the originals. A file of
-// headroom's own from before is replaced; nothing of the user's is touched.
+// Write makes the copies and the clone of r, beside the originals. An earlier file of
+// headroom's own is replaced; nothing of the user's is touched.
 func (r Rewritten) Write() error {
 	for _, c := range r.Copies {
 		if err := replace(below(r.Command.Dir, c.Path), c.Content); err != nil {
@@ -249,7 +249,8 @@ func (r Rewritten) Remove() error {
 	return errors.Join(all...)
 }
 
-// replace writes beside and renames, so that no reader sees half a file.
+// replace writes a new file beside the old and renames it, so that no reader sees half
+// a file.
 func replace(name string, content []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(name), ".headroom-*")
 	if err != nil {

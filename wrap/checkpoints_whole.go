@@ -13,7 +13,7 @@ import (
 )
 
 // broken says why a file of a checkpoint was not written to its end, as far as its
-// format tells; "" if nothing speaks against it. No weight is read.
+// format shows; "" if nothing suggests that. No weights are read.
 func broken(files fs.FS, name string) string {
 	info, err := fs.Stat(files, name)
 	if err != nil {
@@ -43,7 +43,7 @@ func broken(files fs.FS, name string) string {
 	return ""
 }
 
-// wholeJSON wants a document, and of an index of shards every one that it names.
+// wholeJSON requires a document and, for an index of shards, every shard that it names.
 func wholeJSON(files fs.FS, f io.Reader, name string) error {
 	var index struct {
 		Shards map[string]any `json:"weight_map"`
@@ -81,7 +81,7 @@ func wholeJSON(files fs.FS, f io.Reader, name string) error {
 // mostHeader is far above the header of any model.
 const mostHeader = 256 << 20
 
-// wholeTensors wants as many bytes as the header of safetensors says: 8 bytes of
+// wholeTensors requires as many bytes as the safetensors header says: 8 bytes of
 // length, the header in JSON, and the data up to the largest offset.
 func wholeTensors(f io.Reader, size int64) error {
 	var length uint64
@@ -110,12 +110,12 @@ func wholeTensors(f io.Reader, size int64) error {
 	return nil
 }
 
-// wholeArchive wants the end of a zip archive where the beginning of one is: so
-// torch.save writes, and the directory comes last. Other files are taken as they are.
+// wholeArchive requires the end of a zip archive where there is the beginning of one:
+// torch.save writes them, with the directory last. Other files are taken as they are.
 func wholeArchive(f fs.File, size int64) error {
 	magic := make([]byte, 4)
 	if n, err := io.ReadFull(f, magic); err != nil || !bytes.Equal(magic[:n], []byte("PK\x03\x04")) {
-		return nil // another format, which says nothing of its length
+		return nil // another format, which says nothing about its length
 	}
 	at, ok := f.(io.ReaderAt)
 	if !ok {

@@ -13,18 +13,18 @@ import (
 )
 
 // Child is one life of a command, with everything that it starts. Its methods may be
-// called from any goroutine, also after its end.
+// called from any goroutine, even after its end.
 //
 // It is a direct child of this process, in its foreground process group if there is
 // a terminal, and cannot tell that it is wrapped: descriptors, environment, signals
 // and the limits it inherits are what they would have been. Where a stream is
 // recorded, a pipe stands in for a pipe or a file and a pseudo-terminal for a
 // terminal. Signals that this process gets are passed on until the end. Two things
-// differ on such a terminal, which is not the controlling one: it has no foreground
+// differ on the pseudo-terminal, which is not the controlling one: it has no foreground
 // group to ask for, and no keys to read; /dev/tty and stdin have both.
 //
 // While it lives, this process adopts the orphans among its descendants. So nothing
-// else may be started meanwhile that is to outlive the child; what ran before is left
+// that should outlive the child may be started meanwhile; what ran before is left
 // alone.
 type Child struct {
 	o       ChildOptions
@@ -45,7 +45,7 @@ type Child struct {
 	exit Exit
 }
 
-// alive tells that a child of this process lives.
+// alive is whether a child of this process lives.
 var alive atomic.Bool
 
 // Start begins a life. It returns once the program has been executed, or a
@@ -117,7 +117,7 @@ func (c *Child) live(command Command, path string, started chan<- error) {
 }
 
 // execute starts the program. A file without a first line that names an interpreter
-// is a script of the shell's, as for nohup, env and time.
+// is run as a shell script, as nohup, env and time do.
 func (c *Child) execute(command Command, path string) error {
 	attributes := &os.ProcAttr{
 		Dir: command.Dir, Env: command.environment(), Files: c.streams.files(),
@@ -141,7 +141,7 @@ func (c *Child) execute(command Command, path string) error {
 	return &StartError{Program: command.Args[0], Code: 126, Err: errno}
 }
 
-// status is the exit status as a shell has it, and the signal that ended a process,
+// status is the exit status as a shell reports it, and the signal that ended a process,
 // 0 if none did.
 func status(state *os.ProcessState) (int, syscall.Signal) {
 	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signal() > 0 {
@@ -150,19 +150,19 @@ func status(state *os.ProcessState) (int, syscall.Signal) {
 	return state.ExitCode(), 0
 }
 
-// finish is what remains when no process does.
+// finish does what is left to do when no process is left.
 func (c *Child) finish(signals *listener, kills machine.Kills) {
 	if timer := c.patience.Load(); timer != nil {
 		timer.Stop()
 	}
 	c.exit.Tail = c.streams.drain(c.killing)
 	signals.stop()
-	<-signals.answered // or a request to stop that came last would be lost
+	<-signals.answered // otherwise a last-moment request to stop would be lost
 	if c.exit.Signal != 0 {
 		c.tty.restore()
 	}
 	c.tty.close()
-	if c.exit.Code != 0 { // else nobody asks
+	if c.exit.Code != 0 { // otherwise nobody asks
 		risen := machine.CountKills().Since(kills)
 		c.exit.Kernel = Kernel{GroupKills: risen.Group, SystemKills: risen.System}
 	}
@@ -187,7 +187,7 @@ func (c *Child) Done() <-chan struct{} { return c.done }
 func (c *Child) Pid() int { return c.process.Pid }
 
 // Signal sends the child a signal, and none of its descendants: passing it on is
-// theirs to do. One that is too late is no error.
+// theirs to do. One that comes too late is not an error.
 func (c *Child) Signal(s syscall.Signal) error {
 	if err := c.process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err

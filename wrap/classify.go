@@ -25,10 +25,10 @@ const LittleFree = 0.05
 //	               error is not a consequence of another rank's
 //	exceptions     that ended the first failing rank, by its traceback
 //	kills          SIGKILL or SIGBUS with what the kernel and the scheduler counted
-//	free text      a line of a log that says so, and no exception does
+//	free text      a line of a log that says so, where no exception does
 //
 // An error that the training went on after, advice, documentation, warnings and
-// what other ranks say once one has failed are no evidence. Where nothing tells,
+// what other ranks say once one has failed are not evidence. Where nothing decides,
 // the kind is [Failed] and the reasons say what was seen.
 func Classify(e Exit) Outcome {
 	tail := e.Tail
@@ -77,7 +77,7 @@ func (c classifier) status() string {
 	return fmt.Sprintf("it ended with status %d", c.exit.Code)
 }
 
-// signal is the signal that ended the command, itself or one that it ran: a shell
+// signal is the signal that ended the command, or one that the command ran: a shell
 // reports it as 128 + n.
 func (c classifier) signal() syscall.Signal {
 	if c.exit.Signal == 0 && c.exit.Code > 128 && c.exit.Code <= 128+31 {
@@ -162,7 +162,7 @@ func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 	return o
 }
 
-// sentence tells of a fault.
+// sentence describes a fault.
 func (c classifier) sentence(x fault) string {
 	who := "it"
 	if x.rank != rankUnknown {

@@ -13,7 +13,7 @@ import (
 // changes it returns another one.
 type Command struct {
 	Args []string // program and arguments; not empty, and no shell in between
-	Env  []string // "KEY=VALUE", as in os.Environ; of several the last one counts
+	Env  []string // "KEY=VALUE", as in os.Environ; of duplicates the last one counts
 	Dir  string   // working directory, absolute
 }
 
@@ -43,7 +43,7 @@ func (c Command) candidates(name string) []string {
 	var all []string
 	for dir := range strings.SplitSeq(search, ":") {
 		if dir == "" || dir == "." {
-			all = append(all, "./"+name) // Join would make a name to look up of it
+			all = append(all, "./"+name) // Join would turn it into a name to look up
 			continue
 		}
 		all = append(all, filepath.Join(dir, name))
@@ -58,7 +58,7 @@ type Exit struct {
 	Signal  syscall.Signal `json:"signal,omitempty"`  // that ended it; 0 if it exited
 	Stopped bool           `json:"stopped,omitempty"` // headroom or the user had asked it to stop
 	Began   time.Time      `json:"began"`             // when it was started
-	Seconds float64        `json:"seconds"`           // that it lived
+	Seconds float64        `json:"seconds"`           // how long it lived
 	Tail    []byte         `json:"-"`                 // the newest output of both streams as it came, in whole lines where they are not huge
 	Ranks   []RankError    `json:"ranks,omitempty"`   // what a launcher's workers left in their error files
 	Kernel  Kernel         `json:"kernel"`            // what the kernel counted meanwhile
@@ -73,7 +73,7 @@ type RankError struct {
 	Message string    `json:"message"`
 }
 
-// Kernel is what the kernel's counters rose by in the life of a command.
+// Kernel is how much the kernel's counters rose during the life of a command.
 type Kernel struct {
 	GroupKills  int64 `json:"group_kills"`  // oom_kill of the control group's memory.events
 	SystemKills int64 `json:"system_kills"` // oom_kill of /proc/vmstat
@@ -84,7 +84,7 @@ type Kernel struct {
 type GPU struct {
 	Index   int          `json:"index"`
 	Total   memory.Bytes `json:"total"`
-	Peak    memory.Bytes `json:"peak"`    // most that the command's processes held
+	Peak    memory.Bytes `json:"peak"`    // the most that the command's processes held
 	Foreign memory.Bytes `json:"foreign"` // that other processes held, at the newest sample
 	Before  memory.Bytes `json:"before"`  // that other processes held when the command was started
 }

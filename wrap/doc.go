@@ -1,5 +1,5 @@
 // Package wrap runs any training command under headroom: it starts the command so
-// that it cannot tell the difference, says from what it left behind why it ended,
+// that it cannot tell the difference, works out from what it left behind why it ended,
 // and starts it again from its newest complete checkpoint with a smaller
 // micro-batch and the accumulation that keeps the effective batch.
 //

@@ -71,7 +71,7 @@ func (s source) at(line int) string {
 	return fmt.Sprintf("%s, line %d", s.name, line+1)
 }
 
-// first is the first line with a sign that no comment holds.
+// first is the first line with a sign outside a comment.
 func (s source) first(sign *regexp.Regexp) (line int, what string) {
 	for i, text := range s.lines {
 		if code, _, _ := strings.Cut(text, "#"); len(code) < 4096 {
@@ -112,7 +112,7 @@ func (m *Match) sources() []source {
 	for i := 0; i < len(names) && read < modulesMost; i++ {
 		content, err := m.read(names[i])
 		if err != nil {
-			continue // a name that is no module beside the script
+			continue // not a module beside the script
 		}
 		read++
 		all = append(all, source{name: names[i], lines: strings.Split(string(content), "\n"), code: true})

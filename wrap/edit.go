@@ -33,7 +33,7 @@ func Apply(content []byte, edits []Edit) []byte {
 // else.
 type EditError struct {
 	Key    string
-	Line   int // 0 if it is of no line
+	Line   int // 0 if it concerns no single line
 	Reason string
 }
 
@@ -54,11 +54,11 @@ type scalar struct {
 
 // editor finds and changes values in files of one format.
 type editor interface {
-	// decode is the whole file as values, to prove that an edit changed one alone.
+	// decode is the whole file as values, to prove that an edit changed only one.
 	decode(content []byte) (any, error)
 	// find is the value of a key; ok is false if there is none.
 	find(content []byte, keys []string) (value scalar, ok bool, err error)
-	// replacement is the edit that gives a key that was found another value.
+	// replacement is the edit that gives a key that was found a new value.
 	replacement(content []byte, old scalar, value string) (Edit, error)
 	// insertion is the edit that adds a key.
 	insertion(content []byte, keys []string, value string) (Edit, error)
@@ -77,7 +77,7 @@ func (f Format) editor() editor {
 	return yamlEditor{}
 }
 
-// formatOf is the format that a file's suffix tells, "" if it tells none.
+// formatOf is the format that a file's suffix stands for, "" if it stands for none.
 func formatOf(name string) Format {
 	switch path.Ext(name) {
 	case ".yaml", ".yml":
@@ -95,12 +95,12 @@ func formatOf(name string) Format {
 // quoted is a text as a value of the format.
 func (f Format) quoted(text string) string {
 	if f == JSON {
-		return text // its editor quotes what is no number
+		return text // its editor quotes what is not a number
 	}
 	return strconv.Quote(text)
 }
 
-// text is a value that would be taken for a truth value if it stood bare: Python
+// text is a value, quoted if it would otherwise be taken for a truth value: Python
 // reads YAML 1.1, where no and off are words for false.
 func (f Format) text(value string) string {
 	if f == YAML && slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(value)) {
@@ -123,8 +123,8 @@ func (f Format) find(content []byte, key string) (scalar, bool, error) {
 }
 
 // Set is the edit that gives a dotted key a value, adding the key if it is absent.
-// It is proven on the values of the whole file: what would change more than that
-// one, as an anchor does that others refer to, is an [*EditError].
+// It is proven on the values of the whole file: an edit that would change others too,
+// as in an anchor that they refer to, is an [*EditError].
 func (f Format) Set(content []byte, key, value string) (Edit, error) {
 	ed, keys := f.editor(), strings.Split(key, ".")
 	before, err := ed.decode(content)
@@ -207,7 +207,7 @@ func (f Format) has(content []byte, key string) bool {
 }
 
 // rawScalar finds the bytes of a value that is written plain or in quotes at
-// start, ok is false if it is not there.
+// start; ok is false if it is not there.
 func rawScalar(content []byte, start int, text string) (end int, ok bool) {
 	if start < 0 || start > len(content) {
 		return 0, false

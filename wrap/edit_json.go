@@ -118,7 +118,7 @@ func (e jsonEditor) replacement(_ []byte, old scalar, value string) (Edit, error
 	return Edit{old.start, old.end, e.quoted(value)}, nil
 }
 
-// quoted is a value as JSON has it: what is no number, list or word is a text.
+// quoted is a value as JSON has it: what is not a number, list or word is a string.
 func (jsonEditor) quoted(value string) string {
 	if json.Valid([]byte(value)) {
 		return value

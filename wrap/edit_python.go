@@ -7,12 +7,12 @@ import (
 )
 
 // pythonEditor edits assignments at the top level of a Python file, such as
-// nanoGPT's configurations. It reads lines, and skips what is inside of brackets
-// and of texts over several lines; nothing is evaluated.
+// nanoGPT's configurations. It reads lines, and skips what is inside brackets and
+// multi-line strings; nothing is evaluated.
 type pythonEditor struct{}
 
 // assignment is name = expression, with an annotation or without. A comment ends
-// the expression; texts that have a # in them are not taken for one.
+// the expression; a # inside a string does not.
 var assignment = lazily(`^([A-Za-z_]\w*)[ \t]*(?::[ \t]*\w+[ \t]*)?=[ \t]*((?:[^=#'"\s][^#'"\r\n]*?|"[^"\\\r\n]*"|'[^'\\\r\n]*')?)[ \t]*(?:#.*)?\r?$`)
 
 // augmented is name += expression and its kin.
@@ -50,7 +50,7 @@ func (pythonEditor) scan(content []byte) []pythonAssign {
 // pythonState is what a line inherits from those above it.
 type pythonState struct {
 	depth  int    // of brackets
-	quotes string // of a text over several lines; "" outside
+	quotes string // of a multi-line string; "" outside
 	joined bool   // the line above ended in a backslash
 }
 
@@ -81,7 +81,7 @@ func (s *pythonState) line(line []byte) {
 		}
 	}
 	if len(s.quotes) == 1 {
-		s.quotes = "" // such a text ends with its line
+		s.quotes = "" // such a string ends with its line
 	}
 }
 

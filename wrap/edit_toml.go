@@ -38,7 +38,7 @@ func (e tomlEditor) find(content []byte, keys []string) (scalar, bool, error) {
 		case unstable.Table, unstable.ArrayTable:
 			table = tomlKey(n)
 			if n.Kind == unstable.ArrayTable {
-				table = append(table, "[]") // no path comes here
+				table = append(table, "[]") // no path leads here
 			}
 		case unstable.KeyValue:
 			if s, ok, err := tomlValue(&p, n, table, keys); ok || err != nil {

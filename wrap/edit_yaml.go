@@ -30,7 +30,7 @@ func (yamlEditor) decode(content []byte) (any, error) {
 	return values, nil
 }
 
-// walk goes down the keys as far as mappings have them, and says how many it met.
+// walk goes down the keys as far as mappings have them, and counts those it met.
 func (yamlEditor) walk(content []byte, keys []string) (n *yaml.Node, met int, err error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(content, &doc); err != nil || len(doc.Content) == 0 {
@@ -77,7 +77,7 @@ func (e yamlEditor) find(content []byte, keys []string) (scalar, bool, error) {
 	if err != nil {
 		return scalar{}, false, err
 	}
-	if met < len(keys) { // it comes by a merge
+	if met < len(keys) { // it comes from a merge key
 		return scalar{text: fmt.Sprint(value), null: value == nil}, true, nil
 	}
 	s := scalar{line: n.Line, text: n.Value, null: value == nil}
@@ -119,8 +119,8 @@ func (e yamlEditor) list(content []byte, n *yaml.Node, s scalar) (scalar, bool, 
 // properties are the anchor and the tag in front of a value.
 var properties = lazily(`^(?:[&!][^\s,\]}]*[ \t]+)+`)
 
-// offset is where a node's value begins, behind its anchor and tag. Columns of the
-// parser count characters.
+// offset is where a node's value begins, after its anchor and tag. The parser's
+// columns count characters.
 func (yamlEditor) offset(content []byte, n *yaml.Node) int {
 	at := 0
 	for range n.Line - 1 {

@@ -16,10 +16,10 @@ import (
 type Explanation struct {
 	Command  []string       `json:"command"`
 	Why      string         `json:"why,omitempty"`     // nothing would be changed, and this is why
-	Suggest  []string       `json:"suggest,omitempty"` // values of --knob that the command's own words suggest; nothing takes them for true
+	Suggest  []string       `json:"suggest,omitempty"` // values of --knob that the command's own words suggest; nothing relies on them
 	Profile  string         `json:"profile,omitempty"`
 	File     string         `json:"file,omitempty"`   // of the profile; "" if it is built in
-	Scores   []Score        `json:"scores,omitempty"` // best first; of --profile and --knob there may be none
+	Scores   []Score        `json:"scores,omitempty"` // best first; with --profile or --knob there may be none
 	Launch   Launched       `json:"launch"`
 	Plan     *recovery.Plan `json:"plan,omitempty"`    // that the command asks for
 	Unknown  []string       `json:"unknown,omitempty"` // what of it could not be seen
@@ -51,16 +51,16 @@ type Smaller struct {
 	Plan    recovery.Plan `json:"plan"`
 	Changes []Change      `json:"changes,omitempty"`
 	Diff    string        `json:"diff,omitempty"`
-	Prove   []string      `json:"prove,omitempty"`   // what has to hold and is not known
-	Trusted bool          `json:"trusted,omitempty"` // the user vouches for it; without, nothing would be changed
+	Prove   []string      `json:"prove,omitempty"`   // what has to hold but is not known
+	Trusted bool          `json:"trusted,omitempty"` // the user vouches for it; otherwise nothing would be changed
 	Refused string        `json:"refused,omitempty"` // why nothing would be changed all the same
 }
 
 // SavedAt is where a command's checkpoints are, and how it would go on from one.
 type SavedAt struct {
 	Where   string       `json:"where,omitempty"`   // a pattern; "" if it is not known
-	All     []Checkpoint `json:"all,omitempty"`     // that are there, whoever wrote them; newest first
-	Newest  *Checkpoint  `json:"newest,omitempty"`  // complete one
+	All     []Checkpoint `json:"all,omitempty"`     // those that are there, whoever wrote them; newest first
+	Newest  *Checkpoint  `json:"newest,omitempty"`  // the newest complete one
 	Mode    string       `json:"mode"`              // of the profile: "path", "auto" or "none"
 	Set     []string     `json:"set,omitempty"`     // what would be written to go on: "--resume {checkpoint}"
 	Diff    string       `json:"diff,omitempty"`    // of going on from Newest

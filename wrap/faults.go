@@ -6,18 +6,18 @@ import (
 	"headroom/memory"
 )
 
-// fault is an error that a command told of: an exception with its traceback, a
+// fault is an error that a command reported: an exception with its traceback, a
 // runtime's last words, or a line of a log.
 type fault struct {
 	rank    int
-	typ     string // of the exception; "" of a line that is none
+	typ     string // of the exception; "" for a line that is not one
 	message string // with the lines that follow
 	frames  []stackFrame
 	match   textMatch
-	raised  bool // ended a traceback or a process; a line of a log may only speak of it
+	raised  bool // ended a traceback or a process; a line of a log may only mention it
 	chain   int  // the same for exceptions that led to one another
-	other   bool // another error came out of its handling
-	direct  bool // it carries on the exception of its chain before it, or comes in its words
+	other   bool // another error arose while it was being handled
+	direct  bool // it carries on the previous exception of its chain, or is quoted in it
 	born    int  // progress seen before it
 	line    int
 }
@@ -38,7 +38,7 @@ type findings struct {
 	firstRank int    // that torchrun's summary names; rankUnknown without one
 	confirmed string // a line of the kernel or of a scheduler; "" without one
 	killed    string // a line that says that a process got SIGKILL
-	allocator *fault // the newest line of PyTorch's allocator on an allocation that failed
+	allocator *fault // the newest line of PyTorch's allocator about a failed allocation
 	lines     int
 }
 
@@ -47,7 +47,7 @@ type rankStream struct {
 	inTraceback bool
 	indent      int // of its frames
 	frames      []stackFrame
-	chained     bool // the next traceback goes on from the last exception
+	chained     bool // the next traceback continues from the last exception
 	direct      bool // and only carries it on
 	chain       int
 	lastFault   int // in findings.faults, for the lines that follow it; -1
@@ -143,7 +143,7 @@ func (st *rankStream) readChain(text string) bool {
 
 var (
 	exceptionLine = lazily(`^((?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:\[[\w., ]{1,80}\])?)(?::(?: (.*))?)?$`)
-	// Without a traceback before it, a word is an exception by its ending alone.
+	// Without a traceback before it, only its ending makes a word an exception.
 	exceptionType = lazily(`(?:Error|Exception|Interrupt|Exit|Failed|OutOfResources|Exhausted|Timeout)$`)
 	qualified     = lazily(`\.[A-Z]\w*$|^StopIteration$`)
 	tracebackHead = lazily(`Traceback \(most recent call last\)`)
@@ -226,8 +226,8 @@ func (s *scanner) add(st *rankStream, l logLine, f fault) {
 }
 
 // follows takes in the lines that belong to the message of the fault before them:
-// PyTorch's of cudaMallocAsync, XLA's and TensorFlow's have several, Rich breaks
-// long ones.
+// messages of XLA, TensorFlow and PyTorch with cudaMallocAsync have several, and Rich
+// breaks long ones.
 func (s *scanner) follows(st *rankStream, l logLine) bool {
 	if st.follow == 0 || st.lastFault < 0 {
 		return false

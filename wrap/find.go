@@ -22,10 +22,10 @@ type FindOptions struct {
 	OnTried func(Tried)                                               // every trial as it ends; may be nil
 }
 
-// Found is what [Find] answers with.
+// Found is the answer of [Find].
 type Found struct {
 	harness.Found
-	Sizes  []int   `json:"sizes"`  // from which was chosen
+	Sizes  []int   `json:"sizes"`  // that could be chosen from
 	Trials []Tried `json:"trials"` // in the order they were made
 }
 
@@ -35,16 +35,16 @@ type explorer struct {
 	ctx   context.Context
 	tried map[int]Tried // by micro-batch
 	found Found
-	ended error // of a trial that says nothing of memory
+	ended error // the error of a trial that says nothing about memory
 }
 
 // Find makes trials until it knows the largest micro-batch of a command that fits,
 // of those that keep its effective batch. The search goes by rank in the list of
-// sizes and not by size: only these can be run, so that none of its steps is lost on
-// sizes that would be rounded to one that has been tried, and in so short a list
-// bisection needs no line through what was measured from outside. The size asked for
-// comes first, because it is the user's own guess. No size is tried twice: each trial
-// is a process of its own, at full length.
+// sizes and not by size: only these can be run, so no step is wasted on a size that
+// would be rounded to one already tried, and in so short a list bisection needs no
+// line fitted to what was measured from outside. The size asked for comes first,
+// because it is the user's own guess. No size is tried twice: each trial is a process
+// of its own, at full length.
 //
 // The errors: those of Try; a *[harness.GaveUpError] if nothing fits.
 func Find(ctx context.Context, o FindOptions) (*Found, error) {
@@ -95,8 +95,8 @@ func (e *explorer) explore() (fits, fails int, err error) {
 }
 
 // lowest is the rank of the size to begin at while none up to high has fitted. The
-// smallest sizes take the longest for a step of so many samples, so it is not the
-// very smallest at once.
+// smallest sizes take the longest for a step of so many samples, so it does not begin
+// with the very smallest.
 func (e *explorer) lowest(high int) int {
 	const within = 8
 	low := high
@@ -106,7 +106,7 @@ func (e *explorer) lowest(high int) int {
 	return low
 }
 
-// reach is how many times the largest size that has fitted a trial may be: one far
+// reach is how many times the largest size that has fitted may be tried next: one far
 // above the limit can take the machine down before the device refuses it.
 const reach = 16
 
@@ -160,7 +160,7 @@ func (e *explorer) try(rank int) (Tried, error) {
 	return t, nil
 }
 
-// nothing is the error where the smallest size failed.
+// nothing is the error when the smallest size failed.
 func (e *explorer) nothing(t Tried) error {
 	verdict := memory.Verdict{Cause: memory.Model, Why: t.Text}
 	return &harness.GaveUpError{Step: 1, Decision: recovery.Decision{Remedy: recovery.Stop, Plan: e.Asked.WithMicro(t.Micro), Verdict: &verdict,
@@ -190,9 +190,9 @@ func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 	}
 }
 
-// available is what a trial could hold of its GPU: its room, or what its allocator may
-// hold as any trial has shown, if that is less. beside is what it held at least that
-// does not count against that.
+// available is what a trial could hold of its GPU: its room or, if less, what any trial
+// has shown that its allocator may hold. beside is the least that it held that does not
+// count against that.
 func (e *explorer) available(t Tried) (most, beside memory.Bytes) {
 	most = t.Room
 	for _, other := range e.found.Trials {

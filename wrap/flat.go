@@ -14,16 +14,16 @@ const DefaultFlatFor = time.Minute
 // sample is one look at the GPUs of a trial.
 type sample struct {
 	at   time.Duration // since the trial was started
-	peak memory.Bytes  // most that its processes had held until then, summed over the GPUs
+	peak memory.Bytes  // the most that its processes had held until then, summed over the GPUs
 	busy bool          // a GPU computed
 }
 
 // flat reports whether a trial has shown what memory it needs: its processes hold
 // some, no look has found more than before for at least so long, and in at least
-// half of the looks since then a GPU computed. Without the last, loading data or
-// compiling after the model is on the GPU would pass for training. Looks that are
-// missing, as of a machine that was suspended, are not taken for quiet ones.
-// samples are in order of time, sampleEvery apart. Pure.
+// half of the looks since then a GPU computed. Without that last rule, loading data or
+// compiling after the model is on the GPU would pass for training. Missing looks, as
+// after the machine was suspended, are not taken for quiet ones. samples are in order
+// of time, sampleEvery apart. Pure.
 func flat(samples []sample, lasting time.Duration) bool {
 	if len(samples) == 0 || samples[len(samples)-1].peak == 0 {
 		return false

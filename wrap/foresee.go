@@ -2,9 +2,9 @@ package wrap
 
 import "fmt"
 
-// Foreseen is why the next smaller micro-batch would be refused if memory ran out, and
-// what to do about it: from the beginning, or from a complete checkpoint. It is what
-// [Wrapped.Prepare] would say only then, when nobody is there to read it. It is "" if
+// Foreseen is why the next smaller micro-batch, from the beginning or from a complete
+// checkpoint, would be refused if memory ran out, and what to do about it. Otherwise
+// [Wrapped.Prepare] would say so only then, when nobody is there to read it. It is "" if
 // nothing would be refused, if there is no smaller one, or if nothing is known of the
 // command. Nothing is written.
 func (w *Wrapped) Foreseen() string {

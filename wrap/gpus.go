@@ -54,8 +54,8 @@ type gpuTrace struct {
 	uses func(kernel bool) // told that the command uses a GPU, and whether one computes; may be nil
 }
 
-// look is the command's GPUs of which the memory is known. Where NVML does not answer
-// there are none.
+// look is the command's GPUs whose memory is known. Where NVML does not answer there
+// are none.
 func (t *gpuTrace) look() []nvml.GPU {
 	all, err := t.list()
 	if err != nil {
@@ -76,7 +76,7 @@ func (t *gpuTrace) sample() {
 	}
 }
 
-// GPUs are those of all that the command may use.
+// GPUs are those among all that the command may use.
 func (c Command) GPUs(all []nvml.GPU) []nvml.GPU {
 	value, set := c.Getenv("CUDA_VISIBLE_DEVICES")
 	return visible(value, set, all)
@@ -125,8 +125,8 @@ func (t *gpuTrace) watch(ctx context.Context) <-chan []GPU {
 	return done
 }
 
-// How long the driver may take to give the memory of the dead back, and how often to
-// look. It takes a moment; a process that cannot be killed takes for ever.
+// How long the driver may take to give back the memory of dead processes, and how often
+// to look. It takes a moment; a process that cannot be killed takes forever.
 const (
 	drainPatience = 30 * time.Second
 	drainEvery    = 250 * time.Millisecond
@@ -134,7 +134,7 @@ const (
 
 // drain waits until the GPUs have the memory of the command's dead processes back:
 // none of them holds any, and no GPU that holds more than before the start is still
-// getting emptier. Who holds memory when the patience is over is returned, in words.
+// getting emptier. What still holds memory when patience runs out is returned, in words.
 func (t *gpuTrace) drain(ctx context.Context, sleep func(context.Context, time.Duration) error) (stuck []string) {
 	var before []nvml.GPU
 	for range int(drainPatience / drainEvery) {

@@ -9,14 +9,14 @@ import (
 
 // hangWatch looks for a command that shows no sign of life: no output, no kernel on
 // its GPUs, no newer checkpoint. A collective that waits for a dead rank looks like
-// that, and so does a long evaluation on the CPU, so by itself it is only said.
+// that, and so does a long evaluation on the CPU, so by itself it is only reported.
 type hangWatch struct {
 	after time.Duration // without a sign until it counts as hanging; 0 never does
 	now   func() time.Time
 	saved func() time.Time // when the newest checkpoint was written; zero if there is none
 
 	sign atomic.Int64 // newest sign of life, in Unix nanoseconds
-	gpu  atomic.Bool  // it has used a GPU: of any other command work cannot be told from a hang
+	gpu  atomic.Bool  // it has used a GPU: for any other command, work cannot be told from a hang
 	said bool
 }
 
@@ -31,7 +31,7 @@ func (h *hangWatch) onGPU(kernel bool) {
 	}
 }
 
-// hangs tells, once for each time, that there has been no sign of life for too long.
+// hangs reports, once each time, that there has been no sign of life for too long.
 // A checkpoint is looked for only then: that reads the disk.
 func (h *hangWatch) hangs() bool {
 	if h.after <= 0 || !h.gpu.Load() {

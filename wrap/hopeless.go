@@ -8,8 +8,8 @@ import (
 	"headroom/recovery"
 )
 
-// Absurd is how many times the device a request in a micro-batch must be for no
-// smaller one to help, whatever its size is: a shape went wrong. Below that one
+// Absurd is how many times the device's size a request in a micro-batch must be for no
+// smaller micro-batch to help, whatever its size: a shape went wrong. Below that, one
 // sample may still fit; [Outcome.HopelessAt] says so where the batch is known.
 const Absurd = 64
 
@@ -24,7 +24,7 @@ var otherKnobs = map[memory.Phase]string{
 	memory.PhaseCheckpoint: "saving gathers the weights whatever the micro-batch: save shards, or gather on the host",
 }
 
-// hostSaves is the same where it was the machine's memory that ran out.
+// hostSaves is the same where the machine's memory ran out.
 const hostSaves = "saving puts the weights together in the machine's memory, whatever the micro-batch: save shards, or straight into the file"
 
 // hopeless says why no smaller micro-batch will help; "" if one may.

@@ -25,10 +25,10 @@ import (
 	"syscall"
 )
 
-// keepIgnored ignores what this process was started to ignore, so that a child is,
-// too: nohup, a shell's background job, a unit of systemd (SIGPIPE). Go's runtime by
-// itself leaves SIGHUP and SIGINT as they are, and no other. Two it needs: without
-// SIGCHLD no status of a child is told, without SIGURG no goroutine is interrupted.
+// keepIgnored ignores the signals that this process was started to ignore, so that a
+// child does too: nohup, a shell's background job, a systemd unit (SIGPIPE). By itself
+// Go's runtime leaves only SIGHUP and SIGINT as they are. Two are needed here: without
+// SIGCHLD no child's status is reported, without SIGURG no goroutine is interrupted.
 func keepIgnored() {
 	for s, set := syscall.Signal(1), uint64(C.ignoredAtStart()); set != 0; s, set = s+1, set>>1 {
 		if set&1 != 0 && s != syscall.SIGCHLD && s != syscall.SIGURG {

@@ -2,6 +2,6 @@
 
 package wrap
 
-// keepIgnored does nothing: what this process was started to ignore can no longer be
-// told, but for SIGHUP and SIGINT, which Go's runtime leaves as they are.
+// keepIgnored does nothing: which signals this process was started to ignore can no
+// longer be known, except SIGHUP and SIGINT, which Go's runtime leaves as they are.
 func keepIgnored() {}

@@ -8,12 +8,12 @@ import (
 	"headroom/memory"
 )
 
-// FromInside is the outcome with what a worker in the process saw: a failure of memory
-// after which the training made no step any more, in the line of the user's that where
-// names, and what was allocated between steps before. Its numbers are the device's own,
-// where an outcome has what a text said. An end that tells nothing is taken for one of
-// memory: the failure came, and then it. What has leaked is free again in a new process,
-// whatever the phase was in which it left too little.
+// FromInside is the outcome with what a worker in the process saw: a memory failure
+// after which the training made no further step, in the line of the user's that where
+// names, and what had been allocated between steps. Its numbers are the device's own,
+// where an outcome has what a text said. An end that explains nothing is put down to
+// memory: the failure came, and then the end. What has leaked is free again in a new
+// process, whichever phase it left too little for.
 func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	f := seen.Failure
 	if f.Stats.Capacity <= 0 || o.Kind != OutOfMemory && o.Kind != Failed {
@@ -46,8 +46,8 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	return o
 }
 
-// Isolated says which option keeps a Python of the command from what is put into its
-// environment, "" if none does.
+// Isolated says which option keeps a Python of the command from seeing what is put into
+// its environment, "" if none does.
 func (c Command) Isolated() string {
 	for i, word := range c.Args {
 		if !isPython(path.Base(word)) {

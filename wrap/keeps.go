@@ -10,18 +10,18 @@ import (
 )
 
 // KeptElsewhereError says that another headroom looks after a command that keeps its
-// checkpoints in the same place: they cannot be told apart, so that one of the two
-// might go on from what the other has trained.
+// checkpoints in the same place: they cannot be told apart, so one of the two might go
+// on from what the other has trained.
 type KeptElsewhereError struct{ Place string }
 
 func (e *KeptElsewhereError) Error() string {
 	return fmt.Sprintf("another headroom run keeps its checkpoints in %s, too; give each command an output folder of its own", e.Place)
 }
 
-// Claim takes the place of m's checkpoints for this process, until it is closed or the
-// process ends. It is nil if m has no checkpoints. If another process on this machine
-// has the place the error is a *[KeptElsewhereError]. Nothing is written: the claim is
-// a socket that has a name and no file.
+// Claim reserves the place of m's checkpoints for this process, until it is closed or
+// the process ends. It is nil if m has no checkpoints. If another process on this
+// machine has the place, the error is a *[KeptElsewhereError]. Nothing is written: the
+// claim is a socket that has a name and no file.
 func (m *Match) Claim() (io.Closer, error) {
 	if m.Profile.Checkpoints.Glob == "" {
 		return nil, nil

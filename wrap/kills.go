@@ -36,7 +36,7 @@ func (c classifier) killed(x fault) (Outcome, bool) {
 	case c.found.confirmed != "":
 		return c.memory(OutOfHostMemory, Certain, x, "the kernel or the scheduler says so: "+c.found.confirmed, seen), true
 	case one && x.match.meaning.memory():
-		return Outcome{}, false // a log tells more than the signal
+		return Outcome{}, false // a log says more than the signal
 	case one && k.SystemKills > 0:
 		return c.memory(OutOfHostMemory, Possible, x, seen,
 			fmt.Sprintf("the kernel killed %d on this machine for memory meanwhile, which need not have been this command's", k.SystemKills)), true
@@ -71,11 +71,11 @@ func (c classifier) untold() Outcome {
 	return o
 }
 
-// allocatorNear is within how many lines of the end an allocator's complaint counts
-// as the last words: it also makes them when it recovers.
+// allocatorNear is how many lines from the end an allocator's complaint may be to count
+// as the last words: it complains even when it recovers.
 const allocatorNear = 20
 
-// memory is the outcome of a failure of memory, with all numbers there are.
+// memory is the outcome of a memory failure, with all the numbers there are.
 func (c classifier) memory(k Kind, sure Confidence, x fault, reasons ...string) Outcome {
 	o := c.outcome(k, sure, x, reasons...)
 	a := readAmounts(x.message)
@@ -101,8 +101,8 @@ func (c classifier) memory(k Kind, sure Confidence, x fault, reasons ...string) 
 }
 
 // filled is a's view of the device, filled in from the samples where the error gave
-// no numbers. Of what was allocated only the process's whole is known from outside,
-// so nothing counts as idle.
+// no numbers. From outside only the total that the process holds is known, so nothing
+// counts as idle.
 func (c classifier) filled(a failureNumbers) memory.Stats {
 	s := a.stats
 	g, known := gpuOf(c.exit.GPUs, a.device)
@@ -124,7 +124,7 @@ func (c classifier) filled(a failureNumbers) memory.Stats {
 	return s
 }
 
-// gpuOf is the GPU that a process calls by a number: it counts those that it may
+// gpuOf is the GPU that a process means by a number: a process counts those that it may
 // use. Without a number it is the fullest, which is where memory ran out.
 func gpuOf(gpus []GPU, device int) (GPU, bool) {
 	if device >= 0 && device < len(gpus) {

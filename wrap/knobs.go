@@ -49,8 +49,8 @@ type place struct {
 	unset   bool      // the value means that there is none; text is the default
 }
 
-// find is where a knob of p stands. The command line beats the environment, that
-// the configuration, and that the defaults.
+// find is where a knob of p stands. The command line beats the environment, which
+// beats the configuration, which beats the defaults.
 func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 	k, ok := p.Knobs[name]
 	if !ok {
@@ -84,7 +84,7 @@ func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 	return place{}, nil
 }
 
-// set is at, as a default if its value means that it is not set.
+// set is at, with the default if its value means that it is not set.
 func (m *Match) set(k Knob, at place) place {
 	if slices.Contains(k.Unset, strings.Trim(at.text, `"'`)) {
 		at.text, at.unset = k.Default, true

@@ -14,7 +14,7 @@ type Asked struct {
 	Unknown      []string      // what could not be seen; if the ranks are among it, the plan is that of one rank
 }
 
-// WorldError says that the number of ranks has to be known and is not.
+// WorldError says that the number of ranks has to be known but is not.
 type WorldError struct {
 	Knob   string // whose amount is over all ranks
 	Reason string // why they are not known
@@ -53,7 +53,7 @@ type step struct {
 }
 
 // Plan is the plan that the command asks for now. A knob that cannot be read is a
-// [*KnobError], amounts that contradict each other too, and a [*WorldError] says
+// [*KnobError], as are amounts that contradict each other, and a [*WorldError] says
 // that nothing can be said without the number of ranks.
 func (m *Match) Plan() (Asked, error) {
 	s, err := m.step()
@@ -161,7 +161,7 @@ func (m *Match) schedule(s *step, derived bool) error {
 	return nil
 }
 
-// divisor is the greatest common one (Euclid).
+// divisor is the greatest common divisor (Euclid).
 func divisor(a, b int) int {
 	for b != 0 {
 		a, b = b, a%b
@@ -180,7 +180,7 @@ func (m *Match) globalRanks(s step) int {
 // total is the effective batch.
 func (m *Match) total(s step) int { return s.perMicro * s.perRank * max(1, s.ranks) }
 
-// givenOwn reports whether a knob has a value of its own, and not by default.
+// givenOwn reports whether a knob has a value of its own, not a default.
 func (m *Match) givenOwn(name string) (bool, error) {
 	at, err := m.find(m.Profile, m.files, name)
 	return at.kind > byDefault && !at.unset, err
@@ -225,8 +225,8 @@ func (m *Match) places(name string) string {
 	return k.Env
 }
 
-// agree compares the amounts that layers have with those of the framework: which
-// of two counts is not for headroom to guess.
+// agree compares the amounts that layers have with those of the framework: headroom
+// must not guess which of two holds.
 func (m *Match) agree(s step) error {
 	for i, layer := range m.Layers {
 		wants := map[string]int{micro: s.perMicro, accumulation: s.perRank, global: m.total(s)}

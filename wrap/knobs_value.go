@@ -123,7 +123,7 @@ func (t Type) amount(text string) (int, error) {
 	return n, nil
 }
 
-// amounts reads a list of several.
+// amountsOf reads a list of several.
 func amountsOf(text string) (all []int, err error) {
 	bare := strings.Trim(strings.TrimSpace(text), "[]")
 	for _, one := range strings.FieldsFunc(bare, func(r rune) bool { return r == ',' || r == ' ' }) {
@@ -144,7 +144,7 @@ func (t Type) write(n int, old string) string {
 	return strconv.Itoa(n)
 }
 
-// versionNumbers are the numbers of a version, nil if it is none.
+// versionNumbers are the numbers of a version, nil if it is not one.
 func versionNumbers(version string) []int {
 	var all []int
 	for _, part := range strings.Split(version, ".") {

@@ -119,7 +119,7 @@ func (p *peeler) layer() (done bool, err error) {
 	return p.through(kind)
 }
 
-// wrapper is the layer that begins here, if it is one, and moves behind its words.
+// wrapper is the layer that begins here, if one does; it moves past its words.
 func (p *peeler) wrapper(name string) (layer, bool) {
 	for _, l := range layers {
 		words := strings.Fields(l.words)
@@ -168,8 +168,8 @@ func (p *peeler) through(l layer) (done bool, err error) {
 	return false, nil
 }
 
-// option reads one option of a layer and moves behind it. The name of what it
-// read has no dashes, and _ for -.
+// option reads one option of a layer and moves past it. The name that it returns has
+// no dashes, and _ for -.
 func (p *peeler) option(l layer, arg string) (string, error) {
 	name, value, given := strings.Cut(arg, "=")
 	bare := strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_")
@@ -216,7 +216,7 @@ func (p *peeler) python() (done bool, err error) {
 	return false, &OpaqueError{"python", "no script is named: it would read standard input"}
 }
 
-// module goes on behind python -m: a launcher is a layer, the rest trains.
+// module reads on after python -m: a launcher is a layer, anything else trains.
 func (p *peeler) module() (done bool, err error) {
 	if p.at >= len(p.c.Args) {
 		return false, &OpaqueError{"python -m", "no module is named"}
@@ -265,7 +265,7 @@ func identifier(s string) bool {
 	return s != ""
 }
 
-// number is s as a positive integer, 0 if it is none.
+// number is s as a positive integer, 0 if it is not one.
 func number(s string) int {
 	n, err := strconv.Atoi(strings.TrimSpace(s))
 	if err != nil || n < 1 {

@@ -9,12 +9,12 @@ import (
 // and _ for -.
 type layer struct {
 	words   string            // how it is called
-	takes   map[string]int    // options with a value of their own, and how many arguments it is
+	takes   map[string]int    // options with a value of their own, and how many arguments it takes up
 	alone   []string          // options without one
 	same    map[string]string // other names of an option
 	module  []string          // options that make a module of what follows
 	program []string          // options that make any program of what follows
-	starts  bool              // starts Python files alone, by itself
+	starts  bool              // by itself starts only Python files
 }
 
 // canonical is the name that code asks for.
@@ -108,7 +108,7 @@ func (p *peeler) ranks() {
 	inner := ""
 	for _, name := range l.Layers {
 		if name == "srun" || strings.HasPrefix(name, "mpi") || slices.Contains([]string{"torchrun", "accelerate launch", "deepspeed", "composer"}, name) {
-			inner = name // the innermost one decides: srun in front of torchrun starts a launcher a machine
+			inner = name // the innermost one decides: srun in front of torchrun starts one launcher per machine
 		}
 	}
 	switch inner {
@@ -147,7 +147,7 @@ func (p *peeler) devices() int {
 	return strings.Count(strings.Trim(value, ","), ",") + 1
 }
 
-// byItself is a command without a launcher: one process, or one that somebody
+// byItself is a command without a launcher: one process, or one that something
 // else starts on every rank.
 func (p *peeler) byItself() {
 	p.launch.Ranks = 1
@@ -168,7 +168,7 @@ func (p *peeler) count(name, otherwise string) {
 	p.unknown("--"+name, o.value)
 }
 
-// slurm takes the tasks that are asked for, or those of the allocation that srun is in.
+// slurm takes the tasks that are asked for, or those of the allocation around srun.
 func (p *peeler) slurm() {
 	p.count("ntasks", "the allocation decides")
 	_, given := p.launch.option("ntasks")
@@ -197,7 +197,7 @@ func (p *peeler) product(names ...string) {
 			n = number(lo)
 		}
 		if n == 0 && (o.value == "gpu" || o.value == "auto") {
-			n = p.devices() // not known where the variable is not set: this is no place to count GPUs
+			n = p.devices() // not known if the variable is not set: this is not the place to count GPUs
 		}
 		p.launch.Ranks *= n
 		if p.unknown("--"+name, o.value); n == 0 {

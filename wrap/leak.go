@@ -5,19 +5,18 @@ import (
 	"time"
 )
 
-// RunsOut is when a command's memory will have run out if what it holds goes on to grow.
+// RunsOut is when a command's memory will have run out if what it holds keeps growing.
 type RunsOut struct {
-	At  time.Time // zero while nothing speaks for it
+	At  time.Time // zero while nothing suggests that
 	Why string    // what grows, and how fast
 }
 
-// leakWatch says when a command that leaks is to be started again: just after a
-// checkpoint, where its memory would run out before the next one. It is pure, and for
-// one life.
+// leakWatch says when to start a leaking command again: just after a checkpoint, if its
+// memory would run out before the next one. It is pure, and serves one life.
 type leakWatch struct {
 	saved time.Time     // when the newest complete checkpoint of this life was written; zero if there is none
 	every time.Duration // from the one before, or from the beginning of the life
-	told  time.Time     // the checkpoint after which that was said
+	told  time.Time     // the checkpoint after which that was last said
 	began time.Time
 }
 
@@ -44,7 +43,7 @@ func (l *leakWatch) due(complete []time.Time, out RunsOut) bool {
 	return true
 }
 
-// leakMargin is the part of the time between checkpoints by which the next one may be late.
+// leakMargin is by what part of the time between checkpoints the next may be late: a tenth.
 const leakMargin = 10
 
 // why is what was seen, in words.

@@ -29,26 +29,26 @@ type Wrapped struct {
 	Begun   time.Time     // of the run: older checkpoints are another training's
 
 	Free    memory.Bytes  // that each of its GPUs must have free before a life begins; 0 does not look
-	Hang    time.Duration // without a sign of life until it is said that it may hang; 0 never looks
+	Hang    time.Duration // how long without a sign of life until it is reported as possibly hanging; 0 never looks
 	Restart bool          // a command that hangs is ended, and started again from its newest checkpoint
 
-	// RunsOut is asked now and then when memory runs out, from what a worker inside sees;
-	// nil if there is none. With Leave a command whose memory would run out before its next
-	// checkpoint is ended just after one, and started again from that.
+	// RunsOut is asked now and then when memory will run out, by what a worker inside sees;
+	// nil if there is none. With Leave, a command whose memory would run out before its
+	// next checkpoint is ended just after one, and started again from that.
 	RunsOut func() RunsOut
 	Leave   bool
 
 	Standby *Standby                                  // for the first life; may be nil
 	Log     func(attempt int) (io.WriteCloser, error) // the attempt's output; nil keeps none
 	Number  func() int                                // of the attempt
-	Trouble func(error)                               // what went wrong beside the command, or may be going wrong with it
+	Trouble func(error)                               // what went wrong around the command, or may be going wrong with it
 	Said    func(Rewritten)                           // what is changed before a start; may be nil
 	Started func()                                    // after each start, when it can delay nothing any more; may be nil
 
 	// Inside begins to look after a life from inside its processes, and returns the
-	// command as they are to find it there. ended is called when nothing of the life is
-	// left, with why it ended as far as that was seen from outside, and the zero Outcome
-	// if it was not started. Inside may be nil.
+	// command as they will find it there. ended is called when nothing of the life is
+	// left, with why it ended as far as that was seen from outside, or with the zero
+	// Outcome if it was not started. Inside may be nil.
 	Inside func(Command) (_ Command, ended func(Outcome) Outcome)
 
 	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
@@ -77,7 +77,7 @@ func (w *Wrapped) Newest() (*Saved, error) {
 		return nil, nil
 	}
 	now := time.Now()
-	if !w.decides { // it is told and no more, for which nobody waits
+	if !w.decides { // it is only reported, and nobody waits for that
 		now = now.Add(settled)
 	}
 	found, err := w.Match.Checkpoints(now, w.Begun)
@@ -99,8 +99,8 @@ func (w *Wrapped) Newest() (*Saved, error) {
 // Resumes reports whether the command can be made to go on.
 func (w *Wrapped) Resumes() bool { return w.Match != nil && w.Match.Profile.Resume.Mode != "none" }
 
-// Prepare is the command to start with a plan, from a checkpoint, nil for the
-// beginning. As long as nothing has to change it is the user's own.
+// Prepare is the command to start with a plan, from a checkpoint or, if that is nil,
+// from the beginning. As long as nothing has to change it is the user's own.
 func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) (Rewritten, error) {
 	if w.Match == nil || plan == w.Asked && from == nil && len(fallbacks) == 0 {
 		return Rewritten{Command: w.Command, Plan: plan}, nil
@@ -119,9 +119,9 @@ func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) 
 	return next, nil
 }
 
-// Live is one life: the command is prepared, started and watched, and why it ended is
-// said. Cancelling ctx kills no child: it means that the user asked to stop, which
-// the child has heard, and that nothing is to be started again.
+// Live is one life: the command is prepared, started and watched, and the Outcome says
+// why it ended. Cancelling ctx kills no child: it means that the user asked to stop,
+// which the child has heard, and that nothing may be started again.
 func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) {
 	next, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 	if err == nil {
@@ -210,8 +210,8 @@ func (w *Wrapped) gpus() func() ([]nvml.GPU, error) {
 // gateEvery is how often the gate looks.
 const gateEvery = 5 * time.Second
 
-// start is one life of c, watched. Its end is returned when the GPUs have its memory
-// back. left says whether headroom ended it.
+// start is one life of c, watched. After a failure it waits until the GPUs have its
+// memory back. left says why headroom ended it, if it did.
 func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exit, left left, err error) {
 	leak := &leakWatch{began: time.Now()}
 	watch := &hangWatch{after: w.Hang, now: time.Now, saved: w.lastSaved}
@@ -234,10 +234,10 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	watching, end := context.WithCancel(context.WithoutCancel(ctx))
 	seen := trace.watch(watching)
 	left = w.attend(child, watch, leak)
-	exit = child.Wait() // who asked us to stop has asked the child: signals are passed on
+	exit = child.Wait() // whoever asked us to stop has asked the child too: signals are passed on
 	end()
 	exit.Stopped = exit.Stopped && left.why == "" || ctx.Err() != nil
-	if exit.Code != 0 { // else it is of no interest, and NVML may take longer than the command
+	if exit.Code != 0 { // otherwise it is of no interest, and NVML may take longer than the command
 		exit.GPUs, exit.Ranks = <-seen, w.rankErrors(c, exit.Began)
 		for _, holder := range trace.drain(ctx, harness.Sleep) {
 			w.Trouble(fmt.Errorf("%s still holds memory %v after the command has ended", holder, drainPatience))
@@ -252,7 +252,7 @@ type left struct {
 	why  string
 }
 
-// attend waits for the end of the child, and looks whether it hangs and whether its
+// attend waits for the end of the child, and checks whether it hangs and whether its
 // memory runs out before its next checkpoint. One that does is ended if that is allowed.
 func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (l left) {
 	leaks := w.RunsOut != nil && w.Resumes()
@@ -290,7 +290,7 @@ func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (l left
 	}
 }
 
-// hangs is why the command is ended as it hangs, or says that it may.
+// hangs is why a hanging command is ended; without Restart it only reports the hang.
 func (w *Wrapped) hangs(watch *hangWatch, pid int) (l left) {
 	if !w.Restart {
 		w.Trouble(fmt.Errorf("%s: it may hang; py-spy dump --pid %d says where it stands, and --restart-hung would start it again from its newest checkpoint", watch.why(), pid))
@@ -299,10 +299,10 @@ func (w *Wrapped) hangs(watch *hangWatch, pid int) (l left) {
 	return left{Hung, watch.why()}
 }
 
-// leaks is why the command is ended as its memory runs out, or says that it will.
+// leaks is why a leaking command is ended; without Leave it only reports the leak.
 func (w *Wrapped) leaks(watch *leakWatch) (l left) {
 	out := w.RunsOut()
-	if out.At.IsZero() && watch.saved.IsZero() { // to look for checkpoints reads the disk
+	if out.At.IsZero() && watch.saved.IsZero() { // looking for checkpoints reads the disk
 		return l
 	}
 	if !watch.due(w.complete(), out) {
@@ -316,11 +316,11 @@ func (w *Wrapped) leaks(watch *leakWatch) (l left) {
 }
 
 const (
-	hangEvery  = 15 * time.Second // how often it is looked whether the command hangs
-	leaksEvery = 2 * time.Second  // and whether it leaks: what it trains after a checkpoint is made again
+	hangEvery  = 15 * time.Second // how often to check whether the command hangs
+	leaksEvery = 2 * time.Second  // and whether it leaks: what it trains after a checkpoint has to be redone
 )
 
-// lastSaved is when the newest checkpoint was written to, a complete one or not.
+// lastSaved is when the newest checkpoint was written to, complete or not.
 func (w *Wrapped) lastSaved() time.Time {
 	if w.Match == nil {
 		return time.Time{}

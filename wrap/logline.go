@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Bounds of what is read of a command's output. Errors stand at the end; the
+// Bounds on how much of a command's output is read. Errors stand at the end; the
 // longest known sentence, with PyTorch's hints, has less than 2 KiB.
 const (
 	scanMost    = 512 << 10
@@ -17,7 +17,7 @@ const (
 	rankUnknown = -1
 )
 
-// severity is what a logger says of a line.
+// severity is how serious a logger says a line is.
 type severity int
 
 const (

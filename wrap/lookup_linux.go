@@ -28,14 +28,14 @@ func (c Command) program() (string, error) {
 			if candidate == name {
 				failed.Err = syscall.ENOENT
 			}
-		default: // there is one, which is worth more to know
+		default: // there is one, which is more useful to know
 			failed.Code, failed.Err = 126, err
 		}
 	}
 	return "", failed
 }
 
-// from is where a path of the command's is for this process.
+// from is a path of the command's as this process has to write it.
 func (c Command) from(path string) string {
 	if filepath.IsAbs(path) || c.Dir == "" {
 		return path
@@ -55,7 +55,7 @@ func executable(path string) error {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS)
 }
 
-// environment is the command's, with the last one of several: programs would find
+// environment is the command's, with only the last of duplicates: programs would find
 // the first.
 func (c Command) environment() []string {
 	last := map[string]int{}

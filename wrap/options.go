@@ -25,15 +25,15 @@ type ChildOptions struct {
 	// 120 s if 0: trainers save for minutes.
 	Patience time.Duration
 	// Grace is how long the processes that a child leaves behind have to end once
-	// they were asked to, 10 s if 0.
+	// they are asked to, 10 s if 0.
 	Grace time.Duration
 	// Standby is what [StandBy] began to make for this life; nil makes one now.
 	Standby *Standby
-	// Before is asked right before the program is executed, when signals are heard
-	// already: none is lost between the question and the child. Its error is what Start
+	// Before is asked right before the program is executed, when signals are already
+	// heard: none is lost between the question and the child. Its error is what Start
 	// returns. nil has no objection.
 	Before func() error
-	// Trouble is told what went wrong beside the child, such as a full disk under the
+	// Trouble is told what went wrong around the child, such as a full disk under the
 	// log, once for each thing. It is called from several goroutines and must not
 	// block. nil hears nothing.
 	Trouble func(error)

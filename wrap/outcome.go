@@ -24,17 +24,17 @@ type Outcome struct {
 // Kind is what ended a command.
 type Kind string
 
-// The kinds of end. Failed is the honest one where nothing tells more.
+// The kinds of end. Failed is the honest one where nothing says more.
 const (
 	Done              Kind = "done"
 	OutOfMemory       Kind = "out of memory"        // of the device
 	OutOfHostMemory   Kind = "out of host memory"   // of the machine or of the control group
 	OutOfSharedMemory Kind = "out of shared memory" // /dev/shm was full
-	Failed            Kind = "failed"               // for another reason, or for one that cannot be told
+	Failed            Kind = "failed"               // for another reason, or for an unknown one
 	Stopped           Kind = "stopped"              // on request
 	Hung              Kind = "hung"                 // no sign of life for too long, and it was ended for that
 	Leaking           Kind = "leaking"              // its memory would have run out before its next checkpoint, and it was ended for that
-	DeviceGone        Kind = "device gone"          // its context is dead: a new process may go on, the same one never
+	DeviceGone        Kind = "device gone"          // its context is dead: a new process may go on, never the same one
 )
 
 // Memory reports whether memory of some sort ran out.

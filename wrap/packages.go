@@ -17,8 +17,8 @@ func (m *Match) versions() map[string]string {
 }
 
 // version is that of a Python package in the environment that the command is started
-// from, by the folder beside the package which installers leave; "" if it is not
-// known, or not one alone. Nothing is run.
+// from, according to the folder that installers leave beside the package; "" if it is
+// not known or there are several. Nothing is run.
 func (m *Match) version(name string) (found string) {
 	if m.given.Files == nil {
 		return ""
@@ -33,7 +33,7 @@ func (m *Match) version(name string) (found string) {
 			for _, folder := range folders {
 				version := strings.TrimSuffix(strings.TrimPrefix(path.Base(folder), name+"-"), ".dist-info")
 				if found != "" && found != version {
-					return "" // of which Python is not known
+					return "" // which Python's it is cannot be known
 				}
 				found = version
 			}
@@ -46,7 +46,7 @@ func (m *Match) version(name string) (found string) {
 }
 
 // binaries are the files of the command's programs up to the one that trains, the
-// innermost first, from the root without its slash.
+// innermost first, as paths from the root without the leading slash.
 func (m *Match) binaries() (files []string) {
 	for i := min(m.Launch.At, len(m.Command.Args)-1); i >= 0; i-- {
 		for _, candidate := range m.Command.candidates(m.Command.Args[i]) {

@@ -6,7 +6,7 @@ const (
 	// YoungDeath is how long a life must last to count as one: a command that ends
 	// sooner has not got as far as training.
 	YoungDeath = 10 * time.Second
-	// YoungDeaths is how many of them in a row are the last.
+	// YoungDeaths is how many shorter lives in a row are the limit.
 	YoungDeaths = 8
 
 	firstPause, longestPause = time.Second, time.Minute

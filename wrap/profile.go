@@ -37,7 +37,7 @@ type Signals struct {
 	Imports []string   // words in the script's import lines; +2
 	Flags   []string   // one of them is given; +2
 	Keys    []string   // the configuration has all of them; +2
-	Forbid  []string   // a configuration with one of them is another thing
+	Forbid  []string   // a configuration with one of them is something else
 }
 
 // Style is how an override is written on the command line.
@@ -64,7 +64,7 @@ const (
 
 // ConfigFile is how a command names its configuration.
 type ConfigFile struct {
-	Format     Format   // of files whose suffix does not tell; "" if there is no configuration
+	Format     Format   // of files whose suffix does not show it; "" if there is no configuration
 	Flags      []string // whose value is the file
 	Keys       []string // of the framework's configuration, whose value is the file; for layers
 	Positional bool     // arguments that are files with a suffix of a known format
@@ -113,7 +113,7 @@ const (
 var counted = []string{micro, accumulation, global}
 
 // Knob is an argument, a variable or a key of a configuration. The command line
-// beats the environment, and that the file.
+// beats the environment, which beats the file.
 type Knob struct {
 	Flags    []string // spellings; the first one is written
 	Launcher string   // an option of the launcher in front, without dashes and with _
@@ -126,7 +126,7 @@ type Knob struct {
 	Min      int      // smallest amount allowed; 0 for 1
 }
 
-// Law is how the amounts of a step hang together.
+// Law is how the amounts of a step depend on each other.
 type Law struct {
 	Write   []string   // knobs that a change of the micro-batch writes
 	Derive  string     // the knob that the framework computes by itself, where global is given
@@ -150,7 +150,7 @@ type Layout struct {
 	Within   []string // knobs and words that mean it saves, or goes on, within an epoch
 }
 
-// Cadence is when a framework saves if it is not told.
+// Cadence is when a framework saves unless told otherwise.
 type Cadence string
 
 // The cadences.
@@ -164,7 +164,7 @@ const (
 type Continuation struct {
 	Mode  string            // "path", "auto" or "none"
 	Set   map[string]string // knob → value, with {checkpoint} and {root}
-	Drop  []string          // knobs that would make it begin anew or overwrite
+	Drop  []string          // knobs that would make it start over or overwrite
 	Patch []Patch
 	Needs Need
 }
@@ -176,7 +176,7 @@ type Patch struct {
 	Value string // expression over micro, accumulation, global, world and devices
 }
 
-// Need is the version of a package from which on a framework can go on.
+// Need is the oldest version of a package with which a framework can go on.
 type Need struct {
 	Package string
 	Version string
@@ -214,12 +214,12 @@ const (
 	ByNothing Coupling = "none"
 )
 
-// Fallback is another way to need less memory, in the order to try.
+// Fallback is another way to need less memory; a profile lists them in the order to try.
 type Fallback struct {
 	Name  string
 	Set   map[string]string // knob → value
-	Host  bool              // of the machine's memory, not the device's
-	Exact bool              // the training is the same to the bit; any other is used only if the user allows it
+	Host  bool              // it saves the machine's memory, not the device's
+	Exact bool              // the training stays the same bit for bit; any other is used only if the user allows it
 }
 
 // Recompute is the fallback that trades time for the device's memory.

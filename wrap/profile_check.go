@@ -12,8 +12,8 @@ import (
 // braces are the names in {…} of a text.
 var braces = lazily(`\{([a-z_]*)\}`)
 
-// check looks at what keys mean together. What a rule speaks of must be there, and
-// a knob that nothing speaks of has no business in the profile.
+// check looks at what keys mean together. What a rule refers to must be there, and
+// a knob that nothing refers to has no business in the profile.
 func (r *profileReader) check() {
 	p := &r.p
 	if p.Name == "" {
@@ -192,8 +192,8 @@ func unknownWord(what, name string, known []string) string {
 	return fmt.Sprintf("unknown %s; there are %s", what, strings.Join(known, ", "))
 }
 
-// nearestWord is the candidate with the fewest letters to change, "" if more than
-// a third of them, or more than two, would have to.
+// nearestWord is the candidate with the fewest letters to change, "" if these are more
+// than two and more than a third.
 func nearestWord(word string, candidates []string) string {
 	best, least := "", max(2, len(word)/3)+1 // a swap of two letters counts twice
 	for _, c := range candidates {

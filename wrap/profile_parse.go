@@ -16,8 +16,8 @@ import (
 // ProfileError is one thing wrong with a profile. [ParseProfile] returns all of
 // them at once, joined.
 type ProfileError struct {
-	Where string // "mygpt.yaml:12", or the file alone
-	Key   string // "knobs.micro.scope"; "" if the problem is not of one key
+	Where string // "mygpt.yaml:12", or only the file
+	Key   string // "knobs.micro.scope"; "" if the problem is not with one key
 	Value string // as it was written; "" if there is none
 	Text  string // what is wrong, what is allowed, what to do
 }
@@ -32,9 +32,9 @@ func (e *ProfileError) Error() string {
 	return strings.Join(append(parts, e.Text), ": ")
 }
 
-// ParseProfile reads a profile. Unknown keys, bad values and rules that speak of
-// knobs that there are not are errors, each a [*ProfileError], all joined; name is
-// what the file is called in them.
+// ParseProfile reads a profile. Unknown keys, bad values and rules about knobs that do
+// not exist are errors, each a [*ProfileError], all joined; name is what the file is
+// called in them.
 func ParseProfile(name string, content []byte) (Profile, error) {
 	r := profileReader{file: name}
 	var doc, second yaml.Node
@@ -106,7 +106,7 @@ func (r *profileReader) each(key string, n *yaml.Node, f func(name string, k, v 
 const language = 1
 
 // readable looks at the version first: under another one the keys may mean something
-// else, and what else would be said of them would mislead.
+// else, and other errors about them would mislead.
 func (r *profileReader) readable(n *yaml.Node) bool {
 	r.p.Version = language
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
@@ -284,7 +284,7 @@ func (r *profileReader) pattern(to *lazyRegexp) func(string, *yaml.Node) {
 	}
 }
 
-// oneOf reads a word out of a few.
+// oneOf reads one of a few words.
 func oneOf[T ~string](r *profileReader, to *T, words ...T) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		if *to = T(n.Value); slices.Contains(words, *to) {

@@ -35,8 +35,8 @@ var withTexts = sync.OnceValue(func() []Profile {
 	return all
 })
 
-// LoadProfiles reads a profile, or every .yaml file of a folder, of files. All that
-// is wrong with them is one joined error; two of one name are wrong, too.
+// LoadProfiles reads a profile, or every .yaml file of a folder, from files. All that
+// is wrong with them is one joined error; two of the same name are wrong, too.
 func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 	names := []string{name}
 	if info, err := fs.Stat(files, name); err == nil && info.IsDir() {
@@ -71,7 +71,7 @@ func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 	return all, errors.Join(problems...)
 }
 
-// Over is profiles with others in front of them; of two of one name the first one
+// Over is profiles with others in front of them; of two with the same name the first
 // stays, so that a user's own replaces a built-in one.
 func Over(first, then []Profile) []Profile {
 	all := slices.Clone(first)
@@ -92,7 +92,7 @@ var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resum
 //	micro=--batch-size      a flag
 //	micro=data.batch_size   a key of the configuration, or of an override k=v
 //	micro=$BATCH            a variable of the environment
-//	micro=--batch@total     counted over all ranks; also @device, and @rank, which is meant without
+//	micro=--batch@total     counted over all ranks; also @device, and @rank, which is the default
 //	checkpoints=out/*.pt    which files are checkpoints, the newest by its time
 //
 // What is wrong with them is a joined error of [*ProfileError].
@@ -151,7 +151,7 @@ func (p Profile) withKnobs(knobs []string) (Profile, error) {
 	return p, errors.Join(problems...)
 }
 
-// at is a knob that stands in another place.
+// at is k moved to another place.
 func (k Knob) at(name, place string) (Knob, error) {
 	k.Flags, k.Paths, k.Env, k.Launcher, k.Default = nil, nil, "", "", ""
 	if k.Type == "" {

@@ -18,9 +18,9 @@ const errorFile = "error.json"
 
 // ReadRankErrors reads every error file of a launcher below a log folder, earliest
 // failure first: that one is the root, the others are mostly what it did to its
-// peers. The rank is the folder's, which torchrun counts on each machine anew; -1
-// if the folder is no number. A file that is not understood is left out and named in
-// the notes, one line each, as is a folder that cannot be read.
+// peers. The rank is the folder's, which torchrun counts anew on each machine; -1
+// if the folder is not a number. A file that is not understood is left out and named
+// in the notes, one line each, as is a folder that cannot be read.
 func ReadRankErrors(logs fs.FS) (ranks []RankError, notes []string) {
 	_ = fs.WalkDir(logs, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Given is what the user said beside the command, and where files are read.
+// Given is what the user said besides the command, and where files are read.
 type Given struct {
 	Files   fs.FS    // rooted at /; nil to read none
 	Profile string   // name of the profile to take, whatever the scores are
@@ -35,7 +35,7 @@ type Score struct {
 	Reasons []string `json:"reasons,omitempty"` // what counted, and what was refused
 }
 
-// A profile is taken at enough points, and so many before the next.
+// A profile is taken with enough points and this margin over the next.
 const (
 	enough = 4
 	margin = 2
@@ -59,7 +59,7 @@ func (e *NotRecognisedError) Error() string {
 	return b.String() + "; name one with --profile, or the knobs with --knob micro=FLAG --knob accumulation=FLAG"
 }
 
-// Recognise says by which of the profiles a command goes. Independent signals are
+// Recognise says which of the profiles a command goes by. Independent signals are
 // scored; a profile needs at least 4 points and 2 more than the next one. An
 // [*OpaqueError] says that the training command cannot be seen, a
 // [*NotRecognisedError] what was scored.
@@ -180,7 +180,7 @@ func (m *Match) gives(flag string) bool {
 // own are the arguments of the training program up to a -- of its own.
 func (m *Match) own() []string { return m.Command.Args[m.Launch.First:m.end()] }
 
-// end is behind the last argument that the training program reads as an option.
+// end is after the last argument that the training program reads as an option.
 func (m *Match) end() int {
 	for i := m.Launch.First; i < len(m.Command.Args); i++ {
 		if m.Command.Args[i] == "--" {

@@ -27,8 +27,8 @@ type document struct {
 // the memory.
 const maxDocument = 4 << 20
 
-// abs is a path of the command as the file system seam has it: from the root,
-// without the first slash.
+// abs is a path of the command as an [fs.FS] wants it: from the root, without the
+// first slash.
 func (c Command) abs(name string) string {
 	if !path.IsAbs(name) {
 		name = path.Join("/", c.Dir, name)
@@ -54,8 +54,8 @@ func (m *Match) read(name string) ([]byte, error) {
 	return content, nil
 }
 
-// documents are the configurations that a command names in the way of a profile,
-// in the order in which they count: a later one beats those before.
+// documents are the configurations that a command names in a profile's way, in the
+// order in which they count: a later one beats those before.
 func (m *Match) documents(p Profile) []document {
 	var all []document
 	add := func(name string, at, cut int, script bool) {

@@ -24,7 +24,7 @@ type recorder struct {
 	late    *time.Timer // runs while something waits
 
 	writing sync.Mutex // guards what follows, and the log; locked before mu
-	failed  bool       // and trouble was told
+	failed  bool       // writing did, and trouble was told
 	written []byte     // to be filled anew
 }
 
@@ -37,13 +37,13 @@ func newRecorder(o ChildOptions) *recorder {
 	return r
 }
 
-// heldFor is how much later what stdout had to say before an error may be read than
-// the error: two pipes have no common order, and on a busy machine one of them waits.
-// Without it the last steps before a failure look like steps after it.
+// heldFor is how much later than an error what stdout said before it may be read: two
+// pipes have no common order, and on a busy machine one of them waits. Without it the
+// last steps before a failure look like steps after it.
 const heldFor = 200 * time.Millisecond
 
-// remember takes p into the tail: what stderr brings after what stdout brings soon
-// after it.
+// remember takes p into the tail. What stderr brings goes behind what stdout brings
+// soon afterwards.
 func (r *recorder) remember(stream int, p []byte, now time.Time) {
 	if len(r.held) > 0 && (now.Sub(r.since) > heldFor || len(r.held) > chunk) {
 		r.tail.add(1, r.held)

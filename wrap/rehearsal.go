@@ -19,7 +19,7 @@ type Rehearsal struct {
 	Set     map[string]string // knob → value
 	IfGiven map[string]string // the same, for what is set only where the command gives it
 	Drop    []string          // knobs to take out
-	Speed   lazyRegexp        // of its output: the samples a second, in its group; the last one counts; nil for none
+	Speed   lazyRegexp        // matches its output, with the samples a second as its group; the last match counts; nil for none
 }
 
 // redirects reports whether a trial writes somewhere else than the training would.
@@ -40,7 +40,7 @@ const trialSteps = 3
 // temporary stands for a trial's own folder in the values of a [Rehearsal].
 const temporary = "{temporary}"
 
-// named adds what a user's knobs say of trials, where the profile says nothing.
+// named adds what a user's knobs say about trials, where the profile says nothing.
 func (r Rehearsal) named(knobs map[string]bool, plain bool) Rehearsal {
 	set := map[string]string{}
 	for knob, value := range r.Set {
@@ -80,8 +80,8 @@ func filled(value, folder string, of amounts) (string, error) {
 	return text, failed
 }
 
-// speed is the samples a second that the output of a trial tells of, 0 if it does
-// not.
+// speed is the samples a second that the output of a trial reports, 0 if it reports
+// none.
 func (r Rehearsal) speed(output []byte) float64 {
 	if r.Speed == nil {
 		return 0

@@ -15,7 +15,7 @@ type Rewritten struct {
 	Copies  []Copy   // of configurations, beside the originals
 	Clone   *Clone   // of a checkpoint, if a file of it has to say something else
 	Changes []Change // in the order in which they were made; empty if the command stays as it is
-	Prove   []string // what has to hold and is not known: to be proven before this is relied on
+	Prove   []string // what has to hold but is not known: to be proven before this is relied on
 }
 
 // Copy is a file that headroom writes beside the user's own.

@@ -18,7 +18,7 @@ type rewriter struct {
 	args   []string
 	env    []string
 	gone   []int                // arguments to take out
-	added  []string             // behind the training program's own
+	added  []string             // after the training program's own
 	texts  map[*document][]byte // configurations as they are now
 	out    Rewritten
 }
@@ -92,7 +92,7 @@ func (w *rewriter) setenv(at place, name, value string) {
 	}
 }
 
-// add puts a flag behind the training program's arguments.
+// add puts a flag after the training program's arguments.
 func (w *rewriter) add(p Profile, k Knob, value string) {
 	switch {
 	case k.Type == Switch:
@@ -155,8 +155,8 @@ func (w *rewriter) drop(name string) error {
 
 // Fallbacks are the names of the profile's fallbacks that would change the command and
 // may be used: those that are exact, and those that the user allows. host are those
-// for the machine's memory, in the order to try. A name that the profile has not is an
-// error.
+// for the machine's memory, in the order to try. A name that the profile does not have
+// is an error.
 func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err error) {
 	var names []string
 	for _, f := range m.Profile.Fallbacks {
@@ -177,7 +177,7 @@ func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err 
 	return host, recompute, nil
 }
 
-// changes reports whether a fallback sets anything that is not so already.
+// changes reports whether a fallback sets anything that is not set that way already.
 func (m *Match) changes(f Fallback) bool {
 	for knob, value := range f.Set {
 		if now, err := m.text(knob); err != nil || now != value {
@@ -237,7 +237,7 @@ func (w *rewriter) competing() error {
 	return nil
 }
 
-// text gives a knob of the profile a value, unless it has that one.
+// text gives a knob of the profile a value, unless it has that one already.
 func (w *rewriter) text(name, value string) error {
 	now, err := w.m.text(name)
 	if err != nil || strings.EqualFold(now, value) {

@@ -111,7 +111,7 @@ func (m *Match) exclude(group []string) error {
 }
 
 // layers writes the amounts that a layer has of its own; what it takes from the
-// framework stays so.
+// framework is left alone.
 func (w *rewriter) layers(next step) error {
 	for i, layer := range w.m.Layers {
 		now := map[string]int{micro: next.perMicro, accumulation: next.perRank}

@@ -7,8 +7,8 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 )
 
-// Diff shows what r changes of the command was, as a unified diff: the command with
-// an option a line, and every file that is copied. It is empty if nothing changes.
+// Diff shows what r changes in the command was, as a unified diff: the command with
+// one option per line, and every file that is copied. It is empty if nothing changes.
 func (r Rewritten) Diff(was Command) string {
 	parts := []string{unified("command", "command", lines(was, r.Command), lines(r.Command, was))}
 	for _, c := range r.Copies {
@@ -25,13 +25,13 @@ func (r Rewritten) Diff(was Command) string {
 
 func unified(from, to string, a, b []string) string {
 	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{A: a, B: b, FromFile: from, ToFile: to, Context: 2})
-	if err != nil { // a string takes every write
+	if err != nil { // writing to a string does not fail
 		panic("wrap: diff: " + err.Error())
 	}
 	return text
 }
 
-// lines are the variables of a command that another one has not, and its
+// lines are the variables of a command that another one does not have, and its
 // arguments, an option with its value on one line.
 func lines(c, other Command) []string {
 	var all []string

@@ -4,9 +4,9 @@ import (
 	"strings"
 )
 
-// conditional are words that turn a sentence on memory into advice, a warning or a
-// condition. They count in front of what was recognised; behind it PyTorch itself
-// gives advice.
+// conditional are words that turn a sentence about memory into advice, a warning or a
+// condition. They count before what was recognised; after it PyTorch itself gives
+// advice.
 var conditional = []string{
 	" if ", "try ", "trying to avoid", "consider", "avoid", " may ", " might ", " can ", "could ", "prevent",
 	"reduce", "when ", "in case", "hint", "tip:", "note:", "recommend", "suggest", "likely", "instead of", "unless ",
@@ -14,13 +14,13 @@ var conditional = []string{
 	"should ", "to fix", "solve", "due to potential", "potential", "not enough for", "otherwise", "previous", "last run", "no longer",
 }
 
-// furtherOn are words close behind a text on memory that make it one about such
+// furtherOn are words soon after a text about memory that make it one about such
 // errors in general.
 var furtherOn = []string{" errors", " issues", " may ", " might ", " can ", " could ", " problems", "? ", " detected, reducing", ", retrying",
 	", skipping", "; retrying", "; skipping", " - skipping", " - retrying", " handler", " exceptions", ", ignoring"}
 
 // advises reports whether the text round a match is advice, documentation or a
-// quotation, and so no sign that it happened.
+// quotation, and so not a sign that it happened.
 func advises(text string, m textMatch) bool {
 	lower := " " + strings.ToLower(text)
 	before, after := lower[:min(m.at+1, len(lower))], lower[min(m.end+1, len(lower)):]
@@ -30,7 +30,7 @@ func advises(text string, m textMatch) bool {
 		strings.HasSuffix(before, "“") {
 		return true
 	}
-	if m.meaning == confirmation && strings.Contains(after, " if ") { // PyTorch's own errors go on with an if
+	if m.meaning == confirmation && strings.Contains(after, " if ") { // PyTorch's own errors continue with an if
 		return true
 	}
 	return containsAny(before, conditional) || containsAny(after[:min(len(after), 40)], furtherOn)
@@ -65,8 +65,8 @@ var (
 	barOther = lazily(`(?i)loading|download|fetch|tokeniz|\bmap\b|generating|filter|shards|cach|saving|upload|resolving|extract`)
 )
 
-// progress is how much a line shows that training goes on, and what tells it from
-// the same state shown again.
+// progress is how strongly a line shows that training goes on, and a key that is the
+// same when the same state is shown again.
 func progress(text string) (weight int, key string) {
 	if !strings.ContainsAny(text, "0123456789") || strings.HasPrefix(text, "wandb:") {
 		return 0, ""

@@ -15,11 +15,11 @@ import (
 )
 
 // RunOptions are what [Run] needs of the world around the command: how one life of
-// it goes, and what is on disk. Tests play them.
+// it goes, and what is on disk. Tests fake them.
 type RunOptions struct {
 	// Live makes one life of the command, and returns when nothing of it is left. The
 	// context is cancelled when the user asks to stop. An error means that it could not be
-	// started, or not be rewritten.
+	// started or rewritten.
 	Live func(context.Context, Beginning) (Outcome, Exit, error)
 	// Newest is the newest complete checkpoint, nil if there is none; nil if the
 	// command is not known to write any.
@@ -27,8 +27,8 @@ type RunOptions struct {
 	// Resumes reports whether the command can go on from a checkpoint. One that cannot
 	// starts over, which costs all it has done.
 	Resumes bool
-	// Recover is false for a command of which nothing may be changed: then nothing is
-	// ever started again.
+	// Recover is false for a command that may not be changed at all: then nothing is ever
+	// started again.
 	Recover bool
 
 	Sleep func(ctx context.Context, d time.Duration) error // nil really sleeps
@@ -38,13 +38,13 @@ type RunOptions struct {
 type Beginning struct {
 	Plan      recovery.Plan
 	From      *Saved   // nil for the beginning of the training
-	Fallbacks []string // of the profile's, that are in force
+	Fallbacks []string // those of the profile's that are in force
 }
 
 // Saved is a complete checkpoint of the command's own.
 type Saved struct {
 	Path string
-	Step int       // optimizer steps, or whatever the command counts its checkpoints in; 0 if its name does not tell
+	Step int       // optimizer steps, or whatever the command counts its checkpoints in; 0 if its name does not say
 	Time time.Time // when it was written
 
 	// Micro is the micro-batch of the life that wrote it, 0 if that is not known. Run
@@ -210,7 +210,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 			return r.recover(ctx, o, exit)
 		}
 	case Leaking:
-		if !r.Recover || !r.progressed() { // nobody ends one that is not to be started again
+		if !r.Recover || !r.progressed() { // one that will not be started again is not ended for leaking
 			break
 		}
 		_, err := r.s.Handle(recovery.Event{Left: &recovery.Left{Why: strings.Join(o.Reasons, "; "), From: r.newest.Step}}, life(exit))
@@ -237,8 +237,8 @@ func (r *runner) resumed(o Outcome) string {
 	return fmt.Sprintf("it had gone on from %s and written no newer checkpoint; if that one cannot be loaded, move it away and start again from the one before", r.from.Path)
 }
 
-// mayPass tells of memory that ran out in loading, which no batch changes, where that
-// may not be so the next time: others held some, or it was a checkpoint that was loaded.
+// mayPass reports whether memory that ran out in loading, which no batch changes, may be
+// enough the next time: others held some, or it was a checkpoint that was loaded.
 func (r *runner) mayPass(o Outcome) bool {
 	return o.Evidence != nil && o.Evidence.Failure.Phase == memory.PhaseLoad &&
 		(r.from != nil || memory.Diagnose(*o.Evidence).Cause == memory.Foreign)
@@ -269,8 +269,8 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 }
 
 // resuming reports whether a life failed on its way from a checkpoint to where the life
-// that wrote it had already been, with a micro-batch as large: in loading it, or sooner
-// after its start than that one had gone on for.
+// that wrote it had already been, with a micro-batch no larger: while loading it, or
+// sooner after its start than that life had gone on for.
 func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
 		return false
@@ -299,7 +299,7 @@ func describe(o Outcome, exit Exit) string {
 	return text
 }
 
-// lasting prints seconds as people say them.
+// lasting prints seconds the way people say them.
 func lasting(seconds float64) string {
 	switch {
 	case seconds < 90:
@@ -310,10 +310,9 @@ func lasting(seconds float64) string {
 	return fmt.Sprintf("%.1f h", seconds/3600)
 }
 
-// InHostMemory is the outcome of a command that used no GPU: it trains in the
-// machine's memory, so a request that this has no room for is one that its device has
-// none for. most is what it could hold at most; 0 changes nothing. What it held
-// beside the request is taken to be all the rest.
+// InHostMemory is the outcome of a command that used no GPU: it trains in the machine's
+// memory, so that memory counts as its device's. most is the most it could hold; 0
+// changes nothing. What it held besides the request is taken to be all the rest.
 func (o Outcome) InHostMemory(gpus []GPU, most memory.Bytes) Outcome {
 	if o.Kind != OutOfHostMemory || len(gpus) > 0 || most <= 0 || o.Evidence == nil {
 		return o

@@ -11,7 +11,7 @@ import (
 
 // passed are the signals that a child gets when this process does: those that
 // somebody sends. SIGTTIN and SIGTTOU are not among them, for the kernel sends them
-// to the whole group, which they stop; nor are those that tell this process of itself.
+// to the whole group, which they stop; nor are those that are about this process itself.
 // Schedulers warn with SIGXCPU and SIGPWR, too. Each costs a start 0.2 ms, so the
 // real-time signals, which nobody sends to a training, are left out.
 var passed = []os.Signal{
@@ -54,9 +54,9 @@ func (l *listener) pass(c *Child) {
 	}
 }
 
-// hear is what follows from a signal of this process. One that the terminal has
-// sent has reached the child already, for both are in the group of its foreground:
-// INT and QUIT are keys, and so is TSTP.
+// hear acts on a signal to this process. One that the terminal sent has already reached
+// the child, for both are in its foreground group: INT and QUIT are keys, and so is
+// TSTP.
 func (c *Child) hear(s syscall.Signal) {
 	key := c.tty.foreground()
 	switch s {
@@ -82,8 +82,8 @@ func (c *Child) hear(s syscall.Signal) {
 }
 
 // suspend stops this process, and returns when it goes on. A signal to this very
-// thread does its work before the call returns. It is not SIGTSTP again, whose
-// default Go does not give back once it was asked for.
+// thread takes effect before the call returns. It is not SIGTSTP again, whose default
+// Go does not restore once that signal was asked for.
 func suspend() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

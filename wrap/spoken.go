@@ -37,7 +37,8 @@ func (s *scanner) readText(st *rankStream, l logLine) {
 	}
 }
 
-// speaks reports whether a line can be an error: loggers rate what was only noticed.
+// speaks reports whether a line can be an error: loggers give a lower level to what was
+// only noticed.
 func speaks(l logLine) bool { return l.level == unrated || l.level == failure }
 
 // plainTypes are exceptions that a program's own mistakes raise, in one line: what
@@ -88,7 +89,7 @@ func (f findings) survived(x fault) bool {
 	return f.progress-x.born >= need
 }
 
-// root is the fault that ended the command, if its output tells.
+// root is the fault that ended the command, if its output shows it.
 func (f findings) root() (fault, bool) {
 	perRank := map[int]fault{}
 	for _, x := range f.candidates() {
@@ -131,7 +132,7 @@ func (f findings) candidates() []fault {
 }
 
 // merge is the exception of a chain that explains it: the first that means
-// something, since later ones carry it on or come out of its handling. Where none
+// something, since later ones carry it on or arise while it is handled. Where none
 // does it is the one carried on, or else the last.
 func merge(earlier, later fault) fault {
 	known := func(m meaning) bool { return m != nothing && m != cascade }
@@ -148,8 +149,8 @@ func merge(earlier, later fault) fault {
 }
 
 // weightier reports whether x, which came later in the same stream, explains its end
-// better than y. An error that only a log speaks of gives way to an exception; an
-// exception on memory stays although another one followed it.
+// better than y. An error that only a log mentions gives way to an exception; an
+// exception about memory stays even though another one followed it.
 func weightier(x, y fault) bool {
 	xMemory, yMemory := x.match.meaning.memory() || x.match.meaning == deviceGone, y.match.meaning.memory() || y.match.meaning == deviceGone
 	switch {

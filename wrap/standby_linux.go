@@ -6,9 +6,9 @@ import (
 	"headroom/machine"
 )
 
-// Standby is what a start takes most of its time for, and what does not depend on the
-// command: that signals are heard, each of which waits for another thread. So it can be
-// made while something else is done.
+// Standby is what takes most of the time of a start and does not depend on the command:
+// listening for signals, each of which waits for another thread. So it can be made while
+// something else is done.
 type Standby struct {
 	made    chan struct{}
 	signals *listener
@@ -16,13 +16,13 @@ type Standby struct {
 }
 
 // StandBy begins to make one, for the next [Start]. From here on signals to this
-// process wait for the child: the start must follow soon, or the process end.
+// process wait for the child: the start must follow soon, or the process must end.
 func StandBy() *Standby {
 	s := &Standby{made: make(chan struct{})}
 	go func() {
 		defer close(s.made)
 		s.signals, s.kills = listen(), machine.CountKills()
-		if p, err := os.FindProcess(os.Getpid()); err == nil { // the library tries once what it may do to a child, with a child
+		if p, err := os.FindProcess(os.Getpid()); err == nil { // the library tests once, on a child, what it may do to one
 			_ = p.Release()
 		}
 	}()

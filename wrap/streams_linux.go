@@ -22,7 +22,7 @@ type streams struct {
 	copied   chan struct{}
 }
 
-// stream is one that is copied. It is used by its own goroutine, but for resize.
+// stream is one that is copied. It is used by its own goroutine, except for resize.
 type stream struct {
 	number  int      // 0 stdout, or both; 1 stderr
 	from    *os.File // the near end of a pipe or pseudo-terminal
@@ -139,7 +139,7 @@ func (s *streams) copy() {
 const untilLeft = 2 * time.Second
 
 // drain waits until all that was written has been copied, and returns the tail. It
-// expects that nobody writes any more. After a kill it does not wait for ever.
+// expects that nobody writes any more. After a kill it does not wait forever.
 func (s *streams) drain(killed <-chan struct{}) []byte {
 	if s.draining[1] != nil {
 		_ = s.draining[1].Close()
@@ -164,8 +164,8 @@ func (s *streams) drain(killed <-chan struct{}) []byte {
 const chunk = 64 << 10
 
 // copy passes on what is read until the last writer is gone, or until draining is
-// closed and there is nothing to read. When the reader at the other end goes away,
-// it closes its own, so that the child is told what it would have been told.
+// closed and there is nothing to read. When the reader at the other end goes away, it
+// closes its own end, so that the child finds out as it would have.
 func (s *stream) copy(record *recorder, draining *os.File) {
 	buffer := make([]byte, chunk)
 	for {
@@ -212,7 +212,7 @@ func (s *stream) read(buffer []byte, draining *os.File) (p []byte, more bool) {
 	}
 }
 
-// take reads what there is. Wait tells that there is nothing yet.
+// take reads what there is. wait means that there is nothing yet.
 func (s *stream) take(buffer []byte) (p []byte, more, wait bool) {
 	n, err := unix.Read(s.near, buffer)
 	s.burst.add(n)
@@ -247,7 +247,7 @@ func (s *stream) write(p []byte) error {
 }
 
 // lost closes the near end: the child's next write fails, and sends it SIGPIPE if the
-// stream is a pipe. That nobody reads is not worth a word, a full disk is.
+// stream is a pipe. That nobody reads is not worth reporting; a full disk is.
 func (s *stream) lost(err error) {
 	_ = s.from.Close()
 	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.EIO) {

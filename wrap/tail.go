@@ -7,16 +7,16 @@ import (
 
 // tail keeps the newest output of two streams in constant memory, in the order in
 // which it came. Lines are kept whole: a line that is still being written waits
-// beside, so that no other stream's falls into it, unless it is huge. Not safe for
-// concurrent use.
+// outside, so that the other stream's do not fall into it, unless it is huge. Not safe
+// for concurrent use.
 type tail struct {
-	ring    []byte // its capacity is the limit and one byte, which reports whether a line begins behind it
+	ring    []byte // its capacity is the limit and one byte, which shows whether a line begins after it
 	next    int    // where the next byte goes, once the ring is full
 	pending [2][]byte
 }
 
-// hugeLine is where a line is no longer waited for: a progress bar can be one line
-// of an hour.
+// hugeLine is the length from which a line is no longer waited for: a progress bar can
+// be one line for an hour.
 const hugeLine = 4 << 10
 
 // newTail keeps n bytes, at least 1.

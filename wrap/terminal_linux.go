@@ -8,7 +8,7 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is the one that controls this process. A nil one is none.
+// terminal is the one that controls this process, nil if there is none.
 type terminal struct {
 	file  *os.File
 	modes *unix.Termios // at the start
@@ -74,7 +74,7 @@ func openTwin(realOne *os.File) (*twin, *os.File, error) {
 	t := &twin{master: master, real: realOne, last: *modes}
 	t.resize()
 	t.last.Oflag &^= changing
-	t.last.Lflag |= unix.EXTPROC // has the kernel tell of every change
+	t.last.Lflag |= unix.EXTPROC // has the kernel report every change
 	err = unix.IoctlSetTermios(int(slave.Fd()), unix.TCSETS, &t.last)
 	if err == nil {
 		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCPKT, 1)

@@ -21,7 +21,7 @@ const (
 	lookalike            // speaks of memory or of a device, and is about something else
 	cascade              // what other processes say once one has failed
 	confirmation         // the kernel or a scheduler says that it killed for memory
-	workerKilled         // a process of the command was killed by SIGKILL, says its parent
+	workerKilled         // a process of the command was killed by SIGKILL, its parent says
 )
 
 // memory reports whether lack of memory is what the text says for certain.
@@ -32,7 +32,7 @@ func (m meaning) memory() bool {
 // signature is a text that frameworks, libraries or the kernel print.
 type signature struct {
 	text string // in lower case; " * " stands for anything in between
-	what string // it is, in a few words, where the kind does not say enough
+	what string // what it is, in a few words, where the kind does not say enough
 }
 
 // family is the signatures of one meaning.
@@ -56,7 +56,7 @@ var families = []family{
 	{ifLittleFree, ambiguousTexts},
 }
 
-// memoryPhrases are the longest pieces of the texts on memory.
+// memoryPhrases are the longest pieces of the texts about memory.
 var memoryPhrases = sync.OnceValue(func() []string {
 	phrases := []string{"memoryerror"} // the exceptions of that name need no text
 	for _, f := range families {
@@ -69,8 +69,8 @@ var memoryPhrases = sync.OnceValue(func() []string {
 	return phrases
 })
 
-// mayTellOfMemory is false if none of those texts can be in the output: colours and
-// frames may stand in the middle of one.
+// mayTellOfMemory is false if none of those texts can be in the output. Colours and
+// frames may split one, so with them it is true.
 func mayTellOfMemory(output []byte) bool {
 	if bytes.IndexByte(output, '\x1b') >= 0 || bytes.Contains(output, []byte("│")) {
 		return true

@@ -40,7 +40,7 @@ type sign struct {
 }
 
 // calls matches a call of one of the functions, by its whole name: train_and_evaluate
-// is no evaluation.
+// is not an evaluation.
 func calls(names ...string) lazyRegexp {
 	return lazily(`\b(?:` + strings.Join(names, "|") + `)\(`)
 }
@@ -54,7 +54,7 @@ var generation = sign{
 	files:     []string{"/vllm/"},
 }
 
-// enclosing are signs of phases that hold whatever is called further in: a forward
+// enclosing are signs of phases that hold whatever is called deeper down: a forward
 // pass in an evaluation is evaluation. The outermost one counts, and only outside a
 // step: a model may well have a method named predict.
 var enclosing = []sign{

@@ -16,7 +16,7 @@ import (
 
 // tree is what descends from a child: its descendants, and the orphans among them,
 // which the kernel makes children of this process. A process that this one had
-// started before, with all that descends from it, is no part of it.
+// started before, with all that descends from it, is not part of it.
 type tree struct {
 	child    int          // the direct child, which somebody else waits for
 	foreign  map[int]bool // children from before
@@ -58,8 +58,8 @@ func (t *tree) release() {
 	}
 }
 
-// reapInterval bounds what looking for dead orphans costs where many die, and spares
-// it a command that ends within it.
+// reapInterval bounds what looking for dead orphans costs where many die, and spares a
+// command that ends sooner all of it.
 const reapInterval = time.Second
 
 // reapOrphans reaps dead orphans until end, at most every reapInterval.
@@ -96,7 +96,7 @@ const looksForNothing = 3
 func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 	close(t.quit)
 	<-t.quitted
-	look := 5 * time.Millisecond // grandchildren do not tell when they end
+	look := 5 * time.Millisecond // grandchildren do not report when they end
 	again := time.NewTimer(look)
 	defer again.Stop()
 	patience, how, given := time.NewTimer(grace), syscall.SIGTERM, time.Time{}
@@ -173,7 +173,7 @@ func (t *tree) left() []process {
 }
 
 // childless reports whether this process has no children at all, dead ones included.
-// It costs a call where looking through /proc takes milliseconds.
+// It costs one call, where looking through /proc takes milliseconds.
 func childless() bool {
 	for {
 		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
@@ -197,8 +197,8 @@ func pids(all []process) []int {
 	return numbers
 }
 
-// listProcesses are those that run now. There is no moment at which all of them were:
-// who signals them looks again.
+// listProcesses are those that run now. They need not all have run at one moment:
+// whoever signals them looks again.
 func listProcesses() []process {
 	folder, err := os.Open("/proc")
 	if err != nil {

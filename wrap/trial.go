@@ -6,8 +6,7 @@ import (
 	"headroom/recovery"
 )
 
-// UntriableError says why no trial can be made of a command without doing harm, or
-// without an end.
+// UntriableError says why any trial of a command would do harm, or never end.
 type UntriableError struct {
 	Reason string
 	Hint   string // what to do
@@ -32,16 +31,16 @@ func (m *Match) Triable(hasGPU, writesNothing bool) error {
 }
 
 // Rehearse is m's command for a trial of p: a few steps if its profile knows how,
-// begun anew, with its output in folder, and without the retries of its own that
-// would hide what does not fit. Copies of configurations have names of their own, so
-// that a training under way keeps its; the errors are those of [Match.Rewrite].
+// from the beginning, with its output in folder, and without the retries of its own
+// that would hide what does not fit. Copies of configurations have names of their own,
+// so that a training under way keeps its own; the errors are those of [Match.Rewrite].
 func (m *Match) Rehearse(p recovery.Plan, folder string) (Rewritten, error) {
 	return m.rewrite(p, nil, ".headroom-trial-", func(w *rewriter, _, _ step) error { return w.rehearse(p, folder) })
 }
 
 // Sizes are the micro-batches that m can be rewritten to without training another
 // effective batch, smallest first; asked is what its command asks for. The error
-// says why there is nothing to choose from, where one could expect something.
+// says why there is nothing to choose from, where one might expect something.
 func (m *Match) Sizes(asked recovery.Plan) (sizes []int, err error) {
 	for n := asked.Below(asked.Share(0) + 1); n > 0; n = asked.Below(n) {
 		if _, refused := m.Rewrite(asked.WithMicro(n), Resume{}); refused != nil {
@@ -58,7 +57,7 @@ func (m *Match) Sizes(asked recovery.Plan) (sizes []int, err error) {
 }
 
 func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
-	if len(w.out.Changes) == 0 { // else it has been done
+	if len(w.out.Changes) == 0 { // otherwise it has been done
 		if err := w.competing(); err != nil {
 			return err
 		}

@@ -17,15 +17,15 @@ type Tried struct {
 	Micro        int          `json:"micro"`
 	Accumulation int          `json:"accumulation"`
 	Fits         bool         `json:"fits"`
-	Steps        int          `json:"steps,omitempty"`              // optimizer steps that it made; 0 if it was ended by watching it
-	Peak         memory.Bytes `json:"peak,omitempty"`               // most that its processes held of one GPU, or the least that would have been needed if it did not fit; 0 if not known
+	Steps        int          `json:"steps,omitempty"`              // optimizer steps that it made; 0 if it was watched and ended
+	Peak         memory.Bytes `json:"peak,omitempty"`               // the most that its processes held of one GPU, or the least that would have been needed if it did not fit; 0 if not known
 	Room         memory.Bytes `json:"room,omitempty"`               // what they could have held of that GPU; 0 if not known
 	Limit        memory.Bytes `json:"limit,omitempty"`              // what their allocator may hold of it, by its own words or the command's settings; 0 if not known
-	Seconds      float64      `json:"seconds"`                      // that it lasted, starting included
+	Seconds      float64      `json:"seconds"`                      // how long it lasted, starting included
 	PerSecond    float64      `json:"samples_per_second,omitempty"` // as its framework says
 	Text         string       `json:"text"`                         // what was seen, in words
 
-	beside memory.Bytes // least that they held of that GPU besides what their allocator does, such as CUDA's context
+	beside memory.Bytes // the least that they held of that GPU besides what their allocator does, such as CUDA's context
 }
 
 // TrialError is a trial that failed for another reason than memory.
@@ -40,7 +40,7 @@ func (e *TrialError) Error() string {
 	return fmt.Sprintf("the trial of micro-batch %d failed, and not for memory: %s", e.Micro, e.Why)
 }
 
-// judge says what a trial shows. stayed tells that it was ended because its memory
+// judge says what a trial shows. stayed means that it was ended because its memory
 // had stayed flat, and most is what it could hold of the machine's memory. Pure.
 func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Bytes) (Tried, error) {
 	rule := t.Match.Profile.Trial
@@ -62,7 +62,7 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 			verdict := memory.Verdict{Cause: memory.Model, Why: why}
 			return tried, &harness.GaveUpError{Decision: recovery.Decision{Remedy: recovery.Stop, Plan: p, Verdict: &verdict, Reason: short + ", and none will: " + why}}
 		}
-		if t.Memory == 0 { // else a whole GPU is pretended, with all that is held of it
+		if t.Memory == 0 { // otherwise a whole GPU is simulated, with all that is held of it
 			tried.Limit = cmp.Or(oom.Stats.Capacity, tried.Limit)
 			tried.beside = max(0, tried.Peak-tried.Limit)
 		}
@@ -92,7 +92,7 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 	return tried, nil
 }
 
-// failed is the error of a trial that says nothing of memory.
+// failed is the error of a trial that says nothing about memory.
 func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 	said := string(exit.Tail)
 	if t.Memory > 0 && strings.Contains(said, fraction) && strings.Contains(said, "Unrecognized") {
@@ -103,7 +103,7 @@ func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 }
 
 // allowed is what the command's settings let PyTorch's allocator hold of its fullest
-// GPU; 0 if they say nothing of it, or if more was held and so something else counts.
+// GPU; 0 if they say nothing about it, or if more was held and so something else counts.
 func (m *Match) allowed(gpus []GPU) memory.Bytes {
 	const context = 2 * memory.GiB // what a process may hold besides
 	peak, total := memory.Bytes(0), memory.Bytes(0)
@@ -123,7 +123,7 @@ func (m *Match) allowed(gpus []GPU) memory.Bytes {
 }
 
 // held is the most that a trial's processes held of one GPU, and what they could
-// have held of that one.
+// have held of it.
 func held(gpus []GPU) (peak, room memory.Bytes) {
 	for i, g := range gpus {
 		if i == 0 || g.Peak > peak {
@@ -138,7 +138,7 @@ func lastLines(text string, n int) string {
 	var lines []string
 	for line := range strings.Lines(text) {
 		if at := strings.LastIndexByte(strings.TrimRight(line, "\r\n"), '\r'); at >= 0 {
-			line = line[at+1:] // of a progress bar what is seen
+			line = line[at+1:] // what is seen of a progress bar
 		}
 		if line = strings.TrimRight(line, "\r\n \t"); line != "" {
 			lines = append(lines, line)
@@ -147,12 +147,12 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// fraction is the setting by which PyTorch's allocator takes a part of a GPU only.
+// fraction is the setting by which PyTorch's allocator takes only a part of a GPU.
 // It is read from the environment from PyTorch 2.10 on; earlier ones refuse it.
 const fraction = "per_process_memory_fraction"
 
-// capped is c with an allocator that holds at most so much of a GPU with total. The
-// user's own settings of the allocator stay.
+// capped is c with an allocator that holds at most that much of a GPU with that total.
+// The user's own settings of the allocator stay.
 func capped(c Command, most, total memory.Bytes) (Command, error) {
 	if most > total {
 		return c, &UntriableError{Reason: fmt.Sprintf("%v is more than the GPU's %v: a smaller GPU can be simulated, a larger one cannot", most, total)}

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// unsettled is how long a trial may last that has to be ended by watching it.
+	// unsettled is how long a trial may last if it has to be watched and ended.
 	unsettled = 30 * time.Minute
-	// goodbye is how long a trial has to end by itself after the user has asked for
-	// it, and after it was asked to end before it is killed: it has nothing to save.
+	// goodbye is how long a trial has to end by itself once the user asks for it, and
+	// then from being asked to end until it is killed: it has nothing to save.
 	goodbye = 10 * time.Second
 )
 
-// Trials make trials of a command: starts of a few steps, of which nothing stays.
+// Trials make trials of a command: starts of a few steps that leave nothing behind.
 type Trials struct {
 	Match   *Match
 	FlatFor time.Duration // how long memory has to stay flat where the profile cannot limit the steps
-	Memory  memory.Bytes  // of the GPU to pretend; 0 for the one that there is
-	Trouble func(error)   // what went wrong beside the command
+	Memory  memory.Bytes  // of the GPU to simulate; 0 for the real one
+	Trouble func(error)   // what went wrong around the command
 
-	gpus func() ([]nvml.GPU, error) // nil is nvml.GPUs; tests play it
+	gpus func() ([]nvml.GPU, error) // nil is nvml.GPUs; tests fake it
 }
 
 func (t *Trials) list() ([]nvml.GPU, error) {
@@ -42,8 +42,8 @@ func (t *Trials) list() ([]nvml.GPU, error) {
 
 // Try makes one trial of a plan: the command with few steps and a folder of its own
 // to write into, silent and without input. One that fits lasts until its steps are
-// made, or until the memory of its GPUs stays flat; then it is asked to end. The end
-// of ctx ends it politely.
+// made, or until the memory of its GPUs has stayed flat; then it is asked to end. The
+// end of ctx ends it politely.
 //
 // The errors: a *[TrialError] if it failed for another reason than memory, a
 // *[harness.GaveUpError] if no smaller micro-batch could help, an *[UntriableError],
@@ -77,7 +77,7 @@ func (t *Trials) Try(ctx context.Context, p recovery.Plan) (_ Tried, err error) 
 }
 
 // environment is c as a trial finds it: it can tell that it is one, and its
-// allocator has the memory to pretend.
+// allocator has the memory to simulate.
 func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
 	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_TRIAL=1", "HEADROOM_MICRO="+strconv.Itoa(p.Largest()))
 	if t.Memory == 0 {
@@ -94,7 +94,7 @@ func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
 	return capped(c, t.Memory, total)
 }
 
-// live is the life of a trial. stayed tells that it was ended because its memory had
+// live is the life of a trial. stayed means that it was ended because its memory had
 // stayed flat.
 func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -120,9 +120,8 @@ func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, e
 	return exit, stayed, err
 }
 
-// watch looks at the GPUs of a trial until it ends, and ends it where that is its
-// part. The child's own signals are passed on to it, so that it has heard of the end
-// of ctx.
+// watch looks at the GPUs of a trial until it ends, and ends it where that is its job.
+// Signals are passed on to the child, so that it has heard of the end of ctx.
 func (t *Trials) watch(ctx context.Context, child *Child, trace *gpuTrace) (stayed, late bool) {
 	var samples []sample
 	begun, limited := time.Now(), t.Match.Profile.Trial.Steps > 0

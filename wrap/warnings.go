@@ -14,7 +14,7 @@ import (
 type Warning struct {
 	About  string `json:"about"`            // "checkpoints", "retries", "batch", "allocator" or "disk"
 	Text   string `json:"text"`             // what may happen, and what to do about it
-	Advice bool   `json:"advice,omitempty"` // nothing goes wrong for it alone
+	Advice bool   `json:"advice,omitempty"` // nothing goes wrong because of it alone
 }
 
 // warnings gathers some.
@@ -28,9 +28,9 @@ func (w *warnings) advise(about, format string, args ...any) {
 	*w = append(*w, Warning{About: about, Text: fmt.Sprintf(format, args...), Advice: true})
 }
 
-// Warnings are what the profile and the knobs tell: that nothing will be saved, that
-// nothing could be gone on from, what would start the training again besides headroom,
-// and a micro-batch that can hardly be made smaller. [Command.Warnings] has the rest.
+// Warnings are what the profile and the knobs show: that nothing will be saved, that
+// there would be nothing to go on from, what else would start the training again, and a
+// micro-batch that can hardly be made smaller. [Command.Warnings] has the rest.
 func (m *Match) Warnings() []Warning {
 	var w warnings
 	m.saving(&w)
@@ -45,7 +45,7 @@ func (m *Match) Warnings() []Warning {
 	return w
 }
 
-// saving is about checkpoints that there will not be, or only far apart.
+// saving is about checkpoints that will not be written, or only far apart.
 func (m *Match) saving(w *warnings) {
 	const about = "checkpoints"
 	p := m.Profile
@@ -93,7 +93,7 @@ func (m *Match) farApart(w *warnings) {
 	}
 }
 
-// overwriting is about what a relaunch would write over.
+// overwriting is about what a relaunch would overwrite.
 func (m *Match) overwriting(w *warnings) {
 	layout := m.Profile.Checkpoints
 	for _, knob := range m.Profile.Resume.Drop {
@@ -107,7 +107,7 @@ func (m *Match) overwriting(w *warnings) {
 	}
 }
 
-// dividing is about a micro-batch that cannot be made smaller, or only by far.
+// dividing is about a micro-batch that cannot be made smaller, or only much smaller.
 func (m *Match) dividing(w *warnings) {
 	const about, far = "batch", 3
 	asked, err := m.Plan()
@@ -137,10 +137,10 @@ func rounder(n int) int {
 	return power
 }
 
-// leastRoom is what a checkpoint may need of which no size is known.
+// leastRoom is what a checkpoint may need whose size is unknown.
 const leastRoom = memory.GiB
 
-// room is about a disk that does not hold the next checkpoints; each is the size of
+// room is about a disk too full for the next checkpoints; each is the size of
 // one, 0 if there is none yet.
 func room(root string, free, each memory.Bytes) []Warning {
 	var w warnings

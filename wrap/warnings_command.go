@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Warnings are what the command and its environment tell, whatever is trained:
-// settings of PyTorch's allocator, and what would start the training again besides
-// headroom.
+// Warnings are what the command and its environment show, whatever is trained:
+// settings of PyTorch's allocator, and what besides headroom would start the training
+// again.
 func (c Command) Warnings() []Warning {
 	var w warnings
 	launch, err := Peel(c)
