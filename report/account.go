@@ -24,7 +24,7 @@ type Accounting struct {
 	State     Kept
 	Sum       string   // the sum in words: "200 steps × 64 = 12,800 samples"
 	Effective int      // configured; 0 if not known
-	Steps     int      // steps recorded that stand
+	Steps     int      // recorded steps that stand
 	Last      int      // number of the last of them
 	Samples   int64    // in those steps
 	Redone    int      // steps done again after an attempt began at an older checkpoint
@@ -32,7 +32,7 @@ type Accounting struct {
 	More      int      // how many further problems there are
 }
 
-// problemLimit keeps a page about a run that is wrong throughout readable.
+// problemLimit keeps the page readable if a run is wrong throughout.
 const problemLimit = 12
 
 // auditor walks the metrics once.
@@ -44,8 +44,8 @@ type auditor struct {
 }
 
 // account checks the metrics and returns the steps that stand: where a step
-// number comes again, the steps from it on were rolled back with the attempt
-// that made them and only the later ones count.
+// number recurs, the earlier steps from that number on were rolled back with the
+// attempt that made them, and only the later ones count.
 func account(in Input) ([]runs.StepReport, Accounting) {
 	a := auditor{Accounting: Accounting{State: Held, Effective: in.Effective}}
 	a.plan, _ = firstPlan(in.Entries)
@@ -67,8 +67,8 @@ func account(in Input) ([]runs.StepReport, Accounting) {
 	return steps, a.Accounting
 }
 
-// lastMade drops the steps that were done again. The result shares memory with
-// all where nothing was dropped.
+// lastMade drops the steps that were done again. If it drops none, the result
+// shares memory with all.
 func lastMade(all []runs.StepReport) (steps []runs.StepReport, rewinds int) {
 	for i := 1; i < len(all); i++ {
 		if all[i].Step <= all[i-1].Step {
@@ -98,11 +98,11 @@ func starts(entries []runs.Entry) int {
 	return n
 }
 
-// plans checks that no plan of the run asked for another effective batch.
+// plans checks that no plan of the run asked for a different effective batch.
 func (a *auditor) plans(entries []runs.Entry) {
 	for _, e := range entries {
 		if e.Kind == runs.KindSurvived {
-			continue // its plan is of the rows of one call
+			continue // its plan covers the rows of one call
 		}
 		if e.Plan != nil && e.Plan.Effective != a.Effective {
 			a.wrong("at step %d the plan asked for %d samples per step, %d are configured", e.Step, e.Plan.Effective, a.Effective)
@@ -135,7 +135,7 @@ func (a *auditor) walk(steps []runs.StepReport) {
 	}
 }
 
-// sequence checks that s goes on where the previous step ended.
+// sequence checks that s begins where the previous step ended.
 func (a *auditor) sequence(previous, s runs.StepReport) {
 	if s.Step != previous.Step+1 {
 		a.missing = true
@@ -149,7 +149,7 @@ func (a *auditor) sequence(previous, s runs.StepReport) {
 }
 
 // adds reports whether micro-batches that sum to sum make up a step of samples
-// samples. A worker of several ranks records its own micro-batches alone.
+// samples. With several ranks a worker records only its own micro-batches.
 func (a *auditor) adds(sum, samples int) bool {
 	if a.plan.World <= 1 {
 		return sum == samples

@@ -14,7 +14,7 @@ const (
 	littleLeft  = 0.02 // share of what was available
 	muchLost    = 0.05 // share of the time in attempts
 	worthSaving = 30   // seconds
-	worthATry   = 1.5  // a micro-batch so many times larger is worth a try
+	worthATry   = 1.5  // a micro-batch this many times larger is worth a try
 )
 
 // advice says what to change next, drawn from the facts alone.
@@ -69,7 +69,7 @@ func adviseEnd(_ Input, r *Report) string {
 	return ""
 }
 
-// lastHinted is the newest row with a hint, an empty one without.
+// lastHinted is the newest row with a hint, or an empty one if there is none.
 func lastHinted(rows []Row) Row {
 	for _, row := range slices.Backward(rows) {
 		if row.Hint != "" {
@@ -79,8 +79,8 @@ func lastHinted(rows []Row) Row {
 	return Row{}
 }
 
-// adviseMicro names the micro-batch that a run settled on after it had begun
-// too large.
+// adviseMicro names the micro-batch that a run settled on after starting with one
+// that was too large.
 func adviseMicro(in Input, r *Report) string {
 	settled, lost, blamed := 0, 0.0, false
 	for _, row := range r.Ledger {

@@ -22,14 +22,14 @@ const (
 	textSize   = 13
 	titleSize  = 16
 	legendLine = 20
-	dotLimit   = 40 // up to so many points are drawn as dots too
+	dotLimit   = 40 // up to this many points are drawn as dots too
 )
 
 // chart is a picture to be drawn.
 type chart struct {
 	name, title, alt string
 	unit             string // of the vertical axis
-	across           string // of the horizontal axis; "" is optimizer steps, all that were tried
+	across           string // of the horizontal axis; "" means optimizer steps, all that were tried
 	width, height    float64
 	x0, x1           float64
 	y0, y1           float64
@@ -93,8 +93,8 @@ func (c chart) svg() (string, error) {
 	return inner(text.String()) + head + c.drawValues(frame, float64(data.Max.X)) + c.drawMarks(frame), nil
 }
 
-// inner is what gonum drew without the element around it and its fonts: the
-// page's own is used, which is as wide. Paths are written shorter.
+// inner is what gonum drew, without the element around it and without its fonts:
+// the page's own font, which is as wide, is used. Paths are shortened.
 func inner(svg string) string {
 	from, to := strings.Index(svg, "<g transform"), strings.LastIndex(svg, "</svg>")
 	body := strings.ReplaceAll(svg[from:to], "font-family:Liberation Sans;font-variant:normal;font-weight:normal;font-style:normal;", "")
@@ -106,8 +106,8 @@ func inner(svg string) string {
 // polylines are paths of straight lines.
 var polylines = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`d="M[-0-9.,MLZ]+"`) })
 
-// shorter is a path of straight lines to a tenth of a unit, with H and V for the level
-// and the upright ones, and without points that fall onto the one before.
+// shorter is a path of straight lines, rounded to a tenth of a unit, with H and V for
+// horizontal and vertical ones, and without points that coincide with the one before.
 func shorter(path string) string {
 	var b strings.Builder
 	x, y := "", ""

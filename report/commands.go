@@ -10,10 +10,10 @@ import (
 	"headroom/runs"
 )
 
-// trainers are the steps of the processes that trained: of every attempt those of the
-// process of which there are most.
+// trainers are the steps of the processes that trained: in each attempt, those of the
+// process with the most of them.
 func trainers(seen []runs.ProcessStep) []runs.ProcessStep {
-	type process struct{ attempt, pid int } // another attempt's may have the same number
+	type process struct{ attempt, pid int } // a process of another attempt may have the same number
 	lines, most := map[process]int{}, map[int]process{}
 	for _, s := range seen {
 		p := process{s.Attempt, s.PID}
@@ -40,7 +40,7 @@ func commandsMemory(seen []runs.ProcessStep) Usage {
 func (r *Report) stepsCard() Card {
 	c := Card{Question: "Steps", Tone: Info, unknown: len(r.seen) == 0}
 	made, attempts, seconds := 0, map[int]int{}, []float64{}
-	for _, s := range r.seen { // of each attempt one process
+	for _, s := range r.seen { // one process per attempt
 		attempts[s.Attempt] = max(attempts[s.Attempt], s.Made)
 		if s.Seconds > 0 {
 			seconds = append(seconds, s.Seconds)
@@ -60,8 +60,8 @@ func (r *Report) stepsCard() Card {
 	return c
 }
 
-// commandPictures are the pictures of a wrapped command. There are none where no step was
-// seen, and only that of its speed without a GPU.
+// commandPictures are the pictures of a wrapped command. There are none if fewer than two
+// steps were seen, and none of memory without a GPU.
 func commandPictures(r *Report) []Picture {
 	if len(r.seen) < 2 {
 		return nil
@@ -117,7 +117,7 @@ func commandPictures(r *Report) []Picture {
 		c := &charts[i]
 		c.across, c.x0, c.x1 = name+" since the first step", 0, max(when(steps[len(steps)-1].Time), 1e-3)
 		for _, row := range r.Ledger {
-			if row.Failed { // in the first step, say, or in the last that was tried
+			if row.Failed { // its time may lie off the axis: in the first step, say, or in the last one tried
 				c.marks = append(c.marks, markOf(row, "", min(max(c.x0, when(row.Time)), c.x1), math.NaN()))
 			}
 		}

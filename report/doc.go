@@ -9,9 +9,9 @@
 //	r := report.New(report.Input{Name: "gpt", Entries: entries, Steps: steps, Planned: 2000})
 //	err := r.Write("runs/gpt") // report.html, report.md and the pictures beside it
 //
-// Nothing in a report is a claim copied from the run. That the effective batch
+// Nothing in a report is a claim copied from the run. Whether the effective batch
 // was kept is computed from the metrics, step by step ([Accounting]), and said
-// loudly when it does not hold; what cannot be checked is called unchecked.
+// loudly if it was not; what cannot be checked is called unchecked.
 //
 // The page is one file. It loads nothing, runs no script, follows the reader's
 // light or dark setting, prints, and keeps its size however long the run was: a

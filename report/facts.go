@@ -9,14 +9,14 @@ import (
 	"headroom/runs"
 )
 
-// Usage is what was used of what there was. An amount not known is 0.
+// Usage is how much was used of what there was. Unknown amounts are 0.
 type Usage struct {
 	Capacity     memory.Bytes // of the newest step, or of the newest failure
 	Peak         memory.Bytes // largest allocated in any step
 	PeakStep     int
 	PeakReserved memory.Bytes // largest reserved in any step
 	Headroom     float64      // 1 − Peak / Capacity
-	Tightest     float64      // least share left of what was available, over all steps
+	Tightest     float64      // smallest share left of what was available, over all steps
 	TightestStep int
 	Foreign      memory.Bytes // most that other processes held after any step
 	ForeignFrom  int          // first and last step at which they held more than at the start; 0 if never
@@ -60,7 +60,7 @@ func (m *Usage) step(s runs.StepReport, atFirst memory.Bytes) {
 	}
 	room := s.Memory.Available()
 	if room > 0 && s.Memory.Peak > 0 {
-		// Others may have come after the peak: then nothing was left, not less.
+		// Others may have come after the peak: then nothing was left, not less than nothing.
 		share := max(0, 1-float64(s.Memory.Peak)/float64(room))
 		if !(share >= m.Tightest) {
 			m.Tightest, m.TightestStep = share, s.Step
@@ -116,7 +116,7 @@ func rate(s *runs.StepReport) float64 {
 	return float64(s.Samples) / s.Seconds
 }
 
-// median sorts v and returns its middle, NaN of nothing.
+// median sorts v and returns its middle, NaN if it is empty.
 func median(v []float64) float64 {
 	if len(v) == 0 {
 		return math.NaN()
@@ -129,7 +129,7 @@ func median(v []float64) float64 {
 type Loss struct {
 	First, Last, Lowest float64
 	LowestStep          int
-	NotFinite           int // steps whose loss is no number
+	NotFinite           int // steps whose loss is NaN or infinite
 }
 
 func loss(steps []runs.StepReport) Loss {
@@ -163,7 +163,7 @@ func checkpoints(entries []runs.Entry) Checkpoints {
 			c.Written++
 			c.Newest = e.Step
 			c.Seconds += e.Seconds
-		case runs.KindAttempt: // starts from the newest that is whole
+		case runs.KindAttempt: // it starts from the newest whole one
 			c.Newest = e.Step
 		case runs.KindCheckpointFailed:
 			c.Failed++
@@ -174,7 +174,7 @@ func checkpoints(entries []runs.Entry) Checkpoints {
 	return c
 }
 
-// Size is what the steps with one way of cutting a step came to.
+// Size sums up the steps that were cut in the same way.
 type Size struct {
 	Micro        int // largest micro-batch of the step
 	Accumulation int

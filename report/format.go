@@ -37,7 +37,7 @@ func span(what string, from, to int) string {
 	return fmt.Sprintf("%ss %s to %s", what, count(from), count(to))
 }
 
-// number prints v with three significant digits, and what is no number as such.
+// number prints v with three significant digits, and NaN and infinities in words.
 func number(v float64) string {
 	switch {
 	case math.IsNaN(v):

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// ledgerLimit is how many rows of the ledger a page shows: the first and the
-// last half of it.
+// ledgerLimit is how many rows of the ledger a page shows, half of them from its
+// start and half from its end.
 const ledgerLimit = 200
 
 var (
@@ -38,7 +38,7 @@ func (r *Report) HTML(w io.Writer) error {
 	return r.html(w, "")
 }
 
-// html is HTML, with the script of a live page where it has a nonce.
+// html is HTML, with the script of a live page if a nonce is given.
 func (r *Report) html(w io.Writer, nonce string) error {
 	var text bytes.Buffer
 	err := page().Execute(&text, struct {
@@ -64,7 +64,7 @@ func printable(c rune) rune {
 }
 
 // style is the page's style sheet, with the shades of both settings. Paper is
-// white whatever the screen is.
+// white whatever the screen's setting.
 func style() template.CSS {
 	return template.CSS(fmt.Sprintf(":root{color-scheme:light dark;%s}\n@media screen and (prefers-color-scheme:dark){:root{%s}}\n%s",
 		variables(false), variables(true), pageStyle))
@@ -131,7 +131,7 @@ func (r ShownRow) Shade() string {
 	return "muted"
 }
 
-// Period is when the run took place, how long and in how many attempts.
+// Period is when the run took place, how long it took and in how many attempts.
 func (r *Report) Period() string {
 	o := r.Outcome
 	if o.Begin.IsZero() {

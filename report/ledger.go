@@ -15,7 +15,7 @@ type Row struct {
 	Number  int // counts from 1; pictures mark failures with it
 	Time    time.Time
 	Attempt int
-	Step    int // the optimizer step that was being made, or finished for what happened between steps
+	Step    int // the optimizer step being made, or, for what happened between steps, the one finished last
 	Tone    Tone
 
 	Failed  bool         // an allocation failed
@@ -26,21 +26,22 @@ type Row struct {
 	Needed  memory.Bytes // the least that would have been needed; 0 if not known
 
 	Remedy string // what was done; empty if nothing was recorded
-	Reason string // why that
+	Reason string // why that was done
 	Result string // what it came to
 	Hint   string // what the user could do
 	Probes string // the sizes tried, those that failed marked: "63! 31 47! 40"
 
 	Before, After string          // how a step was cut, as "27 × 3"; empty where it stayed as it was
 	Lost          float64         // seconds that it cost; 0 if not known
-	last          recovery.Remedy // of several the one that came last
-	repeated      bool            // the step of the failure before has run out of memory once more
-	once          bool            // the plan changed for one step alone
+	last          recovery.Remedy // the latest, if there were several
+	repeated      bool            // the step that failed before has run out of memory again
+	once          bool            // the plan changed for one step only
 	micro         int             // largest micro-batch after it; 0 where the plan stayed
 	largest       int             // micro-batch that failed
 }
 
-// At is the step in words: none is known of a failure inside a wrapped command's process.
+// At is the step in words; that of a failure inside a wrapped command's process may be
+// unknown.
 func (r Row) At() string {
 	if r.InPlace && r.Step == 0 {
 		return "–"
@@ -56,15 +57,15 @@ type bookkeeper struct {
 	rows    []Row
 	plan    *recovery.Plan // in force from now on
 	failure bool           // the newest row is a failure or a loss that no decision has answered
-	search  bool           // the newest row is a search that runs
+	search  bool           // the newest row is a search still under way
 	probed  float64        // seconds that its probes took
 	begun   time.Time      // of the newest row
 	timed   bool           // some entry of the newest row said how long it took
 }
 
 // ledger is what happened in the run, oldest first: failures with what was done
-// about them, changes of plan, and troubles of other kinds. What went as it
-// should (steps, checkpoints) is not in it.
+// about them, changes of plan, and other kinds of trouble. What went as it
+// should (steps, checkpoints) is left out.
 func ledger(entries []runs.Entry) []Row {
 	b := bookkeeper{}
 	for _, e := range entries {
@@ -144,13 +145,13 @@ func (b *bookkeeper) outOfMemory(e runs.Entry) {
 }
 
 // survived is a failure that a worker recovered from inside a process: its decision is
-// about pieces of one call, and the plan of the run stays.
+// about pieces of one call, and the run's plan stays as it is.
 func (b *bookkeeper) survived(e runs.Entry) {
 	b.outOfMemory(e)
 	b.failure = false
 	row := b.newest()
 	what, how, told := e.InPlace()
-	if told { // with the line of the user's
+	if told { // with the user's own line
 		row.Why = strings.Trim(strings.TrimPrefix(what, "out of memory")+". "+row.Why, " .")
 	}
 	row.InPlace, row.Step = true, e.Step // the steps are the command's own
@@ -168,8 +169,8 @@ func (b *bookkeeper) survived(e runs.Entry) {
 	}
 }
 
-// planned notes the plan of an attempt. After the first search of a run it is
-// what that search came to.
+// planned notes the plan of an attempt. After a run's first search it is the
+// result of that search.
 func (b *bookkeeper) planned(e runs.Entry) {
 	if e.Decision != nil && b.search {
 		b.answer(e)
@@ -196,8 +197,8 @@ func (b *bookkeeper) blame(v *memory.Verdict) {
 	row.Cause, row.What, row.Why = v.Cause, "out of memory: "+string(v.Cause), v.Why
 }
 
-// decision completes the failure before it, or stands for itself: the end of a
-// search, growing back.
+// decision completes the failure before it, or stands on its own: the end of a
+// search, or growing back.
 func (b *bookkeeper) decision(e runs.Entry) {
 	d := e.Decision
 	if d == nil {
@@ -229,7 +230,7 @@ func (b *bookkeeper) answer(e runs.Entry) {
 		row.Remedy = string(d.Remedy)
 		if b.search {
 			row.Remedy = fmt.Sprintf("%s, then %s", recovery.Search, d.Remedy)
-			row.Result = "" // the reason has it, with what followed
+			row.Result = "" // the reason says it, along with what followed
 		}
 	}
 	if row.Reason == "" {
@@ -301,8 +302,8 @@ func (b *bookkeeper) searched(e runs.Entry) {
 	b.spend(e)
 }
 
-// searching makes sure that the newest row is a search: the first one of a run
-// is asked for by no failure.
+// searching makes sure that the newest row is a search: no failure asks for the
+// first one of a run.
 func (b *bookkeeper) searching(e runs.Entry) {
 	if !b.search {
 		b.open(e, Row{Tone: Info, What: "no plan yet", Remedy: string(recovery.Search), Reason: "find the largest micro-batch that fits"})
@@ -318,8 +319,8 @@ func (b *bookkeeper) open(e runs.Entry, row Row) {
 
 func (b *bookkeeper) newest() *Row { return &b.rows[len(b.rows)-1] }
 
-// spend adds what e took to the newest row. Where no entry says how long it
-// took, the time between them stands for it.
+// spend adds the time that e took to the newest row. If no entry says how long it
+// took, the time between entries is used.
 func (b *bookkeeper) spend(e runs.Entry) {
 	row := b.newest()
 	switch {
@@ -332,7 +333,7 @@ func (b *bookkeeper) spend(e runs.Entry) {
 	}
 }
 
-// cut is a plan in short: its effective batch is the same all along.
+// cut is a plan in short: its effective batch never changes.
 func cut(p recovery.Plan) string {
 	return fmt.Sprintf("%d × %d", p.Largest(), p.Accumulation())
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Live serves a run's report while the run works: the same page, which asks for itself
+// Live serves a run's report while the run works: the same page, which fetches itself
 // again every two seconds. It is an [http.Handler], and safe for concurrent use. Nothing
 // is drawn unless somebody looks.
 type Live struct {
@@ -20,7 +20,7 @@ type Live struct {
 	Draw func() (*Report, error)
 	// Stamp changes when a report that is drawn now would differ from the one before.
 	Stamp func() string
-	// Token is what the address must have as its parameter token.
+	// Token is what the address must give as its token parameter.
 	Token string
 
 	mu    sync.Mutex
@@ -30,12 +30,12 @@ type Live struct {
 	nonce string
 }
 
-// liveEvery is how long a page that was drawn is shown to whoever asks.
+// liveEvery is how old a page must be before it is drawn again.
 const liveEvery = time.Second
 
-// ServeHTTP answers / alone, to whoever has the token and asked this machine by a name
-// or address of its own: a page elsewhere must not read it through a name that its
-// owner points here.
+// ServeHTTP answers only /, and only requests that carry the token and name this machine
+// by a loopback name or address: a page elsewhere must not read it through a name that
+// its owner points here.
 func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -68,10 +68,10 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = w.Write(page) // who asked may have gone
+	_, _ = w.Write(page) // the client may be gone
 }
 
-// now is the page, drawn again where the run has gone on, and its tag.
+// now is the page, drawn again if the run has gone on, and its tag.
 func (l *Live) now() (page []byte, tag string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,7 +13,7 @@ type State string
 // The states.
 const (
 	Empty       State = "empty"       // nothing was recorded
-	Running     State = "running"     // and this report shows it half way
+	Running     State = "running"     // still: this report shows it part way
 	Finished    State = "finished"    // all steps were made
 	Interrupted State = "interrupted" // by a signal; resumable
 	Failed      State = "failed"      // ended without finishing
@@ -67,7 +67,7 @@ func outcome(in Input, r *Report) Outcome {
 }
 
 // ending is the state that the journal leaves the run in. An attempt that
-// starts after an end takes the end back.
+// starts after an end cancels that end.
 func ending(in Input) (State, string) {
 	state, reason := CutOff, "the journal stops mid-run: the process was killed or the machine went down"
 	if len(in.Entries) == 0 && len(in.Steps) == 0 {
@@ -118,7 +118,7 @@ func attempts(in Input) []Attempt {
 		a := &all[len(all)-1]
 		a.End, a.To = e.Time, e.Step
 		switch e.Kind {
-		case runs.KindAttempt: // the run's own line may come before
+		case runs.KindAttempt: // the run's own line may come first
 			a.Number, a.From = max(1, e.Attempt), e.Step
 		case runs.KindDone, runs.KindFailed, runs.KindInterrupted:
 			a.Ended = e.Text

@@ -18,7 +18,7 @@ type Overview struct {
 	Runs []*Report // newest first
 }
 
-// NewOverview is one of runs in any order. It keeps the reports.
+// NewOverview is an overview of runs given in any order. It keeps the reports.
 func NewOverview(made time.Time, all []*Report) *Overview {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b *Report) int { return b.Outcome.Begin.Compare(a.Outcome.Begin) })
@@ -45,7 +45,7 @@ func (o *Overview) Title() string {
 // Batch is the first card's answer: whether the effective batch was kept.
 func (r *Report) Batch() Card { return r.Cards()[0] }
 
-// Survived says in a few words how often memory ran out and how it went on.
+// Survived says in a few words how often memory ran out and how that ended.
 func (r *Report) Survived() string {
 	if r.Failures.Total == 0 {
 		return "–"
@@ -72,7 +72,7 @@ var (
 	})
 )
 
-// HTML writes the page, which needs nothing else. Each run's name leads to its own
+// HTML writes the page, which needs nothing else. Each run's name links to its own
 // page, in the folder of that name beside this one.
 func (o *Overview) HTML(w io.Writer) error {
 	var text bytes.Buffer

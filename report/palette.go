@@ -9,7 +9,7 @@ import (
 )
 
 // shade is one colour of the pictures, in its two settings. Pictures are drawn
-// in placeholders, which [tint] replaces by references to CSS variables, so
+// in placeholders, which [tint] replaces with references to CSS variables, so
 // that one picture serves both settings.
 type shade struct {
 	name, light, dark string
@@ -60,8 +60,8 @@ func paint(name string) color.Color {
 	panic("report: no shade " + name)
 }
 
-// tint replaces the placeholders by the shades. The light colour comes first,
-// for programs that know no CSS variables.
+// tint replaces the placeholders with the shades. The light colour comes first,
+// for programs that do not know CSS variables.
 func tint(svg string) string {
 	var pairs []string
 	for i, s := range shades {

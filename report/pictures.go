@@ -21,15 +21,15 @@ type Picture struct {
 
 	width, height float64
 	body          string
-	small         *Picture // the same for a small screen; nil where it is small enough
+	small         *Picture // the same for a small screen; nil if this one is small enough
 }
 
-// Pictures are the pictures of the report, in their order on the page. There
-// are at least the first four; with nothing to show they say so. Of a wrapped command
-// there are those of what was seen of it.
+// Pictures are the pictures of the report, in their order on the page. The first
+// four are always there, and say so if they have nothing to show. A wrapped command
+// has those of what was seen of it.
 func (r *Report) Pictures() []Picture { return slices.Clone(r.pictures) }
 
-// SVG writes the picture as a file of its own, light or dark as its viewer is.
+// SVG writes the picture as a file of its own, light or dark to match its viewer.
 func (p Picture) SVG(w io.Writer) error {
 	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" %s>
 <style>:root{%s}@media (prefers-color-scheme:dark){:root{%s}}</style>
@@ -63,8 +63,8 @@ func pictures(r *Report) []Picture {
 // stepsAcross is the name of the horizontal axis of a training's own steps.
 const stepsAcross = "optimizer step"
 
-// drawn makes pictures of charts, the first one as wide as the page, and once more as
-// narrow as the others, for a phone.
+// drawn makes pictures of charts, the first one twice: as wide as the page and, for a
+// phone, as narrow as the others.
 func drawn(r *Report, charts []chart) []Picture {
 	var all []Picture
 	for i, c := range charts {
@@ -82,7 +82,7 @@ func drawn(r *Report, charts []chart) []Picture {
 	return all
 }
 
-// Small is the picture for a small screen, nil where it is small enough.
+// Small is the picture for a small screen, nil if p is small enough.
 func (p Picture) Small() *Picture { return p.small }
 
 func (c chart) picture(r *Report, wide bool) Picture {
@@ -176,7 +176,7 @@ func marksOf(r *Report, at func(Row) float64) []mark {
 	return all
 }
 
-// markOf is the mark of one failure, at a place of the chart; where says it in words.
+// markOf is the mark of one failure, at a place on the chart; where says it in words.
 func markOf(row Row, where string, x, y float64) mark {
 	cause := cmp.Or(row.Cause, memory.Unknown)
 	text := strings.TrimSuffix(fmt.Sprintf("%d. %s%s: %s", row.Number, where, cause, row.Why), ": ")

@@ -10,9 +10,9 @@ import (
 	"headroom/runs"
 )
 
-// Prometheus writes how the run in dir stands in Prometheus' text format, version 0.0.4.
-// What is not known is left out. A run that has just begun has no status yet, and none of
-// the numbers.
+// Prometheus writes the state of the run in dir, in Prometheus' text format, version
+// 0.0.4. What is not known is left out. A run that has just begun has no status yet, and
+// so none of the numbers.
 func Prometheus(w io.Writer, dir string) error {
 	in, err := Read(dir)
 	if err != nil {
@@ -45,7 +45,7 @@ func Prometheus(w io.Writer, dir string) error {
 		s := in.Seen[n-1]
 		e.put("headroom_process_steps_total", "counter", "Optimizer steps of the process that made the newest one.", float64(s.Made))
 		e.put("headroom_step_seconds", "gauge", "What a step took, newest ones.", s.Seconds)
-		if s.Rows > 0 { // else they were not looked at
+		if s.Rows > 0 { // otherwise they were not looked at
 			e.put("headroom_batch_rows", "gauge", "Rows of the newest batch.", float64(s.Rows))
 			e.put("headroom_batch_pieces", "gauge", "Pieces that the newest batch was run in.", float64(s.Pieces))
 		}

@@ -45,8 +45,8 @@ func Read(dir string) (Input, error) {
 	return in, nil
 }
 
-// command is what run.yaml says that was run, with words in quotes that need them; "" for a
-// training of headroom's own.
+// command is what was run according to run.yaml, with quotes around words that need them;
+// "" for a training of headroom's own.
 func command(dir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "run.yaml"))
 	if errors.Is(err, os.ErrNotExist) {

@@ -21,8 +21,8 @@ type Input struct {
 	Command   string    // that was wrapped; "" for a training of headroom's own
 	Trained   string    // what headroom itself trained, and on what, in words; may be empty
 	Version   string    // of the headroom that draws the report; may be empty
-	Running   bool      // a live process holds the run: without it, a journal with no end was cut off
-	Problems  []string  // what could not be read of the journal or the metrics, one sentence each
+	Running   bool      // a live process holds the run: if none does, a journal with no end was cut off
+	Problems  []string  // what could not be read in the journal or the metrics, one sentence each
 	Made      time.Time // when the report is drawn; zero leaves it out
 }
 
@@ -49,7 +49,7 @@ type Report struct {
 	Attempts    []Attempt // oldest first
 	Advice      []string  // what to change next, most urgent first; never empty
 
-	steps    []runs.StepReport  // that stand: done-again steps are not in it twice
+	steps    []runs.StepReport  // those that stand: a step done again is in it once
 	seen     []runs.ProcessStep // of a wrapped command
 	pictures []Picture
 }

@@ -12,13 +12,13 @@ import (
 const bucketLimit = 400
 
 // series is what a line is drawn from: pieces of finite points, with gaps
-// between them where the value is no number.
+// between them where the value is not finite.
 type series [][]plotter.XY
 
-// sample reads n points and thins them out: of every bucket the first, the
-// lowest, the highest and the last finite point stay, in their order, so that
-// no extreme is lost (the M4 aggregation of Jugel et al., 2014). Few points
-// stay as they are, but for those inside a level stretch.
+// sample reads n points and thins them out: the first, lowest, highest and last
+// finite point of every bucket stay, in their order, so that no extreme is lost
+// (the M4 aggregation of Jugel et al., 2014). A short series stays as it is,
+// except for points inside a level stretch.
 func sample(n int, at func(i int) (x, y float64)) series {
 	var s series
 	open := false
@@ -40,7 +40,7 @@ func sample(n int, at func(i int) (x, y float64)) series {
 	return s
 }
 
-// level leaves out the points of a level stretch between its first and its last.
+// level leaves out the points between the first and the last of a level stretch.
 func level(points []plotter.XY) []plotter.XY {
 	kept := points[:0:0]
 	for i, p := range points {
@@ -88,7 +88,7 @@ func bucket(from, to int, at func(i int) (x, y float64)) []plotter.XY {
 	return kept
 }
 
-// thinned is s for a picture that is so wide: each of its pieces with about a bucket for
+// thinned is s for a picture of this width: each of its pieces with about one bucket for
 // every three pixels.
 func (s series) thinned(width float64) series {
 	limit := int(width / 3)
@@ -131,12 +131,12 @@ func (s series) stepped() series {
 	return stepped
 }
 
-// mediansLeast is how many steps a line of medians needs to say more than the steps do.
+// mediansLeast is how many steps it takes for their medians to say more than they do.
 const mediansLeast = 20
 
-// medians are those of about a hundred stretches of equal length, of at least five points,
-// each in the middle of its stretch. NaN is left out; wide is the length of a stretch, 0 if
-// there are too few points.
+// medians are the medians of up to about a hundred stretches of equal length, at least
+// five points each, placed in the middle of their stretch. Values that are not finite are
+// left out; wide is the length of a stretch, 0 if there are too few points.
 func medians(n int, at func(i int) (x, y float64)) (s series, wide int) {
 	if n < mediansLeast {
 		return nil, 0
@@ -163,8 +163,8 @@ func medians(n int, at func(i int) (x, y float64)) (s series, wide int) {
 	return series{points}, wide
 }
 
-// near is the value that s has at x: that of the newest point up to x, or else of the next
-// one, if it lies within reach. ok is false where there is a gap.
+// near is the value that s has at x: that of the last point up to x, or else of the next
+// one if it lies within reach. ok is false where there is a gap.
 func (s series) near(x, reach float64) (y float64, ok bool) {
 	for _, piece := range s {
 		if len(piece) == 0 || piece[0].X > x+reach || piece[len(piece)-1].X < x-reach {

@@ -61,8 +61,8 @@ func memoryAlt(r *Report) string {
 	return fmt.Sprintf("the peak was %v of %v at step %s; %s", m.Peak, m.Capacity, count(m.PeakStep), r.Failures.Summary)
 }
 
-// amountsOf is how amounts are drawn beside a capacity: in which unit, NaN for none, and
-// the unit's name.
+// amountsOf is how amounts are drawn beside a capacity: in converts one to the unit, to
+// NaN if there is none, and name is the unit's.
 func amountsOf(capacity memory.Bytes) (in func(memory.Bytes) float64, name string) {
 	unit, name := memoryUnit(capacity)
 	return func(b memory.Bytes) float64 {
@@ -121,8 +121,8 @@ func throughputChart(r *Report) chart {
 	return c.smoothed("step", len(r.steps), func(i int) (x, y float64) { return float64(r.steps[i].Step), rate(&r.steps[i]) })
 }
 
-// smoothed is c with a line of medians over its only one, which turns pale. at are the n
-// points of that, each of which is a what.
+// smoothed is c with a line of medians over its only line, which turns pale. at gives the
+// n points of that line, and what names one of them.
 func (c chart) smoothed(what string, n int, at func(i int) (x, y float64)) chart {
 	if smooth, wide := medians(n, at); wide > 0 {
 		c.lines[0].shade, c.lines[0].width = "muted", 0.75

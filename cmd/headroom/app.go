@@ -27,7 +27,7 @@ func newApp(u *ui) *cli.App {
 		},
 		Flags:                     []cli.Flag{cli.HelpFlag}, // the library adds it only along with its own help command
 		Writer:                    u.out,
-		ErrWriter:                 io.Discard, // everything said is said by ui
+		ErrWriter:                 io.Discard, // every message goes through ui
 		EnableBashCompletion:      true,
 		DisableSliceFlagSeparator: true, // --set data.files=[a,b] is one value
 		ExitErrHandler:            func(*cli.Context, error) {},
@@ -57,7 +57,7 @@ newest checkpoint, with a smaller micro-batch and more accumulation.
 Start with "headroom explain -- python train.py", then
 "headroom run -- python train.py". "headroom run gpt" shows it without PyTorch.`
 
-// The templates say what the library's do, and the exit statuses.
+// The templates say what the library's say, and the exit statuses.
 var (
 	appHelp = `headroom: {{.Usage}}
 
@@ -111,8 +111,8 @@ func helpCommand() *cli.Command {
 	}
 }
 
-// noCommand is what happens when no command was named. It is a mistake, and not
-// a job that is done, so the status is not 0.
+// noCommand is what happens when no command was named. That is a mistake, not a
+// job done, so the status is not 0.
 func noCommand(u *ui, c *cli.Context) error {
 	if name := c.Args().First(); name != "" {
 		return unknownCommand(c, name)
@@ -136,7 +136,7 @@ func unknownCommand(c *cli.Context, name string) error {
 	return usagef(hint, "unknown command %q", name)
 }
 
-// usageFault words the flag parser's errors as ours.
+// usageFault rewords the flag parser's errors as ours.
 func usageFault(c *cli.Context, err error, _ bool) error {
 	text := err.Error()
 	if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
@@ -163,7 +163,7 @@ func nearest(word string, words []string) string {
 	best, most := "", likely
 	for _, w := range words {
 		alike := smetrics.JaroWinkler(w, word, 0.7, 4)
-		if swapped(w, word) { // of two swapped letters in a short word it sees neither
+		if swapped(w, word) { // in a short word it matches neither of two swapped letters
 			alike = 1
 		}
 		if alike > most {

@@ -73,11 +73,11 @@ func flagsFirst(app *cli.App, args []string) []string {
 	return slices.Concat(args[:at+1], flags, rest)
 }
 
-// takeCommands are the commands of headroom that take one of the user's behind "--".
+// takeCommands are headroom's commands that take one of the user's after "--".
 var takeCommands = []string{"run", "explain", "check", "init", "find"}
 
-// cutCommand divides the words of such a command at the first "--": what follows is a
-// command of the user's, a second "--" included. command is nil if there is none.
+// cutCommand divides the words of such a command at the first "--": what follows, even
+// a second "--", is a command of the user's. command is nil if there is none.
 func cutCommand(args []string) (ours, command []string) {
 	at := slices.Index(args, "--")
 	if at < 0 || len(args) < 2 || !slices.Contains(takeCommands, args[1]) || args[len(args)-1] == completeFlag {
@@ -87,7 +87,7 @@ func cutCommand(args []string) (ours, command []string) {
 }
 
 // question is a completion script's question about the command at args[at], if it
-// is one. What else is on the line is not for the parser: it is half written.
+// is one. The rest of the line is not for the parser: it is half written.
 func question(app *cli.App, args []string, at int) []string {
 	if at > 0 && at < len(args)-2 && app.Command(args[at]) != nil {
 		return []string{args[0], args[at], completeFlag}

@@ -17,7 +17,7 @@ import (
 	"headroom/wrap"
 )
 
-// lastWords is how long a command that has been looked at has to end by itself.
+// lastWords is how long a command may take to end by itself once it has been checked.
 const lastWords = 10 * time.Second
 
 func checkCommand(u *ui) *cli.Command {
@@ -44,7 +44,7 @@ step can be run in pieces, and 1 if not.`,
 type checked struct {
 	Command []string         `json:"command"`
 	Found   []worker.Checked `json:"found"`
-	Why     string           `json:"why,omitempty"` // nothing was found
+	Why     string           `json:"why,omitempty"` // why nothing was found
 }
 
 func checkAction(u *ui, c *cli.Context) error {
@@ -69,7 +69,7 @@ func checkAction(u *ui, c *cli.Context) error {
 	return err
 }
 
-// looked is what a command's first step is found to be, or why nothing was found.
+// looked is what was found about a command's first step, or why nothing was.
 func looked(ctx context.Context, u *ui, command wrap.Command) (found []worker.Checked, why string, err error) {
 	life, err := worker.Begin(worker.Options{Mode: worker.Check, Books: nobody{}, Version: readBuild().Version})
 	if err != nil {
@@ -123,7 +123,7 @@ func begunAndEnded(ctx context.Context, u *ui, command wrap.Command, enough <-ch
 	return child.Wait(), ctx.Err()
 }
 
-// nobody keeps no books.
+// nobody stands for the books of a life when none are kept.
 type nobody struct{}
 
 func (nobody) Note(runs.Entry)          {}
@@ -163,7 +163,7 @@ func (a checked) String() string {
 	return b.String()
 }
 
-// sentences is f for people.
+// sentences is f worded for people.
 func sentences(f worker.Checked) string {
 	where := cmp.Or(f.Where, "somewhere")
 	if here, err := os.Getwd(); err == nil {

@@ -12,17 +12,17 @@ import (
 	"headroom/configs"
 )
 
-// completeFlag is what the scripts add to a command line, the word under the
-// cursor last, to ask the binary itself what could stand there, so that they
+// completeFlag is what the scripts add to a command line that ends in the word
+// under the cursor, to ask the binary itself what could stand there, so that they
 // never fall behind it.
 const completeFlag = "--generate-bash-completion"
 
-// anyFile is the answer that names of files fit as well. No preset and no run
+// anyFile is the answer that file names would do as well. No preset and no run
 // can be called that.
 const anyFile = ":files"
 
-// completions are the scripts. What they are told is never evaluated: no name of
-// a folder can become a command.
+// completions are the scripts. What they are told is never evaluated: no folder's
+// name can become a command.
 var completions = map[string]string{
 	"bash": `# bash completion for headroom: source <(headroom completion bash)
 _headroom() {
@@ -117,8 +117,8 @@ fish:  headroom completion fish | source   in ~/.config/fish/config.fish`,
 	return command
 }
 
-// offer prints what could come next, one a line, as far as a shell takes it as it
-// stands.
+// offer prints what could come next, one per line, leaving out words that a shell
+// would need quoted.
 func offer(c *cli.Context, words ...string) {
 	for _, w := range words {
 		if !strings.ContainsFunc(w, needsQuotes) {
@@ -186,15 +186,15 @@ func usualArguments(c *cli.Context, usage, word string) []string {
 	return names
 }
 
-// place is where in a command's words the cursor stands.
+// place is where in a command's words the cursor is.
 type place struct {
 	value     string // the flag whose value is asked for, or ""
 	ended     bool   // after "--", where no flags are
 	arguments int    // how many there are already
 }
 
-// askedOf takes a script's question apart: the place, and what there is of the
-// word. A command without a name is headroom itself.
+// askedOf takes a script's question apart: the place, and the word as far as it is
+// typed. A command without a name is headroom itself.
 func askedOf(args []string, command *cli.Command) (place, string) {
 	if len(args) < 3 {
 		return place{}, ""
@@ -216,7 +216,7 @@ func askedOf(args []string, command *cli.Command) (place, string) {
 	return at, word
 }
 
-// flagValues is what could be the value of a flag of which word is there.
+// flagValues are the possible values of a flag of whose value word is typed already.
 func flagValues(flag, word string) []string {
 	switch flag {
 	case "format":
@@ -236,7 +236,7 @@ func flagValues(flag, word string) []string {
 	return nil
 }
 
-// keyNames are the keys of a configuration, each with what comes behind it.
+// keyNames are the keys of a configuration, each followed by behind.
 func keyNames(behind string) []string {
 	var all []string
 	for _, key := range configs.Keys() {

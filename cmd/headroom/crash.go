@@ -16,13 +16,13 @@ import (
 	"headroom/runs"
 )
 
-// crashesAbort lets a crash of the program end it by SIGABRT. The runtime's own
-// way is status 2, which is that of a mistake on the command line, so whoever
-// starts a run again after a crash would not.
+// crashesAbort makes a crash end the program with SIGABRT. The runtime's own way is
+// status 2, which here means a mistake on the command line, so that whoever starts a
+// run again after a crash would not.
 //
-// A process that aborts leaves a core, in which all memory of the run would be,
-// where the limit allows it. So the limit is set to none, unless GOTRACEBACK=crash
-// asks for one, or a command is to inherit the limit: then it is as the user has it.
+// Where the limit allows it, a process that aborts leaves a core with all memory of
+// the run in it. So the limit is set to 0, unless GOTRACEBACK=crash asks for a core or
+// a command will inherit the limit: then it stays as the user has it.
 func crashesAbort(env func(string) (string, bool), alone bool) {
 	debug.SetTraceback("crash")
 	if wanted, _ := env("GOTRACEBACK"); wanted == "crash" || !alone {
@@ -31,7 +31,7 @@ func crashesAbort(env func(string) (string, bool), alone bool) {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_CORE, &limit) == nil {
 		limit.Cur = 0
-		_ = unix.Setrlimit(unix.RLIMIT_CORE, &limit) // less is always allowed
+		_ = unix.Setrlimit(unix.RLIMIT_CORE, &limit) // lowering it is always allowed
 	}
 }
 
@@ -63,7 +63,7 @@ func openCrashLog(dir string) (*crashLog, error) {
 	number := 1
 	for _, path := range crashLogs(dir) {
 		if info, err := os.Stat(path); err == nil && info.Size() == 0 {
-			_ = os.Remove(path) // or it stays, and says nothing
+			_ = os.Remove(path) // if that fails it stays, and says nothing
 			continue
 		}
 		var n int
@@ -93,7 +93,7 @@ func (c *crashLog) end() error {
 
 // crashLogs are the files of crashes in a run's folder, oldest first.
 func crashLogs(dir string) []string {
-	all, _ := filepath.Glob(filepath.Join(dir, "logs", "crash-*.log")) // the pattern is good
+	all, _ := filepath.Glob(filepath.Join(dir, "logs", "crash-*.log")) // the pattern is valid
 	return all
 }
 
@@ -104,8 +104,8 @@ type crash struct {
 }
 
 // crashOf is the crash of the newest process of the run in dir, nil if it did
-// not crash. That process has the newest of the files: it made it when it began,
-// and an end that is none of a crash leaves it empty or removes it.
+// not crash. The newest of the files is that process's: it made it when it began,
+// and any end but a crash leaves it empty or removes it.
 func crashOf(dir string) *crash {
 	all := crashLogs(dir)
 	if len(all) == 0 {
@@ -123,9 +123,9 @@ func crashOf(dir string) *crash {
 	return nil
 }
 
-// crashText is what a report of the runtime is about, "" if it is empty. A panic
-// and a signal stand in it; of a fatal error the runtime writes the text to
-// stderr alone, so it is told by where it happened.
+// crashText is what a report of the runtime is about, "" if it is empty. A panic or
+// a signal is named in it; the text of a fatal error goes to stderr only, so such an
+// error is named by where it happened.
 func crashText(report io.Reader) string {
 	text := ""
 	for lines := bufio.NewScanner(report); lines.Scan(); {

@@ -16,10 +16,10 @@
 // terminal) and turns the outcome into an exit status (exit.go, the one table).
 // Nothing is decided here.
 //
-// signals.go answers those who want an end: after the first signal a run is
-// waited for, after the second one it is left (leave.go). crash.go sees to it
-// that a crash is told from everything else, by its status and by a trace.
+// signals.go answers requests to stop: after the first signal a run is waited
+// for, after the second one it is left (leave.go). crash.go makes sure that a
+// crash can be told from everything else, by its status and by a trace.
 //
 // Messages go to stderr. stdout belongs to what was asked for: the answer of a
-// command, or one JSON object a line with --json.
+// command, or one JSON object per line with --json.
 package main

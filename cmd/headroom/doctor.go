@@ -216,9 +216,9 @@ func diskOf(j *job.Job) (c check, known bool) {
 	return checkCheckpoints(j.CheckpointSize(), j.Config.Train.Keep, free, held, n), known
 }
 
-// checkCheckpoints judges whether the checkpoints that are kept, and the one being
-// written beside them, have room: each takes so much, and n that are there already
-// hold held. It is pure.
+// checkCheckpoints judges whether there is room for the checkpoints that are kept and
+// the one being written beside them: one takes each, and the n already there take
+// held. It is pure.
 func checkCheckpoints(each memory.Bytes, keep int, free, held memory.Bytes, n int) check {
 	need := memory.Bytes(keep+1) * each
 	c := check{Name: "checkpoints", State: ok, Found: fmt.Sprintf("%v each; with train.keep %d they take up to %v, and %v is free", each, keep, need, free)}
@@ -234,7 +234,7 @@ func checkCheckpoints(each memory.Bytes, keep int, free, held memory.Bytes, n in
 	return c
 }
 
-// checkDevice opens the device as a run would, and looks whether the machine
+// checkDevice opens the device as a run would, and checks whether the machine
 // has the memory that an embedded one may take.
 func checkDevice(cfg *configs.Config, m site) check {
 	dev, err := job.OpenDevice(cfg, nil)

@@ -26,7 +26,7 @@ type handover struct {
 	PID      int    `json:"pid"`      // of the process that wrote this, and so of the one that it is for
 	Lock     int    `json:"lock"`     // the descriptor by which it holds the folder
 	Dir      string `json:"dir"`      // the run's folder; its run.yaml counts, whatever has become of the user's file
-	Device   string `json:"device"`   // kind of the one that was lost: auto is not to settle for a lesser one
+	Device   string `json:"device"`   // kind of the one that was lost: auto must not settle for a lesser one
 	Resumed  int    `json:"resumed"`  // step that the command began with
 	Failures int    `json:"failures"` // of memory that the command has survived
 }
@@ -44,7 +44,7 @@ func predecessor() (*handover, error) {
 	return r, os.Unsetenv(execKey) // the next exec writes its own
 }
 
-// carry puts what the command had come to before into result.
+// carry adds to result what the command had come to before.
 func (r *handover) carry(result *harness.Result) {
 	if r != nil {
 		result.Resumed = r.Resumed
@@ -52,7 +52,7 @@ func (r *handover) carry(result *harness.Result) {
 	}
 }
 
-// job is the run to go on with.
+// open opens the run to go on with.
 func (r *handover) open() (*job.Job, *runs.Folder, error) {
 	cfg, err := keptConfig(r.Dir)
 	if err != nil {
@@ -64,7 +64,7 @@ func (r *handover) open() (*job.Job, *runs.Folder, error) {
 	}
 	j, err := opened(cfg)
 	if err == nil {
-		err = goOn(j.Config) // the data may be other data by now
+		err = goOn(j.Config) // the data may have changed by now
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, folder.Close())
@@ -73,8 +73,8 @@ func (r *handover) open() (*job.Job, *runs.Folder, error) {
 	return j, folder, nil
 }
 
-// notOpened ends a command that has come to no training. If that is not its
-// beginning, whoever reads its lines waits for the last one.
+// notOpened ends a command that never got to training. If an earlier process began
+// it, whoever reads its lines is waiting for the last one.
 func (s *runner) notOpened(before *handover, err error) error {
 	if before == nil {
 		return err
@@ -82,12 +82,12 @@ func (s *runner) notOpened(before *handover, err error) error {
 	if !isInterrupted(err) {
 		err = fmt.Errorf("go on after the device was lost: %w", err)
 	}
-	last := &runner{u: s.u, stream: s.stream, name: filepath.Base(before.Dir), dir: before.Dir} // s is that of whoever still opens the run
+	last := &runner{u: s.u, stream: s.stream, name: filepath.Base(before.Dir), dir: before.Dir} // s may still be in use by the goroutine that opens the run
 	last.last(harness.Result{Resumed: before.Resumed, Failures: before.Failures}, err)
 	return err
 }
 
-// exec replaces this process by a new one with the same arguments. It returns
+// exec replaces this process with a new one that has the same arguments. It returns
 // only if that fails.
 func (r *handover) exec() error {
 	text, err := json.Marshal(r)
@@ -99,9 +99,9 @@ func (r *handover) exec() error {
 	return fmt.Errorf("exec %s: %w; the same command goes on from the newest checkpoint", path, err)
 }
 
-// program is the file that this process runs. Where another one has taken its
-// place, or none, since an update or a build has come, it is the old one by the
-// name that the kernel keeps for it: a run goes on with what it began with.
+// program is the file that this process runs. If an update or a build has replaced
+// or removed it, program is the old one, by the name that the kernel keeps for it: a
+// run goes on with what it began with.
 func program() string {
 	const self = "/proc/self/exe"
 	path, err := os.Executable()
@@ -124,10 +124,10 @@ func execs(err error) bool {
 	return errors.As(err, &lost) && lost.Decision.Remedy == recovery.Exec
 }
 
-// goesOn replaces this process, as err asks for. The folder stays held. An
-// interrupt that came after the harness had looked for one counts until done has
-// given the signals back. From then on, for the milliseconds until the new process
-// asks for them, one kills as at the start of any program, and the run is stale.
+// goesOn replaces this process, as err asks. The folder stays held. An interrupt
+// that came after the harness had looked for one counts until done has given the
+// signals back. From then on, for the milliseconds until the new process asks for
+// them, a signal kills it, as at the start of any program, and the run is stale.
 func (s *runner) goesOn(interrupt <-chan struct{}, done func(), folder *runs.Folder, next handover, err error) error {
 	lock, unwritten := folder.HandOver()
 	done()

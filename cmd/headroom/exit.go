@@ -33,8 +33,8 @@ var exits = []exit{
 	{signalled, "killed by signal n, or crashed (134): the same command goes on", func(error) bool { return false }},
 }
 
-// signalled is the row of what no error becomes: the shell counts signals from
-// here, and a crash is a SIGABRT.
+// signalled is the row for ends that no error stands for: the shell counts signals
+// from here, and a crash is a SIGABRT.
 const signalled = 128
 
 // label is the status as the tables name it.

@@ -45,7 +45,7 @@ func explainAction(u *ui, c *cli.Context) error {
 	return u.answer(e.full())
 }
 
-// explanation is one for people.
+// explanation is a [wrap.Explanation] worded for people.
 type explanation struct{ wrap.Explanation }
 
 // explained is all that is known of w before it runs.
@@ -85,7 +85,7 @@ func (e explanation) full() string {
 	return strings.TrimRight(printableLines(b.String()), "\n")
 }
 
-// brief is what somebody wants to know who is about to start the command.
+// brief is what somebody about to start the command wants to know.
 func (e explanation) brief() string {
 	var b strings.Builder
 	e.recognised(&b, false)
@@ -227,7 +227,7 @@ func (e explanation) tonight(b *strings.Builder, prefix string, advice bool) {
 	}
 }
 
-// placeOf is where a knob stands.
+// placeOf is where a knob is.
 func placeOf(k wrap.KnobAt) string {
 	if k.Kind == "absent" {
 		return "not given: " + k.Where

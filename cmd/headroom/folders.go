@@ -50,7 +50,7 @@ func runNames() []string {
 	return slices.Clip(names)
 }
 
-// missing tells that err is about something that is not there.
+// missing reports whether err is about something that is not there.
 func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // site is where a run would happen: the machine, and its GPUs as CUDA and NVML
-// see them. Amounts that could not be found out are 0.
+// see them. Unknown amounts are 0.
 type site struct {
 	machine.Machine
 	CUDA     string       `json:"cuda,omitempty"` // the device that a run would take
@@ -43,7 +43,7 @@ func (m *site) lookAtCUDA() {
 	dev, err := job.OpenDevice(&cfg, nil)
 	var missing *driver.UnavailableError
 	if errors.As(err, &missing) {
-		err = missing // what was asked for is known
+		err = missing // without what was asked for, which is known
 	}
 	if err != nil {
 		m.CUDAErr = err.Error()
@@ -65,7 +65,7 @@ func (m *site) watchGPUs() {
 	var err error
 	m.Watched, err = cuda.VisibleGPUs()
 	var unwatched *nvml.UnavailableError
-	if errors.As(err, &unwatched) { // without CUDA there is nothing to watch, and CUDAErr tells why
+	if errors.As(err, &unwatched) { // without CUDA there is nothing to watch, and CUDAErr says why
 		m.WatchErr = err.Error()
 	}
 }
@@ -73,7 +73,7 @@ func (m *site) watchGPUs() {
 // muchHeld is the share of a GPU above which what others hold is worth a warning.
 const muchHeld = 0.05
 
-// checkWatched judges what NVML tells of the GPUs that CUDA may use.
+// checkWatched judges what NVML reports about the GPUs that CUDA may use.
 func checkWatched(m site) []check {
 	var checks []check
 	if m.Driver != nil && m.Driver.Version != "" {
@@ -93,7 +93,7 @@ func checkWatched(m site) []check {
 	return checks
 }
 
-// checkGPU tells how g is, and in lines of their own what is wrong with it.
+// checkGPU reports the condition of g and, in lines of their own, what is wrong with it.
 func checkGPU(name string, g nvml.GPU) []check {
 	checks := []check{{Name: name, State: ok, Found: condition(g)}}
 	if c := checkHolders(name, g); c.Found != "" {
@@ -129,8 +129,8 @@ func condition(g nvml.GPU) string {
 	return strings.Join(parts, ", ")
 }
 
-// checkHolders names the other processes that hold memory of g. Nothing is
-// found where there are none.
+// checkHolders names the other processes that hold memory of g. It finds nothing
+// if there are none.
 func checkHolders(name string, g nvml.GPU) check {
 	const most = 5
 	var who []string

@@ -12,7 +12,7 @@ import (
 	"headroom/configs"
 )
 
-// initFile is what headroom init writes unless it is told.
+// initFile is what headroom init writes unless told otherwise.
 const initFile = "headroom.yaml"
 
 func initCommand(u *ui) *cli.Command {
@@ -74,7 +74,7 @@ func (r request) document(path string, e explanation) ([]byte, error) {
 		if kept.Profile, err = filepath.Rel(folder, kept.Profile); err != nil {
 			return nil, err
 		}
-		kept.Profile = "./" + kept.Profile // a file, and no name
+		kept.Profile = "./" + kept.Profile // a file, not a name
 	}
 	notes := map[string][]string{
 		"":        {fmt.Sprintf("headroom run %s runs this command. Flags of run win over what stands here.", filepath.Base(path))},
@@ -110,7 +110,7 @@ func (e explanation) recognisedBy() string {
 	return fmt.Sprintf("Taken for %s.", e.Profile)
 }
 
-// writeNew writes a file that was not there, or with force any.
+// writeNew writes a file that was not there or, with force, any file.
 func writeNew(path string, text []byte, force bool) error {
 	how := os.O_CREATE | os.O_EXCL | os.O_WRONLY
 	if force {

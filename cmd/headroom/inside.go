@@ -13,8 +13,8 @@ import (
 	"headroom/wrap"
 )
 
-// books are a session's while a life lasts: the worker writes in them, and so does what
-// follows from the start.
+// books are a session's while a life lasts, when both the worker and what follows the
+// start write in them.
 type books struct {
 	mu sync.Mutex
 	*harness.Session
@@ -92,7 +92,8 @@ func (i *inside) runsOut() (out wrap.RunsOut) {
 	return out
 }
 
-// ended adds to why a life ended what was seen of it from inside, or notes why nothing was.
+// ended completes why a life ended with what was seen of it from inside, or notes why
+// nothing was.
 func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
 	switch {
 	case seen.OOM != nil:

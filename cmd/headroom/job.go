@@ -59,8 +59,8 @@ func keptConfig(dir string) (*configs.Config, error) {
 	return configs.Load(path, nil)
 }
 
-// goOn settles what cfg leaves open by the run that is in its folder, and
-// refuses to go on with that run if cfg is of another one.
+// goOn takes what cfg leaves open from the run that is in its folder, and refuses
+// to go on with that run if cfg is of a different one.
 func goOn(cfg *configs.Config) error {
 	old, err := keptConfig(cfg.RunDir())
 	if missing(err) {
@@ -94,7 +94,7 @@ func makeWay(cfg *configs.Config, fresh, again bool) (string, error) {
 	return to, asUsage(err)
 }
 
-// openFolder makes the folder of runs and takes the run's.
+// openFolder makes the folder of runs and opens the run's.
 func openFolder(cfg *configs.Config) (*runs.Folder, error) {
 	if err := os.MkdirAll(cfg.Output.Dir, 0o755); err != nil {
 		return nil, asUsage(fmt.Errorf("make the folder of runs: %w", err))
@@ -128,8 +128,8 @@ func openJob(cfg *configs.Config) (*job.Job, *runs.Folder, error) {
 	if err == nil && bytes.Equal(kept, text) {
 		return j, folder, nil
 	}
-	// goOn looked before the folder was ours. Since then another process may
-	// have run something else in it, and to its end.
+	// goOn looked before the folder was ours. Since then another process may have
+	// run something else in it, to its end.
 	if err := goOn(j.Config); err != nil {
 		return nil, nil, errors.Join(err, folder.Close())
 	}
@@ -139,8 +139,8 @@ func openJob(cfg *configs.Config) (*job.Job, *runs.Folder, error) {
 	return j, folder, nil
 }
 
-// deviceName is the device called name, or what the configuration tells of it
-// where name is not known: "" for auto.
+// deviceName is the device called name, or what the configuration says of it if no
+// name is known: "" for auto.
 func deviceName(cfg *configs.Config, name string) string {
 	if name == "" && cfg.Device.Kind != "auto" {
 		name = cfg.Device.Kind

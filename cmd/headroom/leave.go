@@ -66,7 +66,7 @@ func (s *runner) leave(from phase, before *handover) error {
 		defer close(said)
 		s.last(result, err)
 		s.recordLeft(attempt, result.Steps, err)
-		_ = s.crash.close() // empty, it is removed by the next process too
+		_ = s.crash.close() // if it is left behind empty, the next process removes it
 	}()
 	late := time.NewTimer(farewell)
 	defer late.Stop()
@@ -77,8 +77,8 @@ func (s *runner) leave(from phase, before *handover) error {
 	return err
 }
 
-// recordLeft tells journal and status that the run was left. Without it the run
-// is stale, as one that was killed, so an error changes nothing.
+// recordLeft notes in journal and status that the run was left. Without that the run
+// is stale, like one that was killed, so an error changes nothing.
 func (s *runner) recordLeft(attempt, step int, why error) {
 	now := s.u.now()
 	_ = s.folder.Record(runs.Entry{Time: now, Attempt: attempt, Step: step, Kind: runs.KindInterrupted, Text: why.Error() + "; no checkpoint written"})

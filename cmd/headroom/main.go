@@ -21,7 +21,7 @@ func mainStatus() int {
 	crashesAbort(os.LookupEnv, command == nil)
 	// A reader of stdout that goes away must not end a night's training: without
 	// this the runtime dies on the first write after it. It is caught, not ignored,
-	// because what is ignored stays so in a command that is started.
+	// because an ignored signal stays ignored in a command that is started.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	u := newUI(os.Stdout, os.Stderr, os.LookupEnv)
 	app := newApp(u)

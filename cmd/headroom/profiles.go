@@ -53,7 +53,7 @@ func profilesAction(u *ui, c *cli.Context) error {
 	return usagef(hint, "no profile %q", name)
 }
 
-// profiles is the table of them.
+// profiles answers with the table of profiles.
 func (u *ui) profiles() error {
 	all, _, err := profilesFor("")
 	if err != nil {
@@ -97,11 +97,11 @@ func profileNames() []string {
 	return namesOf(all)
 }
 
-// isProfileFile tells the path of a profile from the name of one.
+// isProfileFile reports whether given is the path of a profile, not the name of one.
 func isProfileFile(given string) bool { return strings.ContainsAny(given, "./") }
 
 // profilesFor are the profiles to choose from: the user's own before the built-in
-// ones. A file that is named holds the one to take.
+// ones. If given is a file, it holds the one to take.
 func profilesFor(given string) (all []wrap.Profile, name string, err error) {
 	all = wrap.Builtin()
 	if config, err := os.UserConfigDir(); err == nil {

@@ -10,8 +10,8 @@ import (
 	"headroom/runs"
 )
 
-// progress shows how a run goes on: on a terminal as a line that is rewritten,
-// elsewhere as lines now and then.
+// progress shows how a run is getting on: on a terminal as a line that is
+// rewritten, elsewhere as a line now and then.
 type progress struct {
 	u        *ui
 	total    int       // steps of the whole run
@@ -40,7 +40,7 @@ func (p *progress) step(s runs.StepReport) {
 }
 
 // due reports whether s is to be shown: always the last step, and without a
-// terminal the first one and then ever more seldom, from every 5 seconds to
+// terminal the first one and then ever more rarely, from every 5 seconds to
 // every minute, so that a night's log can still be read.
 func (p *progress) due(s runs.StepReport) bool {
 	now := p.u.now()
@@ -108,8 +108,8 @@ func joined(parts []part) string {
 	return strings.Join(texts, " · ")
 }
 
-// fitted is the parts in width columns. Where that is too narrow for all of
-// them they are shortened and stand closer, and the least important are left
+// fitted is the parts in width columns. If that is too narrow for all of them,
+// they are shortened and moved closer together, and the least important are left
 // out; as much of the first one as fits is always there.
 func fitted(parts []part, width int) string {
 	if line := joined(parts); utf8.RuneCountInString(line) <= width {

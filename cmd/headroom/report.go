@@ -83,8 +83,8 @@ func asked(u *ui, c *cli.Context) (dir string, d drawing, err error) {
 	return dir, d, err
 }
 
-// overview draws every run here again whose report is older than its journal or its metrics, and
-// the page over all of them. A run that cannot be read costs a warning.
+// overview redraws every run here whose report is older than its journal or its metrics,
+// and the page over all of them. A run that cannot be read costs a warning.
 func overview(u *ui) (*report.Overview, error) {
 	names := runNames()
 	if len(names) == 0 {
@@ -137,7 +137,7 @@ func formatOf(format, output string) (string, error) {
 
 // drawn is the report of the run in dir. A run's configuration says what the
 // journal does not have to; device is the name of the one it ran on, "" if that
-// is not known any more.
+// is no longer known.
 func drawn(dir, device string, now time.Time) (*report.Report, error) {
 	in, err := report.Read(dir)
 	if err != nil {

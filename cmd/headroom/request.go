@@ -15,10 +15,10 @@ import (
 	"headroom/wrap"
 )
 
-// commandKey is where main puts the words behind "--" in the context.
+// commandKey is where main puts the words after "--" in the context.
 type commandKey struct{}
 
-// commandOf is the command behind "--", nil if there is none.
+// commandOf is the command after "--", nil if there is none.
 func commandOf(c *cli.Context) []string {
 	words, _ := c.Context.Value(commandKey{}).([]string)
 	return words
@@ -53,15 +53,15 @@ func tendFlags() []cli.Flag {
 	}
 }
 
-// request is a command of the user's and what is said of it: on the command line, or
-// in a file, over which the flags win.
+// request is a command of the user's and what is said of it, on the command line or in
+// a file; flags win over the file.
 type request struct {
 	configs.Command
 	flags []string // knobs that flags name
-	file  string   // "" if the command stands behind --
+	file  string   // "" if the command stands after --
 }
 
-// commandRequest is what the command line asks for; asked is false if that is no
+// commandRequest is what the command line asks for; asked is false if that is not a
 // command of the user's.
 func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 	words := commandOf(c)
@@ -163,7 +163,7 @@ func given[T any](c *cli.Context, name string, to *T, value func(name string) T)
 	}
 }
 
-// absoluteProfile is a profile as it is meant from any folder.
+// absoluteProfile is a profile, worded so that it means the same from any folder.
 func absoluteProfile(given string) (string, error) {
 	if !isProfileFile(given) {
 		return given, nil
@@ -175,7 +175,7 @@ func absoluteProfile(given string) (string, error) {
 	return path, nil
 }
 
-// placed names the places in the file where a flag would have been meant.
+// placed is err with places in the file instead of flags that were not given.
 func (r request) placed(err error) error {
 	if r.file == "" {
 		return err

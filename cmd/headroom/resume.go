@@ -68,6 +68,9 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if err := w.earlier(dir); err != nil {
 		return errors.Join(err, folder.Close())
 	}
+	if err := w.own(dir); err != nil {
+		return errors.Join(err, folder.Close())
+	}
 	live.serve(u, dir)
 	return w.lead(c.Context, u, folder, filepath.Base(dir))
 }
@@ -102,8 +105,27 @@ func (w *wrapped) earlier(dir string) error {
 	return nil
 }
 
-// microAt is the micro-batch in force at a moment, by the journal of a run that asked
-// for a plan.
+// clocks is how far those of a disk over a network and of this machine may differ.
+const clocks = 5 * time.Second
+
+// own refuses to go on from a checkpoint that was written after the run in dir had
+// ended: it is another training's. When a run that was killed ended nobody knows.
+func (w *wrapped) own(dir string) error {
+	status, err := runs.ReadStatus(dir)
+	if err != nil || len(w.before) == 0 || status.State != runs.StateInterrupted && status.State != runs.StateFailed {
+		return nil // there is nothing to compare with
+	}
+	ended := w.before[len(w.before)-1].Time
+	newest, err := w.Newest()
+	if err != nil || newest == nil || newest.Time.Before(ended.Add(clocks)) {
+		return nil // it is looked at once more when the command is started
+	}
+	return usagef("move it away to go on from the run's own, or give the command to headroom run with the checkpoint that it is to go on from",
+		"%s was written at %s, after %s had ended at %s: it is another training's", newest.Path, newest.Time.Format(time.DateTime), dir, ended.Local().Format(time.DateTime))
+}
+
+// microAt is the micro-batch in force at a moment, according to the journal of a run
+// whose own plan is asked.
 func microAt(journal []runs.Entry, asked recovery.Plan, at time.Time) int {
 	for _, e := range slices.Backward(journal) {
 		if e.Kind == runs.KindDecision && e.Plan != nil && !e.Time.After(at) {

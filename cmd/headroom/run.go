@@ -90,7 +90,7 @@ func runAction(u *ui, c *cli.Context) error {
 		func(from phase) error { return s.leave(from, before) })
 }
 
-// work opens the run and makes it.
+// work opens the run and carries it out.
 func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(), before *handover, open func() (*job.Job, *runs.Folder, error)) error {
 	j, folder, err := open()
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 	} else {
 		err = errors.Join(err, folder.Close())
 	}
-	done() // a report is drawn in a moment: a signal may end that
+	done() // drawing a report takes only a moment: a signal may end it
 	return s.end(result, err)
 }
 
@@ -154,7 +154,7 @@ func newJob(u *ui, c *cli.Context) (*job.Job, *runs.Folder, error) {
 	return j, folder, err
 }
 
-// wrapDevice is [job.Job].Wrap: nil but in tests, where devices are lost.
+// wrapDevice is [job.Job].Wrap: nil except in tests, where devices are lost.
 var wrapDevice func(device.Device) device.Device
 
 // runner is one call of run, from the first step to the last word.
@@ -204,7 +204,7 @@ func (s *runner) entry(e runs.Entry) {
 	if e.Failed() {
 		s.progress.failures++
 	}
-	if !s.verbose { // the log tells it
+	if !s.verbose { // otherwise the log says it
 		s.u.entry(e)
 	}
 }
@@ -259,8 +259,8 @@ func (s *runner) kept() bool {
 	return err == nil && len(all) > 0
 }
 
-// report draws the run's report. Without one the run is what it is, so a
-// failure is only told.
+// report draws the run's report. The run is what it is without one, so a failure
+// is only a warning.
 func (s *runner) report() {
 	r, err := drawn(s.dir, s.device, s.u.now())
 	if err == nil {
@@ -271,8 +271,8 @@ func (s *runner) report() {
 	}
 }
 
-// consoleLog shows the log between the other lines, but for what the end of the
-// command tells.
+// consoleLog shows the log between the other lines, except for what the end of the
+// command says.
 func consoleLog(s *screen) *zap.Logger {
 	config := zap.NewDevelopmentEncoderConfig()
 	return zap.New(besides{zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(s), zapcore.DebugLevel)})

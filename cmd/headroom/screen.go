@@ -30,7 +30,7 @@ type screen struct {
 }
 
 // newScreen looks at what f is and at the environment: TERM=dumb has no cursor
-// to move, and NO_COLOR, whatever its value but empty, turns colours off
+// to move, and NO_COLOR, whatever its value unless empty, turns colours off
 // (no-color.org).
 func newScreen(f *os.File, env func(string) (string, bool)) *screen {
 	kind, _ := env("TERM")
@@ -45,7 +45,7 @@ func newScreen(f *os.File, env func(string) (string, bool)) *screen {
 	}}
 }
 
-// units are those of quantities, a number and its unit, which stay on one line.
+// units are those of quantities: a number and its unit stay on one line.
 var units = []string{"B", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "s", "ms", "min", "h"}
 
 // quantity reports whether two words are a number and its unit.
@@ -89,8 +89,8 @@ func folded(text string, width, indent int) string {
 	return b.String()
 }
 
-// printable is text with whatever is no visible character written out, as in
-// \x1b: what a file says is not to move the cursor, or to colour what follows.
+// printable is text with every invisible character written out, as in \x1b: what
+// a file says must not move the cursor, or colour what follows.
 func printable(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -103,7 +103,7 @@ func printable(text string) string {
 	return b.String()
 }
 
-// printableLines is printable that keeps lines apart.
+// printableLines is printable, but keeps lines apart.
 func printableLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, l := range lines {
@@ -121,8 +121,8 @@ const (
 	plain     = ""
 )
 
-// print writes lines that stay, above the bottom line. A failed write is not an
-// error anybody could be told of.
+// print writes lines that stay, above the bottom line. Nobody could be told of a
+// failed write.
 func (s *screen) print(colour, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 // stopping turns signals into the two ways a run can be asked to end. The first
 // one closes interrupt: finish the step, save, go. The second one cancels the
 // context: stop now. From the third on the system's default applies, so a
-// device that hangs cannot hold the terminal. done gives the signals back, after
-// which every one that came before has been answered; it may be called twice.
+// device that hangs cannot hold the terminal. done gives the signals back; when it
+// returns, every one that came before has been answered. It may be called twice.
 //
 // A signal that was ignored when the process started (nohup, a background job
 // of a script) stays ignored.
@@ -51,20 +51,20 @@ func stopping(ctx context.Context, heard func(s os.Signal, again bool)) (_ conte
 type phase int32
 
 const (
-	opening phase = iota // reads, and has changed nothing that is not whole: may be left at once
+	opening phase = iota // reads, and leaves nothing half changed: may be left at once
 	working              // trains: may be left at the second signal
 	closing              // says how it went: is waited for
 	left                 // nobody waits for it any more
 )
 
-// stage is the phase that a command is in. Two look at it: the goroutine that
+// stage is the phase that a command is in. Two goroutines look at it: the one that
 // works, and the one that answers the signals.
 type stage struct{ phase atomic.Int32 }
 
 func (s *stage) in(p phase) bool { return s.phase.Load() == int32(p) }
 
-// move reports whether the command went from one phase to another. It does not
-// where somebody else was quicker.
+// move reports whether the command went from one phase to another. It did not if
+// the other goroutine was quicker.
 func (s *stage) move(from, to phase) bool {
 	return s.phase.CompareAndSwap(int32(from), int32(to))
 }
@@ -72,11 +72,11 @@ func (s *stage) move(from, to phase) bool {
 // grace is how long work may take to answer the second signal.
 const grace = 500 * time.Millisecond
 
-// attended runs work, which moves s on from opening, and returns what it
-// returns, or what leave returns where a signal is not answered in time: a read
-// of a pipe that nobody writes to hears none, nor does a long operation of a
-// device. Nothing is lost by leaving either, since whatever work writes is whole
-// or absent at every moment; the end of the process ends it.
+// attended runs work, which moves s on from opening, and returns what it returns,
+// or what leave returns if a signal is not answered in time: neither a read of a
+// pipe that nobody writes to nor a long operation of a device hears one. Nothing
+// is lost by leaving either, since whatever work writes is whole or absent at every
+// moment; it ends with the process.
 func (s *stage) attended(ctx context.Context, interrupt <-chan struct{}, work func() error, leave func(from phase) error) error {
 	worked := make(chan error, 1)
 	go func() { worked <- work() }()

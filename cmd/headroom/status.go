@@ -51,7 +51,7 @@ type standing struct {
 	Name   string `json:"name"`
 	Folder string `json:"folder"`
 	runs.Status
-	Crash *crash `json:"crash,omitempty"` // how the process of a stale run ended, if by one
+	Crash *crash `json:"crash,omitempty"` // how the process of a stale run crashed, if it did
 }
 
 // standingOf reads the status of the run in dir. A run that was killed before

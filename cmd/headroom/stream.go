@@ -6,8 +6,8 @@ import (
 	"headroom/runs"
 )
 
-// stream is stdout with --json: an object a line, each with a "kind". Those of
-// the journal stand as they do in journal.jsonl. A nil stream sends nothing.
+// stream is stdout with --json: one object per line, each with a "kind". Those of
+// the journal are as in journal.jsonl. A nil stream sends nothing.
 type stream struct {
 	u    *ui
 	gone bool // nobody reads any more
@@ -19,7 +19,7 @@ type stepLine struct {
 	runs.StepReport
 }
 
-// squeezeLine is another process that device.squeeze plays, as it comes and goes.
+// squeezeLine is another process that device.squeeze simulates, as it comes and goes.
 type squeezeLine struct {
 	Kind   string       `json:"kind"` // "squeeze"
 	Begins bool         `json:"begins"`
@@ -39,7 +39,7 @@ type resultLine struct {
 	Steps      int           `json:"steps"`
 	Resumed    int           `json:"resumed"`
 	Failures   int           `json:"failures"`
-	DeviceGone int           `json:"device_gone,omitempty"` // of the device, in the whole run
+	DeviceGone int           `json:"device_gone,omitempty"` // losses of the device, in the whole run
 	Plan       recovery.Plan `json:"plan"`
 	Error      string        `json:"error,omitempty"`
 }

@@ -66,8 +66,8 @@ func (s standing) shown() string {
 	return printable(string(s.State))
 }
 
-// ago is how long before now t was, or t's day where the clock that told it, or
-// the file, must have been wrong: ahead of ours, or years back.
+// ago is how long before now t was, or t's day if the clock or the file that it is
+// from must have been wrong: ahead of ours, or years back.
 func ago(now, t time.Time) string {
 	const decade = 10 * 365 * 24 * time.Hour
 	since := now.Sub(t) // saturates
@@ -172,8 +172,8 @@ func lineText(l search.Line) string {
 	return fmt.Sprintf("%v plus %v per sample", memory.Bytes(l.Base), memory.Bytes(l.PerSample))
 }
 
-// byMicro are the probes, one a size, smallest first. Of one that fitted and
-// was tried again the larger peak counts.
+// byMicro are the probes, one per size, smallest first. If a size that fitted was
+// tried again, the larger peak counts.
 func byMicro(probes []search.Probe) []search.Probe {
 	sorted := slices.Clone(probes)
 	slices.SortStableFunc(sorted, func(a, b search.Probe) int {

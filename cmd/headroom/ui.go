@@ -6,15 +6,15 @@ package main
 //   - Messages go to stderr, each line with "headroom: " in front. stdout gets
 //     the answer of a command (u.answer) and JSON, nothing else.
 //   - A line starts with a small letter and ends without a full stop. It names
-//     what, the number, and what it is compared with.
+//     the thing, its number, and what that is compared with.
 //   - An error is followed by a hint that names the next step to take, where
 //     there is one.
 //   - Sentences about memory are not written here: they come from the decision
 //     itself (runs.Entry.Text), so that the terminal, the journal and the
 //     report say the same.
-//   - -q leaves errors and warnings. What is wrong is yellow, what was done about it
+//   - -q leaves only errors and warnings. What is wrong is yellow, what was done about it
 //     cyan, what ended well green and what ended the command red, each on a line of its
-//     own. Nothing hangs on a colour.
+//     own. Nothing depends on a colour.
 
 import (
 	"encoding/json"
@@ -58,7 +58,7 @@ func (u *ui) line(colour, text string) {
 	const prefix = "headroom: "
 	for l := range strings.Lines(text) {
 		l = prefix + printable(strings.TrimSuffix(l, "\n"))
-		if u.screen.live { // a log keeps a line a line
+		if u.screen.live { // in a log a line stays one line
 			l = folded(l, u.screen.width(), len(prefix))
 		}
 		u.screen.print(colour, l)
@@ -89,7 +89,7 @@ func (u *ui) hint(text string) {
 	}
 }
 
-// errStdout tells that an answer could not be printed.
+// errStdout says that an answer could not be printed.
 var errStdout = errors.New("write to standard output")
 
 // answer prints what a command was asked for.
@@ -147,7 +147,7 @@ func hintFor(err error) string {
 	case errors.As(err, &infinite):
 		return "lower optimizer.lr or set optimizer.clip, then run again with --fresh"
 	case errors.As(err, &unsaved):
-		return "" // says itself what to do
+		return "" // the error itself says what to do
 	case errors.Is(err, syscall.ENOSPC) && !errors.Is(err, errStdout):
 		return "make room on that disk; the same command then goes on from the newest checkpoint"
 	}
@@ -182,12 +182,12 @@ func (u *ui) entry(e runs.Entry) {
 		}
 	case runs.KindCheckpoint, runs.KindDevice:
 	case runs.KindGone:
-		if u.quiet { // else the decision tells
+		if u.quiet { // otherwise the decision says it
 			u.warn("the device was lost: %s", e.Text)
 		}
 	case runs.KindCheckpointFailed, runs.KindReleased, runs.KindDamaged, runs.KindMissing, runs.KindJournalFailed, runs.KindFault, runs.KindWarning:
 		u.warn("%s", e.Text)
-	case runs.KindProbe: // a size that is tried for longer and longer is one line
+	case runs.KindProbe: // a size that is tried for longer and longer gets one line
 		if u.probed = e.Text; u.probed != before {
 			u.say("  %s", e.Text)
 		}
@@ -204,7 +204,7 @@ func (u *ui) entry(e runs.Entry) {
 	}
 }
 
-// ending tells of an entry that the end of the command tells too.
+// ending reports whether the end of the command also says what an entry of kind k does.
 func ending(k runs.Kind) bool {
 	return k == runs.KindDone || k == runs.KindFailed || k == runs.KindInterrupted
 }
@@ -253,7 +253,7 @@ func (u *ui) alreadyFinished(name, dir string, steps int) {
 	}
 }
 
-// interrupted tells where the next call begins: at the step just saved, at the
+// interrupted says where the next call begins: at the step just saved, at the
 // newest checkpoint if one is kept, or from the start.
 func (u *ui) interrupted(r harness.Result, total int, saved, kept bool) {
 	u.screen.show("")
@@ -268,7 +268,7 @@ func (u *ui) interrupted(r harness.Result, total int, saved, kept bool) {
 
 func (u *ui) setAside(from, to string) { u.say("the run in %s is now in %s", from, to) }
 
-// passed tells once why device.kind auto did without a better device.
+// passed says once why device.kind auto did without a better device.
 func (u *ui) passed() func(kind string, why error) {
 	told := map[string]bool{}
 	return func(kind string, why error) {
@@ -281,7 +281,7 @@ func (u *ui) passed() func(kind string, why error) {
 
 func (u *ui) reportWritten(path string) { u.say("report: %s", path) }
 
-// noReport is a warning because the run came to what it came to without it.
+// noReport is only a warning, because the run is what it is without a report.
 func (u *ui) noReport(err error) { u.warn("no report: %v", err) }
 
 // noReader is said once, when whoever read the JSON has gone.
@@ -294,7 +294,7 @@ func (u *ui) noRuns() {
 	}
 }
 
-// squeezed tells that what follows is staged.
+// squeezed says that what follows is staged.
 func (u *ui) squeezed(s configs.Squeeze, begins bool) {
 	text := fmt.Sprintf("simulating another process that takes %v from step %d to %d", s.Take, s.From, s.To)
 	if !begins {
@@ -303,14 +303,14 @@ func (u *ui) squeezed(s configs.Squeeze, begins bool) {
 	u.say("device.squeeze: %s", text)
 }
 
-// shortSchedule warns that a run which was made longer does not learn much in
-// the steps added.
+// shortSchedule warns that a run that was made longer learns little in the added
+// steps.
 func (u *ui) shortSchedule(c *configs.Config) {
 	u.warn("schedule.steps stays %d, as this run began, so the steps from there to %d are made at schedule.min (%g); schedule.steps=%[1]d says so on purpose, and --fresh starts over with a schedule of all %[2]d",
 		c.Schedule.Steps, c.Train.Steps, c.Schedule.Min)
 }
 
-// asked answers a signal, before the training or in it.
+// asked answers a signal, before the training or during it.
 func (u *ui) asked(training, again bool) {
 	text := "stopping after this step and saving a checkpoint; once more stops at once"
 	if again {
@@ -330,7 +330,7 @@ func otherRun(cfg *configs.Config, different []configs.Difference) error {
 	return usagef("--name NAME starts another run beside it, --fresh sets it aside and starts over", "%s", text)
 }
 
-// staleHint tells what to do about runs whose process is gone.
+// staleHint says what to do about runs whose process is gone.
 func staleHint(all []standing) string {
 	for _, s := range all {
 		if s.Crash != nil {
@@ -345,7 +345,7 @@ func staleHint(all []standing) string {
 	return ""
 }
 
-// configHint helps who named no configuration, or too many.
+// configHint helps a user who named no configuration, or too many.
 func configHint(named int) string {
 	if named > 1 {
 		return "name one configuration; a command of yours goes after --, as in headroom run -- python train.py"
@@ -372,8 +372,8 @@ func (u *ui) looksAmong(o wrap.FindOptions) {
 // tried tells of a trial.
 func (u *ui) tried(t wrap.Tried) { u.say("  %s (%.0f s)", t.Text, t.Seconds) }
 
-// trialFailed is how find ends where the trials tell nothing: with the status of the
-// one that failed for another reason than memory, after its last words.
+// trialFailed is how find ends if the trials tell nothing: with the status of the one
+// that failed for a reason other than memory, after its last words.
 func (u *ui) trialFailed(err error) error {
 	var failed *wrap.TrialError
 	var start *wrap.StartError

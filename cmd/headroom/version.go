@@ -46,8 +46,6 @@ func (b build) String() string {
 	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
 }
 
-// readBuild prefers what the linker was told, then the module's version, then
-// the commit that the go command recorded.
 // named is the version with the commit that it was built from, where that is known.
 func (b build) named() string {
 	if b.Commit == "" {
@@ -56,6 +54,8 @@ func (b build) named() string {
 	return fmt.Sprintf("%s (commit %.7s)", b.Version, b.Commit)
 }
 
+// readBuild prefers what the linker was told, then the module's version, then
+// the commit that the go command recorded.
 func readBuild() build {
 	b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

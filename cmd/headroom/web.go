@@ -18,7 +18,7 @@ import (
 	"headroom/report"
 )
 
-// webFlags are those of runs that can be looked at while they work.
+// webFlags are the flags for looking at a run while it works.
 func webFlags() []cli.Flag {
 	return []cli.Flag{
 		boolFlag("web", "serve the report as a live page, for a browser on this machine, at the address that is printed"),
@@ -26,14 +26,14 @@ func webFlags() []cli.Flag {
 	}
 }
 
-// web serves a run to who looks at it while it works. The zero value serves nothing.
+// web serves a run to whoever looks at it while it works. The zero value serves nothing.
 type web struct {
 	page, metrics net.Listener
 	servers       []*http.Server
 }
 
-// openWeb takes the addresses that the flags ask for, so that one that is not to be had
-// is known before anything starts. It is to be closed.
+// openWeb takes the addresses that the flags ask for, so that one that cannot be had is
+// known before anything starts. The caller closes it.
 func openWeb(c *cli.Context) (w *web, err error) {
 	w = &web{}
 	listen := func(address string) (net.Listener, error) {
@@ -52,7 +52,7 @@ func openWeb(c *cli.Context) (w *web, err error) {
 	return w, nil
 }
 
-// serve serves the run in dir from now on, and says where, also when all else is quiet:
+// serve serves the run in dir from now on, and says where, even when all else is quiet:
 // nobody could look at it otherwise.
 func (w *web) serve(u *ui, dir string) {
 	if w.page != nil {
@@ -93,7 +93,7 @@ func (w *web) close() error {
 	return errors.Join(errs...)
 }
 
-// answerMetrics answers /metrics alone.
+// answerMetrics answers only /metrics.
 func answerMetrics(to http.ResponseWriter, q *http.Request, dir string) {
 	if q.URL.Path != "/metrics" {
 		http.Error(to, "the metrics are at /metrics", http.StatusNotFound)
@@ -105,7 +105,7 @@ func answerMetrics(to http.ResponseWriter, q *http.Request, dir string) {
 		return
 	}
 	to.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = to.Write(text.Bytes()) // who asked may have gone
+	_, _ = to.Write(text.Bytes()) // the client may be gone
 }
 
 // stampOf changes with what a report of the run in dir is drawn from.

@@ -42,7 +42,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if c.Bool("dry-run") {
 		return u.answer(explained(w, u.now()).brief())
 	}
-	if w.Free == 0 { // else it may be long until it starts
+	if w.Free == 0 { // otherwise it may be long until it starts
 		w.Standby = wrap.StandBy()
 		if !r.NoWorker {
 			w.ready = worker.StandBy(readBuild().Version)
@@ -62,15 +62,15 @@ type wrapped struct {
 	wrap.Wrapped
 	request request
 	policy  recovery.Policy
-	seen    *wrap.Match  // what it was recognised as, also if its plan cannot be told
-	why     error        // nothing is known of the command, and this is why
+	seen    *wrap.Match  // what it was recognised as, even if Match is nil
+	why     error        // why Match is nil; nil if it is not
 	before  []runs.Entry // journal of the run's earlier processes
 	verbose bool
-	ready   *worker.Standby // of the worker in the command's processes; nil to make it when it is needed
+	ready   *worker.Standby // of the worker in the command's processes; if nil, made when it is needed
 }
 
-// recognised looks at the command. That nothing is known of it is no error: it is
-// run all the same, and never changed.
+// recognised looks at the command. It is not an error if nothing is known of it: then
+// it is run all the same, and never changed.
 func recognised(r request) (*wrapped, error) {
 	w := &wrapped{request: r, policy: recovery.Policy{Relaunches: 3, Waits: 10}}
 	w.Command, w.Trust = wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}, r.Trust
@@ -101,7 +101,7 @@ func recognised(r request) (*wrapped, error) {
 	return w, asUsage(err)
 }
 
-// onlyOfNames is s with a dash in the place of characters that no name has.
+// onlyOfNames is s with a dash in place of characters that no name has.
 func onlyOfNames(s string) string {
 	var b strings.Builder
 	replaced := false
@@ -130,7 +130,7 @@ func nameFor(words []string) string {
 }
 
 // folder makes a new one for the run: a command that is given again is run again,
-// also while it runs already. A name that was asked for must be free.
+// even while it is still running. A name that was asked for must be free.
 func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	if asked != "" && !configs.IsName(asked) {
 		return nil, "", usagef("", "--name %s: not a valid name for a folder; allowed: %s", asked, configs.NamesAllowed)
@@ -158,7 +158,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 		return nil, "", asUsage(err)
 	}
 	kept := w.request.Command
-	kept.Name = "" // it is the folder's, and a run of the file is another one
+	kept.Name = "" // the name is the folder's, and running the file makes another run
 	text, err := kept.YAML()
 	if err == nil {
 		err = folder.FirstConfig(text)
@@ -169,10 +169,10 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	return folder, name, nil
 }
 
-// run lives the command's lives.
+// run takes the command through its lives.
 func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name string) (harness.Result, int, error) {
 	// Signals are the child's: each is passed on to it, and none ends headroom before
-	// the child has ended. After one nothing is started again.
+	// the child has ended. After a signal nothing is started again.
 	var ends []os.Signal
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
 		if !signal.Ignored(s) {
@@ -220,7 +220,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.newest, Resumes: w.Resumes(), Recover: known})
 }
 
-// lead makes the run in its folder, and ends it.
+// lead carries out the run in its folder, and ends it.
 func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name string) error {
 	result, code, err := w.run(ctx, u, folder, name)
 	if lost := folder.Close(); lost != nil { // the command has ended as it did all the same
@@ -229,8 +229,8 @@ func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name str
 	return w.ended(u, folder.Dir(), result, code, err)
 }
 
-// claim keeps other headrooms away from the command's checkpoints. Where one has them
-// already this command is only watched: it must run, and nothing may be gone on from.
+// claim keeps other headrooms away from the command's checkpoints. If one already has
+// them, a resume is refused; any other run is only watched, and resumes from nothing.
 func (w *wrapped) claim(u *ui) (release func(), err error) {
 	release = func() {}
 	if w.Match == nil {
@@ -250,7 +250,7 @@ func (w *wrapped) claim(u *ui) (release func(), err error) {
 }
 
 // newest is the newest checkpoint, with the micro-batch that wrote it as far as an
-// earlier process of this run has noted that.
+// earlier process of this run noted it.
 func (w *wrapped) newest() (*wrap.Saved, error) {
 	saved, err := w.Newest()
 	if saved != nil {

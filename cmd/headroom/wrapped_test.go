@@ -5,11 +5,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"headroom/configs"
 	"headroom/runs"
@@ -238,5 +240,48 @@ func TestLeakingCommandIsStartedAgain(t *testing.T) {
 	status, err := runs.ReadStatus(filepath.Join("runs", "leaky"))
 	if err != nil || status.State != runs.StateDone || status.Attempt != 2 || status.Failures != 0 {
 		t.Errorf("%+v, %v", status, err)
+	}
+}
+
+// TestResumeFromAnothersCheckpoint holds that a run which has ended is not continued from
+// what another training wrote to the same place afterwards.
+func TestResumeFromAnothersCheckpoint(t *testing.T) {
+	inEmptyFolder(t, "train.py", "import sys\nprint(sys.argv[1:])\nsys.exit('--from' not in sys.argv)\n")
+	run := []string{"run", "--name", "mine", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",
+		"--knob", "checkpoints=step-*.json", "--", "python3", "train.py", "--bs", "8", "--acc", "1"}
+	if err := exec.Command("headroom", run...).Run(); err == nil {
+		t.Fatal("it was to fail")
+	}
+	// All that was an hour ago, but for one checkpoint.
+	journal := filepath.Join("runs", "mine", "journal.jsonl")
+	text, err := os.ReadFile(journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`"time":"[^"]*"`).ReplaceAllFunc(text, func(field []byte) []byte {
+		at, err := time.Parse(`"time":"`+time.RFC3339Nano+`"`, string(field))
+		if err != nil {
+			t.Error(err)
+		}
+		return []byte(at.Add(-time.Hour).Format(`"time":"` + time.RFC3339Nano + `"`))
+	})
+	if err := os.WriteFile(journal, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, ago := range map[string]time.Duration{"step-4.json": time.Hour, "step-9.json": time.Minute} {
+		at := time.Now().Add(-ago)
+		if err := errors.Join(os.WriteFile(name, []byte("{}"), 0o600), os.Chtimes(name, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said, err := exec.Command("headroom", "resume", "mine").CombinedOutput()
+	if err == nil || !strings.Contains(string(said), "step-9.json was written at ") || !strings.Contains(string(said), "another training's") || strings.Contains(string(said), "--from") {
+		t.Errorf("%v\n%s", err, said)
+	}
+	if err := os.Remove("step-9.json"); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := exec.Command("headroom", "resume", "mine").CombinedOutput(); err != nil || !strings.Contains(string(said), "step-4.json") {
+		t.Errorf("%v\n%s", err, said)
 	}
 }
