@@ -8,19 +8,19 @@ import (
 	"headroom/device"
 )
 
-// rowsAChunk is how many query positions a chunk takes: short of the whole
-// sequence, so that keys after a chunk's last query are left out of the products.
+// rowsAChunk is how many query positions a chunk takes: fewer than the whole sequence,
+// so that keys after a chunk's last query are left out of the products.
 const rowsAChunk = 256
 
 // chunk is a part of an attention's scores: pairs (sample, head) pairs from first
-// on, and of each the rows query positions from r0 on.
+// on, and of each of them rows query positions from r0 on.
 type chunk struct{ first, pairs, r0, rows int }
 
 func (c chunk) keys() int { return c.r0 + c.rows }
 
-// chunks cuts an attention into pieces whose scores fit the scratch memory. Of
-// one group of pairs the last rows come first: their gradients of keys and
-// values cover every position, and earlier rows add to them.
+// chunks cuts an attention into pieces whose scores fit the scratch memory. Within a
+// group of pairs the last rows come first: their gradients of keys and values cover
+// every position, and earlier rows add to them.
 func chunks(s device.Attention) []chunk {
 	room := int(chunkBytes) / 4
 	rows := min(s.T, rowsAChunk, max(1, room/s.T))

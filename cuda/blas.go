@@ -33,7 +33,7 @@ var computeTypes = map[Precision]C.int{"": exact, FP32: exact, TF32: 77, BF16: e
 // dataTypes are values of cudaDataType.
 var dataTypes = map[device.DType]C.int{device.F32: 0, device.BF16: 14}
 
-// blasFiles are the versions of cuBLAS that serve, newest first.
+// blasFiles are the versions of cuBLAS that will do, newest first.
 var blasFiles = []string{"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"}
 
 // blasFolders are where cuBLAS is looked for after the loader's own path: a
@@ -72,7 +72,7 @@ func blasPaths() []string {
 	return slices.Compact(paths)
 }
 
-// openBLAS opens the first cuBLAS that can be opened. None is a
+// openBLAS opens the first cuBLAS that can be opened. If there is none, the error is a
 // *driver.UnavailableError that says where it looked.
 func openBLAS(p Precision) (*blas, error) {
 	var tried []string
@@ -91,7 +91,7 @@ func openBLAS(p Precision) (*blas, error) {
 		strings.Join(blasFiles, ", "), strings.Join(blasFolders, ", "), strings.Join(tried, "; "))}
 }
 
-// start makes the handle; scratch memory and context are there.
+// start makes the handle; the scratch memory and the context must exist.
 func (b *blas) start(workspace device.Addr) error {
 	if err := b.check(C.headroom_blas_start(b.handle, C.uint64_t(workspace), C.size_t(blasBytes))); err != nil {
 		return fmt.Errorf("start cuBLAS: %w", err)

@@ -8,7 +8,7 @@ import (
 	"gorgonia.org/cu"
 )
 
-// bound is the device's context. CUDA knows a current context per thread and Go
+// bound is the device's context. CUDA keeps a current context per thread and Go
 // moves goroutines between threads, so every call of the driver is made on a
 // locked thread with the context current. Making it current costs a fraction of
 // a launch, and spares the caller from being tied to one thread.

@@ -18,8 +18,8 @@ var dead = []error{
 	cu.ContextIsDestroyed, cu.Assert, cu.Deinitialized,
 }
 
-// fault puts a driver's error into this module's terms: what was being done in
-// front, and a device that is gone as *device.GoneError.
+// fault puts a driver's error into this module's terms: prefixed with what was being
+// done, and as a *device.GoneError if the device is gone.
 func fault(what string, err error) error {
 	if err == nil {
 		return nil

@@ -17,7 +17,7 @@ import (
 // Attention of bfloat16 takes this many positions of a head at a time.
 const flashRows = 64
 
-// flashKernels are for heads of up to some channels.
+// flashKernels are the kernels for heads of up to so many channels.
 type flashKernels struct {
 	channels int // that tiles have room for
 	stages   int // tiles of what is walked over
@@ -30,8 +30,8 @@ func flashFor(channels int) flashKernels {
 	return flashKernels{MostChannels, 1}
 }
 
-// flashParts are the kernels, by name: the tiles that each keeps beside the two of
-// a stage, and the floats a row that it keeps of a stage.
+// flashParts are the kernels, by name: how many tiles each keeps besides the two of a
+// stage, and how many floats a row for each stage.
 var flashParts = map[string]struct{ tiles, floats int }{"": {1, 0}, "keys_": {2, 2}, "queries_": {2, 0}}
 
 // shared is the dynamic shared memory of a block, in bytes.

@@ -35,7 +35,7 @@ var sources = map[string][]string{
 	"reduce":      append(each("column_sums"), "add_pieces", "sum_pieces", "sum_all"),
 }
 
-// each are the kernels that come for one operand of either type, pairs those for
+// each are the kernels that exist for one operand of either type, pairs those for
 // two operands; see [types].
 func each(names ...string) []string  { return suffixed(names, "_f", "_b") }
 func pairs(names ...string) []string { return suffixed(names, "_ff", "_fb", "_bf", "_bb") }

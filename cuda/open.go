@@ -24,7 +24,7 @@ type gpu struct {
 	scratch scratch
 	staging staging
 	pending error // the first thing that went wrong since the last Sync
-	dead    bool  // pending is for ever: the context is gone
+	dead    bool  // pending stays for good: the context is gone
 	closed  bool
 	profile *profile // nil unless work is timed
 }
@@ -87,7 +87,7 @@ func (g *gpu) start(o Options) error {
 	return g.blas.start(g.scratch.blas)
 }
 
-// serves checks that the GPU knows bfloat16 if that is asked for.
+// serves checks that the GPU supports bfloat16 if that is asked for.
 func (g *gpu) serves(p Precision) error {
 	if p != BF16 {
 		return nil

@@ -22,9 +22,9 @@ type span struct {
 	begin, end cu.Event
 }
 
-// Profile begins to time whatever d, which Open has returned, is asked for. stop
-// waits, ends it and tells what took how long, longest first. What the GPU does is
-// slowed by a few microseconds a call, which are not counted.
+// Profile begins to time whatever is asked of d, which Open has returned. stop waits,
+// ends the timing and returns what took how long, longest first. Each call slows the
+// GPU by a few microseconds, which are not counted.
 func Profile(d device.Device) (stop func() ([]Timed, error), err error) {
 	g, ok := d.(*gpu)
 	if !ok {

@@ -15,13 +15,13 @@ import (
 	"headroom/memory"
 )
 
-// stageBytes is each of the two halves of the staging memory. A micro-batch of
-// tokens is far below it.
+// stageBytes is the size of each half of the staging memory. A micro-batch of tokens is
+// far smaller.
 const stageBytes = 4 * memory.MiB
 
 // staging is page-locked host memory that uploads pass through, so that they
 // return before the GPU has got to them. The halves take turns: one is filled while
-// the other is on its way. Without it, as where the system locks no more pages,
+// the other is on its way. Without it, as when the system will lock no more pages,
 // uploads wait.
 type staging struct {
 	halves [2]half
@@ -35,7 +35,7 @@ type half struct {
 	pending bool           // whether emptied was recorded
 }
 
-// open takes the memory. That there is none to be had is no error.
+// open takes the memory. It is not an error if there is none to be had.
 func (s *staging) open() error {
 	var p unsafe.Pointer
 	if C.cuMemHostAlloc(&p, C.size_t(2*stageBytes), 0) != 0 {

@@ -19,7 +19,7 @@ func GPUOf(ordinal int) (nvml.GPU, error) {
 	return found[0], nil
 }
 
-// gpusOf asks CUDA who they are, and NVML once about all GPUs.
+// gpusOf asks CUDA which they are, and NVML once about all GPUs.
 func gpusOf(ordinals ...int) ([]nvml.GPU, error) {
 	found := make([]nvml.GPU, len(ordinals))
 	for i, ordinal := range ordinals {

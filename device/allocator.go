@@ -24,7 +24,7 @@ import (
 //   - Small tensors, which tend to live long, have segments of their own, so
 //     that they do not sit in the middle of room for large ones.
 //   - Medium tensors share segments; large ones get one of their own size.
-//     How large that is goes by the capacity: see [Allocator.SetLimit].
+//     What counts as large depends on the capacity: see [Allocator.SetLimit].
 //   - When a segment of the usual size does not fit, one of exactly the size
 //     asked for is tried. When that does not fit either, unused segments are
 //     given back and both are tried again. When nothing can be reserved, a gap
@@ -68,7 +68,7 @@ func roundUp(n, to memory.Bytes) memory.Bytes { return (n + to - 1) / to * to }
 
 // Alloc implements [TensorAllocator]. Requested in the error is the size rounded up to
 // 512 bytes. An error of the source that is not about memory is returned as it
-// is. It panics with a *[ShapeError] if n is not positive or t is no type.
+// is. It panics with a *[ShapeError] if n is not positive or t is not a type.
 func (a *Allocator) Alloc(n int, t DType) (Tensor, error) {
 	if n <= 0 || t != I32 && !t.Float() {
 		panic(&ShapeError{Op: "Alloc", Text: fmt.Sprintf("%d elements of %v", n, t)})

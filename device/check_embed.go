@@ -29,7 +29,7 @@ func (s Embed) check(op string) {
 	positive(op, "V", s.V)
 }
 
-// wantPositions takes any table that has a row for each position at least.
+// wantPositions accepts any table that has at least one row for each position.
 func (s Embed) wantPositions(op, name string, t Tensor) {
 	Want(op, name, t, t.Len, F32)
 	if t.Len%s.C != 0 || t.Len < s.T*s.C {

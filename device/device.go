@@ -36,7 +36,7 @@ type TensorAllocator interface {
 	// EmptyCache gives every wholly unused segment back to the device and
 	// returns how many bytes that was.
 	EmptyCache() (memory.Bytes, error)
-	// Stats says what is true now.
+	// Stats returns the numbers as they are now.
 	Stats() memory.Stats
 	// ResetPeak makes the current amounts the new peaks.
 	ResetPeak()
@@ -101,7 +101,7 @@ type Dropout struct {
 }
 
 // Network is what neural networks need beyond matrix products. B is samples, T
-// positions, C channels, V classes. Operands are F32 where nothing else is said.
+// positions, C channels, V classes. Operands are F32 unless said otherwise.
 type Network interface {
 	// Embed computes out[b,t,·] = tokens[tok[b,t],·] + positions[t,·].
 	// out is B×T×C, tok is B×T of I32, tokens is V×C, positions is T'×C, T' ≥ T.

@@ -36,5 +36,5 @@ func (d Dropout) Draw(sample int32, block uint32) [4]uint32 {
 func (d Dropout) Threshold() uint32 { return uint32(uint64(float64(d.P) * (1 << 32))) }
 
 // Scale is 1/(1−P) rounded once to float32: what a kept element is multiplied
-// by, so that its expectation stays. A dropped element is 0.
+// by, so that its expectation stays the same. A dropped element is 0.
 func (d Dropout) Scale() float32 { return float32(1 / (1 - float64(d.P))) }

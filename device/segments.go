@@ -31,7 +31,7 @@ func unitFor(capacity memory.Bytes) memory.Bytes {
 
 // segmentFor is the size of the segment that is reserved for a block. Models
 // have many tensors of one size, so a shared segment holds a whole number of
-// blocks like the first: with 20 MiB always, 12 layers of GPT-2 lost 2 % of the
+// blocks like the first: with 20 MiB every time, 12 layers of GPT-2 lost 2 % of the
 // peak to gaps too small for the next weight.
 func (a *Allocator) segmentFor(size memory.Bytes) memory.Bytes {
 	if size <= a.unit/2 {
@@ -117,9 +117,9 @@ func (a *Allocator) EmptyCache() (memory.Bytes, error) {
 
 // SetLimit makes n the most bytes that may be reserved, and with the source's
 // own bound the Capacity; 0 is no limit. If more is reserved, unused segments
-// are given back at once, and nothing more is reserved until tensors are freed
-// that bring it below. An error is the source's, from giving back; the limit
-// holds all the same.
+// are given back at once, and nothing more is reserved until enough tensors are freed
+// to bring it below. An error is the source's, from giving back; the limit holds all
+// the same.
 //
 // The capacity sets the sizes of the segments reserved from now on. With a unit
 // of a 2048th of it, rounded down to a power of two between 4 KiB and 2 MiB:
@@ -135,7 +135,7 @@ func (a *Allocator) SetLimit(n memory.Bytes) error {
 	return err
 }
 
-// Close gives every segment back, also those that hold tensors, and returns the
+// Close gives every segment back, even those that hold tensors, and returns the
 // source's first error. Tensors are invalid afterwards: Free panics and Alloc
 // returns an error. A second Close does nothing.
 func (a *Allocator) Close() error {

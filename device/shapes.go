@@ -2,11 +2,11 @@ package device
 
 import "fmt"
 
-// The check of an operation is written once, in the check_*.go files, as a
-// function named Check and the operation, or as a method of the operation's
-// numbers. A device calls it before anything else, so that a mistake in the
-// program is found at its call and with no memory touched. All of them panic
-// with a *[ShapeError], and allocate only to do that.
+// The check of an operation is written once, in the check_*.go files, as a function
+// named Check plus the operation, or as a method of the operation's numbers. A device
+// calls it before anything else, so that a mistake in the program is found at its call
+// and with no memory touched. All of them panic with a *[ShapeError], and allocate only
+// to do that.
 
 // Want panics with a *[ShapeError] unless t is a tensor of n elements of type
 // d: op is the operation, name the operand as the operation's documentation

@@ -18,12 +18,12 @@ import (
 const checkpointVersion = "1"
 
 // checksumName is the last tensor of a checkpoint: the CRC-32C of the file
-// before it. Being a tensor it leaves the file a plain safetensors file.
+// before it. Since it is a tensor, the file is still a plain safetensors file.
 const checksumName = "headroom.crc32c"
 
 func newChecksum() hash.Hash32 { return crc32.New(crc32.MakeTable(crc32.Castagnoli)) }
 
-// chunk is the elements that pass through host memory at a time: 256 KiB.
+// chunk is how many elements pass through host memory at a time: 256 KiB.
 const chunk = 1 << 16
 
 // stored is one array of a checkpoint and where its contents are on the device.

@@ -1,5 +1,5 @@
 // Package model trains models in Go on any [device.Device]: a decoder-only
-// transformer as GPT-2 ([GPT]) and a multi-layer perceptron ([MLP]). A [Trainer]
+// transformer like GPT-2 ([GPT]) and a multi-layer perceptron ([MLP]). A [Trainer]
 // implements harness.Trainer.
 //
 // Start with [New]:
@@ -18,7 +18,7 @@
 // A step is a transaction. Everything that can fail comes first and writes
 // gradients alone, which are scratch between steps; the update comes last and
 // allocates nothing. So a failed allocation, a cancelled context, a damaged
-// sample or a loss that is no number leave weights, optimizer state and position
+// sample or a loss that is not a number leave weights, optimizer state and position
 // as they were, to the bit, and no tensor behind.
 //
 // How a step is cut into micro-batches does not change what it computes, but for
@@ -37,7 +37,7 @@
 // see [Spec.Requirements]. A micro-batch adds memory in proportion to its
 // samples. A block of a GPT keeps 16·T·C floats a sample plus 4·T + H·T for
 // normalisation and attention; with recomputation T·C. Gradients of activations
-// take the place of the activations as these are done with.
+// take the place of the activations once those are done with.
 //
 // # Parameters
 //
@@ -69,6 +69,6 @@
 // device can go on from: the weights under the names above, each moment of the
 // optimizer under the same name with a prefix ("adamw.m.", "adamw.v.",
 // "sgd.momentum."), and as metadata the step, the position and what the model is
-// (model.kind, model.width, …). A last tensor, headroom.crc32c, reports whether the
-// file is what was written.
+// (model.kind, model.width, …). A last tensor, headroom.crc32c, shows whether the file
+// is what was written.
 package model

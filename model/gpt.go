@@ -7,7 +7,7 @@ import (
 	"headroom/device"
 )
 
-// gpt is a decoder-only transformer as GPT-2: token and position embeddings,
+// gpt is a decoder-only transformer like GPT-2: token and position embeddings,
 // dropout, blocks, a last normalisation, and logits through the transposed token
 // embedding.
 type gpt struct {
@@ -155,7 +155,7 @@ func (b block) output(s *scope, a activations, in input) device.Tensor {
 
 // backward turns d, the gradient of the block's output, into that of its input,
 // and frees a. Like the residual stream, d is float32 in mixed precision too.
-// Gradients take the place of activations as these are done with.
+// Gradients take the place of activations once those are done with.
 func (b block) backward(s *scope, d device.Tensor, a activations, in input) {
 	dy := s.dropped(d, in, b.site+1)
 	b.contract.gradients(s, dy, a.act, in.rows)

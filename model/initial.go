@@ -8,7 +8,7 @@ import (
 
 // fill writes the initial values of p. They are a function of the seed, the
 // parameter's name and the index alone: adding a parameter, or building them in
-// another order, changes no other one.
+// another order, changes none of the others.
 func (p *parameter) fill(dst []float32, seed uint64) {
 	h := fnv.New64a()
 	h.Write([]byte(p.name))

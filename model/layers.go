@@ -21,7 +21,7 @@ func (l linear) forward(s *scope, t device.DType, x device.Tensor, rows int) dev
 	return y
 }
 
-// gradients adds those of the layer's parameters.
+// gradients adds the gradients of the layer's parameters.
 func (l linear) gradients(s *scope, dy, x device.Tensor, rows int) {
 	s.dev.MatMul(s.g(l.weight), x, dy, device.MatMul{M: l.in, N: l.out, K: rows, TransA: true, Beta: 1})
 	s.dev.BiasGrad(s.g(l.bias), dy, rows, l.out)
@@ -74,9 +74,9 @@ func (s *scope) dropTo(y, x device.Tensor, in input, site int) {
 	s.dev.Dropout(y, x, in.samples, d)
 }
 
-// dropped is the gradient d of the residual stream after the dropout at site, as
-// activations are: d itself where nothing is dropped and nothing rounded,
-// otherwise a new tensor. [scope.freeDropped] ends its life.
+// dropped is the gradient d of the residual stream after the dropout at site, in the
+// type of activations: d itself where nothing is dropped and nothing rounded, otherwise
+// a new tensor. [scope.freeDropped] frees it.
 func (s *scope) dropped(d device.Tensor, in input, site int) device.Tensor {
 	if s.dropout.P == 0 && s.kind == d.DType {
 		return d

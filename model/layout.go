@@ -2,8 +2,8 @@ package model
 
 import "headroom/memory"
 
-// alignment is the elements that every parameter starts at a multiple of: 512
-// bytes at least, which every device can read at full speed.
+// alignment is in elements: every parameter starts at a multiple of it, 512 bytes at
+// least, which every device can read at full speed.
 const alignment = 256
 
 // parameter is one named array of weights: where it lies in the flat tensors of

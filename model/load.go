@@ -16,7 +16,7 @@ import (
 // Load implements [harness.Trainer]. It reads the input twice, once to check all
 // of it and once to take it over, so that a checkpoint of another model, which is
 // a *[harness.MismatchError], or one cut short or garbled leaves the trainer as it
-// was. Input that cannot be read twice, being no [io.Seeker], is held in host
+// was. Input that cannot be read twice, not being an [io.Seeker], is held in host
 // memory. If reading fails the second time the trainer refuses every step until
 // another Load.
 func (t *Trainer) Load(r io.Reader) error {

@@ -12,10 +12,10 @@ import (
 
 // The safetensors format: the length of the header as 8 bytes, little-endian;
 // the header, a JSON object; then the tensors' raw little-endian contents,
-// without gaps. The header tells of each tensor its type, shape and place, and
-// under __metadata__ any strings.
+// without gaps. The header gives each tensor's type, shape and place and, under
+// __metadata__, any strings.
 
-// entry is what a header tells of one tensor.
+// entry is what a header says about one tensor.
 type entry struct {
 	DType   string    `json:"dtype"`
 	Shape   []int     `json:"shape"`
@@ -42,7 +42,7 @@ func (h *header) size() uint64 {
 	return h.entries[len(h.entries)-1].Offsets[1]
 }
 
-// add appends a tensor behind the ones there are. Elements have 4 bytes.
+// add appends a tensor after those already there. Elements have 4 bytes.
 func (h *header) add(name, dtype string, shape ...int) {
 	n := 1
 	for _, d := range shape {
@@ -57,7 +57,7 @@ func (h *header) write(w io.Writer) error {
 	for _, e := range h.entries {
 		object[e.name] = e
 	}
-	text, err := json.Marshal(object) // sorts keys, so that equal states are equal files
+	text, err := json.Marshal(object) // sorts keys, so that equal states make equal files
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (h *header) write(w io.Writer) error {
 
 var errCutShort = errors.New("the checkpoint is cut short")
 
-// cutShort says that input ended before its time; other errors stay.
+// cutShort turns an end of input into errCutShort and leaves other errors alone.
 func cutShort(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errCutShort

@@ -64,7 +64,7 @@ func (s *scope) alloc(n int, t device.DType) device.Tensor {
 
 func (s *scope) floats(n int) device.Tensor { return s.alloc(n, device.F32) }
 
-// activations are n elements of the kind that this model's activations are.
+// activations returns n elements of the type of this model's activations.
 func (s *scope) activations(n int) device.Tensor { return s.alloc(n, s.kind) }
 
 // as is x as a tensor of the given type: x itself if it is one, otherwise a copy,
@@ -116,7 +116,7 @@ func (s *scope) factor(p *parameter) device.Tensor {
 }
 func (s *scope) factorGrad(p *parameter) device.Tensor { return s.st.grads.View(p.at, p.room) }
 
-// takeFactors makes the factors those of the weights as they are now.
+// takeFactors makes the factors anew from the weights as they are now.
 func (s *scope) takeFactors() {
 	if s.kind == device.BF16 {
 		s.dev.Copy(s.st.factors, s.st.weights.View(0, s.st.factors.Len))

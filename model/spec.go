@@ -14,7 +14,7 @@ type Kind string
 
 // The kinds of models.
 const (
-	GPT Kind = "gpt" // decoder-only transformer as GPT-2, for text
+	GPT Kind = "gpt" // decoder-only transformer like GPT-2, for text
 	MLP Kind = "mlp" // multi-layer perceptron, for features
 )
 
@@ -76,7 +76,7 @@ func (s Spec) Validate() error {
 }
 
 // Fit is s with every size that it leaves to the data taken from a set of shape
-// d. It validates s and says where s and the data do not go together.
+// d. It validates s and says where s and the data do not match.
 func (s Spec) Fit(d data.Shape) (Spec, error) {
 	if err := s.Validate(); err != nil {
 		return s, err

@@ -28,7 +28,7 @@ const (
 
 func (st *state) number(i int) device.Tensor { return st.numbers.View(i, 1) }
 
-// part is one tensor of a state: where it goes, and what it is to be.
+// part is one tensor of a state: where it goes, its length and its type.
 type part struct {
 	to    *device.Tensor
 	n     int

@@ -111,7 +111,7 @@ func (t *Trainer) microBatch(s *scope, b *batch, from, n int) {
 }
 
 // settle waits for what was asked for before err came up, so that the next step
-// starts clean. What went wrong on the device went wrong first.
+// starts clean. An error of the device came first, so it is the one returned.
 func (t *Trainer) settle(err error) error {
 	if failed := t.dev.Sync(); failed != nil {
 		return fmt.Errorf("step %d: %w", t.step+1, failed)

@@ -1,5 +1,5 @@
 // Package worker looks after a training from inside its processes: it brings the Python
-// package in python/headroom along with a command, and answers what that says.
+// package in python/headroom along with a command, and answers what it says.
 //
 //	Begin     for one life of a command: the package unpacked, the socket open
 //	Life.Env  the variables by which Python finds both
@@ -8,11 +8,11 @@
 //
 // # The wire
 //
-// JSON, a line a message, over a Unix socket that HEADROOM_SOCKET names. Both ends
-// leave out fields and messages that they do not know.
+// JSON, one message a line, over a Unix socket that HEADROOM_SOCKET names. Both ends
+// ignore fields and messages that they do not know.
 //
-//	to headroom    hello step oom probe note refused bye
-//	from headroom  plan decision probe stop
+//	to headroom    hello step oom probe note refused check bye
+//	from headroom  plan decision probe look stop
 //
 // A process says hello at its first guarded step and gets the plan. Nothing waits
 // while all is well; oom waits for its decision, and may be asked for probes first.

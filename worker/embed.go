@@ -20,22 +20,23 @@ import (
 //go:embed python/_headroom_hook.py python/inject/sitecustomize.py python/headroom/*.py
 var files embed.FS
 
-// folderName is how the private folders of a user begin, in the folder for temporary files.
+// folderName begins the names of a user's private folders, in the folder for temporary
+// files.
 var folderName = "headroom-worker-" + strconv.Itoa(os.Getuid()) + "-"
 
 // folder is a private one, with the package and the socket. Its lock is held as long as
-// this process lives, so that the folder of one that was killed can be told.
+// this process lives, so that the folder of one that was killed can be recognised.
 type folder struct {
 	dir  string
 	lock *os.File
 }
 
-// abandoned is how old a folder without an owner must be: one is not locked yet in the
-// moment after it was made.
+// abandoned is how old a folder without an owner must be: a folder is not locked yet in
+// the moment after it is made.
 const abandoned = time.Minute
 
-// tempFor is the folder for temporary files, where temp or else the system's is too
-// long for a socket /tmp.
+// tempFor is the folder for temporary files: temp or else the system's, or /tmp where
+// that is too long for a socket.
 func tempFor(temp string) (string, error) {
 	if temp == "" {
 		temp = os.TempDir()
@@ -70,7 +71,7 @@ func makeFolder(temp, version string) (*folder, error) {
 	return f, nil
 }
 
-// inject is what PYTHONPATH is to begin with.
+// inject is what PYTHONPATH must begin with.
 func (f *folder) inject() string { return filepath.Join(f.dir, "package") }
 
 // remove removes the folder with all that is in it.
@@ -83,7 +84,7 @@ func (f *folder) remove() error {
 }
 
 // Standby is the folder of a life that is about to begin, unpacked while its caller does
-// other things: 36 files take longer than all else that comes before a command runs.
+// other things: 36 files take longer than everything else before a command runs.
 type Standby struct {
 	made   chan struct{}
 	folder *folder // nil once a life has it
@@ -112,16 +113,16 @@ func (s *Standby) take() (*folder, error) {
 	return f, err
 }
 
-// Discard removes the folder if no life has taken it. It may be called on nil, and not
+// Discard removes the folder if no life has taken it. It may be called on nil, but not
 // while a life begins.
 func (s *Standby) Discard() {
 	if f, _ := s.take(); f != nil {
-		_ = f.remove() // what is left the next life sweeps away
+		_ = f.remove() // the next life sweeps away what is left
 	}
 }
 
-// sweep removes the folders of this user in temp whose process is gone, and that were
-// locked before a time.
+// sweep removes this user's folders in temp that were locked before a given time and
+// whose process is gone.
 func sweep(temp string, before time.Time) {
 	found, _ := filepath.Glob(filepath.Join(temp, folderName+"*")) // the pattern is well formed
 	for _, dir := range found {

@@ -21,12 +21,12 @@ type Mode string
 // The modes.
 const (
 	Armed   Mode = "armed"   // it recovers from failures of memory in place
-	Observe Mode = "observe" // it only tells of them
+	Observe Mode = "observe" // it only reports them
 	Check   Mode = "check"   // it recovers, and looks at the first step, which is not made
 )
 
-// Books is what is told of a life: a [harness.Session], with a lock if others write in it
-// between [Begin] and [Life.End].
+// Books is where a life is written down: a [harness.Session], with a lock if others
+// write in it between [Begin] and [Life.End].
 type Books interface {
 	Note(runs.Entry)
 	Survived(runs.Entry)
@@ -39,7 +39,7 @@ type Books interface {
 type Options struct {
 	Mode    Mode
 	Books   Books
-	Version string   // that the package is to have; "" leaves it its own
+	Version string   // for the package to have; "" leaves it its own
 	Standby *Standby // for the first life of several; nil to make the folder now
 
 	temp string // folder for temporary files; "" is the system's
@@ -48,7 +48,7 @@ type Options struct {
 // Life looks after one life of a command.
 type Life struct {
 	o        Options
-	limit    int // rows at once that the lives before this one came to; 0 if none did
+	limit    int // rows at once that the lives before this one settled on; 0 if none did
 	folder   *folder
 	listener *net.UnixListener
 	ctx      context.Context
@@ -61,7 +61,7 @@ type Life struct {
 	talks   map[*talk]bool  // connections that are open
 	reached int             // connections there have been
 	checked chan struct{}   // closed when a first step has been looked at, or cannot be
-	told    map[string]bool // of what was to be told once
+	told    map[string]bool // what is told only once, and has been
 }
 
 // Ended is what was seen of a life.
@@ -75,12 +75,12 @@ type Ended struct {
 	Checked   []Checked // of a first step, in the mode for that
 	Unchecked string    // why a first step cannot be looked at; ""
 
-	// OOM is the newest failure of memory after which its process made no step any
-	// more, nil if there is none. Where says which line of the user's it was in.
+	// OOM is the newest failure of memory after which its process made no further step,
+	// nil if there is none. Where says which line of the user's it was in.
 	OOM   *memory.OutOfMemoryError
 	Where string
 	// Boundary is what that process had allocated after some of its steps, oldest first,
-	// and Every how many steps are from one to the next.
+	// and Every how many steps lie between one and the next.
 	Boundary []memory.Bytes
 	Every    int
 }
@@ -88,8 +88,8 @@ type Ended struct {
 // socketMost is the longest path that a Unix socket may have, in bytes.
 const socketMost = 107
 
-// Begin unpacks the package and opens the socket. Meanwhile, folders that killed
-// processes of this user left are removed. The life must be ended.
+// Begin unpacks the package and opens the socket. Meanwhile it removes folders that
+// killed processes of this user left behind. The life must be ended.
 func Begin(o Options) (*Life, error) {
 	f, err := o.Standby.take()
 	if f == nil && err == nil {
@@ -115,8 +115,9 @@ func Begin(o Options) (*Life, error) {
 // Checked is closed when a process has looked at its first step, or has said why it cannot.
 func (l *Life) Checked() <-chan struct{} { return l.checked }
 
-// RunsOut is when the memory of a process will have run out if what it holds goes on to
-// grow, the first one of several, and what grows. It is zero while nothing speaks for it.
+// RunsOut is when the memory of a process will have run out if what it holds keeps
+// growing, and what grows; of several processes, the first to run out. It is zero while
+// nothing suggests that.
 func (l *Life) RunsOut() (at time.Time, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +129,7 @@ func (l *Life) RunsOut() (at time.Time, why string) {
 	return at, why
 }
 
-// check takes what a process found of its first step, or why it cannot look at it. The
+// check takes what a process found in its first step, or why it cannot look at it. The
 // first one counts.
 func (l *Life) check(found []Checked, why string) {
 	l.mu.Lock()
@@ -165,7 +166,7 @@ func (l *Life) Env(env []string) []string {
 	return append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+l.socket(), "HEADROOM_WORKER="+string(l.o.Mode))
 }
 
-// farewell is how long a connection has to be read to its end when its process is gone.
+// farewell is how long reading a connection to its end may take once its process is gone.
 const farewell = 2 * time.Second
 
 // End ends it when nothing of the command is left: what was said is read to the end,
@@ -184,8 +185,8 @@ func (l *Life) End() (Ended, error) {
 	return l.ended, errors.Join(ignoreClosed(err), l.folder.remove())
 }
 
-// lastCall connects to the life's own socket: who connected before is let in before
-// that, also if it is gone already.
+// lastCall connects to the life's own socket: whatever connected earlier is let in
+// first, even if it is gone already.
 func (l *Life) lastCall() {
 	c, err := net.DialUnix("unix", &net.UnixAddr{Name: l.caller(), Net: "unix"}, &net.UnixAddr{Name: l.socket(), Net: "unix"})
 	if err != nil {
@@ -193,7 +194,7 @@ func (l *Life) lastCall() {
 	}
 	defer func() { _ = c.Close() }() // nothing was written
 	_ = c.SetReadDeadline(time.Now().Add(farewell))
-	_, _ = c.Read(make([]byte, 1)) // ends when accept has come to it
+	_, _ = c.Read(make([]byte, 1)) // ends when accept has got to it
 }
 
 // accept lets processes of this user in until End calls.
@@ -229,8 +230,8 @@ func (l *Life) accept() {
 	}
 }
 
-// admitted reports whether a process of user uid may talk to a headroom of own: only its
-// user's may, root's included in nobody else.
+// admitted reports whether a process of user uid may talk to a headroom of own: only
+// its own user's may, so not even root's.
 func admitted(uid, own int) bool { return uid == own }
 
 // left reports whether a process left a file of that name beside the socket.

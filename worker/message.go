@@ -15,7 +15,7 @@ const (
 	lineMost = 1 << 20
 	// textMost is the longest text of a process's that is kept, in bytes.
 	textMost = 4000
-	// foundMost is how much of what is found of a first step is kept.
+	// foundMost is how much of what is found in a first step is kept.
 	foundMost = 32
 )
 
@@ -61,8 +61,8 @@ type message struct {
 	Why   string `json:"why"`
 }
 
-// Checked is what was found of one backward of a first step, or of a failure of memory
-// in it.
+// Checked is what was found about one backward of a first step, or about a failure of
+// memory in it.
 type Checked struct {
 	Where   string  `json:"where"`             // file:line of the user's
 	Modules string  `json:"modules,omitempty"` // their classes
@@ -70,10 +70,10 @@ type Checked struct {
 	Pieces  int     `json:"pieces,omitempty"` // whose gradients were compared with the whole batch's
 	Error   float64 `json:"error"`            // the largest difference, relative to the largest element of a gradient
 	Why     string  `json:"why,omitempty"`    // pieces would be wrong; "" if they are right
-	How     string  `json:"how,omitempty"`    // memory ran out, and it was survived like this
+	How     string  `json:"how,omitempty"`    // how it was survived when memory ran out
 }
 
-// errLine is a line that is no message.
+// errLine is a line that is not a message.
 var errLine = errors.New("a line that is no message")
 
 // rowsMost and bytesMost are more than any machine has.
@@ -82,8 +82,8 @@ const (
 	bytesMost = memory.Bytes(1) << 50
 )
 
-// parse reads a line. Numbers that cannot be are taken for not known: nothing that a
-// process says may confuse what is decided.
+// parse reads a line. Impossible numbers count as unknown: nothing that a process says
+// may upset a decision.
 func parse(line []byte) (message, error) {
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil || m.Type == "" {
@@ -121,7 +121,7 @@ func parse(line []byte) (message, error) {
 	return m, nil
 }
 
-// failure is the failure of memory that m tells of.
+// failure is the failure of memory that m reports.
 func (m message) failure() memory.OutOfMemoryError {
 	return memory.OutOfMemoryError{Requested: m.Requested, Phase: m.Phase, Micro: m.Micro, Stats: m.stats()}
 }

@@ -5,19 +5,20 @@ import "time"
 const (
 	// paceLeast is the shortest time between two steps of a process that are written down.
 	paceLeast = time.Second
-	// paceShare is how many are written down while the time that has gone doubles, about.
+	// paceShare is about how many are written down while the time gone by doubles.
 	paceShare = 1000
 )
 
-// pace says which of the steps that a process tells of are written down: at first one a
-// second, and ever fewer, so that a week of them is some ten thousand lines. It is pure.
+// pace says which of the steps that a process reports are written down: one a second at
+// first, then ever fewer, so that a week of them is some ten thousand lines. It is
+// pure.
 type pace struct {
 	begun, last time.Time
 	step        int
 }
 
-// due reports whether a step is, and how long a step took since the one before it, in
-// seconds; 0 if there was none.
+// due reports whether a step is to be written down, and how many seconds a step took
+// since the last one that was; 0 if there was none.
 func (p *pace) due(now time.Time, step int) (seconds float64, ok bool) {
 	if p.begun.IsZero() {
 		p.begun, p.last, p.step = now, now, step

@@ -43,7 +43,7 @@ func (p *Pieces) Limit() int { return p.limit }
 // Rows is how many to run at once in what comes next of the call that failed.
 func (p *Pieces) Rows() int { return p.history.Running().Largest() }
 
-// begin has the history speak of calls of so many rows.
+// begin makes the history one of calls of so many rows.
 func (p *Pieces) begin(rows int) {
 	if p.history.Plan.Effective == rows {
 		return
@@ -60,8 +60,8 @@ func (p *Pieces) begin(rows int) {
 }
 
 // Failed decides on a failure in a call of so many rows, of which Failure.Micro were
-// run at once. probes reports whether sizes can be tried. After a search was asked for,
-// Searched is to be called.
+// run at once. probes reports whether sizes can be tried. If it asks for a search,
+// Searched must be called after it.
 func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int, probes bool) recovery.Decision {
 	if rows > 0 {
 		p.begin(rows)
@@ -76,8 +76,8 @@ func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int, probes bool) recove
 	if !known {
 		f.Stats = full(f)
 	}
-	// The allocator has emptied its cache before it failed. The same again helps where it
-	// failed without a reason, or where what the first try had made is in the way.
+	// The allocator emptied its cache before it failed. Trying the same again helps if
+	// it failed for no reason, or if what the first try made was in the way.
 	again := f.Requested > 0 && f.Requested <= f.Stats.Free || f.Phase == memory.PhaseUpdate
 	p.policy.Able = recovery.Able{EmptyCache: again, CutStep: true, Probe: probes, CountSteps: true}
 	evidence := p.seen.Of(f, p.history.Running(), 1)
@@ -89,8 +89,8 @@ func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int, probes bool) recove
 	return p.worded(d, rows)
 }
 
-// full is the memory of a device that tells nothing of itself, as the machine's own: it
-// holds one byte less than what was asked for.
+// full is the memory of a device that reports nothing about itself, such as the
+// machine's own: it holds one byte less than what was asked for.
 func full(f memory.OutOfMemoryError) memory.Stats {
 	s := f.Stats
 	if f.Requested <= 0 {
@@ -102,13 +102,13 @@ func full(f memory.OutOfMemoryError) memory.Stats {
 	return s
 }
 
-// Search looks for the most rows that fit, up to so many; probe tries some, as
-// [search.Largest] has it. Its result is for Searched.
+// Search looks for the most rows that fit, up to so many; probe tries some, as for
+// [search.Largest]. Its result is for Searched.
 func (p *Pieces) Search(ctx context.Context, f memory.OutOfMemoryError, most int, probe func(context.Context, int) (memory.Bytes, error)) (search.Result, error) {
 	return search.Largest(ctx, search.Options{Max: most, Capacity: f.Stats.Available(), Headroom: unused, Confirm: 1}, probe)
 }
 
-// Searched decides on the end of a search.
+// Searched decides at the end of a search.
 func (p *Pieces) Searched(f memory.OutOfMemoryError, r search.Result) recovery.Decision {
 	return p.worded(p.decide(recovery.Event{Search: &recovery.Searched{Result: r, Stats: f.Stats}}), p.history.Plan.Effective)
 }
@@ -141,7 +141,7 @@ func (p *Pieces) decide(e recovery.Event) recovery.Decision {
 	return d
 }
 
-// worded has the reason speak of rows: the effective batch is the command's affair.
+// worded puts the reason in terms of rows: the effective batch is the command's affair.
 func (p *Pieces) worded(d recovery.Decision, rows int) recovery.Decision {
 	why := ""
 	if d.Verdict != nil {

@@ -36,11 +36,11 @@ type talk struct {
 	out    time.Time // when its memory runs out by the trend, zero while it does not; guarded by the life's lock
 	grown  string    // what grows, and how fast
 
-	pending []told // failures that were decided on, in the step that is being made
+	pending []told // failures decided on in the step that is under way
 	refused *told  // the newest failure that went to the command's own code, since the newest step
 }
 
-// told is a failure with what was decided on it.
+// told is a failure with what was decided about it.
 type told struct {
 	message
 	failure  memory.OutOfMemoryError
@@ -75,7 +75,7 @@ func (t *talk) listen() {
 // errSilent is the end of what a process says.
 var errSilent = errors.New("it says no more")
 
-// next is the next message; lines that are none are left out.
+// next is the next message; lines that are not messages are skipped.
 func (t *talk) next() (message, error) {
 	for t.lines.Scan() {
 		m, err := parse(t.lines.Bytes())
@@ -127,8 +127,8 @@ func (t *talk) take(m message) error {
 	return nil
 }
 
-// say answers. Who does not listen any more may still have said something: only a
-// search, which needs the answer to its questions, minds an error.
+// say answers. A process that no longer listens may still have said something: only a
+// search, which needs answers to its questions, minds an error.
 func (t *talk) say(a answer) error {
 	line, err := json.Marshal(a)
 	if err != nil {
@@ -178,7 +178,7 @@ func (t *talk) hello(m message) error {
 
 // step is a finished optimizer step: whatever failed in it is settled.
 func (t *talk) step(m message) {
-	t.settle("", 0) // what was done, and how long it took, only a note can tell
+	t.settle("", 0) // only a note can say what was done and how long it took
 	t.refused = nil
 	t.cut(m.Rows, m.Pieces)
 	now := time.Now()
@@ -209,8 +209,8 @@ func (t *talk) cut(rows, pieces int) {
 	t.noted(text, runs.Entry{Kind: runs.KindWorker, Text: text})
 }
 
-// grows says when memory runs out if what stays allocated goes on to grow, and has the
-// process find out what it is.
+// grows says when memory runs out if what stays allocated keeps growing, and has the
+// process find out what that is.
 func (t *talk) grows(m message, now time.Time) {
 	t.trend.add(point{m.Step, now, m.Allocated})
 	f, ok := t.trend.forecast(m.stats())
@@ -233,8 +233,8 @@ func (t *talk) grows(m message, now time.Time) {
 	}
 }
 
-// settle writes down what was survived, how, and what it took in seconds; "" and 0 if
-// that is not known.
+// settle writes down what was survived, how, and in how many seconds; "" and 0 if that
+// is not known.
 func (t *talk) settle(how string, seconds float64) {
 	if len(t.pending) == 0 {
 		return
@@ -245,7 +245,7 @@ func (t *talk) settle(how string, seconds float64) {
 	for i, f := range t.pending {
 		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision, Repeated: i > 0}
 		reason := f.decision.Reason
-		if how != "" && i == len(t.pending)-1 { // what was done, in the place of what was to be tried
+		if how != "" && i == len(t.pending)-1 { // what was done, instead of what was to be tried
 			reason, e.Seconds = how, seconds
 			if e.Verdict != nil {
 				reason += ": " + e.Verdict.Why
@@ -306,7 +306,7 @@ func (t *talk) note(m message) {
 	kind := runs.KindWorker
 	switch m.Level {
 	case "survived":
-		if len(t.pending) == 0 { // without a question
+		if len(t.pending) == 0 { // survived without asking
 			t.pending = []told{{message: m, failure: m.failure()}}
 		}
 		t.settle(m.Text, m.Seconds)
@@ -321,7 +321,8 @@ func (t *talk) once(key, text string) {
 	t.noted(key, runs.Entry{Kind: runs.KindWorker, Text: text})
 }
 
-// noted writes an entry, once for every key that is not empty, and no more than are of use.
+// noted writes an entry, once for every key that is not empty, and no more entries than
+// are useful.
 func (t *talk) noted(key string, e runs.Entry) {
 	l := t.life
 	l.mu.Lock()

@@ -8,23 +8,24 @@ import (
 )
 
 const (
-	// trendPoints is how many steps a trend keeps at most; of older ones ever fewer.
+	// trendPoints is how many steps a trend keeps at most, ever fewer of the older ones.
 	trendPoints = 400
-	// trendParts is into how many parts they are cut; of each the smallest counts, since
+	// trendParts is how many parts they are cut into; the smallest of each counts, since
 	// what the command still holds of a step varies with its batch.
 	trendParts = 20
-	// trendWarm is how many steps are left out at first, in which state and workspaces are made.
+	// trendWarm is how many steps are left out at first, while state and workspaces are
+	// made.
 	trendWarm = 10
-	// forecastMost is the longest forecast that is told: most runs end sooner.
+	// forecastMost is the longest forecast that is reported: most runs end sooner.
 	forecastMost = 24 * time.Hour
 )
 
-// trend follows what one process has allocated at the ends of its optimizer steps, over
-// all of its life. It is pure.
+// trend follows what one process has allocated at the ends of its optimizer steps,
+// throughout its life. It is pure.
 type trend struct {
 	every, seen int
 	points      []point
-	told        time.Duration // left, when a forecast was told last; 0 if none was
+	told        time.Duration // left when a forecast was last told; 0 if none was
 }
 
 type point struct {
@@ -65,8 +66,9 @@ func (f forecast) String() string {
 	return fmt.Sprintf("what stays allocated between steps grows by %v per step; at that rate memory runs out in about %s, near step %d", f.perStep, inAbout(f.left), f.step)
 }
 
-// forecast says when the memory that s tells of runs out. ok is false while what is held
-// does not rise steadily, by less than matters, or for longer than anybody plans.
+// forecast says when the memory that s describes runs out. ok is false while what is
+// held does not rise steadily, rises too little to matter, or would take longer than
+// anybody plans ahead.
 func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	size := len(t.points) / trendParts
 	if size < 2 || s.Capacity <= 0 {
@@ -96,7 +98,7 @@ func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 }
 
 // newest is what was held after at most so many of the newest steps that are kept, and
-// how many steps are from one to the next.
+// how many steps lie between one and the next.
 func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 	points := t.points[max(0, len(t.points)-most):]
 	if len(points) < 2 {
@@ -108,12 +110,13 @@ func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 	return held, max(1, (points[len(points)-1].step-points[0].step)/(len(points)-1))
 }
 
-// forecastLeast is how long before the end a forecast is told at the latest: nobody can
-// do anything about it any more.
+// forecastLeast is how long before the end a forecast is no longer repeated: by then
+// nobody can do anything about it.
 const forecastLeast = 2 * time.Minute
 
-// news reports whether a forecast is to be told, and is the first: that is, and then each
-// that leaves half as long as the one told before, until little is left.
+// news reports whether a forecast is to be told, and whether it is the first: that one
+// is, and then each that leaves half as long as the last one told, until little is
+// left.
 func (t *trend) news(f forecast) (tell, first bool) {
 	first = t.told == 0
 	if !first && (f.left > t.told/2 || f.left < forecastLeast) {
@@ -123,7 +126,7 @@ func (t *trend) news(f forecast) (tell, first bool) {
 	return true, first
 }
 
-// inAbout is a time to come, as one says it.
+// inAbout is a time to come, the way people say it.
 func inAbout(d time.Duration) string {
 	switch hours, minutes := int(d.Hours()), int(d.Minutes()); {
 	case minutes < 1:

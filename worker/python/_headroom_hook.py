@@ -1,7 +1,7 @@
 """Waits until torch has been imported, and then starts the worker.
 
-This module is all of headroom that a Python which never imports torch gets to see. It is no
-part of the package, whose name a user's own module may have.
+This module is all of headroom that a Python which never imports torch gets to see. It is not part
+of the package, whose name a user's own module may have.
 """
 
 import os
@@ -32,7 +32,8 @@ class _Finder:
         return None
 
     def _follow(self, loader: "Any") -> None:
-        """Hang ourselves on the loader, which a look for torch without an import leaves unused."""
+        """Attach ourselves to the loader, which stays unused if torch is looked up but not
+        imported."""
 
         def exec_module(module: "Any") -> None:
             del loader.exec_module
@@ -91,7 +92,7 @@ def start() -> None:
 
 
 def _ours() -> bool:
-    """Tell whether importing headroom gives our package, without importing a user's."""
+    """Return whether importing headroom gives our package, without importing a user's."""
     from importlib.machinery import PathFinder
 
     if "headroom" in sys.modules:
@@ -103,8 +104,8 @@ def _ours() -> bool:
 
 
 def leave(name: str, text: str = "") -> None:
-    """Leave a file beside the socket, by which headroom can tell how far a process came that
-    never said a word."""
+    """Leave a file beside the socket, by which headroom can tell how far a process got that never
+    said a word."""
     socket = os.environ.get("HEADROOM_SOCKET")
     if not socket:
         return

@@ -22,7 +22,7 @@ FIRST, LAST = (2, 4), (2, 15)  # versions of PyTorch that the tests have passed 
 
 
 def only_watches(version: str = torch.__version__) -> Optional[str]:
-    """Why nothing is to be recovered from in this process; None if failures are."""
+    """Why failures are not recovered from in this process; None if they are."""
     if os.environ.get("HEADROOM_WORKER") == "observe":
         return "as requested"
     if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -145,7 +145,7 @@ class Finder:
         torch.nn.Module.__call__ = looking  # type: ignore[method-assign]
 
     def step(self) -> None:
-        """An optimizer has made a step: one without anything new ends the looking."""
+        """An optimizer has made a step: one that brought nothing new ends the looking."""
         if self._call is not None and self._new == 0 and not self._inside:
             torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
             self._call = None

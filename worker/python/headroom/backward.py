@@ -18,13 +18,13 @@ from .weights import Rule
 
 
 def state_of(param: torch.Tensor) -> Any:
-    """What tells whether a backward has reached a parameter."""
+    """What shows whether a backward has reached a parameter."""
     grad = param.grad
     return None if grad is None else (id(grad), grad._version)
 
 
 def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
-    """Why the graph of a loss enters a module of the tape by another way than the
+    """Why the graph of a loss enters a module of the tape in another way than through the
     module's recorded outputs; None if it does not."""
     spans = [(e.between, e.exits, e.module) for e in tape.entries if e.module is not None]
 
@@ -39,11 +39,11 @@ def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
 
 
 class Planned(NamedTuple):
-    """How the gradients of a loss can be had once more: in pieces by ``plan``, of the whole
+    """How the gradients of a loss can be had once more: in pieces by ``plan``, or for the whole
     batch if that is None, for the reason ``why``."""
 
     plan: Optional[Plan]
-    targets: dict[int, tuple[Any, Rule]]  # scalars that pieces add up to, with the loss's derivatives by them
+    targets: dict[int, tuple[Any, Rule]]  # scalars that pieces add up to, with the loss's derivatives with respect to them
     extra: dict[torch.Tensor, torch.Tensor]  # gradients of what enters behind those scalars
     why: str
 
@@ -68,7 +68,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
 
 
 def summed(inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tensor]) -> dict[int, Optional[torch.Tensor]]:
-    """The gradients by the ids of what they belong to."""
+    """The gradients, keyed by the ids of what they belong to."""
     grads = {id(t): g for t, g in zip(inputs.tensors, sums.all())}
     for t, g in extra.items():
         had = grads.get(id(t))
@@ -107,10 +107,10 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         raise Refused(why or str(e)) from None
     finally:
         set_random_state(after)
-        if plan is not None:  # of the whole batch it is what the user's own call would have left
+        if plan is not None:  # for the whole batch it is what the user's own call would have left
             tape.spans.append((begin, sequence()))
             disown(tape, modules)
-    rounded = plan is None or half_in(tape, modules)  # the whole batch may go by other kernels where there is little room
+    rounded = plan is None or half_in(tape, modules)  # the whole batch may use other kernels where there is little room
     if (plan is None or same_random_state(tape.random, after)) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
         raise Refused("the loss is different when the step is made again")
     if inputs.graphs:
@@ -137,15 +137,15 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
 
 
 def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
-    """Whether a step computes in half precision, which where it is inside a module only a
-    trial has seen."""
+    """Whether a step computes in half precision; only a trial has seen it where that is inside a
+    module."""
     return any(e.autocast for e in tape.entries) or any(
         f.half or any(p.dtype in HALF for p in f.params) for f in map(found_of, modules) if f is not None
     )
 
 
 def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:
-    """Whether a scalar is what the script had, unless that is not known."""
+    """Whether a scalar is what the script had, as far as that is known."""
     had = tape.scalars.get(slot)
     if had is None:
         return True
@@ -156,7 +156,7 @@ def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:
 
 
 def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:
-    """The first scalars that the loss is made of, with its derivatives by them."""
+    """The first scalars that the loss is made of, with its derivatives with respect to them."""
     first = [s for i in entries for s in tape.entries[i].slots if s is not None and late.is_scalar(s) and late.is_first(s)]
     if not first:
         raise Refused("the loss has no part that is a sum over rows")

@@ -57,7 +57,7 @@ def eager() -> Any:
 @contextmanager
 def ready_attention() -> Iterator[None]:
     """A context without cuDNN's attention, which compiles a kernel for every new number of
-    rows, where there is another."""
+    rows, where there is another to use."""
     backends = torch.backends.cuda
     off = getattr(backends, "cudnn_sdp_enabled", bool)() and (backends.flash_sdp_enabled() or backends.mem_efficient_sdp_enabled() or backends.math_sdp_enabled())
     if off:
@@ -71,7 +71,8 @@ def ready_attention() -> Iterator[None]:
 
 @contextmanager
 def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-    """A context after which generators, buffers and what hangs on the modules are as before."""
+    """A context after which generators, buffers and what is attached to the modules are as
+    before."""
     state = random_state()
     every = list({id(m): m for root in modules for m in root.modules()}.values())
     buffers = list({id(b): b for m in every for b in m.buffers(recurse=False)}.values())

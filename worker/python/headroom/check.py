@@ -26,7 +26,7 @@ ENDING = 60.0  # seconds that headroom has to end this process
 
 
 class Check:
-    """Looks at the first step, and tells what it has found."""
+    """Looks at the first step, and reports what it has found."""
 
     def __init__(self, report: Any) -> None:
         self._report = report
@@ -47,7 +47,7 @@ class Check:
         self._found.append({**found, "where": self._report.here()})
 
     def instead(self, step: Callable) -> Callable:
-        """What an optimizer's step is replaced by: it tells what was found, and makes none.
+        """What replaces an optimizer's step: it reports what was found, and makes no step.
         A closure, in which some loops call backward, is called."""
 
         @wraps(step)

@@ -42,7 +42,7 @@ class Watch:
 
 def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tuple[Any, int]:
     """What the one call of a tape returns, and in how many pieces it was made. ``leaves``
-    and ``tree`` are what :meth:`Plan.result` has told of it, in the tape's order of slots.
+    and ``tree`` are what :meth:`Plan.result` has returned for it, in the tape's order of slots.
     Raises :class:`Refused` if it cannot be had exactly."""
     [entry] = tape.entries
     slots = {s: plan.slots[s] for s in entry.slots if s is not None}

@@ -29,7 +29,7 @@ from .rows import Rows
 from .tape import random_state, set_random_state
 from .weights import Rule, candidates, distinct, others, settled, typed, weight
 
-IGNORED = [-100]  # what PyTorch's losses ignore if they are not told
+IGNORED = [-100]  # what PyTorch's losses ignore unless told otherwise
 
 
 class Run(NamedTuple):
@@ -153,7 +153,7 @@ class Explicit:
 
 
 class Trial:
-    """What a few rows of a batch tell of a function: by which rule its gradients add up,
+    """What a few rows of a batch show about a function: by which rule its gradients add up,
     and how its results are joined."""
 
     def __init__(self, explicit: Explicit, args: tuple, kwargs: dict, batch: int) -> None:
@@ -243,7 +243,7 @@ class Trial:
         raise Refused("what the function returns can be joined neither by rows nor by weights")
 
     def _looked(self, rows: list[int]) -> None:
-        """One run in which it is seen what else the function does."""
+        """One run to see what else the function does."""
         backward, params = torch.autograd.backward, self._explicit._params
         least = min(params, key=lambda p: p.numel())
 
@@ -337,7 +337,8 @@ def cut(tree: Any, batch: int, rows: Rows) -> Any:
 
 
 def mapped(tree: Any, work: Callable[[torch.Tensor], Any]) -> Any:
-    """The tree with ``work`` of its tensors, also in mappings that PyTorch does not know."""
+    """The tree with ``work`` applied to its tensors, even in mappings that PyTorch does not
+    know."""
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):

@@ -43,9 +43,9 @@ def release_frames(error: Optional[BaseException]) -> None:
 
 
 def clean(error: Optional[BaseException] = None, thorough: bool = True) -> None:
-    """Gives back what a failed try left behind. Not to be called inside ``except``. Circles of
-    references are looked for among the newest objects alone if not ``thorough``: among all
-    of them it takes a fifth of a second in a process with Transformers."""
+    """Gives back what a failed try left behind. Not to be called inside ``except``. Reference
+    cycles are looked for among the newest objects alone if not ``thorough``: among all of them
+    that takes a fifth of a second in a process with Transformers."""
     release_frames(error)
     cuda = torch.cuda.is_initialized()
     if cuda:
@@ -62,8 +62,9 @@ def clean(error: Optional[BaseException] = None, thorough: bool = True) -> None:
 
 
 def patiently(work: Callable[[], Any], why: str, release: Callable[[], Any] = lambda: None) -> Any:
-    """Something small of ours, once more if memory ran out in it, after ``release``. It must
-    have changed nothing by then. Raises :class:`Refused`, for ``why``, if there is no room."""
+    """Does something small of ours, and once more, after ``release``, if memory ran out in it. It
+    must have changed nothing by then. Raises :class:`Refused`, for ``why``, if there is no
+    room."""
     for _ in range(2):
         failed: Optional[BaseException] = None
         try:

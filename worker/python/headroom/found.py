@@ -39,10 +39,10 @@ class Found(Limits):
         self.kept: list[torch.Tensor] = []  # their values before the newest call
         self.calls = 0
         self.half = False  # a trial has seen half precision in it
-        self.whole = False  # kept has what all of them were
-        self.number = next(_NUMBERS)  # which an id, that may be used again, is not
+        self.whole = False  # kept has the values of all of them
+        self.number = next(_NUMBERS)  # never used again, as an id may be
         self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call was made yet
-        self.moving: list[torch.nn.Module] = []  # those of which one has
+        self.moving: list[torch.nn.Module] = []  # modules of which a call has changed one
         self.now: Optional[Held] = None  # what those held before the newest call
         module.__dict__["_compiled_call_impl"] = self
 
@@ -82,7 +82,7 @@ class Found(Limits):
         self.whole = True
 
     def after(self) -> None:
-        """Looks, after a call that went well, what it has changed."""
+        """Looks at what a call that went well has changed."""
         if self.still is None:
             self._settle(self.now)  # type: ignore[arg-type]
         self.now = None  # which would keep a state, and its graph, longer than the script does
@@ -110,7 +110,7 @@ class Found(Limits):
         return False
 
     def _settle(self, held: Held) -> None:
-        """Parts the modules whose attributes calls have changed from the others."""
+        """Separates the modules whose attributes calls have changed from the others."""
         moved = {id(m): m for m in (c.module() for c in held.changed())}
         self.moving = list({**{id(m): m for m in self.moving}, **moved}.values())
         known = {id(m) for m in self.moving}
@@ -124,6 +124,6 @@ def found_of(module: Any) -> Optional[Found]:
 
 
 def number_of(module: Any) -> int:
-    """By which a recorded module is told from every other of this process; 0 for None."""
+    """What tells a recorded module from every other in this process; 0 for None."""
     found = None if module is None else found_of(module)
     return 0 if found is None else found.number

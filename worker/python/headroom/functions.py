@@ -23,7 +23,7 @@ GETTERS = {
 }
 _IN_PLACE = {f"__i{n}__" for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()} | {"__setitem__"}
 ASKS = {"item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__", "__str__", "__complex__", "equal", "allclose"}
-# What cannot be seen to leave a replay as it was.
+# What cannot be shown to leave a replay as it was.
 OPAQUE = {"register_hook", "retain_grad", "set_", "resize_", "share_memory_", "requires_grad_", "register_post_accumulate_grad_hook", "__set__", "data_ptr", "untyped_storage", "storage", "__dlpack__"}
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 STEPS = 50  # between the two looks
-LINES = 3  # kinds that are told
+LINES = 3  # kinds that are reported
 
 
 class Kind(NamedTuple):

@@ -1,4 +1,4 @@
-"""What modules hold beside parameters and buffers: their attributes, and what is in the
+"""What modules hold besides parameters and buffers: their attributes, and what is in the
 lists and dicts among them."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PLAIN = (int, float, str, bool, bytes, type(None), torch.Size, torch.dtype, tor
 
 
 def _contents(value: Any) -> Any:
-    """A copy of a container, or None for what is none."""
+    """A copy of a container, or None for anything else."""
     if isinstance(value, list) and len(value) <= MOST:
         return list(value)
     if isinstance(value, dict) and len(value) <= MOST:
@@ -29,15 +29,15 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _differing(before: Any, now: Any) -> list:
-    """Keys or indices of a container at which there is something else than before."""
+    """Keys or indices of a container at which there is something other than before."""
     if isinstance(now, dict):
         return [k for k, v in now.items() if k not in before or not _same(before[k], v)] + [k for k in before if k not in now]
     return [i for i, v in enumerate(now) if i >= len(before) or not _same(before[i], v)] + list(range(len(now), len(before)))
 
 
 class Change(NamedTuple):
-    """An attribute that is not as it was; of a container that has stayed the same object,
-    the keys at which it is not, else none."""
+    """An attribute that is not as it was, with the keys that differ if it is a container that has
+    stayed the same object, else with none."""
 
     module: weakref.ref
     name: str
@@ -90,7 +90,7 @@ class Held:
                         yield Change(weakref.ref(m), name, tuple(keys))
 
     def put_back(self) -> None:
-        """Makes everything as it was."""
+        """Puts everything back as it was."""
         kept = {id(m): (m, own, inside) for m, own, inside in self.before}
         for module, name, _ in list(self.changed()):
             m, own, inside = kept[id(module())]

@@ -38,8 +38,8 @@ def gone(tape: Tape) -> torch.Tensor:
 
 
 def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
-    """Takes the tensors away that tries and replays have left on modules, a loss of their
-    own say: they know one piece alone."""
+    """Takes away the tensors that tries and replays have left on modules, such as a loss of their
+    own: they know one piece alone."""
 
     def left(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.grad_fn is not None and within(value.grad_fn, tape.spans)
@@ -55,9 +55,9 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
 
 
 class HandBack(torch.autograd.Function):
-    """A scalar whose gradients are known already: times what arrives, they flow on.
+    """A scalar whose gradients are known already: they flow on, multiplied by what arrives.
 
-    The node must not hold its tape, which holds the scalar: nobody would see that circle."""
+    The node must not hold its tape, which holds the scalar: nobody would see that cycle."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, tape: Tape, sums: list, scale: float, *inputs: torch.Tensor) -> torch.Tensor:
@@ -67,7 +67,7 @@ class HandBack(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         if not ctx.sums or torch.is_grad_enabled():
-            # Used up, or to be differentiated again, of which nothing is known here.
+            # Used up, or to be differentiated again, about which nothing is known here.
             raise ctx.failure
         tape = ctx.tape()
         retain = tape is not None and tape.retain
@@ -85,7 +85,7 @@ class HandBack(torch.autograd.Function):
 
 
 def hollow(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """One element, which is no value of anything, to be expanded to any shape."""
+    """One element, which is not the value of anything, to be expanded to any shape."""
     return torch.full((), float("nan") if dtype.is_floating_point or dtype.is_complex else 0, dtype=dtype, device=device)
 
 
@@ -126,7 +126,7 @@ def _release(tape: Tape, view: torch.Tensor) -> None:
 
 @lru_cache(maxsize=1)
 def _unnamed() -> int:
-    """References that Python counts to a view's base that nobody has a name for."""
+    """How many references Python counts to a view's base that nobody has a name for."""
     view = torch.zeros(2).view(2, 1)
     base = view._base
     return sys.getrefcount(base)

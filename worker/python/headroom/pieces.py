@@ -24,13 +24,13 @@ class Sizes:
 
     def __init__(self) -> None:
         self.failure: Optional[BaseException] = None  # the newest, to be raised again if nothing helps
-        self.learned: Optional[Callable[[], int]] = None  # rows at once that an earlier attempt came to; 0 if none did
+        self.learned: Optional[Callable[[], int]] = None  # rows at once that an earlier attempt settled on; 0 if none did
         self.ask: Optional[Callable[[int, BaseException], Optional[int]]] = None  # rows that failed → rows to try
         self._fits: Optional[int] = None  # cost of a piece
         self._tried = 0  # cost of a piece of this batch
         self._good = 0  # the largest cost of a piece that has gone well
         self._bad: Optional[int] = None  # the smallest cost of one that has failed since
-        self._again = False  # a piece that had failed by chance, as it seems, is being run once more
+        self._again = False  # a piece that seems to have failed by chance is being run once more
         self._calm, self._grows = 0, GROWS  # batches without a failure, and how many it takes to grow
         self._per_row = 1
         self._rows = 1
@@ -65,8 +65,8 @@ class Sizes:
         return False
 
     def _begin(self, found: Any, cost: int, rows: int) -> None:
-        """The first call of more rows than an earlier attempt could run at once is taken
-        for one that has failed. Nothing is known if something has failed by then."""
+        """The first call of more rows than an earlier attempt could run at once is treated as one
+        that has failed. That attempt no longer counts if something has failed by then."""
         if rows <= 0 or self.failure is not None:
             self.learned = None
         elif self._rows > rows:
@@ -75,7 +75,7 @@ class Sizes:
             found.limit, self._fits = cost, rows * self._per_row
 
     def cost(self) -> int:
-        """Of the newest call."""
+        """The cost of the newest call."""
         return self._per_row * self._rows
 
     def hosting(self, found: Any) -> Any:
@@ -109,14 +109,14 @@ class Sizes:
             self._fits = rows * self._per_row
 
     def first(self, batch: int) -> int:
-        """Rows of a piece: of as few as there can be, of nearly one size."""
+        """Rows of a piece, for as few pieces as possible of nearly one size."""
         most = max(1, batch // 2) if self._fits is None else max(1, min(batch, self._fits // self._per_row))
         return -(-batch // -(-batch // most))
 
     def next(self, failed: int = 0) -> int:
         """Rows of the next piece, ``failed`` being those of one that just failed. A size
-        that has gone well before is tried once more; another is halved, or what has gone
-        well. 0 if there is no smaller one."""
+        that has gone well before is tried once more; another is replaced by half of it, or by one
+        that has gone well if that is larger. 0 if there is no smaller one."""
         if not failed:
             rows = self.first(self._rows)
             self._tried = rows * self._per_row
@@ -173,7 +173,7 @@ class Sizes:
             found.limit = None
 
     def scale(self, tape: Any) -> float:
-        """By what losses are multiplied before they are differentiated, so that gradients
+        """What losses are multiplied by before they are differentiated, so that gradients
         in half precision do not vanish: what the user's GradScaler has, else 1."""
         if not any(e.autocast and any(d == torch.float16 and on for _, on, d in e.autocast[:-1]) for e in tape.entries):
             return 1.0

@@ -83,7 +83,7 @@ class Recorder:
         return not self.rest.resting
 
     def step_ends(self) -> None:
-        """An optimizer has made a step, with a closure perhaps, which begins without a word."""
+        """An optimizer has made a step, perhaps with a closure, which begins unannounced."""
         self._close()
         if self.sizes.failure is not None or self.evaluation.failure is not None:
             self.rest.failed()
@@ -313,7 +313,7 @@ class Recorder:
 
     def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
         """The same call on the same rows, after cleaning up: the rung for what cannot be
-        cut. On a GPU with what autograd saves on the host, if it has to be."""
+        cut. On a GPU, if it has to be, with what autograd saves kept on the host."""
         if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):
             self._refused(failure, why)
         tape.failure = None
@@ -593,7 +593,7 @@ class Recorder:
     # What both need.
 
     def _late(self, tape: Tape, first: Entry) -> Late:
-        """What is known of the tape's late tensors; ``first`` if the tape is empty yet."""
+        """What is known of the tape's late tensors; ``first`` if the tape is still empty."""
         if tape.late is None:
             tape.late = Late(tape, self._guarded(lambda: Plan(tape, tape.entries[0] if tape.entries else first)), self.sizes, self.report)
         return tape.late
@@ -626,7 +626,7 @@ class Recorder:
         raise failure from None
 
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
-        """Sees, once per kind of tape, that the loss enters every module through its
+        """Checks, once per kind of tape, that the loss enters every module through its
         outputs alone: a tensor that a module left behind would be missed by a replay."""
         kind = tuple((number_of(e.module), e.call_name()) for e in tape.entries)
         if kind not in self.kinds:

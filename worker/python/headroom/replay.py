@@ -23,12 +23,12 @@ from .weights import Rule, candidates, distinct, others, same_rule, settled, sur
 SMALL = 1 << 22  # elements of all outputs, up to which rules are tried on the whole batch
 ROUNDS = 6  # of rows on which rules are told apart
 MOST = 256  # rows on which rules are tried at most
-PAIRS = 4  # of rows on which rules are tried if there is no room for three: of two, one cut can be made, which a wrong rule may pass by chance
+PAIRS = 4  # of rows on which rules are tried if there is no room for three: two can be cut one way only, and a wrong rule may pass by chance
 SOME = 8  # rows on which they are tried otherwise
 
 
 def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
-    """The entries that some slots are made by, in order. With functions that change
+    """The entries that make some slots, in order. With functions that change
     their arguments on the tape these are all entries up to the last."""
     maker: dict[int, int] = {}
     for i, e in enumerate(tape.entries):
@@ -84,8 +84,8 @@ def versions_of(module: Any) -> list[int]:
 
 
 class Inputs:
-    """What a replayed scalar is differentiated by: parameters of the modules on the tape,
-    leaves that enter it, and tensors with a graph of their own that enter it."""
+    """What a replayed scalar is differentiated with respect to: parameters of the modules on the
+    tape, leaves that enter it, and tensors with a graph of their own that enter it."""
 
     def __init__(self, tape: Tape, plan: Optional[Plan], entries: Sequence[int]) -> None:
         found: dict[int, torch.Tensor] = {}
@@ -163,18 +163,18 @@ class Gradients:
 
 
 def pieces_of(batch: int, size: int) -> list[Rows]:
-    """The batch in as few pieces of at most ``size`` rows as there are, of nearly one size."""
+    """The batch in as few pieces of at most ``size`` rows as possible, of nearly one size."""
     count = -(-batch // size)
     edges = [batch * i // count for i in range(count + 1)]
     return [Rows(batch, a, b) for a, b in zip(edges, edges[1:])]
 
 
 def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[Optional[Rows]], Any], take: Callable[[Optional[Rows], Any], None]) -> int:
-    """Has ``take`` what ``work`` makes of each piece of a batch of so many rows, one after
-    the other; of all of it if ``batch`` is None. Returns how many pieces there were.
+    """Gives ``take`` what ``work`` makes of each piece of a batch of so many rows, one after the
+    other, or of all of it if ``batch`` is None. Returns how many pieces there were.
 
-    ``size(failed)`` says how many rows a piece may have, after one of so many rows that
-    failed if not 0; it returns 0 to end it. Raises what the work raises, and
+    ``size(failed)`` says how many rows a piece may have after one of ``failed`` rows has failed,
+    or, for 0, when none has; it returns 0 to stop. Raises what the work raises, and
     :class:`Refused` if one row does not fit."""
     todo: list[Optional[Rows]] = [None] if batch is None else [*pieces_of(batch, max(1, min(batch, size(0))))]
     done, failures = 0, 0
@@ -243,10 +243,10 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep):  #
     for slot, (_, rule) in targets.items():
         weights[slot] = 1.0 if rows is None else weight(rule, range(rows.start, rows.stop))
     if not any(weights.values()) and not keep:
-        return None  # no row of these has a say, and a mean over none of them is NaN
+        return None  # none of these rows has a say, and a mean over none of them is NaN
     leaves = inputs.leaves(rows)
     hooks = on_host() if offload else nullcontext()
-    if not any(weights.values()):  # no row of these has a say, but their results are wanted
+    if not any(weights.values()):  # none of these rows has a say, but their results are wanted
         with torch.no_grad():
             env = run(tape, plan, entries, rows)
         return {}, [None] * len(inputs.tensors), leaves, {s: env[s].clone() for s in keep if s in env}
@@ -339,8 +339,8 @@ class Proof:
 
     def agree(self, slot: int, rule: Rule) -> None:
         """Raises :class:`Refused` if the gradients of some rows in two parts, weighed by the
-        rule, are not those of the same rows at once. Of all that is tried this could go
-        well by chance the least: it holds for every element of every parameter."""
+        rule, are not those of the same rows at once. Of all the tries this is the least likely to
+        go well by chance: it holds for every element of every parameter."""
         entries = needed(self.tape, [slot])
         kind = ("gradients", slot, *self._kind(entries))
         rows = [r for r in range(self.plan.batch) if rule is None or rule[r]]
@@ -356,8 +356,8 @@ class Proof:
             raise Refused("the gradients of pieces are not those of the whole")
 
     def _sketch(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, rows: list[int], within: list[int]) -> list[tuple[float, float]]:
-        """Of each parameter's gradient a product with a vector and its norm: two numbers in
-        the place of a second set of gradients."""
+        """Each parameter's gradient as its product with a vector and its norm: two numbers
+        instead of a second set of gradients."""
         at = Rows(self.plan.batch, 0, self.plan.batch, rows)
         with torch.enable_grad():
             total = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))[slot].sum() * weight(rule, rows, within)
@@ -369,7 +369,7 @@ class Proof:
         return tuple((number_of(e.module), e.call_name(), e.grad, e.module is not None and e.module.training) for e in made)
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
-        """``work`` of so many rows and a tolerance, without chance and consequences; with
+        """``work`` done for so many rows and a tolerance, without chance or consequences; for
         fewer rows where there is no room."""
         with precisely(self.tape, entries) as single:
 
@@ -468,7 +468,7 @@ class Proof:
 @contextmanager
 def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
     """A context in which entries run without the rounding of mixed precision, if all
-    parameters are in single precision; whether they are."""
+    parameters are in single precision; yields whether they are."""
     single = all(p.dtype == torch.float32 for m in modules_of(tape) for p in m.parameters())
     autocast = {i: tape.entries[i].autocast for i in entries}
     try:
@@ -482,7 +482,7 @@ def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
 
 
 def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, Calm], Any]) -> Any:
-    """``work`` of so many rows, without chance and consequences; of fewer where there is no
+    """``work`` done for so many rows, without chance or consequences; for fewer where there is no
     room. Raises :class:`Refused` if there is none for two."""
     while True:
         failed: Optional[BaseException] = None
@@ -527,7 +527,7 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
 
 
 def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float]]:
-    """Of each gradient a product with a vector that has nothing to do with it, and its norm."""
+    """Each gradient as its product with a vector that has nothing to do with it, and its norm."""
     flat = [None if g is None or not g.numel() else _flat(g) for g in grads]
     longest: dict[torch.device, int] = {}
     for f in flat:
@@ -550,8 +550,8 @@ def _sketched(flat: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
 
 
 def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float, float]]]) -> float:
-    """How far sketches of weighed parts are from the whole's, relative to the norms. What is
-    zero but for rounding is held to a tenth of the largest."""
+    """How far sketches of weighed parts are from the whole's, relative to the norms. What is zero
+    but for rounding is measured against a tenth of the largest."""
     sizes = [norm + sum(p[i][1] for p in parts) for i, (_, norm) in enumerate(whole)]
     least = 0.1 * max(sizes, default=0.0) or 1.0
     off = [abs(value - sum(p[i][0] for p in parts)) / (size + least) for i, ((value, _), size) in enumerate(zip(whole, sizes))]

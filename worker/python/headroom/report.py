@@ -1,4 +1,4 @@
-"""What is told of failures: to headroom over the wire, or to the user where nobody is there."""
+"""What is reported about failures: to headroom over the wire, or to the user if nobody is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .growth import Growth
 from .rest import allowed_of
 from .wire import Wire, notice
 
-EVERY = 0.2  # seconds between two steps that are told, unless one failed
+EVERY = 0.2  # seconds between two steps that are reported, unless one failed
 CUTS = 1000  # rows and pieces that are remembered
 _SIZE = r"([\d.]+) ?([KMGT]iB|GB|MB|bytes)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB": 1 << 20, "GiB": 1 << 30, "GB": 1 << 30, "TiB": 1 << 40}
@@ -34,7 +34,7 @@ class Report:
         self._rows = 0  # of the newest failure
         self.ran: Callable[[], tuple[int, int]] = lambda: (0, 1)  # as Sizes.ran
         self._growth: Optional[Growth] = None  # that is being looked at
-        self._cuts: set[tuple[int, int]] = set()  # that were told
+        self._cuts: set[tuple[int, int]] = set()  # that were reported
         self.told: list[dict[str, Any]] = []  # of what was survived or refused: the newest few
 
     def wire(self) -> Optional[Wire]:
@@ -52,7 +52,7 @@ class Report:
             return None
         self._rows, self._next = rows, 0.0
         said = {name: value for name, value in evidence(failure).items() if value}
-        decision = wire.oom(rows=rows, micro=rows, **{**_memory(), **said})  # many a text has no numbers
+        decision = wire.oom(rows=rows, micro=rows, **{**_memory(), **said})  # many texts have no numbers
         decided = decision.get("rows") if decision else None
         if not isinstance(decided, int) or not 0 < decided <= rows:
             return None
@@ -89,7 +89,7 @@ class Report:
             say(text)
 
     def checked(self, found: list[dict[str, Any]]) -> None:
-        """Tell what :mod:`headroom.check` has found."""
+        """Report what :mod:`headroom.check` has found."""
         wire = self.wire()
         if wire is not None:
             wire.check(found=found)
@@ -101,8 +101,8 @@ class Report:
         return _where(None)
 
     def step(self, *_: Any) -> None:
-        """Tell of an optimizer's step: the first, those that are cut as none was before, and
-        else every so often."""
+        """Report an optimizer's step: the first, those that are cut as none was before, and
+        otherwise one every so often."""
         self._steps += 1
         now, ran = time.monotonic(), self.ran()
         if now < self._next and (ran in self._cuts or len(self._cuts) == CUTS):
@@ -126,7 +126,7 @@ class Report:
 
 
 def evidence(failure: BaseException) -> dict[str, Any]:
-    """What an exception on memory says of the moment in which it was made."""
+    """What an exception about memory says of the moment at which it was made."""
     text = str(failure)
     found = {
         "requested": _size(rf"(?i:tried to allocate|allocate) {_SIZE}", text),
@@ -149,7 +149,7 @@ def _size(pattern: str, text: str) -> int:
 
 
 def _phase(failure: BaseException) -> str:
-    """The part of the work in which a failure was made: forward, backward, update, eval or
+    """The part of the work in which a failure happened: forward, backward, update, eval or
     generation."""
     trace = failure.__traceback__
     while trace is not None:
@@ -168,8 +168,8 @@ def _phase(failure: BaseException) -> str:
 
 
 def _where(failure: Optional[BaseException]) -> str:
-    """The line of the user's that failed, the innermost one on the way to it, or that is
-    being run."""
+    """The user's line that failed, being the innermost one on the way to it, or that is being
+    run."""
     where = ""
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None and _foreign(frame.f_code.co_filename):

@@ -13,9 +13,9 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
 
-STEPS = 20  # of optimizers, that are recorded first
+STEPS = 20  # optimizer steps that are recorded first
 EVERY = 0.2  # seconds between two looks at the memory
-SHARE = 0.5  # of the memory that this process could have, that it may have taken at most
+SHARE = 0.5  # the most that this process may have taken of the memory that it could have
 MOST = 1024  # shapes that are remembered of a module
 
 
@@ -37,7 +37,7 @@ def roomy(memories: Sequence[Memory]) -> bool:
 
 
 def memories() -> list[Memory]:
-    """Of the GPUs on which this process has memory; empty if one of them does not tell."""
+    """Of the GPUs on which this process has memory; empty if one of them does not say."""
     if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
         return []
     found = []
@@ -59,7 +59,7 @@ def memories() -> list[Memory]:
 
 def allowed_of(total: int, device: Optional[int] = None) -> Optional[int]:
     """How much this process may have of so many bytes of a GPU, the current one if None.
-    None where an older PyTorch or another allocator does not tell."""
+    None where an older PyTorch or another allocator does not say."""
     try:
         return int(total * torch.cuda.get_per_process_memory_fraction(device))
     except (AttributeError, RuntimeError):
@@ -84,7 +84,7 @@ class Known:
             self._shapes.add(shapes)
 
     def covers(self, shapes: Shapes) -> bool:
-        """Whether a call with none of its dimensions larger has gone well. Without any
+        """Whether a call at least as large in every dimension has gone well. Without any
         tensor nothing is known of a call's size."""
         if not shapes:
             return False
@@ -103,7 +103,7 @@ def _within(shapes: Shapes, known: Shapes) -> bool:
 
 
 class Rest:
-    """Says which calls rest. ``look`` tells of the memory, and ``clock`` the time in seconds."""
+    """Says which calls rest. ``look`` reports the memory, and ``clock`` the time in seconds."""
 
     def __init__(self, look: Callable[[], Sequence[Memory]] = memories, clock: Callable[[], float] = time.monotonic) -> None:
         self._look, self._clock = look, clock
@@ -112,7 +112,8 @@ class Rest:
         self.resting = False
 
     def step(self) -> None:
-        """An optimizer has made its step: nothing begins or ends to rest but here."""
+        """An optimizer has made its step: calls begin or stop resting only here, and when memory
+        runs out."""
         self._steps += 1
         if self._failed or self._steps < STEPS:
             return

@@ -157,8 +157,8 @@ class Plan:
         return tensor.narrow(known.dim, rows.start * known.per_row, rows.count * known.per_row)  # type: ignore[arg-type]
 
     def confirm(self, entries: Sequence[int]) -> None:
-        """Makes modules' calls of which values were kept once more, on the same few rows. Raises
-        :class:`Refused` if one gives something else by now: a script that changes something
+        """Repeats, on the same few rows, the modules' calls of which values were kept. Raises
+        :class:`Refused` if one now gives something else: a script that changes something
         around a call, and changes it back, has other gradients than a replay."""
         self._catch_up()
         for i in entries:
@@ -187,7 +187,7 @@ class Plan:
                 self.slots[slot] = leaf
 
     def _key(self, entry: Entry) -> int:
-        """By which a call is known again: what is called, with what, after what."""
+        """What a call is recognised by: what is called, with what, after what."""
         outside = [self.tape.outside[i] for i in references(entry)[1]]
         shapes = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in outside)
         called = number_of(entry.module) or entry.call
@@ -229,7 +229,7 @@ class Plan:
                 raise Refused(f"{named(entry)} has a result whose size is not in proportion to the batch")
             shape[dim] = per_row * self.batch
         refs = references(entry)[0]
-        if entry.module is not None:  # a temperature, say; a loss of two batches is not the same but for zero
+        if entry.module is not None:  # a temperature, say; the losses of two batches differ unless they are zero
             fixed = not moved and small.is_floating_point() and torch.equal(small.detach(), large.detach()) and bool(small.any())
         else:
             fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)
@@ -326,8 +326,8 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _alike(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
-    """Whether two results are the same but for rounding: other numbers of rows go by other
-    kernels. ``tolerance`` is relative to the largest element."""
+    """Whether two results are the same but for rounding: other numbers of rows use other kernels.
+    ``tolerance`` is relative to the largest element."""
     scale = float(torch.nan_to_num(a, posinf=0.0, neginf=0.0).abs().max()) if a.numel() else 0.0
     return a.shape == b.shape and torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 

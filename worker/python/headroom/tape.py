@@ -246,7 +246,7 @@ def place_of(tensor: torch.Tensor) -> Optional[Place]:
 
 class plain_class:
     """A context in which recorded tensors have the class of plain ones: for code that looks
-    at the class, or runs the faster for it."""
+    at the class, or runs faster for it."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._tensors = tensors
@@ -298,7 +298,7 @@ def autocast_as(state: Optional[tuple]) -> list:
 
 
 def function_modes() -> tuple:
-    """The user's modes over torch's functions, as ``torch.set_default_device`` makes one. While
+    """The user's modes over torch's functions, such as ``torch.set_default_device`` makes. While
     a function of torch runs, those that have seen it already are not among them."""
     return tuple(torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
 

@@ -1,6 +1,6 @@
-"""By which weights the losses of pieces add up to the loss of the batch.
+"""The weights by which the losses of pieces add up to the loss of the batch.
 
-A rule is a number for each row: a piece weighs what its rows' numbers are of the sum.
+A rule is a number for each row: a piece weighs its rows' share of the sum of all numbers.
 ``None`` is the rule of a sum: every piece weighs 1. The rules are tried on the
 functions after the modules, on outputs computed once, with rows and cuts that tell the
 candidates apart. One that is not refuted by any try, and does not differ from another
@@ -30,8 +30,8 @@ def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = No
 
 
 def typed(value: Any, like: Any) -> Any:
-    """A sum of weighed numbers as what they were: a tensor of the same type, or a number of
-    Python's. Whole numbers are rounded, for weights are not exact."""
+    """A sum of weighed numbers, turned back into what they were: a tensor of the same type, or a
+    number of Python's. Whole numbers are rounded, for weights are not exact."""
     if isinstance(like, torch.Tensor):
         value = torch.as_tensor(value, device=like.device)
         return (value if like.is_floating_point() or like.is_complex() else value.round()).to(like.dtype).reshape(like.shape)
@@ -88,7 +88,7 @@ def distinct(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def cuts(rules: Sequence[Rule], rows: Sequence[int], seed: int = 0) -> list[tuple[list[int], list[int]]]:
-    """Ways to part some rows in two, uneven ones, and for each pair of rules one on which
+    """Ways to part some rows in two: uneven ones, and for each pair of rules the one on which
     they differ the most."""
     draw = random.Random(seed)
     found = []
@@ -132,7 +132,7 @@ def agrees(rule: Rule, parts: tuple, values: tuple, rows: Sequence[int], whole: 
 
 
 def settled(rules: Sequence[Rule], pieces: Sequence[Rows]) -> bool:
-    """Whether rules say the same of the pieces that are really used."""
+    """Whether rules say the same about the pieces that are really used."""
     for piece in pieces:
         said = [weight(r, range(piece.start, piece.stop)) for r in rules]
         if max(said) - min(said) > 1e-6 * max(said):

@@ -1,6 +1,6 @@
-"""The wire to headroom: JSON, a line a message, over the Unix socket named in HEADROOM_SOCKET.
+"""The wire to headroom: JSON, one message a line, over the Unix socket named in HEADROOM_SOCKET.
 
-Training never waits for it, but where memory has run out and the answer is worth the wait.
+Training never waits for it, except where memory has run out and the answer is worth the wait.
 Nothing here raises. What comes in is read as JSON and nothing else.
 """
 
@@ -111,7 +111,7 @@ class Wire:
             return dict(self._plan)
 
     def step(self, **f: Any) -> None:
-        """Tell of a finished optimizer step. Never waits: with no room the step goes untold."""
+        """Report a finished optimizer step. Never waits: with no room the step goes unreported."""
         if not self._lock.acquire(blocking=False):
             self.dropped += 1
             return
@@ -137,17 +137,18 @@ class Wire:
             self._send("note", {**f, "text": str(text)[:4000], "level": level})
 
     def refused(self, why: str, **f: Any) -> None:
-        """Tell that a failure goes to the user's code, why, and what is known of it: as oom."""
+        """Report that a failure goes to the user's code, why, and what is known of it, as for
+        oom."""
         with self._lock:
             self._send("refused", {**f, "why": str(why)[:4000]})
 
     def check(self, **f: Any) -> None:
-        """Tell what was found of the first step."""
+        """Report what was found in the first step."""
         with self._lock:
             self._send("check", f)
 
     def oom(self, probe: Probe | None = None, **f: Any) -> Message | None:
-        """Ask what to do about a failure, and wait for it; None if nobody answers.
+        """Ask what to do about a failure, and wait for the answer; None if nobody answers.
 
         probe tries so many rows, and returns the peak in bytes, or None if they do not fit.
         Whatever else it raises goes to the caller.
@@ -178,7 +179,7 @@ class Wire:
             self._lose()
 
     def _take(self, message: Message) -> None:
-        """Take in what the harness says by itself."""
+        """Take in what headroom says unasked."""
         if message.get("type") == "plan":
             if message.get("v") == VERSION:
                 self._plan = message
