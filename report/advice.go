@@ -53,6 +53,9 @@ func adviseEnd(_ Input, r *Report) string {
 	if r.Checkpoints.Written == 0 {
 		from = "start the same command again: it begins from step 0, because no checkpoint was written"
 	}
+	if r.Command != "" {
+		from = fmt.Sprintf("run headroom resume %s, which starts the command again from its newest checkpoint if headroom knows how it resumes, or start it again by hand", r.Name)
+	}
 	switch r.Outcome.State {
 	case Interrupted, CutOff:
 		return from
@@ -92,7 +95,7 @@ func adviseMicro(in Input, r *Report) string {
 			settled = row.micro
 		}
 	}
-	if settled == 0 {
+	if settled == 0 || in.Command != "" && r.Outcome.State != Finished { // it has not been seen to fit
 		return ""
 	}
 	text := fmt.Sprintf("micro-batch %d fits from the start: set batch.micro: %d, or auto", settled, settled)

@@ -319,10 +319,10 @@ func grown(steps int) *diary {
 }
 
 // onTheAir serves a live page of whatever run is put into it, for a tab that watch listens to.
-func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (server *httptest.Server, watch *trouble) {
+func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (live *Live, server *httptest.Server, watch *trouble) {
 	t.Helper()
-	live := &Live{Token: "secret", Draw: func() (*Report, error) { return New(now.Load().Input), nil },
-		Stamp: func() string { return strconv.Itoa(now.Load().step) }}
+	live = &Live{Token: "secret", Draw: func() (*Report, error) { return New(now.Load().Input), nil },
+		Stamp: func() string { return fmt.Sprint(now.Load().step, now.Load().Running) }}
 	server = httptest.NewServer(live)
 	t.Cleanup(server.Close)
 	watch = &trouble{page: server.URL + "/?token=secret"}
@@ -330,7 +330,7 @@ func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (se
 	if err := chromedp.Run(ctx, network.Enable(), cdplog.Enable(), runtime.Enable(), chromedp.EmulateViewport(390, 844), chromedp.Navigate(watch.page)); err != nil {
 		t.Fatal(err)
 	}
-	return server, watch
+	return live, server, watch
 }
 
 // TestLivePageInABrowser holds that the page follows a run without being loaded again, keeps what
@@ -340,7 +340,7 @@ func TestLivePageInABrowser(t *testing.T) {
 	defer cancel()
 	var now atomic.Pointer[diary]
 	now.Store(grown(500))
-	server, watch := onTheAir(ctx, t, &now)
+	live, server, watch := onTheAir(ctx, t, &now)
 	var before string
 	const table = `document.querySelector(".sizes")`
 	err := chromedp.Run(ctx, chromedp.Poll(`document.documentElement.dataset.redrawn`, nil), // it has asked once
@@ -360,11 +360,19 @@ func TestLivePageInABrowser(t *testing.T) {
 	if told := watch.told(); told != "" {
 		t.Errorf("the page complains:\n%s", told)
 	}
+	end := *grown(700)
+	end.Running = false
+	end.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
+	now.Store(&end)
+	live.End()
+	if err := chromedp.Run(ctx, chromedp.Poll(`document.querySelector("h1").innerText.toLowerCase().startsWith("finished")`, nil, chromedp.WithPollingTimeout(30*time.Second))); err != nil {
+		t.Errorf("the end does not show: %v", err)
+	}
 	server.CloseClientConnections()
 	server.Close()
 	var gone string
 	if err := chromedp.Run(ctx, chromedp.Poll(`!document.getElementById("gone").hidden`, nil, chromedp.WithPollingTimeout(30*time.Second)), chromedp.Text("#gone", &gone)); err != nil ||
-		!strings.HasPrefix(gone, "headroom does not answer any more") {
+		!strings.HasPrefix(gone, "The run has ended") {
 		t.Errorf("%v: %q", err, gone)
 	}
 }

@@ -43,7 +43,7 @@ func (r *Report) commandsBatchCard() Card {
 	if r.Failures.InPlace > 0 {
 		notes = append(notes, "steps that ran out of memory came out as with the whole batch")
 	}
-	if slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" }) {
+	if slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < len(r.Attempts) }) {
 		notes = append(notes, "a smaller micro-batch was made up for by accumulation")
 	}
 	if len(notes) > 0 {

@@ -13,8 +13,8 @@ import (
 )
 
 // Live serves a run's report while the run works: the same page, which fetches itself
-// again every two seconds. It is an [http.Handler], and safe for concurrent use. Nothing
-// is drawn unless somebody looks.
+// again whenever it has changed. It is an [http.Handler], and safe for concurrent use.
+// Nothing is drawn unless somebody looks.
 type Live struct {
 	// Draw draws the report from what is on disk now.
 	Draw func() (*Report, error)
@@ -23,11 +23,47 @@ type Live struct {
 	// Token is what the address must give as its token parameter.
 	Token string
 
+	once  sync.Once
+	ended chan struct{}
+
 	mu    sync.Mutex
 	stamp string
 	drawn time.Time
 	page  []byte
 	nonce string
+}
+
+// liveWait is how long a page that asks to wait for a change (Prefer: wait, RFC 7240) is
+// kept waiting, and liveLook how often it is checked whether there is one.
+const (
+	liveWait = 20 * time.Second
+	liveLook = 250 * time.Millisecond
+)
+
+// End says that the run has ended: pages that wait get its last state at once.
+func (l *Live) End() { close(l.end()) }
+
+func (l *Live) end() chan struct{} {
+	l.once.Do(func() { l.ended = make(chan struct{}) })
+	return l.ended
+}
+
+// wait returns when the page may have changed from the one with a tag.
+func (l *Live) wait(q *http.Request, tag string) {
+	look := time.NewTicker(liveLook)
+	defer look.Stop()
+	for until := time.Now().Add(liveWait); time.Now().Before(until); {
+		if _, now, err := l.now(false); err != nil || now != tag {
+			return
+		}
+		select {
+		case <-l.end():
+			return
+		case <-q.Context().Done():
+			return
+		case <-look.C:
+		}
+	}
 }
 
 // liveEvery is how old a page must be before it is drawn again.
@@ -57,7 +93,16 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		http.Error(w, "there is one page here: /", http.StatusNotFound)
 		return
 	}
-	page, tag, err := l.now()
+	if known := q.Header.Get("If-None-Match"); known != "" && q.Header.Get("Prefer") == "wait" {
+		l.wait(q, known)
+	}
+	over := false
+	select {
+	case <-l.end():
+		over = true
+	default:
+	}
+	page, tag, err := l.now(over)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -71,14 +116,15 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_, _ = w.Write(page) // the client may be gone
 }
 
-// now is the page, drawn again if the run has gone on, and its tag.
-func (l *Live) now() (page []byte, tag string, err error) {
+// now is the page, drawn again if the run has gone on, and its tag. Unless it is the last
+// one, a page is not drawn before the one before is old enough.
+func (l *Live) now(last bool) (page []byte, tag string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.nonce == "" {
 		l.nonce = rand.Text()
 	}
-	if stamp := l.Stamp(); l.page == nil || stamp != l.stamp && time.Since(l.drawn) >= liveEvery {
+	if stamp := l.Stamp(); l.page == nil || stamp != l.stamp && (last || time.Since(l.drawn) >= liveEvery) {
 		r, err := l.Draw()
 		if err != nil {
 			return nil, "", err

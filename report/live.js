@@ -1,8 +1,8 @@
 "use strict";
-// Asks for the page again and again, and shows what has changed. What was scrolled or
-// has the focus stays.
+// Asks for the page again and again, each time waiting until it has changed, and shows
+// that. What was scrolled or has the focus stays.
 (() => {
-	const every = 2000, gone = document.getElementById("gone");
+	const pause = 1000, gone = document.getElementById("gone");
 	let tag = "", last = new Date();
 	const tables = () => [...document.querySelectorAll(".table")], folds = () => [...document.querySelectorAll("details")];
 	const show = text => {
@@ -19,7 +19,7 @@
 	};
 	const ask = async () => {
 		try {
-			const got = await fetch(location.href, { cache: "no-store", headers: tag ? { "If-None-Match": tag } : {} });
+			const got = await fetch(location.href, { cache: "no-store", headers: tag ? { "If-None-Match": tag, Prefer: "wait" } : {} });
 			if (got.status === 200) {
 				tag = got.headers.get("ETag");
 				show(await got.text());
@@ -29,10 +29,12 @@
 			last = new Date();
 			gone.hidden = true;
 		} catch (error) {
-			gone.textContent = "headroom does not answer any more: the run has ended, or was killed. This is how it stood at " + last.toLocaleTimeString() + ".";
+			const runs = document.getElementById("outcome").classList.contains("info");
+			gone.textContent = runs ? "headroom does not answer any more: it was killed, or cannot be reached. This is how the run stood at " + last.toLocaleTimeString() + "."
+				: "The run has ended: this page does not change any more.";
 			gone.hidden = false;
 		}
-		setTimeout(ask, document.hidden ? 5 * every : every);
+		setTimeout(ask, gone.hidden ? pause : 10 * pause);
 	};
 	ask();
 })();

@@ -92,6 +92,26 @@ func TestLiveFollows(t *testing.T) {
 	}
 }
 
+// TestLiveWaits holds that a page which asks to wait is answered when the run has ended,
+// with its last state, however old the page before is; and that others are not kept.
+func TestLiveWaits(t *testing.T) {
+	const url = "http://127.0.0.1/?token=secret"
+	stamp, d := "1", night()
+	live := served(d, &stamp)
+	_, _, tag := ask(live, "GET", url, nil)
+	if status, _, _ := ask(live, "GET", url, map[string]string{"If-None-Match": tag}); status != 304 {
+		t.Errorf("%d for one who does not wait", status)
+	}
+	live.End()
+	if status, _, _ := ask(live, "GET", url, map[string]string{"If-None-Match": tag, "Prefer": "wait"}); status != 304 {
+		t.Errorf("%d, and nothing has changed", status)
+	}
+	stamp = "2"
+	if status, _, last := ask(live, "GET", url, map[string]string{"If-None-Match": tag, "Prefer": "wait"}); status != 200 || last == tag {
+		t.Errorf("%d for the last state", status)
+	}
+}
+
 // TestPrometheus reads the metrics as Prometheus' own parser does.
 func TestPrometheus(t *testing.T) {
 	run := func(files map[string]string) map[string]float64 {

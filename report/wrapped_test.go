@@ -62,6 +62,11 @@ func TestWrappedCommand(t *testing.T) {
 
 // TestWrappedBatch holds what is said of a command's effective batch.
 func TestWrappedBatch(t *testing.T) {
+	smaller := func(d *diary) {
+		d.entry(runs.Entry{Kind: runs.KindOOM, Text: "out of memory", OOM: &memory.OutOfMemoryError{Micro: 64}, Verdict: &memory.Verdict{Cause: memory.Batch, Why: "too large"}})
+		smaller := recovery.Plan{Effective: effective, World: 1, Micro: 32}
+		d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Shrink, Plan: smaller, Reason: "half"}})
+	}
 	for name, c := range map[string]struct {
 		happens func(*diary)
 		want    string
@@ -70,10 +75,15 @@ func TestWrappedBatch(t *testing.T) {
 		"survived":           {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory came out as with the whole batch"},
 		"refused, and ended": {func(d *diary) { d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"}) }, "as the command sets it, no plan was changed"},
 		"relaunched": {func(d *diary) {
-			d.entry(runs.Entry{Kind: runs.KindOOM, Text: "out of memory", OOM: &memory.OutOfMemoryError{Micro: 64}, Verdict: &memory.Verdict{Cause: memory.Batch, Why: "too large"}})
-			smaller := recovery.Plan{Effective: effective, World: 1, Micro: 32}
-			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Shrink, Plan: smaller, Reason: "half"}})
+			smaller(d)
+			d.begin()
+			d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
 		}, "kept, a smaller micro-batch was made up for by accumulation"},
+		"it could not be relaunched": {func(d *diary) {
+			smaller(d)
+			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Reason: "it needs to be known", Hint: "say --trust"}})
+			d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it needs to be known"})
+		}, "as the command sets it, no plan was changed"},
 	} {
 		d := newDiary("train-run", 0)
 		d.Command = "python train.py"
@@ -86,6 +96,9 @@ func TestWrappedBatch(t *testing.T) {
 		}
 		if advised := slices.Contains(r.Advice, "micro-batch 32 fits from the start: give it to the command"); advised != (name == "relaunched") {
 			t.Errorf("%s: advised %q", name, r.Advice)
+		}
+		if name == "it could not be relaunched" && (!r.Failures.Fatal || !strings.Contains(r.Advice[0], "What helps: say --trust") || !strings.Contains(r.Advice[0], "headroom resume train-run")) {
+			t.Errorf("%+v, advised %q", r.Failures, r.Advice)
 		}
 	}
 }

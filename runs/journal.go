@@ -71,6 +71,9 @@ type Entry struct {
 	// Repeated marks a step that has run out of memory again without having been made
 	// since: only the first of such failures counts.
 	Repeated bool `json:"repeated,omitempty"`
+
+	// Final marks what the end of the run says to the user anyway.
+	Final bool `json:"final,omitempty"`
 }
 
 // inPlace separates what ran out of memory from what was done, in the text of an

@@ -168,9 +168,9 @@ func (c classifier) sentence(x fault) string {
 	if x.rank != rankUnknown {
 		who = fmt.Sprintf("rank %d", x.rank)
 	}
-	verb := "ended with"
+	verb := "failed"
 	if !x.raised {
-		verb = "reported"
+		verb = "reported an error"
 	}
 	in := ""
 	if p := x.phase(); p != memory.PhaseUnknown {

@@ -30,6 +30,11 @@ type RunOptions struct {
 	// Recover is false for a command that may not be changed at all: then nothing is ever
 	// started again.
 	Recover bool
+	// Why is why Recover is false, for what to say where it would have helped.
+	Why string
+	// Check says why a life after the first one could not be started as it is to begin; nil if
+	// that is not known beforehand.
+	Check func(Beginning) error
 
 	Sleep func(ctx context.Context, d time.Duration) error // nil really sleeps
 }
@@ -119,11 +124,17 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 	if r.newest != nil && r.Resumes {
 		from, checkpoint = r.newest, &runs.Checkpoint{Step: r.newest.Step, Plan: r.s.Running()}
 	}
+	if r.Check != nil && len(r.lives) > 0 {
+		if err := r.Check(Beginning{r.s.Running(), from, r.fallbacks()}); err != nil {
+			r.stops(err.Error(), "")
+			return r.last, false, err
+		}
+	}
 	if err := r.s.Attempt(checkpoint); err != nil {
 		return r.last, false, err
 	}
 	r.from = from
-	b := Beginning{r.s.Running(), from, r.fallbacks()}
+	b := Beginning{r.s.Running(), from, r.fallbacks()} // Attempt may have taken over a plan
 	outcome, exit, err := r.Live(ctx, b)
 	if err != nil {
 		return r.last, false, err
@@ -199,7 +210,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 	case o.Kind == Done:
 		return false, nil
 	case o.Kind == Stopped || ctx.Err() != nil:
-		return false, harness.ErrInterrupted
+		return false, errInterrupted
 	}
 	switch o.Kind {
 	case OutOfMemory, OutOfHostMemory, OutOfSharedMemory:
@@ -225,8 +236,32 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 		}
 		return false, &ExitError{Code: exit.Code, Why: d.Reason}
 	}
-	return false, &ExitError{Code: exit.Code, Why: describe(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory()}
+	e := &ExitError{Code: exit.Code, Why: describe(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory()}
+	if e.Memory && e.Hint == "" && r.Why != "" {
+		e.Hint = "headroom could have gone on with a smaller micro-batch if it knew the command: " + r.Why
+	}
+	if o.OutOfMemory() && o.Evidence != nil {
+		verdict := memory.Diagnose(*o.Evidence)
+		r.s.Note(runs.Entry{Kind: runs.KindOOM, OOM: &o.Evidence.Failure, Verdict: &verdict, Text: o.Evidence.Failure.Error(), Final: true})
+		r.stops(e.Why, e.Hint)
+	}
+	return false, e
 }
+
+// stops notes that nothing is tried any more. Whoever ends the run says so to the user.
+func (r *runner) stops(why, hint string) {
+	d := recovery.Decision{Remedy: recovery.Stop, Plan: r.s.Running(), Reason: why, Hint: hint}
+	r.s.Note(runs.Entry{Kind: runs.KindDecision, Text: why, Decision: &d, Final: true})
+}
+
+// errInterrupted is [harness.ErrInterrupted] of a command, which does not go on by itself
+// when it is given again.
+var errInterrupted error = interruptedError{}
+
+type interruptedError struct{}
+
+func (interruptedError) Error() string { return "interrupted" }
+func (interruptedError) Unwrap() error { return harness.ErrInterrupted }
 
 // resumed is what to say of a command that failed for another reason after headroom
 // had made it go on from a checkpoint, and got no further.

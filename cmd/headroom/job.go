@@ -41,6 +41,9 @@ func loadConfig(c *cli.Context) (*configs.Config, error) {
 	if configs.IsCommand(path) {
 		return nil, usagef(fmt.Sprintf("headroom explain %s, or headroom run %[1]s", path), "%s is a command's file, and %s takes the configuration of a run", path, c.Command.Name)
 	}
+	if filepath.Ext(path) == ".py" {
+		return nil, usagef(fmt.Sprintf("headroom %s -- python %s", c.Command.Name, path), "%s is a Python script, and %s without -- takes a configuration", path, c.Command.Name)
+	}
 	sets := c.StringSlice("set")
 	if c.IsSet("name") {
 		sets = append(sets, "name="+c.String("name"))

@@ -144,12 +144,14 @@ func (r *request) override(c *cli.Context) error {
 		}
 	}
 	switch {
+	case c.IsSet("world") && r.World < 1:
+		return usagef("such as --world 8, or leave it out", "--world %d: at least 1", r.World)
 	case r.Hang < 0:
 		return usagef("such as --hang 30m, or 0 for never", "--hang %v is negative", r.Hang)
 	case r.Observe && r.NoWorker:
 		return usagef("leave out one of them", "--observe has nothing to act on with --no-worker")
 	case r.RestartLeaking && r.NoWorker:
-		return usagef("leave out one of them", "--restart-leaking has nothing to act on with --no-worker, which sees what leaks")
+		return usagef("leave out one of them", "--restart-leaking has nothing to act on with --no-worker: it is the worker that sees a leak")
 	case r.RestartHung && r.Hang == 0:
 		return usagef("leave out one of them", "--restart-hung has nothing to act on with --hang 0")
 	}

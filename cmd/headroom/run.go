@@ -24,11 +24,12 @@ func runCommand(u *ui) *cli.Command {
 		Usage:     "train to the end, in whatever memory there is",
 		ArgsUsage: "CONFIG",
 		Description: `headroom run [FLAGS] -- COMMAND takes any training command; all that follows the
-first -- is its own. It is run as it is. If it runs out of memory, and headroom knows where it
-takes its batch, it is started again from its newest complete checkpoint with a
-smaller micro-batch and the accumulation that keeps the effective batch exactly.
-Its status is passed on. --dry-run says what would be done, headroom explain all
-that is known. A file of headroom init stands for its command and the flags.
+first -- is its own. It is run as it is. If it runs out of memory, and headroom
+knows where it takes its batch, it is started again from its newest complete
+checkpoint with a smaller micro-batch and the accumulation that keeps the
+effective batch exactly. Its status is passed on. --dry-run says what would be
+done, headroom explain all that is known. A file of headroom init stands for its
+command and the flags.
 
 CONFIG is a file, or the name of a preset. The run is kept in runs/NAME; the
 same command goes on with it after an interrupt, a crash or a loss of power, and
@@ -36,7 +37,7 @@ does nothing if it is finished. If the device is lost, a new process takes this
 one's place and goes on from the newest checkpoint.
 
 The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the
-second one stops at once.`,
+second one stops at once. A command after -- gets such signals itself.`,
 		CustomHelpTemplate: jobHelp,
 		Flags: append(append(append(jobFlags(), wrapFlags()...), webFlags()...),
 			&cli.StringFlag{Name: "name", Usage: "name the run, and so its folder, `NAME`"},

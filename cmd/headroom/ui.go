@@ -156,7 +156,7 @@ func hintFor(err error) string {
 
 // entry tells what happened in a run, in the journal's own words.
 func (u *ui) entry(e runs.Entry) {
-	if ending(e.Kind) {
+	if ending(e.Kind) || e.Final {
 		return
 	}
 	before := u.probed
@@ -330,16 +330,24 @@ func otherRun(cfg *configs.Config, different []configs.Difference) error {
 	return usagef("--name NAME starts another run beside it, --fresh sets it aside and starts over", "%s", text)
 }
 
+// goesOn is how a run whose process is gone goes on.
+func (s standing) goesOn() string {
+	if configs.IsCommand(filepath.Join(s.Folder, "run.yaml")) {
+		return fmt.Sprintf("headroom resume %s starts its command again from the newest checkpoint", s.Name)
+	}
+	return "the command that started it goes on from the newest checkpoint"
+}
+
 // staleHint says what to do about runs whose process is gone.
 func staleHint(all []standing) string {
 	for _, s := range all {
 		if s.Crash != nil {
-			return fmt.Sprintf("%s crashed: %s; the trace is in %s, and the command that started it goes on from the newest checkpoint", s.Name, s.Crash.Error, s.Crash.Trace)
+			return fmt.Sprintf("%s crashed: %s; the trace is in %s, and %s", s.Name, s.Crash.Error, s.Crash.Trace, s.goesOn())
 		}
 	}
 	for _, s := range all {
 		if s.State == runs.StateStale {
-			return fmt.Sprintf("%s is stale: its process is gone, and the command that started it goes on from the newest checkpoint", s.Name)
+			return fmt.Sprintf("%s is stale: its process is gone, and %s", s.Name, s.goesOn())
 		}
 	}
 	return ""
@@ -350,7 +358,7 @@ func configHint(named int) string {
 	if named > 1 {
 		return "name one configuration; a command of yours goes after --, as in headroom run -- python train.py"
 	}
-	return "presets: " + strings.Join(configs.Presets(), ", ")
+	return "a training of yours goes after --, as in headroom run -- python train.py; presets: " + strings.Join(configs.Presets(), ", ")
 }
 
 func (u *ui) timed(t harness.Timing) {

@@ -30,6 +30,7 @@ func webFlags() []cli.Flag {
 type web struct {
 	page, metrics net.Listener
 	servers       []*http.Server
+	live          *report.Live // nil before it is served
 }
 
 // openWeb takes the addresses that the flags ask for, so that one that cannot be had is
@@ -56,10 +57,10 @@ func openWeb(c *cli.Context) (w *web, err error) {
 // nobody could look at it otherwise.
 func (w *web) serve(u *ui, dir string) {
 	if w.page != nil {
-		live := &report.Live{Token: rand.Text(), Stamp: func() string { return stampOf(dir) },
+		w.live = &report.Live{Token: rand.Text(), Stamp: func() string { return stampOf(dir) },
 			Draw: func() (*report.Report, error) { return drawn(dir, "", time.Time{}) }}
-		w.start(w.page, live)
-		u.line(plain, fmt.Sprintf("live page: http://%s/?token=%s", w.page.Addr(), live.Token))
+		w.start(w.page, w.live)
+		u.line(plain, fmt.Sprintf("live page: http://%s/?token=%s", w.page.Addr(), w.live.Token))
 	}
 	if w.metrics != nil {
 		w.start(w.metrics, http.HandlerFunc(func(to http.ResponseWriter, q *http.Request) { answerMetrics(to, q, dir) }))
@@ -73,14 +74,24 @@ func (w *web) start(l net.Listener, h http.Handler) {
 	go func() { _ = s.Serve(l) }() // ends with close
 }
 
-// close ends what is served at once.
+// lastLook is how long whoever is looking at a run has to read its last state.
+const lastLook = time.Second
+
+// close ends what is served: at once if nobody looks, else when they have the last state.
 func (w *web) close() error {
 	if w == nil {
 		return nil
 	}
+	if w.live != nil {
+		w.live.End()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastLook)
+	defer cancel()
 	var errs []error
 	for _, s := range w.servers {
-		errs = append(errs, s.Close())
+		if err := s.Shutdown(ctx); err != nil { // somebody is slow to read
+			errs = append(errs, s.Close())
+		}
 	}
 	for _, l := range []net.Listener{w.page, w.metrics} {
 		if l == nil {

@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"headroom/configs"
 	"headroom/harness"
 	"headroom/recovery"
+	"headroom/report"
 	"headroom/runs"
 	"headroom/worker"
 	"headroom/wrap"
@@ -217,7 +219,15 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		within := &inside{u: u, books: books, mode: w.mode(), ready: w.ready}
 		w.Inside, w.RunsOut = within.begin, within.runsOut
 	}
-	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.newest, Resumes: w.Resumes(), Recover: known})
+	why := ""
+	if w.why != nil {
+		why = w.why.Error()
+	}
+	check := func(b wrap.Beginning) error {
+		_, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
+		return err
+	}
+	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check})
 }
 
 // lead carries out the run in its folder, and ends it.
@@ -293,10 +303,15 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
 	var exit *wrap.ExitError
 	quiet := errors.As(err, &exit) && !exit.Memory && result.Failures == 0 // the command has said it all
-	if result.Failures > 0 || err != nil && !quiet {
+	happened := result.Failures > 0 || err != nil && !quiet
+	if happened || w.worthAReport(dir, u.now()) {
 		if r, drawn := drawn(dir, "", u.now()); drawn == nil {
-			if failed := writeReport(u, r, dir); failed != nil {
+			failed := r.Write(dir)
+			switch {
+			case failed != nil:
 				u.noReport(failed)
+			case happened: // otherwise the terminal is the command's
+				u.reportWritten(filepath.Join(dir, report.Page))
 			}
 		}
 	}
@@ -320,6 +335,17 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 	return err
 }
 
+// longRun is how long a command must have run for its report to be drawn although nothing
+// happened: that takes a part of a second.
+const longRun = time.Minute
+
+// worthAReport reports whether the report of a command is drawn at its end although nothing
+// happened: it ran for long, or the report that is there would be out of date.
+func (w *wrapped) worthAReport(dir string, now time.Time) bool {
+	_, err := os.Stat(filepath.Join(dir, report.Page))
+	return err == nil || now.Sub(w.Begun) >= longRun
+}
+
 // hint is what would help next time.
 func (w *wrapped) hint(exit *wrap.ExitError, err error) string {
 	resumes := "headroom resume " + w.Run + " goes on from its newest checkpoint, or from the beginning without one"
@@ -330,8 +356,6 @@ func (w *wrapped) hint(exit *wrap.ExitError, err error) string {
 		return ""
 	case exit.Hint != "":
 		return exit.Hint
-	case w.why != nil && exit.Memory:
-		return fmt.Sprintf("headroom could have gone on with a smaller micro-batch if it knew the command: %v", w.why)
 	case w.Match != nil:
 		return resumes
 	}
