@@ -30,6 +30,7 @@ type Machine struct {
 	WriteErr string       `json:"write_error,omitempty"` // why nothing can be written there
 
 	AddressLimit memory.Bytes `json:"address_limit"` // ulimit -v
+	DataLimit    memory.Bytes `json:"data_limit"`    // ulimit -d
 	FileLimit    memory.Bytes `json:"file_limit"`    // ulimit -f
 	CPULimit     int64        `json:"cpu_limit"`     // ulimit -t, seconds
 	OpenFiles    int64        `json:"open_files"`    // ulimit -n
@@ -49,7 +50,7 @@ func Look(runs string, env Environment) Machine {
 	m := Machine{
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.GOMAXPROCS(0), Memory: memoryOf(root),
 		GPUs: gpus(root), GPUsHid: hidden(env), Runs: runs,
-		AddressLimit: memory.Bytes(limit(unix.RLIMIT_AS)), FileLimit: memory.Bytes(limit(unix.RLIMIT_FSIZE)),
+		AddressLimit: memory.Bytes(limit(unix.RLIMIT_AS)), DataLimit: memory.Bytes(limit(unix.RLIMIT_DATA)), FileLimit: memory.Bytes(limit(unix.RLIMIT_FSIZE)),
 		CPULimit: limit(unix.RLIMIT_CPU), OpenFiles: limit(unix.RLIMIT_NOFILE),
 		Remote:    remote(env, term.IsTerminal(int(os.Stdin.Fd()))),
 		OnBattery: onBattery(root), JobEnds: jobEnds(env),

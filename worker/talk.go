@@ -33,8 +33,9 @@ type talk struct {
 	cuts   map[int]int // rows of a batch → pieces that it was run in last
 	trend  trend
 	pace   pace
-	out    time.Time // when its memory runs out by the trend, zero while it does not; guarded by the life's lock
-	grown  string    // what grows, and how fast
+	newest *runs.ProcessStep // the newest step, nil if it is written down
+	out    time.Time         // when its memory runs out by the trend, zero while it does not; guarded by the life's lock
+	grown  string            // what grows, and how fast
 
 	pending []told // failures decided on in the step that is under way
 	refused *told  // the newest failure that went to the command's own code, since the newest step
@@ -93,6 +94,7 @@ func (t *talk) end() {
 	t.life.mu.Lock()
 	defer t.life.mu.Unlock()
 	delete(t.life.talks, t)
+	t.write()
 	last := t.refused
 	if last == nil && len(t.pending) > 0 {
 		last = &t.pending[len(t.pending)-1]
@@ -182,9 +184,11 @@ func (t *talk) step(m message) {
 	t.refused = nil
 	t.cut(m.Rows, m.Pieces)
 	now := time.Now()
-	if seconds, ok := t.pace.due(now, m.Step); ok {
+	seconds, due := t.pace.due(now, m.Step)
+	made := runs.ProcessStep{Time: now, PID: t.pid, Made: m.Step, Rows: m.Rows, Pieces: m.Pieces, Seconds: seconds, Memory: m.stats()}
+	if t.newest = &made; due {
 		t.life.mu.Lock()
-		t.life.o.Books.Stepped(runs.ProcessStep{Time: now, PID: t.pid, Made: m.Step, Rows: m.Rows, Pieces: m.Pieces, Seconds: seconds, Memory: m.stats()})
+		t.write()
 		t.life.mu.Unlock()
 	}
 	t.grows(m, now)
@@ -193,6 +197,14 @@ func (t *talk) step(m message) {
 	}
 	t.keep()
 	_ = t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
+}
+
+// write writes the newest step down. The life must be locked.
+func (t *talk) write() {
+	if t.newest != nil {
+		t.life.o.Books.Stepped(*t.newest)
+		t.newest = nil
+	}
 }
 
 // cut takes note of how many pieces a batch was run in, where that has changed.

@@ -88,9 +88,9 @@ func TestExplainGoesOn(t *testing.T) {
 func TestExplainUnknown(t *testing.T) {
 	files := fstest.MapFS{"work/t.py": {Data: []byte("p.add_argument('--eval_batch')\np.add_argument('-b', '--batch-size', default=3)\np.add_argument(\"--grad_accum\", type=int)\n")}}
 	for _, c := range []struct{ command, why, program, suggest string }{
-		{"python t.py --lr 3", "not recognised: it takes 4 points", "t.py", "micro=--batch-size accumulation=--grad_accum"},
-		{"python t.py --train_batch=4 --eval_batch 2", "not recognised: it takes 4 points", "t.py", "micro=--train_batch accumulation=--grad_accum"},
-		{"python nothere.py --lr 3", "not recognised: it takes 4 points", "nothere.py", ""},
+		{"python t.py --lr 3", "not recognised: no profile fits well enough", "t.py", "micro=--batch-size accumulation=--grad_accum"},
+		{"python t.py --train_batch=4 --eval_batch 2", "not recognised: no profile fits well enough", "t.py", "micro=--train_batch accumulation=--grad_accum"},
+		{"python nothere.py --lr 3", "not recognised: no profile fits well enough", "nothere.py", ""},
 		{"bash train.sh --batch 3", "cannot see the training command inside bash", "", ""},
 	} {
 		e := explained(t, c.command, files, Given{}, false)

@@ -3,6 +3,7 @@ package wrap
 import (
 	"fmt"
 	"io/fs"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -110,7 +111,7 @@ func (m *Match) choose(profiles []Profile) (string, error) {
 	case len(m.Scores) == 0:
 		return "", &NotRecognisedError{Reason: "there is no profile"}
 	case m.Scores[0].Points < enough:
-		return "", &NotRecognisedError{fmt.Sprintf("it takes %d points", enough), m.Scores}
+		return "", &NotRecognisedError{"no profile fits well enough", m.Scores}
 	case len(m.Scores) > 1 && m.Scores[0].Points-m.Scores[1].Points < margin:
 		return "", &NotRecognisedError{fmt.Sprintf("%s and %s are less than %d points apart", m.Scores[0].Profile, m.Scores[1].Profile, margin), m.Scores}
 	}
@@ -121,10 +122,40 @@ func (m *Match) choose(profiles []Profile) (string, error) {
 // was recognised, these are all there is.
 func (m *Match) named(name string, profiles []Profile, recognised bool) (Profile, error) {
 	if !recognised {
-		return Plain(m.given.Knobs)
+		return m.plain()
 	}
 	at := slices.IndexFunc(profiles, func(p Profile) bool { return p.Name == name })
 	return profiles[at].withKnobs(m.given.Knobs)
+}
+
+// plain is the profile of the knobs alone. A flag for resuming that the script declares as
+// a switch takes no path: the script looks for its newest checkpoint by itself.
+func (m *Match) plain() (Profile, error) {
+	p, err := Plain(m.given.Knobs)
+	k, has := p.Knobs["resume"]
+	if err != nil || !has || !m.declaresSwitch(k) {
+		return p, err
+	}
+	k.Type = Switch
+	p.Knobs["resume"] = k
+	if p.Resume.Mode == "path" {
+		p.Resume = Continuation{Mode: "auto", Set: map[string]string{"resume": "true"}}
+	}
+	return p, nil
+}
+
+// declaresSwitch reports whether the script declares a knob's flag as one without a value.
+func (m *Match) declaresSwitch(k Knob) bool {
+	if m.Launch.Script == "" {
+		return false
+	}
+	content, err := m.read(m.Launch.Script)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(k.Flags, func(flag string) bool {
+		return regexp.MustCompile(`add_argument\([^()]*["']` + regexp.QuoteMeta(flag) + `["'][^()]*?\baction\s*=\s*["']store_true["']`).Match(content)
+	})
 }
 
 // score adds up the signals of a profile.

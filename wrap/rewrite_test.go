@@ -272,3 +272,30 @@ func TestFallbacks(t *testing.T) {
 		}
 	}
 }
+
+// A flag for resuming that the script declares as a switch gets no path.
+func TestResumeBySwitch(t *testing.T) {
+	for declared, want := range map[string]string{
+		`p.add_argument("--resume", action="store_true")`:                       "--bs 4 --acc 2 --resume",
+		`p.add_argument('-r', '--resume', help='go on', action = 'store_true')`: "--bs 4 --acc 2 --resume",
+		`p.add_argument("--resume", default="")`:                                "--bs 4 --acc 2 --resume step-7.pt",
+		`p.add_argument("--quick", action="store_true")`:                        "--bs 4 --acc 2 --resume step-7.pt",
+	} {
+		m, err := Recognise(Command{Args: strings.Fields("python t.py --bs 8 --acc 1"), Dir: "/work"}, nil, Given{Files: fstest.MapFS{"work/t.py": {Data: []byte(declared + "\n")}}, World: 1,
+			Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=step-*.pt"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked, err := m.Plan()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := m.Rewrite(asked.Plan.WithMicro(4), Resume{Checkpoint: &Checkpoint{Path: "step-7.pt", Number: 7}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(out.Command.Args[2:], " "); got != want {
+			t.Errorf("%s: %s, want %s", declared, got, want)
+		}
+	}
+}

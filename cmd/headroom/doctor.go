@@ -163,6 +163,7 @@ func checkLimits(m site) []check {
 		}
 	}
 	add(m.AddressLimit > 0, fmt.Sprintf("address space is limited to %v (ulimit -v)", m.AddressLimit), "ulimit -v unlimited")
+	add(m.DataLimit > 0, fmt.Sprintf("memory of a process is limited to %v (ulimit -d)", m.DataLimit), "ulimit -d unlimited")
 	add(m.FileLimit > 0, fmt.Sprintf("files are limited to %v (ulimit -f): a larger checkpoint fails", m.FileLimit), "ulimit -f unlimited")
 	add(m.CPULimit > 0, fmt.Sprintf("the system ends the process after %v of processor time (ulimit -t)", time.Duration(m.CPULimit)*time.Second), "ulimit -t unlimited")
 	add(m.OpenFiles > 0 && m.OpenFiles < leastFiles, fmt.Sprintf("%d open files (ulimit -n)", m.OpenFiles), fmt.Sprintf("ulimit -n %d", leastFiles))

@@ -35,6 +35,7 @@ func TestExamine(t *testing.T) {
 		"read-only":       {func(m *site) { m.WriteErr = "read-only file system" }, "runs folder fail read-only"},
 		"disk nearly out": {func(m *site) { m.DiskFree = memory.MiB }, "disk warn 1 MiB"},
 		"no inodes":       {func(m *site) { m.Inodes = 3 }, "disk warn 3 files"},
+		"ulimit -d":       {func(m *site) { m.DataLimit = memory.GiB }, "limits warn ulimit -d"},
 		"ulimit -v":       {func(m *site) { m.AddressLimit = memory.GiB }, "limits warn ulimit -v"},
 		"ulimit -t":       {func(m *site) { m.CPULimit = 60 }, "limits warn 1m0s"},
 		"ssh":             {func(m *site) { m.Remote = true }, "terminal warn ssh"},

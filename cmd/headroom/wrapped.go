@@ -138,7 +138,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 		return nil, "", usagef("", "--name %s: not a valid name for a folder; allowed: %s", asked, configs.NamesAllowed)
 	}
 	if err := os.MkdirAll(runsFolder, 0o755); err != nil {
-		return nil, "", asUsage(fmt.Errorf("make the folder of runs: %w", err))
+		return nil, "", usagef("start it in a folder that you may write to", "make the folder of runs here, in %s: %v", w.Command.Dir, err)
 	}
 	base := cmp.Or(asked, nameFor(w.Command.Args))
 	name := base
@@ -151,7 +151,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 			return nil, "", asUsage(fmt.Errorf("make the folder of the run: %w", err))
 		}
 		if asked != "" {
-			return nil, "", usagef("--name with another name, or none", "there is a run %s already", filepath.Join(runsFolder, name))
+			return nil, "", usagef("--name with another name, or none", "there is a run %s already%s", filepath.Join(runsFolder, name), inUse(filepath.Join(runsFolder, name)))
 		}
 		name = fmt.Sprintf("%s-%d", base, n)
 	}
@@ -169,6 +169,15 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 		return nil, "", errors.Join(fmt.Errorf("write run.yaml: %w", err), folder.Close())
 	}
 	return folder, name, nil
+}
+
+// inUse is what to say of a run's folder while a process works in it, "" if none does.
+func inUse(dir string) string {
+	s, err := runs.ReadStatus(dir)
+	if err != nil || s.State != runs.StateRunning {
+		return ""
+	}
+	return fmt.Sprintf(", and process %d works in it", s.PID)
 }
 
 // run takes the command through its lives.
