@@ -71,7 +71,7 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return duration{p: &c.Hang, zero: "never"} }},
 	{"restart_hung", "Whether a command that hangs is ended, and started again from its newest checkpoint.", "false",
 		func(c *Command) value { return boolean{&c.RestartHung} }},
-	{"restart_leaking", "Whether a command that leaks is ended just after a checkpoint, where memory would run\nout before the next one, and started again from there.", "false",
+	{"restart_leaking", "Whether a command that leaks and would run out of memory before its next checkpoint is\nended just after one, and started again from there.", "false",
 		func(c *Command) value { return boolean{&c.RestartLeaking} }},
 	{"watch_only", "Whether the command is never changed and never started again.", "false",
 		func(c *Command) value { return boolean{&c.WatchOnly} }},

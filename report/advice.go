@@ -49,12 +49,14 @@ func adviseBroken(_ Input, r *Report) string {
 }
 
 func adviseEnd(_ Input, r *Report) string {
-	from := fmt.Sprintf("start the same command again: it goes on from step %s", count(r.Checkpoints.Newest))
-	if r.Checkpoints.Written == 0 {
-		from = "start the same command again: it begins from step 0, because no checkpoint was written"
-	}
-	if r.Command != "" {
+	var from string
+	switch {
+	case r.Command != "":
 		from = fmt.Sprintf("run headroom resume %s, which starts the command again from its newest checkpoint if headroom knows how it resumes, or start it again by hand", r.Name)
+	case r.Checkpoints.Written == 0:
+		from = "start the same command again: it begins from step 0, because no checkpoint was written"
+	default:
+		from = fmt.Sprintf("start the same command again: it goes on from step %s", count(r.Checkpoints.Newest))
 	}
 	switch r.Outcome.State {
 	case Interrupted, CutOff:

@@ -43,6 +43,7 @@ func (r *Report) commandsBatchCard() Card {
 	if r.Failures.InPlace > 0 {
 		notes = append(notes, "steps that ran out of memory came out as with the whole batch")
 	}
+	// A plan has run only if an attempt began after it was made.
 	if slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < len(r.Attempts) }) {
 		notes = append(notes, "a smaller micro-batch was made up for by accumulation")
 	}

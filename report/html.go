@@ -40,16 +40,21 @@ func (r *Report) HTML(w io.Writer) error {
 
 // html is HTML, with the script of a live page if a nonce is given.
 func (r *Report) html(w io.Writer, nonce string) error {
-	var text bytes.Buffer
-	err := page().Execute(&text, struct {
+	return written(w, page(), struct {
 		*Report
 		Nonce string
-	}{r, nonce})
+	}{r, nonce}, "the report of "+r.Name)
+}
+
+// written writes a page; what names it in an error.
+func written(w io.Writer, page *template.Template, of any, what string) error {
+	var text bytes.Buffer
+	err := page.Execute(&text, of)
 	if err == nil {
 		_, err = w.Write(bytes.Map(printable, text.Bytes()))
 	}
 	if err != nil {
-		return fmt.Errorf("write the report of %s as HTML: %w", r.Name, err)
+		return fmt.Errorf("write %s as HTML: %w", what, err)
 	}
 	return nil
 }
@@ -70,6 +75,12 @@ func style() template.CSS {
 		variables(false), variables(true), pageStyle))
 }
 
+// attemptLimit is how many attempts a page lists without folding them.
+const attemptLimit = 8
+
+// Folded reports whether a page folds the attempts.
+func (r *Report) Folded() bool { return len(r.Attempts) > attemptLimit }
+
 // Last is the newest attempt, nil if there is none.
 func (r *Report) Last() *Attempt {
 	if len(r.Attempts) == 0 {
@@ -86,7 +97,7 @@ func (r *Report) Narrow() []Picture { return r.width(false) }
 
 func (r *Report) width(wide bool) []Picture {
 	var some []Picture
-	for _, p := range r.pictures {
+	for _, p := range r.draw() {
 		if p.Wide == wide {
 			some = append(some, p)
 		}

@@ -50,9 +50,10 @@ func (l *Live) end() chan struct{} {
 
 // wait returns when the page may have changed from the one with a tag.
 func (l *Live) wait(q *http.Request, tag string) {
-	look := time.NewTicker(liveLook)
+	look, over := time.NewTicker(liveLook), time.NewTimer(liveWait)
 	defer look.Stop()
-	for until := time.Now().Add(liveWait); time.Now().Before(until); {
+	defer over.Stop()
+	for {
 		if _, now, err := l.now(false); err != nil || now != tag {
 			return
 		}
@@ -60,6 +61,8 @@ func (l *Live) wait(q *http.Request, tag string) {
 		case <-l.end():
 			return
 		case <-q.Context().Done():
+			return
+		case <-over.C:
 			return
 		case <-look.C:
 		}

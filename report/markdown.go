@@ -35,9 +35,9 @@ func (r *Report) Markdown(w io.Writer, path func(Picture) string) error {
 	}
 	r.markdownLedger(&b)
 	r.markdownSizes(&b)
-	if path != nil && len(r.pictures) > 0 {
+	if path != nil && len(r.draw()) > 0 {
 		b.WriteString("\n## Pictures\n")
-		for _, p := range r.pictures {
+		for _, p := range r.draw() {
 			fmt.Fprintf(&b, "\n![%s: %s](<%s>)\n", plain(p.Title), plain(p.Alt), strings.NewReplacer("<", "%3C", ">", "%3E", "\n", "%0A").Replace(path(p)))
 		}
 	}

@@ -53,7 +53,7 @@ func (r *Report) Survived() string {
 	return r.failureCard().Answer
 }
 
-// Lost is the time lost to failures and searches, with its causes.
+// Lost is the time lost to failures and searches, and what share of the time that was.
 func (r *Report) Lost() string {
 	if r.Failures.Lost <= 0 {
 		return "–"
@@ -75,15 +75,7 @@ var (
 // HTML writes the page, which needs nothing else. Each run's name links to its own
 // page, in the folder of that name beside this one.
 func (o *Overview) HTML(w io.Writer) error {
-	var text bytes.Buffer
-	err := overviewPage().Execute(&text, o)
-	if err == nil {
-		_, err = w.Write(bytes.Map(printable, text.Bytes()))
-	}
-	if err != nil {
-		return fmt.Errorf("write the page over the runs as HTML: %w", err)
-	}
-	return nil
+	return written(w, overviewPage(), o, "the page over the runs")
 }
 
 // Markdown writes the same as a table.

@@ -27,7 +27,7 @@ type Picture struct {
 // Pictures are the pictures of the report, in their order on the page. The first
 // four are always there, and say so if they have nothing to show. A wrapped command
 // has those of what was seen of it.
-func (r *Report) Pictures() []Picture { return slices.Clone(r.pictures) }
+func (r *Report) Pictures() []Picture { return slices.Clone(r.draw()) }
 
 // SVG writes the picture as a file of its own, light or dark to match its viewer.
 func (p Picture) SVG(w io.Writer) error {

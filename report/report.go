@@ -1,6 +1,7 @@
 package report
 
 import (
+	"sync"
 	"time"
 
 	"headroom/memory"
@@ -49,9 +50,9 @@ type Report struct {
 	Attempts    []Attempt // oldest first
 	Advice      []string  // what to change next, most urgent first; never empty
 
-	steps    []runs.StepReport  // those that stand: a step done again is in it once
-	seen     []runs.ProcessStep // of a wrapped command
-	pictures []Picture
+	steps []runs.StepReport  // those that stand: a step done again is in it once
+	seen  []runs.ProcessStep // of a wrapped command
+	draw  func() []Picture   // the pictures, drawn when they are first asked for
 }
 
 // New works out the report of a run. It keeps no reference to the input's
@@ -73,11 +74,12 @@ func New(in Input) *Report {
 	r.Loss = loss(r.steps)
 	r.Sizes = sizes(r.steps)
 	r.Advice = advice(in, r)
-	if r.Command == "" {
-		r.pictures = pictures(r)
-	} else {
-		r.pictures = commandPictures(r)
-	}
+	r.draw = sync.OnceValue(func() []Picture {
+		if r.Command == "" {
+			return pictures(r)
+		}
+		return commandPictures(r)
+	})
 	return r
 }
 

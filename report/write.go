@@ -17,7 +17,7 @@ const Page = "report.html"
 // the old one or the new one.
 func (r *Report) Write(dir string) error {
 	picture := func(p Picture) string { return "report-" + p.Name + ".svg" }
-	for _, p := range r.pictures {
+	for _, p := range r.draw() {
 		if err := replace(filepath.Join(dir, picture(p)), p.SVG); err != nil {
 			return err
 		}

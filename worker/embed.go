@@ -84,7 +84,7 @@ func (f *folder) remove() error {
 }
 
 // Standby is the folder of a life that is about to begin, unpacked while its caller does
-// other things: 36 files take longer than everything else before a command runs.
+// other things: it takes as long as most of what comes before a command runs.
 type Standby struct {
 	made   chan struct{}
 	folder *folder // nil once a life has it

@@ -208,20 +208,28 @@ func inFiles(k Knob, docs []document, name string) (place, error) {
 // scriptDefault is the default that the script itself gives a flag by argparse,
 // "" if it cannot be seen.
 func (m *Match) scriptDefault(k Knob) string {
-	if m.Launch.Script == "" || k.Type != Int {
-		return ""
-	}
-	content, err := m.read(m.Launch.Script)
-	if err != nil {
+	if k.Type != Int {
 		return ""
 	}
 	for _, flag := range k.Flags {
-		re := regexp.MustCompile(`add_argument\([^()]*["']` + regexp.QuoteMeta(flag) + `["'][^()]*?\bdefault\s*=\s*(\d+)\s*[,)]`)
-		if all := re.FindAllSubmatch(content, -1); len(all) == 1 {
+		if all := m.declared(flag, `default\s*=\s*(\d+)\s*[,)]`); len(all) == 1 {
 			return string(all[0][1])
 		}
 	}
 	return ""
+}
+
+// declared are the places where the script declares a flag by argparse with an option that
+// matches a pattern, each with the groups of that.
+func (m *Match) declared(flag, option string) [][][]byte {
+	if m.Launch.Script == "" {
+		return nil
+	}
+	content, err := m.read(m.Launch.Script)
+	if err != nil {
+		return nil
+	}
+	return regexp.MustCompile(`add_argument\([^()]*["']`+regexp.QuoteMeta(flag)+`["'][^()]*?\b`+option).FindAllSubmatch(content, -1)
 }
 
 // amountOf reads a knob that counts. It is 0 where the knob is absent and has no

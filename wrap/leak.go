@@ -25,7 +25,10 @@ type leakWatch struct {
 func (l *leakWatch) due(complete []time.Time, out RunsOut) bool {
 	if len(complete) > 0 && complete[0].After(l.began) && complete[0].After(l.saved) {
 		before := l.began
-		for _, other := range append(complete[1:], l.saved) {
+		if l.saved.After(before) { // it may be gone
+			before = l.saved
+		}
+		for _, other := range complete[1:] {
 			if other.After(before) && other.Before(complete[0]) {
 				before = other
 			}

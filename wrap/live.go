@@ -150,7 +150,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	if w.Inside != nil {
 		c, ended = w.Inside(c)
 	}
-	exit, left, err := w.start(ctx, c, log)
+	exit, own, err := w.start(ctx, c, log)
 	if log != nil {
 		if closed := log.Close(); closed != nil {
 			w.Trouble(closed)
@@ -159,9 +159,9 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	if err != nil {
 		return ended(Outcome{}), exit, err
 	}
-	w.decides = left.why != ""
-	if left.why != "" {
-		return ended(Outcome{Kind: left.kind, Confidence: Certain, Reasons: []string{left.why}, Rank: -1, Device: -1}), exit, nil
+	if own != nil {
+		w.decides = true
+		return ended(*own), exit, nil
 	}
 	outcome := Classify(exit)
 	if outcome.Kind == OutOfHostMemory {
@@ -211,8 +211,8 @@ func (w *Wrapped) gpus() func() ([]nvml.GPU, error) {
 const gateEvery = 5 * time.Second
 
 // start is one life of c, watched. After a failure it waits until the GPUs have its
-// memory back. left says why headroom ended it, if it did.
-func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exit, left left, err error) {
+// memory back. own is the outcome if headroom ended it, nil otherwise.
+func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exit, own *Outcome, err error) {
 	leak := &leakWatch{began: time.Now()}
 	watch := &hangWatch{after: w.Hang, now: time.Now, saved: w.lastSaved}
 	watch.alive()
@@ -225,7 +225,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	child, err := Start(c, ChildOptions{Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted, Standby: w.Standby})
 	w.Standby = nil
 	if err != nil {
-		return Exit{}, left, err
+		return Exit{}, nil, err
 	}
 	if w.Started != nil {
 		w.Started()
@@ -233,28 +233,27 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	trace := &gpuTrace{c: c, list: w.gpus(), mine: child.Owns, uses: watch.onGPU}
 	watching, end := context.WithCancel(context.WithoutCancel(ctx))
 	seen := trace.watch(watching)
-	left = w.attend(child, watch, leak)
+	own = w.attend(child, watch, leak)
 	exit = child.Wait() // whoever asked us to stop has asked the child too: signals are passed on
 	end()
-	exit.Stopped = exit.Stopped && left.why == "" || ctx.Err() != nil
+	exit.Stopped = exit.Stopped && own == nil || ctx.Err() != nil
 	if exit.Code != 0 { // otherwise it is of no interest, and NVML may take longer than the command
 		exit.GPUs, exit.Ranks = <-seen, w.rankErrors(c, exit.Began)
 		for _, holder := range trace.drain(ctx, harness.Sleep) {
 			w.Trouble(fmt.Errorf("%s still holds memory %v after the command has ended", holder, drainPatience))
 		}
 	}
-	return exit, left, nil
+	return exit, own, nil
 }
 
-// left is why headroom ended a command; the zero value if it did not.
-type left struct {
-	kind Kind
-	why  string
+// byUs is the outcome of a life that headroom ended.
+func byUs(kind Kind, why string) *Outcome {
+	return &Outcome{Kind: kind, Confidence: Certain, Reasons: []string{why}, Rank: -1, Device: -1}
 }
 
 // attend waits for the end of the child, and checks whether it hangs and whether its
 // memory runs out before its next checkpoint. One that does is ended if that is allowed.
-func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (l left) {
+func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *Outcome) {
 	leaks := w.RunsOut != nil && w.Resumes()
 	every := hangEvery
 	if leaks {
@@ -265,54 +264,54 @@ func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (l left
 		every = min(every, max(time.Millisecond, w.Hang/4))
 	case !leaks:
 		<-child.Done()
-		return l
+		return nil
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-child.Done():
-			return l
+			return own
 		case <-tick.C:
 		}
-		if l.why != "" {
+		if own != nil {
 			continue // it has been asked to end
 		}
 		if leaks {
-			l = w.leaks(leak)
+			own = w.leaks(leak)
 		}
-		if l.why == "" && hang.hangs() {
-			l = w.hangs(hang, child.Pid())
+		if own == nil && hang.hangs() {
+			own = w.hangs(hang, child.Pid())
 		}
-		if l.why != "" {
+		if own != nil {
 			child.Stop()
 		}
 	}
 }
 
 // hangs is why a hanging command is ended; without Restart it only reports the hang.
-func (w *Wrapped) hangs(watch *hangWatch, pid int) (l left) {
+func (w *Wrapped) hangs(watch *hangWatch, pid int) *Outcome {
 	if !w.Restart {
 		w.Trouble(fmt.Errorf("%s: it may hang; py-spy dump --pid %d says where it stands, and --restart-hung would start it again from its newest checkpoint", watch.why(), pid))
-		return l
+		return nil
 	}
-	return left{Hung, watch.why()}
+	return byUs(Hung, watch.why())
 }
 
 // leaks is why a leaking command is ended; without Leave it only reports the leak.
-func (w *Wrapped) leaks(watch *leakWatch) (l left) {
+func (w *Wrapped) leaks(watch *leakWatch) *Outcome {
 	out := w.RunsOut()
 	if out.At.IsZero() && watch.saved.IsZero() { // looking for checkpoints reads the disk
-		return l
+		return nil
 	}
 	if !watch.due(w.complete(), out) {
-		return l
+		return nil
 	}
 	if !w.Leave {
 		w.Trouble(fmt.Errorf("%s; --restart-leaking would start it again just after a checkpoint", watch.why(out)))
-		return l
+		return nil
 	}
-	return left{Leaking, watch.why(out)}
+	return byUs(Leaking, watch.why(out))
 }
 
 const (

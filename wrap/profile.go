@@ -112,6 +112,17 @@ const (
 // counted are the knobs of a step.
 var counted = []string{micro, accumulation, global}
 
+// typeOf is the type that a knob of this name has unless it is given.
+func typeOf(name string) Type {
+	switch name {
+	case micro, accumulation, global, eval, processes, steps:
+		return Int
+	case rampup:
+		return List
+	}
+	return Text
+}
+
 // Knob is an argument, a variable or a key of a configuration. The command line
 // beats the environment, which beats the file.
 type Knob struct {

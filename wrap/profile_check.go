@@ -61,13 +61,7 @@ func (r *profileReader) knob(name string) {
 		r.add(r.lines[key+".min"], key+".min", fmt.Sprint(k.Min), "only micro has a lower bound")
 	}
 	if k.Type == "" {
-		k.Type = Text
-		if name == rampup {
-			k.Type = List
-		}
-		if isCounted || name == eval || name == processes || name == steps {
-			k.Type = Int
-		}
+		k.Type = typeOf(name)
 	}
 	p.Knobs[name] = k
 }

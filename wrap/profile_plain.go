@@ -155,13 +155,7 @@ func (p Profile) withKnobs(knobs []string) (Profile, error) {
 func (k Knob) at(name, place string) (Knob, error) {
 	k.Flags, k.Paths, k.Env, k.Launcher, k.Default = nil, nil, "", "", ""
 	if k.Type == "" {
-		k.Type = Text
-		if name == micro || name == accumulation || name == global || name == eval || name == steps {
-			k.Type = Int
-		}
-		if name == rampup {
-			k.Type = List
-		}
+		k.Type = typeOf(name)
 	}
 	if k.Scope = PerRank; name == global {
 		k.Scope = Total

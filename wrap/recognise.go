@@ -3,7 +3,6 @@ package wrap
 import (
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -133,7 +132,8 @@ func (m *Match) named(name string, profiles []Profile, recognised bool) (Profile
 func (m *Match) plain() (Profile, error) {
 	p, err := Plain(m.given.Knobs)
 	k, has := p.Knobs["resume"]
-	if err != nil || !has || !m.declaresSwitch(k) {
+	isSwitch := func(flag string) bool { return len(m.declared(flag, `action\s*=\s*["']store_true["']`)) > 0 }
+	if err != nil || !has || !slices.ContainsFunc(k.Flags, isSwitch) {
 		return p, err
 	}
 	k.Type = Switch
@@ -142,20 +142,6 @@ func (m *Match) plain() (Profile, error) {
 		p.Resume = Continuation{Mode: "auto", Set: map[string]string{"resume": "true"}}
 	}
 	return p, nil
-}
-
-// declaresSwitch reports whether the script declares a knob's flag as one without a value.
-func (m *Match) declaresSwitch(k Knob) bool {
-	if m.Launch.Script == "" {
-		return false
-	}
-	content, err := m.read(m.Launch.Script)
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(k.Flags, func(flag string) bool {
-		return regexp.MustCompile(`add_argument\([^()]*["']` + regexp.QuoteMeta(flag) + `["'][^()]*?\baction\s*=\s*["']store_true["']`).Match(content)
-	})
 }
 
 // score adds up the signals of a profile.

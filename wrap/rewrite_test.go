@@ -297,5 +297,23 @@ func TestResumeBySwitch(t *testing.T) {
 		if got := strings.Join(out.Command.Args[2:], " "); got != want {
 			t.Errorf("%s: %s, want %s", declared, got, want)
 		}
+		if looks := m.Profile.Resume.Mode == "auto"; looks == strings.Contains(want, "step-7") {
+			t.Errorf("%s: the script looks for its checkpoint by itself: %v", declared, looks)
+		}
+	}
+}
+
+// A default is read from the script only if it is declared once.
+func TestDefaultOfTheScript(t *testing.T) {
+	const once = "p.add_argument('--bs', type=int, default=16)\n"
+	for script, want := range map[string]int{once: 16, once + once: 0, "p.add_argument('--bs', type=int)\n": 0} {
+		m, err := Recognise(Command{Args: strings.Fields("python t.py --acc 1"), Dir: "/work"}, nil, Given{Files: fstest.MapFS{"work/t.py": {Data: []byte(script)}}, World: 1,
+			Knobs: []string{"micro=--bs", "accumulation=--acc"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if asked, err := m.Plan(); asked.Plan.Micro != want || (err == nil) != (want > 0) {
+			t.Errorf("%q: %v, %v", script, asked.Plan, err)
+		}
 	}
 }

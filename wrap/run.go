@@ -251,7 +251,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 // stops notes that nothing is tried any more. Whoever ends the run says so to the user.
 func (r *runner) stops(why, hint string) {
 	d := recovery.Decision{Remedy: recovery.Stop, Plan: r.s.Running(), Reason: why, Hint: hint}
-	r.s.Note(runs.Entry{Kind: runs.KindDecision, Text: why, Decision: &d, Final: true})
+	r.s.Note(runs.Entry{Kind: runs.KindDecision, Text: why, Decision: &d})
 }
 
 // errInterrupted is [harness.ErrInterrupted] of a command, which does not go on by itself

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -113,12 +114,18 @@ func outdated(dir string) bool {
 	if err != nil {
 		return true
 	}
+	return slices.ContainsFunc(records(dir), func(info os.FileInfo) bool { return info.ModTime().After(page.ModTime()) })
+}
+
+// records are the files that the report of the run in dir is drawn from, as far as they are
+// there.
+func records(dir string) (all []os.FileInfo) {
 	for _, name := range []string{"journal.jsonl", "metrics.jsonl", "status.json"} {
-		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.ModTime().After(page.ModTime()) {
-			return true
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			all = append(all, info)
 		}
 	}
-	return false
+	return all
 }
 
 // formatOf is the format that the flags ask for, "" for the run's own pages.

@@ -48,7 +48,7 @@ func tendFlags() []cli.Flag {
 		boolFlag("observe", "with --: the worker inside PyTorch only watches, and leaves a step that runs out of memory to the command"),
 		boolFlag("no-worker", "with --: put nothing inside the command's processes"),
 		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
-		boolFlag("restart-leaking", "with --: end a command that leaks just after a checkpoint, where memory would run out before the next one, and start it again from there"),
+		boolFlag("restart-leaking", "with --: if a command that leaks would run out of memory before its next checkpoint, end it just after one and start it again from there"),
 		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile's that may be used although the training is then not the same to the bit, such as recompute or no-workers; may be repeated (`NAME`)"},
 	}
 }

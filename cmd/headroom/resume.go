@@ -59,7 +59,7 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = live.close() }() // nothing of it is kept
+	defer live.close()
 	w.verbose = c.Bool("verbose")
 	folder, err := runs.Open(dir)
 	if err != nil {
@@ -120,7 +120,7 @@ func (w *wrapped) own(dir string) error {
 	if err != nil || newest == nil || newest.Time.Before(ended.Add(clocks)) {
 		return nil // it is looked at once more when the command is started
 	}
-	return usagef("move it away to go on from the run's own, or give the command to headroom run with the checkpoint that it is to go on from",
+	return usagef("move it away to continue from this run's own checkpoint; or start the command with headroom run, and name the checkpoint in it",
 		"%s was written at %s, after %s had ended at %s: it is another training's", newest.Path, newest.Time.Format(time.DateTime), dir, ended.Local().Format(time.DateTime))
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 	"go.uber.org/zap"
@@ -39,7 +40,7 @@ one's place and goes on from the newest checkpoint.
 The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the
 second one stops at once. A command after -- gets such signals itself.`,
 		CustomHelpTemplate: jobHelp,
-		Flags: append(append(append(jobFlags(), wrapFlags()...), webFlags()...),
+		Flags: append(slices.Concat(jobFlags(), wrapFlags(), webFlags()),
 			&cli.StringFlag{Name: "name", Usage: "name the run, and so its folder, `NAME`"},
 			boolFlag("fresh", "set the run of that name aside and start from step 0"),
 			boolFlag("again", "the same, but only if that run is finished; else go on with it"),
@@ -69,7 +70,7 @@ func runAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = live.close() }() // nothing of it is kept
+	defer live.close()
 	s := &runner{u: u, verbose: c.Bool("verbose"), web: live}
 	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.asked(s.stage.in(working), again) })
 	defer done()

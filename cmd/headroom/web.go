@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -47,7 +44,8 @@ func openWeb(c *cli.Context) (w *web, err error) {
 	}
 	if c.Bool("web") {
 		if w.page, err = listen("127.0.0.1:0"); err != nil {
-			return nil, errors.Join(usagef("run it without --web; headroom report RUN --open shows the same at any time", "--web: %v", err), w.close())
+			w.close()
+			return nil, usagef("run it without --web; headroom report RUN --open shows the same at any time", "--web: %v", err)
 		}
 	}
 	return w, nil
@@ -78,30 +76,22 @@ func (w *web) start(l net.Listener, h http.Handler) {
 const lastLook = time.Second
 
 // close ends what is served: at once if nobody looks, else when they have the last state.
-func (w *web) close() error {
-	if w == nil {
-		return nil
-	}
+func (w *web) close() {
 	if w.live != nil {
 		w.live.End()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastLook)
 	defer cancel()
-	var errs []error
 	for _, s := range w.servers {
-		if err := s.Shutdown(ctx); err != nil { // somebody is slow to read
-			errs = append(errs, s.Close())
+		if s.Shutdown(ctx) != nil { // somebody is slow to read
+			_ = s.Close()
 		}
 	}
 	for _, l := range []net.Listener{w.page, w.metrics} {
-		if l == nil {
-			continue
-		}
-		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
+		if l != nil {
+			_ = l.Close() // again, if it was served
 		}
 	}
-	return errors.Join(errs...)
 }
 
 // answerMetrics answers only /metrics.
@@ -122,10 +112,8 @@ func answerMetrics(to http.ResponseWriter, q *http.Request, dir string) {
 // stampOf changes with what a report of the run in dir is drawn from.
 func stampOf(dir string) string {
 	var b strings.Builder
-	for _, name := range []string{"journal.jsonl", "metrics.jsonl", "status.json"} {
-		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			fmt.Fprintf(&b, "%x.%x.", info.Size(), info.ModTime().UnixNano())
-		}
+	for _, info := range records(dir) {
+		fmt.Fprintf(&b, "%x.%x.", info.Size(), info.ModTime().UnixNano())
 	}
 	return b.String()
 }

@@ -35,7 +35,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = live.close() }() // nothing of it is kept
+	defer live.close()
 	w, err := recognised(r)
 	if err != nil {
 		return err
@@ -315,11 +315,9 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 	happened := result.Failures > 0 || err != nil && !quiet
 	if happened || w.worthAReport(dir, u.now()) {
 		if r, drawn := drawn(dir, "", u.now()); drawn == nil {
-			failed := r.Write(dir)
-			switch {
-			case failed != nil:
+			if failed := r.Write(dir); failed != nil {
 				u.noReport(failed)
-			case happened: // otherwise the terminal is the command's
+			} else if happened { // otherwise the terminal is the command's
 				u.reportWritten(filepath.Join(dir, report.Page))
 			}
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -193,9 +194,18 @@ func TestTwoRunsOfOneOutput(t *testing.T) {
 	if err != nil || !strings.Contains(string(said), "another headroom run keeps its checkpoints in out, too") {
 		t.Errorf("%v: %s", err, said)
 	}
+	if said, err := wrap("one").CombinedOutput(); err == nil || !strings.Contains(string(said), fmt.Sprintf("there is a run runs/one already, and process %d works in it", first.cmd.Process.Pid)) {
+		t.Errorf("%v: %s", err, said)
+	}
 	first.signal(syscall.SIGTERM)
 	if got := first.end(); got != 143 {
 		t.Errorf("status %d\n%s", got, first.stderr.String())
+	}
+	if status, err := runs.ReadStatus(filepath.Join("runs", "one")); err != nil || status.Reason != "interrupted" {
+		t.Errorf("it says %q, %v: the same command would not go on", status.Reason, err)
+	}
+	if said, err := wrap("one").CombinedOutput(); err == nil || !strings.Contains(string(said), "there is a run runs/one already\n") {
+		t.Errorf("%v: %s", err, said)
 	}
 	if said, err := wrap("three").CombinedOutput(); err != nil || len(said) > 0 {
 		t.Errorf("the place is free again: %v: %s", err, said)
@@ -283,5 +293,38 @@ func TestResumeFromAnothersCheckpoint(t *testing.T) {
 	}
 	if said, err := exec.Command("headroom", "resume", "mine").CombinedOutput(); err != nil || !strings.Contains(string(said), "step-4.json") {
 		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+// TestWorthAReport holds when the report of a command to which nothing happened is drawn at
+// its end: after a long run, and where there is one that would be out of date.
+func TestWorthAReport(t *testing.T) {
+	dir, begun := t.TempDir(), time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
+	w := &wrapped{Wrapped: wrap.Wrapped{Begun: begun}}
+	for after, want := range map[time.Duration]bool{time.Second: false, longRun - 1: false, longRun: true, time.Hour: true} {
+		if got := w.worthAReport(dir, begun.Add(after)); got != want {
+			t.Errorf("after %v: %v, want %v", after, got, want)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "report.html"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !w.worthAReport(dir, begun) {
+		t.Error("the report that is there would be out of date")
+	}
+}
+
+// TestHowARunGoesOn holds that of a command it is headroom resume that is named, and of a
+// run of a configuration the command that started it.
+func TestHowARunGoesOn(t *testing.T) {
+	for kept, want := range map[string]string{"command: [python, train.py]\n": "headroom resume night starts its command again", "name: night\n": "the command that started it goes on"} {
+		dir := filepath.Join(t.TempDir(), "night")
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "run.yaml"), []byte(kept), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		hint := staleHint([]standing{{Name: "night", Folder: dir, Status: runs.Status{State: runs.StateStale}}})
+		if !strings.Contains(hint, want) {
+			t.Errorf("%s: %s", strings.TrimSpace(kept), hint)
+		}
 	}
 }
