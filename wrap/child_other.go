@@ -16,6 +16,9 @@ type Standby struct{}
 // StandBy does nothing.
 func StandBy() *Standby { return nil }
 
+// Release does nothing.
+func (*Standby) Release() {}
+
 // Start returns an error.
 func Start(Command, ChildOptions) (*Child, error) {
 	return nil, errors.New("commands can be run on Linux only")

@@ -3,6 +3,7 @@ package wrap
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"strings"
 	"syscall"
@@ -237,4 +238,21 @@ func TestModesAfterASignal(t *testing.T) {
 	if code := p.status(); code != 0 || !strings.Contains(p.out.String(), "status 137\r\nas it was") {
 		t.Errorf("status %d, %q", code, p.out.String())
 	}
+}
+
+// TestReleasedSignals holds that a signal that came while a start was being prepared
+// takes its effect if there is no start after all.
+func TestReleasedSignals(t *testing.T) {
+	came := make(chan os.Signal, 2)
+	signal.Notify(came, syscall.SIGUSR2)
+	defer signal.Stop(came)
+	s := StandBy()
+	<-s.made
+	if err := syscall.Kill(os.Getpid(), syscall.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	<-came
+	s.Release()
+	<-came // once more, from Release
+	(*Standby)(nil).Release()
 }

@@ -2,6 +2,7 @@ package wrap
 
 import (
 	"os"
+	"syscall"
 
 	"headroom/machine"
 )
@@ -16,7 +17,8 @@ type Standby struct {
 }
 
 // StandBy begins to make one, for the next [Start]. From here on signals to this
-// process wait for the child: the start must follow soon, or the process must end.
+// process wait for the child: the start must follow soon, or the process must end, or
+// it must be released.
 func StandBy() *Standby {
 	s := &Standby{made: make(chan struct{})}
 	go func() {
@@ -27,4 +29,19 @@ func StandBy() *Standby {
 		}
 	}()
 	return s
+}
+
+// Release gives the signals back; those that came meanwhile take their usual effect. No
+// [Start] may use s afterwards. It may be called on nil.
+func (s *Standby) Release() {
+	if s == nil {
+		return
+	}
+	<-s.made
+	s.signals.stop()
+	for sent := range s.signals.in {
+		if sent, ok := sent.(syscall.Signal); ok {
+			_ = syscall.Kill(os.Getpid(), sent)
+		}
+	}
 }

@@ -5,8 +5,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"headroom/wrap"
 )
 
 func main() { os.Exit(mainStatus()) }
@@ -15,9 +13,8 @@ func main() { os.Exit(mainStatus()) }
 // skipped.
 func mainStatus() int {
 	ours, command := cutCommand(os.Args)
-	if command != nil {
-		go wrap.Builtin() // needed soon; meanwhile the command line is read
-	}
+	ahead := makeAhead(ours, command)
+	defer ahead.folder.Discard()
 	crashesAbort(os.LookupEnv, command == nil)
 	// A reader of stdout that goes away must not end a night's training: without
 	// this the runtime dies on the first write after it. It is caught, not ignored,
@@ -25,7 +22,7 @@ func mainStatus() int {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	u := newUI(os.Stdout, os.Stderr, os.LookupEnv)
 	app := newApp(u)
-	ctx := context.WithValue(context.Background(), commandKey{}, command)
+	ctx := context.WithValue(context.Background(), commandKey{}, afterDashes{command, ahead})
 	err := app.RunContext(ctx, flagsFirst(app, ours))
 	u.failed(err)
 	return exitStatus(err)

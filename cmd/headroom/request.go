@@ -12,16 +12,43 @@ import (
 
 	"headroom/configs"
 	"headroom/memory"
+	"headroom/worker"
 	"headroom/wrap"
 )
 
 // commandKey is where main puts the words after "--" in the context.
 type commandKey struct{}
 
-// commandOf is the command after "--", nil if there is none.
-func commandOf(c *cli.Context) []string {
-	words, _ := c.Context.Value(commandKey{}).([]string)
-	return words
+// afterDashes are the words after "--", and what their start needs.
+type afterDashes struct {
+	command []string // nil if there is no "--"
+	ahead   ahead
+}
+
+// dashesOf is what main put into the context.
+func dashesOf(c *cli.Context) afterDashes {
+	a, _ := c.Context.Value(commandKey{}).(afterDashes)
+	return a
+}
+
+// ahead is what the start of a command waits for and what does not depend on it. It is
+// being made while the command line is read and the run's folder made; otherwise the
+// command would run 1 ms later. The folder must be discarded.
+type ahead struct {
+	signals *wrap.Standby
+	folder  *worker.Standby // of the worker in the command's processes
+}
+
+// makeAhead begins to make it if the command line runs a command.
+func makeAhead(ours, command []string) ahead {
+	if command == nil {
+		return ahead{}
+	}
+	go wrap.Builtin() // every command about a command needs them
+	if len(command) == 0 || ours[1] != "run" {
+		return ahead{}
+	}
+	return ahead{wrap.StandBy(), worker.StandBy(readBuild().Version)}
 }
 
 // wrapFlags are those of run that are about a wrapped command.
@@ -64,7 +91,7 @@ type request struct {
 // commandRequest is what the command line asks for; asked is false if that is not a
 // command of the user's.
 func commandRequest(c *cli.Context) (r request, asked bool, err error) {
-	words := commandOf(c)
+	words := dashesOf(c).command
 	if words == nil { // a file may have to be opened
 		if err := enoughFiles(); err != nil {
 			return r, true, err

@@ -34,7 +34,7 @@ A run of a configuration goes on by itself: give the same headroom run again.`,
 
 func resumeAction(u *ui, c *cli.Context) error {
 	u.quiet = c.Bool("quiet")
-	if commandOf(c) != nil {
+	if dashesOf(c).command != nil {
 		return usagef("headroom resume RUN", "the command is the run's own: nothing goes after --")
 	}
 	if c.NArg() != 1 {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -44,12 +45,11 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if c.Bool("dry-run") {
 		return u.answer(explained(w, u.now()).brief())
 	}
-	if w.Free == 0 { // otherwise it may be long until it starts
-		w.Standby = wrap.StandBy()
-		if !r.NoWorker {
-			w.ready = worker.StandBy(readBuild().Version)
-			defer w.ready.Discard()
-		}
+	ahead := dashesOf(c).ahead
+	w.ready = ahead.folder
+	if w.Standby = ahead.signals; w.Free > 0 { // it may be long until it starts
+		w.Standby.Release()
+		w.Standby = nil
 	}
 	folder, name, err := w.folder(r.Name)
 	if err != nil {
@@ -142,7 +142,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	}
 	base := cmp.Or(asked, nameFor(w.Command.Args))
 	name := base
-	for n := 2; ; n++ {
+	for n := 1; ; {
 		err := os.Mkdir(filepath.Join(runsFolder, name), 0o755) // whoever makes it has the name
 		if err == nil {
 			break
@@ -153,6 +153,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 		if asked != "" {
 			return nil, "", usagef("--name with another name, or none", "there is a run %s already%s", filepath.Join(runsFolder, name), inUse(filepath.Join(runsFolder, name)))
 		}
+		n = max(n, newestNumber(runsFolder, base)) + 1
 		name = fmt.Sprintf("%s-%d", base, n)
 	}
 	folder, err := runs.Open(filepath.Join(runsFolder, name))
@@ -169,6 +170,26 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 		return nil, "", errors.Join(fmt.Errorf("write run.yaml: %w", err), folder.Close())
 	}
 	return folder, name, nil
+}
+
+// newestNumber is the highest N of the folders base-N in dir, or 1: after hundreds of
+// runs, trying one after the other would cost every start a millisecond.
+func newestNumber(dir, base string) int {
+	newest := 1
+	folder, err := os.Open(dir)
+	if err != nil {
+		return newest
+	}
+	defer func() { _ = folder.Close() }()
+	names, _ := folder.Readdirnames(-1) // those that could be read
+	for _, name := range names {
+		if number, ok := strings.CutPrefix(name, base+"-"); ok {
+			if n, err := strconv.Atoi(number); err == nil {
+				newest = max(newest, n)
+			}
+		}
+	}
+	return newest
 }
 
 // inUse is what to say of a run's folder while a process works in it, "" if none does.
