@@ -1,26 +1,23 @@
 package report
 
 import (
-	"bytes"
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
+	"codeberg.org/go-fonts/liberation/liberationsansregular"
+	"golang.org/x/image/font"
+	"golang.org/x/image/font/sfnt"
+	"golang.org/x/image/math/fixed"
 )
 
 // Sizes of a chart, in its own units: pixels at full width.
 const (
 	textSize   = 13
 	titleSize  = 16
+	lineHeight = 16 // of a label
 	legendLine = 20
 	dotLimit   = 40 // up to this many points are drawn as dots too
 )
@@ -54,75 +51,105 @@ type area struct {
 	edge        float64
 }
 
-var sans = font.Font{Typeface: "Liberation", Variant: "Sans"}
+// frame is the part of a chart that its lines are drawn in, and how values map to places
+// on the chart.
+type frame struct {
+	left, right, top, bottom float64
+	x, y                     func(float64) float64
+}
 
-// svg draws the chart: the inside of an svg element, in placeholder colours.
-func (c chart) svg() (string, error) {
-	p := plot.New()
-	p.BackgroundColor = nil
+// frame leaves room for the head above and for the labels of the axes.
+func (c chart) frame(head float64, across, up []tick) frame {
+	wide := 0.0
+	for _, t := range up {
+		wide = max(wide, textWidth(t.label, textSize))
+	}
+	f := frame{left: 4 + wide + 6, right: c.width - 12, top: head, bottom: c.height - 2*lineHeight - 8}
+	if n := len(across); n > 0 { // the last label must not be cut off
+		free := (f.right - f.left) * (c.x1 - across[n-1].value) / (c.x1 - c.x0)
+		f.right -= max(0, textWidth(across[n-1].label, textSize)/2-free-10)
+	}
+	f.x = func(v float64) float64 { return f.left + (v-c.x0)/(c.x1-c.x0)*(f.right-f.left) }
+	f.y = func(v float64) float64 { return f.bottom - (v-c.y0)/(c.y1-c.y0)*(f.bottom-f.top) }
+	return f
+}
+
+// svg draws the chart: the inside of an svg element.
+func (c chart) svg() string {
+	head, height := c.head()
+	across := ticks(c.x0, c.x1, int(c.width/110), c.x1-c.x0 > 2)
+	up := ticks(c.y0, c.y1, int(c.height/55), c.whole)
+	f := c.frame(height, across, up)
+	var b strings.Builder
 	for _, a := range c.areas {
-		a.points = a.points.thinned(c.width)
-		if err := a.add(p); err != nil {
-			return "", fmt.Errorf("draw picture %s: %s: %w", c.name, a.name, err)
-		}
+		a.draw(&b, f, c.width)
 	}
-	c.axes(p)
+	c.axes(&b, f, across, up)
 	for _, l := range c.lines {
-		l.points = l.points.thinned(c.width)
-		if err := l.add(p); err != nil {
-			return "", fmt.Errorf("draw picture %s: %s: %w", c.name, l.name, err)
+		l.draw(&b, f, c.width)
+	}
+	b.WriteString(head)
+	b.WriteString(c.drawValues(f))
+	b.WriteString(c.drawMarks(f))
+	return b.String()
+}
+
+// axes draws the labels of both axes, a line across for each of the vertical one's, and
+// the horizontal axis.
+func (c chart) axes(b *strings.Builder, f frame, across, up []tick) {
+	label := func(x, y float64, anchor, text string) {
+		fmt.Fprintf(b, `<text x="%s" y="%s" text-anchor="%s" style="font-size:%dpx;%s">%s</text>`+"\n",
+			tenth(x), tenth(y), anchor, textSize, paint("fill", "muted"), escaped(text))
+	}
+	for _, t := range up {
+		y := tenth(f.y(t.value))
+		fmt.Fprintf(b, `<path d="M%s,%sH%s" style="fill:none;%s"/>`, tenth(f.left), y, tenth(f.right), paint("stroke", "grid"))
+	}
+	fmt.Fprintf(b, `<path d="M%s,%sH%s" style="fill:none;%s"/>`+"\n", tenth(f.left), tenth(f.bottom), tenth(f.right), paint("stroke", "muted"))
+	label((f.left+f.right)/2, c.height-8, "middle", c.across)
+	for _, t := range across {
+		label(f.x(t.value), f.bottom+lineHeight, "middle", t.label)
+	}
+	for _, t := range up {
+		label(f.left-6, f.y(t.value)+0.35*textSize, "end", t.label)
+	}
+}
+
+func (l line) draw(b *strings.Builder, f frame, width float64) {
+	points := 0
+	for _, piece := range l.points {
+		points += len(piece)
+	}
+	dash := ""
+	if l.dashed {
+		dash = ";stroke-dasharray:6,4"
+	}
+	for _, piece := range l.points.thinned(width) {
+		fmt.Fprintf(b, `<path d="%s" style="fill:none;stroke-width:%s;%s%s"/>`+"\n", path(piece, f), tenth(l.width), paint("stroke", l.shade), dash)
+		if len(piece) > 1 && (l.dashed || points > dotLimit) {
+			continue
+		}
+		for _, p := range piece {
+			fmt.Fprintf(b, `<circle cx="%s" cy="%s" r="2.5" style="%s"/>`, tenth(f.x(p.X)), tenth(f.y(p.Y)), paint("fill", l.shade))
 		}
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = c.x0, c.x1, c.y0, c.y1
-	canvas := vgsvg.New(vg.Length(c.width), vg.Length(c.height))
-	head, headHeight := c.head()
-	room := draw.Crop(draw.New(canvas), 4, -12, 4, -vg.Length(headHeight))
-	p.Draw(room)
-	var text bytes.Buffer
-	if _, err := canvas.WriteTo(&text); err != nil {
-		return "", fmt.Errorf("draw picture %s: %w", c.name, err)
-	}
-	data := p.DataCanvas(room)
-	x, y := p.Transforms(&data)
-	frame := frame{
-		x:    func(v float64) float64 { return float64(x(v)) },
-		y:    func(v float64) float64 { return c.height - float64(y(v)) },
-		left: float64(data.Min.X),
-		top:  c.height - float64(data.Max.Y), bottom: c.height - float64(data.Min.Y),
-	}
-	return inner(text.String()) + head + c.drawValues(frame, float64(data.Max.X)) + c.drawMarks(frame), nil
 }
 
-// inner is what gonum drew, without the element around it and without its fonts:
-// the page's own font, which is as wide, is used. Paths are shortened.
-func inner(svg string) string {
-	from, to := strings.Index(svg, "<g transform"), strings.LastIndex(svg, "</svg>")
-	body := strings.ReplaceAll(svg[from:to], "font-family:Liberation Sans;font-variant:normal;font-weight:normal;font-style:normal;", "")
-	return polylines().ReplaceAllStringFunc(body, func(path string) string {
-		return `d="` + shorter(path[len(`d="`):len(path)-1]) + `"`
-	})
+func (a area) draw(b *strings.Builder, f frame, width float64) {
+	for _, piece := range a.points.thinned(width) {
+		fmt.Fprintf(b, `<path d="%sV%sH%sZ" style="%s"/>`+"\n", path(piece, f), tenth(f.y(a.edge)), tenth(f.x(piece[0].X)), paint("fill", a.shade))
+	}
 }
 
-// polylines are paths of straight lines.
-var polylines = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`d="M[-0-9.,MLZ]+"`) })
-
-// shorter is a path of straight lines, rounded to a tenth of a unit, with H and V for
-// horizontal and vertical ones, and without points that coincide with the one before.
-func shorter(path string) string {
+// path is a path through points, rounded to a tenth of a unit, with H and V for
+// horizontal and vertical lines, and without points that coincide with the one before.
+func path(points []point, f frame) string {
 	var b strings.Builder
 	x, y := "", ""
-	for at := 0; at < len(path); {
-		kind := path[at]
-		end := at + 1
-		for end < len(path) && !strings.ContainsRune("MLZ", rune(path[end])) {
-			end++
-		}
-		across, up, _ := strings.Cut(path[at+1:end], ",")
-		toX, toY := tenth(across), tenth(up)
+	for i, p := range points {
+		toX, toY := tenth(f.x(p.X)), tenth(f.y(p.Y))
 		switch {
-		case kind == 'Z':
-			b.WriteByte('Z')
-		case kind == 'M':
+		case i == 0:
 			b.WriteString("M" + toX + "," + toY)
 		case toX == x && toY == y:
 		case toY == y:
@@ -132,98 +159,52 @@ func shorter(path string) string {
 		default:
 			b.WriteString("L" + toX + "," + toY)
 		}
-		if kind != 'Z' {
-			x, y = toX, toY
-		}
-		at = end
+		x, y = toX, toY
 	}
 	return b.String()
 }
 
-// tenth is a number as text, rounded to one decimal.
-func tenth(text string) string {
-	v, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return text
-	}
+// tenth is v as text, rounded to one decimal.
+func tenth(v float64) string {
 	return strconv.FormatFloat(math.Round(10*v)/10+0, 'f', -1, 64) // no -0
 }
 
-func (c chart) axes(p *plot.Plot) {
-	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
-		axis.Padding = 0
-		axis.Tick.Length = 0
-		axis.Tick.Label.Font = font.From(sans, textSize)
-		axis.Tick.Label.Color = paint("muted")
-		axis.Label.TextStyle.Font = font.From(sans, textSize)
-		axis.Label.TextStyle.Color = paint("muted")
-		axis.Color = paint("muted")
+// sans is as wide as the page's own font.
+var sans = sync.OnceValue(func() *sfnt.Font {
+	font, err := sfnt.Parse(liberationsansregular.TTF)
+	if err != nil {
+		panic("report: the font that text is measured with: " + err.Error())
 	}
-	p.Y.Width = 0
-	p.Y.Padding = 6
-	p.X.Width = 1
-	p.X.Label.Text = c.across
-	p.X.Label.Padding = 4
-	p.X.Tick.Marker = ticks{whole: c.x1-c.x0 > 2, about: int(c.width / 110)}
-	p.Y.Tick.Marker = ticks{whole: c.whole, about: int(c.height / 55)}
-	grid := plotter.NewGrid()
-	grid.Vertical.Color = nil
-	grid.Horizontal = draw.LineStyle{Color: paint("grid"), Width: 1}
-	p.Add(grid)
-}
+	return font
+})
 
-func (l line) add(p *plot.Plot) error {
-	points := 0
-	for _, piece := range l.points {
-		points += len(piece)
-	}
-	for _, piece := range l.points {
-		drawn, err := plotter.NewLine(plotter.XYs(piece))
+// textWidth is the width of a text of a size, both in the chart's units. Safe for
+// concurrent use.
+func textWidth(s string, size float64) float64 {
+	const em = 1000
+	var buffer sfnt.Buffer
+	width := 0.0
+	for _, r := range s {
+		glyph, err := sans().GlyphIndex(&buffer, r)
 		if err != nil {
-			return err
-		}
-		drawn.LineStyle = draw.LineStyle{Color: paint(l.shade), Width: vg.Length(l.width)}
-		if l.dashed {
-			drawn.Dashes = []vg.Length{6, 4}
-		}
-		p.Add(drawn)
-		if len(piece) > 1 && (l.dashed || points > dotLimit) {
 			continue
 		}
-		dots, err := plotter.NewScatter(plotter.XYs(piece))
-		if err != nil {
-			return err
+		if advance, err := sans().GlyphAdvance(&buffer, glyph, fixed.I(em), font.HintingNone); err == nil {
+			width += float64(advance) / 64
 		}
-		dots.GlyphStyle = draw.GlyphStyle{Color: paint(l.shade), Radius: 2.5, Shape: draw.CircleGlyph{}}
-		p.Add(dots)
 	}
-	return nil
+	return width * size / em
 }
 
-func (a area) add(p *plot.Plot) error {
-	for _, piece := range a.points {
-		outline := append(plotter.XYs(nil), piece...)
-		outline = append(outline, plotter.XY{X: piece[len(piece)-1].X, Y: a.edge}, plotter.XY{X: piece[0].X, Y: a.edge})
-		filled, err := plotter.NewPolygon(outline)
-		if err != nil {
-			return err
-		}
-		filled.Color = paint(a.shade)
-		filled.Width = 0
-		p.Add(filled)
-	}
-	return nil
+// tick is a labelled place on an axis.
+type tick struct {
+	value float64
+	label string
 }
 
-// ticks puts marks at 1, 2 or 5 times a power of ten.
-type ticks struct {
-	whole bool
-	about int // how many are wanted
-}
-
-// Ticks implements [plot.Ticker].
-func (t ticks) Ticks(low, high float64) []plot.Tick {
-	unit := (high - low) / float64(max(2, t.about))
+// ticks are about so many places between low and high, at 1, 2 or 5 times a power of ten.
+func ticks(low, high float64, about int, whole bool) []tick {
+	unit := (high - low) / float64(max(2, about))
 	scale := math.Pow(10, math.Floor(math.Log10(unit)))
 	step := 10 * scale
 	for _, m := range []float64{1, 2, 5} {
@@ -232,12 +213,12 @@ func (t ticks) Ticks(low, high float64) []plot.Tick {
 			break
 		}
 	}
-	if t.whole {
+	if whole {
 		step = max(1, step)
 	}
-	var all []plot.Tick
+	var all []tick
 	for i := math.Ceil(low / step); i*step <= high; i++ {
-		all = append(all, plot.Tick{Value: i * step, Label: label(i*step, step)})
+		all = append(all, tick{i * step, label(i*step, step)})
 	}
 	return all
 }

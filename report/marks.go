@@ -6,8 +6,6 @@ import (
 	"math"
 	"strings"
 
-	"gonum.org/v1/plot/font"
-
 	"headroom/memory"
 )
 
@@ -21,12 +19,6 @@ type mark struct {
 	value  float64 // where on the vertical axis; NaN is the top
 	cause  memory.Cause
 	text   string
-}
-
-// frame maps values to places on the chart.
-type frame struct {
-	x, y              func(float64) float64
-	left, top, bottom float64
 }
 
 // drawMarks draws a line and a numbered badge for every failure. Failures whose
@@ -47,11 +39,10 @@ func (c chart) drawMarks(f frame) string {
 // stripWidth is the approximate width of the strips that show values.
 const stripWidth = 24
 
-// drawValues lays invisible strips over the chart, from its left edge to right. When
-// pointed at, each shows the values of the lines at its middle.
-func (c chart) drawValues(f frame, right float64) string {
+// drawValues lays invisible strips over the chart. When pointed at, each shows the values of the lines at its middle.
+func (c chart) drawValues(f frame) string {
 	var b strings.Builder
-	n := int((right - f.left) / stripWidth)
+	n := int((f.right - f.left) / stripWidth)
 	for i := range n {
 		wide := (c.x1 - c.x0) / float64(n)
 		middle := c.x0 + (float64(i)+0.5)*wide
@@ -68,7 +59,7 @@ func (c chart) drawValues(f frame, right float64) string {
 			}
 		}
 		if known {
-			left, end := f.left+(right-f.left)*float64(i)/float64(n), f.left+(right-f.left)*float64(i+1)/float64(n)
+			left, end := f.left+(f.right-f.left)*float64(i)/float64(n), f.left+(f.right-f.left)*float64(i+1)/float64(n)
 			fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f"><title>%s</title></rect>`, left, f.top, end-left, f.bottom-f.top, escaped(text))
 		}
 	}
@@ -110,18 +101,18 @@ func (c chart) drawMark(b *strings.Builder, f frame, group []mark) {
 	x0 := min(max(x, f.left+half), c.width-half-1) // clear of the axis labels
 	shade := causeShade(group[len(group)-1].cause)
 	fmt.Fprintf(b, `<g class="mark"><title>%s</title>`, escaped(strings.Join(texts, "\n")))
-	fmt.Fprintf(b, `<path d="M%.1f,%.1fV%.1f" style="stroke:%s;stroke-width:1;stroke-dasharray:2,3;fill:none"/>`, x, y, f.bottom, hex(shade))
-	fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.1f" height="18" rx="9" style="fill:%s"/>`, x0-half, y-9, 2*half, hex(shade))
-	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="middle" style="font-size:11px;font-weight:bold;fill:%s">%s</text></g>`+"\n", x0, y+4, hex("paper"), badge(group))
+	fmt.Fprintf(b, `<path d="M%.1f,%.1fV%.1f" style="%s;stroke-width:1;stroke-dasharray:2,3;fill:none"/>`, x, y, f.bottom, paint("stroke", shade))
+	fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.1f" height="18" rx="9" style="%s"/>`, x0-half, y-9, 2*half, paint("fill", shade))
+	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="middle" style="font-size:11px;font-weight:bold;%s">%s</text></g>`+"\n", x0, y+4, paint("fill", "paper"), badge(group))
 }
 
 // head is the title, the unit and the legend, and how much height they take.
 func (c chart) head() (svg string, height float64) {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<text x="4" y="19" style="font-size:%dpx;font-weight:bold;fill:%s">%s</text>`, titleSize, hex("ink"), escaped(c.title))
+	fmt.Fprintf(&b, `<text x="4" y="19" style="font-size:%dpx;font-weight:bold;%s">%s</text>`, titleSize, paint("fill", "ink"), escaped(c.title))
 	if c.unit != "" {
-		fmt.Fprintf(&b, `<text x="%.1f" y="19" style="font-size:%dpx;fill:%s">%s</text>`+"\n",
-			12+1.08*textWidth(c.title, titleSize), textSize, hex("muted"), escaped(c.unit))
+		fmt.Fprintf(&b, `<text x="%.1f" y="19" style="font-size:%dpx;%s">%s</text>`+"\n",
+			12+1.08*textWidth(c.title, titleSize), textSize, paint("fill", "muted"), escaped(c.unit))
 	}
 	x, y := 4.0, 42.0
 	for _, key := range c.legend() {
@@ -129,8 +120,8 @@ func (c chart) head() (svg string, height float64) {
 		if x > 4 && x+width > c.width {
 			x, y = 4, y+legendLine
 		}
-		fmt.Fprintf(&b, `<g transform="translate(%.1f,%.1f)">%s<text x="24" style="font-size:%dpx;fill:%s">%s</text></g>`+"\n",
-			x, y, key.symbol, textSize-1, hex("ink"), escaped(key.name))
+		fmt.Fprintf(&b, `<g transform="translate(%.1f,%.1f)">%s<text x="24" style="font-size:%dpx;%s">%s</text></g>`+"\n",
+			x, y, key.symbol, textSize-1, paint("fill", "ink"), escaped(key.name))
 		x += width + 18
 	}
 	return b.String(), y + 26
@@ -146,14 +137,14 @@ func (c chart) legend() []key {
 	}
 	for _, a := range c.areas {
 		if a.name != "" {
-			keys = append(keys, key{fmt.Sprintf(`<rect y="-10" width="18" height="12" style="fill:%s"/>`, hex(a.shade)), a.name})
+			keys = append(keys, key{fmt.Sprintf(`<rect y="-10" width="18" height="12" style="%s"/>`, paint("fill", a.shade)), a.name})
 		}
 	}
 	seen := map[memory.Cause]bool{}
 	for _, m := range c.marks {
 		if !seen[m.cause] {
 			seen[m.cause] = true
-			keys = append(keys, key{fmt.Sprintf(`<rect y="-10" width="18" height="12" rx="6" style="fill:%s"/>`, hex(causeShade(m.cause))), "failed: " + string(m.cause)})
+			keys = append(keys, key{fmt.Sprintf(`<rect y="-10" width="18" height="12" rx="6" style="%s"/>`, paint("fill", causeShade(m.cause))), "failed: " + string(m.cause)})
 		}
 	}
 	return keys
@@ -164,18 +155,7 @@ func (l line) symbol() string {
 	if l.dashed {
 		dash = ";stroke-dasharray:6,4"
 	}
-	return fmt.Sprintf(`<path d="M0,-4h18" style="stroke:%s;stroke-width:%.1f;fill:none%s"/>`, hex(l.shade), max(2, l.width), dash)
-}
-
-// hex is the placeholder of a shade as SVG writes it.
-func hex(shade string) string {
-	r, g, b, _ := paint(shade).RGBA()
-	return fmt.Sprintf("#%02X%02X%02X", r>>8, g>>8, b>>8)
-}
-
-func textWidth(s string, size float64) float64 {
-	face := font.DefaultCache.Lookup(sans, font.Length(size))
-	return float64(face.Width(s))
+	return fmt.Sprintf(`<path d="M0,-4h18" style="%s;stroke-width:%.1f;fill:none%s"/>`, paint("stroke", l.shade), max(2, l.width), dash)
 }
 
 // escaped is s as XML and HTML text; what XML cannot hold is replaced.

@@ -255,17 +255,42 @@ func TestLongRunHasASmallPage(t *testing.T) {
 	}
 }
 
-// TestShorter holds that a path's points stay where they were, to a tenth.
-func TestShorter(t *testing.T) {
-	for path, want := range map[string]string{
-		"M30.572,222.64L30.787,222.64L30.787,222.87L31.003,222.87": "M30.6,222.6H30.8V222.9H31",
-		"M1,2L1.04,2.04L1.2,2.9":                                   "M1,2L1.2,2.9",
-		"M0,0L1,1L0,1Z":                                            "M0,0L1,1H0Z",
-		"M0,0L1,0ZM5,5L6,5":                                        "M0,0H1ZM5,5H6",
-		"M-0.04,-12L10,-12":                                        "M0,-12H10",
+// TestPath holds that a path's points are where they belong, to a tenth, and that none is
+// written twice.
+func TestPath(t *testing.T) {
+	f := frame{x: func(v float64) float64 { return v }, y: func(v float64) float64 { return v }}
+	for want, points := range map[string][]point{
+		"M30.6,222.6H30.8V222.9H31": {{30.572, 222.64}, {30.787, 222.64}, {30.787, 222.87}, {31.003, 222.87}},
+		"M1,2L1.2,2.9":              {{1, 2}, {1.04, 2.04}, {1.2, 2.9}},
+		"M0,-12H10":                 {{-0.04, -12}, {10, -12}},
 	} {
-		if got := shorter(path); got != want {
-			t.Errorf("%s became %s, want %s", path, got, want)
+		if got := path(points, f); got != want {
+			t.Errorf("%v became %s, want %s", points, got, want)
+		}
+	}
+}
+
+// TestFrame holds that the labels of both axes are inside the picture.
+func TestFrame(t *testing.T) {
+	for _, c := range []chart{
+		{width: 460, height: 300, x0: 1, x1: 10_000, y0: 0, y1: 1},
+		{width: 1140, height: 360, x0: 0.5, x1: 1_000_000, y0: -3e-5, y1: 2e-5},
+		{width: 460, height: 300, x0: 1, x1: 2, y0: 0, y1: 123_456_789},
+	} {
+		across, up := ticks(c.x0, c.x1, 4, true), ticks(c.y0, c.y1, 5, false)
+		f := c.frame(70, across, up)
+		for _, label := range across {
+			if half, x := textWidth(label.label, textSize)/2, f.x(label.value); x-half < 0 || x+half > c.width || x < f.left || x > f.right {
+				t.Errorf("%+v: label %s at %g", c, label.label, x)
+			}
+		}
+		for _, label := range up {
+			if y := f.y(label.value); f.left-6-textWidth(label.label, textSize) < 0 || y < 69.9 || y > f.bottom+0.1 {
+				t.Errorf("%+v: label %s at %g", c, label.label, y)
+			}
+		}
+		if f.y(c.y0) != f.bottom || math.Abs(f.y(c.y1)-f.top) > 1e-6 || f.x(c.x0) != f.left || math.Abs(f.x(c.x1)-f.right) > 1e-6 {
+			t.Errorf("%+v: the frame is not filled: %+v", c, f)
 		}
 	}
 }

@@ -2,15 +2,13 @@ package report
 
 import (
 	"fmt"
-	"image/color"
 	"strings"
 
 	"headroom/memory"
 )
 
-// shade is one colour of the pictures, in its two settings. Pictures are drawn
-// in placeholders, which [tint] replaces with references to CSS variables, so
-// that one picture serves both settings.
+// shade is one colour of the pictures, in its two settings. Pictures refer to it by a
+// CSS variable, so that one picture serves both.
 type shade struct {
 	name, light, dark string
 }
@@ -50,27 +48,15 @@ func causeShade(c memory.Cause) string {
 	return "red" // batch, model
 }
 
-// paint is the placeholder of a shade: a near-black that nothing else uses.
-func paint(name string) color.Color {
-	for i, s := range shades {
-		if s.name == name {
-			return color.NRGBA{R: uint8(i + 1), G: 0xfe, B: 0x01, A: 0xff}
+// paint gives a property of an SVG element's style a shade. The light colour comes
+// first, for programs that do not know CSS variables.
+func paint(property, shade string) string {
+	for _, s := range shades {
+		if s.name == shade {
+			return fmt.Sprintf("%s:%s;%s:var(--%s)", property, s.light, property, s.name)
 		}
 	}
-	panic("report: no shade " + name)
-}
-
-// tint replaces the placeholders with the shades. The light colour comes first,
-// for programs that do not know CSS variables.
-func tint(svg string) string {
-	var pairs []string
-	for i, s := range shades {
-		hex := fmt.Sprintf("#%02XFE01", i+1)
-		for _, property := range []string{"fill", "stroke"} {
-			pairs = append(pairs, property+":"+hex, fmt.Sprintf("%s:%s;%s:var(--%s)", property, s.light, property, s.name))
-		}
-	}
-	return strings.NewReplacer(pairs...).Replace(svg)
+	panic("report: no shade " + shade)
 }
 
 // variables are the CSS variables of one setting.

@@ -96,21 +96,15 @@ func (c chart) picture(r *Report, wide bool) Picture {
 		empty = empty && len(l.points) == 0
 	}
 	c.lines = slices.DeleteFunc(c.lines, func(l line) bool { return len(l.points) == 0 })
-	body, err := "", error(nil)
-	if !empty {
-		c.y0, c.y1 = c.limits()
-		body, err = c.svg()
-	}
-	if empty || err != nil {
+	if empty {
 		p.Alt = "nothing to show yet"
-		if err != nil {
-			p.Alt = err.Error()
-		}
 		head, _ := c.head()
-		body = head + fmt.Sprintf(`<text x="%g" y="%g" text-anchor="middle" style="font-size:%dpx;fill:%s">%s</text>`,
-			c.width/2, c.height/2, textSize+1, hex("muted"), escaped(p.Alt))
+		p.body = head + fmt.Sprintf(`<text x="%g" y="%g" text-anchor="middle" style="font-size:%dpx;%s">%s</text>`,
+			c.width/2, c.height/2, textSize+1, paint("fill", "muted"), escaped(p.Alt))
+		return p
 	}
-	p.body = tint(body)
+	c.y0, c.y1 = c.limits()
+	p.body = c.svg()
 	return p
 }
 

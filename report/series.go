@@ -3,8 +3,6 @@ package report
 import (
 	"math"
 	"slices"
-
-	"gonum.org/v1/plot/plotter"
 )
 
 // bucketLimit is how many buckets a long series is cut into: about one for
@@ -13,7 +11,10 @@ const bucketLimit = 400
 
 // series is what a line is drawn from: pieces of finite points, with gaps
 // between them where the value is not finite.
-type series [][]plotter.XY
+type series [][]point
+
+// point is one of a series, in the units of its axes.
+type point struct{ X, Y float64 }
 
 // sample reads n points and thins them out: the first, lowest, highest and last
 // finite point of every bucket stay, in their order, so that no extreme is lost
@@ -41,7 +42,7 @@ func sample(n int, at func(i int) (x, y float64)) series {
 }
 
 // level leaves out the points between the first and the last of a level stretch.
-func level(points []plotter.XY) []plotter.XY {
+func level(points []point) []point {
 	kept := points[:0:0]
 	for i, p := range points {
 		if i == 0 || i == len(points)-1 || points[i-1].Y != p.Y || points[i+1].Y != p.Y {
@@ -53,7 +54,7 @@ func level(points []plotter.XY) []plotter.XY {
 
 // bucket is the first, lowest, highest and last finite point in [from, to), in
 // order, each once.
-func bucket(from, to int, at func(i int) (x, y float64)) []plotter.XY {
+func bucket(from, to int, at func(i int) (x, y float64)) []point {
 	first, low, high, last := -1, -1, -1, -1
 	var least, most float64
 	for i := from; i < to; i++ {
@@ -75,14 +76,14 @@ func bucket(from, to int, at func(i int) (x, y float64)) []plotter.XY {
 	if first < 0 {
 		return nil
 	}
-	var kept []plotter.XY
+	var kept []point
 	previous := -1
 	for _, i := range []int{first, min(low, high), max(low, high), last} {
 		if i == previous {
 			continue
 		}
 		x, y := at(i)
-		kept = append(kept, plotter.XY{X: x, Y: y})
+		kept = append(kept, point{X: x, Y: y})
 		previous = i
 	}
 	return kept
@@ -123,7 +124,7 @@ func (s series) stepped() series {
 		for j, p := range piece {
 			if j > 0 && piece[j-1].Y != p.Y {
 				middle := (piece[j-1].X + p.X) / 2
-				stepped[i] = append(stepped[i], plotter.XY{X: middle, Y: piece[j-1].Y}, plotter.XY{X: middle, Y: p.Y})
+				stepped[i] = append(stepped[i], point{X: middle, Y: piece[j-1].Y}, point{X: middle, Y: p.Y})
 			}
 			stepped[i] = append(stepped[i], p)
 		}
@@ -142,7 +143,7 @@ func medians(n int, at func(i int) (x, y float64)) (s series, wide int) {
 		return nil, 0
 	}
 	wide = max(5, n/100)
-	var points []plotter.XY
+	var points []point
 	for from := 0; from+wide <= n; from += wide {
 		var values []float64
 		for i := from; i < from+wide; i++ {
@@ -155,7 +156,7 @@ func medians(n int, at func(i int) (x, y float64)) (s series, wide int) {
 		}
 		slices.Sort(values)
 		x, _ := at(from + wide/2)
-		points = append(points, plotter.XY{X: x, Y: values[len(values)/2]})
+		points = append(points, point{X: x, Y: values[len(values)/2]})
 	}
 	if len(points) == 0 {
 		return nil, 0
@@ -170,7 +171,7 @@ func (s series) near(x, reach float64) (y float64, ok bool) {
 		if len(piece) == 0 || piece[0].X > x+reach || piece[len(piece)-1].X < x-reach {
 			continue
 		}
-		after, _ := slices.BinarySearchFunc(piece, x, func(p plotter.XY, x float64) int {
+		after, _ := slices.BinarySearchFunc(piece, x, func(p point, x float64) int {
 			if p.X <= x {
 				return -1
 			}

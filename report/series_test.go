@@ -5,12 +5,11 @@ import (
 	"slices"
 	"testing"
 
-	"gonum.org/v1/plot/plotter"
 	"pgregory.net/rapid"
 )
 
-func points(s series) []plotter.XY {
-	var all []plotter.XY
+func points(s series) []point {
+	var all []point
 	for _, piece := range s {
 		all = append(all, piece...)
 	}
@@ -102,11 +101,11 @@ func TestTicks(t *testing.T) {
 	}
 	for _, test := range tests {
 		got := ""
-		for i, tick := range (ticks{whole: test.whole, about: 5}).Ticks(test.low, test.high) {
+		for i, tick := range ticks(test.low, test.high, 5, test.whole) {
 			if i > 0 {
 				got += " "
 			}
-			got += tick.Label
+			got += tick.label
 		}
 		if got != test.want {
 			t.Errorf("%v to %v: %s, want %s", test.low, test.high, got, test.want)

@@ -29,8 +29,9 @@ func memoryChart(r *Report) chart {
 		alt:   memoryAlt(r),
 		marks: marksOf(r, func(row Row) float64 { return in(row.Needed) }),
 		lines: []line{
+			// The first one is wide, so that it can be seen where the second covers it.
+			{name: "peak reserved", shade: "teal", points: of(func(s memory.Stats) memory.Bytes { return s.PeakReserved }), width: 5},
 			{name: "peak allocated", shade: "blue", points: allocated, width: 2},
-			{name: "peak reserved", shade: "teal", points: of(func(s memory.Stats) memory.Bytes { return s.PeakReserved }), width: 1.5},
 		},
 		areas: []area{{shade: "bluefill", points: allocated, edge: 0}},
 	}
