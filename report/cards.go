@@ -117,6 +117,9 @@ func (r *Report) memoryCard() Card {
 	if m.Foreign > 0 {
 		c.Note += fmt.Sprintf("; others held up to %v", m.Foreign)
 	}
+	if text := phases(r.seen); text != "" {
+		c.Note += "; " + text
+	}
 	return c
 }
 

@@ -36,6 +36,20 @@ func commandsMemory(seen []runs.ProcessStep) Usage {
 	return m
 }
 
+// phases says how much was allocated at the ends of the phases of the newest step of which
+// that is known, "" if there is none.
+func phases(seen []runs.ProcessStep) string {
+	for _, s := range slices.Backward(seen) {
+		switch {
+		case s.Forward > 0 && s.Backward > 0:
+			return fmt.Sprintf("%v after forward, %v after backward, %v between steps", s.Forward, s.Backward, s.Memory.Allocated)
+		case s.Forward > 0: // the backward is in a closure's
+			return fmt.Sprintf("%v after forward, %v between steps", s.Forward, s.Memory.Allocated)
+		}
+	}
+	return ""
+}
+
 // stepsCard says how many steps a wrapped command's processes made, and how fast.
 func (r *Report) stepsCard() Card {
 	c := Card{Question: "Steps", Tone: Info, unknown: len(r.seen) == 0}
@@ -82,6 +96,14 @@ func commandPictures(r *Report) []Picture {
 	held := func(what func(memory.Stats) memory.Bytes) series {
 		return of(func(s runs.ProcessStep) float64 { return in(what(s.Memory)) })
 	}
+	phase := func(at func(runs.ProcessStep) memory.Bytes) series {
+		return of(func(s runs.ProcessStep) float64 {
+			if at(s) == 0 {
+				return math.NaN()
+			}
+			return in(at(s))
+		})
+	}
 	allocated := held(func(s memory.Stats) memory.Bytes { return s.Allocated })
 	speed := of(func(s runs.ProcessStep) float64 { return 1 / s.Seconds })
 	pieces := of(func(s runs.ProcessStep) float64 { return float64(max(1, s.Pieces)) })
@@ -91,8 +113,10 @@ func commandPictures(r *Report) []Picture {
 		name: "memory", title: "Memory against capacity", unit: amounts, y1: 1.08 * in(max(1, r.Memory.Capacity)),
 		alt: fmt.Sprintf("up to %v of %v", r.Memory.Peak, known(r.Memory.Capacity)),
 		lines: []line{
+			{name: "reserved", shade: "teal", points: held(func(s memory.Stats) memory.Bytes { return s.Reserved }), width: 5},
 			{name: "between steps", shade: "blue", points: allocated, width: 2},
-			{name: "reserved", shade: "teal", points: held(func(s memory.Stats) memory.Bytes { return s.Reserved }), width: 1.5},
+			{name: "after forward", shade: "orange", points: phase(func(s runs.ProcessStep) memory.Bytes { return s.Forward }), width: 1.5},
+			{name: "after backward", shade: "magenta", points: phase(func(s runs.ProcessStep) memory.Bytes { return s.Backward }), width: 1.5},
 			{name: "highest so far", shade: "violet", points: held(func(s memory.Stats) memory.Bytes { return s.Peak }), width: 1.5},
 			{name: "capacity", shade: "ink", points: held(func(s memory.Stats) memory.Bytes { return s.Capacity }), width: 1.5, dashed: true},
 		},

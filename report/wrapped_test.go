@@ -138,6 +138,11 @@ func TestWrappedCommandsSteps(t *testing.T) {
 	for i := range 100 {
 		d.Seen = append(d.Seen, of(2, 7, i+1, time.Duration(1200+i)*time.Second, 3))
 	}
+	d.Seen[400].Forward, d.Seen[400].Backward = 11*memory.GiB, 6*memory.GiB
+	d.Seen[500].Forward = 10 * memory.GiB
+	if got := phases(d.Seen[:450]); got != "11 GiB after forward, 6 GiB after backward, 5 GiB between steps" {
+		t.Errorf("phases %q", got)
+	}
 	e := survivedInside()
 	e.Time = begin.Add(600 * time.Second)
 	d.entry(e)
@@ -147,7 +152,7 @@ func TestWrappedCommandsSteps(t *testing.T) {
 		questions[c.Question] = c.Answer + "; " + c.Note
 	}
 	if questions["Steps"] != "10,091 optimizer steps, 0.25 s each; in 2 processes; those made again are counted again" ||
-		!strings.HasPrefix(questions["Memory"], "peak 12 GiB of 24 GiB; headroom 50") {
+		!strings.HasPrefix(questions["Memory"], "peak 12 GiB of 24 GiB; headroom 50") || !strings.HasSuffix(questions["Memory"], "; 10 GiB after forward, 5 GiB between steps") {
 		t.Errorf("%q", questions)
 	}
 	var names []string

@@ -34,6 +34,9 @@ type ProcessStep struct {
 	Pieces  int          `json:"pieces,omitempty"` // the pieces these were run in
 	Seconds float64      `json:"seconds"`          // per step, since the line before; 0 if there was none
 	Memory  memory.Stats `json:"memory,omitzero"`  // after the step; Peak is the process's so far. Zero without a GPU
+
+	Forward  memory.Bytes `json:"forward,omitempty"`  // allocated at the end of the step's forward; 0 if that was not measured
+	Backward memory.Bytes `json:"backward,omitempty"` // at the end of its backward
 }
 
 // AddProcessStep adds a line to metrics.jsonl, which has no others in the run of a wrapped

@@ -41,7 +41,7 @@ func TestFailureSurvived(t *testing.T) {
 		t.Errorf("the second decision: %+v", a)
 	}
 	c.send(`{"type":"note","level":"survived","text":"40 rows in 4 pieces","seconds":1.5}`)
-	c.send(`{"type":"step","step":3,"rows":40,"pieces":4,"seconds":3}`)
+	c.send(`{"type":"step","step":3,"rows":40,"pieces":4,"seconds":3,"allocated":5,"forward":11,"backward":6}`)
 	for step, cut := range [][2]int{{40, 4}, {7, 1}, {40, 4}, {40, 3}, {40, 1}, {40, 1}, {40, 3}, {0, 5}} {
 		c.send(fmt.Sprintf(`{"type":"step","step":%d,"rows":%d,"pieces":%d}`, 4+step, cut[0], cut[1]))
 	}
@@ -52,6 +52,9 @@ func TestFailureSurvived(t *testing.T) {
 	}
 	if len(b.steps) != 2 || b.steps[1].Made != 11 || b.steps[1].Seconds <= 0 || b.steps[0].Made != 3 || b.steps[0].Rows != 40 || b.steps[0].Pieces != 4 || b.steps[0].PID != os.Getpid() || b.steps[0].Time.IsZero() {
 		t.Errorf("%+v: the first step and the last are written down, and the others of the same second are not", b.steps)
+	}
+	if m := b.steps[0]; m.Memory.Allocated != 5 || m.Forward != 11 || m.Backward != 6 {
+		t.Errorf("%+v", m)
 	}
 	var repeated []bool
 	for _, e := range b.entries {

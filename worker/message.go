@@ -49,6 +49,8 @@ type message struct {
 	Capacity  memory.Bytes `json:"capacity"`
 	Large     memory.Bytes `json:"large"` // largest free block
 	Peak      memory.Bytes `json:"peak"`
+	Forward   memory.Bytes `json:"forward"`  // allocated at the end of the step's forward
+	Backward  memory.Bytes `json:"backward"` // allocated at the end of its backward
 	Probes    bool         `json:"probes"` // it can be asked to probe
 	Fits      bool         `json:"fits"`
 
@@ -94,7 +96,7 @@ func parse(line []byte) (message, error) {
 			*n = 0
 		}
 	}
-	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Large, &m.Peak} {
+	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Large, &m.Peak, &m.Forward, &m.Backward} {
 		if *n < 0 || *n > bytesMost {
 			*n = 0
 		}

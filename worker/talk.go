@@ -185,7 +185,7 @@ func (t *talk) step(m message) {
 	t.cut(m.Rows, m.Pieces)
 	now := time.Now()
 	seconds, due := t.pace.due(now, m.Step)
-	made := runs.ProcessStep{Time: now, PID: t.pid, Made: m.Step, Rows: m.Rows, Pieces: m.Pieces, Seconds: seconds, Memory: m.stats()}
+	made := runs.ProcessStep{Time: now, PID: t.pid, Made: m.Step, Rows: m.Rows, Pieces: m.Pieces, Seconds: seconds, Memory: m.stats(), Forward: m.Forward, Backward: m.Backward}
 	if t.newest = &made; due {
 		t.life.mu.Lock()
 		t.write()

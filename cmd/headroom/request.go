@@ -48,7 +48,11 @@ func makeAhead(ours, command []string) ahead {
 	if len(command) == 0 || ours[1] != "run" {
 		return ahead{}
 	}
-	return ahead{wrap.StandBy(), worker.StandBy(readBuild().Version)}
+	a := ahead{signals: wrap.StandBy()}
+	if !slices.Contains(ours, "--no-worker") {
+		a.folder = worker.StandBy(readBuild().Version)
+	}
+	return a
 }
 
 // wrapFlags are those of run that are about a wrapped command.

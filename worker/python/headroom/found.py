@@ -59,8 +59,11 @@ class Found(Limits):
         if not module.training:  # type: ignore[union-attr]
             return call(*args, **kwargs)
         if recorder.tape is None and recorder.rest.may(self.known, args, kwargs):
-            return recorder.resting(call, args, kwargs)
-        return recorder.call(self, module, call, args, kwargs)
+            result = recorder.resting(call, args, kwargs)
+        else:
+            result = recorder.call(self, module, call, args, kwargs)
+        recorder.report.phases.forward_ends()
+        return result
 
     def before(self) -> None:
         """Keeps what a call changes, so that it can be put back."""

@@ -80,6 +80,7 @@ class Recorder:
         if self.stepping:
             raise Refused("the optimizer's step is inside the function: it belongs after it")
         self._close()
+        self.report.phases.backward_ends()
         return not self.rest.resting
 
     def step_ends(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from .growth import Growth
+from .phases import Phases
 from .rest import allowed_of
 from .wire import Wire, notice
 
@@ -33,6 +34,8 @@ class Report:
         self._next = 0.0
         self._rows = 0  # of the newest failure
         self.ran: Callable[[], tuple[int, int]] = lambda: (0, 1)  # as Sizes.ran
+        self.phases = Phases()
+        self._ended = time.monotonic()  # the step before
         self._growth: Optional[Growth] = None  # that is being looked at
         self._cuts: set[tuple[int, int]] = set()  # that were reported
         self.told: list[dict[str, Any]] = []  # of what was survived or refused: the newest few
@@ -105,14 +108,19 @@ class Report:
         otherwise one every so often."""
         self._steps += 1
         now, ran = time.monotonic(), self.ran()
-        if now < self._next and (ran in self._cuts or len(self._cuts) == CUTS):
+        phases = self.phases.step_ends(whole=ran[1] == 1)
+        due = now >= self._next or ran not in self._cuts and len(self._cuts) < CUTS
+        if due:
+            self._next = now + EVERY
+        self.phases.measuring = now + (now - self._ended) >= self._next  # if the next one takes as long
+        self._ended = now
+        if not due:
             return
-        self._next = now + EVERY
         self._cuts.add(ran)
         wire = self.wire()
         if wire is not None:
             rows, pieces = ran
-            wire.step(step=self._steps, rows=rows, pieces=pieces, **_memory())
+            wire.step(step=self._steps, rows=rows, pieces=pieces, **_memory(), **phases)
             self._look(wire)
 
     def _look(self, wire: Wire) -> None:

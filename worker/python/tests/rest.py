@@ -18,6 +18,7 @@ from inject import Fault, Injector
 
 trial.attach()
 from headroom import _torch  # noqa: E402
+from headroom.phases import Phases  # noqa: E402
 from headroom.rest import EVERY, STEPS, Known, Memory, Rest, roomy  # noqa: E402
 from headroom.tape import Recorded, place_of  # noqa: E402
 
@@ -40,6 +41,22 @@ def table() -> str:
         "nothing is known": ([], False),
     }
     return ", ".join(name for name, (memories, want) in cases.items() if roomy(memories) is not want)
+
+
+def phases() -> str:
+    amounts = iter([7, 9, 5, 8, 3, 6])
+    p = Phases(lambda: next(amounts))
+    p.forward_ends(), p.forward_ends(), p.backward_ends()
+    found = [p.step_ends(True)]
+    p.forward_ends(), p.backward_ends()
+    found += [p.step_ends(False), p.step_ends(True)]  # a step in pieces, and one without a module's call
+    p.backward_ends(), p.forward_ends()  # the optimizer has a closure
+    found.append(p.step_ends(True))
+    p.measuring = False
+    p.forward_ends(), p.backward_ends()
+    found.append(p.step_ends(True))
+    want = [{"forward": 9, "backward": 5}, {}, {}, {"forward": 6}, {}]
+    return "" if found == want else f"{found}"
 
 
 def shapes() -> str:
@@ -161,6 +178,35 @@ def with_a_closure() -> str:
     return "" if seen == ["Recorded"] * STEPS + ["Tensor", "Recorded", "Recorded"] else f"{seen}"
 
 
+def steps_are_measured() -> str:
+    """After each of two modules' calls and before the optimizer's step, whether the calls rest or
+    not; and a step that comes soon is not."""
+    t = Training(rests=False)
+    report, said = t.recorder.report, []
+    wire = type("Said", (), {"step": lambda _, **message: said.append(message), "asked_to_look": False, "limit": 0})()
+    report.wire = lambda: wire
+    for rests in (False, True):
+        t.recorder.rest = Rest(lambda: [ROOM] if rests else [], lambda: 0.0)
+        for _ in range(STEPS):
+            t.step(7)
+        amounts = iter([7, 9, 5])
+        report.phases = Phases(lambda: next(amounts))
+        report._next = 0.0
+        t.step(7)
+        measured, report._next = said[-1], float("inf")
+        report.phases.measuring = False
+        t.step(7)
+        if {name: measured.get(name) for name in ("forward", "backward")} != {"forward": 9, "backward": 5} or said[-1] is not measured:
+            return f"{measured}"
+        report._next = 0.0
+        report.phases._read = lambda: 1
+        t.step(7)
+        if "forward" in said[-1] or report.phases.measuring:
+            return f"not asked for: {said[-1]}"
+    del report.wire
+    return ""
+
+
 def same(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.allclose(x, y, rtol=1e-5, atol=1e-7) for x, y in zip(a, b))
 
@@ -250,7 +296,7 @@ def an_optimizer_that_rests_raises() -> str:
     return ""
 
 
-CHECKS = [table, shapes, times, rests, with_a_closure, a_step_that_is_recorded_is_recorded_whole, a_larger_batch_is_survived, what_rested_is_no_part_of_a_replay, a_failure_reaches_the_user, an_optimizer_that_rests_raises]
+CHECKS = [table, shapes, phases, steps_are_measured, times, rests, with_a_closure, a_step_that_is_recorded_is_recorded_whole, a_larger_batch_is_survived, what_rested_is_no_part_of_a_replay, a_failure_reaches_the_user, an_optimizer_that_rests_raises]
 
 
 if __name__ == "__main__":
