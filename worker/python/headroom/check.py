@@ -10,8 +10,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 import torch
 
@@ -34,14 +35,33 @@ class Check:
 
     def backward(self, recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
         """After a backward that went well: what is on its tape is still there."""
-        if len(self._found) >= MOST:
-            return
         given = args[1] if len(args) > 1 else kwargs.get("gradient")
-        found: dict[str, Any] = {"modules": ", ".join(type(m).__name__ for m in modules_of(tape))}
-        try:
+
+        def look() -> dict[str, Any]:
             if tape.why_not:
                 raise Refused(tape.why_not)
-            found.update(recorder._guarded(lambda: compared(tape, place_of(args[0]).slot, given, recorder.sizes, self._report)))  # type: ignore[union-attr]
+            return compared(tape, place_of(args[0]).slot, given, recorder.sizes, self._report)  # type: ignore[union-attr]
+
+        self._look(recorder, modules_of(tape), look)
+
+    def function(self, recorder: Any, gradients_of: Callable, models: Sequence[torch.nn.Module]) -> None:
+        """After a function of headroom.step that went well; ``gradients_of`` is what
+        ``Explicit.compared`` makes of it."""
+
+        def look() -> dict[str, Any]:
+            with roomy():
+                whole, parts, rows, pieces, half = gradients_of()
+            precise = not half and all(p.dtype == torch.float32 for m in models for p in m.parameters())
+            return judged(zip(whole, parts), rows, pieces, precise)
+
+        self._look(recorder, models, look)
+
+    def _look(self, recorder: Any, models: Sequence[torch.nn.Module], look: Callable[[], dict[str, Any]]) -> None:
+        if len(self._found) >= MOST:
+            return
+        found: dict[str, Any] = {"modules": ", ".join(type(m).__name__ for m in models)}
+        try:
+            found.update(recorder._guarded(look))
         except Refused as why:
             found["why"] = str(why)
         self._found.append({**found, "where": self._report.here()})
@@ -71,20 +91,32 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
     if plan is None:
         raise Refused(why)
-    try:
+    with roomy():
         with precisely(tape, range(len(tape.entries))) as single, rehearsal(modules_of(tape)), Calm() as calm, torch._C.DisableTorchFunctionSubclass():
             _, inputs, sums, _ = gradients(tape, None, {loss: (1.0 if given is None else given, None)}, lambda failed: 0)
             whole = summed(inputs, sums, {})
             _, inputs, sums, pieces = gradients(tape, plan, targets, lambda failed: -(-plan.batch // 2) if not failed else failed // 2)
             parts = summed(inputs, sums, extra)
+    return judged([(g, parts.get(i)) for i, g in whole.items()], plan.batch, pieces, single and not calm.half)
+
+
+@contextmanager
+def roomy() -> Iterator[None]:
+    """A context in which running out of memory is to be refused: it is a look at the batch, and no step."""
+    try:
+        yield
     except Exception as e:
-        if not is_out_of_memory(e) and not isinstance(e, Refused):
+        if not is_out_of_memory(e):
             raise
         raise Refused("there is no room to compute the batch twice") from None
-    off = max([distance(g, parts.get(i)) for i, g in whole.items()], default=0.0)
-    if not off <= (1e-3 if single and not calm.half else 2e-2):
+
+
+def judged(gradients: Iterable[tuple[Optional[torch.Tensor], Optional[torch.Tensor]]], rows: int, pieces: int, precise: bool) -> dict[str, Any]:
+    """What is reported of gradients of the whole batch beside those of pieces; refused if they differ."""
+    off = max([distance(whole, parts) for whole, parts in gradients], default=0.0)
+    if not off <= (1e-3 if precise else 2e-2):
         raise Refused(f"the gradients of {pieces} pieces are off by {off:.1g} from the whole batch's")
-    return {"rows": plan.batch, "pieces": pieces, "error": off}
+    return {"rows": rows, "pieces": pieces, "error": off}
 
 
 def distance(a: Optional[torch.Tensor], b: Optional[torch.Tensor]) -> float:

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .backward import state_of
-from .calm import Calm
+from .calm import Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory, release_frames
 from .found import Found, Limits, found_of
 from .functions import recorded
@@ -70,6 +71,8 @@ class Explicit:
             if failed is None:
                 for f in founds:
                     f.after()
+                if recorder.check is not None:
+                    recorder.check.function(recorder, lambda: self.compared(founds, args, kwargs), self._models)
                 return result
             release_frames(failed)
             self._sizes.failed(self._limits, args, kwargs, failed)
@@ -95,44 +98,71 @@ class Explicit:
             return self._function(*args, **kwargs)
 
     def _in_pieces(self, args: tuple, kwargs: dict, before: list) -> tuple[Any, int]:
-        refuse_batchwise(self._models)
-        if any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in self._params):
-            raise Refused("a parameter has a hook, which would see the gradients of pieces")
-        batch = rows_of(args, kwargs)
+        batch = self._batch_of(args, kwargs)
         reached = [state_of(p) != b for p, b in zip(self._params, before)]
-        kept = [p.grad for p in self._params]
-        sums: list[Optional[torch.Tensor]] = [None] * len(kept)
-        try:
+        with self._gradients_kept():
             trial = Trial(self, args, kwargs, batch)
-            pieces = pieces_of(batch, self._sizes.first(batch))
-            rule, joins, tree = trial.proven(pieces)
+            rule, joins, tree = trial.proven(pieces_of(batch, self._sizes.first(batch)))
             if trial.backwards > 1 and any(reached):
                 raise Refused("backward is called more than once, and had come to some of the gradients")
-            parts: list[list] = []
-
-            def take(rows: Optional[Rows], got: tuple[list, list]) -> None:
-                assert rows is not None
-                grads, leaves = got
-                w = weight(rule, range(rows.start, rows.stop))
-                for i, g in enumerate(grads):
-                    if g is not None and w and not reached[i]:
-                        g = g if w == 1.0 else g.mul_(w)
-                        sums[i] = g if sums[i] is None else sums[i].add_(g)  # type: ignore[union-attr]
-                parts.append([(rows, leaf) for leaf in leaves])
-
-            def work(rows: Optional[Rows]) -> tuple[list, list]:
-                assert rows is not None
-                return self.run(args, kwargs, batch, rows)
-
-            count = by_pieces(batch, self._sizes.next, work, take)
+            sums, parts, count = self._summed(args, kwargs, batch, rule, self._sizes.next, reached)
             result = tree_unflatten([join(column) for join, column in zip(joins, zip(*parts))], tree)
-        finally:
-            for p, g in zip(self._params, kept):
-                p.grad = g
         for p, g in zip(self._params, sums):
             if g is not None:
                 p.grad = g if p.grad is None else p.grad.add_(g)
         return result, count
+
+    def _batch_of(self, args: tuple, kwargs: dict) -> int:
+        """How many rows a call has, unless it may not be cut."""
+        refuse_batchwise(self._models)
+        if any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in self._params):
+            raise Refused("a parameter has a hook, which would see the gradients of pieces")
+        return rows_of(args, kwargs)
+
+    @contextmanager
+    def _gradients_kept(self) -> Iterator[None]:
+        kept = [p.grad for p in self._params]
+        try:
+            yield
+        finally:
+            for p, g in zip(self._params, kept):
+                p.grad = g
+
+    def _summed(self, args: tuple, kwargs: dict, batch: int, rule: Rule, size: Callable[[int], int], reached: Sequence[bool]) -> tuple[list, list, int]:
+        """The gradients of all pieces, weighed, but for those that had been reached; of each
+        piece what the function returned; and how many there were."""
+        sums: list[Optional[torch.Tensor]] = [None] * len(self._params)
+        parts: list[list] = []
+
+        def take(rows: Optional[Rows], got: tuple[list, list]) -> None:
+            assert rows is not None
+            grads, leaves = got
+            w = weight(rule, range(rows.start, rows.stop))
+            for i, g in enumerate(grads):
+                if g is not None and w and not reached[i]:
+                    g = g if w == 1.0 else g.mul_(w)
+                    sums[i] = g if sums[i] is None else sums[i].add_(g)  # type: ignore[union-attr]
+            parts.append([(rows, leaf) for leaf in leaves])
+
+        def work(rows: Optional[Rows]) -> tuple[list, list]:
+            assert rows is not None
+            return self.run(args, kwargs, batch, rows)
+
+        return sums, parts, by_pieces(batch, size, work, take)
+
+    def compared(self, founds: Sequence[Found], args: tuple, kwargs: dict) -> tuple[list, list, int, int, bool]:
+        """For headroom check: each parameter's gradient of the whole batch and of two pieces, how many
+        rows and pieces there were, and whether any of it was computed in half precision."""
+        if any(f.changing or f.moving for f in founds):
+            raise Refused("a call of the model changes its buffers or attributes")
+        batch = self._batch_of(args, kwargs)
+        half = -(-batch // 2)
+        with self._gradients_kept():
+            rule, _, _ = Trial(self, args, kwargs, batch).proven(pieces_of(batch, half))
+            with rehearsal(self._models), Calm() as calm:
+                whole, _ = self.run(args, kwargs, batch, Rows(batch, 0, batch))
+                parts, _, count = self._summed(args, kwargs, batch, rule, lambda failed: half if not failed else failed // 2, [False] * len(self._params))
+        return whole, parts, batch, count, calm.half
 
     def run(self, args: tuple, kwargs: dict, batch: int, rows: Rows) -> tuple[list, list]:
         """The gradients that the function makes for some rows, and the leaves of its result."""

@@ -228,9 +228,39 @@ def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
     return "" if torch.equal(random, torch.get_rng_state()) else "random numbers were drawn", injector.count, bool(injector.raised)
 
 
+def checked(kind: type[Training]) -> str:
+    """What is wrong of headroom check: it says that pieces are right exactly where a failure would
+    be survived, and leaves no trace."""
+    from headroom import _torch
+    from headroom.check import Check
+
+    recorder = _torch._recorder
+    assert recorder is not None
+    t, given = begun(kind)
+    t.step(*given)
+    want, random = left(t), torch.get_rng_state()
+    t, given = begun(kind)
+    recorder.check = Check(recorder.report)
+    try:
+        t.run(*given)
+    finally:
+        found, recorder.check = recorder.check._found, None
+    if not equal(want, left(t)) or not torch.equal(random, torch.get_rng_state()):
+        return "it left a trace"
+    if len(found) != 1 or not found[0]["where"] or found[0]["modules"] != "Sequential":
+        return f"{found}"
+    exact = kind is Twice or kind.survives in ("again", "most")  # nothing has failed half way
+    right = "why" not in found[0] and found[0]["error"] <= kind.tolerance and (found[0]["rows"], found[0]["pieces"]) == (ROWS, 2)
+    return "" if right == exact and (exact or found[0]["why"]) else f"{found}"
+
+
 def main() -> int:
     trial.attach_for_many()
     bad = 0
+    for kind in CASES:
+        said = checked(kind)
+        bad += bool(said)
+        print(f"{'FAILED' if said else 'ok':6} headroom check of {kind.__name__} {said}", flush=True)
     for kind in CASES:
         survived = {"again": 0, "once": 0}
         wrong: list[str] = []
