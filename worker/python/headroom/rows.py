@@ -394,7 +394,10 @@ def arguments(
             return tree
         return put_tree(tree, put)
 
-    return put(entry.args), put(entry.kwargs)
+    try:
+        return put(entry.args), put(entry.kwargs)
+    finally:
+        del put  # a function that knows itself keeps what it has seen, until cycles are looked for
 
 
 def put_tree(tree: Any, put: Callable) -> Any:

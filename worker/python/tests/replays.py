@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from forked import status
 from inject import Fault, Injector
 
 trial.attach()
-from headroom import _torch  # noqa: E402
+from headroom import _torch, failure, replay  # noqa: E402
 from headroom.calm import rehearsal  # noqa: E402
 from headroom.replay import sketched  # noqa: E402
 from headroom.rows import Plan, sliced  # noqa: E402
@@ -171,7 +172,36 @@ def attention() -> str:
     return "" if seen == [False, True, False, False] else f"{seen}"
 
 
-CHECKS = [sketches, indices, tried_once, small_batches, alike, half_behind, attention]
+def trials_are_gone() -> str:
+    """Once the gradients of pieces are computed nothing of what was tried before takes room, and
+    no piece leaves anything to the next one: without a search for cycles."""
+    torch.manual_seed(0)
+    net, x, y = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 5)), torch.randn(12, 4, 6), torch.randint(0, 5, (12, 4))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    left: list[int] = []
+    piece = replay._piece
+
+    def counting(*args: Any) -> Any:
+        left.append(sum(1 for t in gc.get_objects() if type(t) is torch.Tensor and t.dim() and t.shape[-1] in (9, 5) and t.grad_fn is not None))
+        return piece(*args)
+
+    replay._piece = counting
+    gc.collect()
+    gc.disable()
+    with Injector(Fault("again", 3, 12)) as injector:
+        injector.begin()
+        loss = F.cross_entropy(net(x).flatten(0, 1), y.flatten())
+        gc_was, failure.gc.collect = failure.gc.collect, lambda *_: 0  # type: ignore[assignment]
+        loss.backward()
+        failure.gc.collect = gc_was
+        injector.end()
+    gc.enable()
+    replay._piece = piece
+    optimizer.step()
+    return "" if len(left) > 1 and not any(left) else f"{left} tensors with graphs before each piece"
+
+
+CHECKS = [trials_are_gone, sketches, indices, tried_once, small_batches, alike, half_behind, attention]
 
 
 if __name__ == "__main__":
