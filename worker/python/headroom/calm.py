@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from typing import Any, Iterable, Iterator
 
 import torch
@@ -27,8 +28,10 @@ class Calm(TorchDispatchMode):
         self.half = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = _named(func)
+        if not name:
+            return self._seen(func(*args, **(kwargs or {})))
         kwargs = dict(kwargs or {})
-        name = func._schema.name.split("::")[-1]
         if name in _FILLS:
             return args[0].fill_(1 if name == "bernoulli_" else 0.5 if args[0].is_floating_point() else 0)
         if name == "native_dropout":
@@ -40,11 +43,21 @@ class Calm(TorchDispatchMode):
                         args = (*args[:i], 0.0, *args[i + 1 :])
                     elif "dropout_p" in kwargs:
                         kwargs["dropout_p"] = 0.0
-        result = func(*args, **kwargs)
-        self.half = self.half or isinstance(result, torch.Tensor) and result.dtype in HALF
+        result = self._seen(func(*args, **kwargs))
         if name in _DRAWS and isinstance(result, torch.Tensor):
             result.fill_(0.5 if result.is_floating_point() else 0)
         return result
+
+    def _seen(self, result: Any) -> Any:
+        self.half = self.half or isinstance(result, torch.Tensor) and result.dtype in HALF
+        return result
+
+
+@lru_cache(maxsize=None)
+def _named(func: Any) -> str:
+    """The name of an operation that may draw, "" of any other."""
+    name: str = func._schema.name.split("::")[-1]
+    return name if name in _FILLS or name in _DRAWS or name == "native_dropout" or "attention" in name else ""
 
 
 def eager() -> Any:

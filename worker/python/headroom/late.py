@@ -16,7 +16,7 @@ from typing import Any, Sequence
 import torch
 
 from .calm import rehearsal
-from .failure import Refused, bare, patiently
+from .failure import Refused, bare, clean, patiently
 from .graph import KEEP, sequence, walk, within
 from .held import USUAL
 from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, proven, run, unchanged
@@ -186,6 +186,8 @@ class Late:
             rule = proven(Proof(self.tape, plan), slot, self.sizes)
         except Refused as refused:  # then the whole batch again, with what is saved on the host
             plan, why = None, str(refused)  # type: ignore[assignment]
+        if not self.tape.straight:  # what is cached has the sizes of the whole batch, and pieces that would fit fail for it
+            clean(thorough=False)
         scale, after = self.sizes.scale(self.tape), random_state()
         if self.tape.complete:
             set_random_state(self.tape.random)

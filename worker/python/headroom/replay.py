@@ -16,12 +16,14 @@ from torch.utils._pytree import tree_flatten
 from .calm import Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory, patiently
 from .found import found_of, number_of
+from .rest import room
 from .rows import NOTHING, Plan, Rows, arguments, perform, references
 from .tape import Tape
 from .weights import Rule, candidates, distinct, others, same_rule, settled, surviving, weight
 
 SMALL = 1 << 22  # elements of all outputs, up to which rules are tried on the whole batch
 ROUNDS = 6  # of rows on which rules are told apart
+ELEMENT = 64  # bytes of free memory for each element of an output that rules are tried on
 MOST = 256  # rows on which rules are tried at most
 PAIRS = 4  # of rows on which rules are tried if there is no room for three: two can be cut one way only, and a wrong rule may pass by chance
 SOME = 8  # rows on which they are tried otherwise
@@ -326,7 +328,8 @@ class Proof:
             if rules and settled(rules, pieces):
                 return rules
         size = sum(_numel(plan.slots[s].shape) for i in first for s in tape.entries[i].slots if s is not None)
-        count = plan.batch if size <= SMALL else min(plan.batch, SOME, max(2, 4 * SMALL * plan.batch // size))
+        fit = max(4 * SMALL, room() // ELEMENT) * plan.batch // size
+        count = plan.batch if size <= SMALL else min(plan.batch, SOME, max(2, fit))
         count = min(count, MOST)
         return self._tried(entries, count, lambda n, tolerance: self._rule(slot, first, tail, n, pieces, tolerance, named, kind))
 

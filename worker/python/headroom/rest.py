@@ -66,6 +66,16 @@ def allowed_of(total: int, device: Optional[int] = None) -> Optional[int]:
         return None
 
 
+def room() -> int:
+    """Bytes that this process could still allocate on the current GPU; 0 without one."""
+    if not torch.cuda.is_initialized():
+        return 0
+    free, total = torch.cuda.mem_get_info()
+    reserved, allowed = torch.cuda.memory_reserved(), allowed_of(total)
+    left = free if allowed is None else min(free, max(0, allowed - reserved))
+    return left + reserved - torch.cuda.memory_allocated()
+
+
 Shapes = tuple[tuple[int, ...], ...]
 
 
