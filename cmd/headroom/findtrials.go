@@ -42,7 +42,7 @@ type foundMicro struct {
 // findCommandsMicro looks for the micro-batch of a command by trials of it.
 func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
-	if err := notForCommands(c, "a configuration", "set", "unset"); err != nil {
+	if err := notForCommands(c, "a configuration", configFlags()); err != nil {
 		return err
 	}
 	w, err := recognised(r)

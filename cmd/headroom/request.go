@@ -103,10 +103,10 @@ func neededCommand(c *cli.Context) (request, error) {
 }
 
 // notForCommands refuses flags that mean nothing with a command of the user's.
-func notForCommands(c *cli.Context, but string, flags ...string) error {
+func notForCommands(c *cli.Context, but string, flags []cli.Flag) error {
 	for _, flag := range flags {
-		if c.IsSet(flag) {
-			return usagef("leave it out", "--%s is for %s, not for a command", flag, but)
+		if name := flag.Names()[0]; c.IsSet(name) {
+			return usagef("leave it out", "--%s is for %s, not for a command", name, but)
 		}
 	}
 	return nil

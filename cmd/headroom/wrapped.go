@@ -28,7 +28,7 @@ import (
 // nothing: the terminal is the command's.
 func wrapAction(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
-	if err := notForCommands(c, "a run of a configuration", "set", "unset", "fresh", "again", "json", "no-progress"); err != nil {
+	if err := notForCommands(c, "a run of a configuration", append(configFlags(), configRunFlags()...)); err != nil {
 		return err
 	}
 	live, err := openWeb(c)
