@@ -90,12 +90,12 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 	o := wrap.FindOptions{Asked: w.Asked, Headroom: trialHeadroom}
 	t := &wrap.Trials{Match: w.Match, FlatFor: c.Duration("flat-for")}
 	if t.FlatFor <= 0 {
-		return t, o, fmt.Errorf("--flat-for %v: allowed is more than 0, as in 60s", t.FlatFor)
+		return t, o, wrongValue("flat-for", t.FlatFor, outOfRange)
 	}
 	if text := c.String("memory"); c.IsSet("memory") {
 		most, err := memory.Parse(text)
 		if err != nil || most <= 0 {
-			return t, o, errors.Join(fmt.Errorf("--memory %q: allowed is more than 0, as in 24GiB", text), err)
+			return t, o, notASize("memory", text, err)
 		}
 		t.Memory = most
 	}
