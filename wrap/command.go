@@ -1,7 +1,9 @@
 package wrap
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -26,6 +28,29 @@ func (c Command) Getenv(key string) (value string, set bool) {
 		}
 	}
 	return value, set
+}
+
+// Programs are the names of what is in the command's PATH, sorted, each once.
+func (c Command) Programs() []string {
+	var all []string
+	for _, place := range c.candidates("*") {
+		entries, _ := os.ReadDir(c.from(filepath.Dir(place))) // one that cannot be read has none
+		for _, e := range entries {
+			if !e.IsDir() {
+				all = append(all, e.Name())
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// from is a path of the command's as this process has to write it.
+func (c Command) from(path string) string {
+	if filepath.IsAbs(path) || c.Dir == "" {
+		return path
+	}
+	return filepath.Join(c.Dir, path)
 }
 
 // candidates are where a program may be, best first.

@@ -73,7 +73,7 @@ func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 	o.Try, o.OnTried = trials.Try, u.tried
 	found, err := wrap.Find(ctx, o)
 	if err != nil {
-		return u.trialFailed(err)
+		return u.trialFailed(w.Command, err)
 	}
 	f.Found = *found
 	if err := f.rewritten(w); err != nil {

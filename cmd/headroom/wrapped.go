@@ -44,6 +44,9 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if c.Bool("dry-run") {
 		return u.answer(explained(w, u.now()).brief())
 	}
+	if err := w.Command.Startable(); err != nil { // before a folder is made for a word that is mistyped
+		return notStarted(w.Command, err)
+	}
 	if w.Free == 0 { // otherwise it may be long until it starts
 		w.Standby = wrap.StandBy()
 		if !r.NoWorker {
@@ -55,6 +58,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if err != nil {
 		return err
 	}
+	w.made = true
 	live.serve(u, folder.Dir())
 	return w.lead(c.Context, u, folder, name)
 }
@@ -67,6 +71,7 @@ type wrapped struct {
 	seen    *wrap.Match  // what it was recognised as, even if Match is nil
 	why     error        // why Match is nil; nil if it is not
 	before  []runs.Entry // journal of the run's earlier processes
+	made    bool         // the run's folder is new
 	verbose bool
 	ready   *worker.Standby // of the worker in the command's processes; if nil, made when it is needed
 }
@@ -310,6 +315,12 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 // ended says how the command ended where its own words do not, and passes its status
 // on.
 func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
+	if errors.As(err, new(*wrap.StartError)) && w.made && result.Attempts == 1 {
+		if failed := os.RemoveAll(dir); failed != nil { // it tells of nothing else
+			u.warn("%v", failed)
+		}
+		return notStarted(w.Command, err)
+	}
 	var exit *wrap.ExitError
 	quiet := errors.As(err, &exit) && !exit.Memory && result.Failures == 0 // the command has said it all
 	happened := result.Failures > 0 || err != nil && !quiet
@@ -322,7 +333,6 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 			}
 		}
 	}
-	var start *wrap.StartError
 	switch {
 	case err == nil:
 		if result.Failures > 0 {
@@ -334,8 +344,8 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 			return err
 		}
 		return &childError{code: code, err: err, hint: w.hint(exit, err), quiet: quiet}
-	case errors.As(err, &start):
-		return &childError{code: start.Code, err: err}
+	case errors.As(err, new(*wrap.StartError)):
+		return notStarted(w.Command, err)
 	case code != 0:
 		return &childError{code: code, err: err}
 	}
