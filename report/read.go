@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -45,8 +43,8 @@ func Read(dir string) (Input, error) {
 	return in, nil
 }
 
-// command is what was run according to run.yaml, with quotes around words that need them;
-// "" for a training of headroom's own.
+// command is what was run according to run.yaml, to be pasted into a shell; "" for a
+// training of headroom's own.
 func command(dir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "run.yaml"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -59,12 +57,7 @@ func command(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the command in run.yaml: %w", err)
 	}
-	for i, word := range kept.Command {
-		if word == "" || strings.ContainsAny(word, " \t\n\"'`$&|;<>()*?[]#~\\") {
-			kept.Command[i] = strconv.Quote(word)
-		}
-	}
-	return strings.Join(kept.Command, " "), nil
+	return runs.Shell(kept.Command...), nil
 }
 
 // torn notes a file that was read in part. It reports whether err leaves

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"headroom/memory"
+	"headroom/runs"
 )
 
 // Command is a user's training command, as it was given. It is a value: what
@@ -114,11 +115,5 @@ type GPU struct {
 	Before  memory.Bytes `json:"before"`  // that other processes held when the command was started
 }
 
-// String is the command as a shell would take it.
-func (c Command) String() string {
-	words := make([]string, len(c.Args))
-	for i, arg := range c.Args {
-		words[i] = quoted(arg)
-	}
-	return strings.Join(words, " ")
-}
+// String is the command as it is typed into a shell.
+func (c Command) String() string { return runs.Shell(c.Args...) }
