@@ -164,12 +164,19 @@ func lineText(l search.Line) string {
 	return fmt.Sprintf("%v plus %v per sample", memory.Bytes(l.Base), memory.Bytes(l.PerSample))
 }
 
-// byMicro are the probes, one per size, smallest first. If a size that fitted was
-// tried again, the larger peak counts.
+// byMicro are the probes, smallest first, one for each size and whether it fitted: a size
+// that fitted once and not the next time has both. If it was tried again with the same
+// outcome, the larger peak counts.
 func byMicro(probes []search.Probe) []search.Probe {
 	sorted := slices.Clone(probes)
 	slices.SortStableFunc(sorted, func(a, b search.Probe) int {
-		return cmp.Or(cmp.Compare(a.N, b.N), cmp.Compare(b.Peak, a.Peak))
+		outcome := 0
+		if a.N == b.N && a.Fits != b.Fits {
+			if outcome = 1; a.Fits {
+				outcome = -1
+			}
+		}
+		return cmp.Or(cmp.Compare(a.N, b.N), outcome, cmp.Compare(b.Peak, a.Peak))
 	})
 	return slices.CompactFunc(sorted, func(a, b search.Probe) bool { return a.N == b.N && a.Fits == b.Fits })
 }
