@@ -79,10 +79,9 @@ func standingOf(dir string) (standing, error) {
 
 // made is how far the run has come. A wrapped command's processes count their own steps, so
 // those that one has made since are beside the step of the checkpoint that it went on from;
-// once that process has ended, the newest checkpoint says where the run stands. The status is
-// written when a process begins, and when it has ended.
+// once that process has ended, the newest checkpoint says where the run stands.
 func (s standing) made() string {
-	switch working := s.Seen != nil && s.Seen.Time.After(s.Updated) && (s.State == runs.StateRunning || s.State == runs.StateStale); {
+	switch working := s.Seen != nil && s.Every > 0 && (s.State == runs.StateRunning || s.State == runs.StateStale); {
 	case s.Steps > 0:
 		return fmt.Sprintf("%d/%d", s.Step, s.Steps)
 	case working && s.Step > 0:

@@ -80,7 +80,7 @@ func TestStatusOfACommand(t *testing.T) {
 		want   string
 	}{
 		{"works", runs.Status{State: runs.StateRunning}, []runs.ProcessStep{older, seen}, "works running 130 0.25 s/step - - 6/24 GiB 0 40s ago"},
-		{"went-on", runs.Status{State: runs.StateRunning, Step: 400}, []runs.ProcessStep{seen}, "went-on running 400+130 0.25 s/step - - 6/24 GiB 0 40s ago"},
+		{"went-on", runs.Status{State: runs.StateRunning, Step: 400, Every: 15}, []runs.ProcessStep{seen}, "went-on running 400+130 0.25 s/step - - 6/24 GiB 0 40s ago"},
 		{"between", runs.Status{State: runs.StateRunning, Step: 500, Updated: now}, []runs.ProcessStep{seen}, "between running 500 0.25 s/step - - 6/24 GiB 0 0s ago"},
 		{"begins", runs.Status{State: runs.StateRunning}, []runs.ProcessStep{older}, "begins running - - - - - 0 1.0h ago"},
 		{"alone", runs.Status{State: runs.StateRunning}, nil, "alone running - - - - - 0 1.0h ago"},

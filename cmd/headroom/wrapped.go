@@ -219,10 +219,10 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	}
 	w.Log = func(n int) (io.WriteCloser, error) { return folder.Output(n) }
 	w.Trouble = func(err error) { u.warn("%v", err) }
-	w.Said = func(r wrap.Rewritten) {
-		session.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
-	}
 	books := &books{Session: session}
+	w.Said = func(r wrap.Rewritten) {
+		books.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
+	}
 	w.Started = func() {
 		if text := w.Foreseen(); text != "" {
 			books.Note(runs.Entry{Kind: runs.KindWarning, Text: text})
@@ -241,7 +241,11 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		_, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 		return err
 	}
-	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check})
+	live := func(ctx context.Context, b wrap.Beginning) (wrap.Outcome, wrap.Exit, error) {
+		defer books.beat()()
+		return w.Live(ctx, b)
+	}
+	return wrap.Run(ctx, session, wrap.RunOptions{Live: live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check})
 }
 
 // lead carries out the run in its folder, and ends it.
