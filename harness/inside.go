@@ -1,6 +1,8 @@
 package harness
 
 import (
+	"time"
+
 	"go.uber.org/zap"
 
 	"headroom/runs"
@@ -25,6 +27,15 @@ func (s *Session) Stepped(p runs.ProcessStep) {
 	p.Attempt = s.attempt
 	if err := s.f.AddProcessStep(p); err != nil {
 		s.log.Debug("metrics.jsonl cannot be written", zap.Error(err))
+	}
+}
+
+// Beat brings status.json up to date while a command lives, which may write nothing else for
+// hours: whoever calls it this often makes known when the run was last alive, if it is killed.
+// 0 says that the command has ended; that is written with what comes next.
+func (s *Session) Beat(every time.Duration) {
+	if s.status.Every = every.Seconds(); every > 0 {
+		s.setStatus(runs.StateRunning, s.status.Reason)
 	}
 }
 

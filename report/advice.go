@@ -110,6 +110,18 @@ func adviseMicro(in Input, r *Report) string {
 	return text
 }
 
+// unplayed is what helps against processes that the run's own configuration plays.
+const unplayed = "--set 'device.squeeze=[]' leaves it out"
+
+// playedHints changes the hints of rows that are about processes that are only played.
+func playedHints(rows []Row) {
+	for i := range rows {
+		if rows[i].Cause == memory.Foreign && rows[i].Hint != "" {
+			rows[i].Hint = "the other process is played by device.squeeze: " + unplayed
+		}
+	}
+}
+
 func adviseForeign(_ Input, r *Report) string {
 	if counted(r, memory.Foreign) == 0 && r.Memory.ForeignFrom == 0 {
 		return ""
@@ -117,6 +129,9 @@ func adviseForeign(_ Input, r *Report) string {
 	when := ""
 	if r.Memory.ForeignFrom > 0 {
 		when = fmt.Sprintf(" (%s)", span("step", r.Memory.ForeignFrom, r.Memory.ForeignTo))
+	}
+	if r.Played {
+		return fmt.Sprintf("the other process, which took up to %v of %v%s, is played by device.squeeze: %s", r.Memory.Foreign, r.Memory.Capacity, when, unplayed)
 	}
 	return fmt.Sprintf("other processes held up to %v of %v%s: give the job the device to itself, or limit what they may take",
 		r.Memory.Foreign, r.Memory.Capacity, when)
@@ -177,6 +192,9 @@ func adviseUnused(_ Input, r *Report) string {
 func adviseTight(_ Input, r *Report) string {
 	if !(r.Memory.Tightest < littleLeft) {
 		return ""
+	}
+	if m := r.Memory; r.Played && m.ForeignFrom > 0 && m.ForeignFrom <= m.TightestStep && m.TightestStep <= m.ForeignTo {
+		return "" // it was tight because it was played
 	}
 	return fmt.Sprintf("step %s came within %s of what was available: a little more memory.headroom makes the next run calmer",
 		count(r.Memory.TightestStep), percent(max(0, r.Memory.Tightest)))

@@ -114,7 +114,10 @@ func (r *Report) memoryCard() Card {
 	if m.PeakReserved > 0 {
 		c.Note += fmt.Sprintf("; reserved up to %v", m.PeakReserved)
 	}
-	if m.Foreign > 0 {
+	switch {
+	case m.Foreign > 0 && r.Played:
+		c.Note += fmt.Sprintf("; device.squeeze, which plays another process, took up to %v", m.Foreign)
+	case m.Foreign > 0:
 		c.Note += fmt.Sprintf("; others held up to %v", m.Foreign)
 	}
 	if text := phases(r.seen); text != "" {

@@ -2,6 +2,7 @@ package report
 
 import (
 	"math"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -176,6 +177,37 @@ func TestAdvice(t *testing.T) {
 				t.Errorf("got %q, want %q", all, test.want)
 			}
 		})
+	}
+}
+
+// TestPlayedProcess holds that a process that the run's own configuration plays is called
+// that, and that nothing is advised against it as if it were real.
+func TestPlayedProcess(t *testing.T) {
+	earnest := regexp.MustCompile(`other processes held|to itself|stop them|others held|came within`)
+	for _, played := range []bool{false, true} {
+		d := newDiary("run", 20)
+		d.Planned, d.Played, d.plan.Micro = 0, played, 22
+		d.begin()
+		d.walk(10, 0)
+		v := d.oom(9*memory.GiB, memory.Foreign, "others hold 9 GiB of 24 GiB")
+		d.decide(recovery.Wait, 16, v, "wait for other processes to leave")
+		d.walk(14, 9*memory.GiB)
+		v = d.oom(9*memory.GiB, memory.Foreign, "others hold 9 GiB of 24 GiB")
+		d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Verdict: v,
+			Reason: "other processes hold the memory", Hint: "stop them, choose another device, or allow waiting"}})
+		d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it gave up"})
+		r := New(d.Input)
+		var page strings.Builder
+		if err := r.Markdown(&page, func(Picture) string { return "" }); err != nil {
+			t.Fatal(err)
+		}
+		found := earnest.FindAllString(page.String(), -1)
+		if played && (len(found) > 0 || strings.Count(page.String(), `--set 'device.squeeze=\[\]' leaves it out`) < 2) {
+			t.Errorf("%q is in the report of a run with a played process\n%s", found, page.String())
+		}
+		if !played && len(found) < 4 {
+			t.Errorf("of a real process there is only %q\n%s", found, page.String())
+		}
 	}
 }
 

@@ -14,13 +14,12 @@ import (
 // 0.0.4. What is not known is left out. A run that has just begun has no status yet, and
 // so none of the numbers.
 func Prometheus(w io.Writer, dir string) error {
-	in, err := Read(dir)
+	in, status, err := read(dir)
 	if err != nil {
 		return err
 	}
-	status, err := runs.ReadStatus(dir)
-	if err != nil {
-		status = runs.Status{State: runs.StateRunning}
+	if status == nil {
+		status = &runs.Status{State: runs.StateRunning}
 	}
 	e := exposition{run: in.Name}
 	r := New(in)

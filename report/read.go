@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -17,14 +15,21 @@ import (
 // while the run writes. Lines that cannot be read are named in Problems and
 // cost nothing else. A folder without a status is read all the same.
 func Read(dir string) (Input, error) {
-	in := Input{Name: filepath.Base(filepath.Clean(dir))}
-	var err error
+	in, _, err := read(dir)
+	return in, err
+}
+
+// read is Read, with the status that it read; nil if there is none, or none that can be
+// read.
+func read(dir string) (in Input, status *runs.Status, err error) {
+	in.Name = filepath.Base(filepath.Clean(dir))
 	if in.Entries, err = runs.ReadJournal(dir); !in.torn(err) {
-		return in, err
+		return in, nil, err
 	}
-	status, err := runs.ReadStatus(dir)
+	found, err := runs.ReadStatus(dir)
 	switch {
 	case err == nil:
+		status = &found
 		in.Planned, in.Effective = status.Steps, status.Plan.Effective
 		in.Running = status.State == runs.StateRunning
 	case !errors.Is(err, os.ErrNotExist):
@@ -40,13 +45,13 @@ func Read(dir string) (Input, error) {
 		in.Steps, err = runs.ReadMetrics(dir)
 	}
 	if !in.torn(err) {
-		return in, err
+		return in, status, err
 	}
-	return in, nil
+	return in, status, nil
 }
 
-// command is what was run according to run.yaml, with quotes around words that need them;
-// "" for a training of headroom's own.
+// command is what was run according to run.yaml, to be pasted into a shell; "" for a
+// training of headroom's own.
 func command(dir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "run.yaml"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -59,12 +64,7 @@ func command(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the command in run.yaml: %w", err)
 	}
-	for i, word := range kept.Command {
-		if word == "" || strings.ContainsAny(word, " \t\n\"'`$&|;<>()*?[]#~\\") {
-			kept.Command[i] = strconv.Quote(word)
-		}
-	}
-	return strings.Join(kept.Command, " "), nil
+	return runs.Shell(kept.Command...), nil
 }
 
 // torn notes a file that was read in part. It reports whether err leaves

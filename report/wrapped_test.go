@@ -106,7 +106,8 @@ func TestWrappedBatch(t *testing.T) {
 // TestReadsTheCommand of a wrapped run, and none of another.
 func TestReadsTheCommand(t *testing.T) {
 	for text, want := range map[string]string{
-		"command:\n    - python\n    - train.py\n    - two words\n    - \"\"\ndir: /home/me\n": `python train.py "two words" ""`,
+		"command:\n    - python\n    - train.py\n    - two words\n    - \"\"\ndir: /home/me\n": `python train.py 'two words' ''`,
+		"command: [sh, -c, \"echo $HOME it's\"]\n":                                             `sh -c 'echo $HOME it'\''s'`,
 		"train:\n    steps: 3\n": "",
 		"":                       "",
 	} {

@@ -1,9 +1,13 @@
 package runs
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
+	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"headroom/memory"
@@ -50,6 +54,29 @@ func (f *Folder) AddProcessStep(s ProcessStep) error {
 // ReadProcessSteps is ReadMetrics for the run of a wrapped command.
 func ReadProcessSteps(dir string) ([]ProcessStep, error) {
 	return readLines[ProcessStep](filepath.Join(dir, "metrics.jsonl"))
+}
+
+// NewestProcessStep is the newest step that was written down in dir, nil if none can be
+// read, as in a run that is not a wrapped command's. It reads the end of the file alone.
+func NewestProcessStep(dir string) *ProcessStep {
+	const end = 16 << 10 // a line has some 300 bytes
+	f, err := os.Open(filepath.Join(dir, "metrics.jsonl"))
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }() // only read
+	info, err := f.Stat()
+	if err != nil {
+		return nil
+	}
+	text, _ := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-end), end)) // what was read may be enough
+	for _, line := range slices.Backward(bytes.SplitAfter(text, []byte("\n"))) {
+		var s ProcessStep
+		if bytes.HasSuffix(line, []byte("\n")) && json.Unmarshal(line, &s) == nil && s.Made > 0 {
+			return &s
+		}
+	}
+	return nil
 }
 
 // AddStep adds a line to metrics.jsonl. Lines wait in memory for a Flush; only

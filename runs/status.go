@@ -42,6 +42,7 @@ type Status struct {
 	Reason           string          `json:"reason,omitempty"`      // of the newest decision; of the end, once it has ended
 	Started          time.Time       `json:"started"`               // this process's run
 	Updated          time.Time       `json:"updated"`
+	Every            float64         `json:"every,omitempty"` // seconds between updates while a wrapped command lives; 0 if it does not, or nobody vouches for them
 }
 
 // SetStatus replaces status.json. That of a run that has ended survives a power

@@ -12,7 +12,7 @@
 // ignore fields and messages that they do not know.
 //
 //	to headroom    hello step oom probe note refused check bye
-//	from headroom  plan decision probe look stop
+//	from headroom  plan decision probe look
 //
 // A process says hello at its first guarded step and gets the plan. Nothing waits
 // while all is well; oom waits for its decision, and may be asked for probes first.

@@ -51,7 +51,7 @@ type message struct {
 	Peak      memory.Bytes `json:"peak"`
 	Forward   memory.Bytes `json:"forward"`  // allocated at the end of the step's forward
 	Backward  memory.Bytes `json:"backward"` // allocated at the end of its backward
-	Probes    bool         `json:"probes"` // it can be asked to probe
+	Probes    bool         `json:"probes"`   // it can be asked to probe
 	Fits      bool         `json:"fits"`
 
 	// check

@@ -40,6 +40,7 @@ type Child struct {
 	killOnce sync.Once     // the second
 	killing  chan struct{} // closed at it
 	patience atomic.Pointer[time.Timer]
+	unheeded stopper // tells of a signal that did not end the child; nil before the first. It belongs to the listener's goroutine, and then to finish
 
 	done chan struct{} // closed when exit is set
 	exit Exit
@@ -158,6 +159,9 @@ func (c *Child) finish(signals *listener, kills machine.Kills) {
 	c.exit.Tail = c.streams.drain(c.killing)
 	signals.stop()
 	<-signals.answered // otherwise a last-moment request to stop would be lost
+	if c.unheeded != nil {
+		c.unheeded.Stop()
+	}
 	if c.exit.Signal != 0 {
 		c.tty.restore()
 	}

@@ -24,6 +24,9 @@ func Start(Command, ChildOptions) (*Child, error) {
 	return nil, errors.New("commands can be run on Linux only")
 }
 
+// Startable is nil: Start says it.
+func (Command) Startable() error { return nil }
+
 // Wait is never reached, as there is no Child.
 func (*Child) Wait() Exit { return Exit{} }
 

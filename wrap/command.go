@@ -1,12 +1,15 @@
 package wrap
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"headroom/memory"
+	"headroom/runs"
 )
 
 // Command is a user's training command, as it was given. It is a value: what
@@ -26,6 +29,29 @@ func (c Command) Getenv(key string) (value string, set bool) {
 		}
 	}
 	return value, set
+}
+
+// Programs are the names of what is in the command's PATH, sorted, each once.
+func (c Command) Programs() []string {
+	var all []string
+	for _, place := range c.candidates("*") {
+		entries, _ := os.ReadDir(c.from(filepath.Dir(place))) // one that cannot be read has none
+		for _, e := range entries {
+			if !e.IsDir() {
+				all = append(all, e.Name())
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// from is a path of the command's as this process has to write it.
+func (c Command) from(path string) string {
+	if filepath.IsAbs(path) || c.Dir == "" {
+		return path
+	}
+	return filepath.Join(c.Dir, path)
 }
 
 // candidates are where a program may be, best first.
@@ -89,11 +115,5 @@ type GPU struct {
 	Before  memory.Bytes `json:"before"`  // that other processes held when the command was started
 }
 
-// String is the command as a shell would take it.
-func (c Command) String() string {
-	words := make([]string, len(c.Args))
-	for i, arg := range c.Args {
-		words[i] = quoted(arg)
-	}
-	return strings.Join(words, " ")
-}
+// String is the command as it is typed into a shell.
+func (c Command) String() string { return runs.Shell(c.Args...) }

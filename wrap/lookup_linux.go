@@ -3,12 +3,18 @@ package wrap
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
+
+// Startable is why the program of a command cannot be started, as far as that is known
+// beforehand: a *[StartError], nil if nothing is in the way.
+func (c Command) Startable() error {
+	_, err := c.program()
+	return err
+}
 
 // program is the file that a command runs, found as a shell finds it: a name with a
 // slash is a path from the command's folder, any other is looked up in the command's
@@ -33,14 +39,6 @@ func (c Command) program() (string, error) {
 		}
 	}
 	return "", failed
-}
-
-// from is a path of the command's as this process has to write it.
-func (c Command) from(path string) string {
-	if filepath.IsAbs(path) || c.Dir == "" {
-		return path
-	}
-	return filepath.Join(c.Dir, path)
 }
 
 // executable is why a file cannot be executed, nil if it can.

@@ -37,7 +37,12 @@ type ChildOptions struct {
 	// log, once for each thing. It is called from several goroutines and must not
 	// block. nil hears nothing.
 	Trouble func(error)
+
+	after func(time.Duration, func()) stopper // time.AfterFunc, if nil
 }
+
+// stopper is a [time.Timer], or a test's.
+type stopper interface{ Stop() bool }
 
 // ErrBusy is what Start returns while another child of this process lives: orphans
 // of two trees cannot be told apart.
@@ -74,6 +79,9 @@ func (o ChildOptions) withDefaults() ChildOptions {
 	}
 	if o.Trouble == nil {
 		o.Trouble = func(error) {}
+	}
+	if o.after == nil {
+		o.after = func(d time.Duration, f func()) stopper { return time.AfterFunc(d, f) }
 	}
 	return o
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/pmezard/go-difflib/difflib"
+
+	"headroom/runs"
 )
 
 // Diff shows what r changes in the command was, as a unified diff: the command with
@@ -37,27 +39,16 @@ func lines(c, other Command) []string {
 	var all []string
 	for _, entry := range c.Env {
 		if !slices.Contains(other.Env, entry) {
-			all = append(all, quoted(entry)+"\n")
+			all = append(all, runs.Shell(entry)+"\n")
 		}
 	}
 	for i, arg := range c.Args {
 		option := i > 0 && strings.HasPrefix(c.Args[i-1], "-") && !strings.Contains(c.Args[i-1], "=") && !strings.HasPrefix(arg, "-")
 		if option {
-			all[len(all)-1] = strings.TrimSuffix(all[len(all)-1], "\n") + " " + quoted(arg) + "\n"
+			all[len(all)-1] = strings.TrimSuffix(all[len(all)-1], "\n") + " " + runs.Shell(arg) + "\n"
 			continue
 		}
-		all = append(all, quoted(arg)+"\n")
+		all = append(all, runs.Shell(arg)+"\n")
 	}
 	return all
-}
-
-// quoted is an argument as a shell would need it.
-func quoted(arg string) string {
-	plain := func(r rune) bool {
-		return strings.ContainsRune("-_=./,:+@%", r) || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
-	}
-	if arg != "" && !strings.ContainsFunc(arg, func(r rune) bool { return !plain(r) }) {
-		return arg
-	}
-	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
 }

@@ -1,10 +1,12 @@
 package wrap
 
 import (
+	"fmt"
 	"os"
 	"os/signal"
 	"runtime"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,10 +62,18 @@ func (l *listener) pass(c *Child) {
 func (c *Child) hear(s syscall.Signal) {
 	key := c.tty.foreground()
 	switch s {
-	case syscall.SIGINT, syscall.SIGQUIT:
+	case syscall.SIGINT:
+		c.stopped.Store(true)
+		if key {
+			c.waits("Ctrl-C")
+		} else {
+			c.waits(unix.SignalName(s))
+		}
+	case syscall.SIGQUIT:
 		c.stopped.Store(true)
 	case syscall.SIGTERM, syscall.SIGHUP:
 		c.stopped.Store(true)
+		c.waits(unix.SignalName(s))
 		key = false
 	case syscall.SIGWINCH:
 		if c.streams.resize() {
@@ -79,6 +89,25 @@ func (c *Child) hear(s syscall.Signal) {
 	if s == syscall.SIGTSTP {
 		suspend()
 	}
+}
+
+// heeding is how long a child may go on after it was asked to end before that is said.
+const heeding = 5 * time.Second
+
+// waits tells once, some time after the first request to end, that the child goes on. It
+// may be saving, and it may not have listened: that is for the user to judge, for headroom
+// kills no child that the user has asked to end.
+func (c *Child) waits(asked string) {
+	if c.unheeded != nil {
+		return
+	}
+	c.unheeded = c.o.after(heeding, func() {
+		if c.ended.Load() || c.patience.Load() != nil { // or headroom itself ends it
+			return
+		}
+		c.o.Trouble(fmt.Errorf("the command is still running %s after %s: headroom leaves it to the command to end, and only passes another %[2]s on; kill -KILL %d ends it at once",
+			lasting(heeding.Seconds()), asked, c.Pid()))
+	})
 }
 
 // suspend stops this process, and returns when it goes on. A signal to this very

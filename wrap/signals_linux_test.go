@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
@@ -117,6 +118,53 @@ func TestIgnoredSignalsStayIgnored(t *testing.T) {
 	}
 	if code := p.status(); code != 0 || !strings.HasSuffix(p.out.String(), "0001\nready\nwent on\n") {
 		t.Errorf("status %d, %q", code, p.out.String())
+	}
+}
+
+// TestStillRunning asks children to end. One that goes on is told of, once and with how to
+// end it; neither one that has ended nor one that headroom ends is.
+func TestStillRunning(t *testing.T) {
+	type told struct {
+		timers []func()
+		said   []string
+	}
+	ask := func(t *testing.T, signals ...syscall.Signal) (*Child, *told) {
+		var w told
+		o := ChildOptions{Trouble: func(err error) { w.said = append(w.said, err.Error()) }}
+		o.after = func(d time.Duration, f func()) stopper {
+			if d != heeding {
+				t.Errorf("it waits %v", d)
+			}
+			w.timers = append(w.timers, f)
+			return time.NewTimer(0)
+		}
+		c, out := begun(t, o, "sh", "-c", `trap "" TERM INT HUP; echo ready; exec sleep 1000`)
+		eventually(t, "it ignores signals", func() bool { text, _ := os.ReadFile(out); return string(text) == "ready\n" })
+		for _, s := range signals {
+			c.hear(s)
+		}
+		return c, &w
+	}
+	for first, name := range map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGINT: "SIGINT"} {
+		c, w := ask(t, first, syscall.SIGTERM, syscall.SIGINT)
+		if len(w.timers) != 1 {
+			t.Fatalf("%v: %d timers", first, len(w.timers))
+		}
+		w.timers[0]()
+		want := fmt.Sprintf("the command is still running 5 s after %s: headroom leaves it to the command to end, and only passes another %[1]s on; kill -KILL %d ends it at once", name, c.Pid())
+		if len(w.said) != 1 || w.said[0] != want {
+			t.Errorf("%v: %q, want %q", first, w.said, want)
+		}
+		_ = c.Signal(syscall.SIGKILL)
+		waited(t, c)
+		if w.timers[0](); len(w.said) != 1 {
+			t.Errorf("%v: of one that has ended: %q", first, w.said)
+		}
+	}
+	c, w := ask(t, syscall.SIGTERM)
+	c.Stop()
+	if w.timers[0](); len(w.said) != 0 {
+		t.Errorf("of one that headroom ends: %q", w.said)
 	}
 }
 

@@ -151,8 +151,8 @@ func usageFault(c *cli.Context, err error, _ bool) error {
 		}
 		return usagef(hint, "unknown flag --%s", name)
 	}
-	if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
-		return usagef("", "flag --%s needs a value", strings.TrimLeft(name, "-"))
+	if wrong := valueFault(c, text); wrong != nil {
+		return wrong
 	}
 	return &usageError{err: errors.New(strings.NewReplacer("flag -", "flag --", "for -", "for --").Replace(text))}
 }

@@ -23,7 +23,7 @@ func flagHelp(f cli.Flag) string {
 // value, "" if it takes none, and what it does.
 func flagParts(f cli.Flag) (names []string, value, usage string) {
 	for _, name := range f.Names() {
-		names = append(names, strings.Repeat("-", min(2, len(name)))+name)
+		names = append(names, dashed(name))
 	}
 	if doc, ok := f.(cli.DocGenerationFlag); ok {
 		usage = doc.GetUsage()

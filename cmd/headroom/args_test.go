@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +75,48 @@ func TestFlagHelpFitsEightyColumns(t *testing.T) {
 				if width := len("   ") + longest + len("  ") + len(usage); width > 80 {
 					t.Errorf("headroom %s --help: %q needs %d columns", command.Name, usage, width)
 				}
+			}
+		}
+	}
+}
+
+// TestHelpSaysWhatIsRefused compares what the help of run and find says of each flag, "with --"
+// or "not with --", with which flags are refused where there is a command and where there is none.
+func TestHelpSaysWhatIsRefused(t *testing.T) {
+	t.Chdir(t.TempDir())
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = null.Close() }()
+	said := func(words, command []string) string {
+		u := newUI(null, null, func(string) (string, bool) { return "", false })
+		err := newApp(u).RunContext(context.WithValue(t.Context(), commandKey{}, command), append([]string{"headroom"}, words...))
+		return fmt.Sprint(err)
+	}
+	for _, name := range []string{"run", "find"} {
+		command := newApp(&ui{}).Command(name)
+		for _, f := range command.Flags {
+			_, value, usage := flagParts(f)
+			flag := "--" + f.Names()[0]
+			switch value {
+			case "":
+			case "TIME":
+				flag += "=1m"
+			default:
+				flag += "=1"
+			}
+			withOne := []string{name, flag}
+			if name == "run" {
+				withOne = append(withOne, "--dry-run")
+			}
+			refused := strings.Contains(said(withOne, []string{"true"}), flag[:strings.IndexAny(flag+"=", "=")]+" is for ")
+			if want := strings.HasPrefix(usage, notWith); refused != want {
+				t.Errorf("%s %s with a command: refused is %v, and its help is %q", name, flag, refused, usage)
+			}
+			refused = strings.Contains(said([]string{name, flag, "nowhere.yaml"}, nil), "there is none after --")
+			if want := strings.HasPrefix(usage, "with --: "); refused != want {
+				t.Errorf("%s %s without a command: refused is %v, and its help is %q", name, flag, refused, usage)
 			}
 		}
 	}

@@ -16,7 +16,7 @@ func configCommand(u *ui) *cli.Command {
 		Description: `headroom config show gpt > my.yaml makes a preset your own: it is printed as it was
 written, with its comments. With --set or --unset what is printed is what would be
 run, every key with its value. Without an argument, the presets are listed.`,
-		Flags:  []cli.Flag{setFlag(), unsetFlag()},
+		Flags:  []cli.Flag{setFlag(""), unsetFlag("")},
 		Action: func(c *cli.Context) error { return configAction(u, c) },
 	}
 	command.BashComplete = completeShow(command, configs.Presets)

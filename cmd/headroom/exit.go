@@ -86,10 +86,11 @@ func usagef(hint, format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...), hint}
 }
 
-// asUsage marks err, if there is one, as the user's to correct.
+// asUsage marks err, if there is one, as the user's to correct. One that is marked keeps
+// its hint.
 func asUsage(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || errors.As(err, new(*usageError)) {
+		return err
 	}
 	return &usageError{err: err}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -29,7 +30,7 @@ Sizes are tried with the optimizer's state in place; then whole optimizer steps
 are made with the largest one that fits and with a few smaller ones, timed.
 Nothing is kept.`,
 		CustomHelpTemplate: jobHelp,
-		Flags:              append(append(append(jobFlags(), knownFlags()...), trialFlags()...), jsonFlag("print one JSON object")),
+		Flags:              slices.Concat(configFlags(), []cli.Flag{quietFlag()}, knownFlags(), trialFlags(), []cli.Flag{jsonFlag("print one JSON object")}),
 		Action:             func(c *cli.Context) error { return findAction(u, c) },
 	}
 	command.BashComplete = completeFlags(command, configs.Presets)

@@ -42,7 +42,7 @@ type foundMicro struct {
 // findCommandsMicro looks for the micro-batch of a command by trials of it.
 func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
-	if err := notForCommands(c, "a configuration", "set", "unset"); err != nil {
+	if err := notForCommands(c, "a configuration", configFlags()); err != nil {
 		return err
 	}
 	w, err := recognised(r)
@@ -73,7 +73,7 @@ func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 	o.Try, o.OnTried = trials.Try, u.tried
 	found, err := wrap.Find(ctx, o)
 	if err != nil {
-		return u.trialFailed(err)
+		return u.trialFailed(w.Command, err)
 	}
 	f.Found = *found
 	if err := f.rewritten(w); err != nil {
@@ -90,12 +90,12 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 	o := wrap.FindOptions{Asked: w.Asked, Headroom: trialHeadroom}
 	t := &wrap.Trials{Match: w.Match, FlatFor: c.Duration("flat-for")}
 	if t.FlatFor <= 0 {
-		return t, o, fmt.Errorf("--flat-for %v: allowed is more than 0, as in 60s", t.FlatFor)
+		return t, o, wrongValue("flat-for", t.FlatFor, outOfRange)
 	}
 	if text := c.String("memory"); c.IsSet("memory") {
 		most, err := memory.Parse(text)
 		if err != nil || most <= 0 {
-			return t, o, errors.Join(fmt.Errorf("--memory %q: allowed is more than 0, as in 24GiB", text), err)
+			return t, o, notASize("memory", text, err)
 		}
 		t.Memory = most
 	}

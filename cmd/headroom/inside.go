@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"headroom/harness"
 	"headroom/memory"
@@ -46,6 +47,36 @@ func (b *books) KeepPieces(rows int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Session.KeepPieces(rows)
+}
+
+// firstBeat is when a life is first noted to last: a short one costs nothing. beatEvery is
+// how often after that.
+const firstBeat, beatEvery = time.Second, 15 * time.Second
+
+// beat notes that a life lasts, until stop.
+func (b *books) beat() (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	say := func(every time.Duration) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.Beat(every)
+	}
+	go func() {
+		defer close(done)
+		next := time.NewTimer(firstBeat)
+		defer next.Stop()
+		for {
+			select {
+			case <-quit:
+				say(0)
+				return
+			case <-next.C:
+				say(beatEvery)
+				next.Reset(beatEvery)
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
 }
 
 // inside looks after the lives of a command from inside its processes.

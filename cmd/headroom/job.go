@@ -14,21 +14,33 @@ import (
 	"headroom/runs"
 )
 
-// jobFlags are those of the commands that read a configuration.
-func jobFlags() []cli.Flag {
+// notWith begins the help of a flag that is refused with a wrapped command, where others
+// of the same command of headroom's are not.
+const notWith = "not with --: "
+
+// configFlags are those of the commands that take a configuration or a wrapped command
+// which only a configuration knows.
+func configFlags() []cli.Flag { return []cli.Flag{setFlag(notWith), unsetFlag(notWith)} }
+
+// configRunFlags are the other ones of run.
+func configRunFlags() []cli.Flag {
 	return []cli.Flag{
-		setFlag(),
-		unsetFlag(),
-		boolFlag("quiet", "say nothing but warnings and errors", "q"),
+		boolFlag("fresh", notWith+"set the run of that name aside and start from step 0"),
+		boolFlag("again", notWith+"the same, but only if that run is finished; else go on with it"),
+		boolFlag("json", notWith+"print every entry of the journal and every step as a JSON line on stdout"),
+		boolFlag("no-progress", notWith+"do not show progress"),
 	}
 }
 
-func setFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "set", Usage: "override a key of the configuration, as in batch.micro=8; may be repeated (`KEY=VALUE`)"}
+func quietFlag() cli.Flag { return boolFlag("quiet", "say nothing but warnings and errors", "q") }
+
+// setFlag is --set; when begins its help where it does not always apply.
+func setFlag(when string) cli.Flag {
+	return &cli.StringSliceFlag{Name: "set", Usage: when + "override a key of the configuration, as in batch.micro=8; may be repeated (`KEY=VALUE`)"}
 }
 
-func unsetFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "unset", Usage: "leave a key out of the configuration, as in schedule.min, so that it has its default; may be repeated (`KEY`)"}
+func unsetFlag(when string) cli.Flag {
+	return &cli.StringSliceFlag{Name: "unset", Usage: when + "leave a key out of the configuration, as in schedule.min, so that it has its default; may be repeated (`KEY`)"}
 }
 
 // loadConfig reads the configuration that the command line asks for. Whatever

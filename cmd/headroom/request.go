@@ -134,10 +134,10 @@ func neededCommand(c *cli.Context) (request, error) {
 }
 
 // notForCommands refuses flags that mean nothing with a command of the user's.
-func notForCommands(c *cli.Context, but string, flags ...string) error {
+func notForCommands(c *cli.Context, but string, flags []cli.Flag) error {
 	for _, flag := range flags {
-		if c.IsSet(flag) {
-			return usagef("leave it out", "--%s is for %s, not for a command", flag, but)
+		if name := flag.Names()[0]; c.IsSet(name) {
+			return usagef("leave it out", "--%s is for %s, not for a command", name, but)
 		}
 	}
 	return nil
@@ -171,14 +171,14 @@ func (r *request) override(c *cli.Context) error {
 	if free := c.String("free"); c.IsSet("free") {
 		var err error
 		if r.Free, err = memory.Parse(free); err != nil || r.Free <= 0 {
-			return usagef("such as --free 60GiB", "--free %s is not an amount of memory", free)
+			return notASize("free", free, err)
 		}
 	}
 	switch {
 	case c.IsSet("world") && r.World < 1:
-		return usagef("such as --world 8, or leave it out", "--world %d: at least 1", r.World)
+		return wrongValue("world", r.World, outOfRange)
 	case r.Hang < 0:
-		return usagef("such as --hang 30m, or 0 for never", "--hang %v is negative", r.Hang)
+		return wrongValue("hang", r.Hang, outOfRange)
 	case r.Observe && r.NoWorker:
 		return usagef("leave out one of them", "--observe has nothing to act on with --no-worker")
 	case r.RestartLeaking && r.NoWorker:

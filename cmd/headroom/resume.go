@@ -105,23 +105,39 @@ func (w *wrapped) earlier(dir string) error {
 	return nil
 }
 
-// clocks is how far those of a disk over a network and of this machine may differ.
-const clocks = 5 * time.Second
+const (
+	// clocks is how far those of a disk over a network and of this machine may differ.
+	clocks = 5 * time.Second
+	// lastSave is how long a command whose headroom was killed, which is sent SIGTERM then,
+	// may have gone on to save.
+	lastSave = 2 * time.Minute
+)
 
 // own refuses to go on from a checkpoint that was written after the run in dir had
-// ended: it is another training's. When a run that was killed ended nobody knows.
+// ended: it is another training's. A run that was killed ended when it was last seen, or
+// nobody knows when.
 func (w *wrapped) own(dir string) error {
 	status, err := runs.ReadStatus(dir)
-	if err != nil || len(w.before) == 0 || status.State != runs.StateInterrupted && status.State != runs.StateFailed {
+	if err != nil || len(w.before) == 0 {
 		return nil // there is nothing to compare with
 	}
-	ended := w.before[len(w.before)-1].Time
+	last, how, margin := w.before[len(w.before)-1].Time, "had ended", clocks
+	switch {
+	case status.State == runs.StateInterrupted, status.State == runs.StateFailed:
+	case status.Every > 0: // it says running, and its folder is ours
+		how, margin = "was last alive", clocks+lastSave+time.Duration(status.Every*float64(time.Second))
+		if status.Updated.After(last) {
+			last = status.Updated
+		}
+	default:
+		return nil
+	}
 	newest, err := w.Newest()
-	if err != nil || newest == nil || newest.Time.Before(ended.Add(clocks)) {
+	if err != nil || newest == nil || newest.Time.Before(last.Add(margin)) {
 		return nil // it is looked at once more when the command is started
 	}
 	return usagef("move it away to continue from this run's own checkpoint; or start the command with headroom run, and name the checkpoint in it",
-		"%s was written at %s, after %s had ended at %s: it is another training's", newest.Path, newest.Time.Format(time.DateTime), dir, ended.Local().Format(time.DateTime))
+		"%s was written at %s, after %s %s at %s: it is another training's", newest.Path, newest.Time.Format(time.DateTime), dir, how, last.Local().Format(time.DateTime))
 }
 
 // microAt is the micro-batch in force at a moment, according to the journal of a run

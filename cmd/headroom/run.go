@@ -40,13 +40,9 @@ one's place and goes on from the newest checkpoint.
 The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the
 second one stops at once. A command after -- gets such signals itself.`,
 		CustomHelpTemplate: jobHelp,
-		Flags: append(slices.Concat(jobFlags(), wrapFlags(), webFlags()),
-			&cli.StringFlag{Name: "name", Usage: "name the run, and so its folder, `NAME`"},
-			boolFlag("fresh", "set the run of that name aside and start from step 0"),
-			boolFlag("again", "the same, but only if that run is finished; else go on with it"),
-			boolFlag("json", "print every entry of the journal and every step as a JSON line on stdout"),
-			boolFlag("no-progress", "do not show progress"),
-			boolFlag("verbose", "show the log, and every checkpoint")),
+		Flags: slices.Concat(configFlags(), []cli.Flag{quietFlag()}, wrapFlags(), webFlags(),
+			[]cli.Flag{&cli.StringFlag{Name: "name", Usage: "name the run, and so its folder, `NAME`"}}, configRunFlags(),
+			[]cli.Flag{boolFlag("verbose", "show the log, and every checkpoint")}),
 		Action: func(c *cli.Context) error { return runAction(u, c) },
 	}
 	command.BashComplete = completeFlags(command, configs.Presets)

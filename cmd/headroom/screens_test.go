@@ -66,8 +66,8 @@ func wrappedScreen(u *ui) {
 	u.failed(&childError{code: 1, err: errors.New("exit status 1 after 76 s: out of memory: memory held between steps rose by 1.9 GiB over the last 20 steps"),
 		hint: "a warning above names what grows; loss.item() or loss.detach() keeps a value without the graph that made it"})
 	u.failed(&harness.GaveUpError{Decision: recovery.Decision{Reason: "out of memory in step 12, leak: nothing smaller is left to try", Hint: "a smaller model, an optimizer with less state, or a device with more memory"}})
-	u.failed(usagef("such as --free 60GiB", "--free %s is not an amount of memory", "much"))
-	_ = u.trialFailed(&wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it ended with status 3"})
+	u.failed(notASize("free", "much", errors.New("no number")))
+	_ = u.trialFailed(wrap.Command{}, &wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it ended with status 3"})
 }
 
 // TestScreens keeps what runs look like: on terminals of 80 and 140 columns, with and

@@ -2,7 +2,9 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -51,7 +53,8 @@ type standing struct {
 	Name   string `json:"name"`
 	Folder string `json:"folder"`
 	runs.Status
-	Crash *crash `json:"crash,omitempty"` // how the process of a stale run crashed, if it did
+	Seen  *runs.ProcessStep `json:"seen,omitempty"`  // the newest step of a wrapped command's newest attempt, if a worker saw one
+	Crash *crash            `json:"crash,omitempty"` // how the process of a stale run crashed, if it did
 }
 
 // standingOf reads the status of the run in dir. A run that was killed before
@@ -61,11 +64,66 @@ func standingOf(dir string) (standing, error) {
 	if missing(err) {
 		s, err = runs.Status{State: runs.StateStale}, nil
 	}
+	if err != nil {
+		return standing{}, err
+	}
 	at := standing{Name: filepath.Base(dir), Folder: dir, Status: s}
+	if seen := runs.NewestProcessStep(dir); seen != nil && seen.Attempt == s.Attempt {
+		at.Seen = seen
+	}
 	if s.State == runs.StateStale {
 		at.Crash = crashOf(dir)
 	}
-	return at, err
+	return at, nil
+}
+
+// made is how far the run has come. A wrapped command's processes count their own steps, so
+// those that one has made since are beside the step of the checkpoint that it went on from;
+// once that process has ended, the newest checkpoint says where the run stands.
+func (s standing) made() string {
+	switch working := s.Seen != nil && s.Every > 0 && (s.State == runs.StateRunning || s.State == runs.StateStale); {
+	case s.Steps > 0:
+		return fmt.Sprintf("%d/%d", s.Step, s.Steps)
+	case working && s.Step > 0:
+		return fmt.Sprintf("%d+%d", s.Step, s.Seen.Made)
+	case s.Step > 0:
+		return fmt.Sprint(s.Step)
+	case s.Seen != nil:
+		return fmt.Sprint(s.Seen.Made)
+	}
+	return "-"
+}
+
+// speed is how fast a run that works is now.
+func (s standing) speed() string {
+	switch {
+	case s.State != runs.StateRunning:
+	case s.Seen != nil && s.Seen.Seconds > 0:
+		return fmt.Sprintf("%.2g s/step", s.Seen.Seconds)
+	case s.SamplesPerSecond > 0:
+		return rate(s.SamplesPerSecond)
+	}
+	return "-"
+}
+
+// memory is the largest peak that is known, and of how much.
+func (s standing) memory() string {
+	peak, capacity := s.Peak, s.Capacity
+	if s.Seen != nil {
+		peak, capacity = s.Seen.Memory.Peak, s.Seen.Memory.Capacity
+	}
+	if capacity <= 0 {
+		return "-"
+	}
+	return share(peak, capacity)
+}
+
+// newest is when the run was last heard of.
+func (s standing) newest() time.Time {
+	if s.Seen != nil && s.Seen.Time.After(s.Updated) {
+		return s.Seen.Time
+	}
+	return s.Updated
 }
 
 func wantedRuns(u *ui, c *cli.Context) ([]string, error) {

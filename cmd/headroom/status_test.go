@@ -1,11 +1,16 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"headroom/memory"
+	"headroom/runs"
 )
 
 // TestStatusShowsNoRawControls reads what another program, or a damaged disk,
@@ -55,6 +60,70 @@ func TestAgo(t *testing.T) {
 	} {
 		if got := ago(now, c.t); got != c.want {
 			t.Errorf("%v: %q, want %q", c.t, got, c.want)
+		}
+	}
+}
+
+// TestStatusOfACommand holds that a command's steps are shown as its worker saw them, in the
+// attempt that they belong to, and how fast it is only while it works.
+func TestStatusOfACommand(t *testing.T) {
+	const when = 40 * time.Second
+	now := time.Date(2030, 5, 6, 7, 8, 9, 0, time.UTC)
+	seen := runs.ProcessStep{Time: now.Add(-when), Attempt: 2, PID: 7, Made: 130, Seconds: 0.2512,
+		Memory: memory.Stats{Capacity: 24 * memory.GiB, Peak: 6 * memory.GiB}}
+	older := seen
+	older.Attempt, older.Made = 1, 900
+	for _, c := range []struct {
+		name   string
+		status runs.Status
+		steps  []runs.ProcessStep
+		want   string
+	}{
+		{"works", runs.Status{State: runs.StateRunning}, []runs.ProcessStep{older, seen}, "works running 130 0.25 s/step - - 6/24 GiB 0 40s ago"},
+		{"went-on", runs.Status{State: runs.StateRunning, Step: 400, Every: 15}, []runs.ProcessStep{seen}, "went-on running 400+130 0.25 s/step - - 6/24 GiB 0 40s ago"},
+		{"between", runs.Status{State: runs.StateRunning, Step: 500, Updated: now}, []runs.ProcessStep{seen}, "between running 500 0.25 s/step - - 6/24 GiB 0 0s ago"},
+		{"begins", runs.Status{State: runs.StateRunning}, []runs.ProcessStep{older}, "begins running - - - - - 0 1.0h ago"},
+		{"alone", runs.Status{State: runs.StateRunning}, nil, "alone running - - - - - 0 1.0h ago"},
+		{"done", runs.Status{State: runs.StateDone}, []runs.ProcessStep{seen}, "done done 130 - - - 6/24 GiB 0 40s ago"},
+		{"saved", runs.Status{State: runs.StateDone, Step: 500}, []runs.ProcessStep{seen}, "saved done 500 - - - 6/24 GiB 0 40s ago"},
+		{"ours", runs.Status{State: runs.StateRunning, Step: 3, Steps: 9, SamplesPerSecond: 812.3, Loss: 1.5}, nil, "ours running 3/9 812 samples/s 1.500 - - 0 1.0h ago"},
+	} {
+		folder, err := runs.Open(filepath.Join(t.TempDir(), c.name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.status.Attempt = 2
+		if c.status.Updated.IsZero() {
+			c.status.Updated = now.Add(-time.Hour)
+		}
+		if err := folder.SetStatus(c.status); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range c.steps {
+			if err := folder.AddProcessStep(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		at, err := standingOf(folder.Dir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := newUI(out, out, func(string) (string, bool) { return "", false })
+		u.now = func() time.Time { return now }
+		if err := u.standings([]standing{at}); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(out.Name())
+		_, row, _ := strings.Cut(string(text), "\n")
+		if got := strings.Join(strings.Fields(row), " "); err != nil || got != c.want {
+			t.Errorf("%v\n%s\nwant %s", err, text, c.want)
+		}
+		if err := errors.Join(out.Close(), folder.Close()); err != nil {
+			t.Error(err)
 		}
 	}
 }

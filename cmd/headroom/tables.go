@@ -21,28 +21,20 @@ func (u *ui) standings(all []standing) error {
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RUN\tSTATE\tSTEP\tLOSS\tMICRO\tPEAK\tOOM\tUPDATED")
+	fmt.Fprintln(w, "RUN\tSTATE\tSTEP\tSPEED\tLOSS\tMICRO\tPEAK\tOOM\tUPDATED")
 	for _, s := range all {
-		step, loss, micro, peak, updated := "-", "-", "-", "-", "-"
-		if s.Steps > 0 {
-			step = fmt.Sprintf("%d/%d", s.Step, s.Steps)
-		} else if s.Step > 0 { // of a command: its newest checkpoint
-			step = fmt.Sprint(s.Step)
-		}
+		loss, micro, updated := "-", "-", "-"
 		if s.Steps > 0 && s.Step > 0 {
 			loss = fmt.Sprintf("%.3f", s.Loss)
 		}
-		if s.Capacity > 0 {
-			peak = share(s.Peak, s.Capacity)
-		}
-		if !s.Updated.IsZero() {
-			updated = ago(u.now(), s.Updated)
+		if newest := s.newest(); !newest.IsZero() {
+			updated = ago(u.now(), newest)
 		}
 		if s.Plan.Micro > 0 && (s.Steps > 0 || s.Plan.Effective > 1) { // nothing is known of some commands
 			micro = fmt.Sprintf("%d×%d", s.Plan.Largest(), s.Plan.Accumulation())
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n",
-			printable(s.Name), s.shown(), step, loss, micro, peak, s.Failures, updated)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n",
+			printable(s.Name), s.shown(), s.made(), s.speed(), loss, micro, s.memory(), s.Failures, updated)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("status: %w", err)
@@ -172,12 +164,19 @@ func lineText(l search.Line) string {
 	return fmt.Sprintf("%v plus %v per sample", memory.Bytes(l.Base), memory.Bytes(l.PerSample))
 }
 
-// byMicro are the probes, one per size, smallest first. If a size that fitted was
-// tried again, the larger peak counts.
+// byMicro are the probes, smallest first, one for each size and whether it fitted: a size
+// that fitted once and not the next time has both. If it was tried again with the same
+// outcome, the larger peak counts.
 func byMicro(probes []search.Probe) []search.Probe {
 	sorted := slices.Clone(probes)
 	slices.SortStableFunc(sorted, func(a, b search.Probe) int {
-		return cmp.Or(cmp.Compare(a.N, b.N), cmp.Compare(b.Peak, a.Peak))
+		outcome := 0
+		if a.N == b.N && a.Fits != b.Fits {
+			if outcome = 1; a.Fits {
+				outcome = -1
+			}
+		}
+		return cmp.Or(cmp.Compare(a.N, b.N), outcome, cmp.Compare(b.Peak, a.Peak))
 	})
 	return slices.CompactFunc(sorted, func(a, b search.Probe) bool { return a.N == b.N && a.Fits == b.Fits })
 }

@@ -382,17 +382,16 @@ func (u *ui) tried(t wrap.Tried) { u.say("  %s (%.0f s)", t.Text, t.Seconds) }
 
 // trialFailed is how find ends if the trials tell nothing: with the status of the one
 // that failed for a reason other than memory, after its last words.
-func (u *ui) trialFailed(err error) error {
+func (u *ui) trialFailed(c wrap.Command, err error) error {
 	var failed *wrap.TrialError
-	var start *wrap.StartError
 	switch {
 	case errors.As(err, &failed):
 		for line := range strings.Lines(failed.Last) {
 			u.line(plain, "  | "+strings.TrimSuffix(line, "\n"))
 		}
 		return &childError{code: max(1, failed.Code), err: err, hint: "see whether the command runs without headroom; the micro-batch is not what stops it"}
-	case errors.As(err, &start):
-		return &childError{code: start.Code, err: err}
+	case errors.As(err, new(*wrap.StartError)):
+		return notStarted(c, err)
 	}
 	return err
 }

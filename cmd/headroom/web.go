@@ -39,7 +39,7 @@ func openWeb(c *cli.Context) (w *web, err error) {
 	}
 	if address := c.String("metrics"); c.IsSet("metrics") {
 		if w.metrics, err = listen(address); err != nil {
-			return nil, usagef("an address of this machine with a port that is free, such as --metrics 127.0.0.1:9408", "--metrics %s: %v", address, err)
+			return nil, wrongValue("metrics", address, noAddress(err))
 		}
 	}
 	if c.Bool("web") {

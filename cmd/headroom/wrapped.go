@@ -29,7 +29,7 @@ import (
 // nothing: the terminal is the command's.
 func wrapAction(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
-	if err := notForCommands(c, "a run of a configuration", "set", "unset", "fresh", "again", "json", "no-progress"); err != nil {
+	if err := notForCommands(c, "a run of a configuration", append(configFlags(), configRunFlags()...)); err != nil {
 		return err
 	}
 	live, err := openWeb(c)
@@ -45,6 +45,9 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if c.Bool("dry-run") {
 		return u.answer(explained(w, u.now()).brief())
 	}
+	if err := w.Command.Startable(); err != nil { // before a folder is made for a word that is mistyped
+		return notStarted(w.Command, err)
+	}
 	ahead := dashesOf(c).ahead
 	w.ready = ahead.folder
 	if w.Standby = ahead.signals; w.Free > 0 { // it may be long until it starts
@@ -55,6 +58,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if err != nil {
 		return err
 	}
+	w.made = true
 	live.serve(u, folder.Dir())
 	return w.lead(c.Context, u, folder, name)
 }
@@ -67,6 +71,7 @@ type wrapped struct {
 	seen    *wrap.Match  // what it was recognised as, even if Match is nil
 	why     error        // why Match is nil; nil if it is not
 	before  []runs.Entry // journal of the run's earlier processes
+	made    bool         // the run's folder is new
 	verbose bool
 	ready   *worker.Standby // of the worker in the command's processes; if nil, made when it is needed
 }
@@ -235,10 +240,10 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	}
 	w.Log = func(n int) (io.WriteCloser, error) { return folder.Output(n) }
 	w.Trouble = func(err error) { u.warn("%v", err) }
-	w.Said = func(r wrap.Rewritten) {
-		session.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
-	}
 	books := &books{Session: session}
+	w.Said = func(r wrap.Rewritten) {
+		books.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
+	}
 	w.Started = func() {
 		if text := w.Foreseen(); text != "" {
 			books.Note(runs.Entry{Kind: runs.KindWarning, Text: text})
@@ -257,7 +262,11 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		_, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 		return err
 	}
-	return wrap.Run(ctx, session, wrap.RunOptions{Live: w.Live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check})
+	live := func(ctx context.Context, b wrap.Beginning) (wrap.Outcome, wrap.Exit, error) {
+		defer books.beat()()
+		return w.Live(ctx, b)
+	}
+	return wrap.Run(ctx, session, wrap.RunOptions{Live: live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check})
 }
 
 // lead carries out the run in its folder, and ends it.
@@ -331,6 +340,12 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 // ended says how the command ended where its own words do not, and passes its status
 // on.
 func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
+	if errors.As(err, new(*wrap.StartError)) && w.made && result.Attempts == 1 {
+		if failed := os.RemoveAll(dir); failed != nil { // it tells of nothing else
+			u.warn("%v", failed)
+		}
+		return notStarted(w.Command, err)
+	}
 	var exit *wrap.ExitError
 	quiet := errors.As(err, &exit) && !exit.Memory && result.Failures == 0 // the command has said it all
 	happened := result.Failures > 0 || err != nil && !quiet
@@ -343,7 +358,6 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 			}
 		}
 	}
-	var start *wrap.StartError
 	switch {
 	case err == nil:
 		if result.Failures > 0 {
@@ -355,8 +369,8 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 			return err
 		}
 		return &childError{code: code, err: err, hint: w.hint(exit, err), quiet: quiet}
-	case errors.As(err, &start):
-		return &childError{code: start.Code, err: err}
+	case errors.As(err, new(*wrap.StartError)):
+		return notStarted(w.Command, err)
 	case code != 0:
 		return &childError{code: code, err: err}
 	}

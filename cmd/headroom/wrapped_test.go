@@ -263,21 +263,7 @@ func TestResumeFromAnothersCheckpoint(t *testing.T) {
 		t.Fatal("it was to fail")
 	}
 	// All that was an hour ago, but for one checkpoint.
-	journal := filepath.Join("runs", "mine", "journal.jsonl")
-	text, err := os.ReadFile(journal)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text = regexp.MustCompile(`"time":"[^"]*"`).ReplaceAllFunc(text, func(field []byte) []byte {
-		at, err := time.Parse(`"time":"`+time.RFC3339Nano+`"`, string(field))
-		if err != nil {
-			t.Error(err)
-		}
-		return []byte(at.Add(-time.Hour).Format(`"time":"` + time.RFC3339Nano + `"`))
-	})
-	if err := os.WriteFile(journal, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	anHourAgo(t, filepath.Join("runs", "mine", "journal.jsonl"))
 	for name, ago := range map[string]time.Duration{"step-4.json": time.Hour, "step-9.json": time.Minute} {
 		at := time.Now().Add(-ago)
 		if err := errors.Join(os.WriteFile(name, []byte("{}"), 0o600), os.Chtimes(name, at, at)); err != nil {
@@ -286,6 +272,74 @@ func TestResumeFromAnothersCheckpoint(t *testing.T) {
 	}
 	said, err := exec.Command("headroom", "resume", "mine").CombinedOutput()
 	if err == nil || !strings.Contains(string(said), "step-9.json was written at ") || !strings.Contains(string(said), "another training's") || strings.Contains(string(said), "--from") {
+		t.Errorf("%v\n%s", err, said)
+	}
+	if err := os.Remove("step-9.json"); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := exec.Command("headroom", "resume", "mine").CombinedOutput(); err != nil || !strings.Contains(string(said), "step-4.json") {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+// anHourAgo makes a record of a run an hour older.
+func anHourAgo(t *testing.T, path string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`"(time|updated)": ?"[^"]*"`).ReplaceAllFunc(text, func(field []byte) []byte {
+		key, value, _ := strings.Cut(string(field), ":")
+		at, err := time.Parse(`"`+time.RFC3339Nano+`"`, strings.TrimSpace(value))
+		if err != nil {
+			t.Error(err)
+		}
+		return []byte(key + ":" + at.Add(-time.Hour).Format(`"`+time.RFC3339Nano+`"`))
+	})
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestResumeOfAKilledRun holds that the status says, while a command that writes nothing
+// lives, when it was last alive; and that a run that was killed is not continued from what was
+// written long after that, while what its command still saved is its own.
+func TestResumeOfAKilledRun(t *testing.T) {
+	inEmptyFolder(t, "train.py", "import sys, time\nprint(sys.argv[1:])\nif '--from' not in sys.argv: time.sleep(1000)\n")
+	c := exec.Command("headroom", "run", "--name", "mine", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",
+		"--knob", "checkpoints=step-*.json", "--", "python3", "train.py", "--bs", "8", "--acc", "1")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join("runs", "mine")
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for late := time.After(patience); ; {
+		if s, err := runs.ReadStatus(dir); err == nil && s.Every > 0 {
+			break
+		}
+		select {
+		case <-look.C:
+		case <-late:
+			t.Fatal("the status never says that it is alive")
+		}
+	}
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	for _, name := range []string{"journal.jsonl", "status.json"} {
+		anHourAgo(t, filepath.Join(dir, name))
+	}
+	for name, ago := range map[string]time.Duration{"step-4.json": time.Hour - time.Minute, "step-9.json": time.Minute} {
+		at := time.Now().Add(-ago)
+		if err := errors.Join(os.WriteFile(name, []byte("{}"), 0o600), os.Chtimes(name, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said, err := exec.Command("headroom", "resume", "mine").CombinedOutput()
+	if err == nil || !regexp.MustCompile(`step-9.json was written at .*, after runs/mine was last alive at .*: it is another training's`).Match(said) {
 		t.Errorf("%v\n%s", err, said)
 	}
 	if err := os.Remove("step-9.json"); err != nil {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, Iterable, Iterator
@@ -83,6 +84,19 @@ def ready_attention() -> Iterator[None]:
 
 
 @contextmanager
+def unwarned() -> Iterator[None]:
+    """A context in which no warning is shown: a trial with a few rows of one tensor and all of
+    another is warned of, and nobody wrote it. The filters stay, since changing them has every
+    warning that was shown shown again."""
+    shown = warnings.showwarning
+    warnings.showwarning = lambda *_args, **_kwargs: None
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
+
+
+@contextmanager
 def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     """A context after which generators, buffers and what is attached to the modules are as
     before."""
@@ -93,7 +107,7 @@ def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     versions = [b._version for b in buffers]
     held = Held(every)
     try:
-        with eager(), ready_attention():
+        with eager(), ready_attention(), unwarned():
             yield
     finally:
         set_random_state(state)

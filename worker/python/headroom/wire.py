@@ -187,8 +187,6 @@ class Wire:
                 self._lose()  # it speaks another language
         elif message.get("type") == "look":
             self.asked_to_look = True
-        elif message.get("type") == "stop":
-            self._plan = {**self._plan, "mode": "observe"}
 
     def _send(self, kind: str, fields: Message) -> None:
         """Put a message behind those that wait, if there is room, and send what can be sent."""

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"headroom/wrap"
+)
+
+// notStarted is a command that could not be started, for err, with the status that a shell
+// ends with, and what was probably meant.
+func notStarted(c wrap.Command, err error) error {
+	var start *wrap.StartError
+	if !errors.As(err, &start) {
+		return err
+	}
+	return &childError{code: start.Code, err: err, hint: meant(c, start.Err)}
+}
+
+// meant is what was probably meant by a command that cannot be started, for why, "" if
+// there is nothing to guess from.
+func meant(c wrap.Command, why error) string {
+	if len(c.Args) == 0 {
+		return ""
+	}
+	word, rest := c.Args[0], c.Args[1:]
+	path := word
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(c.Dir, path)
+	}
+	info, err := os.Stat(path)
+	switch words := strings.Fields(word); {
+	case err == nil && !info.IsDir() && filepath.Ext(word) == ".py":
+		return fmt.Sprintf("headroom run -- python %v", c)
+	case err == nil && !info.IsDir() && filepath.Ext(word) == ".sh":
+		return fmt.Sprintf("headroom run -- bash %v", c)
+	case err == nil && !info.IsDir() && !strings.Contains(word, "/"):
+		return fmt.Sprintf("./%s is a file here; chmod +x lets it be executed", word)
+	case err == nil && !info.IsDir() && errors.Is(why, fs.ErrPermission):
+		return fmt.Sprintf("chmod +x %v lets it be executed", wrap.Command{Args: c.Args[:1]})
+	case err == nil && !info.IsDir() && errors.Is(why, fs.ErrNotExist):
+		return "its first line names an interpreter that is not there"
+	case err != nil && len(words) > 1:
+		return fmt.Sprintf("each word of the command stands by itself, without quotes around all of them: headroom run -- %v", wrap.Command{Args: append(words, rest...)})
+	case err != nil && !strings.Contains(word, "/"):
+		if near := nearest(word, c.Programs()); near != "" {
+			return fmt.Sprintf("did you mean %v?", wrap.Command{Args: append([]string{near}, rest...)})
+		}
+	}
+	return ""
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"headroom/wrap"
+)
+
+// TestNotStarted has the commands that cannot be started, and what is said to whoever wrote them.
+func TestNotStarted(t *testing.T) {
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"python3": 0o755, "torchrun": 0o755, "train.py": 0o644, "train.sh": 0o644, "tool": 0o644, "moved": 0o755} {
+		text := "#!/no/such/interpreter\n"
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		words []string
+		code  int
+		hint  string
+	}{
+		{[]string{"pyhton3", "train.py", "--note", "two words"}, 127, "did you mean python3 train.py --note 'two words'?"},
+		{[]string{"torchrn", "train.py"}, 127, "did you mean torchrun train.py?"},
+		{[]string{"xyzzy"}, 127, ""},
+		{[]string{"train.py", "--bs", "8"}, 126, "headroom run -- python train.py --bs 8"},
+		{[]string{"./train.py"}, 126, "headroom run -- python ./train.py"},
+		{[]string{"./train.sh"}, 126, "headroom run -- bash ./train.sh"},
+		{[]string{"./tool"}, 126, "chmod +x ./tool lets it be executed"},
+		{[]string{"python3 train.py"}, 127, "each word of the command stands by itself, without quotes around all of them: headroom run -- python3 train.py"},
+		{[]string{"./nowhere"}, 127, ""},
+		{[]string{dir}, 126, ""},
+	} {
+		command := wrap.Command{Args: c.words, Env: []string{"PATH=" + dir}, Dir: dir}
+		err := notStarted(command, command.Startable())
+		child := (*childError)(nil)
+		if !errors.As(err, &child) || child.code != c.code || child.hint != c.hint {
+			t.Errorf("%q: %v, %+v; want %d, %q", c.words, err, child, c.code, c.hint)
+		}
+	}
+}

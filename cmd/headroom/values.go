@@ -1,0 +1,103 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/configs"
+)
+
+// values are what flags take, for whoever has given something else: what is allowed, and
+// what to write.
+var values = map[string]struct{ allowed, hint string }{
+	"hang":     {"0, or a time with its unit, as in 10m or 1h30m", "such as --hang 30m, or 0 for never"},
+	"flat-for": {"a time with its unit, more than 0, as in 90s or 2m", "such as --flat-for 90s, or leave it out"},
+	"world":    {"a whole number, at least 1", "such as --world 8, or leave it out"},
+	"free":     {"a size with its unit, more than 0, as in 60GiB", "such as --free 60GiB, or leave it out"},
+	"memory":   {"a size with its unit, more than 0, as in 24GiB", "such as --memory 24GiB, or leave it out"},
+	"metrics":  {"an address of this machine with a port that is free", "such as --metrics 127.0.0.1:9408"},
+}
+
+// wrongValue is a value that a flag of [values] does not take, and why.
+func wrongValue(name string, value any, why string) error {
+	return usagef(values[name].hint, "--%s %v: %s; allowed: %s", name, value, why, values[name].allowed)
+}
+
+// notASize is the same of a size that could not be read, for err, or is too small.
+func notASize(name, value string, err error) error {
+	if err != nil {
+		return wrongValue(name, value, "not a size")
+	}
+	return wrongValue(name, value, outOfRange)
+}
+
+const outOfRange = "out of range"
+
+var (
+	notParsed  = regexp.MustCompile(`^invalid (boolean )?value ("(?:[^"\\]|\\.)*") for (?:flag )?-(\S+): (.*)$`)
+	withoutOne = regexp.MustCompile(`^flag needs an argument: -+(\S+)$`)
+)
+
+// valueFault rewords what the flag parser says of a value, nil if it says something else.
+func valueFault(c *cli.Context, text string) error {
+	if without := withoutOne.FindStringSubmatch(text); without != nil {
+		name := without[1]
+		return usagef(values[name].hint, "flag %s needs a value", dashed(name))
+	}
+	wrong := notParsed.FindStringSubmatch(text)
+	if wrong == nil {
+		return nil
+	}
+	name := wrong[3]
+	value, err := strconv.Unquote(wrong[2])
+	if err != nil {
+		value = wrong[2]
+	}
+	if wrong[1] != "" {
+		hint := dashed(name) + ", or leave it out"
+		if _, err := os.Stat(value); err == nil || slices.Contains(configs.Presets(), value) {
+			hint = fmt.Sprintf("%s %s %s", c.Command.HelpName, dashed(name), value)
+		}
+		return usagef(hint, "%s=%s: %[1]s takes no value", dashed(name), value)
+	}
+	why := "not a whole number"
+	if slices.ContainsFunc(c.Command.Flags, func(f cli.Flag) bool {
+		_, is := f.(*cli.DurationFlag)
+		return is && slices.Contains(f.Names(), name)
+	}) {
+		why = "not a time"
+	}
+	if strings.HasSuffix(wrong[4], outOfRange) {
+		why = outOfRange
+	}
+	return wrongValue(name, value, why)
+}
+
+// dashed is a flag as it is written.
+func dashed(name string) string { return strings.Repeat("-", min(2, len(name))) + name }
+
+// noAddress is why an address cannot be listened at, without the words of the network
+// library around it.
+func noAddress(err error) string {
+	var failed *net.OpError
+	if errors.As(err, &failed) {
+		err = failed.Err
+	}
+	var address *net.AddrError
+	if errors.As(err, &address) {
+		return address.Err
+	}
+	var system *os.SyscallError
+	if errors.As(err, &system) {
+		err = system.Err
+	}
+	return err.Error()
+}
