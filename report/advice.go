@@ -110,14 +110,14 @@ func adviseMicro(in Input, r *Report) string {
 	return text
 }
 
-// unplayed is what helps against processes that the run's own configuration plays.
-const unplayed = "--set 'device.squeeze=[]' leaves it out"
+// unsimulated is what helps against processes that the run's own configuration simulates.
+const unsimulated = "--set 'device.squeeze=[]' leaves it out"
 
-// playedHints changes the hints of rows that are about processes that are only played.
-func playedHints(rows []Row) {
+// simulatedHints changes the hints of rows that are about processes that are only simulated.
+func simulatedHints(rows []Row) {
 	for i := range rows {
 		if rows[i].Cause == memory.Foreign && rows[i].Hint != "" {
-			rows[i].Hint = "the other process is played by device.squeeze: " + unplayed
+			rows[i].Hint = "the other process is simulated by device.squeeze: " + unsimulated
 		}
 	}
 }
@@ -130,8 +130,8 @@ func adviseForeign(_ Input, r *Report) string {
 	if r.Memory.ForeignFrom > 0 {
 		when = fmt.Sprintf(" (%s)", span("step", r.Memory.ForeignFrom, r.Memory.ForeignTo))
 	}
-	if r.Played {
-		return fmt.Sprintf("the other process, which took up to %v of %v%s, is played by device.squeeze: %s", r.Memory.Foreign, r.Memory.Capacity, when, unplayed)
+	if r.Simulated {
+		return fmt.Sprintf("the other process, which took up to %v of %v%s, is simulated by device.squeeze: %s", r.Memory.Foreign, r.Memory.Capacity, when, unsimulated)
 	}
 	return fmt.Sprintf("other processes held up to %v of %v%s: give the job the device to itself, or limit what they may take",
 		r.Memory.Foreign, r.Memory.Capacity, when)
@@ -193,8 +193,8 @@ func adviseTight(_ Input, r *Report) string {
 	if !(r.Memory.Tightest < littleLeft) {
 		return ""
 	}
-	if m := r.Memory; r.Played && m.ForeignFrom > 0 && m.ForeignFrom <= m.TightestStep && m.TightestStep <= m.ForeignTo {
-		return "" // it was tight because it was played
+	if m := r.Memory; r.Simulated && m.ForeignFrom > 0 && m.ForeignFrom <= m.TightestStep && m.TightestStep <= m.ForeignTo {
+		return "" // it was tight because of the simulation
 	}
 	return fmt.Sprintf("step %s came within %s of what was available: a little more memory.headroom makes the next run calmer",
 		count(r.Memory.TightestStep), percent(max(0, r.Memory.Tightest)))

@@ -115,8 +115,8 @@ func (r *Report) memoryCard() Card {
 		c.Note += fmt.Sprintf("; reserved up to %v", m.PeakReserved)
 	}
 	switch {
-	case m.Foreign > 0 && r.Played:
-		c.Note += fmt.Sprintf("; device.squeeze, which plays another process, took up to %v", m.Foreign)
+	case m.Foreign > 0 && r.Simulated:
+		c.Note += fmt.Sprintf("; device.squeeze, which simulates another process, took up to %v", m.Foreign)
 	case m.Foreign > 0:
 		c.Note += fmt.Sprintf("; others held up to %v", m.Foreign)
 	}

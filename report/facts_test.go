@@ -180,13 +180,13 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// TestPlayedProcess holds that a process that the run's own configuration plays is called
+// TestSimulatedProcess holds that a process that the run's own configuration simulates is called
 // that, and that nothing is advised against it as if it were real.
-func TestPlayedProcess(t *testing.T) {
+func TestSimulatedProcess(t *testing.T) {
 	earnest := regexp.MustCompile(`other processes held|to itself|stop them|others held|came within`)
-	for _, played := range []bool{false, true} {
+	for _, simulated := range []bool{false, true} {
 		d := newDiary("run", 20)
-		d.Planned, d.Played, d.plan.Micro = 0, played, 22
+		d.Planned, d.Simulated, d.plan.Micro = 0, simulated, 22
 		d.begin()
 		d.walk(10, 0)
 		v := d.oom(9*memory.GiB, memory.Foreign, "others hold 9 GiB of 24 GiB")
@@ -202,10 +202,10 @@ func TestPlayedProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		found := earnest.FindAllString(page.String(), -1)
-		if played && (len(found) > 0 || strings.Count(page.String(), `--set 'device.squeeze=\[\]' leaves it out`) < 2) {
-			t.Errorf("%q is in the report of a run with a played process\n%s", found, page.String())
+		if simulated && (len(found) > 0 || strings.Count(page.String(), `--set 'device.squeeze=\[\]' leaves it out`) < 2) {
+			t.Errorf("%q is in the report of a run with a simulated process\n%s", found, page.String())
 		}
-		if !played && len(found) < 4 {
+		if !simulated && len(found) < 4 {
 			t.Errorf("of a real process there is only %q\n%s", found, page.String())
 		}
 	}

@@ -22,7 +22,7 @@ type Input struct {
 	Command   string    // that was wrapped; "" for a training of headroom's own
 	Trained   string    // what headroom itself trained, and on what, in words; may be empty
 	Version   string    // of the headroom that draws the report; may be empty
-	Played    bool      // the other processes are played by device.squeeze of the run's own configuration
+	Simulated bool      // the other processes are simulated by device.squeeze of the run's own configuration
 	Running   bool      // a live process holds the run: if none does, a journal with no end was cut off
 	Problems  []string  // what could not be read in the journal or the metrics, one sentence each
 	Made      time.Time // when the report is drawn; zero leaves it out
@@ -35,7 +35,7 @@ type Report struct {
 	Command      string // that was wrapped; "" for a training of headroom's own
 	Trained      string // what headroom itself trained, in words
 	Version      string // of the headroom that drew it
-	Played       bool   // the other processes are played by the run's own configuration
+	Simulated    bool   // the other processes are simulated by the run's own configuration
 	Made         time.Time
 	Problems     []string // what could not be read
 
@@ -60,15 +60,15 @@ type Report struct {
 // New works out the report of a run. It keeps no reference to the input's
 // journal, and reads Steps for as long as the report is used.
 func New(in Input) *Report {
-	r := &Report{Name: in.Name, Device: in.Device, Command: in.Command, Trained: in.Trained, Version: in.Version, Played: in.Played, Made: in.Made, Problems: in.Problems}
+	r := &Report{Name: in.Name, Device: in.Device, Command: in.Command, Trained: in.Trained, Version: in.Version, Simulated: in.Simulated, Made: in.Made, Problems: in.Problems}
 	r.steps, r.Accounting = account(in)
 	r.Attempts = attempts(in)
 	r.Checkpoints = checkpoints(in.Entries)
 	r.Watched = watched(in.Entries)
 	r.Outcome = outcome(in, r)
 	r.Ledger = ledger(in.Entries)
-	if in.Played {
-		playedHints(r.Ledger)
+	if in.Simulated {
+		simulatedHints(r.Ledger)
 	}
 	r.Failures = failures(r.Ledger, r.Outcome)
 	r.Memory = memoryUse(r.steps, in.Entries)

@@ -34,7 +34,7 @@ func configAction(u *ui, c *cli.Context) error {
 		return usagef(`"headroom config" lists the presets`, "config show needs one file, or the name of a preset")
 	}
 	show := configs.Text
-	if c.IsSet("set") || c.IsSet("unset") {
+	if isSet(c, "set") || isSet(c, "unset") {
 		show = func(path string) ([]byte, error) {
 			return resolved(path, c.StringSlice("set"), c.StringSlice("unset"))
 		}

@@ -45,7 +45,7 @@ func findAction(u *ui, c *cli.Context) error {
 		return findCommandsMicro(u, c, r)
 	}
 	for _, flag := range append(knownFlags(), trialFlags()...) {
-		if name := flag.Names()[0]; c.IsSet(name) {
+		if name := flag.Names()[0]; isSet(c, name) {
 			return usagef("headroom find --"+name+" … -- python train.py", "--%s applies to a command, and there is none after --", name)
 		}
 	}

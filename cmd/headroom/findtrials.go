@@ -92,7 +92,7 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 	if t.FlatFor <= 0 {
 		return t, o, wrongValue("flat-for", t.FlatFor, outOfRange)
 	}
-	if text := c.String("memory"); c.IsSet("memory") {
+	if text := c.String("memory"); isSet(c, "memory") {
 		most, err := memory.Parse(text)
 		if err != nil || most <= 0 {
 			return t, o, notASize("memory", text, err)

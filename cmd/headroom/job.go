@@ -57,7 +57,7 @@ func loadConfig(c *cli.Context) (*configs.Config, error) {
 		return nil, usagef(fmt.Sprintf("headroom %s -- python %s", c.Command.Name, path), "%s is a Python script, and %s without -- takes a configuration", path, c.Command.Name)
 	}
 	sets := c.StringSlice("set")
-	if c.IsSet("name") {
+	if isSet(c, "name") {
 		sets = append(sets, "name="+c.String("name"))
 	}
 	cfg, err := configs.Load(path, sets, c.StringSlice("unset")...)

@@ -153,7 +153,7 @@ func drawn(dir, device string, now time.Time) (*report.Report, error) {
 	in.Made, in.Version = now, readBuild().named()
 	if cfg, err := keptConfig(dir); err == nil {
 		in.Effective, in.Device, in.Trained = cfg.Batch.Effective, deviceName(cfg, device), trained(cfg)
-		in.Played = len(cfg.Device.Squeeze) > 0
+		in.Simulated = len(cfg.Device.Squeeze) > 0
 	}
 	return report.New(in), nil
 }

@@ -57,7 +57,7 @@ func runAction(u *ui, c *cli.Context) error {
 		return wrapAction(u, c, r)
 	}
 	for _, flag := range wrapFlags() {
-		if name := flag.Names()[0]; c.IsSet(name) {
+		if name := flag.Names()[0]; isSet(c, name) {
 			return usagef("headroom run --"+name+" … -- python train.py", "--%s applies to a command, and there is none after --", name)
 		}
 	}

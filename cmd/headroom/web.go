@@ -37,7 +37,7 @@ func openWeb(c *cli.Context) (w *web, err error) {
 	listen := func(address string) (net.Listener, error) {
 		return (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
 	}
-	if address := c.String("metrics"); c.IsSet("metrics") {
+	if address := c.String("metrics"); isSet(c, "metrics") {
 		if w.metrics, err = listen(address); err != nil {
 			return nil, wrongValue("metrics", address, noAddress(err))
 		}
