@@ -94,11 +94,13 @@ func TestGrowthIsTold(t *testing.T) {
 	if a := c.hears(); a.Type != "look" {
 		t.Errorf("%+v", a)
 	}
-	if at, why := l.RunsOut(); time.Until(at) > time.Minute || at.IsZero() || !strings.HasSuffix(why, "grows by 105 MiB per step") {
+	c.send(oom(6, 8, 8, "")) // it is answered in turn, after the last of the steps
+	c.hears()
+	if at, why := l.RunsOut(); time.Until(at) > time.Minute || at.IsZero() || !strings.HasSuffix(why, "grows by 103.7 MiB per step") {
 		t.Errorf("runs out at %v: %q", at, why)
 	}
 	c.send(fmt.Sprintf(`{"type":"step","step":101,"allocated":%d,"capacity":%d}`, gib, 80*gib))
-	c.send(oom(7, 8, 8, "")) // it is answered in turn
+	c.send(oom(7, 8, 8, ""))
 	c.hears()
 	if at, _ := l.RunsOut(); !at.IsZero() {
 		t.Errorf("it holds little again, and runs out at %v", at)
