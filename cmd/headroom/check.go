@@ -108,7 +108,7 @@ func begunAndEnded(ctx context.Context, u *ui, command wrap.Command, enough <-ch
 	child, err := wrap.Start(command, wrap.ChildOptions{Stdin: null, Stdout: os.Stderr, Stderr: os.Stderr, Bare: true, Patience: lastWords,
 		Trouble: func(err error) { u.warn("%v", err) }})
 	if start := (*wrap.StartError)(nil); errors.As(err, &start) {
-		return exit, asUsage(err)
+		return exit, &usageError{err: err, hint: meant(command, start.Err)}
 	}
 	if err != nil {
 		return exit, err

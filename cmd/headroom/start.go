@@ -35,9 +35,9 @@ func meant(c wrap.Command, why error) string {
 	info, err := os.Stat(path)
 	switch words := strings.Fields(word); {
 	case err == nil && !info.IsDir() && filepath.Ext(word) == ".py":
-		return fmt.Sprintf("headroom run -- python %v", c)
+		return fmt.Sprintf("did you mean python %v?", c)
 	case err == nil && !info.IsDir() && filepath.Ext(word) == ".sh":
-		return fmt.Sprintf("headroom run -- bash %v", c)
+		return fmt.Sprintf("did you mean bash %v?", c)
 	case err == nil && !info.IsDir() && !strings.Contains(word, "/"):
 		return fmt.Sprintf("./%s is a file here; chmod +x lets it be executed", word)
 	case err == nil && !info.IsDir() && errors.Is(why, fs.ErrPermission):
@@ -45,7 +45,7 @@ func meant(c wrap.Command, why error) string {
 	case err == nil && !info.IsDir() && errors.Is(why, fs.ErrNotExist):
 		return "its first line names an interpreter that is not there"
 	case err != nil && len(words) > 1:
-		return fmt.Sprintf("each word of the command stands by itself, without quotes around all of them: headroom run -- %v", wrap.Command{Args: append(words, rest...)})
+		return fmt.Sprintf("each word of the command stands by itself, without quotes around all of them: -- %v", wrap.Command{Args: append(words, rest...)})
 	case err != nil && !strings.Contains(word, "/"):
 		if near := nearest(word, c.Programs()); near != "" {
 			return fmt.Sprintf("did you mean %v?", wrap.Command{Args: append([]string{near}, rest...)})
