@@ -184,6 +184,11 @@ func (c *Child) Wait() Exit {
 	return c.exit
 }
 
+// BreakLine reports whether the child's stderr stands in the middle of a line, a progress bar
+// say, so that a line of the caller's own there needs a line break before it. It expects
+// that the caller writes one then.
+func (c *Child) BreakLine() bool { return c.streams.breakLine() }
+
 // Done is closed when Wait would return at once.
 func (c *Child) Done() <-chan struct{} { return c.done }
 

@@ -30,6 +30,9 @@ func (Command) Startable() error { return nil }
 // Wait is never reached, as there is no Child.
 func (*Child) Wait() Exit { return Exit{} }
 
+// BreakLine is never reached, as there is no Child.
+func (*Child) BreakLine() bool { return false }
+
 // Done is never reached, as there is no Child.
 func (*Child) Done() <-chan struct{} { return nil }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"headroom/harness"
@@ -51,6 +52,7 @@ type Wrapped struct {
 	// Outcome if it was not started. Inside may be nil.
 	Inside func(Command) (_ Command, ended func(Outcome) Outcome)
 
+	child   atomic.Pointer[Child]      // of the newest life
 	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
 	aside   []Rename                   // incomplete checkpoints that the next life would trip over
 	decides bool                       // the newest life ended in a way after which another may go on from a checkpoint
@@ -181,6 +183,12 @@ func (w *Wrapped) named(c Command, plan recovery.Plan) Command {
 	return c
 }
 
+// BreakLine is [Child.BreakLine] of the newest life; false before the first.
+func (w *Wrapped) BreakLine() bool {
+	child := w.child.Load()
+	return child != nil && child.BreakLine()
+}
+
 // gate waits until every GPU of the command has as much free memory as is asked for.
 func (w *Wrapped) gate(ctx context.Context) error {
 	trace, said := &gpuTrace{c: w.Command, list: w.gpus()}, false
@@ -227,6 +235,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	if err != nil {
 		return Exit{}, nil, err
 	}
+	w.child.Store(child)
 	if w.Started != nil {
 		w.Started()
 	}

@@ -1,10 +1,12 @@
 package wrap
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,7 +31,8 @@ type stream struct {
 	to      *os.File
 	near    int // its descriptor, which does not block
 	burst   burst
-	twin    *twin // nil if it is a pipe
+	midLine atomic.Bool // what was passed on last is not the end of a line
+	twin    *twin       // nil if it is a pipe
 	trouble func(error)
 }
 
@@ -233,6 +236,7 @@ func (s *stream) take(buffer []byte) (p []byte, more, wait bool) {
 // with who knows whom.
 func (s *stream) write(p []byte) error {
 	to := int(s.to.Fd())
+	s.midLine.Store(!endsLine(p))
 	for len(p) > 0 {
 		n, err := unix.Write(to, p)
 		switch {
@@ -244,6 +248,26 @@ func (s *stream) write(p []byte) error {
 		p = p[max(0, n):]
 	}
 	return nil
+}
+
+// endsLine reports whether what is written after p begins a line: nothing stands on it
+// but the end of a colour.
+func endsLine(p []byte) bool {
+	p = p[bytes.LastIndexByte(p, '\n')+1:]
+	for len(p) > 0 {
+		end := bytes.IndexByte(p, 'm')
+		if !bytes.HasPrefix(p, []byte("\x1b[")) || end < 0 || len(bytes.Trim(p[2:end], "0123456789;")) > 0 {
+			return false
+		}
+		p = p[end+1:]
+	}
+	return true
+}
+
+// breakLine reports whether a line of our own on stderr needs a line break before it. It
+// is asked once per line: the second time the break is there.
+func (s *streams) breakLine() bool {
+	return len(s.copies) > 0 && s.copies[len(s.copies)-1].midLine.CompareAndSwap(true, false)
 }
 
 // lost closes the near end: the child's next write fails, and sends it SIGPIPE if the

@@ -304,3 +304,31 @@ func TestErrorsComeAfterTheStepsBefore(t *testing.T) {
 		t.Errorf("%d bytes are held", len(r.held))
 	}
 }
+
+// TestBreakLine holds that a line of headroom's own begins a line, once, wherever the child's
+// stderr stands.
+func TestBreakLine(t *testing.T) {
+	for script, want := range map[string]bool{
+		`printf '10%%' >&2`:                          true,
+		`printf '10%%\n' >&2`:                        false,
+		`printf 'red\033[31m\n\033[0m\033[1;4m' >&2`: false,
+		`printf 'red\n\033[31mmore\033[0m' >&2`:      true,
+		`printf 'up\n\033[2A' >&2`:                   true,
+		`printf '10%%'`:                              false, // on stdout, which is another stream
+		`true`:                                       false,
+	} {
+		out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		errs, err := os.Create(filepath.Join(t.TempDir(), "err"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, _ := begun(t, ChildOptions{Stdout: out, Stderr: errs}, "sh", "-c", script)
+		waited(t, c)
+		if got := []bool{c.BreakLine(), c.BreakLine()}; got[0] != want || got[1] {
+			t.Errorf("%s: %v", script, got)
+		}
+	}
+}

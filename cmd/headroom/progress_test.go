@@ -131,6 +131,20 @@ func TestScreenLeavesNoGarbage(t *testing.T) {
 	}
 }
 
+// TestOwnLinesBeginALine holds that what headroom says stands on a line of its own behind a
+// command's progress bar.
+func TestOwnLinesBeginALine(t *testing.T) {
+	var out bytes.Buffer
+	open := true
+	s := &screen{w: &out, breaks: func() bool { defer func() { open = false }(); return open }}
+	out.WriteString("step 10%")
+	s.print(plain, "one")
+	s.print(plain, "two")
+	if got := out.String(); got != "step 10%\none\ntwo\n" {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestASizeThatIsTriedAgainIsOneLine holds that a search shows each answer once, and every
 // answer of the next search.
 func TestASizeThatIsTriedAgainIsOneLine(t *testing.T) {

@@ -25,6 +25,8 @@ type screen struct {
 	color bool       // colours are wanted
 	width func() int // columns
 
+	breaks func() bool // whether a line break has to come before the next line; may be nil
+
 	mu     sync.Mutex
 	bottom string // what stands on the bottom line
 }
@@ -130,6 +132,9 @@ func (s *screen) print(colour, text string) {
 		text = colour + text + "\x1b[0m"
 	}
 	text += "\n"
+	if s.breaks != nil && s.breaks() {
+		text = "\n" + text
+	}
 	if s.bottom != "" {
 		text = "\r" + eraseRest + text + s.bottom
 	}

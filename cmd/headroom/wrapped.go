@@ -271,6 +271,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 
 // lead carries out the run in its folder, and ends it.
 func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name string) error {
+	u.screen.breaks = w.BreakLine
 	result, code, err := w.run(ctx, u, folder, name)
 	if lost := folder.Close(); lost != nil { // the command has ended as it did all the same
 		u.warn("%v", lost)
