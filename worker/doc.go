@@ -11,11 +11,10 @@
 // JSON, one message a line, over a Unix socket that HEADROOM_SOCKET names. Both ends
 // ignore fields and messages that they do not know.
 //
-//	to headroom    hello step oom probe note refused check bye
-//	from headroom  plan decision probe look
+//	to headroom    hello step oom note refused check bye
+//	from headroom  plan decision look
 //
 // A process says hello at its first guarded step and gets the plan. Nothing waits
-// while all is well; oom waits for its decision, and may be asked for probes first.
-// headroom's history never crosses the wire, and a process whose headroom is gone goes
-// on by itself.
+// while all is well; oom waits for its decision. headroom's history never crosses the
+// wire, and a process whose headroom is gone goes on by itself.
 package worker

@@ -200,38 +200,6 @@ func TestOnlyArmedDecides(t *testing.T) {
 	}
 }
 
-// TestSearchByProbes has a process that fits 11 rows asked for what fits.
-func TestSearchByProbes(t *testing.T) {
-	l := begun(t, &books{}, Armed)
-	c := dial(t, l)
-	c.send(helloLine(0, 1))
-	c.hears()
-	c.send(oom(1, 40, 40, `,"probes":true`))
-	var tried []int
-	for {
-		a := c.hears()
-		if a.Type == "decision" {
-			// Of 24 GiB 5 % are to stay unused: 1 + 2·10 = 21 GiB. 40 rows in four pieces are 10 each.
-			if a.Rows != 10 || a.Remedy != string(recovery.Shrink) {
-				t.Errorf("%+v after %v", a, tried)
-			}
-			break
-		}
-		if a.Type != "probe" {
-			t.Fatalf("%+v", a)
-		}
-		tried = append(tried, a.Rows)
-		need := gib + memory.Bytes(a.Rows)*2*gib
-		c.send(`{"type":"note","text":"in between"}`)
-		c.send(fmt.Sprintf(`{"type":"probe","rows":%d,"fits":%v,"peak":%d}`, a.Rows, need <= 24*gib, need))
-	}
-	if failed := len(tried); failed > 8 {
-		t.Errorf("%d probes: %v", failed, tried)
-	}
-	c.send(`{"type":"bye"}`)
-	ended(t, l)
-}
-
 // TestStrangersAreNotAdmitted is the rule by which a connection is refused; what is
 // asked is the kernel's own word on who is there.
 func TestStrangersAreNotAdmitted(t *testing.T) {
@@ -338,8 +306,8 @@ func TestLastWordsAreHeard(t *testing.T) {
 // FuzzServer sends a life whatever comes, as one process and after a hello: it neither
 // ends nor hangs, and what it decides is possible.
 func FuzzServer(f *testing.F) {
-	for _, text := range []string{helloLine(0, 1), oom(1, 8, 8, ""), oom(1, 8, 8, `,"probes":true`), `{"type":"step","rows":-1,"pieces":99999999999}`,
-		`{"type":"probe","rows":4,"fits":true}`, `{"type":"refused"}`, "\x00\xff", `{"type":"oom","rows":0,"requested":-5,"phase":"update"}`,
+	for _, text := range []string{helloLine(0, 1), oom(1, 8, 8, ""), oom(1, 8, 4, ""), `{"type":"step","rows":-1,"pieces":99999999999}`,
+		`{"type":"tomorrow","rows":4}`, `{"type":"refused"}`, "\x00\xff", `{"type":"oom","rows":0,"requested":-5,"phase":"update"}`,
 		`{"type":"oom","rows":1,"micro":1,"requested":9,"capacity":1}` + "\n" + `{"type":"note","level":"survived"}`} {
 		f.Add([]byte(text))
 	}
@@ -357,7 +325,7 @@ func FuzzServer(f *testing.F) {
 			if c.lines.Decode(&a) != nil {
 				return
 			}
-			if a.Rows < 0 || a.Rows > rowsMost || a.Type == "decision" && a.Remedy == "" || a.Type == "probe" && a.Rows == 0 {
+			if a.Rows < 0 || a.Rows > rowsMost || a.Type == "decision" && a.Remedy == "" {
 				t.Errorf("%+v", a)
 			}
 		}

@@ -33,7 +33,7 @@ type message struct {
 	Headroom string `json:"headroom"`
 	Mode     string `json:"mode"`
 
-	// step, oom, refused, probe; amounts are in bytes
+	// step, oom, refused; amounts are in bytes
 	ID        int64        `json:"id"`
 	Step      int          `json:"step"`
 	Rows      int          `json:"rows"`   // of the call
@@ -51,8 +51,6 @@ type message struct {
 	Peak      memory.Bytes `json:"peak"`
 	Forward   memory.Bytes `json:"forward"`  // allocated at the end of the step's forward
 	Backward  memory.Bytes `json:"backward"` // allocated at the end of its backward
-	Probes    bool         `json:"probes"`   // it can be asked to probe
-	Fits      bool         `json:"fits"`
 
 	// check
 	Found []Checked `json:"found"`

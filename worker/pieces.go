@@ -1,21 +1,15 @@
 package worker
 
 import (
-	"context"
 	"fmt"
 
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/recovery"
-	"headroom/search"
 )
 
-const (
-	// unused is the share of the memory that a search leaves unused.
-	unused = 0.05
-	// growAfter is how many quiet steps pass before more rows at once are tried.
-	growAfter = 200
-)
+// growAfter is how many quiet steps pass before more rows at once are tried.
+const growAfter = 200
 
 // Pieces decides how many rows of a step of one process run at once. It is a run of
 // recovery.Decide of its own: its effective batch is the rows of one call of the
@@ -33,8 +27,7 @@ type Pieces struct {
 // NewPieces begins with what was learned before: how many rows may run at once, 0 if
 // that is not known.
 func NewPieces(limit int) *Pieces {
-	return &Pieces{limit: max(0, limit), seen: harness.NewEvidence(memory.Stats{}),
-		policy: recovery.Policy{Headroom: unused, GrowAfter: growAfter}}
+	return &Pieces{limit: max(0, limit), seen: harness.NewEvidence(memory.Stats{}), policy: recovery.Policy{GrowAfter: growAfter}}
 }
 
 // Limit is how many rows may run at once from now on, 0 if as many as there are.
@@ -60,9 +53,8 @@ func (p *Pieces) begin(rows int) {
 }
 
 // Failed decides on a failure in a call of so many rows, of which Failure.Micro were
-// run at once. probes reports whether sizes can be tried. If it asks for a search,
-// Searched must be called after it.
-func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int, probes bool) recovery.Decision {
+// run at once.
+func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int) recovery.Decision {
 	if rows > 0 {
 		p.begin(rows)
 	} else {
@@ -79,7 +71,7 @@ func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int, probes bool) recove
 	// The allocator emptied its cache before it failed. Trying the same again helps if
 	// it failed for no reason, or if what the first try made was in the way.
 	again := f.Requested > 0 && f.Requested <= f.Stats.Free || f.Phase == memory.PhaseUpdate
-	p.policy.Able = recovery.Able{EmptyCache: again, CutStep: true, Probe: probes, CountSteps: true}
+	p.policy.Able = recovery.Able{EmptyCache: again, CutStep: true, CountSteps: true}
 	evidence := p.seen.Of(f, p.history.Running(), 1)
 	d := p.decide(recovery.Event{OOM: &evidence})
 	if d.Verdict != nil && !known && d.Verdict.Cause != memory.Unknown {
@@ -100,17 +92,6 @@ func full(f memory.OutOfMemoryError) memory.Stats {
 	s.Reserved = max(s.Reserved, s.Allocated)
 	s.Capacity = s.Reserved + s.Free
 	return s
-}
-
-// Search looks for the most rows that fit, up to so many; probe tries some, as for
-// [search.Largest]. Its result is for Searched.
-func (p *Pieces) Search(ctx context.Context, f memory.OutOfMemoryError, most int, probe func(context.Context, int) (memory.Bytes, error)) (search.Result, error) {
-	return search.Largest(ctx, search.Options{Max: most, Capacity: f.Stats.Available(), Headroom: unused, Confirm: 1}, probe)
-}
-
-// Searched decides at the end of a search.
-func (p *Pieces) Searched(f memory.OutOfMemoryError, r search.Result) recovery.Decision {
-	return p.worded(p.decide(recovery.Event{Search: &recovery.Searched{Result: r, Stats: f.Stats}}), p.history.Plan.Effective)
 }
 
 // Finished takes in a finished step, and reports whether the limit has changed.
@@ -150,8 +131,6 @@ func (p *Pieces) worded(d recovery.Decision, rows int) recovery.Decision {
 	switch d.Remedy {
 	case recovery.EmptyCache:
 		d.Reason = "the same again, after freeing what the first try had allocated" + why
-	case recovery.Search:
-		d.Reason = fmt.Sprintf("look for the most of %d rows that fit at once%s", rows, why)
 	case recovery.Shrink, recovery.ShrinkStep:
 		lasting := "from now on"
 		if d.Remedy == recovery.ShrinkStep {

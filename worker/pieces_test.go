@@ -30,7 +30,7 @@ func (n *night) steps(count, rows int, capacity, base memory.Bytes) *night {
 				break
 			}
 			stats := memory.Stats{Capacity: capacity, Reserved: capacity - gib/2, Allocated: capacity - gib/2, Free: gib / 2}
-			d := n.Failed(memory.OutOfMemoryError{Requested: gib, Phase: memory.PhaseForward, Micro: micro, Stats: stats}, rows, false)
+			d := n.Failed(memory.OutOfMemoryError{Requested: gib, Phase: memory.PhaseForward, Micro: micro, Stats: stats}, rows)
 			n.said = append(n.said, fmt.Sprintf("%d!", micro))
 			if d.Remedy == recovery.Stop {
 				n.said = append(n.said, "stop")
@@ -90,18 +90,18 @@ func TestSameAgain(t *testing.T) {
 	p := NewPieces(0)
 	f := memory.OutOfMemoryError{Requested: gib, Phase: memory.PhaseForward, Micro: 8,
 		Stats: memory.Stats{Capacity: 24 * gib, Reserved: 20 * gib, Allocated: 20 * gib, Free: 4 * gib}}
-	if d := p.Failed(f, 8, false); d.Remedy != recovery.EmptyCache || p.Rows() != 8 || p.Limit() != 0 {
+	if d := p.Failed(f, 8); d.Remedy != recovery.EmptyCache || p.Rows() != 8 || p.Limit() != 0 {
 		t.Errorf("%+v", d)
 	}
-	if d := p.Failed(f, 8, false); d.Remedy == recovery.EmptyCache || p.Rows() >= 8 {
+	if d := p.Failed(f, 8); d.Remedy == recovery.EmptyCache || p.Rows() >= 8 {
 		t.Errorf("%+v", d)
 	}
 	f = memory.OutOfMemoryError{Requested: gib, Phase: memory.PhaseUpdate, Stats: memory.Stats{Capacity: 24 * gib, Reserved: 24 * gib, Allocated: 24 * gib}}
 	p = NewPieces(0)
-	if d := p.Failed(f, 0, false); d.Remedy != recovery.EmptyCache {
+	if d := p.Failed(f, 0); d.Remedy != recovery.EmptyCache {
 		t.Errorf("in the optimizer's step: %+v", d)
 	}
-	if d := p.Failed(f, 0, false); d.Remedy != recovery.Stop || d.Verdict.Cause != memory.Model {
+	if d := p.Failed(f, 0); d.Remedy != recovery.Stop || d.Verdict.Cause != memory.Model {
 		t.Errorf("in the optimizer's step, again: %+v", d)
 	}
 }
@@ -110,11 +110,11 @@ func TestSameAgain(t *testing.T) {
 // what was asked for, is enough to go on.
 func TestDeviceWithoutNumbers(t *testing.T) {
 	p := NewPieces(0)
-	d := p.Failed(memory.OutOfMemoryError{Requested: 3 * gib, Phase: memory.PhaseBackward, Micro: 16}, 16, false)
+	d := p.Failed(memory.OutOfMemoryError{Requested: 3 * gib, Phase: memory.PhaseBackward, Micro: 16}, 16)
 	if d.Remedy != recovery.Shrink || p.Rows() != 8 || d.Reason != "at most 8 of 16 rows at once from now on: 3 GiB more was asked for than there is room for" {
 		t.Errorf("%+v", d)
 	}
-	if d := NewPieces(0).Failed(memory.OutOfMemoryError{Phase: memory.PhaseForward, Micro: 16}, 16, false); d.Remedy != recovery.Stop {
+	if d := NewPieces(0).Failed(memory.OutOfMemoryError{Phase: memory.PhaseForward, Micro: 16}, 16); d.Remedy != recovery.Stop {
 		t.Errorf("with no number at all: %+v", d)
 	}
 }

@@ -310,8 +310,8 @@ func TestPythonIsFuzzed(t *testing.T) {
 	const rounds = 60
 	random := rand.New(rand.NewPCG(1, 2))
 	words := []string{`{"type":"plan","v":1,"mode":"armed","limit":3}`, `{"type":"plan","v":"1","limit":-3,"mode":7}`, `{"type":"plan"}`, `{"type":"stop"}`, `{"type":"look"}`,
-		`{"type":"decision","id":1,"rows":4}`, `{"type":"decision","id":1,"rows":"many"}`, `{"type":"decision","rows":1e999}`, `{"type":"probe","rows":2}`,
-		`{"type":"probe","rows":true}`, `{"type":"probe","rows":-1}`, `[]`, `null`, `{}`, strings.Repeat("[", 100000), "\x00\xff\xfe", `{"type":{}}`, ""}
+		`{"type":"decision","id":1,"rows":4}`, `{"type":"decision","id":1,"rows":"many"}`, `{"type":"decision","rows":1e999}`,
+		`{"type":"decision","id":1,"rows":true}`, `{"type":"decision","id":1,"rows":-1}`, `{"type":"decision","id":2,"rows":2}`, `{"type":"tomorrow","rows":2}`, `[]`, `null`, `{}`, strings.Repeat("[", 100000), "\x00\xff\xfe", `{"type":{}}`, ""}
 	answers := make([]string, rounds)
 	for i := range answers {
 		for range random.IntN(6) {

@@ -116,7 +116,7 @@ func (t *talk) take(m message) error {
 	case "step":
 		t.step(m)
 	case "oom":
-		return t.outOfMemory(m)
+		t.outOfMemory(m)
 	case "refused":
 		t.refusal(told{message: m, failure: m.failure()})
 	case "note":
@@ -129,18 +129,16 @@ func (t *talk) take(m message) error {
 	return nil
 }
 
-// say answers. A process that no longer listens may still have said something: only a
-// search, which needs answers to its questions, minds an error.
-func (t *talk) say(a answer) error {
+// say answers. An error ends nothing: a process that no longer listens may still have
+// said something.
+func (t *talk) say(a answer) {
 	line, err := json.Marshal(a)
-	if err != nil {
-		return err
+	if err == nil {
+		err = t.conn.SetWriteDeadline(time.Now().Add(hearing))
 	}
-	if err := t.conn.SetWriteDeadline(time.Now().Add(hearing)); err != nil {
-		return err
+	if err == nil {
+		_, _ = t.conn.Write(append(line, '\n'))
 	}
-	_, err = t.conn.Write(append(line, '\n'))
-	return err
 }
 
 func (t *talk) hello(m message) error {
@@ -174,7 +172,7 @@ func (t *talk) hello(m message) error {
 		l.check(nil, m.Why)
 	}
 	// What another process of this life has come to is its own affair: this one may train something else.
-	_ = t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: l.limit})
+	t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: l.limit})
 	return nil
 }
 
@@ -196,7 +194,7 @@ func (t *talk) step(m message) {
 		return
 	}
 	t.keep()
-	_ = t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
+	t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
 }
 
 // write writes the newest step down. The life must be locked.
@@ -241,7 +239,7 @@ func (t *talk) grows(m message, now time.Time) {
 	}
 	t.noted(f.String(), runs.Entry{Kind: runs.KindWarning, Text: f.String()})
 	if first {
-		_ = t.say(answer{Type: "look"})
+		t.say(answer{Type: "look"})
 	}
 }
 
@@ -277,7 +275,7 @@ func (t *talk) keep() {
 }
 
 // outOfMemory decides, and answers.
-func (t *talk) outOfMemory(m message) error {
+func (t *talk) outOfMemory(m message) {
 	f := told{message: m, failure: m.failure()}
 	switch {
 	case t.life.o.Mode == Observe:
@@ -285,14 +283,7 @@ func (t *talk) outOfMemory(m message) error {
 	case t.world > 1:
 		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: fmt.Sprintf("it is one of %d ranks, which would have to agree", t.world)}
 	default:
-		f.decision = t.pieces.Failed(f.failure, m.Rows, m.Probes)
-	}
-	if f.decision.Remedy == recovery.Search {
-		d, err := t.search(f)
-		if err != nil {
-			return err
-		}
-		f.decision = d
+		f.decision = t.pieces.Failed(f.failure, m.Rows)
 	}
 	d := f.decision
 	said := answer{Type: "decision", ID: m.ID, Remedy: string(d.Remedy), Lasting: d.Remedy == recovery.Shrink, Reason: d.Reason}
@@ -303,8 +294,7 @@ func (t *talk) outOfMemory(m message) error {
 		t.pending = append(t.pending, f)
 		said.Rows = t.pieces.Rows()
 	}
-	_ = t.say(said)
-	return nil
+	t.say(said)
 }
 
 // refusal notes a failure that goes to the command's own code.

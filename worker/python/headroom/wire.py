@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Callable, Optional
+from typing import Any
 
 from headroom._version import __version__
 
@@ -23,11 +23,10 @@ VERSION = 1
 LINE = 1 << 20  # bytes of the longest line, either way
 PENDING = 1 << 18  # bytes that may wait to be sent
 GREETING = 2.0  # seconds to wait for the plan, once in a process
-PATIENCE = 30.0  # seconds to wait for the next word about a failure
+PATIENCE = 30.0  # seconds to wait for the decision about a failure
 FLAGS = getattr(socket, "MSG_NOSIGNAL", 0) | getattr(socket, "MSG_DONTWAIT", 0)
 
 Message = dict[str, Any]
-Probe = Callable[[int], Optional[int]]
 
 
 class Wire:
@@ -147,30 +146,20 @@ class Wire:
         with self._lock:
             self._send("check", f)
 
-    def oom(self, probe: Probe | None = None, **f: Any) -> Message | None:
-        """Ask what to do about a failure, and wait for the answer; None if nobody answers.
-
-        probe tries so many rows, and returns the peak in bytes, or None if they do not fit.
-        Whatever else it raises goes to the caller.
-        """
+    def oom(self, **f: Any) -> Message | None:
+        """Ask what to do about a failure, and wait for the answer; None if nobody answers."""
         with self._lock:
             self._asked += 1
             asked = self._asked
-            self._send("oom", {**f, "id": asked, "probes": probe is not None})
+            self._send("oom", {**f, "id": asked})
             until = time.monotonic() + PATIENCE
             while True:
                 message = self._receive(until)
                 if message is None:
                     return None
-                kind, rows = message.get("type"), message.get("rows")
-                if kind == "decision" and message.get("id") == asked:
+                if message.get("type") == "decision" and message.get("id") == asked:
                     return message
-                if kind == "probe" and probe is not None and isinstance(rows, int) and rows > 0:
-                    peak = probe(rows)
-                    self._send("probe", {"rows": rows, "fits": peak is not None, "peak": peak or 0})
-                    until = time.monotonic() + PATIENCE
-                else:
-                    self._take(message)
+                self._take(message)
 
     def bye(self) -> None:
         """Close the connection, at the end of the process."""

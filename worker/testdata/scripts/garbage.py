@@ -11,7 +11,7 @@ for _ in range(int(sys.argv[1])):
     assert plan is None or isinstance(plan, dict)
     for step in range(5):
         w.step(step=step, seconds=float("nan") if step == 3 else 0.1, thing=object())
-    decision = w.oom(rows=8, probe=lambda rows: 1 << 30)
+    decision = w.oom(rows=8)
     assert decision is None or decision["id"] == 1
     assert w.limit >= 0 and isinstance(w.armed, bool)
     w.note("\ud800 and so on")
