@@ -12,9 +12,10 @@
 // ignore fields and messages that they do not know.
 //
 //	to headroom    hello step oom note refused check bye
-//	from headroom  plan decision look
+//	from headroom  plan decision heard look
 //
 // A process says hello at its first guarded step and gets the plan. Nothing waits
-// while all is well; oom waits for its decision. headroom's history never crosses the
-// wire, and a process whose headroom is gone goes on by itself.
+// while all is well; oom waits for its decision, and refused until it has been heard, so
+// that what headroom says of it stands before the traceback. headroom's history never
+// crosses the wire, and a process whose headroom is gone goes on by itself.
 package worker

@@ -175,6 +175,26 @@ func TestEndAfterAFailure(t *testing.T) {
 	}
 }
 
+// TestRefusalIsHeard holds that a process learns when its refusal has been written down.
+func TestRefusalIsHeard(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	c.hears()
+	for id := 8; id < 10; id++ { // the second time it is not worth an entry
+		c.send(strings.Replace(oom(id, 8, 8, `,"why":"in-batch negatives"`), `"oom"`, `"refused"`, 1))
+		if a := c.hears(); a.Type != "heard" || a.ID != int64(id) {
+			t.Errorf("%+v", a)
+		}
+	}
+	c.send(`{"type":"bye"}`)
+	ended(t, l)
+	if told := b.texts(runs.KindRefused); len(told) != 1 {
+		t.Errorf("%q", told)
+	}
+}
+
 // TestOnlyArmedDecides holds that who only watches, and one rank of several, is told to
 // leave the failure to the command's code.
 func TestOnlyArmedDecides(t *testing.T) {

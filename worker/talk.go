@@ -119,6 +119,7 @@ func (t *talk) take(m message) error {
 		t.outOfMemory(m)
 	case "refused":
 		t.refusal(told{message: m, failure: m.failure()})
+		t.say(answer{Type: "heard", ID: m.ID})
 	case "note":
 		t.note(m)
 	case "check":

@@ -24,6 +24,7 @@ LINE = 1 << 20  # bytes of the longest line, either way
 PENDING = 1 << 18  # bytes that may wait to be sent
 GREETING = 2.0  # seconds to wait for the plan, once in a process
 PATIENCE = 30.0  # seconds to wait for the decision about a failure
+HEARING = 2.0  # seconds to wait until a refusal has been said
 FLAGS = getattr(socket, "MSG_NOSIGNAL", 0) | getattr(socket, "MSG_DONTWAIT", 0)
 
 Message = dict[str, Any]
@@ -137,9 +138,8 @@ class Wire:
 
     def refused(self, why: str, **f: Any) -> None:
         """Report that a failure goes to the user's code, why, and what is known of it, as for
-        oom."""
-        with self._lock:
-            self._send("refused", {**f, "why": str(why)[:4000]})
+        oom. Waits until that has been said, so that it stands before the traceback."""
+        self._ask("refused", "heard", HEARING, {**f, "why": str(why)[:4000]})
 
     def check(self, **f: Any) -> None:
         """Report what was found in the first step."""
@@ -148,16 +148,20 @@ class Wire:
 
     def oom(self, **f: Any) -> Message | None:
         """Ask what to do about a failure, and wait for the answer; None if nobody answers."""
+        return self._ask("oom", "decision", PATIENCE, f)
+
+    def _ask(self, kind: str, answer: str, patience: float, fields: Message) -> Message | None:
+        """Send a message and wait so many seconds for its answer; None if there is none."""
         with self._lock:
             self._asked += 1
             asked = self._asked
-            self._send("oom", {**f, "id": asked})
-            until = time.monotonic() + PATIENCE
+            self._send(kind, {**fields, "id": asked})
+            until = time.monotonic() + patience
             while True:
                 message = self._receive(until)
                 if message is None:
                     return None
-                if message.get("type") == "decision" and message.get("id") == asked:
+                if message.get("type") == answer and message.get("id") == asked:
                     return message
                 self._take(message)
 
