@@ -8,13 +8,8 @@ import (
 	"headroom/recovery"
 )
 
-const (
-	// unused is the share of the memory that pieces leave unused where their size is
-	// computed from what others took.
-	unused = 0.05
-	// growAfter is how many quiet steps pass before more rows at once are tried.
-	growAfter = 200
-)
+// growAfter is how many quiet steps pass before more rows at once are tried.
+const growAfter = 200
 
 // Pieces decides how many rows of a step of one process run at once. It is a run of
 // recovery.Decide of its own: its effective batch is the rows of one call of the
@@ -32,7 +27,7 @@ type Pieces struct {
 // NewPieces begins with what was learned before: how many rows may run at once, 0 if
 // that is not known.
 func NewPieces(limit int) *Pieces {
-	return &Pieces{limit: max(0, limit), seen: harness.NewEvidence(memory.Stats{}), policy: recovery.Policy{Headroom: unused, GrowAfter: growAfter}}
+	return &Pieces{limit: max(0, limit), seen: harness.NewEvidence(memory.Stats{}), policy: recovery.Policy{GrowAfter: growAfter}}
 }
 
 // Limit is how many rows may run at once from now on, 0 if as many as there are.

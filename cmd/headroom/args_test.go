@@ -91,7 +91,7 @@ func TestHelpSaysWhatIsRefused(t *testing.T) {
 	defer func() { _ = null.Close() }()
 	said := func(words, command []string) string {
 		u := newUI(null, null, func(string) (string, bool) { return "", false })
-		err := newApp(u).RunContext(context.WithValue(t.Context(), commandKey{}, command), append([]string{"headroom"}, words...))
+		err := newApp(u).RunContext(context.WithValue(t.Context(), commandKey{}, afterDashes{command: command}), append([]string{"headroom"}, words...))
 		return fmt.Sprint(err)
 	}
 	for _, name := range []string{"run", "find"} {

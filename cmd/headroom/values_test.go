@@ -18,7 +18,7 @@ func TestWrongValues(t *testing.T) {
 	}
 	defer func() { _ = null.Close() }()
 	u := newUI(null, null, func(string) (string, bool) { return "", false })
-	ctx := context.WithValue(t.Context(), commandKey{}, []string{"python", "train.py", "--bs", "4", "--acc", "2"})
+	ctx := context.WithValue(t.Context(), commandKey{}, afterDashes{command: []string{"python", "train.py", "--bs", "4", "--acc", "2"}})
 	seen := 0
 	for _, command := range newApp(u).Commands {
 		for _, f := range command.Flags {
