@@ -27,6 +27,7 @@ ELEMENT = 64  # bytes of free memory for each element of an output that rules ar
 MOST = 256  # rows on which rules are tried at most
 PAIRS = 4  # of rows on which rules are tried if there is no room for three: two can be cut one way only, and a wrong rule may pass by chance
 SOME = 8  # rows on which they are tried otherwise
+FEW = 4  # the same of large outputs, where each row takes time
 
 
 def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
@@ -327,9 +328,9 @@ class Proof:
             rules = distinct([rule for name, rule in named if name in known])
             if rules and settled(rules, pieces):
                 return rules
-        size = sum(_numel(plan.slots[s].shape) for i in first for s in tape.entries[i].slots if s is not None)
-        fit = max(4 * SMALL, room() // ELEMENT) * plan.batch // size
-        count = plan.batch if size <= SMALL else min(plan.batch, SOME, max(2, fit))
+        size = self._size(entries)
+        fit = max(4 * SMALL, room() // ELEMENT) * plan.batch // max(1, size)
+        count = plan.batch if size <= SMALL else min(plan.batch, FEW, max(2, fit))
         count = min(count, MOST)
         return self._tried(entries, count, lambda n, tolerance: self._rule(slot, first, tail, n, pieces, tolerance, named, kind))
 
@@ -349,7 +350,8 @@ class Proof:
         rows = [r for r in range(self.plan.batch) if rule is None or rule[r]]
         if kind not in self.known and len(rows) > 1:
             inputs = Inputs(self.tape, self.plan, entries)
-            self._tried(entries, min(len(rows), SOME), lambda n, tolerance: self._agree(slot, rule, entries, inputs, [rows[i] for i in spread(len(rows), n)], tolerance))
+            most = SOME if self._size(entries) <= SMALL else FEW
+            self._tried(entries, min(len(rows), most), lambda n, tolerance: self._agree(slot, rule, entries, inputs, [rows[i] for i in spread(len(rows), n)], tolerance))
             self.known[kind] = set()
 
     def _agree(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float) -> None:
@@ -366,6 +368,11 @@ class Proof:
             total = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))[slot].sum() * weight(rule, rows, within)
         grads = torch.autograd.grad(total, inputs.own, allow_unused=True) if total.requires_grad and inputs.own else []
         return sketched(grads)
+
+    def _size(self, entries: Sequence[int]) -> int:
+        """Elements of all that modules give for the whole batch."""
+        made = [s for i in entries if self.tape.entries[i].module is not None for s in self.tape.entries[i].slots if s is not None]
+        return sum(_numel(self.plan.slots[s].shape) for s in made)
 
     def _kind(self, entries: Sequence[int]) -> tuple:
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
