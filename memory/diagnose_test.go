@@ -200,3 +200,35 @@ func TestAvailable(t *testing.T) {
 		}
 	}
 }
+
+// TestAssumed holds that memory which reports nothing about itself is enough for a verdict,
+// and that no number which was made up for it is told.
+func TestAssumed(t *testing.T) {
+	ranOut := OutOfMemoryError{Requested: 32 * MiB, Phase: PhaseForward, Micro: 8}
+	for _, c := range []struct {
+		most Bytes
+		held Bytes
+		want Stats
+	}{
+		{GiB, 0, Stats{Capacity: GiB, Free: 32*MiB - 1, Allocated: GiB - 32*MiB + 1, Reserved: GiB - 32*MiB + 1}},
+		{0, 0, Stats{Capacity: 32*MiB - 1, Free: 32*MiB - 1}},
+		{0, GiB, Stats{Capacity: GiB + 32*MiB - 1, Free: 32*MiB - 1, Allocated: GiB, Reserved: GiB}},
+		{MiB, 0, Stats{Capacity: 32*MiB - 1, Free: 32*MiB - 1}}, // less than was asked for cannot be all
+	} {
+		f := ranOut
+		f.Stats.Allocated = c.held
+		f = f.Assume(c.most)
+		if f.Stats != c.want || !f.Assumed || f.Needed() <= f.Stats.Available() {
+			t.Errorf("%v of %v: %+v", c.held, c.most, f)
+		}
+		if v := Diagnose(Evidence{Failure: f}); v.Cause != Batch || v.Why != "micro-batch 8 needs 32 MiB more than there is room for" {
+			t.Errorf("%v", v)
+		}
+		if text := f.Error(); text != "out of memory at micro-batch 8 in forward: 32 MiB asked for" {
+			t.Error(text)
+		}
+	}
+	if f := (OutOfMemoryError{Phase: PhaseForward}).Assume(GiB); f.Assumed || f.Stats != (Stats{}) {
+		t.Errorf("with no request known: %+v", f)
+	}
+}

@@ -37,6 +37,26 @@ type OutOfMemoryError struct {
 	// Others says in words who else holds memory of the device, as in "python
 	// (pid 4711) holds 21.3 GiB"; "" if nobody does or the device cannot tell.
 	Others string `json:"others,omitempty"`
+	// Assumed says that Stats are what [OutOfMemoryError.Assume] made up; texts leave
+	// them out.
+	Assumed bool `json:"assumed,omitempty"`
+}
+
+// Assume is e with the least memory that explains it, for memory that reports nothing
+// about itself, such as a machine's own under limits that are not known: one byte less than
+// was asked for was free. most is what it can hold at most; 0 if that is not known. Where
+// the request is not known either, e is returned as it is.
+func (e OutOfMemoryError) Assume(most Bytes) OutOfMemoryError {
+	if e.Requested <= 0 {
+		return e
+	}
+	s := &e.Stats
+	s.Free = e.Requested - 1
+	s.Allocated = max(s.Allocated, most-s.Free)
+	s.Reserved = max(s.Reserved, s.Allocated)
+	s.Capacity = s.Reserved + s.Free
+	e.Assumed = true
+	return e
 }
 
 // Needed is the least that the process would have had to hold to go on: what
@@ -47,7 +67,10 @@ func (e *OutOfMemoryError) Needed() Bytes { return max(e.Whole, e.Stats.Allocate
 // by how much that is too much if rounding could hide it.
 func (e *OutOfMemoryError) Shortage() string {
 	need, there := e.Needed(), e.Stats.Available()
-	if e.Requested <= 0 {
+	switch {
+	case e.Assumed:
+		return fmt.Sprintf("%v more than there is room for", e.Requested)
+	case e.Requested <= 0:
 		return fmt.Sprintf("more than the %v that it held, of %v", need, there)
 	}
 	return "at least " + Short(need, there)
@@ -84,7 +107,7 @@ func (e *OutOfMemoryError) Error() string {
 		where += fmt.Sprintf(" in %s", e.Phase)
 	}
 	s := e.Stats
-	if s == (Stats{}) {
+	if s == (Stats{}) || e.Assumed {
 		return fmt.Sprintf("out of memory%s: %s", where, e.asked())
 	}
 	text := fmt.Sprintf("out of memory%s: %s, %v free of %v, %v allocated, %v reserved",

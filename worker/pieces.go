@@ -64,34 +64,15 @@ func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int) recovery.Decision {
 		p.limit, p.history.Plan.Effective = f.Micro, 0
 		p.begin(rows)
 	}
-	known := f.Stats.Capacity > 0
-	if !known {
-		f.Stats = full(f)
+	if f.Stats.Capacity <= 0 {
+		f = f.Assume(0)
 	}
 	// The allocator emptied its cache before it failed. Trying the same again helps if
 	// it failed for no reason, or if what the first try made was in the way.
 	again := f.Requested > 0 && f.Requested <= f.Stats.Free || f.Phase == memory.PhaseUpdate
 	p.policy.Able = recovery.Able{EmptyCache: again, CutStep: true, CountSteps: true}
 	evidence := p.seen.Of(f, p.history.Running(), 1)
-	d := p.decide(recovery.Event{OOM: &evidence})
-	if d.Verdict != nil && !known && d.Verdict.Cause != memory.Unknown {
-		verdict := memory.Verdict{Cause: d.Verdict.Cause, Why: fmt.Sprintf("%v more was asked for than there is room for", f.Requested)}
-		d.Verdict = &verdict
-	}
-	return p.worded(d, rows)
-}
-
-// full is the memory of a device that reports nothing about itself, such as the
-// machine's own: it holds one byte less than what was asked for.
-func full(f memory.OutOfMemoryError) memory.Stats {
-	s := f.Stats
-	if f.Requested <= 0 {
-		return s
-	}
-	s.Free = f.Requested - 1
-	s.Reserved = max(s.Reserved, s.Allocated)
-	s.Capacity = s.Reserved + s.Free
-	return s
+	return p.worded(p.decide(recovery.Event{OOM: &evidence}), rows)
 }
 
 // Finished takes in a finished step, and reports whether the limit has changed.

@@ -356,10 +356,8 @@ func (o Outcome) InHostMemory(gpus []GPU, most memory.Bytes) Outcome {
 	if f.Requested <= 0 {
 		return o
 	}
-	free := min(most, f.Requested-1)
-	f.Stats = memory.Stats{Capacity: most, Free: free, Reserved: most - free, Allocated: most - free}
 	evidence := *o.Evidence
-	evidence.Failure, evidence.Host = f, false
-	o.Kind, o.Evidence, o.Hint, o.Hopeless = OutOfMemory, &evidence, "", cmp.Or(o.Hopeless, hopeless(fault{}, f))
+	evidence.Failure, evidence.Host = f.Assume(most), false
+	o.Kind, o.Evidence, o.Hint, o.Hopeless = OutOfMemory, &evidence, "", cmp.Or(o.Hopeless, hopeless(fault{}, evidence.Failure))
 	return o
 }
