@@ -37,7 +37,7 @@ test: export HEADROOM_PYTHON ?= $(wildcard $(TORCH_ENV)/bin/python)
 test:
 	@mkdir -p $(CACHE)
 	@go mod download
-	@status=0; go test -race $(TAGS) -timeout 20m -v ./... >$(CACHE)/test.log 2>&1 || status=$$?; \
+	@status=0; go test -race $(TAGS) -timeout 40m -v ./... >$(CACHE)/test.log 2>&1 || status=$$?; \
 	if [ $$status -ne 0 ]; then \
 		grep -vE '^(=== (RUN|PAUSE|CONT|NAME)|[[:space:]]*--- PASS)' $(CACHE)/test.log || true; \
 	else \

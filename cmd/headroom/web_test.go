@@ -112,7 +112,7 @@ func TestAddressThatIsTaken(t *testing.T) {
 		c := exec.Command("headroom", "run", "--web", "--metrics", address, "--", "python3", "a.py")
 		said, err := c.CombinedOutput()
 		if c.ProcessState.ExitCode() != 2 || !strings.Contains(string(said), "--metrics "+address) || !strings.Contains(string(said), want) ||
-			!strings.Contains(string(said), "hint: an address of this machine") {
+			!strings.Contains(string(said), "allowed: an address of this machine") || !strings.Contains(string(said), "hint: such as --metrics 127.0.0.1:") {
 			t.Errorf("%s: %v\n%s", address, err, said)
 		}
 	}
