@@ -120,12 +120,8 @@ func (l line) draw(b *strings.Builder, f frame, width float64) {
 	for _, piece := range l.points {
 		points += len(piece)
 	}
-	dash := ""
-	if l.dashed {
-		dash = ";stroke-dasharray:6,4"
-	}
 	for _, piece := range l.points.thinned(width) {
-		fmt.Fprintf(b, `<path d="%s" style="fill:none;stroke-width:%s;%s%s"/>`+"\n", path(piece, f), tenth(l.width), paint("stroke", l.shade), dash)
+		fmt.Fprintf(b, `<path d="%s" style="%s"/>`+"\n", path(piece, f), l.style(l.width))
 		if len(piece) > 1 && (l.dashed || points > dotLimit) {
 			continue
 		}
@@ -133,6 +129,15 @@ func (l line) draw(b *strings.Builder, f frame, width float64) {
 			fmt.Fprintf(b, `<circle cx="%s" cy="%s" r="2.5" style="%s"/>`, tenth(f.x(p.X)), tenth(f.y(p.Y)), paint("fill", l.shade))
 		}
 	}
+}
+
+// style is how the line is drawn, width wide.
+func (l line) style(width float64) string {
+	style := fmt.Sprintf("fill:none;%s;stroke-width:%s", paint("stroke", l.shade), tenth(width))
+	if l.dashed {
+		style += ";stroke-dasharray:6,4"
+	}
+	return style
 }
 
 func (a area) draw(b *strings.Builder, f frame, width float64) {

@@ -151,11 +151,7 @@ func (c chart) legend() []key {
 }
 
 func (l line) symbol() string {
-	dash := ""
-	if l.dashed {
-		dash = ";stroke-dasharray:6,4"
-	}
-	return fmt.Sprintf(`<path d="M0,-4h18" style="%s;stroke-width:%.1f;fill:none%s"/>`, paint("stroke", l.shade), max(2, l.width), dash)
+	return fmt.Sprintf(`<path d="M0,-4h18" style="%s"/>`, l.style(max(2, l.width)))
 }
 
 // escaped is s as XML and HTML text; what XML cannot hold is replaced.

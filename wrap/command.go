@@ -35,7 +35,7 @@ func (c Command) Getenv(key string) (value string, set bool) {
 func (c Command) Programs() []string {
 	var all []string
 	for _, place := range c.candidates("*") {
-		entries, _ := os.ReadDir(c.from(filepath.Dir(place))) // one that cannot be read has none
+		entries, _ := os.ReadDir(c.From(filepath.Dir(place))) // one that cannot be read has none
 		for _, e := range entries {
 			if !e.IsDir() {
 				all = append(all, e.Name())
@@ -46,8 +46,8 @@ func (c Command) Programs() []string {
 	return slices.Compact(all)
 }
 
-// from is a path of the command's as this process has to write it.
-func (c Command) from(path string) string {
+// From is a path of the command's as this process has to write it.
+func (c Command) From(path string) string {
 	if filepath.IsAbs(path) || c.Dir == "" {
 		return path
 	}

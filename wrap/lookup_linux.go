@@ -26,7 +26,7 @@ func (c Command) program() (string, error) {
 	name := c.Args[0]
 	failed := &StartError{Program: name, Code: 127, Err: errors.New("command not found")}
 	for _, candidate := range c.candidates(name) {
-		err := executable(c.from(candidate))
+		err := executable(c.From(candidate))
 		switch {
 		case err == nil:
 			return candidate, nil

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -84,13 +83,8 @@ func TestFlagHelpFitsEightyColumns(t *testing.T) {
 // or "not with --", with which flags are refused where there is a command and where there is none.
 func TestHelpSaysWhatIsRefused(t *testing.T) {
 	t.Chdir(t.TempDir())
-	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = null.Close() }()
+	u := silent(t)
 	said := func(words, command []string) string {
-		u := newUI(null, null, func(string) (string, bool) { return "", false })
 		err := newApp(u).RunContext(context.WithValue(t.Context(), commandKey{}, afterDashes{command: command}), append([]string{"headroom"}, words...))
 		return fmt.Sprint(err)
 	}

@@ -18,11 +18,11 @@ import (
 // of the same command of headroom's are not.
 const notWith = "not with --: "
 
-// configFlags are those of the commands that take a configuration or a wrapped command
-// which only a configuration knows.
+// configFlags are the flags that only a configuration knows, for the commands that take
+// either a configuration or a wrapped command.
 func configFlags() []cli.Flag { return []cli.Flag{setFlag(notWith), unsetFlag(notWith)} }
 
-// configRunFlags are the other ones of run.
+// configRunFlags are those that run has besides.
 func configRunFlags() []cli.Flag {
 	return []cli.Flag{
 		boolFlag("fresh", notWith+"set the run of that name aside and start from step 0"),

@@ -54,8 +54,13 @@ func makeAhead(ours, command []string) ahead {
 		_, _ = json.Marshal(runs.Entry{})
 		_, _ = json.Marshal(runs.Status{})
 	}()
+	return newAhead(!slices.Contains(ours, "--no-worker"))
+}
+
+// newAhead begins to make it, with the worker's folder if there is to be a worker.
+func newAhead(worked bool) ahead {
 	a := ahead{signals: wrap.StandBy()}
-	if !slices.Contains(ours, "--no-worker") {
+	if worked {
 		a.folder = worker.StandBy(readBuild().Version)
 	}
 	return a

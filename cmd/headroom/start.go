@@ -28,21 +28,18 @@ func meant(c wrap.Command, why error) string {
 		return ""
 	}
 	word, rest := c.Args[0], c.Args[1:]
-	path := word
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(c.Dir, path)
-	}
-	info, err := os.Stat(path)
+	info, err := os.Stat(c.From(word))
+	file := err == nil && !info.IsDir()
 	switch words := strings.Fields(word); {
-	case err == nil && !info.IsDir() && filepath.Ext(word) == ".py":
+	case file && filepath.Ext(word) == ".py":
 		return fmt.Sprintf("did you mean python %v?", c)
-	case err == nil && !info.IsDir() && filepath.Ext(word) == ".sh":
+	case file && filepath.Ext(word) == ".sh":
 		return fmt.Sprintf("did you mean bash %v?", c)
-	case err == nil && !info.IsDir() && !strings.Contains(word, "/"):
+	case file && !strings.Contains(word, "/"):
 		return fmt.Sprintf("./%s is a file here; chmod +x lets it be executed", word)
-	case err == nil && !info.IsDir() && errors.Is(why, fs.ErrPermission):
+	case file && errors.Is(why, fs.ErrPermission):
 		return fmt.Sprintf("chmod +x %v lets it be executed", wrap.Command{Args: c.Args[:1]})
-	case err == nil && !info.IsDir() && errors.Is(why, fs.ErrNotExist):
+	case file && errors.Is(why, fs.ErrNotExist):
 		return "its first line names an interpreter that is not there"
 	case err != nil && len(words) > 1:
 		return fmt.Sprintf("each word of the command stands by itself, without quotes around all of them: -- %v", wrap.Command{Args: append(words, rest...)})

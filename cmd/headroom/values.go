@@ -41,17 +41,13 @@ func notASize(name, value string, err error) error {
 
 const outOfRange = "out of range"
 
-var (
-	notParsed  = regexp.MustCompile(`^invalid (boolean )?value ("(?:[^"\\]|\\.)*") for (?:flag )?-(\S+): (.*)$`)
-	withoutOne = regexp.MustCompile(`^flag needs an argument: -+(\S+)$`)
-)
-
 // valueFault rewords what the flag parser says of a value, nil if it says something else.
 func valueFault(c *cli.Context, text string) error {
-	if without := withoutOne.FindStringSubmatch(text); without != nil {
-		name := without[1]
+	if name, without := strings.CutPrefix(text, "flag needs an argument: -"); without {
+		name = strings.TrimLeft(name, "-")
 		return usagef(values[name].hint, "flag %s needs a value", dashed(name))
 	}
+	notParsed := regexp.MustCompile(`^invalid (boolean )?value ("(?:[^"\\]|\\.)*") for (?:flag )?-(\S+): (.*)$`) // here, for no start but a wrong one needs it
 	wrong := notParsed.FindStringSubmatch(text)
 	if wrong == nil {
 		return nil

@@ -12,12 +12,7 @@ import (
 // answer names the flag, the value, what is allowed and what to write, in words of headroom's.
 func TestWrongValues(t *testing.T) {
 	t.Chdir(t.TempDir())
-	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = null.Close() }()
-	u := newUI(null, null, func(string) (string, bool) { return "", false })
+	u := silent(t)
 	ctx := context.WithValue(t.Context(), commandKey{}, afterDashes{command: []string{"python", "train.py", "--bs", "4", "--acc", "2"}})
 	seen := 0
 	for _, command := range newApp(u).Commands {
@@ -47,4 +42,15 @@ func TestWrongValues(t *testing.T) {
 	if seen < 7 {
 		t.Errorf("%d such flags were found", seen)
 	}
+}
+
+// silent is a ui that nobody reads.
+func silent(t *testing.T) *ui {
+	t.Helper()
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = null.Close() })
+	return newUI(null, null, func(string) (string, bool) { return "", false })
 }

@@ -49,6 +49,10 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 		return notStarted(w.Command, err)
 	}
 	ahead := dashesOf(c).ahead
+	if ahead.signals == nil { // the command is in a file
+		ahead = newAhead(!r.NoWorker)
+		defer ahead.folder.Discard()
+	}
 	w.ready = ahead.folder
 	if w.Standby = ahead.signals; w.Free > 0 { // it may be long until it starts
 		w.Standby.Release()

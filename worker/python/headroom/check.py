@@ -19,7 +19,7 @@ import torch
 from .backward import planned, summed
 from .calm import Calm, rehearsal
 from .failure import Refused, is_out_of_memory
-from .replay import gradients, modules_of, precisely
+from .replay import gradients, in_two, modules_of, precisely
 from .tape import Tape, place_of
 
 MOST = 16  # backward calls that are looked at
@@ -49,7 +49,7 @@ class Check:
         ``Explicit.compared`` makes of it."""
 
         def look() -> dict[str, Any]:
-            with roomy():
+            with refusing():
                 whole, parts, rows, pieces, half = gradients_of()
             precise = not half and all(p.dtype == torch.float32 for m in models for p in m.parameters())
             return judged(zip(whole, parts), rows, pieces, precise)
@@ -91,18 +91,18 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
     if plan is None:
         raise Refused(why)
-    with roomy():
+    with refusing():
         with precisely(tape, range(len(tape.entries))) as single, rehearsal(modules_of(tape)), Calm() as calm, torch._C.DisableTorchFunctionSubclass():
             _, inputs, sums, _ = gradients(tape, None, {loss: (1.0 if given is None else given, None)}, lambda failed: 0)
             whole = summed(inputs, sums, {})
-            _, inputs, sums, pieces = gradients(tape, plan, targets, lambda failed: -(-plan.batch // 2) if not failed else failed // 2)
+            _, inputs, sums, pieces = gradients(tape, plan, targets, in_two(plan.batch))
             parts = summed(inputs, sums, extra)
     return judged([(g, parts.get(i)) for i, g in whole.items()], plan.batch, pieces, single and not calm.half)
 
 
 @contextmanager
-def roomy() -> Iterator[None]:
-    """A context in which running out of memory is to be refused: it is a look at the batch, and no step."""
+def refusing() -> Iterator[None]:
+    """A context that raises :class:`Refused` where memory runs out: a look at a batch is no step to survive."""
     try:
         yield
     except Exception as e:

@@ -25,7 +25,7 @@ from .found import Found, Limits, found_of
 from .functions import recorded
 from .held import Held
 from .pieces import Sizes
-from .replay import ROUNDS, SOME, by_pieces, halves, pieces_of, refuse_batchwise, rehearsed, residual, sketched, spread
+from .replay import ROUNDS, SOME, by_pieces, halves, in_two, pieces_of, refuse_batchwise, rehearsed, residual, sketched, spread
 from .rows import Rows
 from .tape import random_state, set_random_state
 from .weights import Rule, candidates, distinct, others, settled, typed, weight
@@ -156,12 +156,11 @@ class Explicit:
         if any(f.changing or f.moving for f in founds):
             raise Refused("a call of the model changes its buffers or attributes")
         batch = self._batch_of(args, kwargs)
-        half = -(-batch // 2)
         with self._gradients_kept():
-            rule, _, _ = Trial(self, args, kwargs, batch).proven(pieces_of(batch, half))
+            rule, _, _ = Trial(self, args, kwargs, batch).proven(pieces_of(batch, in_two(batch)(0)))
             with rehearsal(self._models), Calm() as calm:
                 whole, _ = self.run(args, kwargs, batch, Rows(batch, 0, batch))
-                parts, _, count = self._summed(args, kwargs, batch, rule, lambda failed: half if not failed else failed // 2, [False] * len(self._params))
+                parts, _, count = self._summed(args, kwargs, batch, rule, in_two(batch), [False] * len(self._params))
         return whole, parts, batch, count, calm.half
 
     def run(self, args: tuple, kwargs: dict, batch: int, rows: Rows) -> tuple[list, list]:

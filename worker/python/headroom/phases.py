@@ -10,10 +10,12 @@ from typing import Callable, Optional
 
 import torch
 
+from .rest import may_ask
+
 
 def allocated() -> Optional[int]:
     """Bytes that tensors have on the current GPU; None without one, or while a graph is captured."""
-    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+    if not may_ask():
         return None
     return torch.cuda.memory_allocated()
 

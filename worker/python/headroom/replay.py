@@ -172,6 +172,11 @@ def pieces_of(batch: int, size: int) -> list[Rows]:
     return [Rows(batch, a, b) for a, b in zip(edges, edges[1:])]
 
 
+def in_two(batch: int) -> Callable[[int], int]:
+    """Sizes for :func:`by_pieces`: two pieces, and halves of what fails."""
+    return lambda failed: -(-batch // 2) if not failed else failed // 2
+
+
 def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[Optional[Rows]], Any], take: Callable[[Optional[Rows], Any], None]) -> int:
     """Gives ``take`` what ``work`` makes of each piece of a batch of so many rows, one after the
     other, or of all of it if ``batch`` is None. Returns how many pieces there were.

@@ -13,7 +13,7 @@ import torch
 
 from .growth import Growth
 from .phases import Phases
-from .rest import allowed_of
+from .rest import may_ask, unreserved
 from .wire import Wire, notice
 
 EVERY = 0.2  # seconds between two steps that are reported, unless one failed
@@ -197,17 +197,14 @@ def _foreign(filename: str) -> bool:
 
 
 def _memory() -> dict[str, int]:
-    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+    if not may_ask():
         return {}
-    free, total = torch.cuda.mem_get_info()
-    reserved, capacity = torch.cuda.memory_reserved(), allowed_of(total)
-    if capacity is None:
-        capacity = total
+    free, capacity = unreserved()
     return {
         "allocated": torch.cuda.memory_allocated(),
-        "reserved": reserved,
+        "reserved": torch.cuda.memory_reserved(),
         "peak": torch.cuda.max_memory_allocated(),
-        "free": min(free, max(0, capacity - reserved)),
+        "free": free,
         "capacity": capacity,
     }
 

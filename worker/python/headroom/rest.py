@@ -36,9 +36,14 @@ def roomy(memories: Sequence[Memory]) -> bool:
     return bool(memories) and all(not m.failures and m.peak <= SHARE * min(m.allowed, m.free + m.reserved) for m in memories)
 
 
+def may_ask() -> bool:
+    """Whether a GPU is in use that may be asked for its memory: none may while a graph is captured."""
+    return torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
+
+
 def memories() -> list[Memory]:
     """Of the GPUs on which this process has memory; empty if one of them does not say."""
-    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+    if not may_ask():
         return []
     found = []
     for device in range(torch.cuda.device_count()):
@@ -66,14 +71,19 @@ def allowed_of(total: int, device: Optional[int] = None) -> Optional[int]:
         return None
 
 
+def unreserved() -> tuple[int, int]:
+    """Bytes of the current GPU that this process could still reserve, and all that it may have."""
+    free, total = torch.cuda.mem_get_info()
+    allowed = allowed_of(total)
+    capacity = total if allowed is None else allowed
+    return min(free, max(0, capacity - torch.cuda.memory_reserved())), capacity
+
+
 def room() -> int:
     """Bytes that this process could still allocate on the current GPU; 0 without one."""
     if not torch.cuda.is_initialized():
         return 0
-    free, total = torch.cuda.mem_get_info()
-    reserved, allowed = torch.cuda.memory_reserved(), allowed_of(total)
-    left = free if allowed is None else min(free, max(0, allowed - reserved))
-    return left + reserved - torch.cuda.memory_allocated()
+    return unreserved()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
 Shapes = tuple[tuple[int, ...], ...]

@@ -6,8 +6,14 @@
 from __future__ import annotations
 
 import gc
+import json
 import math
+import os
+import shutil
+import socket
 import sys
+import tempfile
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +26,12 @@ from forked import status
 from inject import Fault, Injector
 
 trial.attach()
-from headroom import _torch, failure, replay  # noqa: E402
+from headroom import _torch, failure, late, replay  # noqa: E402
 from headroom.calm import rehearsal  # noqa: E402
 from headroom.replay import sketched  # noqa: E402
 from headroom.rows import Plan, sliced  # noqa: E402
 from headroom.tape import Entry, Outside, Ref  # noqa: E402
+from headroom.wire import Wire  # noqa: E402
 
 
 def sketches() -> str:
@@ -201,7 +208,83 @@ def trials_are_gone() -> str:
     return "" if len(left) > 1 and not any(left) else f"{left} tensors with graphs before each piece"
 
 
-CHECKS = [trials_are_gone, sketches, indices, tried_once, small_batches, alike, half_behind, attention]
+def failing(net: nn.Module, rows: int, fault: Fault | None) -> None:
+    """A step of so many rows."""
+    torch.manual_seed(rows)
+    x, y = torch.randn(rows, 6), torch.randint(0, 5, (rows,))
+    with Injector(fault) as injector:
+        injector.begin()
+        F.cross_entropy(net(x), y).backward()
+        injector.end()
+    net.zero_grad()
+
+
+def the_cache_is_emptied() -> str:
+    """Before the first pieces of a batch that has failed, and not where one goes in pieces at once."""
+    net = nn.Linear(6, 5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    called: list[str] = []
+    emptied, pieces = late.clean, late.gradients
+    late.clean = lambda *a, **k: (called.append("clean"), emptied(*a, **k))[1]
+    late.gradients = lambda *a, **k: (called.append("pieces"), pieces(*a, **k))[1]
+    for fault in (Fault("again", 0, 8), None):
+        failing(net, 8, fault)
+        optimizer.step()
+    late.clean, late.gradients = emptied, pieces
+    return "" if called == ["clean", "pieces", "pieces"] else f"{called}"
+
+
+def large_outputs_take_few_rows() -> str:
+    """Rules and gradients are tried on four rows then; otherwise on as many as there are, or eight."""
+    found = []
+    for small in (replay.SMALL, 1):
+        net, seen = nn.Linear(6, 5), []
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        tried = replay.Proof._tried
+
+        def counting(self: Any, entries: Any, count: int, work: Any, tried: Any = tried, seen: Any = seen) -> Any:
+            seen.append(count)
+            return tried(self, entries, count, work)
+
+        replay.SMALL, replay.Proof._tried = small, counting
+        replay.room = lambda: 1 << 40
+        failing(net, 40, Fault("again", 0, 40))
+        optimizer.step()
+        replay.Proof._tried = tried
+        found.append(seen)
+    return "" if found == [[40, 8], [4, 4]] else f"{found}"
+
+
+class Slow:
+    """A headroom that hears a refusal, and says so when it has written it down."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self.returned = threading.Event()  # the process has gone on
+        self.folder = tempfile.mkdtemp()
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(os.path.join(self.folder, "s"))
+        self.socket.listen()
+        threading.Thread(target=self.hear, daemon=True).start()
+
+    def hear(self) -> None:
+        peer, _ = self.socket.accept()
+        said = json.loads(peer.makefile().readline())
+        self.written.append(said["why"] if not self.returned.wait(0.2) else "too late")
+        peer.sendall(json.dumps({"type": "heard", "id": said["id"]}).encode() + b"\n")
+
+
+def a_refusal_is_heard() -> str:
+    """What the user's exception prints comes after it has been written down."""
+    there = Slow()
+    Wire(os.path.join(there.folder, "s")).refused("because")
+    there.returned.set()
+    written = list(there.written)
+    shutil.rmtree(there.folder)
+    return "" if written == ["because"] else f"{written}"
+
+
+CHECKS = [the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, indices, tried_once, small_batches, alike, half_behind, attention]
 
 
 if __name__ == "__main__":

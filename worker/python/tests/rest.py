@@ -19,7 +19,7 @@ from inject import Fault, Injector
 trial.attach()
 from headroom import _torch  # noqa: E402
 from headroom.phases import Phases  # noqa: E402
-from headroom.rest import EVERY, STEPS, Known, Memory, Rest, roomy  # noqa: E402
+from headroom.rest import EVERY, STEPS, Known, Memory, Rest, room, roomy, unreserved  # noqa: E402
 from headroom.tape import Recorded, place_of  # noqa: E402
 
 GIB = 1 << 30
@@ -57,6 +57,22 @@ def phases() -> str:
     found.append(p.step_ends(True))
     want = [{"forward": 9, "backward": 5}, {}, {}, {"forward": 6}, {}]
     return "" if found == want else f"{found}"
+
+
+def rooms() -> str:
+    """What is reserved and not allocated is room too, and what this process may not have is none."""
+    wrong = []
+    for fraction, want, left in ((1.0, 25, 15), (0.5, 15, 5), (0.2, 10, 0), (None, 25, 15)):
+        told = {"is_initialized": True, "mem_get_info": (15, 100), "memory_reserved": 45, "memory_allocated": 35}
+        for name, value in told.items():  # in a child of its own
+            setattr(torch.cuda, name, lambda *_, value=value: value)
+        torch.cuda.get_per_process_memory_fraction = (lambda *_, value=fraction: value) if fraction is not None else None  # type: ignore[assignment]
+        if fraction is None:
+            del torch.cuda.get_per_process_memory_fraction  # as in older versions
+        if (room(), unreserved()[0]) != (want, left):
+            wrong.append(f"{fraction}: {room()}, {unreserved()}")
+    torch.cuda.is_initialized = lambda: False
+    return ", ".join(wrong) or ("" if room() == 0 else "room without a GPU")
 
 
 def shapes() -> str:
@@ -203,6 +219,10 @@ def steps_are_measured() -> str:
         t.step(7)
         if "forward" in said[-1] or report.phases.measuring:
             return f"not asked for: {said[-1]}"
+        report._ended -= 1e6  # a step of days: the next one is due when it ends
+        t.step(7)
+        if not report.phases.measuring:
+            return "a step that is due is not measured"
     del report.wire
     return ""
 
@@ -296,7 +316,7 @@ def an_optimizer_that_rests_raises() -> str:
     return ""
 
 
-CHECKS = [table, shapes, phases, steps_are_measured, times, rests, with_a_closure, a_step_that_is_recorded_is_recorded_whole, a_larger_batch_is_survived, what_rested_is_no_part_of_a_replay, a_failure_reaches_the_user, an_optimizer_that_rests_raises]
+CHECKS = [table, rooms, shapes, phases, steps_are_measured, times, rests, with_a_closure, a_step_that_is_recorded_is_recorded_whole, a_larger_batch_is_survived, what_rested_is_no_part_of_a_replay, a_failure_reaches_the_user, an_optimizer_that_rests_raises]
 
 
 if __name__ == "__main__":
