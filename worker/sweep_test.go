@@ -100,6 +100,7 @@ func TestProofs(t *testing.T) {
 		{"ranks.py"},
 		{"evaluation.py"},
 		{"replays.py"},
+		{"changes.py"},
 		{"rest.py"},
 		{"explicit.py"},
 		{"selfcheck.py"},

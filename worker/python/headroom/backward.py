@@ -6,12 +6,13 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 import torch
 
-from .calm import HALF, rehearsal
+from .again import confirm
+from .calm import rehearsal
 from .failure import Refused, clean
 from .found import found_of
 from .graph import sequence, walk, within
 from .late import HandBack, Late, disown
-from .replay import Gradients, Inputs, Proof, gradients, modules_of, needed, proven, refuse_batchwise, run
+from .replay import Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_batchwise, run
 from .rows import Plan, references
 from .tape import Tape, place_of, random_state, same_random_state, set_random_state
 from .weights import Rule
@@ -61,8 +62,8 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
             entries = needed(tape, [loss])
             plan.confirm(entries)
         targets, extra = weighed(tape, Late(tape, plan, sizes, report), loss, given, entries)
-        proof = Proof(tape, plan)
-        return Planned(plan, {s: (g, proven(proof, s, sizes)) for s, (g, _) in targets.items()}, extra, "")
+        proof, pieces = Proof(tape, plan), pieces_of(plan.batch, sizes.first(plan.batch))
+        return Planned(plan, {s: (g, proven(proof, s, pieces)) for s, (g, _) in targets.items()}, extra, "")
     except Refused as why:
         return Planned(None, {loss: (1.0 if given is None else given, None)}, {}, str(why))
 
@@ -88,6 +89,8 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     if any(f.moving for f in founds):
         raise Refused("a module's calls change its attributes")
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
+    if plan is not None:  # the whole batch is judged by its loss
+        confirm(tape, plan, needed(tape, [loss]))
     offload = plan is None and any(t.is_cuda for t in params)
     written = [(b, b.detach().clone()) for f in changing for b in f.changing or ()]
     if any(found_of(e.module) in changing and e.nth != found_of(e.module).calls for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
@@ -134,14 +137,6 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     report.survived(failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", why)
     tape.close()
     tape.failure = None  # its frames hold the tape
-
-
-def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
-    """Whether a step computes in half precision; only a trial has seen it where that is inside a
-    module."""
-    return any(e.autocast for e in tape.entries) or any(
-        f.half or any(p.dtype in HALF for p in f.params) for f in map(found_of, modules) if f is not None
-    )
 
 
 def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:

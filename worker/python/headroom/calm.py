@@ -22,17 +22,20 @@ _DRAWS = {"rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "no
 class Calm(TorchDispatchMode):
     """Takes chance out of what runs inside, so that two runs can be compared: masks of
     dropout keep everything, and every other draw is a constant. Sees whether any of it is
-    computed in half precision, as under an autocast inside a module."""
+    computed in half precision, as under an autocast inside a module, and what would be drawn."""
 
     def __init__(self) -> None:
         super().__init__()
         self.half = False
+        self.draws: list[tuple] = []  # what would have been drawn: names and numbers
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = _named(func)
         if not name:
             return self._seen(func(*args, **(kwargs or {})))
         kwargs = dict(kwargs or {})
+        if "attention" not in name:
+            self.draws.append((name, *(a for a in (*args, *kwargs.values()) if isinstance(a, (int, float)))))
         if name in _FILLS:
             return args[0].fill_(1 if name == "bernoulli_" else 0.5 if args[0].is_floating_point() else 0)
         if name == "native_dropout":
@@ -40,6 +43,7 @@ class Calm(TorchDispatchMode):
         if "attention" in name:
             for i, wanted in enumerate(func._schema.arguments):
                 if wanted.name == "dropout_p":
+                    self.draws.append((name, args[i] if i < len(args) else kwargs.get("dropout_p", 0.0)))
                     if i < len(args):
                         args = (*args[:i], 0.0, *args[i + 1 :])
                     elif "dropout_p" in kwargs:
@@ -97,7 +101,7 @@ def unwarned() -> Iterator[None]:
 
 
 @contextmanager
-def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
+def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     """A context after which generators, buffers and what is attached to the modules are as
     before."""
     state = random_state()
@@ -107,8 +111,7 @@ def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     versions = [b._version for b in buffers]
     held = Held(every)
     try:
-        with eager(), ready_attention(), unwarned():
-            yield
+        yield
     finally:
         set_random_state(state)
         with torch.no_grad():
@@ -117,3 +120,11 @@ def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
                 if buffer._version != version or not torch.equal(buffer, value):
                     buffer.copy_(value)
         held.put_back()
+
+
+@contextmanager
+def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
+    """A context for running modules on a few rows: nothing of it remains, and what is particular
+    to a number of rows is spared."""
+    with undone(modules), eager(), ready_attention(), unwarned():
+        yield

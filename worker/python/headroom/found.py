@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from itertools import count
+from itertools import count, islice
+from types import FunctionType, MethodType
 from typing import Any, Callable, Optional
 
 import torch
@@ -33,7 +34,7 @@ class Found(Limits):
         self.recorder, self.module = recorder, weakref.ref(module)
         self.known = Known()  # shapes that have gone well
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
-        self.params = [p for p in module.parameters() if p.requires_grad]
+        self.params = list(module.parameters())  # frozen ones too
         self.buffers = list(module.buffers())
         self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call changes; None: not known yet
         self.kept: list[torch.Tensor] = []  # their values before the newest call
@@ -69,17 +70,17 @@ class Found(Limits):
         """Keeps what a call changes, so that it can be put back."""
         if self.changing is None:
             module = self.module()
-            self.params = [p for p in module.parameters() if p.requires_grad]  # type: ignore[union-attr]
+            self.params = list(module.parameters())  # type: ignore[union-attr]
             counting = {id(b) for m in module.modules() if isinstance(m, _NORMS) for b in m.buffers(recurse=False)}  # type: ignore[union-attr]
             self.changing = [b for b in self.buffers if id(b) in counting]
             self.kept = [b.detach().clone() for b in self.changing]
-            self.now = Held(module.modules())  # type: ignore[union-attr]
-        else:
-            if self.changing:
-                with torch.no_grad():
-                    torch._foreach_copy_(self.kept, self.changing)
-            if self.moving:
-                self.now = Held(self.moving)
+        elif self.changing:
+            with torch.no_grad():
+                torch._foreach_copy_(self.kept, self.changing)
+        if self.still is None:  # no call has gone well yet
+            self.now = Held(self.module().modules())  # type: ignore[union-attr]
+        elif self.moving:
+            self.now = Held(self.moving)
         self.versions = [b._version for b in self.buffers]
         self.calls += 1
         self.whole = True
@@ -107,6 +108,7 @@ class Found(Limits):
             b.data.copy_(k)  # an earlier call's graph has seen these values: no new version
         if self.now is not None:
             self.now.put_back()
+            self.now = None
         if self.still is None or next(self.still.changed(), None) is None:
             return True
         self._settle(self.still)
@@ -130,3 +132,32 @@ def number_of(module: Any) -> int:
     """What tells a recorded module from every other in this process; 0 for None."""
     found = None if module is None else found_of(module)
     return 0 if found is None else found.number
+
+
+_OWN = len(vars(torch.nn.Module()))  # attributes of every module, which it is given first
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_NUMERIC = {int, float}
+_PLAIN = {bool, str, type(None), FunctionType, MethodType, *_NUMERIC}
+
+
+def state_of(module: torch.nn.Module) -> tuple[int, int]:
+    """What is recognised when a module is as it was: its submodules, parameters, hooks, flags and
+    names in the first number, and in the second the numbers among its attributes besides."""
+    names: list = []
+    numbers: list = []
+    seen, todo = set(), [module]
+    while todo:
+        m = todo.pop()
+        if m is None or id(m) in seen:
+            continue
+        seen.add(id(m))
+        own = m.__dict__
+        todo += own["_modules"].values()
+        names += (id(m), own["training"], *map(id, own["_parameters"].values()))
+        for hooks in _HOOKS:
+            names += own[hooks]
+        for value in islice(own.values(), _OWN if next(iter(own)) == "training" else 0, None):
+            if type(value) in _PLAIN:
+                (numbers if type(value) in _NUMERIC else names).append(value)
+    first = hash(tuple(names))
+    return first, hash((first, *numbers))

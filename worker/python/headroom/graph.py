@@ -46,6 +46,36 @@ def _names(kind: type) -> tuple:
     return tuple(n for n in dir(kind) if n.startswith("_raw_saved_"))
 
 
+@lru_cache(maxsize=None)
+def _constants(kind: type) -> tuple:
+    every = set(dir(kind))
+    return tuple(sorted(n for n in every if n.startswith("_saved_") and "_raw" + n not in every))
+
+
+_COPIES = ("ToCopyBackward", "CloneBackward")
+
+
+def _behind(node: Any) -> Any:
+    """A node, or what it copies."""
+    while node is not None and node.name().startswith(_COPIES):
+        node = node.next_functions[0][0]
+    return node
+
+
+def signature(tensors: Iterable[Any], most: int = 10000) -> int:
+    """What the graphs of some tensors are recognised by: which functions made them of what, with
+    which numbers, to which leaves. Copies and conversions are left out: autocast keeps those of
+    weights, and a scalar that is changed in place is replayed on a copy."""
+    parts = []
+    for node in walk([t.grad_fn for t in tensors], most=most):
+        name = node.name()
+        if not name.startswith(_COPIES):
+            leaf = id(node.variable) if name.endswith("AccumulateGrad") else 0
+            following = tuple(n.name() for n in (_behind(n) for n, _ in node.next_functions) if n is not None)
+            parts.append((name, leaf, following, tuple(repr(getattr(node, n)) for n in _constants(type(node)))))
+    return hash(tuple(parts))
+
+
 def drop(nodes: Iterable[Any], borders: Iterable[Any], failure: BaseException) -> None:
     """Empties the graphs that end in some nodes. ``borders`` are nodes of the user's own
     graphs, which are not entered. Whoever uses one of these graphs all the same gets

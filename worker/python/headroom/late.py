@@ -8,6 +8,7 @@ other values computes them by a forward pass in pieces.
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from functools import lru_cache
@@ -15,11 +16,12 @@ from typing import Any, Sequence
 
 import torch
 
+from .again import confirm
 from .calm import rehearsal
 from .failure import Refused, bare, clean, patiently
 from .graph import KEEP, sequence, walk, within
 from .held import USUAL
-from .replay import Proof, _numel, gradients, modules_of, needed, pieces_of, proven, run, unchanged
+from .replay import Proof, gradients, modules_of, needed, pieces_of, proven, run, unchanged
 from .rows import Plan, Slot, references
 from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 
@@ -181,11 +183,13 @@ class Late:
         if len(known.shape) and max(known.shape) > 1:
             raise Refused("the batch is summed into more than one number")
         plan, rule, why = self.plan, None, ""
-        self._confirm(needed(self.tape, [slot]))
+        entries = needed(self.tape, [slot])
+        self._confirm(entries)
         try:
-            rule = proven(Proof(self.tape, plan), slot, self.sizes)
+            rule = proven(Proof(self.tape, plan), slot, pieces_of(plan.batch, self.sizes.first(plan.batch)))
         except Refused as refused:  # then the whole batch again, with what is saved on the host
             plan, why = None, str(refused)  # type: ignore[assignment]
+        confirm(self.tape, self.plan, entries)
         if not self.tape.straight:  # what is cached has the sizes of the whole batch, and pieces that would fit fail for it
             clean(thorough=False)
         scale, after = self.sizes.scale(self.tape), random_state()
@@ -222,7 +226,7 @@ class Late:
             with rehearsal(modules_of(self.tape)), torch.no_grad():
                 self.plan.confirm(entries)
 
-        if any(self.tape.entries[i].seen for i in entries):
+        if any(self.tape.entries[i].seen is not None for i in entries):
             patiently(again, "there is no room to try it on a few rows")
 
     def _kept(self) -> dict[int, list]:
@@ -231,7 +235,7 @@ class Late:
         places = [place_of(t) for t in (ref() for ref in self.tape.live) if t is not None]
         slots = {p.slot for p in places if p is not None and p.late and p.slot not in self._values}
         known = {s: self.plan.slots[s] for s in slots if s in self.plan.slots}
-        return {s: [] for s, k in known.items() if k.dim is not None and _numel(k.shape) <= KEPT}
+        return {s: [] for s, k in known.items() if k.dim is not None and math.prod(k.shape) <= KEPT}
 
     def value(self, slot: int) -> torch.Tensor:
         """Values without a graph, as the whole batch would have them."""

@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from .again import note
 from .backward import bypass, finish, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
@@ -26,7 +27,7 @@ from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, r
 from .graph import KEEP, sequence
 from .late import LEFT, Late, disown, foreign, gone, make, postpone
 from .pieces import Sizes
-from .replay import modules_of, on_host, refuse_batchwise
+from .replay import modules_of, on_host, refuse_batchwise, versions_of
 from .rest import Rest, shapes_of
 from .rows import Plan, Slot
 from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state
@@ -113,14 +114,14 @@ class Recorder:
             worn = recorded(args, kwargs)
         tape = self._tape_for(worn)
         entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
-        entry.versions = [p._version for p in found.params]
+        entry.versions = versions_of(found.params)
         if tape.failure is not None or self.sizes.too_large(found, args, kwargs):
             tape.straight = tape.straight or tape.failure is None
             return self._late_call(tape, found, entry, tape.failure or self.sizes.failure, lambda: call(*args, **kwargs), worn)
         found.before()
         entry.nth = found.calls
         begin = sequence()
-        state = random_state() if tape.entries else tape.random
+        entry.random = random_state() if tape.entries else tape.random
         failed: Optional[BaseException] = None
         try:
             with self._inside(worn), self.sizes.hosting(found) or nullcontext():
@@ -137,7 +138,7 @@ class Recorder:
             return result
         tape.spans.append((begin, sequence()))
         self.sizes.failed(found, args, kwargs, failed)
-        set_random_state(state)
+        set_random_state(entry.random)
         again: Optional[Callable] = lambda: call(*args, **kwargs)  # noqa: E731
         if not found.put_back():
             again = None
@@ -263,6 +264,7 @@ class Recorder:
         module = entry.module
         try:
             self._may(tape)
+            self._guarded(lambda: note(tape))
             disown(tape, modules_of(tape) + [module])
             late = self._late(tape, entry)
             refuse_batchwise([module])  # type: ignore[list-item]
@@ -317,7 +319,7 @@ class Recorder:
         cut. On a GPU, if it has to be, with what autograd saves kept on the host."""
         if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):
             self._refused(failure, why)
-        tape.failure = None
+        tape.failure = tape.held = None
         clean(failure)
         found.before()  # of a batch that was to go in pieces at once this is the first call
         entry.nth = found.calls
@@ -454,6 +456,7 @@ class Recorder:
             self._may(tape)
             if changes(name) and (not recorded(args[:1], {}) or place_of(args[0]).tape is not tape):  # type: ignore[union-attr]
                 raise Refused(f"{name} may have changed its argument when it failed")
+            self._guarded(lambda: note(tape))
             refuse_batchwise(modules_of(tape))
             late = self._late(tape, tape.entries[0])
             tape.complete = True
@@ -465,7 +468,7 @@ class Recorder:
                 return None if name == "__setitem__" else args[0]
             return self._guarded(lambda: self._postponed(tape, late, entry, *self._result(tape, late, entry)))
         except Refused as why:
-            tape.failure = None
+            tape.failure = tape.held = None
             if changes(name) or any(place_of(t).late for t in given):  # type: ignore[union-attr]
                 self._refused(failure, why)
             result, failed = again(str(why))
@@ -561,7 +564,7 @@ class Recorder:
                 tape.refuse("gradients are asked for in a special way")
         else:
             self._walk(tape, args[0])
-        params = list({id(p): p for f in map(found_of, modules_of(tape)) if f is not None for p in f.params}.values())
+        params = list({id(p): p for f in map(found_of, modules_of(tape)) if f is not None for p in f.params if p.requires_grad}.values())
         params += [t for t in tape.outside if t.requires_grad and t.is_leaf and all(t is not p for p in params)]
         before = [state_of(p) for p in params] if usual else []
         failed: Optional[BaseException] = None
@@ -587,6 +590,7 @@ class Recorder:
             self._may(tape)
             if not usual:
                 raise Refused("its graph is to be used again")
+            self._guarded(lambda: note(tape))
             return self._guarded(lambda: finish(tape, args, kwargs, params, before, failed, self.sizes, self.report))
         except Refused as why:
             self._refused(failed, why)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 import torch
 from torch.utils._pytree import tree_flatten
 
-from .calm import Calm, rehearsal
+from .calm import HALF, Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory, patiently
 from .found import found_of, number_of
 from .rest import room
 from .rows import NOTHING, Plan, Rows, arguments, perform, references
-from .tape import Tape
-from .weights import Rule, candidates, distinct, others, same_rule, settled, surviving, weight
+from .tape import Entry, Tape, random_state, same_random_state, set_random_state
+from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
 
 SMALL = 1 << 22  # elements of all outputs, up to which rules are tried on the whole batch
 ROUNDS = 6  # of rows on which rules are told apart
@@ -78,12 +78,13 @@ def unchanged(tape: Tape, entries: Sequence[int]) -> None:
         for index in references(entry)[1]:
             if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
                 raise Refused("an argument has been changed since it was used")
-        if entry.versions is not None and entry.versions != versions_of(entry.module):
+        if entry.module is not None and entry.versions is not None and entry.versions != versions_of(entry.module.parameters()):
             raise Refused("parameters have been changed since they were used")
 
 
-def versions_of(module: Any) -> list[int]:
-    return [p._version for p in module.parameters() if p.requires_grad]
+def versions_of(params: Iterable[torch.Tensor]) -> list[int]:
+    """By which it is seen that trained parameters are as they were; -1 for frozen ones."""
+    return [p._version if p.requires_grad else -1 for p in params]
 
 
 class Inputs:
@@ -223,16 +224,23 @@ def gradients(
 ) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
     """Values of scalars, and Σ G·gradient over ``targets`` (slot → (G, rule)), in pieces.
 
-    ``size`` as in :func:`by_pieces`. Returns values by slot, inputs, their gradients and
-    the number of pieces. Raises what a replay raises, :class:`Refused` if one row does not fit."""
+    ``size`` as in :func:`by_pieces`. Rules that the first piece refutes are looked for once more. Returns
+    values by slot, inputs, their gradients and the number of pieces. Raises what a replay raises,
+    :class:`Refused` if one row does not fit."""
     entries = needed(tape, list(targets))
     unchanged(tape, entries)
     inputs = Inputs(tape, plan, entries)
     sums = Gradients(inputs)
     values: dict[int, Any] = dict.fromkeys(targets, 0.0)
+    rules = {} if plan is None else {s: rule for s, (_, rule) in targets.items()}  # that are still to be looked at
+    before = random_state() if rules else None
+
+    def work(rows: Optional[Rows]) -> Any:
+        return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
 
     def add(rows: Optional[Rows], got: Any) -> None:
         if got is not None:
+            rules.clear()
             piece_values, grads, leaves, kept = got
             for slot, v in kept.items():
                 keep[slot].append(v)  # type: ignore[index]
@@ -242,11 +250,22 @@ def gradients(
         elif inputs.cut:
             sums.add([None] * len(inputs.tensors), inputs.leaves(rows))
 
-    done = by_pieces(None if plan is None else plan.batch, size, lambda rows: _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}), add)
-    return values, inputs, sums, done
+    batch = None if plan is None else plan.batch
+    try:
+        return values, inputs, sums, by_pieces(batch, size, work, add)
+    except Refuted:
+        Proof.known.clear()
+    proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
+    targets = {s: (g, proven(proof, s, pieces)) for s, (g, _) in targets.items()}
+    set_random_state(before)  # type: ignore[arg-type]
+    return values, inputs, sums, by_pieces(batch, size, work, add)
 
 
-def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep):  # type: ignore[no-untyped-def]
+class Refuted(Refused):
+    """A rule that held for earlier batches does not for this one."""
+
+
+def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep, rules):  # type: ignore[no-untyped-def]
     weights = {}
     for slot, (_, rule) in targets.items():
         weights[slot] = 1.0 if rows is None else weight(rule, range(rows.start, rows.stop))
@@ -266,7 +285,9 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep):  #
             if weights[slot]:
                 value = env[slot]
                 values[slot] = value.detach() * weights[slot]
-                total = total + (value.float() if value.dtype in (torch.float16, torch.bfloat16) else value).sum() * weights[slot] * grad
+                total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * grad
+    for slot, rule in rules.items():
+        _hold(tape, plan, slot, rule, rows, env)
     kept = {s: env[s].detach().clone() for s in keep if s in env}
     env.clear()
     if scale != 1.0:
@@ -274,6 +295,54 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep):  #
     wrt = inputs.own + list(leaves.values())
     grads = torch.autograd.grad(total, wrt, allow_unused=True) if total.requires_grad else [None] * len(wrt)
     return values, grads, leaves, kept
+
+
+def _hold(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: dict) -> None:
+    """Raises :class:`Refuted` if a rule does not hold for a few rows of a piece, whose results are in
+    ``env``: it was tried on an earlier batch, and the labels' weights, say, may be others in this one."""
+    entries = needed(tape, [slot])
+    first, tail = parted(tape, plan, entries)
+    if not tail:
+        return
+    slots = {s for i in first for s in tape.entries[i].slots if s is not None and s in env}
+    changing = any(tape.entries[i].inplace for i in tail)
+    there = piece.count > 1 and not changing  # else env has one row, or values that were changed
+    count = min(piece.count, max(2, min(SOME, SMALL * piece.count // max(1, sum(env[s].numel() for s in slots))))) if there else 2
+    start = min(piece.start, plan.batch - count)
+    rows = list(range(start, start + count))
+    half = any(s is not None and plan.slots[s].dtype in HALF for i in entries for s in tape.entries[i].slots)
+
+    def value(outputs: dict, some: list[int]) -> float:
+        def cut(s: int) -> torch.Tensor:
+            known, output = plan.slots[s], outputs[s].clone() if changing else outputs[s]
+            return output if known.dim is None else output.narrow(known.dim, (some[0] - start) * known.per_row, len(some) * known.per_row)
+
+        return float(run(tape, plan, tail, Rows(plan.batch, some[0], some[-1] + 1), {s: cut(s) for s in slots})[slot])
+
+    def holds() -> bool:
+        outputs = {s: env[s].detach() for s in slots} if there else run(tape, plan, first, Rows(plan.batch, start, start + count))
+        whole, parts = value(outputs, rows), halves(rows)
+        return not math.isfinite(whole) or agrees(rule, parts, (value(outputs, parts[0]), value(outputs, parts[1])), rows, whole, 1e-2 if half else 1e-3)
+
+    state = random_state()
+    with torch.no_grad():
+        right = holds()
+        if not same_random_state(state, random_state()):
+            set_random_state(state)
+            with Calm():
+                right = holds()
+            set_random_state(state)
+    if not right:
+        raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")
+
+
+def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Modules' calls, and the functions of their results; no functions if there is no such order, or
+    if a loss is inside a module."""
+    first = [i for i in entries if tape.entries[i].module is not None]
+    tail = [i for i in entries if tape.entries[i].module is None]
+    inside = any(plan.slots[s].dim is None and not plan.slots[s].fixed for i in first for s in tape.entries[i].slots if s is not None)
+    return (sorted(entries), []) if inside or any(i > j for i in first for j in tail) else (first, tail)
 
 
 def on_host() -> Any:
@@ -324,8 +393,7 @@ class Proof:
         """The rules of one scalar that no try refutes. :class:`Refused` if none is left."""
         tape, plan = self.tape, self.plan
         entries = needed(tape, [slot])
-        first = [i for i in entries if tape.entries[i].module is not None]
-        tail = [i for i in entries if tape.entries[i].module is None]
+        first, tail = parted(tape, plan, entries)
         named = candidates(plan.batch, self._targets(), ignored(tape))
         kind = (slot, *self._kind(entries))
         known = self.known.get(kind)
@@ -351,7 +419,7 @@ class Proof:
         rule, are not those of the same rows at once. Of all the tries this is the least likely to
         go well by chance: it holds for every element of every parameter."""
         entries = needed(self.tape, [slot])
-        kind = ("gradients", slot, *self._kind(entries))
+        kind = ("gradients", slot, *self._kind(entries, numbers=False))
         rows = [r for r in range(self.plan.batch) if rule is None or rule[r]]
         if kind not in self.known and len(rows) > 1:
             inputs = Inputs(self.tape, self.plan, entries)
@@ -377,11 +445,13 @@ class Proof:
     def _size(self, entries: Sequence[int]) -> int:
         """Elements of all that modules give for the whole batch."""
         made = [s for i in entries if self.tape.entries[i].module is not None for s in self.tape.entries[i].slots if s is not None]
-        return sum(_numel(self.plan.slots[s].shape) for s in made)
+        return sum(math.prod(self.plan.slots[s].shape) for s in made)
 
-    def _kind(self, entries: Sequence[int]) -> tuple:
+    def _kind(self, entries: Sequence[int], numbers: bool = True) -> tuple:
+        """What is recognised when a tape is like an earlier one; but for the numbers among the modules'
+        attributes if not ``numbers``."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
-        return tuple((number_of(e.module), e.call_name(), e.grad, e.module is not None and e.module.training) for e in made)
+        return tuple((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], words(e)) for e in made)
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
         """``work`` done for so many rows and a tolerance, without chance or consequences; for
@@ -410,12 +480,11 @@ class Proof:
 
     def _rule(self, slot, first, tail, count, pieces, tolerance, named, kind):  # type: ignore[no-untyped-def]
         plan, tape, batch = self.plan, self.tape, self.plan.batch
-        inside = any(plan.slots[s].dim is None and not plan.slots[s].fixed for i in first for s in tape.entries[i].slots if s is not None)
-        within = any(i > j for i in first for j in tail) or not tail or inside  # a module after a function, or a loss inside one
+        within = not tail
         rules = distinct([rule for _, rule in named])
         chosen = spread(batch, count)
         if within:  # there are no outputs to keep: everything is run
-            self._compare(sorted(first + tail), chosen, tolerance)
+            self._compare(first, chosen, tolerance)
         least = PAIRS if count == 2 < batch else 1
         for again in range(ROUNDS):
             outputs = {} if within else self._outputs(first, chosen, tolerance)
@@ -424,7 +493,7 @@ class Proof:
             def value(rows: Sequence[int]) -> float:
                 at = Rows(batch, 0, batch, list(rows))
                 if within:
-                    return float(run(tape, plan, sorted(first + tail), at)[slot])
+                    return float(run(tape, plan, first, at)[slot])
                 where = [place[r] for r in rows]
                 env = {s: pick(v, plan.slots[s], where, len(chosen)) for s, v in outputs.items()}
                 return float(run(tape, plan, tail, at, env)[slot])
@@ -480,6 +549,14 @@ class Proof:
                 raise Refused("a row's result depends on the rows beside it")
 
 
+def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
+    """Whether a step computes in half precision; only a trial has seen it where that is inside a
+    module."""
+    return any(e.autocast for e in tape.entries) or any(
+        f.half or any(p.dtype in HALF for p in f.params) for f in map(found_of, modules) if f is not None
+    )
+
+
 @contextmanager
 def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
     """A context in which entries run without the rounding of mixed precision, if all
@@ -517,9 +594,8 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
         count = max(2, min(count // 2, SOME))
 
 
-def proven(proof: Proof, slot: int, sizes: Any) -> Rule:
-    """The rule of a scalar for pieces of the size that fits, seen to be right for its gradients."""
-    pieces = pieces_of(proof.plan.batch, sizes.first(proof.plan.batch))
+def proven(proof: Proof, slot: int, pieces: Sequence[Rows]) -> Rule:
+    """The rule of a scalar for such pieces, seen to be right for its gradients."""
     rule = patiently(lambda: proof.rule(slot, pieces), "there is no room to tell by which weights pieces add up")
     patiently(lambda: proof.agree(slot, rule), "there is no room to try gradients on a few rows")
     return rule
@@ -539,6 +615,11 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
     """Two parts of some rows, of different sizes where there are more than three."""
     cut = len(rows) // 2 + (1 if len(rows) > 3 else 0)
     return rows[:cut], rows[cut:]
+
+
+def words(entry: Entry) -> tuple:
+    """The names and flags among a call's arguments, such as a reduction."""
+    return tuple(v for v in tree_flatten((entry.args, entry.kwargs))[0] if isinstance(v, (str, bool)))
 
 
 def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float]]:
@@ -592,9 +673,3 @@ def ignored(tape: Tape) -> list[int]:
     """The ``ignore_index`` of every function on the tape."""
     return [e.kwargs["ignore_index"] for e in tape.entries if isinstance(e.kwargs, dict) and isinstance(e.kwargs.get("ignore_index"), int)]
 
-
-def _numel(shape: Sequence[int]) -> int:
-    n = 1
-    for s in shape:
-        n *= s
-    return n

@@ -8,6 +8,7 @@ taken to belong to the batch because its size happens to be the batch's.
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from itertools import combinations, count
 from typing import Any, Callable, NamedTuple, Optional, Sequence
@@ -17,9 +18,10 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from .calm import Calm
 from .failure import Refused, is_out_of_memory
-from .found import number_of
+from .found import number_of, state_of
+from .graph import signature
 from .held import Held
-from .tape import Entry, Outside, Ref, Tape, autocast_as, modes_as, place_of, random_state, same_random_state
+from .tape import Entry, Outside, Ref, Tape, autocast_as, modes_as
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
 INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter", "scatter_", "__setitem__"}
@@ -66,6 +68,15 @@ class Cut(NamedTuple):
     scaled: bool
 
 
+class Given(NamedTuple):
+    """What a call returned for each of two numbers of rows."""
+
+    values: dict[tuple[int, int], torch.Tensor]  # some of each tensor's, by the number and the place in the result
+    graphs: list[int]  # their signatures
+    draws: list[tuple]  # of chance, which was taken out
+    half: bool  # computed in half precision
+
+
 NOTHING = Cut({}, False)
 SAMPLE = 4096  # values that are kept of a result
 MANY = 10000  # kinds of calls that are remembered
@@ -87,7 +98,7 @@ class Plan:
         self._rows = [Rows(self.batch, 0, sizes[0]), Rows(self.batch, self.batch - sizes[1], self.batch)]
         self._env: list[dict[int, torch.Tensor]] = [{}, {}]
         self.left: list = []  # attributes in which the newest trial has left tensors with a graph
-        self._last = 0  # key of the newest entry that was taken in
+        self.keys: list[int] = []  # of the entries
 
     def extend(self) -> None:
         """Takes in the entries that the tape has gained."""
@@ -97,12 +108,11 @@ class Plan:
                 key = self._key(entry)
                 cut, results = self._try(entry)
                 self._accept(entry, cut, results)
-                self._last = key
-                if entry.module is not None:
-                    self._note_returned(entry)
+                self.keys.append(key)
 
     memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree, attributes) by key; shared by all plans
     numbers: dict[tuple, int] = {}  # of what is called, with what, after what
+    same: set[tuple[int, ...]] = set()  # keys of calls that gave the same when they were made again
 
     def known(self, entry: Entry) -> bool:
         """Whether such a call, after such calls, was tried on earlier batches of this size."""
@@ -128,56 +138,44 @@ class Plan:
         return leaves, tree
 
     def note_given(self) -> None:
-        """Keeps some values that the call of the last :meth:`result` gives here and now, where the
-        script makes it, unless it was tried on an earlier batch."""
+        """Keeps what the call of the last :meth:`result` gives here and now, where the script makes
+        it, unless it was tried on an earlier batch."""
         entry, cut, results, _, _ = self._pending
         if results is not None and entry.module is not None:
-            entry.seen, _ = self._given(entry, cut)
-
-    def _note_returned(self, entry: Entry) -> None:
-        """The same for a call that went well, as far as the script still has its results, and
-        nothing was drawn."""
-        tape = self.tape
-        if any(e.inplace for e in tape.entries) or not same_random_state(tape.random, random_state()):
-            return
-        for tensor in (ref() for ref in tape.live):
-            place = None if tensor is None else place_of(tensor)
-            if place is None or place.late or place.slot not in entry.slots or self.slots[place.slot].dim is None:
-                continue
-            try:
-                for n, rows in enumerate(self._rows):
-                    entry.seen[n, entry.slots.index(place.slot)] = _sample(self._some(tensor, place.slot, rows))  # type: ignore[arg-type]
-            except Exception as e:  # without room for it the loss alone is compared
-                if not is_out_of_memory(e):
-                    raise
-
-    @torch.no_grad()
-    def _some(self, tensor: torch.Tensor, slot: int, rows: Rows) -> torch.Tensor:
-        known = self.slots[slot]
-        return tensor.narrow(known.dim, rows.start * known.per_row, rows.count * known.per_row)  # type: ignore[arg-type]
+            entry.seen = self._given(entry, cut)
 
     def confirm(self, entries: Sequence[int]) -> None:
-        """Repeats, on the same few rows, the modules' calls of which values were kept. Raises
-        :class:`Refused` if one now gives something else: a script that changes something
+        """Repeats, on the same few rows, the modules' calls of which it is known what they gave.
+        Raises :class:`Refused` if one now gives something else: a script that changes something
         around a call, and changes it back, has other gradients than a replay."""
         self._catch_up()
         for i in entries:
             entry = self.tape.entries[i]
-            if entry.seen:
-                now, half = self._given(entry, self.cuts[i])
-                if any(key in now and not _alike(value, now[key], 0.1 if half else 0.01) for key, value in entry.seen.items()):
+            if entry.seen is not None:
+                now, most = self._given(entry, self.cuts[i]), rounding(self.tape, entry.seen.half)
+                same = entry.seen.draws == now.draws and entry.seen.graphs == now.graphs and entry.seen.values.keys() == now.values.keys()
+                if not same or not all(alike(value, now.values[key], most) for key, value in entry.seen.values.items()):
+                    Plan.forget()
                     raise Refused(f"a call of {named(entry)} gives other results when it is made again")
+                entry.seen = None
 
-    def _given(self, entry: Entry, cut: Cut) -> tuple[dict[tuple[int, int], torch.Tensor], bool]:
-        """Some of what a call returns for each of the two numbers of rows, by the place in it,
-        and whether any of it is computed in half precision."""
-        with Calm() as calm, torch._C.DisableTorchFunctionSubclass():
-            results = [tree_flatten(result)[0] for result in self._both(entry, cut)]
-        return {(n, i): _sample(v) for n, leaves in enumerate(results) for i, v in enumerate(leaves) if isinstance(v, torch.Tensor)}, calm.half
+    def _given(self, entry: Entry, cut: Cut) -> Given:
+        graphs: list[int] = []
+        with Calm() as calm, torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
+            results = [tree_flatten(result)[0] for result in self._both(entry, cut, graphs=graphs)]
+        values = {(n, i): sample(v) for n, leaves in enumerate(results) for i, v in enumerate(leaves) if isinstance(v, torch.Tensor)}
+        return Given(values, graphs, calm.draws, calm.half)
+
+    @staticmethod
+    def forget() -> None:
+        """What was tried is tried again: something is not as it was."""
+        Plan.memory.clear()
+        Plan.same.clear()
 
     def accept(self) -> None:
         """Takes in the call of the last :meth:`result`, which the tape has gained."""
-        entry, cut, results, leaves, self._last = self._pending
+        entry, cut, results, leaves, key = self._pending
+        self.keys.append(key)
         if results is not None:
             self._accept(entry, cut, results)
             return
@@ -191,11 +189,13 @@ class Plan:
         outside = [self.tape.outside[i] for i in references(entry)[1]]
         shapes = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in outside)
         called = number_of(entry.module) or entry.call
-        modes = entry.grad, entry.module is not None and entry.module.training, entry.inplace, entry.fresh, repr(entry.autocast)
-        key = self._last, self.batch, called, entry.call_name(), repr((entry.args, entry.kwargs)), shapes, modes
+        if entry.state is None and entry.module is not None:
+            entry.state = state_of(entry.module)
+        modes = entry.grad, entry.state, entry.inplace, entry.fresh, repr(entry.autocast)
+        key = self.keys[-1] if self.keys else 0, self.batch, called, entry.call_name(), repr((entry.args, entry.kwargs)), shapes, modes
         if len(Plan.numbers) > MANY:
             Plan.numbers.clear()
-            Plan.memory.clear()
+            Plan.forget()
         return Plan.numbers.setdefault(key, next(_NUMBERS))
 
     def _catch_up(self) -> None:
@@ -294,7 +294,9 @@ class Plan:
             return 0
         return tensor.shape[0] // self.batch
 
-    def _both(self, entry: Entry, cut: Cut, rehearse: bool = False) -> list:
+    def _both(self, entry: Entry, cut: Cut, rehearse: bool = False, graphs: Optional[list] = None) -> list:
+        """What a call returns for each of the two numbers of rows, without graphs, whose signatures are
+        added to ``graphs``."""
         results = []
         for env, rows in zip(self._env, self._rows):
             if rehearse and entry.inplace:
@@ -310,7 +312,11 @@ class Plan:
             buffers = [b for m in modules for b in m.buffers(recurse=False)]
             versions = [b._version for b in buffers]
             held = Held(modules)
-            results.append(tree_map(_cut_off, perform(entry, args, kwargs, trial=True)))
+            result = perform(entry, args, kwargs, trial=True)
+            if graphs is not None:
+                graphs.append(signature(t for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)))
+            results.append(tree_map(_cut_off, result))
+            result = None  # its activations are not needed beside those of the next
             if versions != [b._version for b in buffers]:
                 raise Refused(f"{named(entry)} changes its buffers")
             self.left = list(held.changed())  # by the second call, for the first may have filled a cache
@@ -320,16 +326,36 @@ class Plan:
         return results
 
 
+def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """The steps in each dimension with which :data:`SAMPLE` values or fewer are taken from all over
+    a tensor. The last dimensions are thinned first, so that there are some of every row."""
+    left, steps = math.prod(shape), []
+    for size in reversed(shape):
+        step = min(max(1, size), -(-left // SAMPLE)) or 1
+        left = left // max(1, size) * -(-size // step)
+        steps.insert(0, step)
+    return tuple(steps)
+
+
 @torch.no_grad()
-def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.flatten()[:SAMPLE].double().cpu()
+def sample(tensor: torch.Tensor, steps: Optional[Sequence[int]] = None) -> torch.Tensor:
+    """Some of a tensor's values, on the CPU."""
+    steps = steps_of(tensor.shape) if steps is None else steps
+    return tensor[tuple(slice((size - 1) % step // 2, None, step) for size, step in zip(tensor.shape, steps))].cpu().double()
 
 
-def _alike(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
-    """Whether two results are the same but for rounding: other numbers of rows use other kernels.
-    ``tolerance`` is relative to the largest element."""
+def alike(a: torch.Tensor, b: torch.Tensor, most: float) -> bool:
+    """Whether two samples are the same but for rounding, of at most so much of the largest element."""
     scale = float(torch.nan_to_num(a, posinf=0.0, neginf=0.0).abs().max()) if a.numel() else 0.0
-    return a.shape == b.shape and torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+    return a.shape == b.shape and torch.allclose(a, b, rtol=most, atol=most * scale, equal_nan=True)
+
+
+def rounding(tape: Tape, half: bool) -> float:
+    """How far apart the same call's results may be: on a GPU other kernels may be chosen where
+    there is little room."""
+    if any(t.is_cuda for t in tape.outside):
+        return 5e-2 if half else 1e-2
+    return 1e-2 if half else 1e-5
 
 
 def _cut_off(value: Any) -> Any:

@@ -52,7 +52,7 @@ class Place:
 class Entry:
     """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
 
-    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between", "exits", "fresh", "nth", "seen")
+    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between", "exits", "fresh", "nth", "random", "state", "seen")
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
         self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
@@ -62,7 +62,9 @@ class Entry:
         self.slots: list[Optional[int]] = []  # of the tensors among the flattened outputs
         self.inplace = False
         self.nth = 0  # of the module's calls
-        self.seen: dict[tuple[int, int], torch.Tensor] = {}  # values that it gave when the script made it: see Plan.confirm
+        self.random: Optional[tuple] = None  # state before a module's call
+        self.state: Optional[tuple[int, int]] = None  # of the module when its call was tried: see found.state_of_module
+        self.seen: Any = None  # what it gave for a few rows when the script made it: see Plan.note_given
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
         self.fresh = False  # it changed a scalar in place, and is replayed on a copy
@@ -86,6 +88,7 @@ class Tape:
         self.live: list[weakref.ref[torch.Tensor]] = []
         self._held = 0  # of them, by the user
         self.scalars: dict[int, torch.Tensor] = {}  # values of 0-dim floating results by slot
+        self.held: Any = None  # what the script held when something failed: see again.note
         self.count = 0  # slots
         self.why_not: Optional[str] = None  # it cannot be replayed, and this is why
         self.failure: Optional[BaseException] = None  # of the user's, once something has failed
@@ -199,7 +202,7 @@ class Tape:
     def _release(self) -> None:
         self.closed = True
         self.entries, self.outside, self.live, self.late = [], [], [], None
-        self.scalars, self._known = {}, {}
+        self.scalars, self.held, self._known = {}, None, {}
 
     def close(self) -> None:
         """Makes the user's tensors plain again, but for late ones, which keep the tape."""

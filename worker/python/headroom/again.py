@@ -1,0 +1,117 @@
+"""Whether calls that went well give the same when they are made again.
+
+A script may change something around a call and change it back, an attribute or a global
+say. A replay would then compute something else, without a word. So when something fails,
+some values of what the script holds by then are kept; and before pieces are run the same
+calls are made once more, on the whole batch, with the same draws, in the same modes, but
+without what autograd saves. Where there is no room for that, a few rows are compared,
+unless there were draws.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Sequence
+
+import torch
+
+from .calm import rehearsal, undone, unwarned
+from .failure import Refused, patiently
+from .graph import signature
+from .replay import half_in, modules_of, needed, run, unchanged
+from .rows import Plan, Rows, alike, rounding, sample, steps_of
+from .tape import Tape, place_of, random_state, same_random_state, set_random_state, unrecorded
+
+
+class Held(NamedTuple):
+    """What the script held of a tape when something failed."""
+
+    values: dict[int, torch.Tensor]  # some of each, by slot
+    steps: dict[int, tuple]  # with which they were taken
+    graphs: dict[int, int]  # signatures
+    entries: int  # of the tape by then
+    drawn: bool  # random numbers
+
+
+def note(tape: Tape) -> None:
+    """Keeps some values of the results that the script holds, unless there are some already.
+    Raises :class:`Refused` if there is no room for that."""
+
+    def held() -> Held:
+        values, steps, graphs = {}, {}, {}
+        with unrecorded():
+            for tensor in (ref() for ref in tape.live):
+                place = None if tensor is None else place_of(tensor)
+                if place is not None and not place.late and tensor.is_floating_point():  # type: ignore[union-attr]
+                    steps[place.slot] = steps_of(tensor.shape)  # type: ignore[union-attr]
+                    values[place.slot] = sample(tensor, steps[place.slot])  # type: ignore[arg-type]
+                    graphs[place.slot] = signature([tensor])
+        return Held(values, steps, graphs, len(tape.entries), not same_random_state(tape.random, random_state()))
+
+    if tape.held is None and tape.entries:
+        tape.held = patiently(held, "there is no room to look at a call's results")
+
+
+def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
+    """Raises :class:`Refused` if one of these entries, made again, gives other values than those
+    that were kept."""
+    held: Optional[Held] = tape.held
+    made = {s for i in entries for s in tape.entries[i].slots}
+    slots = [s for s in held.values if s in made] if held is not None else []
+    if held is None or not slots:
+        return
+    again = [i for i in needed(tape, slots) if i < held.entries]
+    keys = tuple(plan.keys[i] for i in again)
+    if tape.straight and keys in Plan.same:  # nothing has failed: of such steps one is looked at
+        return
+    unchanged(tape, again)
+    why = "there is no room to make its calls again"
+    try:
+        same = patiently(lambda: _whole(tape, held, again, slots), why)
+    except Refused:
+        if held.drawn:
+            raise
+        same = patiently(lambda: _rows(tape, plan, held, again, slots), why)
+    if not same:
+        Plan.forget()
+        raise Refused("a call gives other results when it is made again")
+    Plan.same.add(keys)
+    for s in slots:
+        del held.values[s]
+
+
+def _whole(tape: Tape, held: Held, again: Sequence[int], slots: Sequence[int]) -> bool:
+    """Whether the calls give the same for the whole batch."""
+    modules = modules_of(tape)
+    with undone(modules), unwarned(), unsaved(), torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
+        env: dict[int, torch.Tensor] = {}
+        for i in again:
+            if tape.entries[i].random is not None:
+                set_random_state(tape.entries[i].random)  # type: ignore[arg-type]
+            run(tape, None, [i], None, env)
+        most = rounding(tape, half_in(tape, modules))
+        return all(held.graphs[s] == signature([env[s]]) and alike(held.values[s], sample(env[s], held.steps[s]), most) for s in slots)
+
+
+def _rows(tape: Tape, plan: Plan, held: Held, again: Sequence[int], slots: Sequence[int]) -> bool:
+    """The same for the first rows alone, whose kernels are others."""
+    modules, rows = modules_of(tape), Rows(plan.batch, 0, 2)
+    with rehearsal(modules), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        env = run(tape, plan, again, rows)
+        most = 1e-1 if half_in(tape, modules) else 1e-2
+        for s in slots:
+            known = plan.slots[s]
+            if known.dim is not None and held.steps[s][known.dim] == 1:
+                value = held.values[s].narrow(known.dim, 0, rows.count * known.per_row)
+                if not alike(value, sample(env[s], held.steps[s]), most):
+                    return False
+    return True
+
+
+def unsaved() -> Any:
+    """A context in which autograd makes graphs, so that the same kernels run, and keeps no tensors
+    for them."""
+
+    def used(_: Any) -> Any:
+        raise RuntimeError("a graph that was made to be compared has no values")
+
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, used)
