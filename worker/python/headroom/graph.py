@@ -72,7 +72,7 @@ def signature(tensors: Iterable[Any], most: int = 10000) -> int:
         if not name.startswith(_COPIES):
             leaf = id(node.variable) if name.endswith("AccumulateGrad") else 0
             following = tuple(n.name() for n in (_behind(n) for n, _ in node.next_functions) if n is not None)
-            parts.append((name, leaf, following, tuple(repr(getattr(node, n)) for n in _constants(type(node)))))
+            parts.append((name, leaf, following, repr([getattr(node, n) for n in _constants(type(node))])))
     return hash(tuple(parts))
 
 
