@@ -82,7 +82,7 @@ def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
 def _whole(tape: Tape, held: Held, again: Sequence[int], slots: Sequence[int]) -> bool:
     """Whether the calls give the same for the whole batch."""
     modules = modules_of(tape)
-    with undone(modules), unwarned(), unsaved(), torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
+    with undone(modules), unwarned(), unsaved(), torch.enable_grad():
         env: dict[int, torch.Tensor] = {}
         for i in again:
             if tape.entries[i].random is not None:

@@ -77,10 +77,8 @@ class Found(Limits):
         elif self.changing:
             with torch.no_grad():
                 torch._foreach_copy_(self.kept, self.changing)
-        if self.still is None:  # no call has gone well yet
-            self.now = Held(self.module().modules())  # type: ignore[union-attr]
-        elif self.moving:
-            self.now = Held(self.moving)
+        every = self.module().modules() if self.still is None else self.moving  # type: ignore[union-attr]  # no call has gone well yet
+        self.now = Held(every) if self.still is None or self.moving else None
         self.versions = [b._version for b in self.buffers]
         self.calls += 1
         self.whole = True
@@ -108,7 +106,6 @@ class Found(Limits):
             b.data.copy_(k)  # an earlier call's graph has seen these values: no new version
         if self.now is not None:
             self.now.put_back()
-            self.now = None
         if self.still is None or next(self.still.changed(), None) is None:
             return True
         self._settle(self.still)
@@ -153,7 +150,7 @@ def state_of(module: torch.nn.Module) -> tuple[int, int]:
         seen.add(id(m))
         own = m.__dict__
         todo += own["_modules"].values()
-        names += (id(m), own["training"], *map(id, own["_parameters"].values()))
+        names += (id(m), m.training, *map(id, own["_parameters"].values()))
         for hooks in _HOOKS:
             names += own[hooks]
         for value in islice(own.values(), _OWN if next(iter(own)) == "training" else 0, None):

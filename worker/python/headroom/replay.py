@@ -233,7 +233,6 @@ def gradients(
     sums = Gradients(inputs)
     values: dict[int, Any] = dict.fromkeys(targets, 0.0)
     rules = {} if plan is None else {s: rule for s, (_, rule) in targets.items()}  # that are still to be looked at
-    before = random_state() if rules else None
 
     def work(rows: Optional[Rows]) -> Any:
         return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
@@ -257,7 +256,7 @@ def gradients(
         Proof.known.clear()
     proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
     targets = {s: (g, proven(proof, s, pieces)) for s, (g, _) in targets.items()}
-    set_random_state(before)  # type: ignore[arg-type]
+    rules.update({s: rule for s, (_, rule) in targets.items()})
     return values, inputs, sums, by_pieces(batch, size, work, add)
 
 

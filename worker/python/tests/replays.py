@@ -26,8 +26,9 @@ from forked import status
 from inject import Fault, Injector
 
 trial.attach()
-from headroom import _torch, failure, late, replay  # noqa: E402
+from headroom import _torch, again, failure, late, replay  # noqa: E402
 from headroom.calm import rehearsal  # noqa: E402
+from headroom.found import Found  # noqa: E402
 from headroom.replay import sketched  # noqa: E402
 from headroom.rows import Plan, sliced  # noqa: E402
 from headroom.tape import Entry, Outside, Ref  # noqa: E402
@@ -255,6 +256,57 @@ def large_outputs_take_few_rows() -> str:
     return "" if found == [[40, 8], [4, 4]] else f"{found}"
 
 
+def compiled() -> str:
+    """A compiled model whose loss runs out is survived, with what its dropout drew; nothing is
+    compiled again for the whole batch."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.Linear(9, 5))
+    model = torch.compile(net, backend="aot_eager")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+    loss = torch._C._nn.cross_entropy_loss
+    F.cross_entropy(model(x), y).backward()
+    graphs = [torch._dynamo.utils.counters["stats"]["unique_graphs"]]
+    whole = again._whole
+
+    def counting(*args: Any) -> bool:
+        same = whole(*args)
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        return same
+
+    def failing(given: torch.Tensor, *args: Any) -> torch.Tensor:
+        if len(given) == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
+        return loss(given, *args)
+
+    again._whole, torch._C._nn.cross_entropy_loss = counting, failing
+    F.cross_entropy(model(x), y).backward()
+    again._whole, torch._C._nn.cross_entropy_loss = whole, loss
+    optimizer.step()
+    told = _torch._recorder.report.told
+    return "" if graphs == [1, 1] and told[-1]["how"] == "8 rows in 2 pieces" else f"{graphs} graphs, {told}"
+
+
+def attributes_come_back() -> str:
+    """Of every call that fails, to what they were before that call: also where none has gone well.
+    A call may fail, and go well when it is made once more."""
+    seen = []
+    for once_more in (False, True):
+        net = nn.Linear(2, 2)
+        net.count = 0  # type: ignore[assignment]
+        found = Found(_torch._recorder, net)
+        for _ in range(3):
+            net.count += 10  # type: ignore[operator]
+            found.before()
+            net.count += 1  # type: ignore[operator]
+            found.put_back()
+            seen.append(net.count)
+            if once_more:
+                net.count += 1  # type: ignore[operator]
+                found.after()
+    return "" if seen == [10, 20, 30, 10, 21, 32] else f"{seen}"
+
+
 class Slow:
     """A headroom that hears a refusal, and says so when it has written it down."""
 
@@ -284,7 +336,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, indices, tried_once, small_batches, alike, half_behind, attention]
+CHECKS = [compiled, attributes_come_back, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, indices, tried_once, small_batches, alike, half_behind, attention]
 
 
 if __name__ == "__main__":
