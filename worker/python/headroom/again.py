@@ -22,7 +22,7 @@ from .rows import Plan, Rows, alike, rounding, sample, steps_of
 from .tape import Tape, place_of, random_state, same_random_state, set_random_state, unrecorded
 
 
-class Held(NamedTuple):
+class Sampled(NamedTuple):
     """What the script held of a tape when something failed."""
 
     values: dict[int, torch.Tensor]  # some of each, by slot
@@ -36,7 +36,7 @@ def note(tape: Tape) -> None:
     """Keeps some values of the results that the script holds, unless there are some already.
     Raises :class:`Refused` if there is no room for that."""
 
-    def held() -> Held:
+    def sampled() -> Sampled:
         values, steps, graphs = {}, {}, {}
         with unrecorded():
             for tensor in (ref() for ref in tape.live):
@@ -45,41 +45,41 @@ def note(tape: Tape) -> None:
                     steps[place.slot] = steps_of(tensor.shape)  # type: ignore[union-attr]
                     values[place.slot] = sample(tensor, steps[place.slot])  # type: ignore[arg-type]
                     graphs[place.slot] = signature([tensor])
-        return Held(values, steps, graphs, len(tape.entries), not same_random_state(tape.random, random_state()))
+        return Sampled(values, steps, graphs, len(tape.entries), not same_random_state(tape.random, random_state()))
 
-    if tape.held is None and tape.entries:
-        tape.held = patiently(held, "there is no room to look at a call's results")
+    if tape.sampled is None and tape.entries:
+        tape.sampled = patiently(sampled, "there is no room to look at a call's results")
 
 
 def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
     """Raises :class:`Refused` if one of these entries, made again, gives other values than those
     that were kept."""
-    held: Optional[Held] = tape.held
+    sampled: Optional[Sampled] = tape.sampled
     made = {s for i in entries for s in tape.entries[i].slots}
-    slots = [s for s in held.values if s in made] if held is not None else []
-    if held is None or not slots:
+    slots = [s for s in sampled.values if s in made] if sampled is not None else []
+    if sampled is None or not slots:
         return
-    again = [i for i in needed(tape, slots) if i < held.entries]
+    again = [i for i in needed(tape, slots) if i < sampled.entries]
     keys = tuple(plan.keys[i] for i in again)
     if tape.straight and keys in Plan.same:  # nothing has failed: of such steps one is looked at
         return
     unchanged(tape, again)
     why = "there is no room to make its calls again"
     try:
-        same = patiently(lambda: _whole(tape, held, again, slots), why)
+        same = patiently(lambda: _whole(tape, sampled, again, slots), why)
     except Refused:
-        if held.drawn:
+        if sampled.drawn:
             raise
-        same = patiently(lambda: _rows(tape, plan, held, again, slots), why)
+        same = patiently(lambda: _rows(tape, plan, sampled, again, slots), why)
     if not same:
         Plan.forget()
         raise Refused("a call gives other results when it is made again")
     Plan.same.add(keys)
     for s in slots:
-        del held.values[s]
+        del sampled.values[s]
 
 
-def _whole(tape: Tape, held: Held, again: Sequence[int], slots: Sequence[int]) -> bool:
+def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
     """Whether the calls give the same for the whole batch."""
     modules = modules_of(tape)
     with undone(modules), unwarned(), unsaved(), torch.enable_grad():
@@ -91,13 +91,13 @@ def _whole(tape: Tape, held: Held, again: Sequence[int], slots: Sequence[int]) -
         half = half_in(tape, modules)
         most, total = rounding(tape, half), 5e-3 if half else 1e-3  # of a loss, which is a sum
         return all(
-            held.graphs[s] == signature([env[s]]) and alike(v, sample(env[s], held.steps[s]), min(most, total) if v.numel() == 1 else most)
-            for s, v in held.values.items()
+            sampled.graphs[s] == signature([env[s]]) and alike(v, sample(env[s], sampled.steps[s]), min(most, total) if v.numel() == 1 else most)
+            for s, v in sampled.values.items()
             if s in slots
         )
 
 
-def _rows(tape: Tape, plan: Plan, held: Held, again: Sequence[int], slots: Sequence[int]) -> bool:
+def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
     """The same for the first rows alone, whose kernels are others."""
     modules, rows = modules_of(tape), Rows(plan.batch, 0, 2)
     with rehearsal(modules), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -105,9 +105,9 @@ def _rows(tape: Tape, plan: Plan, held: Held, again: Sequence[int], slots: Seque
         most = 1e-1 if half_in(tape, modules) else 1e-2
         for s in slots:
             known = plan.slots[s]
-            if known.dim is not None and held.steps[s][known.dim] == 1:
-                value = held.values[s].narrow(known.dim, 0, rows.count * known.per_row)
-                if not alike(value, sample(env[s], held.steps[s]), most):
+            if known.dim is not None and sampled.steps[s][known.dim] == 1:
+                value = sampled.values[s].narrow(known.dim, 0, rows.count * known.per_row)
+                if not alike(value, sample(env[s], sampled.steps[s]), most):
                     return False
     return True
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from itertools import count, islice
+from itertools import count
 from types import FunctionType, MethodType
 from typing import Any, Callable, Optional
 
 import torch
 
-from .held import Held
+from .held import Held, attributes
 from .rest import Known
 
 _NUMBERS = count(1)
@@ -131,7 +131,6 @@ def number_of(module: Any) -> int:
     return 0 if found is None else found.number
 
 
-_OWN = len(vars(torch.nn.Module()))  # attributes of every module, which it is given first
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NUMERIC = {int, float}
 _PLAIN = {bool, str, type(None), FunctionType, MethodType, *_NUMERIC}
@@ -150,10 +149,10 @@ def state_of(module: torch.nn.Module) -> tuple[int, int]:
         seen.add(id(m))
         own = m.__dict__
         todo += own["_modules"].values()
-        names += (id(m), m.training, *map(id, own["_parameters"].values()))
+        names += (id(m), *map(id, own["_parameters"].values()))
         for hooks in _HOOKS:
             names += own[hooks]
-        for value in islice(own.values(), _OWN if next(iter(own)) == "training" else 0, None):
+        for _, value in attributes(m):
             if type(value) in _PLAIN:
                 (numbers if type(value) in _NUMERIC else names).append(value)
     first = hash(tuple(names))

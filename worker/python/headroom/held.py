@@ -4,6 +4,7 @@ lists and dicts among them."""
 from __future__ import annotations
 
 import weakref
+from itertools import islice
 from typing import Any, Iterable, Iterator, NamedTuple
 
 import torch
@@ -13,6 +14,15 @@ MOST = 10000  # elements of a container that are looked at
 # What every module has, and no call changes.
 USUAL = set(vars(torch.nn.Module())) - {"_buffers", "training"}
 _PLAIN = (int, float, str, bool, bytes, type(None), torch.Size, torch.dtype, torch.device)
+_FIRST = len(vars(torch.nn.Module()))  # attributes that every module is given before any of its own
+
+
+def attributes(module: torch.nn.Module) -> list[tuple[str, Any]]:
+    """What a module holds, but for :data:`USUAL`."""
+    own = vars(module)
+    if next(iter(own)) == "training":
+        return [("training", own["training"]), ("_buffers", own["_buffers"]), *islice(own.items(), _FIRST, None)]
+    return [(n, v) for n, v in own.items() if n not in USUAL]
 
 
 def _contents(value: Any) -> Any:
@@ -74,7 +84,7 @@ class Held:
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
         self.before: list[tuple[torch.nn.Module, dict, dict]] = []
         for m in modules:
-            own = {n: v for n, v in vars(m).items() if n not in USUAL}
+            own = dict(attributes(m))
             self.before.append((m, own, {n: c for n, v in own.items() if (c := _contents(v)) is not None}))
 
     def changed(self) -> Iterator[Change]:

@@ -20,7 +20,7 @@ from .again import confirm
 from .calm import rehearsal
 from .failure import Refused, bare, clean, patiently
 from .graph import KEEP, sequence, walk, within
-from .held import USUAL
+from .held import attributes
 from .replay import Proof, gradients, modules_of, needed, pieces_of, proven, run, unchanged
 from .rows import Plan, Slot, references
 from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
@@ -47,7 +47,7 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
         return isinstance(value, torch.Tensor) and value.grad_fn is not None and within(value.grad_fn, tape.spans)
 
     for module in {id(m): m for root in modules for m in root.modules()}.values():
-        for name, value in [(n, v) for n, v in vars(module).items() if n not in USUAL]:
+        for name, value in attributes(module):
             if left(value):
                 vars(module)[name] = gone(tape)
             elif isinstance(value, list) and any(left(v) for v in value):

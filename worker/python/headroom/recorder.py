@@ -319,7 +319,7 @@ class Recorder:
         cut. On a GPU, if it has to be, with what autograd saves kept on the host."""
         if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):
             self._refused(failure, why)
-        tape.failure = tape.held = None
+        tape.failure = tape.sampled = None
         clean(failure)
         found.before()  # of a batch that was to go in pieces at once this is the first call
         entry.nth = found.calls
@@ -468,7 +468,7 @@ class Recorder:
                 return None if name == "__setitem__" else args[0]
             return self._guarded(lambda: self._postponed(tape, late, entry, *self._result(tape, late, entry)))
         except Refused as why:
-            tape.failure = tape.held = None
+            tape.failure = tape.sampled = None
             if changes(name) or any(place_of(t).late for t in given):  # type: ignore[union-attr]
                 self._refused(failure, why)
             result, failed = again(str(why))

@@ -88,7 +88,7 @@ class Tape:
         self.live: list[weakref.ref[torch.Tensor]] = []
         self._held = 0  # of them, by the user
         self.scalars: dict[int, torch.Tensor] = {}  # values of 0-dim floating results by slot
-        self.held: Any = None  # what the script held when something failed: see again.note
+        self.sampled: Any = None  # what the script held when something failed: see again.note
         self.count = 0  # slots
         self.why_not: Optional[str] = None  # it cannot be replayed, and this is why
         self.failure: Optional[BaseException] = None  # of the user's, once something has failed
@@ -202,7 +202,7 @@ class Tape:
     def _release(self) -> None:
         self.closed = True
         self.entries, self.outside, self.live, self.late = [], [], [], None
-        self.scalars, self.held, self._known = {}, None, {}
+        self.scalars, self.sampled, self._known = {}, None, {}
 
     def close(self) -> None:
         """Makes the user's tensors plain again, but for late ones, which keep the tape."""
