@@ -671,4 +671,3 @@ def pick(value: torch.Tensor, slot: Any, where: list[int], count: int) -> torch.
 def ignored(tape: Tape) -> list[int]:
     """The ``ignore_index`` of every function on the tape."""
     return [e.kwargs["ignore_index"] for e in tape.entries if isinstance(e.kwargs, dict) and isinstance(e.kwargs.get("ignore_index"), int)]
-

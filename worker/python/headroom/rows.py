@@ -112,17 +112,20 @@ class Plan:
 
     memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree, attributes) by key; shared by all plans
     numbers: dict[tuple, int] = {}  # of what is called, with what, after what
-    same: set[tuple[int, ...]] = set()  # keys of calls that gave the same when they were made again
+    sure: set[int] = set()  # keys of calls that gave the same for a few rows when they were made again
+    same: set[tuple[int, ...]] = set()  # keys of calls that did so together for the whole batch
 
     def known(self, entry: Entry) -> bool:
-        """Whether such a call, after such calls, was tried on earlier batches of this size."""
-        return self._key(entry) in Plan.memory
+        """Whether such a call, after such calls, was tried on earlier batches of this size, and, where
+        gradients depend on it, gave the same when it was made again."""
+        key = self._key(entry)
+        return key in Plan.memory and (entry.module is None or not entry.grad or key in Plan.sure)
 
     def result(self, entry: Entry) -> tuple[list, Any]:
         """What a call that is not on the tape yet returns, as leaves and their tree:
         a :class:`Slot` for each tensor, ``...`` for objects that are not known."""
         key = self._key(entry)
-        if key in Plan.memory:
+        if self.known(entry):
             cut, leaves, tree, self.left = Plan.memory[key]
             self._pending = entry, cut, None, leaves, key
             return leaves, tree
@@ -158,6 +161,7 @@ class Plan:
                     Plan.forget()
                     raise Refused(f"a call of {named(entry)} gives other results when it is made again")
                 entry.seen = None
+                Plan.sure.add(self.keys[i])
 
     def _given(self, entry: Entry, cut: Cut) -> Given:
         graphs: list[int] = []
@@ -170,6 +174,7 @@ class Plan:
     def forget() -> None:
         """What was tried is tried again: something is not as it was."""
         Plan.memory.clear()
+        Plan.sure.clear()
         Plan.same.clear()
 
     def accept(self) -> None:

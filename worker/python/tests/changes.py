@@ -119,6 +119,16 @@ def annealed(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
     return F.cross_entropy(net(x), y) * (i + 1)
 
 
+def dropped(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
+    """Of one call in step 1 nothing is used; in step 3 one like it is trained."""
+    if i == 1:
+        with put(net, "scale", 3.0):
+            net(x)
+    with put(net, "scale", 3.0) if i == 3 else nullcontext():
+        out = net(x)
+    return F.cross_entropy(out, y)
+
+
 def by_attribute(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
     net.mixed = i % 2 == 1
     return F.cross_entropy(net(x), y)
@@ -158,6 +168,7 @@ REFUSED: dict[str, tuple[Callable, float]] = {
     "hooked": (around(hooked), 0.0),
     "frozen around": (around(frozen), 0.0),
     "other weights": (other_weights, 0.0),
+    "scaled once before": (dropped, 0.0),
     "mixing": (lambda net, x, y, i: F.cross_entropy(net(x, mix=i % 2 == 1), y), 0.0),
     "mixing by an attribute": (by_attribute, 0.0),
 }
