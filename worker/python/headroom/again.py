@@ -114,9 +114,14 @@ def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots:
 
 def unsaved() -> Any:
     """A context in which autograd makes graphs, so that the same kernels run, and keeps no tensors
-    for them."""
+    for them. What is compiled meanwhile keeps those it is traced with."""
 
-    def used(_: Any) -> Any:
-        raise RuntimeError("a graph that was made to be compared has no values")
+    def pack(tensor: torch.Tensor) -> Any:
+        return None if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
 
-    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, used)
+    def unpack(kept: Any) -> torch.Tensor:
+        if kept is None:
+            raise RuntimeError("a graph that was made to be compared has no values")
+        return kept
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
