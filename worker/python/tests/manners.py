@@ -634,7 +634,7 @@ def a_check_notices_gradients_that_differ(t: Training) -> str:
     right = check.planned
     for wrong in (False, True):
         if wrong:
-            check.planned = lambda *given: (p := right(*given))._replace(targets={s: (g, None) for s, (g, _) in p.targets.items()})
+            check.planned = lambda *given: (p := right(*given))._replace(targets={s: (2.0 * g, rule) for s, (g, rule) in p.targets.items()})
         loss = F.cross_entropy(t.net(t.x), t.y)
         tape = place_of(loss).tape
         try:
@@ -642,4 +642,4 @@ def a_check_notices_gradients_that_differ(t: Training) -> str:
         except check.Refused as why:
             said.append(str(why))
         loss.backward()
-    return "" if said == ["same", "the gradients of 2 pieces are off by 0.9 from the whole batch's"] else f"{said}"
+    return "" if said == ["same", "the gradients of 2 pieces are off by 1 from the whole batch's"] else f"{said}"
