@@ -22,8 +22,8 @@ func TestCheck(t *testing.T) {
 		status int
 		says   string // a pattern
 	}{
-		{"plain", "", 0, `^\S*train.py:35: backward of 64 rows of Sequential can be run in pieces: the gradients of 2 are the whole batch's to \de-0\d\.\nNo step was made\.\n$`},
-		{"batchnorm", "", 1, `train.py:35: backward of Sequential cannot be run in pieces: BatchNorm1d computes statistics over the batch\.\nWhere pieces are wrong the whole batch`},
+		{"plain", "", 0, `^\S*train.py:44: backward of 64 rows of Sequential can be run in pieces: the gradients of 2 are the whole batch's to \de-0\d\.\nNo step was made\.\n$`},
+		{"batchnorm", "", 1, `train.py:44: backward of Sequential cannot be run in pieces: BatchNorm1d computes statistics over the batch\.\nWhere pieces are wrong the whole batch`},
 		{"contrastive", "", 1, `cannot be run in pieces: matmul compares every row of the batch with every other\.`},
 		{"tight", "", 0, `^\S*train.py:\d+: memory ran out, and it was survived: 64 rows in 2 pieces\.\n(.*: backward of 64 rows .*\n)?No step was made\.\n$`},
 		{"plain", "WORLD_SIZE=2", 1, `^Nothing was found: several ranks would have to agree\.\n$`},

@@ -40,7 +40,16 @@ def install() -> None:
         return
     why = only_watches()
     report = Report(why or "")
+    check = None
+    if os.environ.get("HEADROOM_WORKER") == "check":
+        from .check import Check  # which no training needs
+
+        check = Check(report)
+    optimizer = torch.optim.Optimizer
+    hook = optimizer.profile_hook_step
     if why:
+        if check is not None:
+            optimizer.profile_hook_step = staticmethod(lambda step: check.instead(hook(step)))  # type: ignore[method-assign]
         register_optimizer_step_post_hook(report.step)
         return
     recorder = _recorder = Recorder(report)
@@ -50,14 +59,9 @@ def install() -> None:
     Recorded.intercept = staticmethod(recorder.function)  # type: ignore[assignment]
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
     finder = Finder(recorder)
-    optimizer = torch.optim.Optimizer
-    hook = optimizer.profile_hook_step
     around: Callable = lambda step: optimizers.guard(step, report, recorder.step_begins)  # noqa: E731
-    if os.environ.get("HEADROOM_WORKER") == "check":
-        from .check import Check  # which no training needs
-
-        recorder.check = Check(report)
-        around = recorder.check.instead
+    if check is not None:
+        recorder.check, around = check, check.instead
     optimizer.profile_hook_step = staticmethod(lambda step: around(hook(step)))  # type: ignore[method-assign]
     add = optimizer.add_param_group
 
