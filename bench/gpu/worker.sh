@@ -9,7 +9,7 @@
 #   cost     steps while nothing fails, bare and with the worker armed in turn;
 #            cost-CASE is one case of it (large, small, small-compiled, large-compiled)
 #   inside   the same in one process, step by step: recorded, resting, and by the worker
-#   pieces   steps in pieces against the same pieces made by hand
+#   pieces   steps in pieces and the same pieces made by hand, in one process and in turn
 #   memory   1000 injected failures in a row: what stays allocated, and how they were survived;
 #            FAILS and FAILURES in the environment are which operation of a step, and how often
 #
@@ -41,6 +41,14 @@ inside() {
   for steps in "2 2 64 0" "2 2 64 1" "12 8 512 0"; do
     # shellcheck disable=SC2086
     (cd "$out" && "$headroom" run --name "inside-${steps// /-}" --hang 0 -- "$python" "$here/inside.py" $steps 2>"$out/inside.log" | grep '^|') || return 1
+  done
+}
+pieces() {
+  echo "| of the peak | steps × pieces | headroom, ms | by hand, ms | by hand/headroom | in five parts |"
+  echo "|---|---|---|---|---|---|"
+  local fraction
+  for fraction in 0.5 0.5 0.3; do
+    (cd "$out" && "$headroom" run --name "pieces-$fraction-$RANDOM" --hang 0 -- "$python" "$here/pieces.py" "$fraction" 2>"$out/pieces.log" | grep '^|') || return 1
   done
 }
 restart() {
@@ -80,7 +88,7 @@ part() {
     cost) "$python" "$here/cost.py" "$headroom" "$out" ;;
     cost-*) "$python" "$here/cost.py" "$headroom" "$out" "${1#cost-}" ;;
     inside) inside ;;
-    pieces) "${case[@]}" pieces 0.5 ;;
+    pieces) pieces ;;
     memory) (injected) ;;
     *) echo "no part is called $1" && return 2 ;;
   esac

@@ -2,7 +2,6 @@
 
 case.py HEADROOM OUT PART SCRIPT TASK FRACTION…
 case.py HEADROOM OUT peers FRACTION
-case.py HEADROOM OUT pieces FRACTION…
 case.py HEADROOM OUT leak SHARE
 
 Prints a row of a Markdown table for each. On a CPU BENCH_LIMIT, in MiB of data, stands for a fraction; the share
@@ -20,11 +19,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from compare import HEADER, PEERS_HEADER, PIECES_HEADER, Ran, peer, pieces, row
+from compare import HEADER, PEERS_HEADER, Ran, peer, row
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATIENCE = 400  # seconds that a training may take
-PAIRS = 4
 
 
 class Bench:
@@ -74,21 +72,6 @@ class Bench:
             bare = self.run(f"{part}-{fraction}-bare", script, task, share)
             armed = self.run(f"{part}-{fraction}-headroom", script, task, share, under=True)
             print(row(part, fraction, reference, bare, armed), flush=True)
-
-    def pieces(self, fractions: list[float]) -> None:
-        """Steps in pieces under headroom, and the same pieces in a loop that makes them itself,
-        each in as much memory, in processes in turn."""
-        os.environ["STEPS"] = "40"
-        reference = self.reference("pieces", "raw.py", "gpt2")
-        print(PIECES_HEADER, flush=True)
-        for fraction in fractions:
-            share, names = portion(reference.end, fraction), f"pieces-{fraction}"
-            armed, by_hand = [], []
-            for i in range(PAIRS):
-                armed.append(self.run(f"{names}-headroom-{i}", "raw.py", "gpt2", share, under=True))
-                os.environ["ROWS"] = str(armed[0].rows())
-                by_hand.append(self.run(f"{names}-by-hand-{i}", "raw.py", "by-hand", share))
-            print(pieces(fraction, armed, by_hand), flush=True)
 
     def leak(self, fraction: float) -> None:
         """What headroom says of a training that keeps ever more, in that share of the device."""
@@ -149,7 +132,5 @@ if __name__ == "__main__":
         bench.peers(float(sys.argv[4]))
     elif sys.argv[3] == "leak":
         bench.leak(float(sys.argv[4]))
-    elif sys.argv[3] == "pieces":
-        bench.pieces([float(f) for f in sys.argv[4:]])
     else:
         bench.cases(sys.argv[3], sys.argv[4], sys.argv[5], [float(f) for f in sys.argv[6:]])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import re
 from statistics import median
 from typing import Any, Optional
 
@@ -14,7 +13,6 @@ NAMES = (
     "seconds reference, seconds headroom, seconds lost at failures, steady step of the reference's"
 )
 PEERS_NAMES = "with, end, steps, redone, effective batch, largest loss difference, seconds"
-PIECES_NAMES = "of the peak, rows of a piece, steps with headroom, by hand, a step with headroom in ms, by hand, by hand/headroom, largest loss difference"
 WARM = 2  # steps of a process that are left out of medians
 
 
@@ -27,7 +25,7 @@ def header(names: str) -> str:
     return line(cells) + "\n" + line("---" for _ in cells)
 
 
-HEADER, PEERS_HEADER, PIECES_HEADER = header(NAMES), header(PEERS_NAMES), header(PIECES_NAMES)
+HEADER, PEERS_HEADER = header(NAMES), header(PEERS_NAMES)
 
 
 def read(path: str) -> list[dict[str, Any]]:
@@ -59,13 +57,6 @@ class Ran:
         """The steps in which a failure was survived, by the times in the journal."""
         times = [seconds(entry["time"]) for entry in self.entries("survived")]
         return {s for s, made in self.steps.items() if any(made["at"] - made["seconds"] <= t <= made["at"] + 0.005 for t in times)}
-
-    def rows(self) -> int:
-        """Of a piece, by what the journal has told last."""
-        found = [m for entry in self.entries("worker") for m in re.findall(r"pieces of at most (\d+)", entry["text"])]
-        if not found:
-            raise SystemExit(f"{self.folder}: nothing ran out of memory, or nothing was survived: see output.log there")
-        return int(found[-1])
 
     def median(self, after: int = WARM) -> float:
         """Seconds of a step behind a step, NaN if there is none."""
@@ -115,16 +106,6 @@ def row(part: str, fraction: float, reference: Ran, bare: Ran, armed: Ran) -> st
             f"{steady / reference.median(behind):.3f}",
         )
     )
-
-
-def pieces(fraction: float, armed: list[Ran], by_hand: list[Ran]) -> str:
-    """Medians of the second half of the steps, when sizes have settled."""
-    half = armed[0].end["asked"] // 2
-    ours, theirs = ([ran.median(half) * 1e3 for ran in rans] for rans in (armed, by_hand))
-    made = [f"{len(rans[0].steps)} of {rans[0].end['asked']}" for rans in (armed, by_hand)]
-    ratio = median(theirs) / median(ours)
-    shown = [", ".join(f"{x:.1f}" for x in times) for times in (ours, theirs)]
-    return line((fraction, armed[0].rows(), *made, *shown, f"{ratio:.3f}", difference(armed[0], by_hand[0])))
 
 
 def peer(name: str, reference: Optional[Ran], ran: Ran, asked: Ran) -> str:

@@ -39,24 +39,6 @@ def language(log: Log, layers: int, compiled: bool = False, small: int = 0) -> N
         log.step(len(ids), loss)
 
 
-def by_hand(log: Log) -> None:
-    """The training of gpt2 in pieces of ROWS, as gradient accumulation is written."""
-    rows, length = size(40, 8), size(512, 32)
-    model = gpt2(12).to(DEVICE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    for step in range(STEPS):
-        ids = tokens(step, rows, length).to(DEVICE)
-        optimizer.zero_grad()
-        total = torch.zeros((), device=DEVICE)
-        for piece in ids.split(int(os.environ["ROWS"])):
-            with autocast():
-                loss = shifted(model(piece).logits, piece) * (len(piece) / rows)
-            loss.backward()
-            total += loss.detach()
-        optimizer.step()
-        log.step(len(ids), total)
-
-
 def scaler(log: Log) -> None:
     """GPT-2 of 4 layers in fp16, its gradients scaled."""
     rows, length = size(40, 8), size(512, 32)
@@ -170,7 +152,6 @@ TASKS = {
     "gpt2": lambda log: language(log, 12),
     "later": lambda log: language(log, 12, small=6),
     "compiled": lambda log: language(log, 4, compiled=True),
-    "by-hand": by_hand,
     "scaler": scaler,
     "optimizer": optimizer,
     "resnet": vision,

@@ -10,8 +10,9 @@ from .again import confirm
 from .calm import rehearsal
 from .failure import Refused, clean
 from .found import found_of
-from .graph import sequence, walk, within
-from .late import HandBack, Late, disown
+from .graph import walk, within
+from .held import Held, submodules
+from .late import HandBack, Late
 from .replay import Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_batchwise, run
 from .rows import Plan, references
 from .tape import Tape, place_of, random_state, same_random_state, set_random_state
@@ -86,19 +87,20 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     modules = modules_of(tape)
     founds = [f for f in map(found_of, modules) if f is not None]
     changing = [f for f in founds if f.changing]
-    if any(f.moving for f in founds):
-        raise Refused("a module's calls change its attributes")
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
     if plan is not None:  # the whole batch is judged by its loss
         confirm(tape, plan, needed(tape, [loss]))
+    elif any(f.moving for f in founds):
+        raise Refused("a module's calls change its attributes")
     offload = plan is None and any(t.is_cuda for t in params)
     written = [(b, b.detach().clone()) for f in changing for b in f.changing or ()]
     if any(found_of(e.module) in changing and e.nth != found_of(e.module).calls for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
         raise Refused(f"{why}, and has been called again")
     if not all([f.put_back() for f in changing]):
         raise Refused(f"{why}, and it is not known what they were before")
-    after, begin = random_state(), sequence()
+    after = random_state()
     set_random_state(tape.random)
+    held = None if plan is None else Held(submodules(modules))  # for the whole batch it is what the user's own call would have left
     try:
         values, inputs, sums, count = gradients(tape, plan, targets, sizes.next, offload=offload)
     except BaseException as e:
@@ -110,9 +112,8 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         raise Refused(why or str(e)) from None
     finally:
         set_random_state(after)
-        if plan is not None:  # for the whole batch it is what the user's own call would have left
-            tape.spans.append((begin, sequence()))
-            disown(tape, modules)
+        if held is not None:
+            held.put_back()
     rounded = plan is None or half_in(tape, modules)  # the whole batch may use other kernels where there is little room
     if (plan is None or same_random_state(tape.random, after)) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
         raise Refused("the loss is different when the step is made again")
@@ -120,10 +121,10 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         raise Refused("a graph of the user's own enters the step, and may have been used up")
     grads = summed(inputs, sums, extra)
     reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
-    every = {id(t): t for t in [*inputs.tensors, *extra]}
-    if any(i not in reached for i in every):
+    tensors = {id(t): t for t in [*inputs.tensors, *extra]}
+    if any(i not in reached for i in tensors):
         raise Refused("it cannot be told whether a tensor has its gradient already")
-    rest = [t for i, t in every.items() if not reached[i]]
+    rest = [t for i, t in tensors.items() if not reached[i]]
     if rest:
         with torch.enable_grad():
             value = HandBack.apply(torch.zeros(()), tape, [[grads[id(t)] for t in rest]], 1.0, *rest)

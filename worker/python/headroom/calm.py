@@ -11,7 +11,7 @@ from typing import Any, Iterable, Iterator
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .held import Held
+from .held import Held, submodules
 from .tape import random_state, set_random_state
 
 _FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
@@ -105,11 +105,11 @@ def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     """A context after which generators, buffers and what is attached to the modules are as
     before."""
     state = random_state()
-    every = list({id(m): m for root in modules for m in root.modules()}.values())
-    buffers = list({id(b): b for m in every for b in m.buffers(recurse=False)}.values())
+    found = submodules(modules)
+    buffers = list({id(b): b for m in found for b in m.buffers(recurse=False)}.values())
     kept = [b.detach().clone() for b in buffers]
     versions = [b._version for b in buffers]
-    held = Held(every)
+    held = Held(found)
     try:
         yield
     finally:

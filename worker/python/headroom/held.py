@@ -25,6 +25,11 @@ def attributes(module: torch.nn.Module) -> list[tuple[str, Any]]:
     return [(n, v) for n, v in own.items() if n not in USUAL]
 
 
+def submodules(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+    """The modules and what they consist of, each once."""
+    return list({id(m): m for root in modules for m in root.modules()}.values())
+
+
 def _contents(value: Any) -> Any:
     """A copy of a container, or None for anything else."""
     if isinstance(value, list) and len(value) <= MOST:

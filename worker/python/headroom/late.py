@@ -20,7 +20,7 @@ from .again import confirm
 from .calm import rehearsal
 from .failure import Refused, bare, clean, patiently
 from .graph import KEEP, sequence, walk, within
-from .held import attributes
+from .held import Held, attributes, submodules
 from .replay import Proof, gradients, modules_of, needed, pieces_of, proven, run, unchanged
 from .rows import Plan, Slot, references
 from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
@@ -42,18 +42,21 @@ def gone(tape: Tape) -> torch.Tensor:
 def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
     """Takes away the tensors that tries and replays have left on modules, such as a loss of their
     own: they know one piece alone."""
+    if not tape.spans:
+        return
 
     def left(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.grad_fn is not None and within(value.grad_fn, tape.spans)
 
-    for module in {id(m): m for root in modules for m in root.modules()}.values():
-        for name, value in attributes(module):
-            if left(value):
-                vars(module)[name] = gone(tape)
-            elif isinstance(value, list) and any(left(v) for v in value):
-                value[:] = [gone(tape) if left(v) else v for v in value]
-            elif isinstance(value, dict) and any(left(v) for v in value.values()):
-                value.update({k: gone(tape) for k, v in value.items() if left(v)})
+    with torch._C.DisableTorchFunctionSubclass():  # what stands there since an earlier step is not used by being looked at
+        for module in submodules(modules):
+            for name, value in attributes(module):
+                if left(value):
+                    vars(module)[name] = gone(tape)
+                elif isinstance(value, list) and any(left(v) for v in value):
+                    value[:] = [gone(tape) if left(v) else v for v in value]
+                elif isinstance(value, dict) and any(left(v) for v in value.values()):
+                    value.update({k: gone(tape) for k, v in value.items() if left(v)})
 
 
 class HandBack(torch.autograd.Function):
@@ -80,10 +83,19 @@ class HandBack(torch.autograd.Function):
         if retain:
             return (None, None, None, None, *(None if g is None else g * factor.to(g.device) for g in ctx.sums[0]))
         sums = ctx.sums.pop()
-        for g in sums:
-            if g is not None:
-                g.mul_(factor.to(g.device))
+        scaled([g for g in sums if g is not None], factor)
         return (None, None, None, None, *sums)
+
+
+def scaled(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
+    """Multiplies tensors by one number, in place; those that are like it with few kernels."""
+    alike, others = [], []
+    for t in tensors:
+        (alike if t.layout == torch.strided and t.device == factor.device and t.dtype == factor.dtype else others).append(t)
+    if alike:
+        torch._foreach_mul_(alike, factor)
+    for t in others:
+        t.mul_(factor.to(t.device))
 
 
 def hollow(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -196,7 +208,8 @@ class Late:
         if self.tape.complete:
             set_random_state(self.tape.random)
         kept = self._kept()
-        begin = sequence()
+        begin, modules = sequence(), modules_of(self.tape)
+        held = Held(submodules(modules)) if self.tape.complete else None  # the script's own calls have left what they leave
         try:
             values, inputs, sums, count = gradients(
                 self.tape, plan, {slot: (1.0, rule)}, self.sizes.next, scale, offload=plan is None and known.device.type == "cuda", keep=kept
@@ -210,7 +223,10 @@ class Late:
         if not self.tape.straight:
             self.report.survived(self.tape.failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", why)
         self.tape.spans.append((begin, sequence()))
-        disown(self.tape, modules_of(self.tape))
+        if held is not None:
+            held.put_back()
+        else:
+            disown(self.tape, modules)
         self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]
         if self.tape.complete:
             set_random_state(after)

@@ -304,7 +304,7 @@ class Recorder:
             return plan.result(entry)
         begin = sequence()
         modules = {id(m): m for m in [*modules_of(tape), entry.module] if m is not None}
-        found = self._tried(tape, list(modules.values()), lambda: (plan.extend(), plan.result(entry), plan.note_given())[1])
+        found = self._tried(tape, list(modules.values()), lambda: (plan.extend(), plan.result(entry))[1])
         tape.spans.append((begin, sequence()))
         return found
 

@@ -142,6 +142,7 @@ class Gradients:
 
     def add(self, grads: Sequence[Optional[torch.Tensor]], leaves: dict[int, torch.Tensor]) -> None:
         taken: set[int] = set()
+        sums, added = [], []
         for i, g in enumerate(grads[: len(self.own)]):
             if g is not None:
                 old = self.own[i]
@@ -151,7 +152,13 @@ class Gradients:
                         g = g.clone()
                     elif memory is not None:
                         taken.add(memory.data_ptr())
-                self.own[i] = g if old is None else old.add_(g) if old.layout == g.layout == torch.strided else old + g
+                elif old.layout == g.layout == torch.strided:
+                    sums.append(old)
+                    added.append(g)
+                    continue
+                self.own[i] = g if old is None else old + g
+        if sums:
+            torch._foreach_add_(sums, added)
         for (index, leaf), g in zip(leaves.items(), grads[len(self.own) :]):
             if index in self.inputs.cut:
                 self.entering[index].append(torch.zeros_like(leaf) if g is None else g)
@@ -285,24 +292,26 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep, rul
                 value = env[slot]
                 values[slot] = value.detach() * weights[slot]
                 total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * grad
-    for slot, rule in rules.items():
-        _hold(tape, plan, slot, rule, rows, env)
+    hold = [_holding(tape, plan, slot, rule, rows, env) for slot, rule in rules.items()]
     kept = {s: env[s].detach().clone() for s in keep if s in env}
     env.clear()
     if scale != 1.0:
         total = total * scale
     wrt = inputs.own + list(leaves.values())
     grads = torch.autograd.grad(total, wrt, allow_unused=True) if total.requires_grad else [None] * len(wrt)
+    if not all(holds() for holds in hold):
+        raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")
     return values, grads, leaves, kept
 
 
-def _hold(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: dict) -> None:
-    """Raises :class:`Refuted` if a rule does not hold for a few rows of a piece, whose results are in
-    ``env``: it was tried on an earlier batch, and the labels' weights, say, may be others in this one."""
+def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: dict) -> Callable[[], bool]:
+    """What tells whether a rule holds for a few rows of a piece, whose results are in ``env``: it was
+    tried on an earlier batch, and the labels' weights, say, may be others in this one. Whoever
+    calls it waits for the GPU, which is best done with backward under way."""
     entries = needed(tape, [slot])
     first, tail = parted(tape, plan, entries)
     if not tail:
-        return
+        return lambda: True
     slots = {s for i in first for s in tape.entries[i].slots if s is not None and s in env}
     changing = any(tape.entries[i].inplace for i in tail)
     there = piece.count > 1 and not changing  # else env has one row, or values that were changed
@@ -311,28 +320,31 @@ def _hold(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: dict)
     rows = list(range(start, start + count))
     half = any(s is not None and plan.slots[s].dtype in HALF for i in entries for s in tape.entries[i].slots)
 
-    def value(outputs: dict, some: list[int]) -> float:
+    def value(outputs: dict, some: list[int]) -> torch.Tensor:
         def cut(s: int) -> torch.Tensor:
             known, output = plan.slots[s], outputs[s].clone() if changing else outputs[s]
             return output if known.dim is None else output.narrow(known.dim, (some[0] - start) * known.per_row, len(some) * known.per_row)
 
-        return float(run(tape, plan, tail, Rows(plan.batch, some[0], some[-1] + 1), {s: cut(s) for s in slots})[slot])
+        return run(tape, plan, tail, Rows(plan.batch, some[0], some[-1] + 1), {s: cut(s) for s in slots})[slot].float().reshape(())
 
-    def holds() -> bool:
+    def losses() -> torch.Tensor:
         outputs = {s: env[s].detach() for s in slots} if there else run(tape, plan, first, Rows(plan.batch, start, start + count))
-        whole, parts = value(outputs, rows), halves(rows)
-        return not math.isfinite(whole) or agrees(rule, parts, (value(outputs, parts[0]), value(outputs, parts[1])), rows, whole, 1e-2 if half else 1e-3)
+        return torch.stack([value(outputs, some) for some in (rows, *parts)])
 
-    state = random_state()
+    parts, state = halves(rows), random_state()
     with torch.no_grad():
-        right = holds()
+        found = losses()
         if not same_random_state(state, random_state()):
             set_random_state(state)
             with Calm():
-                right = holds()
+                found = losses()
             set_random_state(state)
-    if not right:
-        raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")
+
+    def holds() -> bool:
+        whole, *split = found.tolist()
+        return not math.isfinite(whole) or agrees(rule, parts, tuple(split), rows, whole, 1e-2 if half else 1e-3)
+
+    return holds
 
 
 def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], list[int]]:

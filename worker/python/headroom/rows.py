@@ -9,7 +9,7 @@ taken to belong to the batch because its size happens to be the batch's.
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from itertools import combinations, count
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
@@ -77,6 +77,13 @@ class Given(NamedTuple):
     half: bool  # computed in half precision
 
 
+def given(results: list, graphs: list[int], calm: Calm) -> Given:
+    """What a call has returned for two numbers of rows."""
+    flat = [tree_flatten(result)[0] for result in results]
+    values = {(n, i): sample(v) for n, leaves in enumerate(flat) for i, v in enumerate(leaves) if isinstance(v, torch.Tensor)}
+    return Given(values, graphs, calm.draws, calm.half)
+
+
 NOTHING = Cut({}, False)
 SAMPLE = 4096  # values that are kept of a result
 MANY = 10000  # kinds of calls that are remembered
@@ -97,6 +104,7 @@ class Plan:
         sizes = (2, 3) if self.batch > 3 else (1, 2)
         self._rows = [Rows(self.batch, 0, sizes[0]), Rows(self.batch, self.batch - sizes[1], self.batch)]
         self._env: list[dict[int, torch.Tensor]] = [{}, {}]
+        self._recognised: tuple = (None, 0)  # the entry for which a key was made last, and that key
         self.left: list = []  # attributes in which the newest trial has left tensors with a graph
         self.keys: list[int] = []  # of the entries
 
@@ -123,14 +131,17 @@ class Plan:
 
     def result(self, entry: Entry) -> tuple[list, Any]:
         """What a call that is not on the tape yet returns, as leaves and their tree:
-        a :class:`Slot` for each tensor, ``...`` for objects that are not known."""
+        a :class:`Slot` for each tensor, ``...`` for objects that are not known. What a module's call
+        gives here and now, where the script makes it, is kept unless it was tried on an earlier batch."""
         key = self._key(entry)
         if self.known(entry):
             cut, leaves, tree, self.left = Plan.memory[key]
             self._pending = entry, cut, None, leaves, key
             return leaves, tree
         self._catch_up()
-        cut, results = self._try(entry)
+        graphs: list[int] = []
+        with Calm() if entry.module is not None else nullcontext() as calm:
+            cut, results = self._try(entry, graphs)
         (small, tree), (large, _) = (tree_flatten(r) for r in results)
         same = [a == b for a, b in zip(small, large) if isinstance(a, _PLAIN)]
         if len(small) != len(large) or not all(same):
@@ -138,14 +149,9 @@ class Plan:
         leaves = [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else a if isinstance(a, _PLAIN) else ... for a, b in zip(small, large)]
         self._pending = entry, cut, results, leaves, key
         Plan.memory[key] = cut, leaves, tree, self.left
+        if calm is not None:
+            entry.seen = given(results, graphs, calm)
         return leaves, tree
-
-    def note_given(self) -> None:
-        """Keeps what the call of the last :meth:`result` gives here and now, where the script makes
-        it, unless it was tried on an earlier batch."""
-        entry, cut, results, _, _ = self._pending
-        if results is not None and entry.module is not None:
-            entry.seen = self._given(entry, cut)
 
     def confirm(self, entries: Sequence[int]) -> None:
         """Repeats, on the same few rows, the modules' calls of which it is known what they gave.
@@ -155,20 +161,16 @@ class Plan:
         for i in entries:
             entry = self.tape.entries[i]
             if entry.seen is not None:
-                now, most = self._given(entry, self.cuts[i]), rounding(self.tape, entry.seen.half)
+                graphs: list[int] = []
+                with Calm() as calm, torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
+                    results = self._both(entry, self.cuts[i], graphs=graphs)
+                now, most = given(results, graphs, calm), rounding(self.tape, entry.seen.half)
                 same = entry.seen.draws == now.draws and entry.seen.graphs == now.graphs and entry.seen.values.keys() == now.values.keys()
                 if not same or not all(alike(value, now.values[key], most) for key, value in entry.seen.values.items()):
                     Plan.forget()
                     raise Refused(f"a call of {named(entry)} gives other results when it is made again")
                 entry.seen = None
                 Plan.sure.add(self.keys[i])
-
-    def _given(self, entry: Entry, cut: Cut) -> Given:
-        graphs: list[int] = []
-        with Calm() as calm, torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-            results = [tree_flatten(result)[0] for result in self._both(entry, cut, graphs=graphs)]
-        values = {(n, i): sample(v) for n, leaves in enumerate(results) for i, v in enumerate(leaves) if isinstance(v, torch.Tensor)}
-        return Given(values, graphs, calm.draws, calm.half)
 
     @staticmethod
     def forget() -> None:
@@ -191,6 +193,8 @@ class Plan:
 
     def _key(self, entry: Entry) -> int:
         """What a call is recognised by: what is called, with what, after what."""
+        if self._recognised[0] is entry:
+            return self._recognised[1]
         outside = [self.tape.outside[i] for i in references(entry)[1]]
         shapes = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in outside)
         called = number_of(entry.module) or entry.call
@@ -201,7 +205,9 @@ class Plan:
         if len(Plan.numbers) > MANY:
             Plan.numbers.clear()
             Plan.forget()
-        return Plan.numbers.setdefault(key, next(_NUMBERS))
+        number = Plan.numbers.setdefault(key, next(_NUMBERS))
+        self._recognised = entry, number
+        return number
 
     def _catch_up(self) -> None:
         """Makes the small results of the entries that were known without being tried."""
@@ -240,7 +246,7 @@ class Plan:
             fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)
         return Slot(tuple(shape), dim, per_row, small.dtype, small.device, small.requires_grad, fixed)
 
-    def _try(self, entry: Entry) -> tuple[Cut, list]:
+    def _try(self, entry: Entry, graphs: Optional[list] = None) -> tuple[Cut, list]:
         refs, outside = references(entry)
         known = [self.slots[r] for r in refs]
         rowful = [s for s in known if s.dim is not None]
@@ -248,7 +254,7 @@ class Plan:
             raise Refused(f"{named(entry)} mixes single rows with a value of the whole batch")
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
-            return cut, self._both(entry, cut)
+            return cut, self._both(entry, cut, graphs=graphs)
         if not rowful and refs:
             return NOTHING, self._both(entry, NOTHING)
         return self._alternatives(entry, rowful, outside)

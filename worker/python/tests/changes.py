@@ -17,31 +17,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import trial
 from forked import silenced, status
-from inject import compared, tensors
+from inject import Whole
 
 trial.attach()
 from headroom import _torch  # noqa: E402
 
 ROWS, STEPS = 8, 6
 PLACES = {"module": "aten.addmm.default", "loss": "aten._log_softmax.default", "backward": "aten._log_softmax_backward_data.default"}
-
-
-class Whole(TorchDispatchMode):
-    """One operation has no room for the whole batch."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name, self.raised = name, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if str(func) == self.name and any(t.dim() and t.shape[0] == ROWS for t in tensors(args, {})) and not compared(sys._getframe(1)):
-            self.raised += 1
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
-        return func(*args, **(kwargs or {}))
 
 
 class Net(nn.Module):
@@ -186,7 +171,7 @@ def steps(loss: Callable, drop: float, fails: Callable[[int], str], anew: bool) 
         torch.manual_seed(100 + i)
         if anew:
             _torch._recorder.sizes.refused()  # the next call is made whole, and fails
-        with Whole(fails(i)) as whole:
+        with Whole(fails(i), ROWS) as whole:
             try:
                 loss(net, x, y, i).backward()
                 found.append([None if p.grad is None else p.grad.clone() for p in net.parameters()])

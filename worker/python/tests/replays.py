@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from torch import nn
 
 import trial
 from forked import status
-from inject import Fault, Injector
+from inject import Fault, Injector, Whole
 
 trial.attach()
 from headroom import _torch, again, failure, late, replay  # noqa: E402
@@ -46,6 +47,26 @@ def sketches() -> str:
         if math.dist(found, (product, math.sqrt(sum(abs(v) ** 2 for v in values)))) > 1e-4:
             return f"{found} of {g}"
     return "" if sketched([]) == [] and sketched([None]) == [(0.0, 0.0)] else "sketches of nothing"
+
+
+def sums() -> str:
+    """Gradients of every kind are added up over pieces, and multiplied by what arrives at the loss."""
+    torch.manual_seed(0)
+    params = [torch.randn(3, 4), torch.randn(7).double(), torch.randn(5).bfloat16(), torch.randn(6, 2), torch.randn(2)]
+    made = [[torch.randn_like(p) for p in params[:-1]] + [None if i == 1 else torch.randn(2)] for i in range(3)]
+    for grads in made:
+        grads[3] = grads[3].to_sparse()  # type: ignore[union-attr]
+    want = [sum(g[i].to_dense() for g in made if g[i] is not None) for i in range(len(params))]  # type: ignore[union-attr]
+    inputs: Any = SimpleNamespace(own=params, entering={}, cut={})
+    total = replay.Gradients(inputs)
+    for grads in made:
+        total.add([None if g is None else g.clone() for g in grads], {})
+    found = [g.to_dense() for g in total.all()]  # type: ignore[union-attr]
+    if not all(torch.allclose(a, b, rtol=1e-2 if a.dtype is torch.bfloat16 else 1e-6) for a, b in zip(found, want)):
+        return f"{found} in place of {want}"
+    again = [g.clone() for g in total.all()]  # type: ignore[union-attr]
+    late.scaled(again, torch.tensor(0.5))
+    return "" if all(torch.equal(a.to_dense(), b * 0.5) for a, b in zip(again, found)) else f"{again} in place of the half of {found}"
 
 
 def indices() -> str:
@@ -87,10 +108,55 @@ def tried_once() -> str:
         F.cross_entropy(net(x)[:, :-1].flatten(0, 1).float(), y.flatten()).backward()
         injector.end()
     optimizer.step()
-    # The module's for its shapes, for what it gives there, and before the gradients; that of the
+    # The module's for its shapes and what it gives there, and before the gradients; that of the
     # loss with its targets whole and cut.
-    want = ["Linear", "Linear", "__getitem__", "flatten", "float", "cross_entropy", "cross_entropy", "Linear"]
+    want = ["Linear", "__getitem__", "flatten", "float", "cross_entropy", "cross_entropy", "Linear"]
     return "" if injector.raised and tried == want else f"{tried}"
+
+
+class Leaving(nn.Module):
+    """Leaves a loss of its own on itself, in a list and in a dict; others may use it or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 9), nn.Linear(9, 5)
+        self.own: Any = None
+        self.listed: list[Any] = [None]
+        self.named: dict[str, Any] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.body(x).tanh()
+        self.own = self.listed[0] = self.named["own"] = z.square().mean()
+        return self.head(z)
+
+
+def left_behind() -> str:
+    """What a module leaves on itself is the whole batch's, or nobody has it: pieces leave their own.
+    Where the module's own call had gone well, it is there. Training goes on either way."""
+    wrong = []
+    for at in ("", "addmm", "_log_softmax", "_log_softmax_backward_data"):
+        torch.manual_seed(0)
+        net = Leaving()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(5):
+            x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+            want = F.linear(x, net.body.weight, net.body.bias).tanh().square().mean().item()
+            with Whole(f"aten.{at}.default", 8):
+                F.cross_entropy(net(x), y).backward()
+            for what in (net.own, net.listed[0], net.named["own"]):
+                try:
+                    value = what.detach().item()
+                except torch.OutOfMemoryError:
+                    value = want if at == "addmm" or step > 0 else math.nan  # later steps go in pieces at once
+                if not abs(value - want) <= 1e-5:
+                    wrong.append(f"{at}, step {step}: {value} in place of {want}")
+            optimizer.step()
+            optimizer.zero_grad()
+        if at == "":
+            weights = [p.detach().clone() for p in net.parameters()]
+        elif not all(torch.allclose(p, w, rtol=1e-5, atol=1e-6) for p, w in zip(net.parameters(), weights)):
+            wrong.append(f"{at}: other weights")
+    return "; ".join(wrong)
 
 
 def small_batches() -> str:
@@ -337,7 +403,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, indices, tried_once, small_batches, alike, half_behind, attention]
+CHECKS = [compiled, attributes_come_back, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, small_batches, alike, half_behind, attention]
 
 
 if __name__ == "__main__":
