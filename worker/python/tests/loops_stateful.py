@@ -122,6 +122,22 @@ class FeatureByHook(Raw):
         return F.cross_entropy(z, y) + 0.01 * self.kept[0].square().mean()
 
 
+@shape("exact")
+class WeightNorm(Raw):
+    """Before every call a hook leaves a weight with a graph on its layer."""
+
+    def build(self) -> None:
+        self.net = mlp(10, 12, 5)
+        for layer in self.net:
+            if isinstance(layer, nn.Linear):
+                nn.utils.weight_norm(layer)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
 class Counting(nn.Module):
     """Counts its calls and keeps a moving average, in buffers."""
 
