@@ -216,20 +216,20 @@ class Late:
             )
         except Refused as refused:
             raise Refused(why or str(refused)) from None
+        finally:
+            self.tape.spans.append((begin, sequence()))
+            if held is not None:
+                held.put_back()
+                set_random_state(after)
+            else:
+                disown(self.tape, modules)
         if plan is not None:
             self.sizes.confirm(count)
         else:
             self.sizes.refused()
         if not self.tape.straight:
             self.report.survived(self.tape.failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", why)
-        self.tape.spans.append((begin, sequence()))
-        if held is not None:
-            held.put_back()
-        else:
-            disown(self.tape, modules)
         self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]
-        if self.tape.complete:
-            set_random_state(after)
         value = torch.as_tensor(values[slot], device=known.device).to(known.dtype).reshape(known.shape)
         self._values[slot] = value
         if not inputs.tensors:

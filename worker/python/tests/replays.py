@@ -27,7 +27,7 @@ from forked import status
 from inject import Fault, Injector, Whole
 
 trial.attach()
-from headroom import _torch, again, failure, late, replay  # noqa: E402
+from headroom import _torch, again, backward, failure, late, replay  # noqa: E402
 from headroom.calm import rehearsal  # noqa: E402
 from headroom.found import Found  # noqa: E402
 from headroom.replay import sketched  # noqa: E402
@@ -156,6 +156,39 @@ def left_behind() -> str:
             weights = [p.detach().clone() for p in net.parameters()]
         elif not all(torch.allclose(p, w, rtol=1e-5, atol=1e-6) for p, w in zip(net.parameters(), weights)):
             wrong.append(f"{at}: other weights")
+    return "; ".join(wrong)
+
+
+def after_a_refusal() -> str:
+    """A script that goes on after a failure that pieces do not survive finds what the model left there,
+    and the random state that it had."""
+    wrong = []
+
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        replay.gradients(*args, **kwargs)
+        torch.rand(3)  # of a piece that is tried in vain
+        raise failure.Refused("one row alone does not fit")
+
+    for at in ("_log_softmax", "_log_softmax_backward_data"):
+        torch.manual_seed(0)
+        net, drop, x, y = Leaving(), nn.Dropout(0.5), torch.randn(8, 6), torch.randint(0, 5, (8,))
+        net.head = nn.Sequential(drop, net.head)  # type: ignore[assignment]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        late.gradients = backward.gradients = refused  # type: ignore[assignment]
+        raised = False
+        try:
+            with Whole(f"aten.{at}.default", 8):
+                z = net(x)
+                left, state = net.own.item(), torch.default_generator.get_state()
+                F.cross_entropy(z, y).backward()
+        except torch.OutOfMemoryError:
+            raised = True
+        finally:
+            late.gradients = backward.gradients = replay.gradients
+        if not raised or net.own.item() != left or not torch.equal(torch.default_generator.get_state(), state):
+            wrong.append(f"{at}: raised {raised}, {net.own} in place of {left}")
     return "; ".join(wrong)
 
 
@@ -403,7 +436,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, small_batches, alike, half_behind, attention]
+CHECKS = [compiled, attributes_come_back, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, after_a_refusal, small_batches, alike, half_behind, attention]
 
 
 if __name__ == "__main__":
