@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import sys
 import weakref
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import torch
 
@@ -57,6 +58,24 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
                     value[:] = [gone(tape) if left(v) else v for v in value]
                 elif isinstance(value, dict) and any(left(v) for v in value.values()):
                     value.update({k: gone(tape) for k, v in value.items() if left(v)})
+
+
+@contextmanager
+def unseen(tape: Tape, plan: Plan) -> Iterator[None]:
+    """A context for a replay: what pieces leave on modules is not found there by the script. Where its
+    own calls had gone well, what those left stays."""
+    begin, modules = sequence(), modules_of(tape)
+    held = Held(submodules(modules)) if tape.complete else None
+    try:
+        yield
+    finally:
+        tape.spans.append((begin, sequence()))
+        if held is not None:
+            held.put_back()
+        else:
+            disown(tape, modules)
+            for change in plan.written:  # without a graph where values alone were asked for
+                change.replace(gone(tape))
 
 
 class HandBack(torch.autograd.Function):
@@ -208,21 +227,16 @@ class Late:
         if self.tape.complete:
             set_random_state(self.tape.random)
         kept = self._kept()
-        begin, modules = sequence(), modules_of(self.tape)
-        held = Held(submodules(modules)) if self.tape.complete else None  # the script's own calls have left what they leave
         try:
-            values, inputs, sums, count = gradients(
-                self.tape, plan, {slot: (1.0, rule)}, self.sizes.next, scale, offload=plan is None and known.device.type == "cuda", keep=kept
-            )
+            with unseen(self.tape, self.plan):
+                values, inputs, sums, count = gradients(
+                    self.tape, plan, {slot: (1.0, rule)}, self.sizes.next, scale, offload=plan is None and known.device.type == "cuda", keep=kept
+                )
         except Refused as refused:
             raise Refused(why or str(refused)) from None
         finally:
-            self.tape.spans.append((begin, sequence()))
-            if held is not None:
-                held.put_back()
+            if self.tape.complete:
                 set_random_state(after)
-            else:
-                disown(self.tape, modules)
         if plan is not None:
             self.sizes.confirm(count)
         else:
@@ -271,10 +285,11 @@ class Late:
             else:
                 unchanged(tape, needed(tape, [slot]))
                 parts = []
-                for rows in pieces_of(plan.batch, self.sizes.first(plan.batch)):
-                    env = run(tape, plan, needed(tape, [slot]), rows)
-                    parts.append(env[slot].clone())
-                    env.clear()
+                with unseen(tape, plan):
+                    for rows in pieces_of(plan.batch, self.sizes.first(plan.batch)):
+                        env = run(tape, plan, needed(tape, [slot]), rows)
+                        parts.append(env[slot].clone())
+                        env.clear()
                 found = torch.cat(parts, plan.slots[slot].dim)
         self._values[slot] = found
         return found

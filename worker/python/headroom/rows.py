@@ -107,6 +107,7 @@ class Plan:
         self._recognised: tuple = (None, 0)  # the entry for which a key was made last, and that key
         self.left: list = []  # attributes in which the newest trial has left tensors with a graph
         self.keys: list[int] = []  # of the entries
+        self.written: list = []  # attributes in which their calls leave tensors with a graph
 
     def extend(self) -> None:
         """Takes in the entries that the tape has gained."""
@@ -117,6 +118,7 @@ class Plan:
                 cut, results = self._try(entry)
                 self._accept(entry, cut, results)
                 self.keys.append(key)
+                self.written += self.left if entry.module is not None else []
 
     memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree, attributes) by key; shared by all plans
     numbers: dict[tuple, int] = {}  # of what is called, with what, after what
@@ -183,6 +185,7 @@ class Plan:
         """Takes in the call of the last :meth:`result`, which the tape has gained."""
         entry, cut, results, leaves, key = self._pending
         self.keys.append(key)
+        self.written += self.left if entry.module is not None else []
         if results is not None:
             self._accept(entry, cut, results)
             return

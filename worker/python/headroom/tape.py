@@ -63,8 +63,8 @@ class Entry:
         self.inplace = False
         self.nth = 0  # of the module's calls
         self.random: Optional[tuple] = None  # state before a module's call
-        self.state: Optional[tuple[int, int]] = None  # of the module when its call was tried: see found.state_of_module
-        self.seen: Any = None  # what it gave for a few rows when the script made it: see Plan.note_given
+        self.state: Optional[tuple[int, int]] = None  # of the module when its call was tried: see found.state_of
+        self.seen: Any = None  # what it gave for a few rows when the script made it: see Plan.result
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
         self.fresh = False  # it changed a scalar in place, and is replayed on a copy
