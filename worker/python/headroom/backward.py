@@ -8,7 +8,7 @@ import torch
 
 from .again import confirm
 from .calm import rehearsal
-from .failure import Refused, clean
+from .failure import Refused, Writes, clean
 from .found import found_of
 from .graph import walk, within
 from .held import Held, submodules
@@ -69,6 +69,20 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
         return Planned(None, {loss: (1.0 if given is None else given, None)}, {}, str(why))
 
 
+def refuse_writing(tape: Tape) -> None:
+    """Raises :class:`Writes` if a call of a module writes to what was there before, as far as a few
+    rows show it."""
+    if all(f is None or f.tried for f in map(found_of, modules_of(tape))):
+        return
+    try:
+        with rehearsal(modules_of(tape)):
+            Plan(tape, tape.entries[0]).extend()
+    except Writes:
+        raise
+    except Exception:  # then it cannot be seen
+        pass
+
+
 def summed(inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tensor]) -> dict[int, Optional[torch.Tensor]]:
     """The gradients, keyed by the ids of what they belong to."""
     grads = {id(t): g for t, g in zip(inputs.tensors, sums.all())}
@@ -90,8 +104,10 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
     if plan is not None:  # the whole batch is judged by its loss
         confirm(tape, plan, needed(tape, [loss]))
-    elif any(f.moving for f in founds):
-        raise Refused("a module's calls change its attributes")
+    elif any(f.moving or f.writes for f in founds):
+        raise Refused("a module's calls change what it keeps")
+    else:
+        refuse_writing(tape)
     offload = plan is None and any(t.is_cuda for t in params)
     written = [(b, b.detach().clone()) for f in changing for b in f.changing or ()]
     if any(found_of(e.module) in changing and e.nth != found_of(e.module).calls for e in tape.entries if e.module is not None):  # type: ignore[union-attr]

@@ -10,7 +10,9 @@ from typing import Any, Iterable, Iterator
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from .failure import Writes
 from .held import Held, submodules
 from .tape import random_state, set_random_state
 
@@ -65,6 +67,46 @@ def _named(func: Any) -> str:
     return name if name in _FILLS or name in _DRAWS or name == "native_dropout" or "attention" in name else ""
 
 
+class Sealed(TorchDispatchMode):
+    """Raises :class:`Writes` before anything is written to a tensor that was there before and is not
+    one of ``free``: to its argument, to a frozen parameter, to what a module keeps for itself. What a
+    ``backward`` writes may be left out."""
+
+    def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True) -> None:
+        super().__init__()
+        self._name, self._backward = name, backward
+        self._free = {0, *map(_memory, free)}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        written, fresh = _effects(func)
+        for i, name in written if self._backward or torch._C._current_graph_task_id() == -1 else ():
+            given = args[i] if i < len(args) else kwargs.get(name)
+            if not self._free.issuperset(map(_memory, tree_leaves(given))):
+                raise Writes(f"{self._name} writes to a tensor that was there before")
+        result = func(*args, **kwargs)
+        if fresh:
+            self._free.update(map(_memory, (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)))
+        return result
+
+
+def _memory(value: Any) -> int:
+    """What is the same for all tensors that share memory; 0 for what has none of its own."""
+    try:
+        return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else 0
+    except NotImplementedError:  # a sparse one
+        return 0
+
+
+@lru_cache(maxsize=None)
+def _effects(func: Any) -> tuple[list[tuple[int, str]], bool]:
+    """Places and names of the arguments that an operation writes to, and whether what it returns has
+    memory of its own."""
+    schema = func._schema
+    written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    return written, all(r.alias_info is None for r in schema.returns) or schema.name == "aten::lift_fresh"  # of torch.tensor
+
+
 def eager() -> Any:
     """A context in which compiled code runs as it was written, so that a few rows cost
     no compilation."""
@@ -103,13 +145,14 @@ def unwarned() -> Iterator[None]:
 @contextmanager
 def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     """A context after which generators, buffers and what is attached to the modules are as
-    before."""
+    before, and parameters have the memory that they had."""
     state = random_state()
     found = submodules(modules)
+    data = [(p, p.data) for m in found for p in m.parameters(recurse=False) if type(p) is torch.nn.Parameter]
     buffers = list({id(b): b for m in found for b in m.buffers(recurse=False)}.values())
     kept = [b.detach().clone() for b in buffers]
     versions = [b._version for b in buffers]
-    held = Held(found)
+    held = Held(found, deep=True)
     try:
         yield
     finally:
@@ -118,8 +161,11 @@ def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
             for buffer, value, version in zip(buffers, kept, versions):
                 # Batch normalisation writes its statistics without raising the version.
                 if buffer._version != version or not torch.equal(buffer, value):
-                    buffer.copy_(value)
+                    buffer.data.copy_(value)  # an earlier call's graph may have seen these values: no new version
         held.put_back()
+        for p, had in data:
+            if p.data_ptr() != had.data_ptr():
+                p.data = had
 
 
 @contextmanager

@@ -8,7 +8,7 @@ evaluation's batch is often a larger one, and needs less memory for each row.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 import torch
 from torch.utils._pytree import tree_unflatten
@@ -25,18 +25,19 @@ from .weights import typed, weight
 class Watch:
     """What an evaluation's call must not have changed, if it is to be made again."""
 
-    def __init__(self, found: Found) -> None:
-        self._found = found
+    def __init__(self, found: Found, given: Sequence[torch.Tensor]) -> None:
+        self._tensors = {"a buffer": found.buffers, "a parameter": found.params, "an argument": given}
         self._versions = self._now()
         self._held = [Held(found.moving), found.still] if found.still is not None else [Held(found.module().modules())]  # type: ignore[union-attr]
 
-    def _now(self) -> list[int]:
-        return [-1 if b.is_inference() else b._version for b in self._found.buffers]
+    def _now(self) -> dict[str, list[int]]:
+        return {kind: [-1 if t.is_inference() else t._version for t in tensors] for kind, tensors in self._tensors.items()}
 
     def why_not(self) -> Optional[str]:
         """What the call has changed; None if it has changed nothing."""
-        if self._now() != self._versions:
-            return "a buffer"
+        for kind, versions in self._now().items():
+            if versions != self._versions[kind]:
+                return kind
         return next((f"its attribute {c.name}" for held in self._held for c in held.changed() if c.name != "training"), None)
 
 

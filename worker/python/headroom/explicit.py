@@ -19,13 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .backward import state_of
-from .calm import Calm, rehearsal
+from .calm import Calm, Sealed, rehearsal
 from .failure import Refused, clean, is_out_of_memory, release_frames
 from .found import Found, Limits, found_of
 from .functions import recorded
 from .held import Held
 from .pieces import Sizes
-from .replay import ROUNDS, SOME, by_pieces, halves, in_two, pieces_of, refuse_batchwise, rehearsed, residual, sketched, spread
+from .replay import ROUNDS, SOME, by_pieces, halves, in_two, pieces_of, refuse_batchwise, rehearsed, residual, sketched, spread, versions_of
 from .rows import Rows
 from .tape import random_state, set_random_state
 from .weights import Rule, candidates, distinct, others, settled, typed, weight
@@ -57,7 +57,7 @@ class Explicit:
             return self._function(*args, **kwargs)
         founds = [found_of(m) or Found(recorder, m) for m in self._models]
         for f in founds:
-            f.before()
+            f.before(versions_of(f.params).count(-1))
         state, before = random_state(), [state_of(p) for p in self._params]
         failed: Optional[BaseException] = self._sizes.failure if self._sizes.too_large(self._limits, args, kwargs) else None
         straight = failed is not None
@@ -282,11 +282,11 @@ class Trial:
 
         self.backwards = 0
         modules = [m for model in self._explicit._models for m in model.modules()]
-        held, buffers = Held(modules), [b for m in modules for b in m.buffers(recurse=False)]
+        held, buffers = Held(modules, deep=True), [b for m in modules for b in m.buffers(recurse=False)]
         versions = [b._version for b in buffers]
         torch.autograd.backward = counted
         try:
-            with Written(params) as written:
+            with Written(params) as written, Sealed("the function", buffers, backward=False):
                 self._run(rows)
         finally:
             torch.autograd.backward = backward

@@ -28,6 +28,10 @@ class Refused(Exception):
     """A step that cannot be replayed exactly, with the reason in a sentence."""
 
 
+class Writes(Refused):
+    """A call that would do to something twice what it does to it once."""
+
+
 def bare(failure: Any) -> Any:
     """The same exception without the frames that it came through."""
     return None if failure is None else type(failure)(*failure.args)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .held import Held, attributes
+from .held import Held, attributes, tensors
 from .rest import Known
 
 _NUMBERS = count(1)
@@ -45,6 +45,11 @@ class Found(Limits):
         self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call was made yet
         self.moving: list[torch.nn.Module] = []  # modules of which a call has changed one
         self.now: Optional[Held] = None  # what those held before the newest call
+        self.frozen: list[torch.Tensor] = []  # parameters that no call is to write to
+        self.tensors: list[weakref.ref[torch.Tensor]] = []  # among the attributes of all of them, the same
+        self.marks: list[Optional[int]] = []  # versions of these before the newest call
+        self.writes = False  # a call has written to some of them
+        self.tried = False  # a trial has seen that none does
         module.__dict__["_compiled_call_impl"] = self
 
     def __reduce__(self) -> Any:  # a module that pickles all of itself finds None here
@@ -66,8 +71,8 @@ class Found(Limits):
         recorder.report.phases.forward_ends()
         return result
 
-    def before(self) -> None:
-        """Keeps what a call changes, so that it can be put back."""
+    def before(self, frozen: int) -> None:
+        """Keeps what a call changes, so that it can be put back. So many parameters are ``frozen``."""
         if self.changing is None:
             module = self.module()
             self.params = list(module.parameters())  # type: ignore[union-attr]
@@ -78,7 +83,12 @@ class Found(Limits):
             with torch.no_grad():
                 torch._foreach_copy_(self.kept, self.changing)
         every = self.module().modules() if self.still is None else self.moving  # type: ignore[union-attr]  # no call has gone well yet
-        self.now = Held(every) if self.still is None or self.moving else None
+        self.now = Held(every, deep=True) if self.still is None or self.moving else None
+        if self.still is None:
+            self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
+        if len(self.frozen) != frozen:
+            self.frozen = [p for p in self.params if not p.requires_grad]
+        self.marks = self._versions()
         self.versions = [b._version for b in self.buffers]
         self.calls += 1
         self.whole = True
@@ -87,6 +97,7 @@ class Found(Limits):
         """Looks at what a call that went well has changed."""
         if self.still is None:
             self._settle(self.now)  # type: ignore[arg-type]
+            self.writes = self._wrote()
         self.now = None  # which would keep a state, and its graph, longer than the script does
         if [b._version for b in self.buffers] == self.versions:
             return
@@ -97,10 +108,21 @@ class Found(Limits):
                 self.kept.append(torch.empty_like(b))
                 self.whole = False
 
+    def _versions(self) -> list[Optional[int]]:
+        """By which it is seen whether frozen parameters, and tensors among the attributes, are written to;
+        None for one that is gone."""
+        there = [*self.frozen, *(ref() for ref in self.tensors)]
+        return [None if t is None or t.is_inference() else t._version for t in there]
+
+    def _wrote(self) -> bool:
+        """Whether the newest call has written to some of them."""
+        return any(a != b for a, b in zip(self.marks, self._versions()) if a is not None and b is not None)
+
     def put_back(self) -> bool:
         """Undoes what a failed call did to buffers and attributes; whether all of it was known."""
         known = {id(b) for b in self.changing or ()}
-        if not self.whole or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
+        self.writes = self.writes or self._wrote()
+        if self.writes or not self.whole or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
             return False
         for b, k in zip(self.changing or (), self.kept):
             b.data.copy_(k)  # an earlier call's graph has seen these values: no new version

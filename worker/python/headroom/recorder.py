@@ -21,16 +21,16 @@ from .again import note
 from .backward import bypass, finish, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
-from .failure import Refused, clean, is_out_of_memory, patiently, release_frames
+from .failure import Refused, Writes, clean, is_out_of_memory, patiently, release_frames
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, recorded
 from .graph import KEEP, sequence
 from .late import LEFT, Late, disown, foreign, gone, make, postpone
 from .pieces import Sizes
-from .replay import modules_of, on_host, refuse_batchwise, versions_of
+from .replay import altered, batchwise, modules_of, on_host, refuse_batchwise, versions_of
 from .rest import Rest, shapes_of
 from .rows import Plan, Slot
-from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state
+from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state, unrecorded
 
 
 class Lost:
@@ -49,6 +49,12 @@ class Lost:
         raise object.__getattribute__(self, "_failure")
 
     __getitem__ = __iter__ = __len__ = __call__ = __bool__ = _used
+
+
+def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """By which it is seen whether recorded tensors are written to."""
+    with unrecorded():
+        return [t._version for t in tensors]
 
 
 class Recorder:
@@ -118,9 +124,9 @@ class Recorder:
         if tape.failure is not None or self.sizes.too_large(found, args, kwargs):
             tape.straight = tape.straight or tape.failure is None
             return self._late_call(tape, found, entry, tape.failure or self.sizes.failure, lambda: call(*args, **kwargs), worn)
-        found.before()
+        found.before(entry.versions.count(-1))
         entry.nth = found.calls
-        begin = sequence()
+        begin, versions = sequence(), numbers(worn)
         entry.random = random_state() if tape.entries else tape.random
         failed: Optional[BaseException] = None
         try:
@@ -142,7 +148,12 @@ class Recorder:
         again: Optional[Callable] = lambda: call(*args, **kwargs)  # noqa: E731
         if not found.put_back():
             again = None
-            tape.refuse(f"{type(module).__name__} had changed a buffer or an attribute when it failed")
+            tape.refuse(f"{type(module).__name__} had changed a buffer, an attribute or a frozen parameter when it failed")
+        changed = altered(tape, entry)
+        if changed is not None:
+            tape.refuse(changed)
+        if changed is not None or versions != numbers(worn):
+            again = None
         return self._late_call(tape, found, entry, failed, again, worn)
 
     def resting(self, call: Callable, args: tuple, kwargs: dict) -> Any:
@@ -160,7 +171,7 @@ class Recorder:
         if recorded(args, kwargs):
             return call(*args, **kwargs)
         sizes, limits = self.evaluation, found.evaluation
-        watch, state = Watch(found), random_state()
+        watch, state = Watch(found, [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]), random_state()
         failed: Optional[BaseException] = sizes.failure if sizes.too_large(limits, args, kwargs) else None
         straight = failed is not None
         if not straight:
@@ -189,7 +200,7 @@ class Recorder:
         sizes.refused()
         if straight:
             return call(*args, **kwargs)
-        if watch.why_not() is not None:
+        if watch.why_not() is not None or isinstance(why, Writes):
             self._refused(failed, why)
         clean(failed)
         set_random_state(state)
@@ -267,12 +278,26 @@ class Recorder:
             self._guarded(lambda: note(tape))
             disown(tape, modules_of(tape) + [module])
             late = self._late(tape, entry)
-            refuse_batchwise([module])  # type: ignore[list-item]
-            if found.changing:
+            if found.changing or batchwise([module]):  # type: ignore[list-item]
+                self._guarded(lambda: self._sealed(tape, late, found, entry))
+                refuse_batchwise([module])  # type: ignore[list-item]
                 raise Refused(f"{type(module).__name__} changes its buffers")
             return self._guarded(lambda: self._postponed(tape, late, entry, *self._result(tape, late, entry)))
         except Refused as why:
+            if isinstance(why, Writes):  # it may have done so before it failed
+                again = None
             return self._once_more(tape, found, entry, failure, why, again, worn)
+
+    def _sealed(self, tape: Tape, late: Late, found: Found, entry: Entry) -> None:
+        """Raises :class:`Writes` if a call that is to be made again, on the whole batch, must not be."""
+        if not found.tried:
+            try:
+                self._result(tape, late, entry)
+            except Writes:
+                raise
+            except Refused:
+                pass
+            found.tried = True
 
     def _postponed(self, tape: Tape, late: Late, entry: Entry, leaves: Sequence, tree: Any) -> Any:
         result = tree_unflatten([self._made(tape, leaf) for leaf in leaves], tree)
@@ -321,7 +346,7 @@ class Recorder:
             self._refused(failure, why)
         tape.failure = tape.sampled = None
         clean(failure)
-        found.before()  # of a batch that was to go in pieces at once this is the first call
+        found.before(entry.versions.count(-1))  # type: ignore[union-attr]  # of a batch that was to go in pieces at once this is the first call
         entry.nth = found.calls
         state = random_state()
         hosts = (None, on_host) if any(p.is_cuda for p in found.params) else (None,)

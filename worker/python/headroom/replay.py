@@ -74,12 +74,19 @@ def unchanged(tape: Tape, entries: Sequence[int]) -> None:
     """Raises Refused if what some entries were given, or their modules' parameters, has
     been written to since."""
     for i in entries:
-        entry = tape.entries[i]
-        for index in references(entry)[1]:
-            if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
-                raise Refused("an argument has been changed since it was used")
-        if entry.module is not None and entry.versions is not None and entry.versions != versions_of(entry.module.parameters()):
-            raise Refused("parameters have been changed since they were used")
+        why = altered(tape, tape.entries[i])
+        if why is not None:
+            raise Refused(why)
+
+
+def altered(tape: Tape, entry: Entry) -> Optional[str]:
+    """What a call was given, or its parameters, that has been written to since: in a sentence."""
+    for index in references(entry)[1]:
+        if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
+            return "an argument has been changed since it was used"
+    if entry.module is not None and entry.versions is not None and entry.versions != versions_of(entry.module.parameters()):
+        return "parameters have been changed since they were used"
+    return None
 
 
 def versions_of(params: Iterable[torch.Tensor]) -> list[int]:

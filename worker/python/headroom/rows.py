@@ -16,8 +16,8 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from .calm import Calm
-from .failure import Refused, is_out_of_memory
+from .calm import Calm, Sealed
+from .failure import Refused, Writes, is_out_of_memory
 from .found import number_of, state_of
 from .graph import signature
 from .held import Held
@@ -257,7 +257,8 @@ class Plan:
             raise Refused(f"{named(entry)} mixes single rows with a value of the whole batch")
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
-            return cut, self._both(entry, cut, graphs=graphs)
+            with Sealed(f"a call of {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)]):
+                return cut, self._both(entry, cut, graphs=graphs)
         if not rowful and refs:
             return NOTHING, self._both(entry, NOTHING)
         return self._alternatives(entry, rowful, outside)
@@ -325,7 +326,7 @@ class Plan:
             modules = [] if entry.module is None else list(entry.module.modules())
             buffers = [b for m in modules for b in m.buffers(recurse=False)]
             versions = [b._version for b in buffers]
-            held = Held(modules)
+            held, places = Held(modules, deep=True), [p.data_ptr() for m in modules for p in m._parameters.values() if type(p) is torch.nn.Parameter]
             result = perform(entry, args, kwargs, trial=True)
             if graphs is not None:
                 graphs.append(signature(t for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)))
@@ -333,9 +334,11 @@ class Plan:
             result = None  # its activations are not needed beside those of the next
             if versions != [b._version for b in buffers]:
                 raise Refused(f"{named(entry)} changes its buffers")
+            if places != [p.data_ptr() for m in modules for p in m._parameters.values() if type(p) is torch.nn.Parameter]:
+                raise Writes(f"a call of {named(entry)} gives a parameter another value")
             self.left = list(held.changed())  # by the second call, for the first may have filled a cache
         for change in self.left:
-            if not all(isinstance(v, torch.Tensor) and v.requires_grad for v in change.values()):
+            if change.inside or change.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in change.values()):
                 raise Refused(f"a call of {named(entry)} changes its attribute {change.name}")
         return results
 

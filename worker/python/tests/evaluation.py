@@ -98,6 +98,25 @@ class Totals(Classifier):
         return self.body(x)
 
 
+class Scales(Classifier):
+    """Halves its input in place, and cannot be tried on fewer rows."""
+
+    def forward(self, x: Tensor) -> Any:
+        return self.body(x.view(ROWS, 10).mul_(0.5))
+
+
+class Follows(Classifier):
+    """Keeps a tensor of its own, to which it writes without raising a version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Parameter(torch.ones(10), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Any:
+        self.frozen.data.mul_(0.5)
+        return self.body(x * self.frozen)
+
+
 class Case:
     """``survives`` is what it must survive: a whole batch that never fits, a failure that
     does not come again, or nothing at all."""
@@ -134,6 +153,8 @@ CASES = [
     Case(Draws, "once"),
     Case(Counts, ""),
     Case(Totals, ""),
+    Case(Scales, ""),
+    Case(Follows, ""),
     Case(Classifier, "", train=True),
 ]
 
@@ -173,7 +194,7 @@ def judged(case: Case, mode: Callable[[], Any], fault: Fault | None) -> tuple[st
     want = called(case, net, mode, given)
     after = state(net)
     net = case.made()
-    case.given()  # the same draws
+    given = case.given()  # the same draws
     torch.set_rng_state(before)
     injector = Injector(fault)
     failed: BaseException | None = None
@@ -189,7 +210,7 @@ def judged(case: Case, mode: Callable[[], Any], fault: Fault | None) -> tuple[st
     if failed is not None:
         if failed is not injector.raised[0]:
             return f"another exception: {failed}", injector.count, False
-        if not equal(buffers[0], now[0]) and case.kind is not Totals and not case.train or not torch.equal(now[1], before) and case.kind is not Draws:
+        if not equal(buffers[0], now[0]) and case.kind not in (Totals, Follows) and not case.train or not torch.equal(now[1], before) and case.kind is not Draws:
             return "raised, and changed something", injector.count, False
         return "", injector.count, False
     if not equal(want, got, 2e-2 if case.autocast else 1e-5):

@@ -220,6 +220,176 @@ class CountedCalls(Raw):
         return [*super().step(i), float(self.net.seen)]
 
 
+class Target(nn.Module):
+    """Averages its weights into a second network whenever it is called."""
+
+    def __init__(self, norm: bool) -> None:
+        super().__init__()
+        self.body, self.head, self.target = nn.Linear(10, 6), nn.Linear(6, 5), nn.Linear(10, 6).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(6) if norm else nn.Identity()
+
+    def follow(self) -> None:
+        with torch.no_grad():
+            self.target.weight.lerp_(self.body.weight, 0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.follow()
+        return self.head(self.norm(self.body(x)).tanh() + self.target(x))
+
+
+@shape("refuse")
+class TargetInside(Raw):
+    """With every call that is made again the target would come closer."""
+
+    norm, model = False, Target
+
+    def build(self) -> None:
+        self.net = self.model(self.norm)
+        self.optimizer = torch.optim.SGD([p for p in self.net.parameters() if p.requires_grad], lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+class Replaced(Target):
+    def follow(self) -> None:
+        self.target.weight.data = 0.9 * self.target.weight.data + 0.1 * self.body.weight.data
+
+
+@shape("refuse")
+class TargetReplaced(TargetInside):
+    model = Replaced
+
+
+class Unseen(Target):
+    def follow(self) -> None:
+        self.target.weight.data.lerp_(self.body.weight.data, 0.1)
+
+
+@shape("refuse")
+class TargetWithNorm(TargetInside):
+    """Only the whole batch could be run again, and no version shows what that did."""
+
+    norm, model = True, Unseen
+
+
+class OfOneSize(Target):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.view(7, 10))
+
+
+@shape("refuse")
+class TargetOfOneSize(TargetInside):
+    """It cannot be tried on fewer rows."""
+
+    model = OfOneSize
+
+
+class Averaged(nn.Module):
+    """Keeps an average in a tensor that is neither a parameter nor a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.averages = mlp(10, 12, 5), [torch.zeros(10)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.body(x - self.averages[0])
+        with torch.no_grad():
+            self.averages[0].mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return z
+
+
+@shape("refuse")
+class AverageBeside(Raw):
+    def build(self) -> None:
+        self.net = Averaged()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+class Scaling(nn.Module):
+    """Scales its input in place. With ``norm`` only the whole batch could be run again."""
+
+    def __init__(self, norm: bool) -> None:
+        super().__init__()
+        self.norm, self.body = nn.BatchNorm1d(10) if norm else nn.Identity(), mlp(10, 12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.mul_(0.5)
+        return self.body(self.norm(x) + x)
+
+
+@shape("refuse")
+class ScaledInput(Raw):
+    norm = False
+
+    def build(self) -> None:
+        self.net = Scaling(self.norm)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+@shape("refuse")
+class ScaledInputOfNorm(ScaledInput):
+    norm = True
+
+
+@shape("refuse")
+class ScaledFeature(Raw):
+    """The same with what another module has returned."""
+
+    def build(self) -> None:
+        self.backbone, self.head = nn.Linear(10, 10), Scaling(True)
+        self.optimizer = torch.optim.SGD([*self.backbone.parameters(), *self.head.parameters()], lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.head(self.backbone(x)), y)
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.sum, self.count = 0.0, 0
+
+
+class Metered(nn.Module):
+    """Keeps a meter in an object of its own, and a list of values inside a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.meter, self.logged = mlp(10, 12, 5), Meter(), {"norms": [0.0]}
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.body(x)
+        self.meter.sum += z.detach().mean().item()
+        self.meter.count += 1
+        self.logged["norms"].append(z.detach().norm().item())
+        return z
+
+
+@shape("refuse")
+class MeteredCalls(Raw):
+    """What the model has metered is printed."""
+
+    def build(self) -> None:
+        self.net = Metered()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+    def step(self, i: int) -> list[float]:
+        return [*super().step(i), self.net.meter.sum, float(self.net.meter.count), *self.net.logged["norms"][-2:]]
+
+
 @shape("refuse")
 class TwoForwards(Raw):
     """Statistics are written twice before the first backward."""

@@ -14,7 +14,9 @@ import socket
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,8 +30,9 @@ from inject import Fault, Injector, Whole
 
 trial.attach()
 from headroom import _torch, again, backward, failure, late, replay  # noqa: E402
-from headroom.calm import rehearsal  # noqa: E402
+from headroom.calm import Calm, Sealed, rehearsal  # noqa: E402
 from headroom.found import Found  # noqa: E402
+from headroom.held import Held  # noqa: E402
 from headroom.replay import sketched  # noqa: E402
 from headroom.rows import Plan, sliced  # noqa: E402
 from headroom.tape import Entry, Outside, Ref  # noqa: E402
@@ -401,7 +404,7 @@ def attributes_come_back() -> str:
         found = Found(_torch._recorder, net)
         for _ in range(3):
             net.count += 10  # type: ignore[operator]
-            found.before()
+            found.before(0)
             net.count += 1  # type: ignore[operator]
             found.put_back()
             seen.append(net.count)
@@ -409,6 +412,89 @@ def attributes_come_back() -> str:
                 net.count += 1  # type: ignore[operator]
                 found.after()
     return "" if seen == [10, 20, 30, 10, 21, 32] else f"{seen}"
+
+
+def sealed() -> str:
+    """A trial stops before anything is written to that was there before it, in whatever way, and lets a
+    call do as it likes with what it has made."""
+    torch.manual_seed(0)
+    x, own, weight, images = torch.randn(4, 6), torch.zeros(6), nn.Parameter(torch.randn(6, 6)), torch.randn(2, 3, 4, 4)
+    indices, attention, recurrent, normed = torch.tensor([0, 1]), nn.MultiheadAttention(6, 2), nn.LSTM(6, 3), nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))
+    harmless: list[Callable[[], Any]] = [
+        lambda: torch.tensor([1.0, 2.0]).mul_(2),
+        lambda: torch.as_tensor([1, 2]).add_(1),
+        lambda: x.clone().t()[0].view(-1).zero_(),
+        lambda: [part.add_(1) for part in (x * 2).chunk(2)],
+        lambda: x.double().mul_(2),
+        lambda: torch.add(x, 1, out=torch.empty(4, 6)),
+        lambda: torch._foreach_add_([x * 1, x * 2], 1.0),
+        lambda: F.dropout(x * 1, 0.5, inplace=True),
+        lambda: recurrent(x.unsqueeze(0)),
+        lambda: torch.zeros(4).index_add_(0, indices, torch.ones(2)).scatter_(0, indices, 1.0).index_put_((indices,), torch.ones(2)),
+        lambda: F.scaled_dot_product_attention(*(torch.randn(2, 2, 4, 8) for _ in range(3))),
+        lambda: torch.utils.checkpoint.checkpoint(lambda t: t.relu().mul_(2), weight, use_reentrant=False),
+        lambda: (normed(x).relu_(), attention(x, x, x)),
+        lambda: (torch.cat([x, x]).relu_(), x.repeat(2, 1).add_(1), torch.einsum("ij,jk->ik", x, weight).relu_()),
+        lambda: F.conv2d(images, torch.randn(2, 3, 3, 3)).relu_(),
+        lambda: torch.sparse.mm(torch.eye(4).to_sparse(), x).mul_(2),
+    ]
+    writing: list[Callable[[], Any]] = [
+        lambda: x.mul_(2),
+        lambda: x.contiguous().mul_(2),
+        lambda: x.to(torch.float32).detach()[:2].add_(1),
+        lambda: x.view(-1).__setitem__(0, 5.0),
+        lambda: x.expand(2, 4, 6)[0].zero_(),
+        lambda: own.data.add_(1),
+        lambda: torch.add(own, 1, out=own),
+        lambda: torch._foreach_add_([x * 1, own], 1.0),
+        lambda: F.embedding(indices, weight, max_norm=0.1),
+        lambda: F.dropout(x, 0.5, inplace=True),
+        lambda: own.set_(torch.ones(6)),  # type: ignore[call-overload]
+        lambda: own.copy_(x[0]),
+        lambda: weight.data.lerp_(torch.ones(6, 6), 0.1),
+    ]
+    before = [t.clone() for t in (x, own, weight)]
+    for n, call in enumerate(harmless + writing):
+        for calm in (nullcontext(), Calm()):
+            stopped = False
+            try:
+                with calm, torch.no_grad(), Sealed("it", []):
+                    call()
+            except failure.Writes:
+                stopped = True
+            if stopped != (n >= len(harmless)) or not all(torch.equal(a, b) for a, b in zip(before, (x, own, weight))):
+                return f"{n}, stopped: {stopped}"
+    with Sealed("it", [own]):
+        own.add_(1)  # it is free to be written to
+    return ""
+
+
+def everything_comes_back() -> str:
+    """What a trial does to containers inside containers, to objects of the script's own, and to where
+    parameters have their memory."""
+    net: Any = nn.Linear(2, 2)
+    net.log, net.seen, net.last = {"a": [1]}, {1}, deque([1, 2], maxlen=2)
+    net.own = (Slow.__new__(Slow), [0])
+    net.own[0].written = [["a"]]
+    weight, place = net.weight, net.weight.data_ptr()
+    held = Held([net], deep=True)
+    with rehearsal([net]):
+        net.log["a"].append(2)
+        net.log["b"] = 0
+        net.seen.add(2)
+        net.last.append(3)
+        net.own[0].written[0].append("b")
+        net.own[0].more = 1
+        net.own[1][0] = 1
+        net.weight.data = torch.zeros(2, 2)
+        net.bias = nn.Parameter(torch.zeros(2))
+        changed = {(c.name, c.inside) for c in held.changed()}
+    found = net.log, net.seen, list(net.last), vars(net.own[0]), net.own[1]
+    if changed != {("log", False), ("log", True), ("seen", True), ("last", True), ("own", True), ("_parameters", False)} or list(held.changed()):
+        return f"{changed}, {list(held.changed())}"
+    if found != ({"a": [1]}, {1}, [1, 2], {"written": [["a"]]}, [0]):
+        return f"{found}"
+    return "" if net.weight is weight and weight.data_ptr() == place and bool(net.bias.any()) else "a parameter is another"
 
 
 class Slow:
@@ -440,7 +526,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, after_a_refusal, small_batches, alike, half_behind, attention]
+CHECKS = [compiled, attributes_come_back, sealed, everything_comes_back, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, after_a_refusal, small_batches, alike, half_behind, attention]
 
 
 if __name__ == "__main__":
