@@ -104,7 +104,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
     if plan is not None:  # the whole batch is judged by its loss
         confirm(tape, plan, needed(tape, [loss]))
-    elif any(f.moving or f.writes for f in founds):
+    elif any(f.writes for f in founds) or any(e.held is None and found_of(e.module).moving for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
         raise Refused("a module's calls change what it keeps")
     else:
         refuse_writing(tape)
@@ -116,10 +116,11 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         raise Refused(f"{why}, and it is not known what they were before")
     after = random_state()
     set_random_state(tape.random)
-    held = None if plan is None else Held(submodules(modules))  # for the whole batch it is what the user's own call would have left
+    held = Held(submodules(modules), plan is None or plan.deep)
     try:
         values, inputs, sums, count = gradients(tape, plan, targets, sizes.next, offload=offload)
     except BaseException as e:
+        held.put_back()
         with torch.no_grad():
             for b, value in written:
                 b.copy_(value)
@@ -128,8 +129,8 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         raise Refused(why or str(e)) from None
     finally:
         set_random_state(after)
-        if held is not None:
-            held.put_back()
+    if plan is not None:  # for the whole batch it is what the user's own call would have left
+        held.put_back()
     rounded = plan is None or half_in(tape, modules)  # the whole batch may use other kernels where there is little room
     if (plan is None or same_random_state(tape.random, after)) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
         raise Refused("the loss is different when the step is made again")

@@ -26,7 +26,7 @@ class Watch:
     """What an evaluation's call must not have changed, if it is to be made again."""
 
     def __init__(self, found: Found, given: Sequence[torch.Tensor]) -> None:
-        self._tensors = {"a buffer": found.buffers, "a parameter": found.params, "an argument": given}
+        self._tensors = {"a buffer": found.buffers, "an argument": given}
         self._versions = self._now()
         self._held = [Held(found.moving), found.still] if found.still is not None else [Held(found.module().modules())]  # type: ignore[union-attr]
 

@@ -9,9 +9,10 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .held import Held, attributes, tensors
+from .held import Held, attributes, plain_reached, tensors
 from .rest import Known
 
+MANY = 1000  # containers that are looked at before every call
 _NUMBERS = count(1)
 _NORMS = torch.nn.modules.batchnorm._NormBase  # they keep running statistics, and write them without raising a version
 
@@ -45,11 +46,14 @@ class Found(Limits):
         self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call was made yet
         self.moving: list[torch.nn.Module] = []  # modules of which a call has changed one
         self.now: Optional[Held] = None  # what those held before the newest call
+        self.plain = False  # what calls change there is nothing but numbers and texts
+        self.deep = False  # they change something inside what these hold, too
         self.frozen: list[torch.Tensor] = []  # parameters that no call is to write to
         self.tensors: list[weakref.ref[torch.Tensor]] = []  # among the attributes of all of them, the same
         self.marks: list[Optional[int]] = []  # versions of these before the newest call
         self.writes = False  # a call has written to some of them
         self.tried = False  # a trial has seen that none does
+        self.unread: set[tuple[int, str]] = set()  # attributes that calls change and do not look at, by module
         module.__dict__["_compiled_call_impl"] = self
 
     def __reduce__(self) -> Any:  # a module that pickles all of itself finds None here
@@ -83,7 +87,7 @@ class Found(Limits):
             with torch.no_grad():
                 torch._foreach_copy_(self.kept, self.changing)
         every = self.module().modules() if self.still is None else self.moving  # type: ignore[union-attr]  # no call has gone well yet
-        self.now = Held(every, deep=True) if self.still is None or self.moving else None
+        self.now = Held(every, self.still is None or self.deep) if self.still is None or self.moving else None
         if self.still is None:
             self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
         if len(self.frozen) != frozen:
@@ -93,20 +97,22 @@ class Found(Limits):
         self.calls += 1
         self.whole = True
 
-    def after(self) -> None:
-        """Looks at what a call that went well has changed."""
+    def after(self) -> Optional[Held]:
+        """Looks at what a call that went well has changed. Returns what the modules held before it, if
+        that may be kept."""
         if self.still is None:
             self._settle(self.now)  # type: ignore[arg-type]
-            self.writes = self._wrote()
-        self.now = None  # which would keep a state, and its graph, longer than the script does
-        if [b._version for b in self.buffers] == self.versions:
-            return
-        known = {id(b) for b in self.changing or ()}
-        for b, v in zip(self.buffers, self.versions):
-            if b._version != v and id(b) not in known:
-                self.changing.append(b)  # type: ignore[union-attr]
-                self.kept.append(torch.empty_like(b))
-                self.whole = False
+            self.writes = self.writes or self._wrote()
+        held = self.now if self.moving and self.plain else None
+        self.now = None  # else a state, and its graph, would be kept longer than the script does
+        if [b._version for b in self.buffers] != self.versions:
+            known = {id(b) for b in self.changing or ()}
+            for b, v in zip(self.buffers, self.versions):
+                if b._version != v and id(b) not in known:
+                    self.changing.append(b)  # type: ignore[union-attr]
+                    self.kept.append(torch.empty_like(b))
+                    self.whole = False
+        return held
 
     def _versions(self) -> list[Optional[int]]:
         """By which it is seen whether frozen parameters, and tensors among the attributes, are written to;
@@ -135,7 +141,11 @@ class Found(Limits):
 
     def _settle(self, held: Held) -> None:
         """Separates the modules whose attributes calls have changed from the others."""
-        moved = {id(m): m for m in (c.module() for c in held.changed())}
+        changes = list(held.changed())
+        self.deep = self.deep or any(c.inside is not None for c in changes)
+        self.writes = self.writes or self.deep and held.size() > MANY  # to look at all of that before every call would take too long
+        self.plain = (self.plain or self.still is None) and all(map(held.plain, changes))
+        moved = {id(m): m for m in (c.module() for c in changes)}
         self.moving = list({**{id(m): m for m in self.moving}, **moved}.values())
         known = {id(m) for m in self.moving}
         self.still = Held([m for m in self.module().modules() if id(m) not in known])  # type: ignore[union-attr]
@@ -160,7 +170,10 @@ _PLAIN = {bool, str, type(None), FunctionType, MethodType, *_NUMERIC}
 
 def state_of(module: torch.nn.Module) -> tuple[int, int]:
     """What is recognised when a module is as it was: its submodules, parameters, hooks, flags and
-    names in the first number, and in the second the numbers among its attributes besides."""
+    names in the first number, and in the second the numbers among its attributes besides, and what
+    globals are that its methods name."""
+    found = found_of(module)
+    unread = found.unread if found is not None else ()
     names: list = []
     numbers: list = []
     seen, todo = set(), [module]
@@ -174,8 +187,9 @@ def state_of(module: torch.nn.Module) -> tuple[int, int]:
         names += (id(m), *map(id, own["_parameters"].values()))
         for hooks in _HOOKS:
             names += own[hooks]
-        for _, value in attributes(m):
-            if type(value) in _PLAIN:
+        for name, value in attributes(m):
+            if type(value) in _PLAIN and not (unread and (id(m), name) in unread):
                 (numbers if type(value) in _NUMERIC else names).append(value)
+        numbers += plain_reached(m)
     first = hash(tuple(names))
     return first, hash((first, *numbers))

@@ -1,5 +1,6 @@
-"""What modules hold: their attributes, what is in the lists and dicts among them, and, where
-that is asked for, what those and objects of the script's own classes hold in turn."""
+"""What modules hold: their attributes, and what is in the lists and dicts among them. Where that
+is asked for, also what is inside those, and inside objects of the script's own classes; and what the
+script's own modules and hooks reach besides: attributes of classes, globals, closures."""
 
 from __future__ import annotations
 
@@ -9,16 +10,18 @@ import weakref
 from collections import deque
 from functools import lru_cache
 from itertools import islice
+from types import CodeType, FunctionType, MethodType
 from typing import Any, Iterable, Iterator, NamedTuple, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten
 
-MOST = 10000  # elements of a container that are looked at, and objects of all modules
+MOST = 10000  # elements of a container that are compared, and containers of all modules
 DEPTH = 4  # of objects in one another
+WIDE = 64  # elements of a container, of which what is inside them is looked at
 # What every module has, and no call changes.
 USUAL = set(vars(torch.nn.Module())) - {"_parameters", "_buffers", "training"}
-_PLAIN = (int, float, str, bool, bytes, type(None), torch.Size, torch.dtype, torch.device)
+PLAIN = (int, float, str, bool, bytes, type(None), torch.Size, torch.dtype, torch.device)
 _FIRST = len(vars(torch.nn.Module()))  # attributes that every module is given before any of its own
 
 
@@ -46,98 +49,217 @@ def tensors(module: torch.nn.Module) -> list[torch.Tensor]:
     return found
 
 
-def _contents(value: Any) -> Any:
-    """A copy of a container, or None for anything else."""
-    if isinstance(value, list) and len(value) <= MOST:
-        return list(value)
-    if isinstance(value, dict) and len(value) <= MOST:
-        return dict(value)
-    return None
-
-
 def _same(a: Any, b: Any) -> bool:
-    return a is b or type(a) is type(b) and isinstance(a, _PLAIN) and a == b
+    return a is b or type(a) is type(b) and isinstance(a, PLAIN) and a == b
 
 
-def _differing(before: Any, now: Any) -> list:
-    """Keys or indices of a container at which there is something other than before."""
-    if isinstance(now, dict):
-        return [k for k, v in now.items() if k not in before or not _same(before[k], v)] + [k for k in before if k not in now]
-    return [i for i, v in enumerate(now) if i >= len(before) or not _same(before[i], v)] + list(range(len(now), len(before)))
+def _plain(values: list) -> bool:
+    """Whether there is nothing but numbers, texts and the like in some values."""
+    return all(isinstance(leaf, PLAIN) for leaf in tree_flatten(values)[0])
+
+
+class Contents:
+    """A dict, list, deque or set, and what was in it. Of a long one only how much that was."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+        copied = dict if isinstance(container, dict) else set if isinstance(container, set) else list
+        self.before: Any = len(container) if len(container) > MOST else copied(container)
+
+    def keys(self) -> list:
+        """Keys or indices at which there is something other than before; of a set what is different."""
+        now, before = self.container, self.before
+        if isinstance(before, int):
+            return list(islice(now, before, None)) if isinstance(now, (dict, set)) else list(range(before, len(now)))
+        if isinstance(now, set):
+            return list(now ^ before)
+        if isinstance(now, dict):
+            return [k for k, v in now.items() if k not in before or not _same(before[k], v)] + [k for k in before if k not in now]
+        return [i for i, v in enumerate(now) if i >= len(before) or not _same(before[i], v)] + list(range(len(now), len(before)))
+
+    def plain(self, keys: Iterable) -> bool:
+        """Whether at these keys there was, and is, nothing but numbers, texts and the like."""
+        every = [self.container] if isinstance(self.before, int) else [self.container, self.before]
+        return all(_plain(_at(c, keys)) for c in every)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Puts something at a key at which there was something once."""
+        if isinstance(self.container, set):
+            self.container.discard(key)
+            self.container.add(value)
+        elif isinstance(self.container, dict) or key < len(self.container):
+            self.container[key] = value
+        else:
+            self.container.append(value)
+
+    def put_back(self) -> None:
+        now, keys = self.container, self.keys()
+        if not keys:
+            return
+        if isinstance(self.before, int):
+            if isinstance(now, set):
+                now.difference_update(keys)
+            else:
+                for k in reversed(keys):
+                    del now[k]
+        elif isinstance(now, list):
+            now[:] = self.before
+        else:
+            now.clear()
+            (now.extend if isinstance(now, deque) else now.update)(self.before)
+
+
+class Names(Contents):
+    """Some globals, or attributes of a class or of an object, and what they stood for."""
+
+    def __init__(self, owner: Any, names: Iterable[str]) -> None:
+        self.owner, self.container = owner, vars(owner) if isinstance(owner, type) else owner
+        self.before = {n: self.container[n] for n in names}
+
+    def keys(self) -> list:
+        return [n for n, v in self.before.items() if not _same(v, self.container.get(n))]
+
+    def put(self, key: Any, value: Any) -> None:
+        if isinstance(self.owner, type):
+            setattr(self.owner, key, value)
+        else:
+            self.owner[key] = value
+
+    def put_back(self) -> None:
+        for key in self.keys():
+            self.put(key, self.before[key])
+
+
+def _at(container: Any, keys: Iterable) -> list:
+    """What is in a container at some keys, where there is something."""
+    if isinstance(container, set):
+        return list(keys)
+    return [container[k] for k in keys if (k < len(container) if isinstance(container, (list, deque)) else k in container)]
+
+
+class Lost:
+    """Stands for an object that a call would have returned or read, and that there is not: a cache of keys
+    and values, say, which a few rows do not make. Whoever uses it gets the failure."""
+
+    def __init__(self, failure: BaseException) -> None:
+        object.__setattr__(self, "_failure", failure)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__dict__":
+            return object.__getattribute__(self, name)
+        raise object.__getattribute__(self, "_failure")
+
+    def _used(self, *_: Any) -> Any:
+        raise object.__getattribute__(self, "_failure")
+
+    __getitem__ = __setitem__ = __iter__ = __len__ = __call__ = __bool__ = __contains__ = __float__ = __int__ = __index__ = _used
+    __neg__ = __abs__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __matmul__ = _used
+    __lt__ = __le__ = __gt__ = __ge__ = _used
 
 
 @lru_cache(maxsize=None)
-def _own(kind: type) -> bool:
-    """Whether a class is the script's own, and not a library's: those hold the whole training, much
-    of which other threads change."""
-    if kind.__module__ == "__main__":
+def _own(module: str) -> bool:
+    """Whether what a module of this name defines is the script's own, and not a library's: those hold
+    the whole training, much of which other threads change."""
+    if module == "__main__":
         return True
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    if kind.__module__.startswith(__package__ + "."):
-        return False
-    libraries = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return file is not None and not file.startswith(tuple(libraries)) and "-packages" not in file
+    file = getattr(sys.modules.get(module), "__file__", None)
+    libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return file is not None and not file.startswith(libraries) and "-packages" not in file and not module.startswith(f"{__package__}.")
 
 
 def _inner(value: Any) -> Any:
-    """What is to be compared of something that can be changed: a dict, a list or a set. None for
-    anything else."""
+    """The container that something is, or that an object of the script's own has for its attributes."""
     if isinstance(value, (dict, list, set, deque)):
-        return value if len(value) <= MOST else None
-    if isinstance(value, (torch.nn.Module, torch.Tensor)) or not _own(type(value)):
+        return value
+    if isinstance(value, (torch.nn.Module, torch.Tensor, type, FunctionType)) or not _own(type(value).__module__):
         return None
     return getattr(value, "__dict__", None)
 
 
-class Inside(NamedTuple):
-    """Something that can be changed, inside an attribute, and a copy of what was in it."""
-
-    value: Any
-    before: Any
-
-    def changed(self) -> bool:
-        now = _inner(self.value)
-        if isinstance(now, set) or now is None:
-            return bool(now != self.before)
-        return len(now) != len(self.before) or bool(_differing(self.before, now if isinstance(now, dict) else list(now)))
-
-    def put_back(self) -> None:
-        now = _inner(self.value)
-        if now is not None:
-            now.clear()
-            (now.extend if isinstance(now, (list, deque)) else now.update)(self.before)
-
-
-def _within(attribute: Any, seen: set[int]) -> list[Inside]:
-    """Everything inside an attribute that can be changed, but for what :class:`Held` compares by keys."""
-    found, todo = [], [(attribute, 0)]
+def _within(value: Any, seen: set[int]) -> Iterator[Contents]:
+    """Every container inside a value, itself among them."""
+    todo = [(value, 0)]
     while todo and len(seen) < MOST:
         value, depth = todo.pop()
-        if isinstance(value, tuple):
-            todo += [(v, depth + 1) for v in value] if depth < DEPTH else []
-            continue
-        inner = None if type(value) in _PLAIN else _inner(value)
+        inner = value if isinstance(value, tuple) else None if type(value) in PLAIN else _inner(value)
         if inner is None or id(inner) in seen:
             continue
-        seen.add(id(inner))
-        if depth or not isinstance(value, (dict, list)):
-            found.append(Inside(value, (dict if isinstance(inner, dict) else set if isinstance(inner, set) else list)(inner)))
-        if depth < DEPTH and not isinstance(inner, set):
+        if not isinstance(inner, tuple):
+            seen.add(id(inner))
+            yield Contents(inner)
+        if depth < DEPTH and len(inner) <= WIDE and not isinstance(inner, set):
             todo += [(v, depth + 1) for v in (inner.values() if isinstance(inner, dict) else inner)]
-    return found
+
+
+@lru_cache(maxsize=None)
+def _names(code: CodeType) -> frozenset[str]:
+    """The globals that a function may use, and those inside it."""
+    return frozenset(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+@lru_cache(maxsize=None)
+def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
+    """The methods of a class that the script has defined, and the classes that define them."""
+    classes = [c for c in kind.__mro__ if _own(c.__module__)]
+    return [f for c in classes for f in vars(c).values() if isinstance(f, FunctionType)], classes
+
+
+def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """What the script's own methods and hooks of a module may change that is none of its attributes, by name.
+    Of what is plain, which has no identity, the :class:`Names` that stand for it."""
+    functions, classes = _classes(type(module))
+    functions = functions + [f for f in vars(module).values() if isinstance(f, FunctionType) and _own(f.__module__)]
+    for kind in classes:
+        own = {n: v for n, v in vars(kind).items() if not n.startswith("__")}
+        yield "", Names(kind, [n for n, v in own.items() if isinstance(v, PLAIN)])
+        yield from [(n, v) for n, v in own.items() if isinstance(v, (dict, list, deque, set))]
+    for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+        function = hook.__func__ if isinstance(hook, MethodType) else hook
+        if isinstance(function, FunctionType) and _own(function.__module__):
+            functions.append(function)
+            if isinstance(hook, MethodType):
+                yield from _named(vars(hook.__self__), _names(function.__code__)) if hasattr(hook.__self__, "__dict__") else ()
+    for function in functions:
+        names = _names(function.__code__)
+        values = {}
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            try:
+                values[name] = cell.cell_contents
+            except ValueError:  # there is nothing in it yet
+                pass
+        for name, value in (*_named(function.__globals__, names), *values.items()):
+            inner = None if isinstance(value, (Names, dict, list, deque, set)) else _inner(value)
+            # Of an object that is not the model's the rest may be others' business, and other threads'.
+            yield from [(name, value)] if inner is None else _named(inner, names)
+
+
+def plain_reached(module: torch.nn.Module) -> list[tuple]:
+    """The plain ones among these, by name."""
+    return [item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items()] if _classes(type(module))[1] else []
+
+
+def _named(values: dict, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    """What some names stand for, of those that there are."""
+    found = [n for n in names if n in values]
+    yield "", Names(values, [n for n in found if isinstance(values[n], PLAIN)])
+    yield from ((n, values[n]) for n in found if not isinstance(values[n], PLAIN))
 
 
 class Change(NamedTuple):
     """An attribute that is not as it was, with the keys that differ if it is a container that has
-    stayed the same object, else with none."""
+    stayed the same object, else with none. If it is something ``inside`` that, or something else that is
+    reached from the module, the keys are of that."""
 
     module: weakref.ref
     name: str
     keys: tuple
-    inside: bool = False  # it is something inside it that has changed
+    inside: Optional[Contents] = None
 
     def values(self) -> list:
         """What stands there now."""
+        if self.inside is not None:
+            return _at(self.inside.container, self.keys)
         value = vars(self.module()).get(self.name)
         if not self.keys:
             return tree_flatten(value)[0] or [None]
@@ -150,15 +272,11 @@ class Change(NamedTuple):
         module = self.module()
         if module is None:
             return
-        container = vars(module).get(self.name)
-        if isinstance(container, dict) and self.keys:
-            container.update(dict.fromkeys(self.keys, value))
-        elif isinstance(container, list) and self.keys:
-            container[len(container) :] = [value] * (max(self.keys) + 1 - len(container))
-            for k in self.keys:
-                container[k] = value
-        else:
+        contents = self.inside if self.inside is not None else Contents(vars(module)[self.name]) if self.keys else None
+        if contents is None:
             vars(module)[self.name] = value
+        for key in sorted(self.keys) if contents is not None and isinstance(contents.container, list) else self.keys:
+            contents.put(key, value)  # type: ignore[union-attr]
 
 
 class Held:
@@ -166,45 +284,53 @@ class Held:
     and copies no tensor."""
 
     def __init__(self, modules: Iterable[torch.nn.Module], deep: bool = False) -> None:
-        self.before: list[tuple[torch.nn.Module, dict, dict]] = []
-        self._inside: list[tuple[torch.nn.Module, str, list[Inside]]] = []
+        self._own: list[tuple[torch.nn.Module, dict]] = []
+        self._contents: list[tuple[torch.nn.Module, str, Contents, bool]] = []  # the last: an attribute's own
         seen: set[int] = set()
         for m in modules:
             own = dict(attributes(m))
-            self.before.append((m, own, {n: c for n, v in own.items() if (c := _contents(v)) is not None}))
-            if deep:
-                self._inside += [(m, n, w) for n, v in own.items() if type(v) not in _PLAIN and (w := _within(v, seen))]
+            self._own.append((m, own))
+            for name, value in own.items():
+                if isinstance(value, (dict, list)):
+                    self._contents.append((m, name, Contents(value), True))
+                if deep and type(value) not in PLAIN:
+                    self._contents += [(m, name, c, False) for c in _within(value, seen) if c.container is not value or not isinstance(value, (dict, list))]
+            for name, value in _reached(m) if deep else ():
+                self._contents += [(m, name, c, False) for c in ([value] if isinstance(value, Names) else _within(value, seen))]
+
+    def size(self) -> int:
+        """How many containers were looked at."""
+        return len(self._contents)
 
     def changed(self) -> Iterator[Change]:
         """What is not as it was."""
-        for m, own, inside in self.before:
+        for m, own in self._own:
             now = vars(m)
             for name in [*own, *(n for n in now if n not in own and n not in USUAL)]:
                 if name not in now or name not in own or not _same(own[name], now[name]):
                     yield Change(weakref.ref(m), name, ())
-                elif name in inside:
-                    keys = _differing(inside[name], now[name])
-                    if keys:
-                        yield Change(weakref.ref(m), name, tuple(keys))
-        for m, name, found in self._inside:
-            if any(i.changed() for i in found):
-                yield Change(weakref.ref(m), name, (), True)
+        for m, name, contents, attribute in self._contents:
+            keys = contents.keys()
+            if keys and (not attribute or vars(m).get(name) is contents.container):
+                yield Change(weakref.ref(m), name or str(keys[0]), tuple(keys), None if attribute else contents)
+
+    def plain(self, change: Change) -> bool:
+        """Whether what has changed was, and is, nothing but numbers, texts and the like."""
+        if change.inside is not None:
+            return change.inside.plain(change.keys)
+        module, name, keys, _ = change
+        if keys:
+            return next(c for m, n, c, attribute in self._contents if attribute and m is module() and n == name).plain(keys)
+        return _plain([next(own for m, own in self._own if m is module()).get(name), vars(module()).get(name)])
 
     def put_back(self) -> None:
         """Puts everything back as it was."""
-        kept = {id(m): (m, own, inside) for m, own, inside in self.before}
-        for _, _, found in self._inside:
-            for i in found:
-                if i.changed():
-                    i.put_back()
-        for module, name, *_ in [c for c in self.changed() if not c.inside]:
-            m, own, inside = kept[id(module())]
-            if name not in own:
-                del vars(m)[name]
-                continue
-            value = vars(m)[name] = own[name]
-            if isinstance(value, list) and name in inside:
-                value[:] = inside[name]
-            elif name in inside:
-                value.clear()
-                value.update(inside[name])
+        for m, own in self._own:
+            now = vars(m)
+            for name in [n for n in now if n not in own and n not in USUAL]:
+                del now[name]
+            for name, value in own.items():
+                if now.get(name, self) is not value:
+                    now[name] = value
+        for _, _, contents, _ in self._contents:
+            contents.put_back()

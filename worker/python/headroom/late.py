@@ -62,20 +62,15 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
 
 @contextmanager
 def unseen(tape: Tape, plan: Plan) -> Iterator[None]:
-    """A context for a replay: what pieces leave on modules is not found there by the script. Where its
-    own calls had gone well, what those left stays."""
-    begin, modules = sequence(), modules_of(tape)
-    held = Held(submodules(modules)) if tape.complete else None
+    """A context for a replay: the script does not find on modules what pieces leave there."""
+    begin = sequence()
+    held = Held(submodules(modules_of(tape)), plan.deep) if plan.leaves or tape.complete else None
     try:
         yield
     finally:
         tape.spans.append((begin, sequence()))
         if held is not None:
             held.put_back()
-        else:
-            disown(tape, modules)
-            for change in plan.written:  # without a graph where values alone were asked for
-                change.replace(gone(tape))
 
 
 class HandBack(torch.autograd.Function):

@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from .again import note
+from .again import note, unsaved
 from .backward import bypass, finish, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
@@ -25,30 +25,13 @@ from .failure import Refused, Writes, clean, is_out_of_memory, patiently, releas
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, recorded
 from .graph import KEEP, sequence
+from .held import Held, Lost
 from .late import LEFT, Late, disown, foreign, gone, make, postpone
 from .pieces import Sizes
 from .replay import altered, batchwise, modules_of, on_host, refuse_batchwise, versions_of
 from .rest import Rest, shapes_of
 from .rows import Plan, Slot
 from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state, unrecorded
-
-
-class Lost:
-    """Stands for an object that a module would have returned, a cache of keys and values
-    say, and that a few rows do not make. Whoever uses it gets the failure."""
-
-    def __init__(self, failure: BaseException) -> None:
-        object.__setattr__(self, "_failure", failure)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__dict__":
-            return object.__getattribute__(self, name)
-        raise object.__getattribute__(self, "_failure")
-
-    def _used(self, *_: Any) -> Any:
-        raise object.__getattribute__(self, "_failure")
-
-    __getitem__ = __iter__ = __len__ = __call__ = __bool__ = _used
 
 
 def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
@@ -138,7 +121,7 @@ class Recorder:
             failed = e
         if failed is None:
             entry.between = (begin, sequence())
-            found.after()
+            entry.held = found.after()
             tape.add(entry, result)
             found.known.add(shapes_of(args, kwargs))
             return result
@@ -224,8 +207,8 @@ class Recorder:
         entry.slots = [i if isinstance(leaf, Slot) else None for i, leaf in enumerate(leaves)]
         tape.entries.append(entry)
         plan.accept()
-        if plan.left:
-            raise Refused("a call leaves a tensor on the module")
+        if plan.left or plan.keeps:
+            raise Refused("a call changes an attribute")
         return (*in_pieces(tape, plan, [Lost(failure) if leaf is ... else leaf for leaf in leaves], tree, self.evaluation), plan.batch)
 
     @contextmanager
@@ -282,11 +265,36 @@ class Recorder:
                 self._guarded(lambda: self._sealed(tape, late, found, entry))
                 refuse_batchwise([module])  # type: ignore[list-item]
                 raise Refused(f"{type(module).__name__} changes its buffers")
-            return self._guarded(lambda: self._postponed(tape, late, entry, *self._result(tape, late, entry)))
+            leaves, tree = self._guarded(lambda: self._result(tape, late, entry))
+            if late.plan.keeps:
+                entry.held = entry.held or Held(module.modules(), deep=True)  # type: ignore[union-attr]
+                self._guarded(lambda: self._made_once(tape, entry, again, worn))
+            return self._guarded(lambda: self._postponed(tape, late, entry, leaves, tree))
         except Refused as why:
             if isinstance(why, Writes):  # it may have done so before it failed
                 again = None
             return self._once_more(tape, found, entry, failure, why, again, worn)
+
+    def _made_once(self, tape: Tape, entry: Entry, call: Optional[Callable], worn: Sequence) -> None:
+        """A call that is to go in pieces, for what it leaves behind: a number for a log, a count. It keeps
+        nothing for a backward."""
+        refused = f"a call of {entry.call_name()} changes {tape.late.plan.keeps}, and there is no room to make that call for the whole batch"
+        if call is None or any(place_of(t).late for t in worn if place_of(t) is not None):  # type: ignore[union-attr]
+            raise Refused(refused)
+        state, begin = random_state(), sequence()
+
+        def made() -> None:
+            try:
+                with self._inside(worn), unsaved():
+                    call()
+            except BaseException:
+                entry.held.put_back()
+                set_random_state(state)
+                raise
+            finally:
+                tape.spans.append((begin, sequence()))
+
+        patiently(made, refused)
 
     def _sealed(self, tape: Tape, late: Late, found: Found, entry: Entry) -> None:
         """Raises :class:`Writes` if a call that is to be made again, on the whole batch, must not be."""
@@ -360,7 +368,7 @@ class Recorder:
                 failed = e
             if failed is None:
                 entry.between = (begin, sequence())
-                found.after()
+                entry.held = found.after()
                 self.sizes.refused()
                 if host is not None:
                     found.hosted = self.sizes.cost()

@@ -59,6 +59,8 @@ def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional
         entry = tape.entries[i]
         cut = NOTHING if plan is None or rows is None else plan.cuts[i]
         args, kwargs = arguments(tape, entry, cut, env, rows, leaves=leaves)
+        if entry.held is not None:
+            entry.held.put_back()
         result = perform(entry, args, kwargs)
         if isinstance(result, torch.Tensor):
             if entry.slots[0] is not None:

@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from .calm import Calm, Sealed
 from .failure import Refused, Writes, is_out_of_memory
-from .found import number_of, state_of
+from .found import found_of, number_of, state_of
 from .graph import signature
-from .held import Held
+from .held import Change, Held, Lost
 from .tape import Entry, Outside, Ref, Tape, autocast_as, modes_as
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
@@ -76,6 +76,11 @@ class Given(NamedTuple):
     draws: list[tuple]  # of chance, which was taken out
     half: bool  # computed in half precision
 
+    def like(self, now: Given, most: float) -> bool:
+        """Whether another call has returned the same but for rounding, of at most so much of the largest element."""
+        same = self.draws == now.draws and self.graphs == now.graphs and self.values.keys() == now.values.keys()
+        return same and all(alike(value, now.values[key], most) for key, value in self.values.items())
+
 
 def given(results: list, graphs: list[int], calm: Calm) -> Given:
     """What a call has returned for two numbers of rows."""
@@ -105,22 +110,24 @@ class Plan:
         self._rows = [Rows(self.batch, 0, sizes[0]), Rows(self.batch, self.batch - sizes[1], self.batch)]
         self._env: list[dict[int, torch.Tensor]] = [{}, {}]
         self._recognised: tuple = (None, 0)  # the entry for which a key was made last, and that key
-        self.left: list = []  # attributes in which the newest trial has left tensors with a graph
+        self.left: list[Change] = []  # attributes in which the newest trial has left tensors with a graph
+        self.keeps = ""  # what its call changes besides, if anything
         self.keys: list[int] = []  # of the entries
-        self.written: list = []  # attributes in which their calls leave tensors with a graph
+        self.leaves = False  # some of them leave something behind
+        self.deep = False  # which may be anywhere
 
     def extend(self) -> None:
-        """Takes in the entries that the tape has gained."""
+        """Takes in the entries that the tape has gained, which the script has made."""
         with torch._C.DisableTorchFunctionSubclass():
             while len(self.cuts) < len(self.tape.entries):
                 entry = self.tape.entries[len(self.cuts)]
                 key = self._key(entry)
-                cut, results = self._try(entry)
+                cut, results = self._try(entry, made=True)
                 self._accept(entry, cut, results)
                 self.keys.append(key)
-                self.written += self.left if entry.module is not None else []
+                self._note_left(entry)
 
-    memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree, attributes) by key; shared by all plans
+    memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree, left, keeps) by key; shared by all plans
     numbers: dict[tuple, int] = {}  # of what is called, with what, after what
     sure: set[int] = set()  # keys of calls that gave the same for a few rows when they were made again
     same: set[tuple[int, ...]] = set()  # keys of calls that did so together for the whole batch
@@ -137,7 +144,7 @@ class Plan:
         gives here and now, where the script makes it, is kept unless it was tried on an earlier batch."""
         key = self._key(entry)
         if self.known(entry):
-            cut, leaves, tree, self.left = Plan.memory[key]
+            cut, leaves, tree, self.left, self.keeps = Plan.memory[key]
             self._pending = entry, cut, None, leaves, key
             return leaves, tree
         self._catch_up()
@@ -150,7 +157,7 @@ class Plan:
             raise Refused(f"{named(entry)} returns something different for another batch")
         leaves = [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else a if isinstance(a, _PLAIN) else ... for a, b in zip(small, large)]
         self._pending = entry, cut, results, leaves, key
-        Plan.memory[key] = cut, leaves, tree, self.left
+        Plan.memory[key] = cut, leaves, tree, self.left, self.keeps
         if calm is not None:
             entry.seen = given(results, graphs, calm)
         return leaves, tree
@@ -166,9 +173,7 @@ class Plan:
                 graphs: list[int] = []
                 with Calm() as calm, torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
                     results = self._both(entry, self.cuts[i], graphs=graphs)
-                now, most = given(results, graphs, calm), rounding(self.tape, entry.seen.half)
-                same = entry.seen.draws == now.draws and entry.seen.graphs == now.graphs and entry.seen.values.keys() == now.values.keys()
-                if not same or not all(alike(value, now.values[key], most) for key, value in entry.seen.values.items()):
+                if not entry.seen.like(given(results, graphs, calm), rounding(self.tape, entry.seen.half)):
                     Plan.forget()
                     raise Refused(f"a call of {named(entry)} gives other results when it is made again")
                 entry.seen = None
@@ -185,7 +190,7 @@ class Plan:
         """Takes in the call of the last :meth:`result`, which the tape has gained."""
         entry, cut, results, leaves, key = self._pending
         self.keys.append(key)
-        self.written += self.left if entry.module is not None else []
+        self._note_left(entry)
         if results is not None:
             self._accept(entry, cut, results)
             return
@@ -193,6 +198,11 @@ class Plan:
         for slot, leaf in zip(entry.slots, leaves):
             if slot is not None:
                 self.slots[slot] = leaf
+
+    def _note_left(self, entry: Entry) -> None:
+        if entry.module is not None:
+            self.deep |= bool(self.keeps)
+            self.leaves |= bool(self.keeps or self.left)
 
     def _key(self, entry: Entry) -> int:
         """What a call is recognised by: what is called, with what, after what."""
@@ -249,7 +259,7 @@ class Plan:
             fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)
         return Slot(tuple(shape), dim, per_row, small.dtype, small.device, small.requires_grad, fixed)
 
-    def _try(self, entry: Entry, graphs: Optional[list] = None) -> tuple[Cut, list]:
+    def _try(self, entry: Entry, graphs: Optional[list] = None, made: bool = False) -> tuple[Cut, list]:
         refs, outside = references(entry)
         known = [self.slots[r] for r in refs]
         rowful = [s for s in known if s.dim is not None]
@@ -257,11 +267,59 @@ class Plan:
             raise Refused(f"{named(entry)} mixes single rows with a value of the whole batch")
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
+            before = Held(entry.module.modules(), deep=True)
             with Sealed(f"a call of {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)]):
-                return cut, self._both(entry, cut, graphs=graphs)
+                results = self._both(entry, cut, graphs=graphs)
+                kept = [c for c in self.left if c.inside or c.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())]
+                left, self.keeps = [c for c in self.left if c not in kept], _called(kept[0]) if kept else ""
+                if kept:
+                    if self._reads(entry, cut, kept) and made and entry.held is None:
+                        raise Refused(f"a call of {named(entry)} changes {self.keeps}")
+                    if not made:
+                        entry.held = before
+                    if graphs is not None:
+                        graphs.clear()
+                    results = self._both(entry, cut, graphs=graphs)
+                self.left = left
+            return cut, results
         if not rowful and refs:
             return NOTHING, self._both(entry, NOTHING)
         return self._alternatives(entry, rowful, outside)
+
+    def _reads(self, entry: Entry, cut: Cut, kept: list[Change]) -> bool:
+        """Whether a call looks at attributes that it changes, so that it must find there what the script's
+        call has found. Raises :class:`Refused` if that may belong to the rows of a batch, as a state does that
+        is carried on."""
+        why = Refused(f"a call of {named(entry)} changes {self.keeps}")
+        after = Held(entry.module.modules(), deep=True)  # type: ignore[union-attr]
+
+        def called(lost: list[Change]) -> Given:
+            after.put_back()
+            for change in lost:
+                change.replace(Lost(why))
+            graphs: list[int] = []
+            with Calm() as calm:
+                result = self._one(entry, cut, self._env[1], self._rows[1], graphs)
+            return given([result], graphs, calm)
+
+        def unread(changes: list[Change]) -> bool:
+            try:
+                return usual.like(called(changes), rounding(self.tape, usual.half))
+            except Exception as e:
+                if is_out_of_memory(e):
+                    raise
+                return False
+
+        rows = [c for c in kept if not self._before.plain(c)]
+        if any(c.name == "_parameters" for c in kept):
+            raise Writes(f"a call of {named(entry)} replaces a parameter")
+        usual = called([])
+        if unread(kept):
+            found_of(entry.module).unread.update((id(c.module()), c.name) for c in kept if c.inside is None)  # type: ignore[union-attr]
+            return False
+        if rows and not unread(rows):
+            raise why
+        return True
 
     def _alternatives(self, entry: Entry, rowful: list[Slot], outside: list[int]) -> tuple[Cut, list]:
         factors = {s.per_row for s in rowful} | {1}
@@ -322,25 +380,34 @@ class Plan:
                 args, kwargs = arguments(self.tape, entry, cut, copies, rows, lambda t: t.detach().cpu())
                 with torch.no_grad():
                     entry.call(*args, **kwargs)
-            args, kwargs = arguments(self.tape, entry, cut, env, rows)
-            modules = [] if entry.module is None else list(entry.module.modules())
-            buffers = [b for m in modules for b in m.buffers(recurse=False)]
-            versions = [b._version for b in buffers]
-            held, places = Held(modules, deep=True), [p.data_ptr() for m in modules for p in m._parameters.values() if type(p) is torch.nn.Parameter]
-            result = perform(entry, args, kwargs, trial=True)
-            if graphs is not None:
-                graphs.append(signature(t for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)))
-            results.append(tree_map(_cut_off, result))
-            result = None  # its activations are not needed beside those of the next
-            if versions != [b._version for b in buffers]:
-                raise Refused(f"{named(entry)} changes its buffers")
-            if places != [p.data_ptr() for m in modules for p in m._parameters.values() if type(p) is torch.nn.Parameter]:
-                raise Writes(f"a call of {named(entry)} gives a parameter another value")
-            self.left = list(held.changed())  # by the second call, for the first may have filled a cache
-        for change in self.left:
-            if change.inside or change.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in change.values()):
-                raise Refused(f"a call of {named(entry)} changes its attribute {change.name}")
+            if entry.module is None:
+                args, kwargs = arguments(self.tape, entry, cut, env, rows)
+                results.append(tree_map(_cut_off, perform(entry, args, kwargs, trial=True)))
+                continue
+            if entry.held is not None:
+                entry.held.put_back()
+            if rows is self._rows[1]:  # by the second call, for the first may have filled a cache
+                self._before = Held(entry.module.modules(), deep=True)
+            results.append(self._one(entry, cut, env, rows, graphs))
+        if entry.module is not None:
+            self.left = list(self._before.changed())
         return results
+
+    def _one(self, entry: Entry, cut: Cut, env: dict, rows: Rows, graphs: Optional[list]) -> Any:
+        """What a module's call returns for some rows."""
+        modules = list(entry.module.modules())  # type: ignore[union-attr]
+        args, kwargs = arguments(self.tape, entry, cut, env, rows)
+        buffers = [b for m in modules for b in m.buffers(recurse=False)]
+        params = [p for m in modules for p in m.parameters(recurse=False) if type(p) is torch.nn.Parameter]
+        versions, places = [b._version for b in buffers], [p.data_ptr() for p in params]
+        result = perform(entry, args, kwargs, trial=True)
+        if graphs is not None:
+            graphs.append(signature(t for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)))
+        if versions != [b._version for b in buffers]:
+            raise Refused(f"{named(entry)} changes its buffers")
+        if places != [p.data_ptr() for p in params]:
+            raise Writes(f"a call of {named(entry)} gives a parameter another value")
+        return tree_map(_cut_off, result)  # its activations are not needed beside those of the next
 
 
 def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
@@ -373,6 +440,10 @@ def rounding(tape: Tape, half: bool) -> float:
     if any(t.is_cuda for t in tape.outside):
         return 5e-2 if half else 1e-2
     return 1e-2 if half else 1e-5
+
+
+def _called(change: Change) -> str:
+    return f"its attribute {change.name}" if change.name in vars(change.module()) else change.name
 
 
 def _cut_off(value: Any) -> Any:

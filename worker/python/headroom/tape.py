@@ -52,7 +52,7 @@ class Place:
 class Entry:
     """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
 
-    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between", "exits", "fresh", "nth", "random", "state", "seen")
+    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between", "exits", "fresh", "nth", "random", "state", "held", "seen")
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
         self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
@@ -64,6 +64,7 @@ class Entry:
         self.nth = 0  # of the module's calls
         self.random: Optional[tuple] = None  # state before a module's call
         self.state: Optional[tuple[int, int]] = None  # of the module when its call was tried: see found.state_of
+        self.held: Any = None  # what the module held before its call, if that looks at what it changes
         self.seen: Any = None  # what it gave for a few rows when the script made it: see Plan.result
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made

@@ -150,6 +150,7 @@ REFUSED: dict[str, tuple[Callable, float]] = {
     "always scaled, with dropout": (around(lambda net: put(net, "scale", 3.0), 1), 0.1),
     "always another global": (around(lambda net: put(Net, "everywhere", 3.0), 1), 0.0),
     "always another global, with dropout": (around(lambda net: put(Net, "everywhere", 3.0), 1), 0.1),
+    "another global": (around(lambda net: put(Net, "everywhere", 3.0)), 0.0),
     "hooked": (around(hooked), 0.0),
     "frozen around": (around(frozen), 0.0),
     "other weights": (other_weights, 0.0),

@@ -354,19 +354,24 @@ class ScaledFeature(Raw):
         return F.cross_entropy(self.head(self.backbone(x)), y)
 
 
+METERED = 0  # calls
+
+
 class Meter:
     def __init__(self) -> None:
         self.sum, self.count = 0.0, 0
 
 
 class Metered(nn.Module):
-    """Keeps a meter in an object of its own, and a list of values inside a dict."""
+    """Keeps a meter in an object of its own, a list of values inside a dict, and a count in a global."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body, self.meter, self.logged = mlp(10, 12, 5), Meter(), {"norms": [0.0]}
 
     def forward(self, x: Tensor) -> Tensor:
+        global METERED
+        METERED += 1
         z = self.body(x)
         self.meter.sum += z.detach().mean().item()
         self.meter.count += 1
@@ -379,6 +384,8 @@ class MeteredCalls(Raw):
     """What the model has metered is printed."""
 
     def build(self) -> None:
+        global METERED
+        METERED = 0
         self.net = Metered()
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
@@ -387,7 +394,104 @@ class MeteredCalls(Raw):
         return F.cross_entropy(self.net(x), y)
 
     def step(self, i: int) -> list[float]:
-        return [*super().step(i), self.net.meter.sum, float(self.net.meter.count), *self.net.logged["norms"][-2:]]
+        return [*super().step(i), self.net.meter.sum, float(self.net.meter.count), float(METERED), *self.net.logged["norms"][-2:]]
+
+
+NORMS: list[float] = []  # of a model's results, as a script keeps them
+
+
+class Watched(nn.Module):
+    """Leaves for a log whatever it likes: a tensor without a graph, a number, a number in a global list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = mlp(10, 12, 6), nn.Linear(6, 5)
+        self.shares: Tensor = torch.zeros(0)
+        self.largest, self.history = 0.0, [torch.zeros(0)]
+        NORMS.clear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.body(x)
+        self.shares = z.detach().softmax(-1)
+        self.largest = z.detach().abs().max().item()
+        self.history.append(z.detach().mean(0))
+        NORMS.append(z.detach().norm().item())
+        return self.head(z)
+
+
+@shape("refuse")
+class LoggedInside(Raw):
+    """It is all printed, with what a hook has taken."""
+
+    def build(self) -> None:
+        self.net = Watched()
+        self.taken: dict[str, Tensor] = {}
+        self.net.head.register_forward_hook(lambda module, given, out: self.taken.update(given=given[0].detach()))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+    def step(self, i: int) -> list[float]:
+        loss = super().step(i)
+        net = self.net
+        seen = [net.shares.sum().item(), net.shares[-1, 0].item(), net.largest, float(len(net.history)), net.history[-1].sum().item()]
+        return [*loss, *seen, float(len(NORMS)), NORMS[-1], self.taken["given"].norm().item(), float(len(self.taken["given"]))]
+
+
+class Echoing(nn.Module):
+    """Adds what it kept of the last batch, if that was as large: fewer rows go another way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = mlp(10, 12, 6), nn.Linear(6, 5)
+        self.kept: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.body(x)
+        if isinstance(self.kept, Tensor) and self.kept.shape == z.shape:
+            z = z + 0.5 * self.kept
+        self.kept = z.detach()
+        return self.head(z)
+
+
+@shape("refuse")
+class Echoes(Raw):
+    def build(self) -> None:
+        self.net = Echoing()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
+class Glancing(nn.Module):
+    """Looks at what it kept only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.scale, self.told = mlp(10, 12, 6), nn.Linear(6, 5), torch.ones(6), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.body(x)
+        if self.told:
+            z = z * self.scale
+        self.scale = 1 + z.detach().abs().mean(0)
+        return self.head(z)
+
+
+@shape("refuse")
+class Glances(Raw):
+    def build(self) -> None:
+        self.net = Glancing()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        self.net.told = i % 2 == 0
+        return F.cross_entropy(self.net(x), y)
 
 
 @shape("refuse")

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import loops_stateful
 import trial
 from forked import status
 from inject import Fault, Injector, Whole
@@ -32,7 +33,7 @@ trial.attach()
 from headroom import _torch, again, backward, failure, late, replay  # noqa: E402
 from headroom.calm import Calm, Sealed, rehearsal  # noqa: E402
 from headroom.found import Found  # noqa: E402
-from headroom.held import Held  # noqa: E402
+from headroom.held import MOST, Held  # noqa: E402
 from headroom.replay import sketched  # noqa: E402
 from headroom.rows import Plan, sliced  # noqa: E402
 from headroom.tape import Entry, Outside, Ref  # noqa: E402
@@ -164,6 +165,62 @@ def left_behind() -> str:
         elif not all(torch.allclose(p, w, rtol=1e-5, atol=1e-6) for p, w in zip(net.parameters(), weights)):
             wrong.append(f"{at}: other weights")
     return "; ".join(wrong)
+
+
+def logged_once() -> str:
+    """What a model leaves for a log, and what it counts, is what it would be without the failure, whether
+    its own call had gone well or was not made; such a training is not given up."""
+    wrong = []
+    for kind in (loops_stateful.LoggedInside, loops_stateful.MeteredCalls, loops_stateful.AttributesThatChange, loops_stateful.CountedCalls):
+        for every in (False, True):
+            for at in ("", "_log_softmax", "_log_softmax_backward_data"):
+                loop, raised = kind(0), 0
+                for i in range(4):
+                    with Whole(f"aten.{at}.default", loop.rows) if every or i == 1 else nullcontext() as whole:
+                        loop.printed.append(loop.step(i))
+                    raised += whole.raised if whole is not None else 0
+                if not at:
+                    want = loop.printed
+                elif not raised or not torch.allclose(torch.tensor(loop.printed), torch.tensor(want), rtol=1e-5, atol=1e-6):
+                    wrong.append(f"{kind.__name__}, {at}: {raised} failures, {loop.printed} instead of {want}")
+    return "; ".join(wrong)
+
+
+class Crowded(nn.Module):
+    """Counts its calls, of which the first ones with eight rows fail. With ``keeps`` it leaves a tensor beside the count."""
+
+    def __init__(self, fails: int, keeps: bool) -> None:
+        super().__init__()
+        self.body, self.seen, self.keeps, self.kept = nn.Linear(6, 5), 0, keeps, torch.zeros(0)
+        self.fails = iter([True] * fails + [False] * 99)  # in which nobody looks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        if len(x) == 8 and next(self.fails):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
+        if self.keeps:
+            self.kept = x.detach().mean(0)
+        return self.body(x) * (1 + 0.1 * self.seen)
+
+
+def counted_once() -> str:
+    """However often a call was made in vain, and refused where it is not known what it had found."""
+    said = []
+    x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+    for fails in (0, 1, 2, 3):  # the script's call, and two that are made for what it leaves
+        net = Crowded(fails, False)
+        torch.optim.SGD(net.parameters())
+        F.cross_entropy(net(x), y).backward()
+        said.append(net.seen)
+    net = Crowded(0, True)
+    torch.optim.SGD(net.parameters())
+    with Whole("aten._log_softmax.default", 8):
+        try:
+            F.cross_entropy(net(x), y).backward()
+        except torch.OutOfMemoryError:
+            said.append(net.seen)
+    told = _torch._recorder.report.told
+    return "" if said == [1] * 5 and told[-1]["why"] == "a call of Crowded changes its attribute seen" else f"{said}, {told[-1]}"
 
 
 def after_a_refusal() -> str:
@@ -474,6 +531,7 @@ def everything_comes_back() -> str:
     parameters have their memory."""
     net: Any = nn.Linear(2, 2)
     net.log, net.seen, net.last = {"a": [1]}, {1}, deque([1, 2], maxlen=2)
+    net.long = {"list": list(range(MOST + 1)), "dict": dict.fromkeys(range(MOST + 1)), "deque": deque(range(MOST + 1))}
     net.own = (Slow.__new__(Slow), [0])
     net.own[0].written = [["a"]]
     weight, place = net.weight, net.weight.data_ptr()
@@ -483,18 +541,80 @@ def everything_comes_back() -> str:
         net.log["b"] = 0
         net.seen.add(2)
         net.last.append(3)
+        net.long["list"].append(0)
+        net.long["dict"][-1] = 0
+        net.long["deque"].append(0)
         net.own[0].written[0].append("b")
         net.own[0].more = 1
         net.own[1][0] = 1
         net.weight.data = torch.zeros(2, 2)
         net.bias = nn.Parameter(torch.zeros(2))
-        changed = {(c.name, c.inside) for c in held.changed()}
+        changed = {(c.name, c.inside is not None) for c in held.changed()}
     found = net.log, net.seen, list(net.last), vars(net.own[0]), net.own[1]
-    if changed != {("log", False), ("log", True), ("seen", True), ("last", True), ("own", True), ("_parameters", False)} or list(held.changed()):
+    if changed != {("log", False), ("log", True), ("seen", True), ("last", True), ("long", True), ("own", True), ("_parameters", False)} or list(held.changed()):
         return f"{changed}, {list(held.changed())}"
     if found != ({"a": [1]}, {1}, [1, 2], {"written": [["a"]]}, [0]):
         return f"{found}"
+    if {len(v) for v in net.long.values()} != {MOST + 1}:
+        return "something long is longer"
     return "" if net.weight is weight and weight.data_ptr() == place and bool(net.bias.any()) else "a parameter is another"
+
+
+REACHED = {"list": [0]}
+NUMBER = 0
+
+
+class Reaching(nn.Linear):
+    """Names a global number, a dict, and an attribute of an object of the script's own."""
+
+    shared: list[int] = []
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        global NUMBER
+        NUMBER += 1
+        REACHED["list"].append(NUMBER)
+        self.shared.append(NUMBER)
+        Reaching.calls += 1
+        KEEPER.number += 1
+        return super().forward(x)
+
+
+class Keeper:
+    """Its hook names two attributes, and other threads may change the rest."""
+
+    def __init__(self) -> None:
+        self.number, self.found, self.others = 0, [0], [0]
+
+    def hook(self, *args: Any) -> None:
+        self.number += 1
+        self.found.append(self.number)
+
+
+KEEPER = Keeper()
+
+
+def reached() -> str:
+    """What a model and its hooks change that is none of their attributes is seen and comes back; nothing
+    else of the script's is touched."""
+    net, keeper, closed = Reaching(2, 2), Keeper(), [0]
+    net.register_forward_hook(keeper.hook)
+    net.register_forward_pre_hook(lambda *args: closed.append(1))
+
+    def values() -> tuple:
+        return NUMBER, list(REACHED["list"]), list(Reaching.shared), Reaching.calls, KEEPER.number, keeper.number, list(keeper.found), list(closed)
+
+    before, held = values(), Held([net], deep=True)
+    with rehearsal([net]):
+        net(torch.zeros(1, 2))
+        keeper.others.append(1)
+        KEEPER.others = [1]
+        if any(a == b for a, b in zip(before, values())):
+            return f"{values()}"
+        changed = sorted(c.name for c in held.changed())
+    if values() != before or keeper.others != [0, 1] or KEEPER.others != [1]:
+        return f"{values()} after {before}"
+    return "" if changed == ["NUMBER", "REACHED", "calls", "closed", "found", "number", "number", "shared"] else f"{changed}"
 
 
 class Slow:
@@ -526,7 +646,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, sealed, everything_comes_back, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, after_a_refusal, small_batches, alike, half_behind, attention]
+CHECKS = [compiled, attributes_come_back, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, counted_once, after_a_refusal, small_batches, alike, half_behind, attention]
 
 
 if __name__ == "__main__":
