@@ -90,7 +90,7 @@ class Contents:
         elif isinstance(self.container, dict) or key < len(self.container):
             self.container[key] = value
         else:
-            self.container.append(value)
+            self.container.extend([value] * (key + 1 - len(self.container)))
 
     def put_back(self) -> None:
         now, keys = self.container, self.keys()
@@ -272,11 +272,13 @@ class Change(NamedTuple):
         module = self.module()
         if module is None:
             return
-        contents = self.inside if self.inside is not None else Contents(vars(module)[self.name]) if self.keys else None
+        now = vars(module).get(self.name)
+        contents = self.inside or (Contents(now) if self.keys and isinstance(now, (dict, list)) else None)
         if contents is None:
             vars(module)[self.name] = value
-        for key in sorted(self.keys) if contents is not None and isinstance(contents.container, list) else self.keys:
-            contents.put(key, value)  # type: ignore[union-attr]
+        else:
+            for key in self.keys:
+                contents.put(key, value)
 
 
 class Held:

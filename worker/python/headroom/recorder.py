@@ -255,7 +255,7 @@ class Recorder:
         running it once more where pieces would be wrong."""
         release_frames(failure)
         tape.failure = failure
-        module = entry.module
+        module, state = entry.module, random_state()
         try:
             self._may(tape)
             self._guarded(lambda: note(tape))
@@ -273,6 +273,9 @@ class Recorder:
         except Refused as why:
             if isinstance(why, Writes):  # it may have done so before it failed
                 again = None
+            if entry.held is not None:  # it was made for what it leaves behind
+                entry.held.put_back()
+                set_random_state(state)
             return self._once_more(tape, found, entry, failure, why, again, worn)
 
     def _made_once(self, tape: Tape, entry: Entry, call: Optional[Callable], worn: Sequence) -> None:
@@ -284,13 +287,11 @@ class Recorder:
         state, begin = random_state(), sequence()
 
         def made() -> None:
+            entry.held.put_back()
+            set_random_state(state)
             try:
                 with self._inside(worn), unsaved():
                     call()
-            except BaseException:
-                entry.held.put_back()
-                set_random_state(state)
-                raise
             finally:
                 tape.spans.append((begin, sequence()))
 

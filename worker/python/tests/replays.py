@@ -30,7 +30,7 @@ from forked import status
 from inject import Fault, Injector, Whole
 
 trial.attach()
-from headroom import _torch, again, backward, failure, late, replay  # noqa: E402
+from headroom import _torch, again, backward, failure, late, recorder, replay  # noqa: E402
 from headroom.calm import Calm, Sealed, rehearsal  # noqa: E402
 from headroom.found import Found  # noqa: E402
 from headroom.held import MOST, Held  # noqa: E402
@@ -207,11 +207,21 @@ def counted_once() -> str:
     """However often a call was made in vain, and refused where it is not known what it had found."""
     said = []
     x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+
+    def refused(_: Any) -> Any:
+        raise failure.Refused("there is no room for a single element")
+
     for fails in (0, 1, 2, 3):  # the script's call, and two that are made for what it leaves
         net = Crowded(fails, False)
         torch.optim.SGD(net.parameters())
         F.cross_entropy(net(x), y).backward()
         said.append(net.seen)
+    make, net = late.make, Crowded(1, False)
+    torch.optim.SGD(net.parameters())
+    recorder.make = refused  # what would stand for its result
+    F.cross_entropy(net(x), y).backward()
+    recorder.make = make
+    said.append(net.seen)
     net = Crowded(0, True)
     torch.optim.SGD(net.parameters())
     with Whole("aten._log_softmax.default", 8):
@@ -220,7 +230,7 @@ def counted_once() -> str:
         except torch.OutOfMemoryError:
             said.append(net.seen)
     told = _torch._recorder.report.told
-    return "" if said == [1] * 5 and told[-1]["why"] == "a call of Crowded changes its attribute seen" else f"{said}, {told[-1]}"
+    return "" if said == [1] * 6 and told[-1]["why"] == "a call of Crowded changes its attribute seen" else f"{said}, {told[-1]}"
 
 
 def after_a_refusal() -> str:
