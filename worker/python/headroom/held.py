@@ -110,24 +110,33 @@ class Contents:
 
 
 class Names(Contents):
-    """Some globals, or attributes of a class or of an object, and what they stood for."""
+    """Some globals, or attributes of a class or of an object with slots, and what they stood for."""
 
     def __init__(self, owner: Any, names: Iterable[str]) -> None:
-        self.owner, self.container = owner, vars(owner) if isinstance(owner, type) else owner
-        self.before = {n: self.container[n] for n in names}
+        self._owner, self._names = owner, list(names)
+        self.before = self.container
 
-    def keys(self) -> list:
-        return [n for n, v in self.before.items() if not _same(v, self.container.get(n))]
+    @property
+    def container(self) -> dict:  # type: ignore[override]
+        """What they stand for now."""
+        if isinstance(self._owner, dict):
+            return {n: self._owner[n] for n in self._names if n in self._owner}
+        return {n: getattr(self._owner, n) for n in self._names if hasattr(self._owner, n)}
 
     def put(self, key: Any, value: Any) -> None:
-        if isinstance(self.owner, type):
-            setattr(self.owner, key, value)
+        if isinstance(self._owner, dict):
+            self._owner[key] = value
         else:
-            self.owner[key] = value
+            setattr(self._owner, key, value)
 
     def put_back(self) -> None:
         for key in self.keys():
-            self.put(key, self.before[key])
+            if key in self.before:
+                self.put(key, self.before[key])
+            elif isinstance(self._owner, dict):
+                del self._owner[key]
+            else:
+                delattr(self._owner, key)
 
 
 def _at(container: Any, keys: Iterable) -> list:
@@ -177,15 +186,29 @@ def _inner(value: Any) -> Any:
     return getattr(value, "__dict__", None)
 
 
+@lru_cache(maxsize=None)
+def _slots(kind: type) -> tuple[str, ...]:
+    """The slots of a class of the script's own."""
+    if not _own(kind.__module__) or issubclass(kind, (torch.nn.Module, torch.Tensor, type)):
+        return ()
+    slots = [s for c in kind.__mro__ if isinstance(s := vars(c).get("__slots__", ()), (tuple, list))]
+    return tuple(n for s in slots for n in s if n not in ("__dict__", "__weakref__") and not n.startswith("__"))
+
+
 def _within(value: Any, seen: set[int]) -> Iterator[Contents]:
     """Every container inside a value, itself among them."""
     todo = [(value, 0)]
     while todo and len(seen) < MOST:
         value, depth = todo.pop()
         inner = value if isinstance(value, tuple) else None if type(value) in PLAIN else _inner(value)
-        if inner is None or id(inner) in seen:
+        slots = _slots(type(value)) if inner is None else ()
+        if inner is None and not slots or id(value if inner is None else inner) in seen:
             continue
-        if not isinstance(inner, tuple):
+        if slots:
+            seen.add(id(value))
+            yield (names := Names(value, slots))
+            inner = names.before
+        elif not isinstance(inner, tuple):
             seen.add(id(inner))
             yield Contents(inner)
         if depth < DEPTH and len(inner) <= WIDE and not isinstance(inner, set):

@@ -358,6 +358,8 @@ METERED = 0  # calls
 
 
 class Meter:
+    __slots__ = ("sum", "count")
+
     def __init__(self) -> None:
         self.sum, self.count = 0.0, 0
 
