@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +22,20 @@ def mlp(*widths: int) -> nn.Sequential:
     for given, made in zip(widths, widths[1:]):
         layers += [nn.Linear(given, made), nn.Tanh()]
     return nn.Sequential(*layers[:-1])
+
+
+class Classified(Raw):
+    """Vectors that one model puts into classes; of it everything is trained that is not frozen."""
+
+    model: Callable[[], nn.Module]
+
+    def build(self) -> None:
+        self.net: Any = self.model()
+        self.optimizer = torch.optim.SGD([p for p in self.net.parameters() if p.requires_grad], lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return F.cross_entropy(self.net(x), y)
 
 
 @shape()

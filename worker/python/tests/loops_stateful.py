@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from loop import Raw, shape
-from loops_composed import mlp, vectors
+from loops_composed import Classified, mlp, vectors
 
 
 @shape("refuse")
@@ -42,14 +42,10 @@ class Remembering(nn.Module):
 
 
 @shape("refuse")
-class CarriedInside(Raw):
+class CarriedInside(Classified):
     def build(self) -> None:
         self.net = Remembering(self.rows)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
 
 
 class Leaning(nn.Module):
@@ -123,7 +119,7 @@ class FeatureByHook(Raw):
 
 
 @shape("exact")
-class WeightNorm(Raw):
+class WeightNorm(Classified):
     """Before every call a hook leaves a weight with a graph on its layer."""
 
     def build(self) -> None:
@@ -132,10 +128,6 @@ class WeightNorm(Raw):
             if isinstance(layer, nn.Linear):
                 nn.utils.weight_norm(layer)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
 
 
 class Counting(nn.Module):
@@ -155,14 +147,8 @@ class Counting(nn.Module):
 
 
 @shape("refuse")
-class BuffersThatChange(Raw):
-    def build(self) -> None:
-        self.net = Counting()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
+class BuffersThatChange(Classified):
+    model = Counting
 
 
 class Warming(nn.Module):
@@ -181,14 +167,8 @@ class Warming(nn.Module):
 
 
 @shape("refuse")
-class AttributesThatChange(Raw):
-    def build(self) -> None:
-        self.net = Warming()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
+class AttributesThatChange(Classified):
+    model = Warming
 
 
 class Counted(nn.Module):
@@ -205,16 +185,10 @@ class Counted(nn.Module):
 
 
 @shape("refuse")
-class CountedCalls(Raw):
+class CountedCalls(Classified):
     """The count is printed: a call for each piece would be seen there."""
 
-    def build(self) -> None:
-        self.net = Counted()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
+    model = Counted
 
     def step(self, i: int) -> list[float]:
         return [*super().step(i), float(self.net.seen)]
@@ -238,18 +212,10 @@ class Target(nn.Module):
 
 
 @shape("refuse")
-class TargetInside(Raw):
+class TargetInside(Classified):
     """With every call that is made again the target would come closer."""
 
-    norm, model = False, Target
-
-    def build(self) -> None:
-        self.net = self.model(self.norm)
-        self.optimizer = torch.optim.SGD([p for p in self.net.parameters() if p.requires_grad], lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
+    model = staticmethod(lambda: Target(norm=False))
 
 
 class Replaced(Target):
@@ -259,7 +225,7 @@ class Replaced(Target):
 
 @shape("refuse")
 class TargetReplaced(TargetInside):
-    model = Replaced
+    model = staticmethod(lambda: Replaced(norm=False))
 
 
 class Unseen(Target):
@@ -271,7 +237,7 @@ class Unseen(Target):
 class TargetWithNorm(TargetInside):
     """Only the whole batch could be run again, and no version shows what that did."""
 
-    norm, model = True, Unseen
+    model = staticmethod(lambda: Unseen(norm=True))
 
 
 class OfOneSize(Target):
@@ -283,7 +249,7 @@ class OfOneSize(Target):
 class TargetOfOneSize(TargetInside):
     """It cannot be tried on fewer rows."""
 
-    model = OfOneSize
+    model = staticmethod(lambda: OfOneSize(norm=False))
 
 
 class Averaged(nn.Module):
@@ -301,14 +267,8 @@ class Averaged(nn.Module):
 
 
 @shape("refuse")
-class AverageBeside(Raw):
-    def build(self) -> None:
-        self.net = Averaged()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
+class AverageBeside(Classified):
+    model = Averaged
 
 
 class Scaling(nn.Module):
@@ -324,21 +284,13 @@ class Scaling(nn.Module):
 
 
 @shape("refuse")
-class ScaledInput(Raw):
-    norm = False
-
-    def build(self) -> None:
-        self.net = Scaling(self.norm)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
+class ScaledInput(Classified):
+    model = staticmethod(lambda: Scaling(norm=False))
 
 
 @shape("refuse")
-class ScaledInputOfNorm(ScaledInput):
-    norm = True
+class ScaledInputOfNorm(Classified):
+    model = staticmethod(lambda: Scaling(norm=True))
 
 
 @shape("refuse")
@@ -382,18 +334,15 @@ class Metered(nn.Module):
 
 
 @shape("refuse")
-class MeteredCalls(Raw):
+class MeteredCalls(Classified):
     """What the model has metered is printed."""
+
+    model = Metered
 
     def build(self) -> None:
         global METERED
         METERED = 0
-        self.net = Metered()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
+        super().build()
 
     def step(self, i: int) -> list[float]:
         return [*super().step(i), self.net.meter.sum, float(self.net.meter.count), float(METERED), *self.net.logged["norms"][-2:]]
@@ -422,18 +371,15 @@ class Watched(nn.Module):
 
 
 @shape("refuse")
-class LoggedInside(Raw):
+class LoggedInside(Classified):
     """It is all printed, with what a hook has taken."""
 
+    model = Watched
+
     def build(self) -> None:
-        self.net = Watched()
+        super().build()
         self.taken: dict[str, Tensor] = {}
         self.net.head.register_forward_hook(lambda module, given, out: self.taken.update(given=given[0].detach()))
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
 
     def step(self, i: int) -> list[float]:
         loss = super().step(i)
@@ -459,14 +405,8 @@ class Echoing(nn.Module):
 
 
 @shape("refuse")
-class Echoes(Raw):
-    def build(self) -> None:
-        self.net = Echoing()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
+class Echoes(Classified):
+    model = Echoing
 
 
 class Glancing(nn.Module):
