@@ -280,9 +280,7 @@ class Change(NamedTuple):
     inside: Optional[Contents] = None
 
     def values(self) -> list:
-        """What stands there now."""
-        if self.inside is not None:
-            return _at(self.inside.container, self.keys)
+        """What stands in the attribute now, at these keys."""
         value = vars(self.module()).get(self.name)
         if not self.keys:
             return tree_flatten(value)[0] or [None]

@@ -270,8 +270,9 @@ class Plan:
             before = Held(entry.module.modules(), deep=True)
             with Sealed(f"a call of {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)]):
                 results = self._both(entry, cut, graphs=graphs)
-                kept = [c for c in self.left if c.inside or c.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())]
-                left, self.keeps = [c for c in self.left if c not in kept], _called(kept[0]) if kept else ""
+                changes = list(self._before.changed())
+                kept = [c for c in changes if c.inside or c.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())]
+                self.left, self.keeps = [c for c in changes if c not in kept], _called(kept[0]) if kept else ""
                 if kept:
                     if self._reads(entry, cut, kept) and made and entry.held is None:
                         raise Refused(f"a call of {named(entry)} changes {self.keeps}")
@@ -280,7 +281,6 @@ class Plan:
                     if graphs is not None:
                         graphs.clear()
                     results = self._both(entry, cut, graphs=graphs)
-                self.left = left
             return cut, results
         if not rowful and refs:
             return NOTHING, self._both(entry, NOTHING)
@@ -389,8 +389,6 @@ class Plan:
             if rows is self._rows[1]:  # by the second call, for the first may have filled a cache
                 self._before = Held(entry.module.modules(), deep=True)
             results.append(self._one(entry, cut, env, rows, graphs))
-        if entry.module is not None:
-            self.left = list(self._before.changed())
         return results
 
     def _one(self, entry: Entry, cut: Cut, env: dict, rows: Rows, graphs: Optional[list]) -> Any:

@@ -155,6 +155,23 @@ class Counts(Training):
     norm = Warming
 
 
+class Lists(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: dict[str, list[float]] = {"means": []}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.logged["means"].append(x.detach().mean().item())
+        return x
+
+
+class Listed(Training):
+    """A model that would list pieces."""
+
+    survives = ""
+    norm = Lists
+
+
 class Logs(Training):
     """Adds to a tensor of the script's own, once a call."""
 
@@ -197,7 +214,7 @@ class Steps(Training):
         return loss
 
 
-CASES = [Training, Accumulates, Sums, Penalised, InMapping, Autocast, Texts, Twice, Contrastive, Normed, Counts, Logs, Clips, Zeroes, Steps]
+CASES = [Training, Accumulates, Sums, Penalised, InMapping, Autocast, Texts, Twice, Contrastive, Normed, Counts, Listed, Logs, Clips, Zeroes, Steps]
 
 
 def begun(kind: type[Training]) -> tuple[Training, tuple]:
