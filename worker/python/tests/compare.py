@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from trial import Record, Tensors
+from trial import ROUNDING, Record, Tensors
 
 
 def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
@@ -75,6 +75,6 @@ def exact(want: Record, got: Record, step: int, tolerance: float) -> str:
             return f"weights after step {i}: {said}"
         if i < min(len(want.printed), len(got.printed)):
             for x, y in zip(want.printed[i], got.printed[i]):
-                if abs(x - y) > 10 * allowed * max(abs(x), 1e-3) and not (math.isnan(x) and math.isnan(y)):
+                if abs(x - y) > max(10 * allowed, ROUNDING) * max(abs(x), 1e-3) and not (math.isnan(x) and math.isnan(y)):
                     return f"printed in step {i}: {y}, not {x}"
     return ""

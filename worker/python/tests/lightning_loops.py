@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+import trial
 from loop import Loop, shape
 from loops_composed import mlp, vectors
 
@@ -68,7 +69,7 @@ class LightningAutomatic(Loop):
         batches = [vectors(self, i) for i in range(steps * self.accumulation)]
         rows = TensorDataset(*(torch.cat(column) for column in zip(*batches)))
         lightning.Trainer(
-            max_steps=steps, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            max_steps=steps, accelerator=trial.DEVICE, devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
             enable_model_summary=False, accumulate_grad_batches=self.accumulation,
             gradient_clip_val=None if self.net_type is ByHand else 1.0,
         ).fit(self.net, DataLoader(rows, batch_size=self.rows))  # fmt: skip

@@ -11,6 +11,7 @@ import transformers
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
+import trial
 from loop import Loop, Raw, shape
 from loops_language import LENGTH, VOCABULARY, tokens
 
@@ -70,7 +71,7 @@ class HfTrainer(Loop):
         with tempfile.TemporaryDirectory() as out:
             arguments = TrainingArguments(
                 out, max_steps=steps, per_device_train_batch_size=self.rows, gradient_accumulation_steps=self.accumulation,
-                learning_rate=0.01, adam_epsilon=1e-3, lr_scheduler_type="constant", seed=self.seed, logging_steps=1, disable_tqdm=True, use_cpu=True,
+                learning_rate=0.01, adam_epsilon=1e-3, lr_scheduler_type="constant", seed=self.seed, logging_steps=1, disable_tqdm=True, use_cpu=trial.DEVICE == "cpu",
                 save_strategy="no", report_to="none", dataloader_pin_memory=False,
             )  # fmt: skip
             trainer = Trainer(self.net, arguments, train_dataset=rows, callbacks=[Begins(begin)])
