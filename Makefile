@@ -11,13 +11,13 @@ CACHE   := $(CURDIR)/.cache
 LINT_VERSION := v2.10.1
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)
 
-# GPU support needs nothing of NVIDIA's to be built: cuda/include has the
+# Building with GPU support needs nothing from NVIDIA: cuda/include has the
 # declarations, cuda/driver and nvml the functions, and the archive in cuda/stub
-# stands in for the library that gorgonia.org/cu names.
+# stands in for the library that gorgonia.org/cu links to.
 export CGO_CFLAGS  := -O2 -g -I$(CURDIR)/cuda/include
 export CGO_LDFLAGS := -O2 -g -L$(CURDIR)/cuda/stub
-# Without its generator of documentation the library of the command line starts 0.4 ms
-# sooner; ours is cmd/headroom/man.go.
+# The command-line library starts 0.4 ms sooner without its documentation generator;
+# cmd/headroom/man.go generates the manual page instead.
 TAGS := -tags cuda,urfave_cli_no_docs
 
 .PHONY: build run test check bench clean torch test-torch kernels gpu-bundle gpu-test gpu-bench
@@ -25,14 +25,14 @@ TAGS := -tags cuda,urfave_cli_no_docs
 build:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
 
-# Trains the gpt preset from the start, whatever an earlier run of it came to.
+# Trains the gpt preset from the start, whatever became of an earlier run of it.
 run: build
 	bin/headroom run --again configs/presets/gpt.yaml
 
 # Every test, with the race detector and nothing shortened. Fetches modules
-# first, so that a slow network is not taken for a slow test. Tests that wrap real
+# first, so that a slow network does not look like a slow test. Tests that wrap real
 # frameworks need the environment of make torch; without it they are skipped.
-# What failing tests said comes last, where it is not lost among the others.
+# The output of failing tests comes last, so that it is not lost among the rest.
 test: export HEADROOM_PYTHON ?= $(wildcard $(TORCH_ENV)/bin/python)
 test:
 	@mkdir -p $(CACHE)
@@ -48,12 +48,12 @@ test:
 	echo "tests run: $$((passed + failed)), failed: $$failed, skipped: $$skipped (all output: .cache/test.log)"; \
 	if [ $$status -eq 0 ] && [ $$passed -gt 0 ]; then echo "make test: all passed"; else \
 		awk '/^=== (RUN|NAME|CONT) / { now = $$3; next } { said[now] = said[now] $$0 "\n" } \
-			/--- FAIL:/ { printf "what %s said:\n%s", $$3, said[$$3] } /^(FAIL\t|panic:)/' $(CACHE)/test.log | tail -n 200; \
+			/--- FAIL:/ { printf "output of %s:\n%s", $$3, said[$$3] } /^(FAIL\t|panic:)/' $(CACHE)/test.log | tail -n 200; \
 		echo "make test: FAILED"; exit 1; \
 	fi
 
-# PyTorch and the frameworks that are wrapped in tests, 5 GB: one environment for
-# each set of pinned requirements, outside the checkout, so that clones share it.
+# PyTorch and the frameworks that tests wrap, 5 GB: one environment for each set of
+# pinned requirements, outside the checkout, so that clones share it.
 REQUIREMENTS := wrap/testdata/torch/requirements.txt
 KEPT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/headroom
 TORCH_ENV := $(KEPT)/torch-$(shell sha256sum $(REQUIREMENTS) | cut -c1-12)
@@ -67,7 +67,7 @@ $(TORCH_ENV)/ready: $(REQUIREMENTS)
 OTHER = $(KEPT)/torch-$(TORCH)
 FRAMEWORKS = $(shell grep -E '^(accelerate|lightning)=' $(REQUIREMENTS)) $(if $(filter 2.4.%,$(TORCH)),transformers==4.57.1,$(shell grep '^transformers=' $(REQUIREMENTS)))
 test-torch:
-	@test -n "$(TORCH)" || { echo "make test-torch: name a version of PyTorch, as in TORCH=2.4.1"; exit 1; }
+	@test -n "$(TORCH)" || { echo "make test-torch: TORCH is not set: name a version of PyTorch, such as TORCH=2.4.1"; exit 1; }
 	@test -e $(OTHER)/ready || { python3 -m venv $(OTHER) && $(OTHER)/bin/python -m pip install -q --disable-pip-version-check torch==$(TORCH) $(FRAMEWORKS) && touch $(OTHER)/ready; }
 	HEADROOM_PYTHON=$(OTHER)/bin/python HEADROOM_REQUIRE_TORCH=1 go test -race $(TAGS) -count=1 -timeout 40m -v ./worker
 
@@ -85,8 +85,8 @@ $(LINT):
 bench:
 	go test $(TAGS) -run '^$$' -bench . -benchmem ./...
 
-# Compiles cuda/kernels to PTX, on any machine: NVRTC comes from PyPI. 11.8 is
-# the oldest toolkit whose PTX serves; every newer driver takes it.
+# Compiles cuda/kernels to PTX, on any machine: NVRTC comes from PyPI. 11.8 is the
+# oldest toolkit whose PTX is sufficient; every newer driver accepts it.
 NVRTC := $(CACHE)/nvrtc-11.8.89
 kernels: $(NVRTC)
 	LD_LIBRARY_PATH=$(NVRTC)/nvidia/cuda_nvrtc/lib python3 cuda/kernels/compile.py $(NVRTC)/nvidia/cuda_nvrtc/lib/libnvrtc.so.11.2
@@ -94,8 +94,8 @@ kernels: $(NVRTC)
 $(NVRTC):
 	python3 -m pip install -q --no-deps --target $@ nvidia-cuda-nvrtc-cu11==11.8.89
 
-# What runs on a GPU machine without Go: copy the checkout with dist/gpu there
-# and run cuda/gpu-test.sh dist/gpu, or bench/gpu-bench.sh dist/gpu OUT.
+# Binaries for a GPU machine without Go: copy the checkout with dist/gpu to it and
+# run cuda/gpu-test.sh dist/gpu, or bench/gpu-bench.sh dist/gpu OUT.
 GPU := dist/gpu
 gpu-bundle:
 	@mkdir -p $(GPU)

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # Runs everything that is measured on a GPU, from binaries that make gpu-bundle
-# has built. Needs no Go.
+# has built. It needs no Go.
 #
 #   bench/gpu-bench.sh DIST OUT [PART…]
 #
 #   operations   every operation of the device, and its allocator
 #   model        a step, and the recovery from a failed one
-#   allocator    a trace of allocations, beside PyTorch's and the driver's
+#   allocator    a trace of allocations, compared with PyTorch's and the driver's
 #   find         the search, against the true largest micro-batch
 #   exhaustion   memory that runs out for real; needs PyTorch
-#   gpt2         GPT-2 beside PyTorch, and the search beside its tools; needs PyTorch
-#   wrapped      other people's trainings, out of memory; needs PyTorch, Transformers and Lightning
-#   search       of gpt2 the search alone, only if it is named
+#   gpt2         GPT-2 and the search, compared with PyTorch and its tools; needs PyTorch
+#   wrapped      other people's training scripts, out of memory; needs PyTorch, Transformers and Lightning
+#   search       only the search of gpt2; runs only if it is named
 #
-# Each part writes to OUT/PART, its log.txt begins with what ran where. A part
-# that fails does not keep the others from running; the status is then 1.
+# Each part writes to OUT/PART, where log.txt begins with what ran where. A part
+# that fails does not keep the others from running; the exit status is then 1.
 set -uo pipefail
 (($# >= 2)) || { echo "usage: $0 DIST OUT [PART…]" >&2; exit 2; }
 command="bench/gpu-bench.sh $*"
@@ -71,7 +71,7 @@ part() {
 
 (($# > 0)) || set -- operations model allocator find exhaustion gpt2 wrapped
 for name in "$@"; do
-  [[ $name =~ ^(operations|model|allocator|find|exhaustion|gpt2|wrapped|search)$ ]] || { echo "part $name: operations, model, allocator, find, exhaustion, gpt2, wrapped or search" >&2; exit 2; }
+  [[ $name =~ ^(operations|model|allocator|find|exhaustion|gpt2|wrapped|search)$ ]] || { echo "unknown part $name: must be operations, model, allocator, find, exhaustion, gpt2, wrapped or search" >&2; exit 2; }
 done
 no_torch=$("$PYTHON" -c 'import torch' 2>&1 | tail -n 1)
 for name in "$@"; do part "$name"; done

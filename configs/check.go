@@ -8,8 +8,8 @@ import (
 	"headroom/memory"
 )
 
-// check looks at what keys mean together. A rule is skipped if one of its keys
-// was refused already: one mistake, one message.
+// check applies the rules that involve more than one key. A rule is skipped if one
+// of its keys was refused already: one mistake, one message.
 func (l *loader) check() {
 	l.required()
 	l.only()
@@ -19,18 +19,18 @@ func (l *loader) check() {
 			"must divide model.width (%d)", c.Model.Width)
 		l.wideHeads()
 	}
-	l.rule(c.Device.Precision == "tf32" && c.Device.Kind == "host", "device.precision", "device.kind", "only a GPU has it; use fp32 or bf16 on the host")
+	l.rule(c.Device.Precision == "tf32" && c.Device.Kind == "host", "device.precision", "device.kind", "only a GPU supports it; use fp32 or bf16 on the host")
 	l.rule(c.Model.Kind == "gpt" && c.Data.Kind != "text", "data.kind", "model.kind", "model.kind gpt reads only text")
 	l.rule(c.Model.Kind == "mlp" && c.Data.Kind == "text", "data.kind", "model.kind", "model.kind mlp reads features: idx or blobs")
 	l.rule(c.Data.Kind == "idx" && c.Data.Path == GoRoot, "data.path", "data.kind",
 		"set it to the folder with the files train-images-idx3-ubyte and train-labels-idx1-ubyte; "+GetIDX)
-	l.rule(c.Data.Kind == "blobs" && c.Data.Samples == 0, "data.samples", "data.kind", "blobs are generated: set how many")
+	l.rule(c.Data.Kind == "blobs" && c.Data.Samples == 0, "data.samples", "data.kind", "blobs are generated: set the number of samples")
 	l.batch()
 	l.schedule()
 	l.squeeze()
 }
 
-// rule reports key if broken holds, unless key or with was refused.
+// rule reports a problem with key if broken is true, unless key or with was refused.
 func (l *loader) rule(broken bool, key, with, format string, args ...any) {
 	if !broken || l.bad[key] || l.bad[with] {
 		return
@@ -58,17 +58,17 @@ func (l *loader) only() {
 			continue
 		}
 		condition, _ := find(k.Only.Key)
-		l.add(where, k.Name, inline(k.value(l.c).node()), fmt.Sprintf("only for %s %s, which is %s here; leave it out%s",
+		l.add(where, k.Name, inline(k.value(l.c).node()), fmt.Sprintf("only for %s %s, but here that is %s; leave this key out%s",
 			k.Only.Key, list(k.Only.Values, "or"), condition.value(l.c).node().Value, l.without(k.Name)))
 	}
 }
 
-// without says how to leave a key out of a file that may not be the user's own.
+// without says how to leave a key out of a file that the user may not be able to edit.
 func (l *loader) without(key string) string {
 	if !strings.HasPrefix(l.origins[key], l.where) {
 		return ""
 	}
-	return fmt.Sprintf(", as --unset %s does", key)
+	return fmt.Sprintf(", for example with --unset %s", key)
 }
 
 // applies reports whether the key has a meaning in c.
@@ -81,8 +81,8 @@ func (k Key) applies(c *Config) bool {
 // kernels for bfloat16.
 const MostChannels = 128
 
-// wideHeads applies wherever the run may end up on a GPU: which device it is
-// will only be known when it is opened.
+// wideHeads limits the channels per head wherever the run may end up on a GPU:
+// which device it uses is known only once the device is opened.
 func (l *loader) wideHeads() {
 	c := l.c
 	channels := c.Model.Width / max(1, c.Model.Heads)
@@ -93,14 +93,14 @@ func (l *loader) wideHeads() {
 
 func (l *loader) batch() {
 	b := l.c.Batch
-	l.rule(b.Micro > b.Effective, "batch.micro", "batch.effective", "at most batch.effective (%d)", b.Effective)
-	l.rule(b.MinMicro > b.Effective, "batch.min_micro", "batch.effective", "at most batch.effective (%d)", b.Effective)
-	l.rule(b.Micro > 0 && b.MinMicro > b.Micro && b.Micro <= b.Effective, "batch.min_micro", "batch.micro", "at most batch.micro (%d)", b.Micro)
+	l.rule(b.Micro > b.Effective, "batch.micro", "batch.effective", "must be at most batch.effective (%d)", b.Effective)
+	l.rule(b.MinMicro > b.Effective, "batch.min_micro", "batch.effective", "must be at most batch.effective (%d)", b.Effective)
+	l.rule(b.Micro > 0 && b.MinMicro > b.Micro && b.Micro <= b.Effective, "batch.min_micro", "batch.micro", "must be at most batch.micro (%d)", b.Micro)
 	l.uniform()
 }
 
-// uniform refuses a plan whose micro-batches would be smaller than the smallest
-// allowed: they have to divide the effective batch.
+// uniform refuses a plan whose micro-batches would become smaller than the smallest
+// allowed, because they have to divide the effective batch.
 func (l *loader) uniform() {
 	b := l.c.Batch
 	if !b.Uniform || b.Micro < 1 || b.Effective < 1 || l.bad["batch.uniform"] || l.bad["batch.min_micro"] {
@@ -114,7 +114,7 @@ func (l *loader) uniform() {
 		above++
 	}
 	l.rule(below < b.MinMicro, "batch.micro", "batch.effective",
-		"batch.uniform needs a divisor of batch.effective (%d) from batch.min_micro (%d) to here, and there is none; the nearest are %d and %d: set batch.min_micro to %[3]d or batch.micro to %[4]d, or another batch.effective",
+		"batch.uniform needs a divisor of batch.effective (%d) from batch.min_micro (%d) up to this value, and there is none; the nearest are %d and %d: set batch.min_micro to %[3]d or batch.micro to %[4]d, or choose another batch.effective",
 		b.Effective, b.MinMicro, below, above)
 }
 
@@ -123,21 +123,21 @@ func (l *loader) schedule() {
 	switch {
 	case l.bad["train.steps"] || l.bad["train.epochs"] || l.bad[""]:
 	case t.Steps == 0 && t.Epochs == 0:
-		l.add(l.where, "train.steps", "", "missing; set it, or train.epochs")
+		l.add(l.where, "train.steps", "", "missing; set this or train.epochs")
 	case t.Steps > 0 && t.Epochs > 0:
 		l.add(l.at("train.epochs"), "train.epochs", fmt.Sprint(t.Epochs), fmt.Sprintf("train.steps is set too (%d); leave one out%s", t.Steps, l.without("train.steps")))
 	}
 	if s.Kind == "constant" {
-		l.rule(t.Steps > 0 && s.Warmup > t.Steps, "schedule.warmup", "train.steps", "at most train.steps (%d)", t.Steps)
+		l.rule(t.Steps > 0 && s.Warmup > t.Steps, "schedule.warmup", "train.steps", "must be at most train.steps (%d)", t.Steps)
 		return
 	}
-	l.rule(s.Min > l.c.Optimizer.LR, "schedule.min", "optimizer.lr", "at most optimizer.lr (%g)", l.c.Optimizer.LR)
+	l.rule(s.Min > l.c.Optimizer.LR, "schedule.min", "optimizer.lr", "must be at most optimizer.lr (%g)", l.c.Optimizer.LR)
 	l.rule(s.Steps > 0 && s.Warmup >= s.Steps, "schedule.warmup", "schedule.steps", "must be below schedule.steps (%d)", s.Steps)
 	l.rule(s.Steps == 0 && t.Steps > 0 && s.Warmup >= t.Steps, "schedule.warmup", "train.steps", "must be below train.steps (%d), where the schedule ends", t.Steps)
 }
 
-// noSqueeze is how to do without a preset's squeeze.
-const noSqueeze = "--set 'device.squeeze=[]' does without"
+// noSqueeze is how to turn a preset's squeeze off.
+const noSqueeze = "--set 'device.squeeze=[]' turns it off"
 
 func (l *loader) squeeze() {
 	d := l.c.Device
@@ -147,5 +147,5 @@ func (l *loader) squeeze() {
 	for _, s := range d.Squeeze {
 		most = max(most, Taken(d.Squeeze, s.From))
 	}
-	l.rule(most >= capacity, "device.squeeze", "device.capacity", "takes up to %v, which leaves nothing of %v; %s, or give more device.capacity", most, capacity, noSqueeze)
+	l.rule(most >= capacity, "device.squeeze", "device.capacity", "takes up to %v of %v, which leaves nothing; %s, or raise device.capacity", most, capacity, noSqueeze)
 }

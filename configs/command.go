@@ -15,32 +15,33 @@ import (
 	"headroom/memory"
 )
 
-// Command is a training command of the user's own with its settings, so that they
-// need not be given again at every start. The run.yaml of such a run is one, too.
+// Command is the user's own training command with its settings, kept in a file so
+// that they need not be given at every start. The run.yaml of such a run is such a
+// file, too.
 type Command struct {
 	Args    []string
 	Dir     string   // where it runs, absolute
 	Name    string   // of the run; "" names it after the script
-	Profile string   // a name, or the path of a file: it has a / or a dot
+	Profile string   // a name, or the path of a file, which has a / or a dot
 	Knobs   []string // "micro=--batch-size"
-	World   int      // data-parallel ranks; 0 if the command says
+	World   int      // data-parallel ranks; 0 if the command says how many
 	Trust   bool
 
-	Free        memory.Bytes  // that every GPU of the command must have before the start; 0 does not wait
-	Hang        time.Duration // without a sign of life before the command is said to hang; 0 for never
+	Free        memory.Bytes  // that every GPU of the command must have free before the start; 0 does not wait
+	Hang        time.Duration // time without a sign of life after which the command is reported as hung; 0 for never
 	RestartHung bool
-	// RestartLeaking is whether a command that leaks is ended just after a checkpoint, if
-	// memory would run out before the next one, and started again from there.
+	// RestartLeaking is whether a command that leaks memory is ended just after a checkpoint,
+	// if memory would run out before the next one, and started again from that checkpoint.
 	RestartLeaking bool
 	WatchOnly      bool     // never change the command, and never start it again
-	Observe        bool     // the worker inside only watches
+	Observe        bool     // the worker inside PyTorch only watches
 	NoWorker       bool     // nothing is put inside the command's processes
 	Allow          []string // fallbacks of the profile that may be used
 
 	origins map[string]string
 }
 
-// DefaultHang is what [Command.Hang] is unless it is given.
+// DefaultHang is the value of [Command.Hang] unless another is given.
 const DefaultHang = 30 * time.Minute
 
 // commandKey is a key of a command's file.
@@ -53,25 +54,25 @@ type commandKey struct {
 var commandKeys = []commandKey{
 	{"command", "The command, one word per item. No shell reads it: no $VARIABLE, no ~ and no * is\nreplaced.", "[python, train.py]",
 		func(c *Command) value { return words{&c.Args, "words, as in [python, train.py]"} }},
-	{"dir", "Where it runs, from the folder of this file.", ".",
+	{"dir", "Where it runs, relative to the folder of this file.", ".",
 		func(c *Command) value { return text{&c.Dir} }},
-	{"name", "The run is kept in runs/NAME; without it, after the script.", "train-run",
+	{"name", "The run is kept in runs/NAME; if not given, it is named after the script.", "train-run",
 		func(c *Command) value { return name{&c.Name} }},
-	{"profile", `How to read the command: a name of "headroom profiles", or a file with one.`, "transformers",
+	{"profile", `How to read the command: a profile listed by "headroom profiles", or a file with one.`, "transformers",
 		func(c *Command) value { return text{&c.Profile} }},
-	{"knobs", "Where it takes its quantities, if no profile says: a flag, $VARIABLE or a key of its\nconfiguration. checkpoints and resume say how it goes on.", "{micro: --batch-size, accumulation: --accum}",
+	{"knobs", "Where the command takes its quantities from, if no profile says: a flag, $VARIABLE or a key\nof its configuration. checkpoints and resume say how it continues.", "{micro: --batch-size, accumulation: --accum}",
 		func(c *Command) value { return settings{&c.Knobs} }},
-	{"world", "Data-parallel ranks, if the command does not say.", "2",
+	{"world", "Number of data-parallel ranks, if the command does not say.", "2",
 		func(c *Command) value { return whole[int]{p: &c.World, min: 1, max: 1 << 20} }},
-	{"trust", "Whether what headroom cannot prove of the command is assumed. Without that,\na change that needs it is not made.", "false",
+	{"trust", "Whether to assume what headroom cannot prove about the command. If not, a change that\nneeds such an assumption is not made.", "false",
 		func(c *Command) value { return boolean{&c.Trust} }},
-	{"free", "Start only once every GPU of the command has this much free.", "60GiB",
+	{"free", "Start only once every GPU of the command has this much memory free.", "60GiB",
 		func(c *Command) value { return size{p: &c.Free, zero: "0"} }},
 	{"hang", "Warn that the command may hang after this long without output, GPU work or a new\ncheckpoint; never turns this off.", "30m",
 		func(c *Command) value { return duration{p: &c.Hang, zero: "never"} }},
 	{"restart_hung", "Whether a command that hangs is ended, and started again from its newest checkpoint.", "false",
 		func(c *Command) value { return boolean{&c.RestartHung} }},
-	{"restart_leaking", "Whether a command that leaks and would run out of memory before its next checkpoint is\nended just after one, and started again from there.", "false",
+	{"restart_leaking", "Whether a command that leaks memory and would run out of it before its next checkpoint is\nended just after a checkpoint, and started again from there.", "false",
 		func(c *Command) value { return boolean{&c.RestartLeaking} }},
 	{"watch_only", "Whether the command is never changed and never started again.", "false",
 		func(c *Command) value { return boolean{&c.WatchOnly} }},
@@ -79,12 +80,12 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return boolean{&c.Observe} }},
 	{"no_worker", "Whether nothing at all is put inside the command's processes.", "false",
 		func(c *Command) value { return boolean{&c.NoWorker} }},
-	{"allow", "Fallbacks of the profile's that may be used although the training is then not the\nsame to the bit.", "[recompute, no-workers]",
+	{"allow", "Fallbacks of the profile that may be used although the training is then no longer\nbit-identical.", "[recompute, no-workers]",
 		func(c *Command) value { return words{&c.Allow, "fallbacks, as in [recompute]"} }},
 }
 
-// IsCommand reports whether the file at path is, or means to be, a command's: it has the
-// key command, or one spelt nearly so. A file that cannot be read is not.
+// IsCommand reports whether the file at path is, or is meant to be, the file of a command:
+// it has the key command, or one spelt almost like it. A file that cannot be read is not.
 func IsCommand(path string) bool {
 	content, _, err := read(path)
 	var doc yaml.Node
@@ -157,13 +158,13 @@ func (l *loader) command(c *Command, root *yaml.Node) {
 		l.commandKey(c, key, val, names)
 	}
 	if c.RestartHung && c.Hang == 0 {
-		l.add(l.at("restart_hung"), "restart_hung", "true", "has nothing to act on with hang: never; leave out one of them")
+		l.add(l.at("restart_hung"), "restart_hung", "true", "has no effect with hang: never; leave out one of them")
 	}
 	if c.NoWorker && c.RestartLeaking {
-		l.add(l.at("restart_leaking"), "restart_leaking", "true", "has nothing to act on with no_worker: true; leave out one of them")
+		l.add(l.at("restart_leaking"), "restart_leaking", "true", "has no effect with no_worker: true; leave out one of them")
 	}
 	if c.NoWorker && c.Observe {
-		l.add(l.at("observe"), "observe", "true", "has nothing to act on with no_worker: true; leave out one of them")
+		l.add(l.at("observe"), "observe", "true", "has no effect with no_worker: true; leave out one of them")
 	}
 	if _, given := lines["command"]; !given {
 		l.add(l.where, "command", "", "missing; write the words of the training command, as in [python, train.py]")
@@ -185,16 +186,16 @@ func (l *loader) commandKey(c *Command, key, val *yaml.Node, names []string) {
 		}
 		return
 	}
-	text := "unknown key; there are " + list(names, "and")
+	text := "unknown key; the known keys are " + list(names, "and")
 	if best := nearest(key.Value, names); best != "" {
 		text = fmt.Sprintf("unknown key; did you mean %s?", best)
 	}
 	l.add(l.line(key), key.Value, inline(val), text)
 }
 
-// Document is c as a file for people: every key with what it means, as a comment if it
-// is not given. notes are lines about a key, or with "" about the whole. dir is
-// written as it stands.
+// Document is c as a file for people: every key with its meaning, commented out if it is
+// not given. notes are lines about a key, or, under "", about the whole file. dir is
+// written unchanged.
 func (c *Command) Document(notes map[string][]string) ([]byte, error) {
 	if !utf8.ValidString(c.Dir + strings.Join(c.Args, "")) {
 		return nil, errors.New("the command has bytes that are not UTF-8, and YAML cannot hold them")
@@ -235,7 +236,7 @@ func (c *Command) YAML() ([]byte, error) {
 	return yaml.Marshal(n)
 }
 
-// unset reports whether c has the value that counts when the key is not given.
+// unset reports whether c has the value that applies when the key is not given.
 func (k commandKey) unset(c *Command) bool {
 	n, none := k.value(c).node(), k.value(&Command{Hang: DefaultHang}).node()
 	return n.Kind == none.Kind && n.Value == none.Value && len(n.Content) == 0

@@ -13,7 +13,7 @@ import (
 	"headroom/memory"
 )
 
-// commandFile is a file with that text.
+// commandFile is the path of a file with the given text.
 func commandFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "night.yaml")
@@ -50,14 +50,15 @@ allow: [recompute]
 	if at := strings.TrimPrefix(c.At("knobs.micro")+" "+c.At("world")+" "+c.At("nothing"), filepath.Dir(path)); !strings.HasSuffix(c.At("knobs.micro"), "night.yaml:5") || !strings.HasSuffix(c.At("world"), "night.yaml:6") || !strings.HasSuffix(c.At("nothing"), "night.yaml") {
 		t.Errorf("places %s", at)
 	}
-	// What a run keeps of its command is such a file, too.
+	// The run.yaml that a run keeps of its command is such a file, too.
 	c, err = LoadCommand(commandFile(t, "command:\n    - python\n    - train.py\ndir: /somewhere\n"))
 	if err != nil || c.Dir != "/somewhere" || len(c.Args) != 2 || c.Hang != DefaultHang {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
 
-// All that is wrong is told at once, with the line, what is allowed and what was meant.
+// Everything that is wrong is reported at once, with the line, what is allowed and what was
+// probably meant.
 func TestLoadCommandProblems(t *testing.T) {
 	for _, c := range []struct {
 		text string
@@ -70,18 +71,18 @@ func TestLoadCommandProblems(t *testing.T) {
 			"night.yaml:4: trust: maybe: neither true nor false; allowed: true or false",
 			"night.yaml:5: name: a/b: not a valid name for a folder; allowed: 1 to 100 letters",
 			"night.yaml:6: profile: [x]: a list, not text",
-			"night.yaml:7: colour: red: unknown key; there are command, dir, name, profile, knobs, world, trust, free, hang, restart_hung, restart_leaking, watch_only, observe, no_worker and allow",
+			"night.yaml:7: colour: red: unknown key; the known keys are command, dir, name, profile, knobs, world, trust, free, hang, restart_hung, restart_leaking, watch_only, observe, no_worker and allow",
 			"night.yaml: command: missing; write the words of the training command",
 		}},
 		{"command: python train.py\n", []string{"night.yaml:1: command: python train.py: not a list; allowed: a list of words, as in [python, train.py]"}},
 		{"command: []\n", []string{"night.yaml:1: command: []: empty; allowed: a list of words"}},
 		{"command: [a]\nhang: soon\nfree: 3\n", []string{"night.yaml:2: hang: soon: not a time; allowed: never, or a time with its unit", "night.yaml:3: free: 3: not a size"}},
 		{"command: [a]\nhang: -1s\n", []string{"hang: -1s: out of range"}},
-		{"command: [a]\nobserve: true\nno_worker: true\n", []string{"night.yaml:2: observe: true: has nothing to act on with no_worker: true"}},
-		{"command: [a]\nrestart_leaking: true\nno_worker: true\n", []string{"night.yaml:2: restart_leaking: true: has nothing to act on with no_worker: true"}},
-		{"command: [a]\nhang: never\nrestart_hung: true\n", []string{"night.yaml:3: restart_hung: true: has nothing to act on with hang: never"}},
+		{"command: [a]\nobserve: true\nno_worker: true\n", []string{"night.yaml:2: observe: true: has no effect with no_worker: true"}},
+		{"command: [a]\nrestart_leaking: true\nno_worker: true\n", []string{"night.yaml:2: restart_leaking: true: has no effect with no_worker: true"}},
+		{"command: [a]\nhang: never\nrestart_hung: true\n", []string{"night.yaml:3: restart_hung: true: has no effect with hang: never"}},
 		{"command: [a, [b]]\n", []string{"line 1: a list, not a word"}},
-		{"command:\n  - a\n  -\n", []string{"line 3: no value, not a word"}},
+		{"command:\n  - a\n  -\n", []string{"line 3: no value, expected a word"}},
 		{"command: [a]\ncommand: [b]\n", []string{"night.yaml:2: command: [b]: given twice, first in line 1"}},
 		{"command: [a]\nknobs: {micro: --a, micro: --b}\n", []string{"micro: given twice"}},
 		{"command: [a]\nknobs: {micro: [--a]}\n", []string{"micro in line 2: a list, not text"}},
@@ -132,8 +133,8 @@ func TestIsCommand(t *testing.T) {
 	}
 }
 
-// What is written is read back as it was, whatever the words are; and what is left out
-// is there as a comment that could stand there.
+// A written command is read back unchanged, whatever its words are; and each key that is left
+// out is there as a comment that would be valid without its #.
 func TestDocumentOfACommand(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "headroom.yaml")

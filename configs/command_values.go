@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// words is a list that is not empty, and does not begin with an empty word.
+// words is a list of words, which is not empty and does not begin with an empty word.
 type words struct {
 	p    *[]string
 	what string // what the list holds, with an example
@@ -42,7 +42,7 @@ func (v words) node() *yaml.Node {
 	for _, word := range *v.p {
 		node := quoted(word)
 		if strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsGraphic(r) }) {
-			node.Style = yaml.DoubleQuotedStyle // as a block of lines, some would not come back
+			node.Style = yaml.DoubleQuotedStyle // as a block of lines, some would not be read back unchanged
 		}
 		n.Content = append(n.Content, node)
 	}
@@ -51,7 +51,7 @@ func (v words) node() *yaml.Node {
 
 func (v words) allowed() string { return "a list of " + v.what }
 
-// settings are names, each with a text.
+// settings are names, each with its value as text.
 type settings struct{ p *[]string }
 
 func (v settings) set(n *yaml.Node) error {

@@ -7,7 +7,7 @@ import (
 )
 
 // Config is one run, complete and valid. It comes from [Load]; every field is
-// explained where its key stands in the table of [Keys].
+// explained at its key in the table of [Keys].
 type Config struct {
 	Name      string
 	Seed      uint64
@@ -29,11 +29,11 @@ type Model struct {
 	Width   int
 	Heads   int
 	Context int
-	Vocab   int // 0: as the data has it
+	Vocab   int // 0: as many as the data has
 	Dropout float64
 }
 
-// Data is what it is trained on.
+// Data is what the model is trained on.
 type Data struct {
 	Kind        string
 	Path        string
@@ -68,8 +68,8 @@ type Schedule struct {
 	Min    float64
 }
 
-// Train is how long, and what is kept. Exactly one of Steps and Epochs is set
-// until [Config.Open] turns epochs into steps.
+// Train is how long to train, and what is kept. Exactly one of Steps and Epochs is
+// set until [Config.Open] turns epochs into steps.
 type Train struct {
 	Steps           int
 	Epochs          float64
@@ -77,7 +77,7 @@ type Train struct {
 	Keep            int
 }
 
-// Device is where.
+// Device is where the run trains.
 type Device struct {
 	Kind      string
 	Ordinal   int          // which GPU
@@ -87,7 +87,7 @@ type Device struct {
 }
 
 // Squeeze is memory that another process holds for a while: from the moment
-// that From steps are finished until To are.
+// that From steps are finished until To steps are.
 type Squeeze struct {
 	From, To int
 	Take     memory.Bytes

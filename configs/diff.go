@@ -5,17 +5,17 @@ import "fmt"
 // Difference is a key that may not change within a run, but did.
 type Difference struct {
 	Key      string
-	Old, New string // as they stand in a file
+	Old, New string // as written in a file
 }
 
 func (d Difference) String() string {
 	return fmt.Sprintf("%s is %s in the run and %s now", d.Key, d.Old, d.New)
 }
 
-// Diff is what keeps a run of old from going on as now says: the keys marked
-// [Key.Fixed] whose values differ. What now leaves open (a schedule.steps of auto,
-// no data.fingerprint) is not a difference; [Config.Inherit] takes it over. Once a
-// run has been opened, epochs count as the steps that they are.
+// Diff is what keeps a run started with old from continuing with now: the keys marked
+// [Key.Fixed] whose values differ. A value that now leaves open (a schedule.steps of
+// auto, no data.fingerprint) is not a difference; [Config.Inherit] takes it over. Once
+// a run has been opened, its epochs count as steps.
 func Diff(old, now *Config) []Difference {
 	var all []Difference
 	for _, k := range keys {
@@ -41,9 +41,9 @@ func (k Key) open(c *Config) bool {
 	return false
 }
 
-// Inherit takes what c leaves open from the run that it goes on with, so that a
-// longer train.steps does not bend the schedule of the steps already made, and
-// other data is refused when it is opened.
+// Inherit takes the values that c leaves open from the run that it continues, so that
+// a larger train.steps does not change the schedule of the steps already made, and
+// different data is refused when it is opened.
 func (c *Config) Inherit(old *Config) {
 	for _, k := range keys {
 		if k.open(c) {

@@ -2,17 +2,17 @@
 // configurations, one YAML file each, and holds the presets. Start with [Load];
 // package job opens what a configuration names.
 //
-// Whatever is wrong with a configuration is reported before anything starts,
-// all of it at once, each [ProblemError] with its file and line.
+// Everything that is wrong with a configuration is reported at once, before
+// anything starts: one [ProblemError] for each mistake, with its file and line.
 //
 // A key is declared once, in the table of keys.go. The loader, run.yaml, the
 // hints for misspelt keys and docs/config.md ([Markdown]) all read that table;
 // to add a key, add a field and a row.
 //
-// A command of the user's own may be kept in a file, too: [LoadCommand], with a table
-// of keys of its own in command.go.
+// The user's own training command can be kept in a file, too: see [LoadCommand]
+// and the separate table of keys in command.go.
 //
-// To go on with a run, compare its run.yaml with what is asked for now: [Diff]
-// names what may not change, [Config.Inherit] takes over what the run has
-// decided.
+// To continue a run, compare its run.yaml with the new configuration: [Diff]
+// names the keys that may not change but did, [Config.Inherit] takes over the
+// values that the run has decided.
 package configs

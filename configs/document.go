@@ -23,13 +23,13 @@ model.kind, data.kind and one of train.steps and train.epochs have to be given.
     headroom config show gpt > my.yaml                  a preset, to make it your own
 
 Unknown keys and bad values are refused before anything starts, all of them at
-once, with file and line. Sizes need a unit: B, KB, MB, GB, TB (powers of 1000)
+once, each with file and line. Sizes need a unit: B, KB, MB, GB, TB (powers of 1000)
 or KiB, MiB, GiB, TiB (powers of 1024). Paths are relative to where the command
-is started. Anchors, aliases and tags are not used.
+is started. Anchors, aliases and tags are not allowed.
 
-Keys marked ● may not change within a run: the run's folder holds what it was
-started with, and a continued run that differs in one of them is refused. All
-other keys may be changed from one start to the next.
+Keys marked ● may not change within a run: the run's folder records the values it
+was started with, and a run is not continued with a different one. All other keys
+may be changed from one start to the next.
 
 This page is generated from the table in configs/keys.go.
 `)

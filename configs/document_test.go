@@ -22,11 +22,11 @@ func TestDocsDoNotDrift(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != Markdown() {
-		t.Errorf("%s is not what the table of keys says; write it anew with: go test ./configs -run TestDocs -update", name)
+		t.Errorf("%s does not match the table of keys; write it again with: go test ./configs -run TestDocs -update", name)
 	}
 }
 
-// A table breaks on a bar, and a row without words documents nothing.
+// A bar would break the table, and a row without words documents nothing.
 func TestEveryKeyIsDocumented(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range Keys() {

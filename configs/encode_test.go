@@ -44,7 +44,7 @@ func TestPresetsComeBackAsTheyWere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A list of nothing is a list of nothing, whether nil or not.
+		// An empty list is an empty list, whether nil or not.
 		if len(c.Device.Squeeze) == 0 {
 			c.Device.Squeeze, again.Device.Squeeze = nil, nil
 		}
@@ -62,7 +62,7 @@ func TestPresetsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// Texts that YAML would take for something else come back as texts, and
+// Strings that YAML would take for something else come back as strings, and
 // fractions to the last digit.
 func TestValuesComeBackAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -92,7 +92,7 @@ func TestValuesComeBackAsTheyWere(t *testing.T) {
 	})
 }
 
-// run.yaml is also for people: nothing in it that has no meaning for the run.
+// run.yaml is also for people: it holds nothing that has no meaning for the run.
 func TestWrittenWithoutWhatHasNoMeaning(t *testing.T) {
 	c, err := Load("mlp-tight", nil)
 	if err != nil {

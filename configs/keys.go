@@ -2,15 +2,15 @@ package configs
 
 import "headroom/memory"
 
-// Key is one setting. The table of keys is the only place that names them: the
-// loader, the written run.yaml, docs/config.md and the hints are drawn from it.
+// Key is one setting. The table of keys is the only list of all settings: the
+// loader, the written run.yaml, docs/config.md and the hints are derived from it.
 type Key struct {
 	Name     string // "batch.micro"
-	Default  string // as it would stand in a file; "" if there is none
+	Default  string // as written in a file; "" if there is none
 	Doc      string // one sentence, without the full stop
 	Fixed    bool   // may not change within a run
 	Required bool   // has to be given
-	Only     Only   // where the key has a meaning
+	Only     Only   // condition under which the key has a meaning
 
 	value func(*Config) value
 }
@@ -42,10 +42,10 @@ var (
 var keys = []Key{
 	{Name: "name", Doc: "name of the run and of its folder; the file's name without .yaml if not given",
 		value: func(c *Config) value { return name{&c.Name} }},
-	{Name: "seed", Default: "1", Fixed: true, Doc: "of the initial weights, dropout, generated data and the order of samples",
+	{Name: "seed", Default: "1", Fixed: true, Doc: "seeds the initial weights, dropout, generated data and the order of samples",
 		value: func(c *Config) value { return whole[uint64]{p: &c.Seed, max: 1<<64 - 1} }},
 
-	{Name: "model.kind", Required: true, Fixed: true, Doc: "gpt: a decoder-only transformer as GPT-2, over bytes; mlp: a multi-layer perceptron, over features",
+	{Name: "model.kind", Required: true, Fixed: true, Doc: "gpt: a decoder-only transformer like GPT-2, over bytes; mlp: a multi-layer perceptron, over features",
 		value: func(c *Config) value { return choice{&c.Model.Kind, []string{"gpt", "mlp"}} }},
 	{Name: "model.layers", Default: "2", Fixed: true, Doc: "transformer blocks, or hidden layers",
 		value: func(c *Config) value { return whole[int]{p: &c.Model.Layers, min: 1, max: 1000} }},
@@ -60,19 +60,19 @@ var keys = []Key{
 	{Name: "model.dropout", Default: "0", Fixed: true, Doc: "probability of dropping an activation",
 		value: func(c *Config) value { return number{p: &c.Model.Dropout, below: 1} }},
 
-	{Name: "data.kind", Required: true, Fixed: true, Doc: "text: files of bytes; idx: images and labels as MNIST has them; blobs: points around one centre per class, drawn from the seed, no files",
+	{Name: "data.kind", Required: true, Fixed: true, Doc: "text: files of bytes; idx: images and labels in the format of MNIST; blobs: points around one centre per class, drawn from the seed, no files",
 		value: func(c *Config) value { return choice{&c.Data.Kind, []string{"text", "idx", "blobs"}} }},
-	{Name: "data.path", Default: "goroot", Only: Only{"data.kind", []string{"text", "idx"}}, Doc: "text: a file or a folder, goroot is the source of the Go toolchain at hand; idx: the folder with train-images-idx3-ubyte and train-labels-idx1-ubyte, each possibly .gz",
+	{Name: "data.path", Default: "goroot", Only: Only{"data.kind", []string{"text", "idx"}}, Doc: "text: a file or a folder, or goroot for the source of the installed Go toolchain; idx: the folder with train-images-idx3-ubyte and train-labels-idx1-ubyte, each optionally gzipped (.gz)",
 		value: func(c *Config) value { return text{&c.Data.Path} }},
-	{Name: "data.glob", Default: "*", Fixed: true, Only: forText, Doc: "names to read in a folder; names that begin with a dot are never read",
+	{Name: "data.glob", Default: "*", Fixed: true, Only: forText, Doc: "which names to read in a folder; names that begin with a dot are never read",
 		value: func(c *Config) value { return glob{&c.Data.Glob} }},
-	{Name: "data.limit", Default: "all", Fixed: true, Only: forText, Doc: "how much text to read, in lexical order of files",
+	{Name: "data.limit", Default: "all", Fixed: true, Only: forText, Doc: "how much text to read, taking files in lexical order",
 		value: func(c *Config) value { return size{&c.Data.Limit, "all"} }},
-	{Name: "data.samples", Default: "all", Fixed: true, Only: Only{"data.kind", []string{"idx", "blobs"}}, Doc: "how many samples to use, from the first on; blobs need a number",
+	{Name: "data.samples", Default: "all", Fixed: true, Only: Only{"data.kind", []string{"idx", "blobs"}}, Doc: "how many samples to use, starting with the first; blobs need a number",
 		value: func(c *Config) value { return whole[int]{p: &c.Data.Samples, min: 1, max: 1000 * million, zero: "all"} }},
 	{Name: "data.features", Default: "64", Fixed: true, Only: forBlobs, Doc: "features per sample",
 		value: func(c *Config) value { return whole[int]{p: &c.Data.Features, min: 1, max: million} }},
-	{Name: "data.classes", Default: "10", Fixed: true, Only: Only{"data.kind", []string{"idx", "blobs"}}, Doc: "labels are below it",
+	{Name: "data.classes", Default: "10", Fixed: true, Only: Only{"data.kind", []string{"idx", "blobs"}}, Doc: "number of classes; labels are below it",
 		value: func(c *Config) value { return whole[int]{p: &c.Data.Classes, min: 2, max: 256} }},
 	{Name: "data.fingerprint", Fixed: true, Doc: "fingerprint of the data; written by the run, so that it never continues with other data",
 		value: func(c *Config) value { return text{&c.Data.Fingerprint} }},
@@ -83,7 +83,7 @@ var keys = []Key{
 		value: func(c *Config) value { return whole[int]{p: &c.Batch.Micro, min: 1, max: million, zero: "auto"} }},
 	{Name: "batch.min_micro", Default: "1", Doc: "smallest micro-batch that recovery may choose",
 		value: func(c *Config) value { return whole[int]{p: &c.Batch.MinMicro, min: 1, max: million} }},
-	{Name: "batch.uniform", Default: "false", Doc: "whether all micro-batches of a step have one size, which then divides batch.effective",
+	{Name: "batch.uniform", Default: "false", Doc: "whether all micro-batches of a step have the same size, which then divides batch.effective",
 		value: func(c *Config) value { return boolean{&c.Batch.Uniform} }},
 
 	{Name: "optimizer.kind", Default: "adamw", Fixed: true, Doc: "rule for updating weights",
@@ -96,16 +96,16 @@ var keys = []Key{
 		value: func(c *Config) value { return number{p: &c.Optimizer.Beta2, above: true, below: 1} }},
 	{Name: "optimizer.eps", Default: "1e-8", Fixed: true, Only: forAdamW, Doc: "added to the root of the second moment",
 		value: func(c *Config) value { return number{p: &c.Optimizer.Eps, above: true, below: 1} }},
-	{Name: "optimizer.momentum", Default: "0", Fixed: true, Only: forSGD, Doc: "decay of the moment",
+	{Name: "optimizer.momentum", Default: "0", Fixed: true, Only: forSGD, Doc: "decay of the momentum",
 		value: func(c *Config) value { return number{p: &c.Optimizer.Momentum, below: 1} }},
-	{Name: "optimizer.weight_decay", Default: "0", Fixed: true, Doc: "decoupled for adamw, added to the gradient for sgd; of matrices only",
+	{Name: "optimizer.weight_decay", Default: "0", Fixed: true, Doc: "decoupled for adamw, added to the gradient for sgd; applied to matrices only",
 		value: func(c *Config) value { return number{p: &c.Optimizer.WeightDecay} }},
-	{Name: "optimizer.clip", Default: "0", Fixed: true, Doc: "largest norm of all gradients together; 0 turns clipping off",
+	{Name: "optimizer.clip", Default: "0", Fixed: true, Doc: "maximum global norm of the gradients; 0 turns clipping off",
 		value: func(c *Config) value { return number{p: &c.Optimizer.Clip} }},
 
 	{Name: "schedule.kind", Default: "constant", Fixed: true, Doc: "shape of the learning-rate schedule after warm-up",
 		value: func(c *Config) value { return choice{&c.Schedule.Kind, []string{"constant", "cosine", "linear"}} }},
-	{Name: "schedule.warmup", Default: "0", Fixed: true, Doc: "steps in which the learning rate rises to optimizer.lr",
+	{Name: "schedule.warmup", Default: "0", Fixed: true, Doc: "steps over which the learning rate rises to optimizer.lr",
 		value: func(c *Config) value { return whole[int]{p: &c.Schedule.Warmup, max: 1000 * million} }},
 	{Name: "schedule.steps", Default: "auto", Fixed: true, Only: forDecay, Doc: "step at which schedule.min is reached; auto is the last step of the run",
 		value: func(c *Config) value {
@@ -114,41 +114,41 @@ var keys = []Key{
 	{Name: "schedule.min", Default: "0", Fixed: true, Only: forDecay, Doc: "learning rate at the end",
 		value: func(c *Config) value { return number{p: &c.Schedule.Min} }},
 
-	{Name: "train.steps", Doc: "optimizer steps of the whole run; may be raised to train on. Either this or train.epochs",
+	{Name: "train.steps", Doc: "optimizer steps of the whole run; may be raised later to train longer. Set either this or train.epochs",
 		value: func(c *Config) value { return whole[int]{p: &c.Train.Steps, min: 1, max: 1000 * million} }},
-	{Name: "train.epochs", Doc: "passes through the data, rounded up to whole steps. Either this or train.steps",
+	{Name: "train.epochs", Doc: "passes through the data, rounded up to whole steps. Set either this or train.steps",
 		value: func(c *Config) value { return number{p: &c.Train.Epochs, above: true, below: million} }},
 	{Name: "train.checkpoint_every", Default: "50", Doc: "steps between checkpoints; 0 saves only at the end and when interrupted",
 		value: func(c *Config) value { return whole[int]{p: &c.Train.CheckpointEvery, max: 1000 * million} }},
-	{Name: "train.keep", Default: "3", Doc: "newest checkpoints that are kept",
+	{Name: "train.keep", Default: "3", Doc: "number of newest checkpoints to keep",
 		value: func(c *Config) value { return whole[int]{p: &c.Train.Keep, min: 1, max: million} }},
 
-	{Name: "device.kind", Default: "auto", Doc: "auto picks the best available; host: the processor and a piece of its memory; cuda: an NVIDIA GPU",
+	{Name: "device.kind", Default: "auto", Doc: "auto picks the best available; host: the CPU and a part of its memory; cuda: an NVIDIA GPU",
 		value: func(c *Config) value { return choice{&c.Device.Kind, []string{"auto", "host", "cuda"}} }},
-	{Name: "device.ordinal", Default: "0", Only: forGPU, Doc: "which GPU, as CUDA numbers those that CUDA_VISIBLE_DEVICES leaves",
+	{Name: "device.ordinal", Default: "0", Only: forGPU, Doc: "CUDA's number for the GPU, among those that CUDA_VISIBLE_DEVICES leaves visible",
 		value: func(c *Config) value { return whole[int]{p: &c.Device.Ordinal, max: 1000} }},
-	{Name: "device.precision", Default: "fp32", Doc: "fp32: float32 throughout; tf32: matrix products on a GPU round their factors to TensorFloat-32; bf16: mixed precision, activations and products in bfloat16, weights and sums in float32",
+	{Name: "device.precision", Default: "fp32", Doc: "fp32: float32 throughout; tf32: matrix products on a GPU round their inputs to TensorFloat-32; bf16: mixed precision, activations and products in bfloat16, weights and sums in float32",
 		value: func(c *Config) value { return choice{&c.Device.Precision, []string{"fp32", "tf32", "bf16"}} }},
 	{Name: "device.capacity", Default: "auto", Doc: "memory that the run may use; auto is all that a GPU has, and " + hostCapacity.String() + " on the host",
 		value: func(c *Config) value { return size{&c.Device.Capacity, "auto"} }},
-	{Name: "device.squeeze", Default: "[]", Doc: "memory to take away between two steps, as another process would; only on the host",
+	{Name: "device.squeeze", Default: "[]", Doc: "memory to take away from one step until another, as another process would; only on the host",
 		value: func(c *Config) value { return squeezes{&c.Device.Squeeze} }},
 
 	{Name: "memory.headroom", Default: "8%", Doc: "share of the capacity to leave unused when a micro-batch is chosen",
 		value: func(c *Config) value { return share{&c.Memory.Headroom, 90} }},
-	{Name: "memory.allow", Default: "[relaunch, wait]", Doc: "remedies beyond a smaller micro-batch. recompute: compute activations again in the backward pass, slower with less memory; relaunch: start anew from a checkpoint; wait: for other processes to leave",
+	{Name: "memory.allow", Default: "[relaunch, wait]", Doc: "remedies beyond a smaller micro-batch. recompute: compute activations again in the backward pass, which is slower and takes less memory; relaunch: start again from a checkpoint; wait: wait for other processes to leave",
 		value: func(c *Config) value { return subset{&c.Memory.Allow, []string{"recompute", "relaunch", "wait"}} }},
 	{Name: "memory.grow_after", Default: "10", Doc: "quiet steps before a larger micro-batch is tried again; 0 never tries",
 		value: func(c *Config) value { return whole[int]{p: &c.Memory.GrowAfter, max: million} }},
-	{Name: "memory.relaunches", Default: "3", Doc: "how often a run may be relaunched to make room",
+	{Name: "memory.relaunches", Default: "3", Doc: "how many times a run may be relaunched to make room",
 		value: func(c *Config) value { return whole[int]{p: &c.Memory.Relaunches, max: million} }},
-	{Name: "memory.waits", Default: "10", Doc: "how often in a row to wait for other processes before giving up",
+	{Name: "memory.waits", Default: "10", Doc: "how many times in a row to wait for other processes before giving up",
 		value: func(c *Config) value { return whole[int]{p: &c.Memory.Waits, max: million} }},
 
-	{Name: "output.dir", Default: "runs", Doc: "folder in which the run gets a folder of its name",
+	{Name: "output.dir", Default: "runs", Doc: "folder in which the run's own folder, named after the run, is made",
 		value: func(c *Config) value { return text{&c.Output.Dir} }},
 }
 
-// hostCapacity is what device.capacity auto means on the host. It is a number
-// rather than a share of the machine so that a run is the same everywhere.
+// hostCapacity is what device.capacity auto means on the host. It is a fixed
+// amount, not a share of the machine's memory, so that a run is the same everywhere.
 const hostCapacity = memory.GiB

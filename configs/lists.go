@@ -32,7 +32,7 @@ func (v choice) set(n *yaml.Node) error {
 func (v choice) node() *yaml.Node { return plain(*v.p) }
 func (v choice) allowed() string  { return list(v.words, "or") }
 
-// subset is a list of some of a few words, each at most once, in any order.
+// subset is a list of words from a few allowed ones, each at most once, in any order.
 type subset struct {
 	p     *[]string
 	words []string
@@ -100,7 +100,7 @@ func squeeze(n *yaml.Node) (s Squeeze, err error) {
 		key, val := n.Content[i].Value, n.Content[i+1]
 		field, ok := fields[key]
 		if !ok {
-			return s, fmt.Errorf("%q is not one of its keys, or is given twice", key)
+			return s, fmt.Errorf("%q is not a known key, or is given twice", key)
 		}
 		if err := field.set(val); err != nil {
 			return s, fmt.Errorf("%s: %s: %w", key, inline(val), err)
@@ -132,14 +132,15 @@ func (v squeezes) node() *yaml.Node {
 }
 
 func (v squeezes) allowed() string {
-	return "a list of {from: steps, to: steps, take: size}, to greater than from"
+	return "a list of {from: steps, to: steps, take: size}, with to greater than from"
 }
 
-// Acts reports whether the other process is there once that many steps are
-// finished.
+// Acts reports whether the other process holds its memory once the given number of
+// steps is finished.
 func (s Squeeze) Acts(finished int) bool { return s.From <= finished && finished < s.To }
 
-// Taken is what the squeezes take away once that many steps are finished.
+// Taken is the memory that the squeezes take away once the given number of steps is
+// finished.
 func Taken(all []Squeeze, finished int) (sum memory.Bytes) {
 	for _, s := range all {
 		if s.Acts(finished) {
@@ -149,7 +150,7 @@ func Taken(all []Squeeze, finished int) (sum memory.Bytes) {
 	return sum
 }
 
-// list is words as in a sentence: "a, b or c".
+// list joins words as in a sentence: "a, b or c".
 func list(words []string, last string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// maxFile is far above the size of any configuration, and keeps a wrong path
-// from filling the memory.
+// maxFile is far above the size of any configuration. The limit keeps a path given
+// by mistake from filling the memory.
 const maxFile = 1 << 20
 
 // Load reads the configuration at path, or the preset of that name, and then the
@@ -21,8 +21,8 @@ const maxFile = 1 << 20
 //
 // Everything that is wrong is reported at once: the error joins a [*ProblemError]
 // for each of the first [mostProblems] and says how many more there are. A file
-// that cannot be read gives another error, which wraps the cause if the path is
-// unreadable.
+// that cannot be read gives a different error, which wraps the cause if the system
+// reported one.
 func Load(path string, sets []string, unset ...string) (*Config, error) {
 	content, where, err := read(path)
 	if err != nil {
@@ -32,14 +32,14 @@ func Load(path string, sets []string, unset ...string) (*Config, error) {
 }
 
 // Text is the file at path, or the preset of that name, as it was written, comments
-// included. Errors are as [Load]'s, but what is in it is not checked.
+// included. Its errors are those of [Load], except that the content is not checked.
 func Text(path string) ([]byte, error) {
 	content, _, err := read(path)
 	return content, err
 }
 
-// read is the contents of the file or the preset, and what messages call it. A
-// file wins over a preset: the user's own goes first.
+// read returns the content of the file or the preset, and the name that messages use
+// for it. A file wins over a preset: the user's own comes first.
 func read(path string) (content []byte, where string, err error) {
 	info, err := os.Stat(path)
 	if preset, known := presetText(path); known && (err != nil || info.IsDir()) {
@@ -137,7 +137,7 @@ func (l *loader) at(key string) string {
 	return l.where
 }
 
-// find is the key of that name.
+// find is the key with the given name.
 func find(name string) (Key, bool) {
 	for _, k := range keys {
 		if k.Name == name {
@@ -157,7 +157,7 @@ func keyNames() []string {
 }
 
 // members are the last parts of the keys of a group, nil if there is no such
-// group. The group "" has the groups and the keys that stand alone.
+// group. The members of "" are the groups and the keys outside all groups.
 func members(group string) []string {
 	var parts []string
 	for _, k := range keys {
@@ -171,7 +171,7 @@ func members(group string) []string {
 	return parts
 }
 
-// unknown is the text for a key that does not exist.
+// unknown is the message about a key that does not exist.
 func unknown(name string) string {
 	group, _, grouped := strings.Cut(name, ".")
 	candidates := keyNames()
@@ -184,5 +184,5 @@ func unknown(name string) string {
 	if keys := members(group); grouped && keys != nil {
 		return fmt.Sprintf("unknown key; %s has %s", group, list(keys, "and"))
 	}
-	return fmt.Sprintf("unknown key; there are %s", list(members(""), "and"))
+	return fmt.Sprintf("unknown key; the known keys are %s", list(members(""), "and"))
 }

@@ -32,7 +32,7 @@ func spoilt(old, now string) string {
 	return strings.Replace(good, old, now, 1)
 }
 
-// expect compares all that parse says, a line each, with want.
+// expect compares the problems that parse reports, one per line, with want.
 func expect(t *testing.T, content string, sets, want []string) {
 	t.Helper()
 	var got []string
@@ -57,14 +57,14 @@ func TestBadFiles(t *testing.T) {
 		{"tab", "model:\n\tkind: gpt\n", "my.yaml:2: invalid YAML: found character that cannot start any token; indent with spaces, not tabs, and put values that begin with % @ or ` in quotes"},
 		{"unclosed", "model: {kind: gpt\n", "my.yaml:1: invalid YAML: did not find expected ',' or '}'"},
 		{"binary", "\x00", "my.yaml: invalid YAML: control characters are not allowed"},
-		{"two documents", good + "---\nseed: 2\n", "my.yaml: more than one document, or something after its end; a run is one document"},
-		{"rubbish behind", good + "...\nx", "my.yaml: more than one document, or something after its end; a run is one document"},
+		{"two documents", good + "---\nseed: 2\n", "my.yaml: more than one document, or something after its end; a configuration is a single document"},
+		{"rubbish behind", good + "...\nx", "my.yaml: more than one document, or something after its end; a configuration is a single document"},
 		{"group twice", good + "model:\n  kind: mlp\n", "my.yaml:11: model: {kind: mlp}: given twice, first in line 1"},
 		{"key twice", good + "seed: 1\nseed: 2\n", "my.yaml:12: seed: 2: given twice, first in line 11"},
-		{"tag", spoilt("64", "!!int 64"), "my.yaml:3: tag !!int: not allowed; a text that begins with ! needs quotes"},
+		{"tag", spoilt("64", "!!int 64"), "my.yaml:3: tag !!int: not allowed; text that begins with ! needs quotes"},
 		{"alias", spoilt("book.txt", "*go"), "my.yaml: invalid YAML: unknown anchor 'go' referenced"},
 		{"key that is a list", good + "? [a, b]\n: 1\n", "my.yaml:11: [a, b]: not a key"},
-		{"merge", good + "<<: {a: 1}\n", "my.yaml:11: <<: {a: 1}: unknown key; there are name, seed, model, data, batch, optimizer, schedule, train, device, memory and output"},
+		{"merge", good + "<<: {a: 1}\n", "my.yaml:11: <<: {a: 1}: unknown key; the known keys are name, seed, model, data, batch, optimizer, schedule, train, device, memory and output"},
 
 		{"misspelt key", spoilt("width", "widht"), "my.yaml:3: model.widht: 64: unknown key; did you mean model.width?"},
 		{"misspelt group", good + "modell:\n  kind: gpt\n", "my.yaml:11: modell: {kind: gpt}: unknown key; did you mean model?"},
@@ -79,7 +79,7 @@ func TestBadFiles(t *testing.T) {
 		{"fraction", spoilt("64", "6.4"), "my.yaml:3: model.width: 6.4: not a whole number; allowed: a whole number, 1 to 1000000"},
 		{"zero", spoilt("64", "0"), "my.yaml:3: model.width: 0: out of range; allowed: a whole number, 1 to 1000000"},
 		{"huge", spoilt("64", "99999999999999999999"), "my.yaml:3: model.width: 99999999999999999999: out of range; allowed: a whole number, 1 to 1000000"},
-		{"nothing", spoilt(" 64", ""), "my.yaml:3: model.width: no value, not a whole number; allowed: a whole number, 1 to 1000000"},
+		{"nothing", spoilt(" 64", ""), "my.yaml:3: model.width: no value, expected a whole number; allowed: a whole number, 1 to 1000000"},
 		{"list for a number", spoilt("64", "[64]"), "my.yaml:3: model.width: [64]: a list, not a whole number; allowed: a whole number, 1 to 1000000"},
 		{"mapping for a word", spoilt("book.txt", "{a: b}"), "my.yaml:6: data.path: {a: b}: a mapping, not text; allowed: text"},
 		{"unknown word", spoilt("gpt", "gtp"), "my.yaml:2: model.kind: gtp: not known; allowed: gpt or mlp"},
@@ -97,10 +97,10 @@ func TestBadFiles(t *testing.T) {
 		{"item twice", good + "memory: {allow: [wait, wait]}\n", `my.yaml:11: memory.allow: [wait, wait]: "wait" twice; allowed: a list of recompute, relaunch and wait`},
 		{"a way out", good + "name: ../x\n", "my.yaml:11: name: ../x: not a valid name for a folder; allowed: 1 to 100 letters, digits, dots, dashes and underscores, not starting with . or -"},
 		{"pattern", good + "seed: 2\nname: x\noutput: {dir: ''}\n", `my.yaml:13: output.dir: "": empty; allowed: text`},
-		{"squeeze: unknown key", good + "device: {squeeze: [{from: 1, too: 5}]}\n", `my.yaml:11: device.squeeze: [{from: 1, too: 5}]: item 1: "too" is not one of its keys, or is given twice; allowed: a list of {from: steps, to: steps, take: size}, to greater than from`},
-		{"squeeze: no size", good + "device: {squeeze: [{from: 1, to: 5, take: 1}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5, take: 1}]: item 1: take: 1: not a size; allowed: a list of {from: steps, to: steps, take: size}, to greater than from"},
-		{"squeeze: missing", good + "device: {squeeze: [{from: 1, to: 5}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5}]: item 1: take is missing; allowed: a list of {from: steps, to: steps, take: size}, to greater than from"},
-		{"squeeze: backwards", good + "device: {squeeze: [{from: 5, to: 5, take: 1MiB}]}\n", "my.yaml:11: device.squeeze: [{from: 5, to: 5, take: 1MiB}]: item 1: to (5) must be greater than from (5); allowed: a list of {from: steps, to: steps, take: size}, to greater than from"},
+		{"squeeze: unknown key", good + "device: {squeeze: [{from: 1, too: 5}]}\n", `my.yaml:11: device.squeeze: [{from: 1, too: 5}]: item 1: "too" is not a known key, or is given twice; allowed: a list of {from: steps, to: steps, take: size}, with to greater than from`},
+		{"squeeze: no size", good + "device: {squeeze: [{from: 1, to: 5, take: 1}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5, take: 1}]: item 1: take: 1: not a size; allowed: a list of {from: steps, to: steps, take: size}, with to greater than from"},
+		{"squeeze: missing", good + "device: {squeeze: [{from: 1, to: 5}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5}]: item 1: take is missing; allowed: a list of {from: steps, to: steps, take: size}, with to greater than from"},
+		{"squeeze: backwards", good + "device: {squeeze: [{from: 5, to: 5, take: 1MiB}]}\n", "my.yaml:11: device.squeeze: [{from: 5, to: 5, take: 1MiB}]: item 1: to (5) must be greater than from (5); allowed: a list of {from: steps, to: steps, take: size}, with to greater than from"},
 	} {
 		t.Run(test.name, func(t *testing.T) { expect(t, test.content, nil, []string{test.want}) })
 	}
@@ -117,7 +117,7 @@ func TestBadTogether(t *testing.T) {
 			"my.yaml:3: model.heads: 4: leaves 129 channels per head, and on a GPU device.precision bf16 takes at most 128; use more heads, another precision or device.kind host",
 		}},
 		{"tf32 on the host", good + "device: {kind: host, precision: tf32}\n", []string{
-			"my.yaml:11: device.precision: tf32: only a GPU has it; use fp32 or bf16 on the host",
+			"my.yaml:11: device.precision: tf32: only a GPU supports it; use fp32 or bf16 on the host",
 		}},
 		{"fp16", good + "device: {precision: fp16}\n", []string{
 			"my.yaml:11: device.precision: fp16: not known; allowed: fp32, tf32 or bf16",
@@ -125,11 +125,11 @@ func TestBadTogether(t *testing.T) {
 		{"missing", "seed: 1\n", []string{
 			"my.yaml: model.kind: missing; allowed: gpt or mlp",
 			"my.yaml: data.kind: missing; allowed: text, idx or blobs",
-			"my.yaml: train.steps: missing; set it, or train.epochs",
+			"my.yaml: train.steps: missing; set this or train.epochs",
 		}},
 		{"anchors", "a: &a [*a]\n", []string{
-			"my.yaml:1: anchor &a: not allowed; a text that begins with & needs quotes",
-			"my.yaml:1: alias *a: not allowed, write the value; a text that begins with * needs quotes",
+			"my.yaml:1: anchor &a: not allowed; text that begins with & needs quotes",
+			"my.yaml:1: alias *a: not allowed, write the value; text that begins with * needs quotes",
 		}},
 		{"everything at once", `model: {kind: mlp, heads: 2, widht: 3}
 data: {kind: text, limit: 0B, glob: '['}
@@ -141,16 +141,16 @@ batch: {effective: 8, micro: 9, min_micro: 10}
 			"my.yaml:2: data.limit: 0B: out of range; allowed: all, or a size of at least 1B with its unit, as in 512MiB or 24GiB",
 			`my.yaml:2: data.glob: "[": not a pattern; allowed: a pattern for names, as in *.go`,
 			"my.yaml:4: train.keep: none: not a whole number; allowed: a whole number, 1 to 1000000",
-			"my.yaml:1: model.heads: 2: only for model.kind gpt, which is mlp here; leave it out, as --unset model.heads does",
-			"my.yaml:3: schedule.min: 3: only for schedule.kind cosine or linear, which is constant here; leave it out, as --unset schedule.min does",
+			"my.yaml:1: model.heads: 2: only for model.kind gpt, but here that is mlp; leave this key out, for example with --unset model.heads",
+			"my.yaml:3: schedule.min: 3: only for schedule.kind cosine or linear, but here that is constant; leave this key out, for example with --unset schedule.min",
 			"my.yaml:2: data.kind: text: model.kind mlp reads features: idx or blobs",
-			"my.yaml:5: batch.micro: 9: at most batch.effective (8)",
-			"my.yaml:5: batch.min_micro: 10: at most batch.effective (8)",
-			"my.yaml:4: train.epochs: 1: train.steps is set too (10); leave one out, as --unset train.steps does",
-			"my.yaml:3: schedule.warmup: 30: at most train.steps (10)",
+			"my.yaml:5: batch.micro: 9: must be at most batch.effective (8)",
+			"my.yaml:5: batch.min_micro: 10: must be at most batch.effective (8)",
+			"my.yaml:4: train.epochs: 1: train.steps is set too (10); leave one out, for example with --unset train.steps",
+			"my.yaml:3: schedule.warmup: 30: must be at most train.steps (10)",
 		}},
 		{"decay", spoilt("32", "32\nschedule: {kind: cosine, min: 3, warmup: 10, steps: 10}"), []string{
-			"my.yaml:9: schedule.min: 3: at most optimizer.lr (0.001)",
+			"my.yaml:9: schedule.min: 3: must be at most optimizer.lr (0.001)",
 			"my.yaml:9: schedule.warmup: 10: must be below schedule.steps (10)",
 		}},
 		{"decay to the end", good + "schedule: {kind: linear, warmup: 100}\n", []string{
@@ -158,13 +158,13 @@ batch: {effective: 8, micro: 9, min_micro: 10}
 		}},
 		{"min_micro", good + "batch2: 1\ndevice: {capacity: 4MiB, squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]}\n", []string{
 			"my.yaml:11: batch2: 1: unknown key; did you mean batch?",
-			"my.yaml:12: device.squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]: takes up to 4 MiB, which leaves nothing of 4 MiB; --set 'device.squeeze=[]' does without, or give more device.capacity",
+			"my.yaml:12: device.squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]: takes up to 4 MiB of 4 MiB, which leaves nothing; --set 'device.squeeze=[]' turns it off, or raise device.capacity",
 		}},
 		{"squeeze of a GPU", good + "device: {kind: cuda, squeeze: [{from: 1, to: 9, take: 2MiB}]}\n", []string{
-			"my.yaml:11: device.squeeze: [{from: 1, to: 9, take: 2MiB}]: only the host device can be squeezed; --set 'device.squeeze=[]' does without, or set device.kind to host",
+			"my.yaml:11: device.squeeze: [{from: 1, to: 9, take: 2MiB}]: only the host device can be squeezed; --set 'device.squeeze=[]' turns it off, or set device.kind to host",
 		}},
 		{"data", "model: {kind: mlp}\ndata: {kind: blobs}\ntrain: {epochs: 1}\n", []string{
-			"my.yaml:2: data.samples: all: blobs are generated: set how many",
+			"my.yaml:2: data.samples: all: blobs are generated: set the number of samples",
 		}},
 		{"images", "model: {kind: mlp}\ndata: {kind: idx}\ntrain: {epochs: 1}\n", []string{
 			"my.yaml:2: data.path: goroot: set it to the folder with the files train-images-idx3-ubyte and train-labels-idx1-ubyte; " + GetIDX,
@@ -173,24 +173,24 @@ batch: {effective: 8, micro: 9, min_micro: 10}
 			"my.yaml:2: data.kind: idx: model.kind gpt reads only text",
 		}},
 		{"uniform without a divisor", spoilt("32", "997\n  micro: 996\n  uniform: true\n  min_micro: 3"), []string{
-			"my.yaml:9: batch.micro: 996: batch.uniform needs a divisor of batch.effective (997) from batch.min_micro (3) to here, and there is none; the nearest are 1 and 997: set batch.min_micro to 1 or batch.micro to 997, or another batch.effective",
+			"my.yaml:9: batch.micro: 996: batch.uniform needs a divisor of batch.effective (997) from batch.min_micro (3) up to this value, and there is none; the nearest are 1 and 997: set batch.min_micro to 1 or batch.micro to 997, or choose another batch.effective",
 		}},
 		{"uniform with one just outside", spoilt("32", "24\n  micro: 11\n  uniform: true\n  min_micro: 9"), []string{
-			"my.yaml:9: batch.micro: 11: batch.uniform needs a divisor of batch.effective (24) from batch.min_micro (9) to here, and there is none; the nearest are 8 and 12: set batch.min_micro to 8 or batch.micro to 12, or another batch.effective",
+			"my.yaml:9: batch.micro: 11: batch.uniform needs a divisor of batch.effective (24) from batch.min_micro (9) up to this value, and there is none; the nearest are 8 and 12: set batch.min_micro to 8 or batch.micro to 12, or choose another batch.effective",
 		}},
 		{"uniform with one at an end", spoilt("32", "24\n  micro: 11\n  uniform: true\n  min_micro: 8"), nil},
 		{"uniform with one at the other end", spoilt("32", "24\n  micro: 12\n  uniform: true\n  min_micro: 9"), nil},
 		{"uniform and searched for", spoilt("32", "997\n  uniform: true\n  min_micro: 3"), nil},
 		{"not uniform", spoilt("32", "997\n  micro: 996\n  min_micro: 3"), nil},
 		{"min_micro above micro", spoilt("32", "32\n  micro: 4\n  min_micro: 5"), []string{
-			"my.yaml:10: batch.min_micro: 5: at most batch.micro (4)",
+			"my.yaml:10: batch.min_micro: 5: must be at most batch.micro (4)",
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) { expect(t, test.content, nil, test.want) })
 	}
 }
 
-// TestUnset leaves keys out of a preset, and says which there are not.
+// TestUnset leaves keys out of a preset, and names those that do not exist.
 func TestUnset(t *testing.T) {
 	c, err := Load("gpt", []string{"schedule.kind=constant"}, "schedule.min")
 	if err != nil || c.Schedule.Kind != "constant" || c.Schedule.Min != 0 {
@@ -213,20 +213,20 @@ func TestUnset(t *testing.T) {
 
 func TestBadOverrides(t *testing.T) {
 	for set, want := range map[string]string{
-		"":                       "--set: not key=value, as in --set batch.micro=auto",
-		"x":                      "--set: x: not key=value, as in --set batch.micro=auto",
-		"=3":                     "--set: =3: not key=value, as in --set batch.micro=auto",
+		"":                       "--set: must be key=value, as in --set batch.micro=auto",
+		"x":                      "--set: x: must be key=value, as in --set batch.micro=auto",
+		"=3":                     "--set: =3: must be key=value, as in --set batch.micro=auto",
 		"batch=3":                "--set: batch: 3: a group; set one of effective, micro, min_micro and uniform",
 		"bach.micro=3":           "--set: bach.micro: 3: unknown key; did you mean batch.micro?",
-		"batch.micro=":           "--set: batch.micro: no value, not a whole number; allowed: auto, or a whole number, 1 to 1000000",
+		"batch.micro=":           "--set: batch.micro: no value, expected a whole number; allowed: auto, or a whole number, 1 to 1000000",
 		"batch.micro=x":          "--set: batch.micro: x: not a whole number; allowed: auto, or a whole number, 1 to 1000000",
 		"batch.micro={a":         "--set: batch.micro: {a: invalid YAML: line 1: did not find expected ',' or '}'; allowed: auto, or a whole number, 1 to 1000000",
-		"batch.micro=64":         "--set: batch.micro: 64: at most batch.effective (32)",
+		"batch.micro=64":         "--set: batch.micro: 64: must be at most batch.effective (32)",
 		"batch.uniform=yes":      "--set: batch.uniform: yes: neither true nor false; allowed: true or false",
-		"data.glob=a/*.go":       `--set: data.glob: a/*.go: matches names, which have no /; allowed: a pattern for names, as in *.go`,
+		"data.glob=a/*.go":       `--set: data.glob: a/*.go: is matched against names, which have no /; allowed: a pattern for names, as in *.go`,
 		"data.path=a\nb":         `--set: data.path: "a\nb": has a control character; allowed: text`,
-		"train.steps=null":       "--set: train.steps: null: no value, not a whole number; allowed: a whole number, 1 to 1000000000",
-		"optimizer.momentum=0.5": "--set: optimizer.momentum: 0.5: only for optimizer.kind sgd, which is adamw here; leave it out",
+		"train.steps=null":       "--set: train.steps: null: no value, expected a whole number; allowed: a whole number, 1 to 1000000000",
+		"optimizer.momentum=0.5": "--set: optimizer.momentum: 0.5: only for optimizer.kind sgd, but here that is adamw; leave this key out",
 	} {
 		t.Run(set, func(t *testing.T) { expect(t, good, []string{set}, []string{want}) })
 	}

@@ -20,7 +20,7 @@ func (l *loader) file(content []byte) {
 	}
 }
 
-// document is the content of a file, nil if that cannot be read.
+// document is the parsed content of a file, nil if it cannot be parsed.
 func (l *loader) document(content []byte) *yaml.Node {
 	var doc, second yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(content))
@@ -34,7 +34,7 @@ func (l *loader) document(content []byte) *yaml.Node {
 		return nil
 	}
 	if !errors.Is(dec.Decode(&second), io.EOF) {
-		l.add(l.where, "", "", "more than one document, or something after its end; a run is one document")
+		l.add(l.where, "", "", "more than one document, or something after its end; a configuration is a single document")
 		return nil
 	}
 	if root := doc.Content[0]; l.simple(root) {
@@ -47,7 +47,7 @@ func empty(doc *yaml.Node) bool {
 	return len(doc.Content) == 0 || doc.Content[0].Kind == yaml.ScalarNode && doc.Content[0].Tag == "!!null"
 }
 
-// yamlError is how the parser reports: "yaml: line 3: what", "yaml: what".
+// yamlError matches the parser's errors: "yaml: line 3: what", "yaml: what".
 var yamlError = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`) })
 
 func (l *loader) syntax(err error) {
@@ -64,8 +64,8 @@ func (l *loader) syntax(err error) {
 	l.add(where, "", "", "invalid YAML: "+text)
 }
 
-// simple refuses what makes a configuration mean something other than it shows:
-// anchors, aliases, tags.
+// simple refuses everything that makes a configuration mean something other than it
+// appears to: anchors, aliases, tags.
 func (l *loader) simple(n *yaml.Node) bool {
 	ok := true
 	refuse := func(what string) {
@@ -74,11 +74,11 @@ func (l *loader) simple(n *yaml.Node) bool {
 	}
 	switch {
 	case n.Kind == yaml.AliasNode:
-		refuse(fmt.Sprintf("alias *%s: not allowed, write the value; a text that begins with * needs quotes", n.Value))
+		refuse(fmt.Sprintf("alias *%s: not allowed, write the value; text that begins with * needs quotes", n.Value))
 	case n.Anchor != "":
-		refuse(fmt.Sprintf("anchor &%s: not allowed; a text that begins with & needs quotes", n.Anchor))
+		refuse(fmt.Sprintf("anchor &%s: not allowed; text that begins with & needs quotes", n.Anchor))
 	case n.Style&yaml.TaggedStyle != 0:
-		refuse(fmt.Sprintf("tag %s: not allowed; a text that begins with ! needs quotes", n.Tag))
+		refuse(fmt.Sprintf("tag %s: not allowed; text that begins with ! needs quotes", n.Tag))
 	}
 	for _, child := range n.Content {
 		ok = l.simple(child) && ok
@@ -88,7 +88,7 @@ func (l *loader) simple(n *yaml.Node) bool {
 
 func (l *loader) line(n *yaml.Node) string { return fmt.Sprintf("%s:%d", l.where, n.Line) }
 
-// group reads the keys of a mapping that stands under the name of a group.
+// group reads the keys of the mapping n below the name of a group.
 func (l *loader) group(group string, n *yaml.Node) {
 	if n.Kind != yaml.MappingNode {
 		text := "not a mapping; write keys and values, as in seed: 1"
@@ -134,7 +134,7 @@ func (l *loader) set(name string, n *yaml.Node, where string) {
 	}
 }
 
-// takeOut reads one key to leave out of the file.
+// takeOut records one key that is to be left out of the file.
 func (l *loader) takeOut(key string, sets []string) {
 	const where = "--unset"
 	_, known := find(key)
@@ -157,7 +157,7 @@ func (l *loader) override(text string) {
 	k, known := find(key)
 	switch {
 	case !ok || key == "":
-		l.add(where, "", text, "not key=value, as in --set batch.micro=auto")
+		l.add(where, "", text, "must be key=value, as in --set batch.micro=auto")
 		return
 	case !known && members(key) != nil:
 		l.add(where, key, raw, "a group; set one of "+list(members(key), "and"))
@@ -174,7 +174,7 @@ func (l *loader) override(text string) {
 	l.set(key, n, where)
 }
 
-// alone is a value outside a file, in YAML or as it stands.
+// alone is the node of a value given outside a file, in YAML or taken literally.
 func alone(v value, text string) (*yaml.Node, error) {
 	if _, is := v.(verbatim); is {
 		return quoted(text), nil

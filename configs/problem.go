@@ -14,7 +14,7 @@ import (
 // at once, joined.
 type ProblemError struct {
 	Where string // "gpt.yaml:12", "--set", or the file alone
-	Key   string // "batch.micro"; "" if the problem is not of one key
+	Key   string // "batch.micro"; "" if the problem does not concern a single key
 	Value string // as it was written; "" if there is none
 	Text  string // what is wrong, what is allowed, what to do
 }
@@ -30,8 +30,8 @@ func (p *ProblemError) Error() string {
 	return strings.Join(append(parts, p.Text), ": ")
 }
 
-// mostProblems is as many as anybody reads. There are more when a file is not
-// what it was taken for.
+// mostProblems is as many problems as anybody reads. There are more when the file is
+// not a configuration at all.
 const mostProblems = 20
 
 // joined is the problems as one error, nil if there are none.
@@ -52,7 +52,7 @@ func grouped(n int) string {
 	return digits
 }
 
-// longest is how much of a value is shown.
+// longest is how many characters of a value are shown.
 const longest = 60
 
 // inline is a node on one line, as it was written or nearly so.

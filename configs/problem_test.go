@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestManyProblems is a file that is no configuration.
+// TestManyProblems loads a file that is not a configuration at all.
 func TestManyProblems(t *testing.T) {
 	for n, want := range map[int]string{20: "", 21: "and 1 more", 1234: "and 1,214 more", 20_000: "and 19,980 more"} {
 		var content strings.Builder
@@ -21,7 +21,7 @@ func TestManyProblems(t *testing.T) {
 		}
 		lines := strings.Split(err.Error(), "\n")
 		if !strings.HasPrefix(lines[0], "my.yaml:11: zzz0: ") || !strings.HasPrefix(lines[19], "my.yaml:30: zzz19: ") {
-			t.Errorf("%d: the first problems are not told:\n%.500s", n, err)
+			t.Errorf("%d: the first problems are not reported:\n%.500s", n, err)
 		}
 		if rest := strings.Join(lines[20:], "\n"); rest != want {
 			t.Errorf("%d: after twenty comes %.100q, want %q", n, rest, want)

@@ -21,8 +21,8 @@ type value interface {
 	allowed() string
 }
 
-// verbatim is a value whose --set takes the text as it stands, so that
-// data.glob=*.go, an alias in YAML, needs no quotes.
+// verbatim is a value that --set takes literally, so that data.glob=*.go, which
+// would be an alias in YAML, needs no quotes.
 type verbatim interface{ verbatim() }
 
 // scalar refuses lists, mappings and missing values.
@@ -33,7 +33,7 @@ func scalar(n *yaml.Node, what string) error {
 	case n.Kind == yaml.MappingNode:
 		return fmt.Errorf("a mapping, not %s", what)
 	case n.Kind != yaml.ScalarNode || n.Tag == "!!null":
-		return fmt.Errorf("no value, not %s", what)
+		return fmt.Errorf("no value, expected %s", what)
 	}
 	return nil
 }
@@ -97,8 +97,8 @@ func (v whole[T]) allowed() string {
 	return s
 }
 
-// number is a real number of at least 0: above 0 if above is set, and less than
-// below unless that is 0.
+// number is a real number: at least 0, or above 0 if above is set, and less than
+// below unless below is 0.
 type number struct {
 	p     *float64
 	above bool
@@ -133,7 +133,7 @@ func (v number) allowed() string {
 	return s
 }
 
-// share is a part of a whole, as 8% or as 0.08, of at most most percent.
+// share is a fraction, written as 8% or 0.08; most is the largest percentage allowed.
 type share struct {
 	p    *float64
 	most float64
@@ -260,7 +260,7 @@ func (v glob) set(n *yaml.Node) error {
 		return errors.New("not a pattern")
 	}
 	if strings.Contains(s, "/") {
-		return errors.New("matches names, which have no /")
+		return errors.New("is matched against names, which have no /")
 	}
 	*v.p = s
 	return nil
@@ -270,17 +270,17 @@ func (v glob) node() *yaml.Node { return quoted(*v.p) }
 func (v glob) allowed() string  { return "a pattern for names, as in *.go" }
 func (v glob) verbatim()        {}
 
-// inNames are the characters that may be in a folder's name on any system. A regular
-// expression for them took longer to compile than all else took when the program
-// starts.
+// inNames are the characters that are allowed in a folder's name on any system. A
+// regular expression for them took longer to compile than everything else that the
+// program does when it starts.
 const inNames = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 
-// IsName reports whether s may be the name of a run, and so of its folder.
+// IsName reports whether s may name a run and its folder.
 func IsName(s string) bool {
 	return s != "" && len(s) <= 100 && s[0] != '.' && s[0] != '-' && strings.Trim(s, inNames) == ""
 }
 
-// NamesAllowed says what [IsName] asks for.
+// NamesAllowed describes the names that [IsName] accepts.
 const NamesAllowed = "1 to 100 letters, digits, dots, dashes and underscores, not starting with . or -"
 
 // name is the name of a run.

@@ -13,7 +13,7 @@ import (
 const rowsAChunk = 256
 
 // chunk is a part of an attention's scores: pairs (sample, head) pairs from first
-// on, and of each of them rows query positions from r0 on.
+// on, and for each of them rows query positions from r0 on.
 type chunk struct{ first, pairs, r0, rows int }
 
 func (c chunk) keys() int { return c.r0 + c.rows }
@@ -43,7 +43,8 @@ const addressArrays = 12
 // addresses are the arrays of matrix addresses of a chunk, on the device.
 type addresses struct{ q, k, v, out, scores, other device.Addr }
 
-// addressesOf fills in the set'th six arrays for a chunk of qkv and out.
+// addressesOf fills in six arrays, the first six if set is 0, the next if it is
+// 1, for a chunk of qkv and out.
 func (g *gpu) addressesOf(set int, c chunk, s device.Attention, qkv, out device.Tensor) addresses {
 	array := func(i int) device.Addr {
 		return g.scratch.pieces + device.Addr((6*set+i)*c.pairs*8)

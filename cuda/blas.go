@@ -33,7 +33,7 @@ var computeTypes = map[Precision]C.int{"": exact, FP32: exact, TF32: 77, BF16: e
 // dataTypes are values of cudaDataType.
 var dataTypes = map[device.DType]C.int{device.F32: 0, device.BF16: 14}
 
-// blasFiles are the versions of cuBLAS that will do, newest first.
+// blasFiles are the versions of cuBLAS that can be used, newest first.
 var blasFiles = []string{"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"}
 
 // blasFolders are where cuBLAS is looked for after the loader's own path: a
@@ -110,13 +110,13 @@ func (b *blas) check(status C.int) error {
 	return fmt.Errorf("CUBLAS_STATUS_%s (%d)", names[status], status)
 }
 
-// exact is the compute type of float32 throughout, and of sums of products of
-// bfloat16 in float32.
+// exact is cuBLAS's compute type for float32 throughout, and for bfloat16
+// products that are summed in float32.
 const exact = 68
 
 // product is c = op(a)·op(b) + beta·c with c m×n, all row-major. Row-major matrices
-// are their own transposes in cuBLAS's order, so what it computes is
-// cᵀ = op(b)ᵀ·op(a)ᵀ.
+// are their own transposes in cuBLAS's order, so cuBLAS computes cᵀ =
+// op(b)ᵀ·op(a)ᵀ.
 func (g *gpu) product(c, a, b device.Tensor, p device.MatMul) {
 	strideA, strideB := p.K, p.N
 	if p.TransA {
@@ -145,10 +145,10 @@ func (g *gpu) product(c, a, b device.Tensor, p device.MatMul) {
 type matrix struct {
 	at     device.Addr
 	stride int
-	offset int // elements by which the matrices may start after a multiple of the stride
+	offset int // the matrices may start this many elements after a multiple of the stride
 }
 
-// products are count products c = alpha·op(a)·op(b) + beta·c.
+// products computes count products c = alpha·op(a)·op(b) + beta·c.
 func (g *gpu) products(c, a, b matrix, p device.MatMul, alpha float32, count int) {
 	l, compute := g.blas, g.blas.compute
 	if !aligned(a, b, c) {
@@ -161,7 +161,7 @@ func (g *gpu) products(c, a, b matrix, p device.MatMul, alpha float32, count int
 }
 
 // aligned reports whether the matrices of a batch may be read 16 bytes at a time.
-// cuBLAS cannot see their addresses and takes it for granted where it uses the
+// cuBLAS cannot see their addresses and assumes that they may where it uses the
 // tensor cores.
 func aligned(batch ...matrix) bool {
 	for _, m := range batch {

@@ -5,7 +5,7 @@ package cuda
 import "headroom/device"
 
 // quads is how many groups of four elements a kernel may move at a time: none
-// where a tensor does not start at a multiple of their size.
+// if a tensor does not start at a multiple of their size.
 func quads(n int, tensors ...device.Tensor) int {
 	for _, t := range tensors {
 		if t.Addr%device.Addr(4*t.DType.Size()) != 0 {
@@ -15,8 +15,8 @@ func quads(n int, tensors ...device.Tensor) int {
 	return n / 4
 }
 
-// groups cuts rows of cols elements into groups of w, 4 where that is possible in
-// all tensors, else 1.
+// groups cuts rows of cols elements into groups of w elements; w is 4 if all
+// tensors allow that, else 1.
 func groups(cols int, tensors ...device.Tensor) (across, w int) {
 	if cols%4 == 0 && quads(cols, tensors...) > 0 {
 		return cols / 4, 4

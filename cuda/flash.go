@@ -14,13 +14,14 @@ import (
 	"headroom/device"
 )
 
-// Attention of bfloat16 takes this many positions of a head at a time.
+// flashRows is how many positions of a head attention in bfloat16 takes at a
+// time.
 const flashRows = 64
 
-// flashKernels are the kernels for heads of up to so many channels.
+// flashKernels are the kernels for heads of up to the given number of channels.
 type flashKernels struct {
 	channels int // that tiles have room for
-	stages   int // tiles of what is walked over
+	stages   int // tiles of the operand that is walked over
 }
 
 func flashFor(channels int) flashKernels {
@@ -30,8 +31,8 @@ func flashFor(channels int) flashKernels {
 	return flashKernels{MostChannels, 1}
 }
 
-// flashParts are the kernels, by name: how many tiles each keeps besides the two of a
-// stage, and how many floats a row for each stage.
+// flashParts are the kernels, by name: how many tiles each keeps in addition to the
+// two of a stage, and how many floats per row for each stage.
 var flashParts = map[string]struct{ tiles, floats int }{"": {1, 0}, "keys_": {2, 2}, "queries_": {2, 0}}
 
 // shared is the dynamic shared memory of a block, in bytes.
@@ -43,7 +44,7 @@ func (f flashKernels) shared(part string) int {
 func (f flashKernels) name(part string) string { return fmt.Sprintf("flash_%s%d", part, f.channels) }
 
 // loadFlash loads the kernels and lets them have the shared memory that they need:
-// more than 48 KiB a block must be asked for.
+// more than 48 KiB per block must be asked for.
 func (k *kernels) loadFlash() error {
 	if err := k.load("flash"); err != nil {
 		return err
@@ -76,11 +77,11 @@ func (g *gpu) launchFlash(part string, s device.Attention, rows []device.Tensor,
 	g.launch(f.name(part), grid, append(arguments, s.T, s.H, s.D, by8, scale(s))...)
 }
 
-// ready reports whether the kernels are loaded and heads small enough; if not, that
-// is an error for Sync.
+// ready reports whether the kernels are loaded and heads small enough; if not, Sync
+// will return an error.
 func (g *gpu) ready(s device.Attention) bool {
 	if s.D > MostChannels && g.pending == nil {
-		g.pending = fmt.Errorf("attention heads of %d channels: at most %d in bfloat16; use more heads, or another precision", s.D, MostChannels)
+		g.pending = fmt.Errorf("attention heads of %d channels: must be at most %d in bfloat16; use more heads, or another precision", s.D, MostChannels)
 	}
 	if _, loaded := g.kernels.functions["flash_64"]; !loaded {
 		g.call("load the kernels of attention", g.kernels.loadFlash)

@@ -23,8 +23,8 @@ func openGPU(t testing.TB, o Options) device.Device {
 	return g
 }
 
-// skipOrFail ends a test that got err, if it did: with a skip where all that is
-// wrong is that something is missing and nothing requires it.
+// skipOrFail ends a test that got err, if it did: with a skip if the only
+// problem is that something is missing that nothing requires.
 func skipOrFail(t testing.TB, err error, missing bool) {
 	t.Helper()
 	switch {
@@ -49,7 +49,7 @@ func TestDevice(t *testing.T) {
 		{"fp32 beside bf16", BF16, devicetest.Run, devicetest.Float32},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if err := openGPU(t, Options{}).Close(); err != nil { // skips here, once, where there is none
+			if err := openGPU(t, Options{}).Close(); err != nil { // skips here, once, if there is no GPU
 				t.Fatal(err)
 			}
 			c.run(t, func(t testing.TB, capacity memory.Bytes) device.Device {

@@ -14,7 +14,7 @@ import (
 	"headroom/nvml"
 )
 
-// watched is the first GPU as NVML sees it, or a skip.
+// watched returns the first GPU as NVML sees it, or skips the test.
 func watched(t *testing.T) nvml.GPU {
 	t.Helper()
 	g, err := GPUOf(0)
@@ -23,7 +23,8 @@ func watched(t *testing.T) nvml.GPU {
 	return g
 }
 
-// TestSameGPU holds that what CUDA and NVML call the first is one GPU.
+// TestSameGPU checks that what CUDA and NVML call the first GPU is the same
+// GPU.
 func TestSameGPU(t *testing.T) {
 	d := openGPU(t, Options{})
 	defer d.Close() //nolint:errcheck // nothing was done on it
@@ -32,8 +33,8 @@ func TestSameGPU(t *testing.T) {
 	}
 }
 
-// TestOwnMemory holds that what this process allocates appears under its pid, on
-// the GPU that CUDA means.
+// TestOwnMemory checks that what this process allocates appears under its pid,
+// on the GPU that CUDA means.
 func TestOwnMemory(t *testing.T) {
 	d := openGPU(t, Options{})
 	defer d.Close() //nolint:errcheck // what is left is given back with the process

@@ -50,7 +50,7 @@ func suffixed(names []string, suffixes ...string) []string {
 	return all
 }
 
-// types is the end of the name of a kernel for these operands.
+// types is the suffix of the name of a kernel for these operands.
 func types(operands ...device.Tensor) string {
 	var name [4]byte
 	name[0] = '_'
@@ -63,8 +63,8 @@ func types(operands ...device.Tensor) string {
 	return string(name[:len(operands)+1])
 }
 
-// loadKernels loads all kernels, but those of attention in bfloat16 only if that is
-// what the device is for: they are a megabyte, and do not run on every GPU.
+// loadKernels loads all kernels, but those of attention in bfloat16 only if the
+// device is opened for bfloat16: they take a megabyte, and do not run on every GPU.
 func loadKernels(p Precision) (*kernels, error) {
 	k := &kernels{functions: map[string]cu.Function{}}
 	for file := range sources {
@@ -106,7 +106,7 @@ func (k *kernels) unload() {
 		return
 	}
 	for _, m := range k.modules {
-		_ = m.Unload() // the context goes next and takes them along
+		_ = m.Unload() // the context is released next, and the modules with it
 	}
 }
 
@@ -124,7 +124,7 @@ func walk(n int) shape {
 	return shape{gridX: max(1, min(gridLimit, (n+threads-1)/threads)), gridY: 1, blockX: threads, blockY: 1}
 }
 
-// warps is the shape for a kernel of one warp a row, eight rows a block.
+// warps is the shape for a kernel of one warp per row and eight rows per block.
 func warps(rows int) shape { return shape{gridX: (rows + 7) / 8, gridY: 1, blockX: 32, blockY: 8} }
 
 // launch runs a kernel. Arguments are of the types that kernels take.
@@ -142,7 +142,7 @@ func (g *gpu) launch(name string, s shape, arguments ...any) {
 	})
 }
 
-// call does something with the driver, unless something went wrong before.
+// call calls f, which uses the driver, unless something went wrong before.
 func (g *gpu) call(what string, f func() error) {
 	if g.pending != nil {
 		return

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestKernelsAreOfTheirSources fails when a kernel's source was changed without
-// make kernels. The compiled file's first line tells what it was made from.
+// TestKernelsAreOfTheirSources fails if a kernel's source was changed without
+// running make kernels. The compiled file's first line says what it was made
+// from.
 func TestKernelsAreOfTheirSources(t *testing.T) {
 	headers, err := filepath.Glob("kernels/*.cuh")
 	if err != nil || len(headers) == 0 {
@@ -42,9 +43,9 @@ func TestKernelsAreOfTheirSources(t *testing.T) {
 		if first != want {
 			t.Errorf("%s was not compiled from its source as it is; run make kernels", file)
 		}
-		target := ".target sm_70" // the oldest that is served
+		target := ".target sm_70" // the oldest architecture that is supported
 		if filepath.Base(file) == "flash.cu" {
-			target = ".target sm_80" // the oldest with bfloat16
+			target = ".target sm_80" // the oldest architecture with bfloat16
 		}
 		if !strings.Contains(string(compiled), target) {
 			t.Errorf("%s is not compiled for %s", file, target)

@@ -29,12 +29,13 @@ type gpu struct {
 	profile *profile // nil unless work is timed
 }
 
-// contextBytes is about what a context takes of the device: what is asked for
-// when there is no room for one.
+// contextBytes is roughly the device memory that a context takes: the amount
+// reported as requested when there is not enough for one.
 const contextBytes = 500 * memory.MiB
 
-// Open opens a GPU. No driver, or no such device, is a *driver.UnavailableError; no
-// room for the context and the scratch memory is a *memory.OutOfMemoryError.
+// Open opens a GPU. If there is no driver or no such device, the error is a
+// *driver.UnavailableError; if there is not enough memory for the context and the
+// scratch memory, it is a *memory.OutOfMemoryError.
 func Open(o Options) (device.Device, error) {
 	if err := errors.Join(o.Validate(), driver.Load()); err != nil {
 		return nil, err
@@ -44,7 +45,7 @@ func Open(o Options) (device.Device, error) {
 		return nil, err
 	}
 	if o.Ordinal >= n {
-		return nil, &driver.UnavailableError{Reason: fmt.Sprintf("GPU %d was asked for and %d are visible; see CUDA_VISIBLE_DEVICES", o.Ordinal, n)}
+		return nil, &driver.UnavailableError{Reason: fmt.Sprintf("GPU %d was asked for, but %d are visible; see CUDA_VISIBLE_DEVICES", o.Ordinal, n)}
 	}
 	g := &gpu{ordinal: cu.Device(o.Ordinal)}
 	context, err := g.ordinal.RetainPrimaryCtx()

@@ -17,13 +17,14 @@ const (
 	BF16 Precision = "bf16" // tensors of bfloat16 too, for mixed precision; needs compute capability 8.0
 )
 
-// MostChannels is the largest attention head, in channels, of tensors of bfloat16.
+// MostChannels is the largest attention head, in channels, for tensors of
+// bfloat16.
 const MostChannels = 128
 
 // Options say which device to open, and how.
 type Options struct {
 	Ordinal   int          // as CUDA numbers the visible devices
-	Limit     memory.Bytes // most bytes the allocator may reserve; 0 sets no limit
+	Limit     memory.Bytes // the most bytes that the allocator may reserve; 0 sets no limit
 	Precision Precision    // "" is FP32
 }
 
@@ -32,7 +33,7 @@ func (o Options) Validate() error {
 	switch o.Precision {
 	case "", FP32, TF32, BF16:
 	default:
-		return fmt.Errorf("precision %q: fp32, tf32 or bf16", o.Precision)
+		return fmt.Errorf("precision %q: must be fp32, tf32 or bf16", o.Precision)
 	}
 	if o.Ordinal < 0 || o.Limit < 0 {
 		return fmt.Errorf("device %d with limit %v: neither may be negative", o.Ordinal, o.Limit)

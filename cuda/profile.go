@@ -14,7 +14,7 @@ import (
 	"headroom/device"
 )
 
-// profile times everything asked of the GPU, between two events each.
+// profile times everything asked of the GPU, each call between two events.
 type profile struct{ spans []span }
 
 type span struct {
@@ -22,9 +22,9 @@ type span struct {
 	begin, end cu.Event
 }
 
-// Profile begins to time whatever is asked of d, which Open has returned. stop waits,
-// ends the timing and returns what took how long, longest first. Each call slows the
-// GPU by a few microseconds, which are not counted.
+// Profile starts to time everything asked of d, a device that Open returned. stop
+// waits, ends the timing and returns how long each kind of work took, longest first.
+// Each call slows the GPU by a few microseconds, which are not counted.
 func Profile(d device.Device) (stop func() ([]Timed, error), err error) {
 	g, ok := d.(*gpu)
 	if !ok {
@@ -41,7 +41,7 @@ func (g *gpu) stopProfile() ([]Timed, error) {
 	p := g.profile
 	g.profile = nil
 	if p == nil {
-		return nil, errors.New("profile: it was stopped before")
+		return nil, errors.New("profile: already stopped")
 	}
 	if err := g.Sync(); err != nil {
 		return nil, err

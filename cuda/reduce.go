@@ -5,7 +5,7 @@ package cuda
 import "headroom/device"
 
 // rowsAPiece cuts rows into pieces for a reduction over rows: few enough to fit
-// the scratch memory twice, by sizes alone.
+// the scratch memory twice. The pieces depend on the sizes alone.
 func rowsAPiece(rows, cols int) (each, pieces int) {
 	each = 64
 	for most := max(1, int(pieceBytes/8)/cols); (rows+each-1)/each > min(most, 512); {
@@ -37,7 +37,8 @@ func (g *gpu) SumSquares(dst, x device.Tensor) {
 	g.sum(dst, x, 1)
 }
 
-// sum reduces x to dst[0]. squares adds to what dst holds.
+// sum sums x into dst[0]. If squares is 1, it adds the sum of squares to what
+// dst holds.
 func (g *gpu) sum(dst, x device.Tensor, squares int) {
 	s := walk(x.Len)
 	s.gridX = min(s.gridX, 1024)
@@ -45,7 +46,7 @@ func (g *gpu) sum(dst, x device.Tensor, squares int) {
 	g.launch("sum_all", shape{gridX: 1, gridY: 1, blockX: 1024, blockY: 1}, dst, g.scratch.pieces, s.gridX, squares)
 }
 
-// The second half of the scratch for pieces.
+// secondPieces is the second half of the scratch memory for pieces.
 func (s *scratch) secondPieces() device.Addr {
 	return s.pieces + device.Addr(pieceBytes/2)
 }

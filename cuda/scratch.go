@@ -14,19 +14,19 @@ import (
 
 const (
 	// chunkBytes holds one matrix of attention scores; two of them stay in the
-	// L2 cache of the larger GPUs. A sequence whose single block of rows needs
-	// more is cut into fewer rows.
+	// L2 cache of the larger GPUs. If one block of a sequence's rows needs
+	// more, the block has fewer rows.
 	chunkBytes = 24 * memory.MiB
 	// pieceBytes holds the pieces of reductions, and the addresses for batched
 	// matrix products.
 	pieceBytes = 16 * memory.MiB
 	// blasBytes is cuBLAS's workspace; 32 MiB is what NVIDIA recommends for
-	// Hopper. A workspace of its own makes its results reproducible.
+	// Hopper. A workspace of its own makes cuBLAS's results reproducible.
 	blasBytes = 32 * memory.MiB
 )
 
-// scratch is memory that operations use within themselves. It is taken once,
-// beside the allocator, like the driver's own.
+// scratch is memory that operations use within themselves. It is reserved once,
+// outside the allocator, like the driver's own memory.
 type scratch struct {
 	base   cu.DevicePtr
 	scores device.Addr // chunkBytes
@@ -41,7 +41,7 @@ const scratchBytes = 2*chunkBytes + pieceBytes + blasBytes + 512
 func (s *scratch) open() error {
 	base, err := cu.MemAlloc(int64(scratchBytes))
 	if errors.Is(err, cu.OutOfMemory) {
-		free, total, _ := cu.MemInfo() // without numbers the error still says what it is
+		free, total, _ := cu.MemInfo() // without the numbers the error still says what happened
 		return &memory.OutOfMemoryError{Requested: scratchBytes, Stats: memory.Stats{Capacity: memory.Bytes(total), Free: memory.Bytes(free)}}
 	}
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *scratch) open() error {
 
 func (s *scratch) close() {
 	if s.base != 0 {
-		_ = cu.MemFree(s.base) // the context goes next and takes it along
+		_ = cu.MemFree(s.base) // the context is released next, and this memory with it
 	}
 	*s = scratch{}
 }

@@ -42,8 +42,8 @@ func (s *segments) Release(a device.Addr, n memory.Bytes) error {
 	return nil
 }
 
-// Room counts as foreign whatever is neither free nor held here: other
-// processes, and this one's context.
+// Room counts as foreign all memory that is neither free nor held here: that of
+// other processes, and of this one's context.
 func (s *segments) Room() (free, capacity, foreign memory.Bytes) {
 	var f, total int64
 	err := s.bound.do(func() (err error) {

@@ -19,10 +19,10 @@ import (
 // far smaller.
 const stageBytes = 4 * memory.MiB
 
-// staging is page-locked host memory that uploads pass through, so that they
-// return before the GPU has got to them. The halves take turns: one is filled while
-// the other is on its way. Without it, as when the system will lock no more pages,
-// uploads wait.
+// staging is page-locked host memory that uploads pass through, so that they return
+// before the GPU has got to them. The halves take turns: one is filled while the
+// other is on its way. Without it, for example when the system will lock no more
+// pages, uploads wait.
 type staging struct {
 	halves [2]half
 	now    int // the half being filled
@@ -35,7 +35,7 @@ type half struct {
 	pending bool           // whether emptied was recorded
 }
 
-// open takes the memory. It is not an error if there is none to be had.
+// open allocates the memory. It is not an error if none is available.
 func (s *staging) open() error {
 	var p unsafe.Pointer
 	if C.cuMemHostAlloc(&p, C.size_t(2*stageBytes), 0) != 0 {
@@ -53,13 +53,13 @@ func (s *staging) open() error {
 
 func (s *staging) close() {
 	if p := s.halves[0].memory; p != nil {
-		_ = cu.MemFreeHost(p) // the context goes next and takes it along, events too
+		_ = cu.MemFreeHost(p) // the context is released next, and this memory and the events with it
 	}
 	*s = staging{}
 }
 
-// send has src copied to dst after everything asked for before, and has taken its
-// copy of src when it returns.
+// send queues a copy of src to dst behind everything asked for before. It has its
+// own copy of src by the time it returns.
 func (s *staging) send(dst cu.DevicePtr, src []byte) error {
 	if s.halves[0].memory == nil {
 		return cu.MemcpyHtoD(dst, unsafe.Pointer(unsafe.SliceData(src)), int64(len(src)))
@@ -81,7 +81,7 @@ func (s *staging) send(dst cu.DevicePtr, src []byte) error {
 	return nil
 }
 
-// turn begins to fill the other half, once it is empty.
+// turn switches to filling the other half, once that is empty.
 func (s *staging) turn() error {
 	full := &s.halves[s.now]
 	if err := full.emptied.Record(cu.Stream{}); err != nil {

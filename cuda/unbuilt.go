@@ -7,13 +7,13 @@ import (
 	"headroom/device"
 )
 
-// Open says that the program was built without GPU support.
+// Open returns an error: the program was built without GPU support.
 func Open(Options) (device.Device, error) { return nil, driver.Load() }
 
-// Profile says that the program was built without GPU support.
+// Profile returns an error: the program was built without GPU support.
 func Profile(device.Device) (stop func() ([]Timed, error), err error) { return nil, driver.Load() }
 
-// Visible says that the program was built without GPU support.
+// Visible returns an error: the program was built without GPU support.
 func Visible() (int, error) { return 0, driver.Load() }
 
 func uuidOf(int) (string, error) { return "", driver.Load() }

@@ -7,8 +7,8 @@ import (
 	"headroom/nvml"
 )
 
-// GPUOf is the GPU that CUDA counts as ordinal, which CUDA_VISIBLE_DEVICES and
-// CUDA_DEVICE_ORDER decide. Errors are a *[driver.UnavailableError], a
+// GPUOf is the GPU that CUDA counts as ordinal, given CUDA_VISIBLE_DEVICES and
+// CUDA_DEVICE_ORDER. Errors are a *[driver.UnavailableError], a
 // *[nvml.UnavailableError], or the driver's for an ordinal that is not visible. Safe
 // for concurrent use.
 func GPUOf(ordinal int) (nvml.GPU, error) {
@@ -19,7 +19,7 @@ func GPUOf(ordinal int) (nvml.GPU, error) {
 	return found[0], nil
 }
 
-// gpusOf asks CUDA which they are, and NVML once about all GPUs.
+// gpusOf asks CUDA which GPUs the ordinals are, and NVML once about all GPUs.
 func gpusOf(ordinals ...int) ([]nvml.GPU, error) {
 	found := make([]nvml.GPU, len(ordinals))
 	for i, ordinal := range ordinals {
@@ -42,8 +42,8 @@ func gpusOf(ordinals ...int) ([]nvml.GPU, error) {
 	return found, nil
 }
 
-// VisibleGPUs are those that CUDA may use, in the order in which it counts them.
-// Errors are those of [GPUOf].
+// VisibleGPUs are the GPUs that CUDA may use, in the order in which it counts
+// them. Errors are those of [GPUOf].
 func VisibleGPUs() ([]nvml.GPU, error) {
 	n, err := Visible()
 	if err != nil || n == 0 {

@@ -8,8 +8,8 @@ import (
 	"headroom/nvml"
 )
 
-// TestEveryCallAnswers holds that nothing crashes, and that what is missing is
-// said in a typed error, with or without a GPU, NVML and the build tag.
+// TestEveryCallAnswers checks that nothing crashes, and that a typed error says
+// what is missing, with or without a GPU, NVML and the build tag.
 func TestEveryCallAnswers(t *testing.T) {
 	for call, ask := range map[string]func() error{
 		"Visible":     func() error { _, err := Visible(); return err },

@@ -11,8 +11,8 @@ import (
 	"headroom/memory"
 )
 
-// pair makes every call to an Allocator and to the model, each over a source of
-// its own, and compares everything that can be seen.
+// pair makes every call to both an Allocator and the model, each over a source
+// of its own, and compares everything that a caller can see.
 type pair struct {
 	a       *Allocator
 	source  *testSource // of a
@@ -128,7 +128,7 @@ func elements(v uint16, capacity memory.Bytes) int {
 	return int(min(n, capacity*7/6)/4) + 1
 }
 
-// do makes the operation that two numbers stand for.
+// do performs the operation that two numbers encode.
 func (p *pair) do(op uint8, v uint16) error {
 	capacity := p.m.source.capacity
 	switch op % 16 {
@@ -152,7 +152,7 @@ func (p *pair) do(op uint8, v uint16) error {
 	}
 }
 
-// fault makes the next calls fail; which and how is in the bits of v.
+// fault makes the next calls fail; the bits of v say which and how.
 func (s *testSource) fault(v uint16) {
 	full := error(&memory.OutOfMemoryError{})
 	s.nextReserve, s.nextRelease = nil, nil

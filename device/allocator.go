@@ -9,30 +9,30 @@ import (
 
 // Allocator is the caching allocator of every device: it reserves segments from
 // a [Source], cuts tensors out of them, and keeps what is freed for the next
-// tensor, because asking a driver costs far more than the tensor's use. It is a
-// [TensorAllocator]; a device embeds it. Not safe for concurrent use.
+// tensor, because asking a driver for memory takes far longer than using the
+// tensor. It is a [TensorAllocator]; a device embeds it. Not safe for
+// concurrent use.
 //
 // Sizes are rounded up to 512 bytes, and a tensor holds exactly its rounded
-// size: Allocated, and so Peak, depend on the calls alone and not on what
-// happened before them. A tensor goes into the smallest free block that holds
-// it; the rest of the block is split off; a freed block joins its free
-// neighbours. All of that is O(log n) in the number of free blocks and makes no
-// garbage.
+// size: Allocated, and so Peak, depend on the calls alone and not on what the
+// cache holds. A tensor goes into the smallest free block that holds it; the
+// rest of the block is split off; a freed block joins its free neighbours. All
+// of that is O(log n) in the number of free blocks and makes no garbage.
 //
 // What keeps the peak of Reserved close to the peak of Allocated:
 //
 //   - Small tensors, which tend to live long, have segments of their own, so
-//     that they do not sit in the middle of room for large ones.
-//   - Medium tensors share segments; large ones get one of their own size.
+//     that they do not end up in the middle of space for large ones.
+//   - Medium tensors share segments; large ones each get one of their own size.
 //     What counts as large depends on the capacity: see [Allocator.SetLimit].
 //   - When a segment of the usual size does not fit, one of exactly the size
 //     asked for is tried. When that does not fit either, unused segments are
 //     given back and both are tried again. When nothing can be reserved, a gap
-//     among tensors of the other kind will do.
+//     among tensors of the other kind is used.
 //
 // Memory that is freed may be handed out again at once, and an unused segment
-// may be released at any Alloc. A device whose operations run later than they
-// are called must run them in order, and its Source must wait for them in
+// may be released at any Alloc. A device whose operations run some time after
+// the call must run them in order, and its Source must wait for them in
 // Release.
 type Allocator struct {
 	source       Source
@@ -67,11 +67,11 @@ const (
 func roundUp(n, to memory.Bytes) memory.Bytes { return (n + to - 1) / to * to }
 
 // Alloc implements [TensorAllocator]. Requested in the error is the size rounded up to
-// 512 bytes. An error of the source that is not about memory is returned as it
-// is. It panics with a *[ShapeError] if n is not positive or t is not a type.
+// 512 bytes. An error of the source that is not about memory is returned unchanged.
+// Alloc panics with a *[ShapeError] if n is not positive or t is not a valid type.
 func (a *Allocator) Alloc(n int, t DType) (Tensor, error) {
 	if n <= 0 || t != I32 && !t.Float() {
-		panic(&ShapeError{Op: "Alloc", Text: fmt.Sprintf("%d elements of %v", n, t)})
+		panic(&ShapeError{Op: "Alloc", Text: fmt.Sprintf("%d elements of %v: must be at least 1 element of F32, BF16 or I32", n, t)})
 	}
 	size := maxBytes
 	if n < int(maxBytes)/t.Size() {
@@ -134,7 +134,7 @@ func (a *Allocator) Free(t Tensor) {
 		panic(&ShapeError{Op: "Free", Text: fmt.Sprintf("nothing is allocated at %#x: freed twice, or a view", uint64(t.Addr))})
 	}
 	if b.tensor != t {
-		panic(&ShapeError{Op: "Free", Text: fmt.Sprintf("%d of %v is a view of the %d of %v at %#x",
+		panic(&ShapeError{Op: "Free", Text: fmt.Sprintf("%d elements of %v are a view of the %d elements of %v at %#x",
 			t.Len, t.DType, b.tensor.Len, b.tensor.DType, uint64(t.Addr))})
 	}
 	delete(a.live, t.Addr)

@@ -61,7 +61,7 @@ func panics(t *testing.T, f func()) (text string) {
 	return ""
 }
 
-// TestSizesGoByType: what counts is bytes.
+// TestSizesGoByType: sizes are counted in bytes.
 func TestSizesGoByType(t *testing.T) {
 	a, _ := open(t, 64<<20)
 	for _, c := range []struct {
@@ -79,7 +79,7 @@ func TestSizesGoByType(t *testing.T) {
 	}
 }
 
-// TestStats follows every number through one life.
+// TestStats follows every number through the life of an allocator.
 func TestStats(t *testing.T) {
 	a, s := open(t, 64<<20)
 	base := memory.Stats{Capacity: 64 << 20, Free: 64 << 20}
@@ -165,8 +165,8 @@ func TestGapOfTheOtherKind(t *testing.T) {
 	}
 }
 
-// TestOtherErrors: what is not about memory comes out as it went in, and the
-// cache is not emptied for it.
+// TestOtherErrors: an error that is not about memory is returned unchanged, and
+// the cache is not emptied for it.
 func TestOtherErrors(t *testing.T) {
 	a, s := open(t, 8<<20)
 	a.Free(must(t)(a.Alloc(mib, F32)))
@@ -211,8 +211,8 @@ func TestMistakesPanic(t *testing.T) {
 		{"nothing is allocated", func() { a.Free(y) }},
 		{"nothing is allocated", func() { a.Free(Tensor{}) }},
 		{"nothing is allocated", func() { a.Free(x.View(1, 2)) }},
-		{"999 of F32 is a view of the 1000 of F32", func() { a.Free(x.View(0, 999)) }},
-		{"1000 of I32 is a view", func() { a.Free(Tensor{x.Addr, 1000, I32}) }},
+		{"999 elements of F32 are a view of the 1000 elements of F32", func() { a.Free(x.View(0, 999)) }},
+		{"1000 elements of I32 are a view", func() { a.Free(Tensor{x.Addr, 1000, I32}) }},
 		{"0 elements", func() { _, _ = a.Alloc(0, F32) }},
 		{"-1 elements", func() { _, _ = a.Alloc(-1, F32) }},
 		{"DType(9)", func() { _, _ = a.Alloc(1, DType(9)) }},

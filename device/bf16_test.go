@@ -29,7 +29,7 @@ func TestToBF16(t *testing.T) {
 
 func isNaN(x float32) bool { return x != x }
 
-// Every BF16 is a float32, and comes back from it as it was.
+// Every BF16 is a float32, and comes back from it unchanged.
 func TestBF16RoundTrip(t *testing.T) {
 	for i := range 1 << 16 {
 		h := uint16(i)
@@ -44,7 +44,7 @@ func TestBF16RoundTrip(t *testing.T) {
 }
 
 // Between two neighbours lie 65535 values. The one in the middle goes to the
-// even neighbour, those beside it to the nearer, and so does everything else.
+// even neighbour, all others to the nearer one.
 func TestToBF16TakesTheNearest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 1 << 16 {
@@ -65,8 +65,8 @@ func TestToBF16TakesTheNearest(t *testing.T) {
 	}
 }
 
-// A payload must neither be rounded away, which leaves infinity, nor up into
-// the sign.
+// A NaN's payload must neither be rounded away, which would leave infinity, nor
+// rounded up into the sign.
 func TestToBF16KeepsNaN(t *testing.T) {
 	payloads := []uint32{0x7fffff, 0x7f8000, 0x7fff, 0x8000, 0x400000, 0x3fffff}
 	for bit := range 23 {

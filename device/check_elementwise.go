@@ -30,7 +30,7 @@ func (d Dropout) Check(y, x, samples Tensor) {
 	const op = "Dropout"
 	positive(op, "Each", d.Each)
 	if !(d.P >= 0 && d.P < 1) { // written so that NaN fails too
-		panic(&ShapeError{Op: op, Text: fmt.Sprintf("P is %v: in [0, 1)", d.P)})
+		panic(&ShapeError{Op: op, Text: fmt.Sprintf("P is %v: must be in [0, 1)", d.P)})
 	}
 	Want(op, "samples", samples, samples.Len, I32)
 	WantFloat(op, "y", y, samples.Len*d.Each)

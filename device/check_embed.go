@@ -33,6 +33,6 @@ func (s Embed) check(op string) {
 func (s Embed) wantPositions(op, name string, t Tensor) {
 	Want(op, name, t, t.Len, F32)
 	if t.Len%s.C != 0 || t.Len < s.T*s.C {
-		panic(&ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d elements: a multiple of C = %d, at least T·C = %d", name, t.Len, s.C, s.T*s.C)})
+		panic(&ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d elements: must be a multiple of C = %d, and at least T·C = %d", name, t.Len, s.C, s.T*s.C)})
 	}
 }

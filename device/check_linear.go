@@ -16,7 +16,7 @@ func (p MatMul) Check(c, a, b Tensor) {
 	}
 	Want(op, "c", c, p.M*p.N, result)
 	if p.Beta != 0 && p.Beta != 1 {
-		panic(&ShapeError{Op: op, Text: fmt.Sprintf("beta is %v: 0 or 1", p.Beta)})
+		panic(&ShapeError{Op: op, Text: fmt.Sprintf("beta is %v: must be 0 or 1", p.Beta)})
 	}
 }
 
@@ -36,7 +36,7 @@ func CheckBiasGrad(db, dy Tensor, rows, cols int) {
 	WantFloat(op, "dy", dy, rows*cols)
 }
 
-// matrix refuses dimensions that are not those of a matrix.
+// matrix refuses a matrix with a dimension below 1.
 func matrix(op string, rows, cols int) {
 	positive(op, "rows", rows)
 	positive(op, "cols", cols)

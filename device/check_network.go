@@ -64,7 +64,7 @@ func CheckCrossEntropy(loss, logits, target Tensor, rows, classes int) {
 	Want(op, "loss", loss, rows, F32)
 	WantFloat(op, "logits", logits, logits.Len)
 	if logits.Len%rows != 0 || logits.Len/rows < classes {
-		panic(&ShapeError{Op: op, Text: fmt.Sprintf("logits holds %d elements: a multiple of rows = %d, at least rows·classes = %d", logits.Len, rows, rows*classes)})
+		panic(&ShapeError{Op: op, Text: fmt.Sprintf("logits holds %d elements: must be a multiple of rows = %d, and at least rows·classes = %d", logits.Len, rows, rows*classes)})
 	}
 	Want(op, "target", target, rows, I32)
 }

@@ -15,13 +15,13 @@ var kinds = map[string]func(same DType) []DType{
 	"f": func(DType) []DType { return []DType{F32} },
 	"a": func(DType) []DType { return []DType{F32, BF16} },      // activations
 	"s": func(same DType) []DType { return []DType{same} },      // activations of one type
-	"o": func(same DType) []DType { return []DType{F32, same} }, // F32, or as those of one type
+	"o": func(same DType) []DType { return []DType{F32, same} }, // F32, or the type of the operands of kind "s"
 }
 
 // checked is the check of one operation with operands and dimensions that pass.
 type checked struct {
 	op       string
-	operands string // "kind name length", separated by commas; kinds is what kinds there are
+	operands string // "kind name length", separated by commas; see kinds
 	dims     string // names
 	sizes    []int
 	check    func(t []Tensor, n []int)
@@ -70,11 +70,11 @@ var allChecks = []checked{
 	{"SGD", "f w 5,f g 5,f m 5", "", nil, func(t []Tensor, _ []int) { SGD{}.Check(t[0], t[1], t[2]) }},
 }
 
-// anyLength are the operands that alone say how long they are.
+// anyLength are the operands whose length nothing else determines.
 var anyLength = map[string]bool{"Fill x": true, "Sum x": true, "SumSquares x": true}
 
-// operand is one of an operation's: its kind, and a tensor that fits, of F32
-// unless it can only be I32.
+// operand is one operand of an operation: its kind, and a tensor that fits, of
+// F32 unless it can only be I32.
 type operand struct {
 	kind, name string
 	right      Tensor
@@ -185,7 +185,7 @@ func TestWrongDimensionsPanic(t *testing.T) {
 				sizes := append([]int(nil), c.sizes...)
 				sizes[i] = wrong
 				got := panics(t, func() { c.check(tensors, sizes) })
-				if want := fmt.Sprintf("shape: %s: %s is %d: at least 1", c.op, name, wrong); got != want {
+				if want := fmt.Sprintf("shape: %s: %s is %d: must be at least 1", c.op, name, wrong); got != want {
 					t.Errorf("panic %q, want %q", got, want)
 				}
 			}
@@ -198,20 +198,20 @@ func TestWrongNumbersPanic(t *testing.T) {
 	nan := float32(math.NaN())
 	for _, beta := range []float32{2, -1, 0.5, nan} {
 		got := panics(t, func() { MatMul{M: 1, N: 1, K: 1, Beta: beta}.Check(one, one, one) })
-		if want := fmt.Sprintf("shape: MatMul: beta is %v: 0 or 1", beta); got != want {
+		if want := fmt.Sprintf("shape: MatMul: beta is %v: must be 0 or 1", beta); got != want {
 			t.Errorf("panic %q, want %q", got, want)
 		}
 	}
 	for _, p := range []float32{1, 1.5, -0.1, nan} {
 		got := panics(t, func() { Dropout{P: p, Each: 1}.Check(one, one, id) })
-		if want := fmt.Sprintf("shape: Dropout: P is %v: in [0, 1)", p); got != want {
+		if want := fmt.Sprintf("shape: Dropout: P is %v: must be in [0, 1)", p); got != want {
 			t.Errorf("panic %q, want %q", got, want)
 		}
 	}
 }
 
-// TestLogits: rows may be longer than there are classes, all by as much, but
-// not shorter.
+// TestLogits: rows may be longer than there are classes, all by the same
+// amount, but not shorter.
 func TestLogits(t *testing.T) {
 	loss, target := Tensor{512, 3, F32}, Tensor{512, 3, I32}
 	check := func(n int, d DType) { CheckCrossEntropy(loss, Tensor{512, n, d}, target, 3, 5) }
@@ -220,7 +220,7 @@ func TestLogits(t *testing.T) {
 		check(n, BF16)
 	}
 	for _, n := range []int{0, 12, 14, 16, 17} {
-		want := fmt.Sprintf("shape: CrossEntropy: logits holds %d elements: a multiple of rows = 3, at least rows·classes = 15", n)
+		want := fmt.Sprintf("shape: CrossEntropy: logits holds %d elements: must be a multiple of rows = 3, and at least rows·classes = 15", n)
 		if got := panics(t, func() { check(n, BF16) }); got != want {
 			t.Errorf("panic %q, want %q", got, want)
 		}
@@ -228,7 +228,7 @@ func TestLogits(t *testing.T) {
 }
 
 // TestPositions: a table may have more rows than the sequence has positions,
-// but whole ones, and not fewer.
+// but only whole rows, and not fewer.
 func TestPositions(t *testing.T) {
 	s := Embed{B: 1, T: 2, C: 3, V: 1}
 	out, tok, tokens := Tensor{512, 6, F32}, Tensor{512, 2, I32}, Tensor{512, 3, F32}
@@ -236,7 +236,7 @@ func TestPositions(t *testing.T) {
 	s.Check(out, tok, tokens, table(9))
 	s.CheckGrad(tokens, table(9), out, tok)
 	for _, n := range []int{0, 3, 7, 8} {
-		why := fmt.Sprintf("positions holds %d elements: a multiple of C = 3, at least T·C = 6", n)
+		why := fmt.Sprintf("positions holds %d elements: must be a multiple of C = 3, and at least T·C = 6", n)
 		if got, want := panics(t, func() { s.Check(out, tok, tokens, table(n)) }), "shape: Embed: "+why; got != want {
 			t.Errorf("panic %q, want %q", got, want)
 		}

@@ -7,7 +7,7 @@ import (
 	"headroom/memory"
 )
 
-// check looks for anything in the allocator's books that contradicts itself.
+// check looks for contradictions in the allocator's bookkeeping.
 func (a *Allocator) check() error {
 	var reserved, allocated memory.Bytes
 	live := 0

@@ -17,7 +17,7 @@ type Device interface {
 
 	// Sync waits for everything asked for so far and returns the first thing
 	// that went wrong since the last Sync, or nil. After an error that leaves
-	// the device unusable every later Sync returns it again.
+	// the device unusable, every later Sync returns that error again.
 	Sync() error
 	// Close waits, then gives all memory back. Tensors of the device are
 	// invalid afterwards.
@@ -27,8 +27,9 @@ type Device interface {
 // TensorAllocator hands out the memory of a device, as a caching allocator.
 type TensorAllocator interface {
 	// Alloc returns a tensor of n elements, n > 0, with undefined contents. It
-	// is the caller's until Free. When no room is left even after the cache was
-	// emptied the error is a *memory.OutOfMemoryError, without Phase and Micro.
+	// is the caller's until Free. If there is not enough memory even after the
+	// cache was emptied, the error is a *memory.OutOfMemoryError, without Phase
+	// and Micro.
 	Alloc(n int, t DType) (Tensor, error)
 	// Free gives a tensor back to the cache. It panics on a tensor that is not
 	// allocated, or on a view.
@@ -36,15 +37,15 @@ type TensorAllocator interface {
 	// EmptyCache gives every wholly unused segment back to the device and
 	// returns how many bytes that was.
 	EmptyCache() (memory.Bytes, error)
-	// Stats returns the numbers as they are now.
+	// Stats returns the current statistics.
 	Stats() memory.Stats
 	// ResetPeak makes the current amounts the new peaks.
 	ResetPeak()
 }
 
-// Copier moves data. Uploads have taken their copy of src when they return;
-// downloads wait for everything asked for before. Lengths must be equal. Floats
-// of one type become those of another, rounded if need be.
+// Copier moves data. An upload has copied src by the time it returns; a
+// download waits for everything asked for before it. Lengths must be equal.
+// Floats are converted from one type to the other, rounded if necessary.
 type Copier interface {
 	Upload(dst Tensor, src []float32)
 	UploadInts(dst Tensor, src []int32)
@@ -53,11 +54,12 @@ type Copier interface {
 	Copy(dst, src Tensor)
 }
 
-// Linear is the matrix product and what belongs to it.
+// Linear is the matrix product and the operations that go with it.
 type Linear interface {
 	// MatMul computes c = op(a)·op(b) + beta·c where c is m×n, op(a) is m×k and
-	// op(b) is k×n; op transposes what is stored if asked. beta is 0 (c is not
-	// read) or 1. a and b are F32, or both BF16; c is of their type or F32.
+	// op(b) is k×n; op transposes the stored matrix if asked to. beta is 0 (c
+	// is not read) or 1. a and b are F32, or both BF16; c is of their type or
+	// F32.
 	MatMul(c, a, b Tensor, p MatMul)
 	// AddBias computes x[r,·] += b for every row; x is rows×cols, b is cols, F32.
 	AddBias(x, b Tensor, rows, cols int)
@@ -72,7 +74,7 @@ type MatMul struct {
 	Beta           float32
 }
 
-// Elementwise operations read and write tensors of one length.
+// Elementwise operations read and write tensors of the same length.
 type Elementwise interface {
 	// Fill sets every element of x, which is F32, to v.
 	Fill(x Tensor, v float32)
@@ -84,20 +86,21 @@ type Elementwise interface {
 	// GELUGrad computes dx = dy·GELU′(x). dx may be dy. All are F32 or all BF16.
 	GELUGrad(dx, x, dy Tensor)
 	// Dropout computes y = x·keep/(1−P), with keep drawn as [Dropout] says. The
-	// same call on the gradient is its backward. y may be x. Each may be F32 or
-	// BF16.
+	// same call on the gradient is the backward pass. y may be x. Each may be
+	// F32 or BF16.
 	Dropout(y, x, samples Tensor, d Dropout)
 }
 
 // Dropout says which elements are dropped. The draw for an element is a
 // function of (Seed, Step, Site, its sample's number, its index in the sample)
-// and nothing else, so it does not depend on how a step is cut.
+// and nothing else, so it does not depend on how a step is cut into
+// micro-batches.
 type Dropout struct {
 	P    float32 // probability of dropping an element, in [0, 1)
 	Seed uint64
 	Step uint32 // optimizer step
 	Site uint32 // which dropout of the model
-	Each int    // elements a sample; x holds len(samples)·Each of them
+	Each int    // elements per sample; x holds len(samples)·Each of them
 }
 
 // Network is what neural networks need beyond matrix products. B is samples, T
@@ -123,15 +126,15 @@ type Network interface {
 	// the gradient: memory grows with T, not T². qkv and out may both be BF16; a
 	// device may then refuse heads of more than 128 channels, as an error at Sync.
 	Attention(out, lse, qkv Tensor, s Attention)
-	// AttentionGrad computes dqkv. delta, B×H×T, is scratch. All but delta and
-	// lse may be BF16, all of them or none.
+	// AttentionGrad computes dqkv. delta, B×H×T, is scratch. Apart from delta
+	// and lse, operands may be BF16: all of them or none.
 	AttentionGrad(dqkv, delta, dout, qkv, out, lse Tensor, s Attention)
 
 	// CrossEntropy computes loss[r] = −log softmax(logits[r,·])[target[r]] and
 	// replaces logits, which may be BF16, by the gradient of scale·Σ loss. Rows of
-	// logits may be longer than classes: what follows counts for nothing and has
-	// gradient 0. target is I32; rows with a target of IgnoreIndex have loss and
-	// gradient 0. Other targets outside [0, classes) are an error at Sync.
+	// logits may be longer than classes: the extra elements have no effect and
+	// have gradient 0. target is I32; rows with a target of IgnoreIndex have loss
+	// and gradient 0. Other targets outside [0, classes) are an error at Sync.
 	CrossEntropy(loss, logits, target Tensor, rows, classes int, scale float32)
 	// Sum computes dst[0] = Σ x in an order that does not vary.
 	Sum(dst, x Tensor)
@@ -147,26 +150,27 @@ type Embed struct{ B, T, C, V int }
 // channels.
 type Attention struct{ B, T, H, D int }
 
-// Optimizer updates weights in place. All tensors are F32 and have one length.
+// Optimizer updates weights in place. All tensors are F32 and have the same
+// length.
 type Optimizer interface {
 	// SumSquares computes dst[0] += Σ x².
 	SumSquares(dst, x Tensor)
 	// AdamW makes one step of Adam with decoupled weight decay (Loshchilov and
-	// Hutter, 2019, algorithm 2): m and v are the moments, g is read times
-	// GradScale.
+	// Hutter, 2019, algorithm 2): m and v are the moments, and g is multiplied
+	// by GradScale as it is read.
 	AdamW(w, g, m, v Tensor, p AdamW)
 	// SGD makes one step of stochastic gradient descent in PyTorch's form:
 	// d = GradScale·g + WeightDecay·w; m = Momentum·m + d; w −= LR·m.
 	SGD(w, g, m Tensor, p SGD)
 }
 
-// AdamW holds the numbers of one AdamW step; Step counts from 1.
+// AdamW holds the parameters of one AdamW step; Step counts from 1.
 type AdamW struct {
 	LR, Beta1, Beta2, Eps, WeightDecay, GradScale float32
 	Step                                          int
 }
 
-// SGD holds the numbers of one SGD step.
+// SGD holds the parameters of one SGD step.
 type SGD struct {
 	LR, Momentum, WeightDecay, GradScale float32
 }

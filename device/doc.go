@@ -1,6 +1,7 @@
-// Package device says what training needs of a device: memory with statistics,
-// copies, and the operations of the models. It also holds the caching allocator
-// that every device uses, in pure Go over any [Source] of segments.
+// Package device defines what training needs from a device: memory with
+// statistics, copies, and the operations of the models. It also holds the
+// caching allocator that every device uses, in pure Go over any [Source] of
+// segments.
 //
 // Start with [Device]. Two rules shape it:
 //
@@ -8,18 +9,18 @@
 //     included, is a tensor that the caller allocated. So the allocations of a
 //     training step are exactly the caller's, and failing each of them in turn
 //     covers every way in which a step can run out of memory.
-//   - Operations return no error. A device may run them later than they were
-//     called. The first thing that goes wrong is kept and [Device.Sync] returns
-//     it; until then nothing that holds state is written any more (Fill, Add,
-//     the optimizers), downloads fail, and other results mean nothing. A wrong
+//   - Operations return no error. A device may run them some time after the
+//     call. The first error is kept until [Device.Sync] returns it; until then
+//     nothing that holds state is written (Fill, Add and the optimizers do
+//     nothing), downloads fail, and other results are meaningless. A wrong
 //     shape is a mistake in the program and panics with *[ShapeError] before
 //     anything runs.
 //
-// Weights, their gradients and statistics are F32. Activations and their
-// gradients may be BF16, as in mixed precision (Micikevicius et al., 2018);
-// whatever the types, sums are F32 or better, and what is stored as BF16 is
-// rounded to nearest. Within an attention of BF16 the probabilities are factors of
-// a product, and may be rounded to BF16 as well.
+// Weights, their gradients and statistics are F32. Activations and their gradients
+// may be BF16, as in mixed precision (Micikevicius et al., 2018); whatever the
+// types, sums are F32 or better, and values stored as BF16 are rounded to nearest.
+// Within attention in BF16 the probabilities are factors of a product, and may be
+// rounded to BF16 as well.
 //
 // Tensors are flat, row-major and contiguous; their dimensions travel with the
 // operation. Results do not depend on how many threads a device uses: the same

@@ -12,10 +12,10 @@ type block struct {
 	addr       Addr
 	size       memory.Bytes
 	prev, next *block    // neighbours in the segment
-	pool       *freeTree // where it goes when it is free
-	tensor     Tensor    // what lives here; no tensor: the block is free
+	pool       *freeTree // where the block goes when it is free
+	tensor     Tensor    // what lives here; the zero Tensor while the block is free
 
-	left, right *block // in the pool, while free
+	left, right *block // in the pool's tree, while free
 	priority    uint64
 }
 

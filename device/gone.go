@@ -2,9 +2,9 @@ package device
 
 import "fmt"
 
-// GoneError is a device that can't be used any more: it fell off the bus, or a
-// faulty access killed its context. Everything on it is gone; only a new device
-// opened in a new process helps.
+// GoneError means that a device can't be used any more: it fell off the bus, or
+// a faulty access killed its context. Everything on it is gone; only a new
+// device opened in a new process helps.
 type GoneError struct {
 	Device string
 	Err    error

@@ -20,7 +20,8 @@ func TestHitsMakeNoGarbage(t *testing.T) {
 }
 
 // cycle returns a function that allocates n tensors of assorted sizes and frees
-// them, half in another order; n is even. It has run before.
+// them, half of them in another order; n is even. The function has already run
+// when it is returned.
 func cycle(t testing.TB, a *Allocator, n int) func() {
 	tensors := make([]Tensor, n)
 	f := func() {

@@ -8,9 +8,9 @@ import (
 	"headroom/memory"
 )
 
-// model does what Allocator does in the simplest way: it keeps the tensors of
+// model does what Allocator does, in the simplest way: it keeps the tensors of
 // each segment and nothing else. Free blocks are the gaps between them, found
-// anew each time. It must agree with Allocator on every address and number.
+// again each time. It must agree with Allocator on every address and number.
 type model struct {
 	source             *testSource
 	limit, unit        memory.Bytes
@@ -25,7 +25,7 @@ type modelSegment struct {
 	live  []span // sorted by address
 }
 
-// gaps are what the tensors of a segment leave.
+// gaps are the spans that the tensors of a segment leave free.
 func (s *modelSegment) gaps() []span {
 	var gaps []span
 	at := s.addr

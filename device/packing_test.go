@@ -8,8 +8,8 @@ import (
 	"headroom/memory"
 )
 
-// trace makes the allocations of training a GPT-2-like model: what it loads,
-// then a forward and a backward of a micro-batch.
+// trace makes the allocations of training a GPT-2-like model: the weights that
+// it loads, then a forward and a backward pass of a micro-batch.
 type trace struct {
 	layers, channels, heads, positions, classes int
 
@@ -25,14 +25,14 @@ func (r *trace) alloc(n int) Tensor {
 	return t
 }
 
-// keep allocates what stays until drop.
+// keep allocates tensors that stay until drop.
 func (r *trace) keep(sizes ...int) {
 	for _, n := range sizes {
 		r.held = append(r.held, r.alloc(n))
 	}
 }
 
-// drop frees the n newest of what is kept.
+// drop frees the n newest of the tensors that are kept.
 func (r *trace) drop(n int) {
 	for ; n > 0; n-- {
 		last := len(r.held) - 1
@@ -86,8 +86,8 @@ func (r *trace) micro(samples int) {
 }
 
 // fits makes a step of each micro-batch in a memory of the given size. A step
-// that runs out of memory is given up and tried once more with the cache
-// emptied, as a harness does first of all.
+// that runs out of memory is abandoned and tried once more with the cache
+// emptied, which is what a harness does first.
 func (r trace) fits(capacity memory.Bytes, micros []int) (s memory.Stats, ok bool) {
 	r.a = NewAllocator(&testSource{capacity: capacity})
 	if !r.try(r.load) {
@@ -122,8 +122,8 @@ func (r *trace) try(f func()) (ok bool) {
 }
 
 // TestPacking looks for the smallest memory in which a training runs and
-// compares it with the peak of what its tensors hold: the difference is what
-// fragmentation costs, which no micro-batch can use.
+// compares it with the peak of what its tensors hold: the difference is the
+// cost of fragmentation, memory that no micro-batch can use.
 func TestPacking(t *testing.T) {
 	small := trace{layers: 2, channels: 32, heads: 4, positions: 32, classes: 96}
 	medium := trace{layers: 6, channels: 256, heads: 8, positions: 128, classes: 4096}

@@ -41,7 +41,7 @@ func (a *Allocator) segmentFor(size memory.Bytes) memory.Bytes {
 }
 
 // reserve returns a new segment as one free block that is in no pool yet: one
-// of the usual size, or of exactly size bytes if there is no room for that.
+// of the usual size, or of exactly size bytes if that does not fit.
 func (a *Allocator) reserve(size memory.Bytes, pool *freeTree) (*block, error) {
 	n := a.segmentFor(size)
 	addr, err := a.ask(n)
@@ -71,8 +71,8 @@ func (a *Allocator) ask(n memory.Bytes) (Addr, error) {
 	return a.source.Reserve(n)
 }
 
-// reserveAgain is reserve after the cache was emptied. If that gave nothing
-// back it does not ask again.
+// reserveAgain empties the cache and calls reserve again, unless emptying gave
+// nothing back.
 func (a *Allocator) reserveAgain(size memory.Bytes, pool *freeTree) (*block, error) {
 	emptied, err := a.EmptyCache()
 	if err != nil {
@@ -94,8 +94,8 @@ func isOutOfMemory(err error) bool {
 }
 
 // EmptyCache implements [TensorAllocator]. A segment that the source fails to release
-// stays reserved and in use; the others are released all the same, and the
-// error is the first one.
+// stays reserved and in use; the others are released all the same, and the first
+// error is returned.
 func (a *Allocator) EmptyCache() (memory.Bytes, error) {
 	var first error
 	before := a.reserved
@@ -115,14 +115,14 @@ func (a *Allocator) EmptyCache() (memory.Bytes, error) {
 	return before - a.reserved, first
 }
 
-// SetLimit makes n the most bytes that may be reserved, and with the source's
-// own bound the Capacity; 0 is no limit. If more is reserved, unused segments
-// are given back at once, and nothing more is reserved until enough tensors are freed
-// to bring it below. An error is the source's, from giving back; the limit holds all
-// the same.
+// SetLimit limits the bytes that may be reserved to n, which together with the
+// source's own bound gives the Capacity; 0 is no limit. If more than n is reserved
+// already, unused segments are given back at once, and nothing more is reserved until
+// enough tensors are freed to bring the amount below n. Any error comes from the
+// source, when it takes segments back; the limit applies all the same.
 //
-// The capacity sets the sizes of the segments reserved from now on. With a unit
-// of a 2048th of it, rounded down to a power of two between 4 KiB and 2 MiB:
+// The capacity sets the sizes of the segments reserved from now on. The unit is
+// a 2048th of it, rounded down to a power of two between 4 KiB and 2 MiB:
 // tensors up to half a unit share segments of one unit, tensors up to five
 // units share segments of about ten, and larger ones have their own.
 func (a *Allocator) SetLimit(n memory.Bytes) error {

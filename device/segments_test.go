@@ -63,7 +63,7 @@ func TestSetLimit(t *testing.T) {
 		t.Errorf("%+v", oom)
 	}
 	a.Free(x)
-	must(t)(a.Alloc(2*mib, F32)) // in what is reserved already
+	must(t)(a.Alloc(2*mib, F32)) // in a segment that is reserved already
 	must(t)(a.Alloc(1, F32))
 	if err := a.SetLimit(0); err != nil {
 		t.Fatal(err)

@@ -3,10 +3,10 @@ package device
 import "fmt"
 
 // The check of an operation is written once, in the check_*.go files, as a function
-// named Check plus the operation, or as a method of the operation's numbers. A device
-// calls it before anything else, so that a mistake in the program is found at its call
-// and with no memory touched. All of them panic with a *[ShapeError], and allocate only
-// to do that.
+// named Check plus the operation, or as a method of the type that holds the operation's
+// parameters. A device calls it before anything else, so that a mistake in the program
+// is found at the call that makes it, before any memory is touched. Every check panics
+// with a *[ShapeError] if it fails, and allocates only to do so.
 
 // Want panics with a *[ShapeError] unless t is a tensor of n elements of type
 // d: op is the operation, name the operand as the operation's documentation
@@ -30,13 +30,13 @@ func unwanted(op, name string, t Tensor, n int, types string) *ShapeError {
 	if t.Addr == 0 {
 		return &ShapeError{Op: op, Text: name + " is not a tensor"}
 	}
-	return &ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d of %v, not %d of %s", name, t.Len, t.DType, n, types)}
+	return &ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d elements of %v, not %d of %s", name, t.Len, t.DType, n, types)}
 }
 
-// positive refuses a dimension below 1: a negative one could multiply with
-// another to a length that fits.
+// positive refuses a dimension below 1: the product of two negative ones could
+// be a length that fits.
 func positive(op, name string, n int) {
 	if n < 1 {
-		panic(&ShapeError{Op: op, Text: fmt.Sprintf("%s is %d: at least 1", name, n)})
+		panic(&ShapeError{Op: op, Text: fmt.Sprintf("%s is %d: must be at least 1", name, n)})
 	}
 }

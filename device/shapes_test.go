@@ -11,8 +11,8 @@ func TestWant(t *testing.T) {
 		d    DType
 		want string
 	}{
-		{x, 5, F32, "shape: Add: x holds 6 of F32, not 5 of F32"},
-		{x, 6, I32, "shape: Add: x holds 6 of F32, not 6 of I32"},
+		{x, 5, F32, "shape: Add: x holds 6 elements of F32, not 5 of F32"},
+		{x, 6, I32, "shape: Add: x holds 6 elements of F32, not 6 of I32"},
 		{Tensor{Len: 6, DType: F32}, 6, F32, "shape: Add: x is not a tensor"},
 		{Tensor{}, 0, 0, "shape: Add: x is not a tensor"},
 	} {
@@ -31,9 +31,9 @@ func TestWantFloat(t *testing.T) {
 		n    int
 		want string
 	}{
-		{Tensor{512, 6, F32}, 5, "shape: Add: x holds 6 of F32, not 5 of F32 or BF16"},
-		{Tensor{512, 6, BF16}, 7, "shape: Add: x holds 6 of BF16, not 7 of F32 or BF16"},
-		{Tensor{512, 6, I32}, 6, "shape: Add: x holds 6 of I32, not 6 of F32 or BF16"},
+		{Tensor{512, 6, F32}, 5, "shape: Add: x holds 6 elements of F32, not 5 of F32 or BF16"},
+		{Tensor{512, 6, BF16}, 7, "shape: Add: x holds 6 elements of BF16, not 7 of F32 or BF16"},
+		{Tensor{512, 6, I32}, 6, "shape: Add: x holds 6 elements of I32, not 6 of F32 or BF16"},
 		{Tensor{0, 6, BF16}, 6, "shape: Add: x is not a tensor"},
 		{Tensor{}, 0, "shape: Add: x is not a tensor"},
 	} {

@@ -5,12 +5,13 @@ import "headroom/memory"
 // Source is where a caching allocator gets its segments: the operating system,
 // a CUDA driver. It is used from one goroutine.
 type Source interface {
-	// Reserve takes n bytes, aligned to 512. If there is no room the error is a
-	// *memory.OutOfMemoryError or wraps one; any other error is final.
+	// Reserve takes n bytes, aligned to 512. If there is not enough memory, the
+	// error is a *memory.OutOfMemoryError or wraps one; any other error is
+	// final.
 	Reserve(n memory.Bytes) (Addr, error)
 	// Release gives a segment of n bytes back.
 	Release(a Addr, n memory.Bytes) error
-	// Room says how many bytes could be reserved now, how many this process
-	// could hold if nobody else were there, and how many others hold.
+	// Room reports how many bytes could be reserved now, how many this process
+	// could hold if no other held any, and how many others hold.
 	Room() (free, capacity, foreign memory.Bytes)
 }

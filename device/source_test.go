@@ -19,7 +19,7 @@ type span struct {
 func (s span) end() Addr { return s.addr + Addr(s.size) }
 
 // testSource hands out the lowest addresses that are free, so that segments
-// touch and addresses come back. It fails as it is told.
+// touch and addresses are reused. It fails when told to.
 type testSource struct {
 	capacity, foreign memory.Bytes
 	held              []span // sorted by address

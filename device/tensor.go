@@ -16,7 +16,7 @@ const (
 	BF16       // bfloat16: the upper half of an F32, rounded to nearest, ties to even
 )
 
-// Size is the bytes of one element.
+// Size is the size of one element in bytes.
 func (t DType) Size() int {
 	if t == BF16 {
 		return 2
@@ -39,11 +39,11 @@ func (t DType) String() string {
 	return fmt.Sprintf("DType(%d)", uint8(t))
 }
 
-// Addr is an address in a device's memory. 0 is no address.
+// Addr is an address in a device's memory. 0 is not an address.
 type Addr uint64
 
 // Tensor is a piece of device memory: a value to pass around, not the memory
-// itself. The zero Tensor is no tensor.
+// itself. The zero Tensor is not a tensor.
 type Tensor struct {
 	Addr  Addr
 	Len   int // elements

@@ -2,7 +2,7 @@
 
     python examples/train.py                                   # ten steps of 65,536 rows
     python examples/train.py --room 256                        # the same, which runs out of memory
-    headroom run -- python examples/train.py --room 256        # and comes to its end
+    headroom run -- python examples/train.py --room 256        # the same, which finishes
 
 It knows nothing of headroom.
 """
@@ -32,7 +32,7 @@ def main() -> None:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         done = saved["step"]
-        print(f"goes on after step {done}", flush=True)
+        print(f"continues after step {done}", flush=True)
     if args.room:
         limit(args.room * MIB, model, device)
 
@@ -51,22 +51,22 @@ def main() -> None:
 
 
 def rows(step: int, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of a step depend on the step alone, so a training that goes on sees what it would have seen."""
+    """The rows of a step depend only on the step and the seed, so a resumed training sees the rows that it would have seen."""
     chance = torch.Generator().manual_seed(1000 * seed + step)
     x = torch.rand(n, 16, generator=chance)
     return x, (x[:, :8] * x[:, 8:]).sum(1, keepdim=True).sin()
 
 
 def save(path: str, **state: object) -> None:
-    """A checkpoint is whole or not there: it gets its name when all of it is written."""
+    """Save a checkpoint that is either whole or absent: it gets its name once all of it is written."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     torch.save(state, path + ".partial")
     os.replace(path + ".partial", path)
 
 
 def limit(room: int, model: nn.Module, device: torch.device) -> None:
-    """Take care that there is hardly any memory, for trying what happens then."""
-    model(torch.rand(8, 16, device=device)).sum().backward()  # what a first step takes once: threads, libraries
+    """Leave hardly any memory, to show what happens then."""
+    model(torch.rand(8, 16, device=device)).sum().backward()  # allocates what only a first step needs: threads, libraries
     model.zero_grad()
     if device.type == "cuda":
         whole = torch.cuda.get_device_properties(device).total_memory
@@ -79,16 +79,16 @@ def limit(room: int, model: nn.Module, device: torch.device) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch-size", type=int, default=65536, help="rows of a micro-batch")
-    parser.add_argument("--accum", type=int, default=1, help="micro-batches of an optimizer step")
+    parser.add_argument("--batch-size", type=int, default=65536, help="rows per micro-batch")
+    parser.add_argument("--accum", type=int, default=1, help="micro-batches per optimizer step")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--save-every", type=int, default=5, help="steps between checkpoints")
-    parser.add_argument("--out", default="out", help="folder of the checkpoints")
-    parser.add_argument("--resume", metavar="CHECKPOINT", help="go on from this one")
-    parser.add_argument("--room", type=int, metavar="MIB", help="let it have no more memory than this beside what it has before its first step")
+    parser.add_argument("--out", default="out", help="folder for the checkpoints")
+    parser.add_argument("--resume", metavar="CHECKPOINT", help="continue from this one")
+    parser.add_argument("--room", type=int, metavar="MIB", help="limit the memory that it may take on top of what it has before its first step")
     return parser.parse_args()
 
 

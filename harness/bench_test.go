@@ -61,7 +61,7 @@ func BenchmarkRun(b *testing.B) {
 			o := options{SessionOptions{Steps: b.N, Plan: plan64, Policy: recovery.Policy{GrowAfter: 100}},
 				RunOptions{Open: func(context.Context) (Trainer, error) { return newIdle(busy), nil }}}
 			o.BeforeStep = func(finished int) {
-				if finished == min(1, b.N-1) { // opening the folder is no part of a step
+				if finished == min(1, b.N-1) { // opening the folder is not part of a step
 					b.ResetTimer()
 				}
 			}

@@ -26,7 +26,7 @@ func TestOpenFolderRefuses(t *testing.T) {
 		{"file", "it is a file"},
 		{"missing/run", "there is no folder " + filepath.Join(root, "missing")},
 		{"file/run", "not a directory"},
-		{"photos", "it holds cat.jpg and no run"},
+		{"photos", "it holds cat.jpg but no run"},
 	} {
 		before := tree(t, root)
 		_, err := runs.Open(filepath.Join(root, test.dir))
@@ -171,7 +171,7 @@ func TestCheckpointOfTheFutureIsNotDamaged(t *testing.T) {
 	c.Version = runs.CheckpointVersion + 1
 	text, _ = json.Marshal(c)
 	mustWrite(t, path, string(text))
-	if _, err := j.run(context.Background()); err == nil || !strings.Contains(err.Error(), "use a newer one") {
+	if _, err := j.run(context.Background()); err == nil || !strings.Contains(err.Error(), "use a newer program") {
 		t.Error(err)
 	}
 	if _, err := os.Stat(path); err != nil {
@@ -220,7 +220,7 @@ func remove(t *testing.T, path string) {
 }
 
 // TestFinishedCheckpointOfAnotherRun holds that a checkpoint which was written
-// under another configuration ends no run before its model has been loaded.
+// under another configuration does not end a run before the run's model has been loaded.
 func TestFinishedCheckpointOfAnotherRun(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 3)
 	j.mustRun()
@@ -238,7 +238,7 @@ func TestFinishedCheckpointOfAnotherRun(t *testing.T) {
 }
 
 // TestCheckpointsRemoved holds that a run whose checkpoints are gone says so and
-// starts over, and that one under which they go makes new ones.
+// starts over, and that a run whose checkpoints are removed under it makes new ones.
 func TestCheckpointsRemoved(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 4)
 	j.options.CheckpointEvery = 2
@@ -258,7 +258,7 @@ func TestCheckpointsRemoved(t *testing.T) {
 		t.Errorf("%+v", result)
 	}
 	if !slices.ContainsFunc(j.entries, func(e runs.Entry) bool {
-		return e.Kind == runs.KindMissing && strings.Contains(e.Text, "a checkpoint of step 4 was written, and none is there")
+		return e.Kind == runs.KindMissing && strings.Contains(e.Text, "a checkpoint of step 4 was written, but there is none any more")
 	}) {
 		t.Errorf("%s", j.kinds())
 	}
@@ -266,7 +266,7 @@ func TestCheckpointsRemoved(t *testing.T) {
 }
 
 // TestLockTakenAway holds that of two processes that got into one folder, because
-// somebody removed the lock, the one whose lock it was ends.
+// somebody removed the lock, the one that held the removed lock ends.
 func TestLockTakenAway(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 9)
 	clock := time.Unix(1e9, 0)
@@ -291,7 +291,7 @@ func TestLockTakenAway(t *testing.T) {
 	}
 }
 
-// TestFilesRemovedFromUnderARun holds that a live run goes on in new files, and
+// TestFilesRemovedFromUnderARun holds that a live run continues in new files, and
 // says what is missing.
 func TestFilesRemovedFromUnderARun(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 9)

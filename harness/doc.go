@@ -17,11 +17,11 @@
 //     else is ever retried: a loss that is NaN or infinite, a panic, any other
 //     error ends the run.
 //   - A device that is lost ends the process's part in the run with a
-//     *[DeviceGoneError]. A new process may go on from the newest checkpoint, which
+//     *[DeviceGoneError]. A new process may continue from the newest checkpoint, which
 //     gives the same results.
 //   - metrics.jsonl accounts for every step once: a checkpoint is declared only
 //     after the lines up to it are on disk (one without which work would be lost
-//     is written even if they cannot be), and a run that goes on from it cuts the
+//     is written even if they cannot be), and a run that continues from it cuts the
 //     lines beyond it, since those steps are made again. journal.jsonl is only ever
 //     appended to and also has the steps that were lost.
 //   - A full disk does not end training. Only a checkpoint without which work

@@ -10,13 +10,13 @@ import (
 )
 
 // ErrInterrupted is returned after a clean, resumable stop.
-var ErrInterrupted = errors.New("interrupted; the same command goes on from here")
+var ErrInterrupted = errors.New("interrupted; the same command continues from here")
 
-// errFinished means that there was nothing left to do.
-var errFinished = errors.New("finished already")
+// errFinished means that the run had already finished and nothing was left to do.
+var errFinished = errors.New("already finished")
 
 // End records how the run ended (nil: all steps made) and returns its result. The
-// error is the one given, or nil if the run had been finished before.
+// error is the one given, or nil if the run had already finished.
 func (s *Session) End(err error) (Result, error) {
 	tally := s.f.Tally()
 	s.result.Steps, s.result.AllFailures, s.result.DeviceGone = s.step, tally.Failures, tally.Gone
@@ -33,7 +33,7 @@ func (s *Session) End(err error) (Result, error) {
 		return s.result, nil
 	}
 	entry, state := s.ending(err)
-	if entry.Kind == "" { // the run goes on in another process
+	if entry.Kind == "" { // the run continues in another process
 		s.setStatus(runs.StateRunning, err.Error())
 		return s.result, err
 	}
@@ -43,7 +43,7 @@ func (s *Session) End(err error) (Result, error) {
 }
 
 // ending is the last journal entry of a run that ends with err, and the state it
-// leaves. A run that goes on in a new process has no such entry.
+// leaves. A run that continues in a new process has no such entry.
 func (s *Session) ending(err error) (runs.Entry, runs.State) {
 	var gaveUp *GaveUpError
 	var gone *DeviceGoneError
@@ -65,8 +65,8 @@ func (s *Session) ending(err error) (runs.Entry, runs.State) {
 	return runs.Entry{Kind: runs.KindFailed, Text: err.Error()}, runs.StateFailed
 }
 
-// interruptedText says where the next process goes on from. Of a body that does
-// not count steps, only the checkpoints are known.
+// interruptedText says where the next process continues. For a body that does not
+// count steps, only the checkpoints are known.
 func (s *Session) interruptedText() string {
 	switch {
 	case s.o.Steps > 0:
@@ -86,9 +86,9 @@ func (s *Session) doneText(tally runs.Tally) string {
 	}
 	switch {
 	case tally.Failures == 1:
-		text += ", 1 failure of memory survived"
+		text += ", 1 out-of-memory failure survived"
 	case tally.Failures > 1:
-		text += fmt.Sprintf(", %d failures of memory survived", tally.Failures)
+		text += fmt.Sprintf(", %d out-of-memory failures survived", tally.Failures)
 	}
 	if tally.Gone > 0 {
 		text += fmt.Sprintf(", device lost %d×", tally.Gone)

@@ -34,8 +34,8 @@ type fastFile struct{ runs.File }
 
 func (fastFile) Sync() error { return nil }
 
-// faulty is a disk of which single operations, or all from some point on, fail.
-// A write that fails has written half.
+// faulty is a disk on which single operations, or all from some point on, fail.
+// A write that fails has written half of its data.
 type faulty struct {
 	runs.Disk
 	ops  []string
@@ -123,7 +123,7 @@ func (f *faultyFile) Close() error {
 	return errors.Join(f.disk.op("close", f.path), f.File.Close())
 }
 
-// saving is a journey with several checkpoints, a failure of memory and a
+// saving is a journey with several checkpoints, an out-of-memory failure and a
 // relaunch: everything that writes.
 func saving(t testing.TB) *journey {
 	j := newJourney(t, plan64.WithMicro(16), 6)
@@ -132,8 +132,8 @@ func saving(t testing.TB) *journey {
 	return j
 }
 
-// Whatever operation a process dies at, the next one finds a folder that it
-// finishes the run in, and the whole run is accounted for.
+// Whatever operation a process dies at, the next process finds a folder in which it
+// finishes the run, and the whole run is accounted for.
 func TestCrashAtEveryOperation(t *testing.T) {
 	reference := saving(t)
 	clean := &faulty{Disk: fast{}}
@@ -195,7 +195,7 @@ func leftovers(t *testing.T, dir string) {
 }
 
 // Whatever single operation fails, there is a whole checkpoint that the run can
-// go on from, and nothing is counted twice or lost.
+// continue from, and nothing is counted twice or lost.
 func TestEveryOperationFailsOnce(t *testing.T) {
 	clean := &faulty{Disk: fast{}}
 	if _, err := saving(t).runOn(context.Background(), clean); err != nil {
@@ -280,7 +280,7 @@ func TestFullDisk(t *testing.T) {
 			t.Fatalf("%+v, %v", result, err)
 		}
 		leftovers(t, j.dir)
-		for _, want := range []string{"step 12", "no space left", j.dir, "goes on from step 4"} {
+		for _, want := range []string{"step 12", "no space left", j.dir, "continues from step 4"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%q does not say %q", err, want)
 			}

@@ -15,7 +15,7 @@ import (
 
 // FindOptions say what to look for.
 type FindOptions struct {
-	Plan      recovery.Plan // Micro does not matter
+	Plan      recovery.Plan // Micro is ignored
 	Policy    recovery.Policy
 	Interrupt <-chan struct{}  // as in [RunOptions]
 	Now       func() time.Time // nil is time.Now
@@ -37,7 +37,7 @@ type Found struct {
 	Recompute   bool           `json:"recompute,omitempty"` // activations are recomputed
 }
 
-// Timing is what was measured of a few whole optimizer steps with one plan.
+// Timing is what was measured over a few whole optimizer steps with one plan.
 type Timing struct {
 	Micro        int          `json:"micro"`
 	Accumulation int          `json:"accumulation"`
@@ -55,9 +55,9 @@ type finder struct {
 
 // Find searches for the largest micro-batch, makes whole optimizer steps with it
 // and with the plan to recommend, and times that plan and smaller ones. If a size
-// that fits alone runs out in a whole step, where memory is more fragmented, the
-// search continues below it. The trainer still belongs to the caller, but is no
-// good for training afterwards.
+// that fits alone runs out of memory in a whole step, where memory is more fragmented,
+// the search continues below it. The trainer still belongs to the caller, but can no
+// longer be used for training.
 //
 // The errors: ErrInterrupted; ctx's; a *[GaveUpError] if nothing fits; whatever
 // else the trainer returned.
@@ -109,8 +109,8 @@ func Find(ctx context.Context, t Trainer, o FindOptions) (*Found, error) {
 
 // hold tries what was found in whole steps, with the largest size that fits and
 // with the plan to recommend, and times that plan and smaller ones. failed is the
-// size that ran out of memory although it had fitted alone, 0 if none did; the
-// smallest allowed has nothing below it, so its failure is the error.
+// size that ran out of memory although it had fitted alone, 0 if none did; if that is
+// the smallest size allowed, there is nothing below it, and the failure is returned as err.
 func (f *finder) hold(ctx context.Context, fits int) (failed int, err error) {
 	whole := recovery.Plan{Effective: fits, World: 1, Micro: fits}
 	f.found.Largest, err = f.time(ctx, whole, 1)
@@ -136,15 +136,15 @@ func (f *finder) hold(ctx context.Context, fits int) (failed int, err error) {
 	return 0, nil
 }
 
-// below turns running out of memory in a whole step of that size into a search
-// below it.
+// below turns running out of memory in a whole step of the given size into a search
+// below that size.
 func (f *finder) below(size int, err error) (int, error) {
 	var oom *memory.OutOfMemoryError
 	if !errors.As(err, &oom) || size <= f.o.Policy.Least() {
 		return 0, err
 	}
 	f.note(runs.Entry{Kind: runs.KindOOM, OOM: oom,
-		Text: fmt.Sprintf("micro-batch %d fitted alone and not in a whole step, so the search goes on below it: %v", size, oom)})
+		Text: fmt.Sprintf("micro-batch %d fitted alone but not in a whole step, so the search continues below it: %v", size, oom)})
 	return size, nil
 }
 
@@ -176,8 +176,8 @@ func (f *finder) curve(ctx context.Context, plan recovery.Plan) ([]Timing, error
 func (f *finder) time(ctx context.Context, p recovery.Plan, n int) (Timing, error) {
 	const enough = 5 * time.Second
 	t := Timing{Micro: p.Largest(), Accumulation: p.Accumulation()}
-	// As a run does before a new plan: segments cut to other sizes would get in
-	// its way.
+	// As a run does before a new plan: segments cut to other sizes would be in
+	// the way.
 	if _, err := f.t.EmptyCache(); err != nil {
 		return t, fmt.Errorf("find: empty the cache: %w", err)
 	}
@@ -209,7 +209,7 @@ func (f *finder) note(e runs.Entry) {
 	}
 }
 
-// wanted is the error if the user no longer wants an answer, else nil.
+// wanted is the error to return if the user no longer wants an answer, else nil.
 func (f *finder) wanted(ctx context.Context) error {
 	select {
 	case <-f.o.Interrupt:

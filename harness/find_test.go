@@ -12,7 +12,7 @@ import (
 	"headroom/runs"
 )
 
-// coarse is a trainer on which sizes fit alone that do not hold in a whole step:
+// coarse is a trainer on which some sizes fit alone but not in a whole step:
 // those above most, or above cut where the step has several micro-batches.
 type coarse struct {
 	*toy
@@ -26,8 +26,8 @@ func (c *coarse) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, er
 	return c.toy.Step(ctx, p)
 }
 
-// TestFindStepsDown holds that what find recommends has run in whole steps, and
-// that a step that does not hold is no reason to give up.
+// TestFindStepsDown holds that what Find recommends has run in whole steps, and
+// that a step that does not fit is no reason to give up.
 func TestFindStepsDown(t *testing.T) {
 	for _, c := range []struct {
 		name             string
@@ -59,7 +59,7 @@ func TestFindStepsDown(t *testing.T) {
 	}
 }
 
-// TestFindGivesUp holds what find returns where nothing holds, and when it is asked
+// TestFindGivesUp holds what Find returns where nothing fits, and when it is asked
 // to stop.
 func TestFindGivesUp(t *testing.T) {
 	plan := recovery.Plan{Effective: 64, World: 1}
@@ -87,7 +87,7 @@ func TestFindGivesUp(t *testing.T) {
 	}
 }
 
-// heavy takes a time per sample that grows with the micro-batch, as where a cache ends.
+// heavy takes a time per sample that grows with the micro-batch, as it does beyond the size of a cache.
 type heavy struct {
 	*coarse
 	clock *time.Time
@@ -98,8 +98,8 @@ func (h *heavy) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, err
 	return h.coarse.Step(ctx, p)
 }
 
-// TestFindPrefersWhatIsMuchFaster holds that what is recommended is not slower than what
-// its own table shows.
+// TestFindPrefersWhatIsMuchFaster holds that the recommended size is not much slower than
+// another in the same table.
 func TestFindPrefersWhatIsMuchFaster(t *testing.T) {
 	clock := time.Unix(1e9, 0)
 	found, err := Find(context.Background(), &heavy{&coarse{&toy{lab: newLab()}, 64, 64}, &clock}, FindOptions{

@@ -14,7 +14,7 @@ import (
 
 // DeviceGoneError is returned when the trainer's device was lost. Nothing can be
 // done with it in this process. If Decision.Remedy is [recovery.Exec], a new process
-// should go on with the same folder; if it is [recovery.Stop], that has been tried,
+// should continue with the same folder; if it is [recovery.Stop], that has been tried,
 // or the run had been asked to stop (the error then wraps [ErrInterrupted] or the
 // context's), or the journal cannot be written.
 type DeviceGoneError struct {
@@ -70,7 +70,7 @@ func (l *loop) awaitFaults() {
 		return
 	}
 	if err := l.do.Sleep(l.patient, faultPatience); err != nil {
-		l.log.Debug("device faults are not watched for", zap.Error(err))
+		l.log.Debug("the wait for device faults was cut short", zap.Error(err))
 	}
 	l.recordFaults()
 }

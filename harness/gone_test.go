@@ -41,7 +41,7 @@ func (m *mortal) fails(call string) error {
 
 func (m *mortal) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error) {
 	if err := m.fails("step"); err != nil {
-		// A failure of memory in its wake is none to recover from.
+		// An out-of-memory failure in the wake of the loss is not one to recover from.
 		return runs.StepReport{}, errors.Join(err, &memory.OutOfMemoryError{Requested: 1})
 	}
 	return m.Trainer.Step(ctx, p)
@@ -69,8 +69,8 @@ func (m *mortal) Load(r io.Reader) error {
 	return errors.Join(m.fails("load"), m.Trainer.Load(r))
 }
 
-// doomed makes the processes of j lose their device in the nth call, as many of
-// them as it says.
+// doomed makes the given number of processes of j lose their device, each in the nth
+// call.
 func doomed(j *journey, processes int, call string, nth int) (last **mortal) {
 	last = new(*mortal)
 	j.options.Gone = func(err error) bool { return errors.Is(err, errGone) }
@@ -107,7 +107,7 @@ func TestLostDevice(t *testing.T) {
 			if !errors.As(err, &lost) || lost.Decision.Remedy != recovery.Exec || !errors.Is(err, errGone) {
 				t.Fatalf("%T %v", err, err)
 			}
-			if want := fmt.Sprintf("go on in a new process from step %d (1 of 3 without a new checkpoint): ", c.saved); !strings.HasPrefix(err.Error(), want) {
+			if want := fmt.Sprintf("continue in a new process from step %d (restart 1 of 3 without a new checkpoint): ", c.saved); !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("reason %q, want %q", err, want)
 			}
 			if c.call != "open" && (*trainer).used {
@@ -210,7 +210,7 @@ func TestLostAndInterrupted(t *testing.T) {
 			_, err := j.run(t.Context())
 			var lost *DeviceGoneError
 			if !errors.Is(err, ErrInterrupted) || !errors.As(err, &lost) || lost.Decision.Remedy != recovery.Stop ||
-				lost.Decision.Hint != "the same command goes on from step 2" || strings.Contains(err.Error(), "make room") {
+				lost.Decision.Hint != "the same command continues from step 2" || strings.Contains(err.Error(), "make room") {
 				t.Fatalf("%T %v", err, err)
 			}
 			if kinds := j.kinds(); !strings.HasSuffix(kinds, "gone, interrupted") || strings.Contains(j.entries[len(j.entries)-1].Text, ", checkpoint written") {
@@ -223,7 +223,7 @@ func TestLostAndInterrupted(t *testing.T) {
 	}
 }
 
-// TestLossesAreTheCallersToName holds that without RunOptions.Gone no error is one.
+// TestLossesAreTheCallersToName holds that without RunOptions.Gone no error counts as a lost device.
 func TestLossesAreTheCallersToName(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(32), 3)
 	doomed(j, 1, "load", 1)
@@ -261,7 +261,7 @@ func TestOnLine(t *testing.T) {
 	}
 }
 
-// lookout is an observer that has seen what a test says.
+// lookout is an observer that has seen what a test specifies.
 type lookout struct {
 	late  int // looks for faults before there are any
 	fault []runs.Fault
@@ -313,11 +313,11 @@ func TestWatchedRun(t *testing.T) {
 		t.Errorf("told %q, want %q", got, want)
 	}
 	if eye.ended.Err() == nil {
-		t.Error("the observer goes on after the run")
+		t.Error("the observer continues after the run")
 	}
 }
 
-// TestLossNamesFaults gives the driver time to report what it was.
+// TestLossNamesFaults gives the driver time to report the fault.
 func TestLossNamesFaults(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(32), 10)
 	doomed(j, 1, "step", 1)

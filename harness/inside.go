@@ -8,9 +8,9 @@ import (
 	"headroom/runs"
 )
 
-// Survived records a failure of memory that a worker recovered from inside a
+// Survived records an out-of-memory failure that a worker recovered from inside a
 // process: e says what failed and what was done. It belongs to no step of this
-// session and asks nothing of it: the run's plan stays.
+// session and requires nothing of it: the run's plan does not change.
 func (s *Session) Survived(e runs.Entry) {
 	e.Kind = runs.KindSurvived
 	if e.Failed() {
@@ -30,9 +30,9 @@ func (s *Session) Stepped(p runs.ProcessStep) {
 	}
 }
 
-// Beat brings status.json up to date while a command lives, which may write nothing else for
-// hours: whoever calls it this often makes known when the run was last alive, if it is killed.
-// 0 says that the command has ended; that is written with what comes next.
+// Beat brings status.json up to date while a command is alive, when nothing else may be written for
+// hours: a caller that does so at this interval makes known when the run was last alive, should it be
+// killed. 0 says that the command has ended; that is written with the next status.
 func (s *Session) Beat(every time.Duration) {
 	if s.status.Every = every.Seconds(); every > 0 {
 		s.setStatus(runs.StateRunning, s.status.Reason)

@@ -61,7 +61,7 @@ func TestWhatAWorkerLearnsIsKept(t *testing.T) {
 	}
 }
 
-// TestACommandsStartIsTold without steps and samples that are not known of it.
+// TestACommandsStartIsTold holds that a command's start is reported without steps and samples, which are not known.
 func TestACommandsStartIsTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		o    SessionOptions

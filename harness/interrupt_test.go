@@ -50,7 +50,7 @@ func TestInterrupt(t *testing.T) {
 			}
 			j.options.Sleep = func(ctx context.Context, _ time.Duration) error {
 				interrupt()
-				<-ctx.Done() // the run wakes its sleep up
+				<-ctx.Done() // the run ends the sleep
 				held, j.lab.before = 0, nil
 				return ctx.Err()
 			}

@@ -120,13 +120,13 @@ func TestLasting(t *testing.T) {
 
 func TestDoneText(t *testing.T) {
 	s := &Session{o: SessionOptions{Steps: 8}, step: 8}
-	for n, want := range []string{"done: 8 steps", "done: 8 steps, 1 failure of memory survived", "done: 8 steps, 2 failures of memory survived"} {
+	for n, want := range []string{"done: 8 steps", "done: 8 steps, 1 out-of-memory failure survived", "done: 8 steps, 2 out-of-memory failures survived"} {
 		if got := s.doneText(runs.Tally{Failures: n}); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
 	s.o.Steps = 0
-	if got, want := s.doneText(runs.Tally{Failures: 1, Gone: 2}), "done, 1 failure of memory survived, device lost 2×"; got != want {
+	if got, want := s.doneText(runs.Tally{Failures: 1, Gone: 2}), "done, 1 out-of-memory failure survived, device lost 2×"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

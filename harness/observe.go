@@ -9,7 +9,7 @@ import (
 // Observer sees a run's device from outside the trainer. [Run] calls it from one
 // goroutine.
 type Observer interface {
-	// Read says how the device is now, nil if nothing is known.
+	// Read returns a reading of the device's present condition, nil if nothing is known.
 	Read() *runs.Reading
 	// Faults returns what was reported since the last call, oldest first.
 	Faults() []runs.Fault
@@ -19,8 +19,8 @@ type Observer interface {
 // rarely enough that a night's journal stays short.
 const readEvery = 30 * time.Second
 
-// observe records the device's faults and, when it is time to, how the device
-// is.
+// observe records the device's faults and, when one is due, a reading of the
+// device's condition.
 func (l *loop) observe() {
 	if l.observer == nil {
 		return
@@ -31,7 +31,7 @@ func (l *loop) observe() {
 	}
 }
 
-// recordFaults reports whether there were any.
+// recordFaults records the device's new faults and reports whether there were any.
 func (l *loop) recordFaults() bool {
 	faults := l.observer.Faults()
 	for _, f := range faults {
@@ -47,7 +47,7 @@ func (l *loop) readDevice(now time.Time) {
 	}
 }
 
-// lastLook makes the last records that an attempt keeps of its device.
+// lastLook makes an attempt's last records of its device.
 func (l *loop) lastLook() {
 	if l.observer != nil {
 		l.recordFaults()

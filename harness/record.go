@@ -38,14 +38,14 @@ func (s *Session) journalState(err error) {
 	case err != nil && !s.journalDown:
 		s.journalDown = true
 		s.Note(runs.Entry{Kind: runs.KindJournalFailed,
-			Text: fmt.Sprintf("cannot write what happens: %v; training goes on: make room under %s, and the lines kept in memory are written", err, s.f.Dir())})
+			Text: fmt.Sprintf("cannot write the journal: %v; training continues: make room under %s, and the lines kept in memory will be written", err, s.f.Dir())})
 	case err == nil && s.journalDown:
 		s.journalDown = false
 		s.log.Info("the journal can be written again", zap.Int("entries_lost", s.f.LostEntries()))
 	}
 }
 
-// noteRemovals reports what somebody removed from under the live run.
+// noteRemovals reports what was removed from under the live run.
 func (s *Session) noteRemovals() {
 	for _, text := range s.f.TakeRemovals() {
 		s.Note(runs.Entry{Kind: runs.KindMissing, Text: text})
@@ -71,7 +71,7 @@ func (s *Session) tick() error {
 		return nil
 	}
 	if err := s.f.StillHeld(); err != nil {
-		return fmt.Errorf("step %d: the run's folder is no longer this process's: %w", s.step, err)
+		return fmt.Errorf("step %d: the run's folder no longer belongs to this process: %w", s.step, err)
 	}
 	if err := s.f.Flush(false); err != nil || s.journalDown {
 		s.journalState(err)
@@ -109,7 +109,7 @@ func (s *Session) setStatus(state runs.State, reason string) {
 // Save writes a checkpoint of the state as it is, unless there is one already.
 // Metrics go first, so that a checkpoint vouches for the lines up to it; a state
 // that must be saved is saved even without them, since weights are worth more.
-// keep is how many of the newest stay.
+// keep is how many of the newest checkpoints are kept.
 func (s *Session) Save(save func(io.Writer) error, keep int, must bool) error {
 	if s.saved == s.step {
 		return nil

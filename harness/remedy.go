@@ -10,9 +10,9 @@ import (
 	"headroom/runs"
 )
 
-// How a wait for other processes goes: one Wait remedy looks waitPolls times,
-// waitPoll apart, and ends early once there is room. A minute in all is short
-// compared with a job, long compared with the time it takes to fail again.
+// How a wait for other processes goes: one Wait remedy checks waitPolls times,
+// waitPoll apart, and ends early once there is enough memory. A minute in all is short
+// compared with a job, but long compared with the time it takes to fail again.
 const (
 	waitPoll  = 5 * time.Second
 	waitPolls = 12
@@ -28,7 +28,7 @@ func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Eve
 	case recovery.Search:
 		return l.search(ctx, d.Plan.Micro)
 	case recovery.Recompute:
-		if able, ok := l.trainer.(Recomputer); ok { // see prepare: nothing else is asked to
+		if able, ok := l.trainer.(Recomputer); ok { // see prepare: no other trainer is given this remedy
 			able.SetRecompute(true)
 		}
 	case recovery.Wait:
@@ -39,8 +39,8 @@ func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Eve
 	return nil // Continue, and ShrinkStep, which is in the history
 }
 
-// startAfresh empties the cache for a new plan. Segments cut to the sizes of the
-// old one would get in its way: up to a tenth of the memory, as measured.
+// startAfresh empties the cache for a new plan. Segments cut to the sizes of the old
+// plan would be in the way: up to a tenth of the memory, as measured.
 func (l *loop) startAfresh() error {
 	if _, err := l.trainer.EmptyCache(); err != nil {
 		return fmt.Errorf("step %d: empty the cache for a new plan: %w", l.step+1, err)
@@ -72,9 +72,9 @@ func (l *loop) pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// wait waits for other processes to leave: until what failed would fit, or the
-// wait is over. Either way it is then tried again; a model that could not be built
-// has no trainer to ask, and needs a new attempt.
+// wait waits for other processes to release memory: until what failed would fit, or the
+// wait is over. Either way the failed step is then tried again; a model that could not
+// be built has no trainer to ask, and needs a new attempt.
 func (l *loop) wait(ctx context.Context, e recovery.Event) error {
 	l.setStatus(runs.StateRunning, l.status.Reason)
 	if e.Load != nil {

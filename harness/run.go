@@ -27,7 +27,7 @@ type RunOptions struct {
 	// Gone, if not nil, reports whether an error of the trainer means that its
 	// device is gone with everything on it. Run then returns a *DeviceGoneError.
 	Gone func(error) bool
-	// Observe, if not nil, begins to observe the device, until ctx ends. A nil
+	// Observe, if not nil, starts observing the device, until ctx ends. A nil
 	// Observer sees nothing.
 	Observe func(ctx context.Context) Observer
 
@@ -51,7 +51,7 @@ func (o *RunOptions) complete() error {
 		errs = append(errs, errors.New("open is needed"))
 	}
 	if o.CheckpointEvery < 0 {
-		errs = append(errs, fmt.Errorf("checkpoint every %d steps: 0 for never, or more", o.CheckpointEvery))
+		errs = append(errs, fmt.Errorf("checkpoint every %d steps: must be positive, or 0 for never", o.CheckpointEvery))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("run: %w", err)
@@ -103,22 +103,22 @@ type loop struct {
 	begun    int       // steps finished when BeforeStep was last called; -1 if never
 }
 
-// Run makes the missing steps, from the newest whole checkpoint in the session's
-// folder on, and ends the session when they are done or something stopped them.
+// Run makes the missing steps, starting from the newest whole checkpoint in the session's
+// folder, and ends the session when they are done or something stopped them.
 // If the run is already finished it returns at once, with Finished set.
 //
 // The errors: ErrInterrupted; an error that wraps ctx's; a *[GaveUpError] on memory;
 // a *[CheckpointError] where work would be lost; a *[BrokenPromiseError] or a
 // *[PanicError] of the trainer; a *[NotFiniteError]; a *[MismatchError] between
 // checkpoint and configuration; a *[runs.LockedError] if another process has taken
-// the folder; a *[DeviceGoneError], after which a new process may be called for;
+// the folder; a *[DeviceGoneError], after which a new process may be needed;
 // whatever else the trainer returned, prefixed with the step.
 func Run(ctx context.Context, s *Session, o RunOptions) (Result, error) {
 	if err := o.complete(); err != nil {
 		return s.result, err
 	}
 	if s.o.Steps < 1 {
-		return s.result, fmt.Errorf("run: steps %d: at least 1", s.o.Steps)
+		return s.result, fmt.Errorf("run: steps %d: must be at least 1", s.o.Steps)
 	}
 	patient, stop := context.WithCancel(ctx)
 	defer stop()
@@ -204,8 +204,7 @@ func (l *loop) work(ctx context.Context, from *runs.Checkpoint) error {
 	return nil
 }
 
-// prepare takes the first look at the trainer and arrives at the attempt's first
-// plan.
+// prepare takes the first look at the trainer and chooses the attempt's first plan.
 func (l *loop) prepare(ctx context.Context) error {
 	recomputer, able := l.trainer.(Recomputer)
 	if l.o.Policy.Recompute && !able {
@@ -268,21 +267,21 @@ func (l *loop) saveMeanwhile() error {
 	return nil
 }
 
-// saveAtEnd saves what an attempt that ended with err has done, where that must
+// saveAtEnd saves the work of an attempt that ended with err, where that work must
 // not be lost.
 func (l *loop) saveAtEnd(err error) error {
 	var gaveUp *GaveUpError
 	switch {
 	case err == nil, errors.Is(err, ErrInterrupted), errors.Is(err, errRelaunch):
 		if failed := l.Save(l.trainer.Save, l.do.Keep, true); failed != nil {
-			if !l.isGone(failed) { // that is reported as such
+			if !l.isGone(failed) { // a lost device is reported as such
 				l.saveFailed(failed)
 			}
 			return &CheckpointError{Dir: l.f.Dir(), Step: l.step, Newest: l.saved, Err: failed}
 		}
 	case errors.As(err, &gaveUp):
 		// The step was undone, so the state is good: another device or another
-		// configuration can go on from it.
+		// configuration can continue from it.
 		if failed := l.Save(l.trainer.Save, l.do.Keep, true); failed != nil {
 			l.saveFailed(failed)
 		}
@@ -304,7 +303,7 @@ func (e *CheckpointError) Error() string {
 	if e.Newest >= 0 {
 		from = fmt.Sprintf("from step %d", e.Newest)
 	}
-	return fmt.Sprintf("save checkpoint of step %d: %v; make room or fix the disk under %s, then run the same command: it goes on %s",
+	return fmt.Sprintf("save checkpoint of step %d: %v; make room or fix the disk under %s, then run the same command: it continues %s",
 		e.Step, e.Err, e.Dir, from)
 }
 

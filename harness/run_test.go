@@ -21,7 +21,7 @@ import (
 
 var plan64 = recovery.Plan{Effective: 64, World: 1, Micro: 64}
 
-// failedSteps finds the steps that ran out of memory in a story; one that did at once again counts once.
+// failedSteps finds the steps that ran out of memory in a story; a step that ran out again at once counts once.
 var failedSteps = regexp.MustCompile(`\d+!( empty \d+!)*`)
 
 func TestRunTrajectory(t *testing.T) {
@@ -322,7 +322,7 @@ func TestWaitsToLoad(t *testing.T) {
 }
 
 // TestWaitsAreBoundedWhileLoading holds that memory.waits counts every wait until a
-// step is made, also where the model can be built and its checkpoint not loaded.
+// step is made, also where the model can be built but its checkpoint cannot be loaded.
 func TestWaitsAreBoundedWhileLoading(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 2)
 	j.mustRun()
@@ -340,8 +340,8 @@ func TestWaitsAreBoundedWhileLoading(t *testing.T) {
 }
 
 // TestGrownPlanIsKeptOnceItHasRun holds that learned.json has the size grown to
-// only after a step: if that takes the process down the next one must not begin
-// with it.
+// only after a step: if that size takes the process down, the next process must not
+// begin with it.
 func TestGrownPlanIsKeptOnceItHasRun(t *testing.T) {
 	j := newJourney(t, plan64, 8)
 	j.options.Policy.GrowAfter = 2

@@ -12,9 +12,10 @@ import (
 )
 
 // seek probes a trainer for the largest micro-batch up to limit that fits. probed
-// is told of every trial. Any error but running out of memory ends the search and
-// is returned; so is an error of wanted, which is asked before each trial, and one
-// of the trainer that fatal, if not nil, reports true for.
+// is called with the result of every trial. Any error but running out of memory ends
+// the search and is returned. The same goes for an error from wanted, which is called
+// before each trial, and for an error from the trainer for which fatal, if not nil,
+// returns true.
 func seek(ctx context.Context, t Trainer, p recovery.Policy, limit int, wanted func() error, fatal func(error) bool, probed func(search.Probe, *memory.OutOfMemoryError)) (recovery.Searched, error) {
 	if _, err := t.EmptyCache(); err != nil {
 		return recovery.Searched{}, fmt.Errorf("search: empty the cache: %w", err)
@@ -43,12 +44,12 @@ func seek(ctx context.Context, t Trainer, p recovery.Policy, limit int, wanted f
 	case ended != nil:
 		return found, ended
 	case err != nil && !errors.Is(err, search.ErrNothingFits):
-		return found, fmt.Errorf("search between micro-batch %d and %d: %w", o.Min, o.Max, err)
+		return found, fmt.Errorf("search between micro-batches %d and %d: %w", o.Min, o.Max, err)
 	}
 	return found, nil
 }
 
-// probeText describes a trial in words.
+// probeText describes the outcome of a trial in words.
 func probeText(p search.Probe, oom *memory.OutOfMemoryError) string {
 	if oom != nil {
 		return fmt.Sprintf("micro-batch %d does not fit: it needs %s", p.N, oom.Shortage())

@@ -21,7 +21,7 @@ type SessionOptions struct {
 
 	// Precision is what training computes in, such as "bf16"; "" is float32. The
 	// entry of an attempt names it. Memory depends on it, so what was learned with
-	// another one is forgotten.
+	// another precision is forgotten.
 	Precision string
 
 	OnEntry func(runs.Entry)      // every journal entry, as it is written
@@ -34,10 +34,10 @@ type SessionOptions struct {
 func (o *SessionOptions) complete() error {
 	var errs []error
 	if o.Steps < 0 {
-		errs = append(errs, fmt.Errorf("steps %d: at least 1, or 0 if not known", o.Steps))
+		errs = append(errs, fmt.Errorf("steps %d: must be at least 1, or 0 if not known", o.Steps))
 	}
 	if o.Plan.Micro < 0 {
-		errs = append(errs, fmt.Errorf("micro-batch %d: at least 1, or 0 to search for the largest that fits", o.Plan.Micro))
+		errs = append(errs, fmt.Errorf("micro-batch %d: must be at least 1, or 0 to search for the largest that fits", o.Plan.Micro))
 	} else {
 		errs = append(errs, o.Plan.WithMicro(max(1, o.Plan.Micro)).Validate())
 	}
@@ -58,7 +58,7 @@ func (o *SessionOptions) complete() error {
 // carries the decisions out, and calls [Session.End]. Evidence, decisions, history,
 // journal, metrics, status and what was learned are kept here and nowhere else.
 //
-// It is for one goroutine. What it cannot write, it keeps in memory, reports
+// It is for use by one goroutine. What it cannot write, it keeps in memory, reports
 // once and tries again: a full disk does not end training.
 type Session struct {
 	o       SessionOptions
@@ -98,16 +98,16 @@ type interval struct {
 	seconds float64
 }
 
-// Result is what a run came to. It is filled in as far as the run got, even when
+// Result is the outcome of a run. It is filled in as far as the run got, even when
 // it ended with an error.
 type Result struct {
 	Steps    int // optimizer steps finished, of the whole run
 	Resumed  int // the step it started from
 	Attempts int // attempts of this session
-	Failures int // failures of memory in this session that were answered, counted by [runs.Entry.Failed]
-	InPlace  int // those of them that a worker survived inside the process
-	// AllFailures counts the failures of memory in the whole run, in all its
-	// processes, including the one it ended with, as [runs.Status] does.
+	Failures int // out-of-memory failures in this session that were answered, counted by [runs.Entry.Failed]
+	InPlace  int // those that a worker survived inside the process
+	// AllFailures counts the out-of-memory failures in the whole run, in all its
+	// processes, including the one that ended it, as [runs.Status] does.
 	AllFailures int
 	DeviceGone  int             // times that the device was lost, in the whole run
 	Plan        recovery.Plan   // in force at the end
@@ -119,7 +119,7 @@ type Result struct {
 // the cause is known or memory.Unknown.
 type GaveUpError struct {
 	Decision recovery.Decision
-	Step     int // the one that could not be made
+	Step     int // the step that could not be made
 }
 
 func (e *GaveUpError) Error() string { return e.Decision.Reason }
@@ -142,8 +142,8 @@ func Begin(f *runs.Folder, o SessionOptions) (*Session, error) {
 }
 
 // Attempt begins an attempt from a checkpoint, nil for the beginning: counters,
-// metrics and, in the session's first attempt, the history are set to where the
-// checkpoint stands. A checkpoint with another effective batch gives a
+// metrics and, in the session's first attempt, the history are set to the state at
+// the checkpoint. A checkpoint with a different effective batch gives a
 // *[MismatchError].
 func (s *Session) Attempt(from *runs.Checkpoint) error {
 	s.attempt++
@@ -167,7 +167,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 		}
 	}
 	if from == nil && tally.Checkpoint >= 0 {
-		s.Note(runs.Entry{Kind: runs.KindMissing, Text: fmt.Sprintf("the journal says that a checkpoint of step %d was written, and none is there any more: the run starts over", tally.Checkpoint)})
+		s.Note(runs.Entry{Kind: runs.KindMissing, Text: fmt.Sprintf("the journal says that a checkpoint of step %d was written, but there is none any more: the run starts over", tally.Checkpoint)})
 	}
 	s.result.Attempts++
 	if !s.planned {
@@ -179,7 +179,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 		text = fmt.Sprintf("attempt %d starts", s.attempt)
 	}
 	if from != nil && from.Step == 0 {
-		text = fmt.Sprintf("attempt %d goes on from a checkpoint whose step is unknown", s.attempt)
+		text = fmt.Sprintf("attempt %d continues from a checkpoint whose step is unknown", s.attempt)
 	}
 	if s.o.Steps > 0 {
 		text += fmt.Sprintf(" of %d", s.o.Steps)
@@ -212,7 +212,7 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 	s.planned, s.history = true, recovery.NewHistory(s.o.Plan)
 	learned, err := s.f.Learned()
 	if err != nil {
-		s.log.Warn("only what the newest checkpoint says of earlier searches is known", zap.Error(err))
+		s.log.Warn("only what the newest checkpoint says about earlier searches is known", zap.Error(err))
 	}
 	switch {
 	case learned != nil && learned.Since(from):
@@ -226,7 +226,7 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 	s.kept = s.history.Learned(s.o.Plan, s.o.Precision)
 }
 
-// Look takes in an attempt's first look at its device, and what the body can
+// Look records an attempt's first look at its device, and what the body can
 // carry out there.
 func (s *Session) Look(now memory.Stats, able recovery.Able) {
 	s.seen = NewEvidence(now)
@@ -237,7 +237,7 @@ func (s *Session) Look(now memory.Stats, able recovery.Able) {
 	}
 }
 
-// Step records a finished step and asks what follows from it.
+// Step records a finished step and returns the decision that follows from it.
 func (s *Session) Step(r runs.StepReport) (recovery.Decision, error) {
 	if err := s.f.AddStep(r); err != nil {
 		return recovery.Decision{}, fmt.Errorf("step %d: metrics: %w", r.Step, err)
@@ -293,14 +293,14 @@ func (s *Session) Eased() []string {
 func (s *Session) Number() int { return s.attempt }
 
 // Handle asks [recovery.Decide] about an event, and records both event and decision. took
-// is how long the event took, 0 if that does not matter. For a failure of memory the
+// is how long the event took, 0 if that does not matter. For an out-of-memory failure the
 // caller fills in Failure and what the session cannot have seen, for a device that is
 // gone Why and Ending; the rest of the evidence is in the books. The caller carries the
 // decision out.
 //
 // A decision to stop because of memory is returned as a *[GaveUpError].
 func (s *Session) Handle(e recovery.Event, took time.Duration) (recovery.Decision, error) {
-	if e.Gone != nil { // first: whether this can be written is part of the evidence
+	if e.Gone != nil { // before Decide: whether this can be written is part of the evidence
 		s.Note(runs.Entry{Kind: runs.KindGone, Text: e.Gone.Why})
 	}
 	e = s.complete(e)
@@ -331,7 +331,7 @@ func (s *Session) complete(e recovery.Event) recovery.Event {
 	case e.OOM != nil:
 		found := s.seen.Of(e.OOM.Failure, s.history.Running(), least)
 		found.Host, found.Resuming = e.OOM.Host, e.OOM.Resuming
-		if len(e.OOM.Boundary) > 0 { // seen by somebody closer
+		if len(e.OOM.Boundary) > 0 { // the caller has seen more of it
 			found.Boundary, found.Every = e.OOM.Boundary, e.OOM.Every
 		}
 		e.OOM = &found
@@ -347,7 +347,7 @@ func (s *Session) complete(e recovery.Event) recovery.Event {
 	return e
 }
 
-// recordFailure writes down a failure of memory and its cause.
+// recordFailure records an out-of-memory failure and its cause.
 func (s *Session) recordFailure(e recovery.Event, d recovery.Decision, took time.Duration) {
 	var failure memory.OutOfMemoryError
 	entry := runs.Entry{Kind: runs.KindOOM, OOM: &failure, Verdict: d.Verdict, Seconds: took.Seconds()}
@@ -396,6 +396,6 @@ func (s *Session) keepLearned() {
 
 func (s *Session) writeLearned() {
 	if err := s.f.SetLearned(runs.Learned{Attempt: s.attempt, Step: s.step, Learned: s.kept, Pieces: s.pieces}); err != nil {
-		s.log.Warn("what was learned is not kept before the next checkpoint", zap.Error(err))
+		s.log.Warn("what was learned will not be saved until the next checkpoint", zap.Error(err))
 	}
 }

@@ -23,7 +23,7 @@ type BrokenPromiseError struct {
 }
 
 func (e *BrokenPromiseError) Error() string {
-	return fmt.Sprintf("step %d: the trainer broke its promise: it reported %s %d, it must be %d", e.Step, e.What, e.Have, e.Want)
+	return fmt.Sprintf("step %d: the trainer broke its promise: it reported %s %d, but it must be %d", e.Step, e.What, e.Have, e.Want)
 }
 
 // makeStep makes one step, with as many tries as Decide grants.
@@ -81,8 +81,8 @@ func (l *loop) check(s runs.StepReport) error {
 	return nil
 }
 
-// recover finds out why a try failed and has the remedy carried out. It returns nil
-// if the step is to be tried again.
+// recover finds out why a try failed and carries out the remedy. It returns nil if
+// the step is to be tried again.
 func (l *loop) recover(ctx context.Context, err error, took time.Duration) error {
 	if ctx.Err() != nil {
 		return l.canceled(ctx)
@@ -101,7 +101,7 @@ func (l *loop) recover(ctx context.Context, err error, took time.Duration) error
 	return l.wanted(ctx)
 }
 
-// answer has the session handle an event and carries the decision out.
+// answer lets the session handle an event and carries out the decision.
 func (l *loop) answer(ctx context.Context, e recovery.Event, took time.Duration) error {
 	d, err := l.Handle(e, took)
 	if err != nil {
@@ -110,7 +110,7 @@ func (l *loop) answer(ctx context.Context, e recovery.Event, took time.Duration)
 	return l.carryOut(ctx, d, e)
 }
 
-// inStep is err with the step in front, unless err names it already.
+// inStep is err with the step in front, unless err already names the step.
 func (l *loop) inStep(err error) error {
 	step := fmt.Sprintf("step %d: ", l.step+1)
 	if strings.HasPrefix(err.Error(), step) {

@@ -26,7 +26,7 @@ type lab struct {
 	allocFails      func(n int) bool               // whether the n-th allocation ever made fails, from 0
 	before          func(l *lab, step int)         // called before every try of a step
 	twist           func(s *runs.StepReport) error // what the trainer reports wrongly
-	loading         func() error                   // fails the trainer\'s Load
+	loading         func() error                   // makes the trainer's Load fail
 
 	epoch    int64           // samples in one
 	samples  map[int][]int64 // ids of the samples of every step of the current line of states
@@ -138,7 +138,7 @@ func (t *toy) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error
 	return report, nil
 }
 
-// id is the sample at a position of the stream: another order every epoch.
+// id is the sample at a position of the stream: a different order every epoch.
 func (l *lab) id(position int64) int64 {
 	e, i := position/l.epoch, position%l.epoch
 	return (i*(e%(l.epoch-1)+1) + 13*e) % l.epoch
@@ -199,7 +199,7 @@ type journey struct {
 	slept   time.Duration
 }
 
-// options are all there are.
+// options are all the options that a journey has.
 type options struct {
 	SessionOptions
 	RunOptions
@@ -247,7 +247,7 @@ func (j *journey) runOn(ctx context.Context, d runs.Disk) (Result, error) {
 			j.t.Fatal(err)
 		}
 	} else {
-		_ = f.Close() // a broken disk may refuse, the lock is let go of all the same
+		_ = f.Close() // a broken disk may refuse, but the lock is released all the same
 	}
 	if j.lab.open != 0 {
 		j.t.Fatalf("%d trainers were left open", j.lab.open)

@@ -19,7 +19,7 @@ type Trainer interface {
 	// Step makes one optimizer step cut as p says. It is atomic: after any
 	// error, *memory.OutOfMemoryError above all, weights, optimizer state and
 	// position are what they were, and the next Step sees the same samples.
-	// A failure of memory is a *memory.OutOfMemoryError with Phase and Micro set;
+	// An out-of-memory failure is a *memory.OutOfMemoryError with Phase and Micro set;
 	// a loss or gradient that is NaN or infinite is a *NotFiniteError.
 	Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error)
 	// Probe empties the cache, runs the forward and backward pass of one
@@ -31,10 +31,10 @@ type Trainer interface {
 	EmptyCache() (memory.Bytes, error)
 	// Stats is the state of the device's memory now.
 	Stats() memory.Stats
-	// Save writes everything that a later run needs to go on bit for bit.
+	// Save writes everything that a later run needs to continue bit for bit.
 	Save(w io.Writer) error
 	// Load reads what Save wrote. Another model's state gives a *MismatchError
-	// and leaves the trainer as it was.
+	// and leaves the trainer unchanged.
 	Load(r io.Reader) error
 	// Close gives the device's memory back.
 	Close() error
@@ -47,7 +47,7 @@ type Recomputer interface {
 }
 
 // NotFiniteError is a loss or gradient norm that is NaN or infinite. It is never
-// taken for a failure of memory.
+// taken for an out-of-memory failure.
 type NotFiniteError struct {
 	Step  int     // the step that was being made
 	What  string  // "loss" or "gradient norm"
@@ -66,5 +66,5 @@ type MismatchError struct {
 }
 
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("the checkpoint was made with %s: %s, the run has %s", e.Key, e.Want, e.Have)
+	return fmt.Sprintf("the checkpoint was made with %s: %s, but the run has %s", e.Key, e.Want, e.Have)
 }

@@ -10,8 +10,8 @@ import (
 	"headroom/model/data"
 )
 
-// openData reads the data that c names. Data other than data.fingerprint says,
-// or too small for one step, is an error; so is data larger than the memory that
+// openData reads the data that c names. Data that does not match data.fingerprint,
+// or is too small for one step, is an error; so is data larger than the memory that
 // this machine has left, a *[data.TooLargeError].
 func openData(c *configs.Config) (data.Set, error) {
 	set, err := openSet(c)
@@ -19,7 +19,7 @@ func openData(c *configs.Config) (data.Set, error) {
 		return nil, err
 	}
 	if want := c.Data.Fingerprint; want != "" && set.Fingerprint() != want {
-		return nil, fmt.Errorf("open data: data.fingerprint: %s: the data at hand is %s; give the run the data it began with, or start another run",
+		return nil, fmt.Errorf("open data: data.fingerprint: %s: the data at hand has the fingerprint %s; give the run the data it began with, or start another run",
 			want, set.Fingerprint())
 	}
 	if set.Len() < c.Batch.Effective {

@@ -14,7 +14,7 @@ import (
 // ErrNoDevice is wrapped by errors that say that a device is not there.
 var ErrNoDevice = errors.New("no such device here")
 
-// opener makes a device of one kind. A device that is not there is an
+// opener opens a device of one kind. For a device that is not there the error is an
 // [ErrNoDevice].
 type opener struct {
 	kind string
@@ -27,10 +27,10 @@ var openers = []opener{
 	{"host", openHost},
 }
 
-// OpenDevice opens the device that c asks for. It is the caller's until Close. With
-// device.kind auto it is the best one there is that can do what c asks for; passed,
-// if not nil, is told of every better kind that is not there. A GPU that is there
-// but does not know bfloat16 is an error, not passed over: on the host the run
+// OpenDevice opens the device that c asks for. The device belongs to the caller until
+// Close. With device.kind auto it is the best available one that can do what c asks for;
+// passed, if not nil, is called for every better kind that is not available. A GPU that is
+// there but does not support bfloat16 is an error, not passed over: on the host the run
 // would take weeks, and in float32 it fits the GPU.
 func OpenDevice(c *configs.Config, passed func(kind string, why error)) (device.Device, error) {
 	d, _, err := openDevice(c, passed)

@@ -28,13 +28,13 @@ type Job struct {
 	// Set is the data, which every attempt shares.
 	Set data.Set
 
-	// Passed, if not nil, is told of every better kind of device that
+	// Passed, if not nil, is called for every better kind of device that
 	// device.kind auto did not find.
 	Passed func(kind string, why error)
 
-	// Squeezed, if not nil, is told of every squeeze that begins or ends, before
+	// Squeezed, if not nil, is called for every squeeze that begins or ends, before
 	// the first step that meets the change. An attempt that starts from an
-	// earlier step may meet one again.
+	// earlier step may meet the same change again.
 	Squeezed func(s configs.Squeeze, begins bool)
 
 	// Wrap, if not nil, is given every device that is opened and returns the one
@@ -45,10 +45,10 @@ type Job struct {
 	kind     string        // of the newest device opened
 	uuid     string        // of that device, as NVML has it; "" if it is not a GPU, or not known
 	foreign  memory.Bytes  // taken by the squeeze at the moment
-	finished int           // steps, when the squeeze was last looked at; -1 before
+	finished int           // steps finished when the squeeze was last checked; -1 before that
 }
 
-// Open reads the data and resolves the configuration, of which it makes a copy.
+// Open reads the data and resolves a copy of the configuration.
 func Open(c *configs.Config) (*Job, error) {
 	set, err := openData(c)
 	if err != nil {
@@ -74,8 +74,8 @@ func Open(c *configs.Config) (*Job, error) {
 	return &Job{Config: &r, Set: set, finished: -1}, nil
 }
 
-// spec is the model and how it is trained. The sizes that belong to the data are
-// left to it.
+// spec is the model and how it is trained. The sizes that depend on the data are
+// left for the data to fill in.
 func spec(c *configs.Config) model.Spec {
 	s := model.Spec{
 		Kind: model.Kind(c.Model.Kind), Width: c.Model.Width, Layers: c.Model.Layers, Dropout: c.Model.Dropout,
@@ -122,13 +122,13 @@ func policy(c *configs.Config) recovery.Policy {
 	return p
 }
 
-// Session is what the configuration decides about a run's books.
+// Session returns what the configuration decides about a run's books.
 func (j *Job) Session() harness.SessionOptions {
 	c := j.Config
 	return harness.SessionOptions{Steps: c.Train.Steps, Plan: plan(c), Policy: policy(c), Precision: c.Precision()}
 }
 
-// Run is what the configuration decides about how a run is made.
+// Run returns what the configuration decides about how a run is made.
 func (j *Job) Run() harness.RunOptions {
 	c := j.Config
 	return harness.RunOptions{
@@ -141,7 +141,7 @@ func (j *Job) Run() harness.RunOptions {
 	}
 }
 
-// Find is what the configuration decides about a search.
+// Find returns what the configuration decides about a search.
 func (j *Job) Find() harness.FindOptions {
 	return harness.FindOptions{Plan: plan(j.Config), Policy: policy(j.Config)}
 }
@@ -200,7 +200,7 @@ func isGone(err error) bool {
 
 func (j *Job) build(dev device.Device) (*model.Trainer, error) {
 	if _, ok := dev.(squeezable); !ok && len(j.Config.Device.Squeeze) > 0 {
-		return nil, fmt.Errorf("open device %s: device.squeeze: only the host device can be squeezed; leave it out or set device.kind to host", dev.Name())
+		return nil, fmt.Errorf("open device %s: device.squeeze: only the host device can be squeezed; leave device.squeeze out or set device.kind to host", dev.Name())
 	}
 	press(dev, j.foreign)
 	return model.New(dev, spec(j.Config), j.Set)

@@ -18,7 +18,7 @@ import (
 	"headroom/recovery"
 )
 
-// tight is a run so small that it can be had in any test.
+// tight is a run so small that any test can make it.
 const tight = `model: {kind: mlp, layers: 1, width: 8}
 data: {kind: blobs, samples: 100, features: 4, classes: 2}
 batch: {effective: 16, micro: 8, min_micro: 2}
@@ -177,12 +177,12 @@ func TestTrainerTooLargeForTheDevice(t *testing.T) {
 	_, err := o.Open(context.Background())
 	var oom *memory.OutOfMemoryError
 	if !errors.As(err, &oom) || oom.Phase != memory.PhaseLoad {
-		t.Errorf("%v is no failure of memory while loading", err)
+		t.Errorf("%v is no out-of-memory failure while loading", err)
 	}
 }
 
-// TestPrecision: bf16 alone is mixed precision. Heads may be as wide as a GPU
-// takes them, and wider on the host.
+// TestPrecision holds that only bf16 is mixed precision, and that heads may be as wide as
+// a GPU allows, and wider on the host.
 func TestPrecision(t *testing.T) {
 	for _, c := range []struct {
 		kind, precision string
@@ -241,7 +241,7 @@ func TestDataErrors(t *testing.T) {
 		{"no text", good, []string{"data.path=" + dir + "/none"}, "read text: lstat DIR/none: no such file or directory; set data.path to a file or folder of text"},
 		{"little text", good, []string{"data.path=" + book}, "open data: 10 samples, fewer than batch.effective (32); give more data or a smaller effective batch"},
 		{"few blobs", tight, []string{"data.samples=15"}, "open data: 15 samples, fewer than batch.effective (16); give more data or a smaller effective batch"},
-		{"other data", good, []string{"data.path=" + book, "batch.effective=1", "data.fingerprint=f"}, "open data: data.fingerprint: f: the data at hand is FP; give the run the data it began with, or start another run"},
+		{"other data", good, []string{"data.path=" + book, "batch.effective=1", "data.fingerprint=f"}, "open data: data.fingerprint: f: the data at hand has the fingerprint FP; give the run the data it began with, or start another run"},
 		{"no images", "model: {kind: mlp}\ndata: {kind: idx, path: " + dir + "}\ntrain: {steps: 1}\n", nil,
 			"read images: DIR/train-images-idx3-ubyte, also with .gz: file does not exist; " + configs.GetIDX + ", or set data.path"},
 	} {
@@ -280,7 +280,7 @@ func TestRelativePathsAreMadeAbsolute(t *testing.T) {
 	}
 }
 
-// images makes a folder of so many images of 28 × 28, with labels up to 9.
+// images makes a folder of count images of 28 × 28, with labels up to 9.
 func images(t *testing.T, count int) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -11,12 +11,12 @@ import (
 )
 
 // observer is the GPU of a job as NVML sees it. Where there is no NVML it sees
-// nothing, and the run goes on without.
+// nothing, and the run continues without it.
 type observer struct {
 	job *Job
 
 	mu     sync.Mutex
-	faults []nvml.Xid // of all GPUs, not handed on yet
+	faults []nvml.Xid // of all GPUs, not passed on yet
 }
 
 func (j *Job) observe(ctx context.Context) harness.Observer {
@@ -38,7 +38,7 @@ func (o *observer) collect(events <-chan nvml.Xid) {
 	}
 }
 
-// Faults implements [harness.Observer]. Those of other GPUs are not the job's.
+// Faults implements [harness.Observer]. Faults of other GPUs are dropped: they are not the job's.
 func (o *observer) Faults() []runs.Fault {
 	o.mu.Lock()
 	all := o.faults

@@ -11,13 +11,13 @@ import (
 	"headroom/memory"
 )
 
-// CapacityError is a device.capacity that the machine has not got left. The
-// embedded device lives in the machine's memory: a run that relies on it would
-// be killed by the system, without a word.
+// CapacityError is a device.capacity larger than the memory that the machine has left.
+// The embedded device lives in the machine's memory: a run that relied on such a capacity
+// would be killed by the system, without any message.
 type CapacityError struct {
 	Capacity memory.Bytes
 	Auto     bool         // the configuration leaves it open
-	Room     memory.Bytes // what there is
+	Room     memory.Bytes // what the machine has left
 }
 
 func (e *CapacityError) Error() string {
@@ -28,8 +28,8 @@ func (e *CapacityError) Error() string {
 	return fmt.Sprintf("device.capacity: %s: this machine has %v left; set it below that, or free memory", value, e.Room)
 }
 
-// HostFits refuses a capacity of the embedded device above room; a room of 0 is
-// not known, and not a bound. The error is a *[CapacityError].
+// HostFits refuses a capacity of the embedded device above room; a room of 0 means
+// that it is not known and sets no bound. The error is a *[CapacityError].
 func HostFits(d configs.Device, room memory.Bytes) error {
 	capacity := d.HostCapacity()
 	if room == 0 || capacity <= room {

@@ -26,8 +26,8 @@ func TestHostFits(t *testing.T) {
 	}
 }
 
-// TestFits holds that this machine is asked, and only where its memory would be
-// taken.
+// TestFits holds that this machine's memory is checked, and only where it would be
+// used.
 func TestFits(t *testing.T) {
 	n, err := cuda.Visible()
 	noGPU := err != nil || n == 0

@@ -9,8 +9,8 @@ import (
 	"headroom/memory"
 )
 
-// disk is the room where dir is or would be, and why nothing can be written
-// there, if nothing can.
+// disk is the free space where dir is or would be, and the reason if nothing can be
+// written there.
 func disk(dir string) (free memory.Bytes, inodes int64, failure string) {
 	at := existing(dir)
 	var s unix.Statfs_t
@@ -28,7 +28,7 @@ func disk(dir string) (free memory.Bytes, inodes int64, failure string) {
 	return free, inodes, ""
 }
 
-// DiskFree is the room where dir is or would be; known is false if the file system
+// DiskFree is the free space where dir is or would be; known is false if the file system
 // does not say.
 func DiskFree(dir string) (free memory.Bytes, known bool) {
 	var s unix.Statfs_t

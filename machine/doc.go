@@ -1,5 +1,5 @@
-// Package machine reports what there is where a program runs, as the system has
-// it: memory and what control groups leave of it, disk, limits, and what would
+// Package machine reports what the machine that a program runs on has to offer, according
+// to the system: memory and what control groups leave of it, disk, limits, and what would
 // end a long run.
 //
 // Start with [Look], or with [LookAtMemory] and [Memory.Room] where only memory

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Kills are how often the kernel has killed a process for want of memory. The
+// Kills counts the processes that the kernel has killed for lack of memory. The
 // counters only rise, so what happened in between is the difference of two
 // readings. A counter that the system does not keep stays 0.
 type Kills struct {
 	Group  int64 `json:"group"`  // in the control group of this process and, in version 2, in those below it
-	System int64 `json:"system"` // on the machine since it was started
+	System int64 `json:"system"` // on the machine since it was booted
 }
 
 // CountKills reads the counters as they are now, in a fraction of a millisecond.
@@ -22,7 +22,7 @@ type Kills struct {
 func CountKills() Kills { return killsOf(os.DirFS("/")) }
 
 // Since is what the counters rose by since an earlier reading, never negative: a
-// group that was made anew begins at 0.
+// group that was created again begins at 0.
 func (k Kills) Since(before Kills) Kills {
 	return Kills{Group: max(0, k.Group-before.Group), System: max(0, k.System-before.System)}
 }

@@ -15,8 +15,8 @@ import (
 	"headroom/memory"
 )
 
-// Machine is what there is. Amounts that could not be found out are 0, and so
-// are limits that are not set.
+// Machine is what the machine has to offer. Amounts that could not be found out are 0,
+// and so are limits that are not set.
 type Machine struct {
 	Platform string `json:"platform"`
 	CPUs     int    `json:"cpus"`
@@ -35,7 +35,7 @@ type Machine struct {
 	CPULimit     int64        `json:"cpu_limit"`     // ulimit -t, seconds
 	OpenFiles    int64        `json:"open_files"`    // ulimit -n
 
-	Remote    bool      `json:"remote,omitempty"` // the terminal goes when the connection does
+	Remote    bool      `json:"remote,omitempty"` // the terminal is lost when the connection is
 	OnBattery bool      `json:"on_battery,omitempty"`
 	JobEnds   time.Time `json:"job_ends,omitzero"` // when the batch system takes the machine back
 }
@@ -43,7 +43,7 @@ type Machine struct {
 // Environment is a look-up such as [os.LookupEnv].
 type Environment func(name string) (string, bool)
 
-// Look finds out what it can. Runs is the folder that runs are or would be kept
+// Look finds out what it can. runs is the folder that runs are or would be kept
 // in.
 func Look(runs string, env Environment) Machine {
 	root := os.DirFS("/")
@@ -98,7 +98,7 @@ func limit(which int) int64 {
 	return int64(l.Cur)
 }
 
-// remote reports whether a terminal is over ssh and kept by no multiplexer.
+// remote reports whether a terminal is over ssh and not kept by a multiplexer.
 func remote(env Environment, terminal bool) bool {
 	has := func(name string) bool { v, _ := env(name); return v != "" }
 	return terminal && has("SSH_CONNECTION") && !has("TMUX") && !has("STY")

@@ -12,21 +12,21 @@ import (
 	"headroom/memory"
 )
 
-// Memory is that of the machine, and of the control group that leaves this
+// Memory is the memory of the machine, and of the control group that leaves this
 // process the least. Amounts that are not known and limits that are not set are 0.
 type Memory struct {
 	RAM       memory.Bytes `json:"ram"`
 	Available memory.Bytes `json:"ram_available"` // without swap
 	Swap      memory.Bytes `json:"swap"`          // free
 	Cgroup    memory.Bytes `json:"cgroup_limit"`
-	CgroupUse memory.Bytes `json:"cgroup_used"` // without what the group holds as a cache of files
+	CgroupUse memory.Bytes `json:"cgroup_used"` // without the group's file cache
 }
 
 // LookAtMemory reads the system's figures as they are now. Where there is no
 // /proc, nothing is known.
 func LookAtMemory() Memory { return memoryOf(os.DirFS("/")) }
 
-// Room is the memory that the system would still give, without swap: a process
+// Room is the memory that the system could still give, without swap: a process
 // that asks for more is swapped out or killed. 0 means that it is not known;
 // where nothing is left it is 1 byte.
 func (m Memory) Room() memory.Bytes {
@@ -108,8 +108,8 @@ func cgroup(root fs.FS) (limit, used memory.Bytes) {
 }
 
 // read is the limit and use of one group, 0 without a limit. The system counts the
-// cache of files as used, but drops it before it kills, so it is left out: a
-// container that has read a large file has room.
+// file cache as used, but drops it before it kills a process, so it is left out: a
+// container that has read a large file still has memory left.
 func (h hierarchy) read(root fs.FS, group string) (limit, used memory.Bytes) {
 	l, err := strconv.ParseInt(read(root, path.Join(group, h.limit)), 10, 64)
 	if err != nil || l <= 0 || l >= 1<<60 {
@@ -120,9 +120,9 @@ func (h hierarchy) read(root fs.FS, group string) (limit, used memory.Bytes) {
 	return memory.Bytes(l), max(0, memory.Bytes(u)-stat[h.inactive]-stat[h.active])
 }
 
-// Most is the host memory that a process started here could hold at most: all of
-// the machine, its control group's limit, or its own limits of data and address
-// space, whichever is least; 0 if nothing is known.
+// Most is the most host memory that a process started here could hold: all of the
+// machine's, its control group's limit, or its own limits of data and address space,
+// whichever is least; 0 if nothing is known.
 func (m Memory) Most() memory.Bytes {
 	return least(m.RAM, m.Cgroup, memory.Bytes(limit(unix.RLIMIT_DATA)), memory.Bytes(limit(unix.RLIMIT_AS)))
 }

@@ -51,7 +51,7 @@ func Parse(s string) (Bytes, error) {
 	}
 	amount := math.Round(value * float64(unit))
 	if amount < 0 || amount >= math.MaxInt64 {
-		return 0, fmt.Errorf("size %q is out of range: 0B to 8388607TiB", s)
+		return 0, fmt.Errorf("size %q is out of range: must be from 0B to 8388607TiB", s)
 	}
 	return Bytes(amount), nil
 }

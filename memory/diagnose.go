@@ -13,11 +13,11 @@ type Cause string
 // when there is too little of it.
 const (
 	Batch         Cause = "batch"         // the micro-batch is too large for the device
-	Spike         Cause = "spike"         // this step needed far more than its like
-	Fragmentation Cause = "fragmentation" // the bytes are there, in pieces too small
-	Foreign       Cause = "foreign"       // another process took the room
+	Spike         Cause = "spike"         // this step needed far more than similar steps
+	Fragmentation Cause = "fragmentation" // the bytes are there, but in pieces that are too small
+	Foreign       Cause = "foreign"       // another process took the memory
 	Leak          Cause = "leak"          // what stays allocated between steps keeps growing
-	Resume        Cause = "resume"        // going on from a checkpoint takes more than the training did
+	Resume        Cause = "resume"        // resuming from a checkpoint takes more than the training did
 	Model         Cause = "model"         // weights, optimizer state or one sample alone do not fit
 	Host          Cause = "host"          // the machine's memory ran out, not the device's
 	Unknown       Cause = "unknown"       // the evidence does not say
@@ -29,10 +29,10 @@ const (
 	// show only the warm-up of caches and workspaces.
 	LeakSteps = 20
 	// LeakShare of the capacity is how much of a rise, over the boundaries
-	// looked at, counts as a leak. At 80 GiB it is 1.6 GiB; allocator noise
+	// examined, counts as a leak. At 80 GiB it is 1.6 GiB; allocator noise
 	// between steps stays far below it.
 	LeakShare = 0.02
-	// LeakWindow is how many of the newest boundaries are looked at. It bounds
+	// LeakWindow is how many of the newest boundaries are examined. It bounds
 	// the cost of the pairwise slopes.
 	LeakWindow = 200
 	// FragmentationShare of the capacity must be reserved but unused for
@@ -42,11 +42,11 @@ const (
 	// ForeignShare of the capacity held by others counts even if they were there
 	// first. Less than that is what contexts cost, this process's own included.
 	ForeignShare = 0.05
-	// SpikeSteps is how many steps of the same micro-batch make their median
-	// peak "typical".
+	// SpikeSteps is how many steps of the same micro-batch are needed to make their
+	// median peak "typical".
 	SpikeSteps = 3
 	// SpikeShare is how far above the typical peak a need counts as a spike.
-	// Peaks of like steps differ by under 2 % on PyTorch's allocator.
+	// Peaks of similar steps differ by under 2 % on PyTorch's allocator.
 	SpikeShare = 0.05
 )
 
@@ -56,12 +56,12 @@ type Evidence struct {
 	Failure  OutOfMemoryError `json:"failure"`
 	Baseline Stats            `json:"baseline"`           // when the attempt began
 	Boundary []Bytes          `json:"boundary,omitempty"` // allocated after each finished step, or every few, oldest first
-	Every    int              `json:"every,omitempty"`    // how many steps apart these are; 0 for one
+	Every    int              `json:"every,omitempty"`    // how many steps apart these are; 0 means 1
 	Typical  Bytes            `json:"typical,omitempty"`  // median peak of finished steps with the failing plan
 	Like     int              `json:"like,omitempty"`     // how many such steps
 	MinMicro int              `json:"min_micro"`          // smallest micro-batch allowed
-	Host     bool             `json:"host,omitempty"`     // host memory failed, not the device's
-	Resuming bool             `json:"resuming,omitempty"` // on the way from a checkpoint to where the training had already been with a micro-batch as large
+	Host     bool             `json:"host,omitempty"`     // host memory ran out, not the device's
+	Resuming bool             `json:"resuming,omitempty"` // between a checkpoint and a step that the training had already reached with a micro-batch as large
 }
 
 // Verdict is a cause and the sentence, with its numbers, that supports it.
@@ -73,16 +73,16 @@ type Verdict struct {
 func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 
 // Diagnose says why memory ran out, from evidence alone. The tests are made in
-// order of how much they exclude; the first that holds is the verdict:
+// order of how much they exclude; the first that holds gives the verdict:
 //
 //	host           the failure was the machine's memory
-//	unknown        nothing is known of the device's memory
+//	unknown        nothing is known about the device's memory
 //	foreign        requested ≤ free + what others took since the attempt began,
 //	               or requested ≤ free + what they hold, if that is [ForeignShare] of the capacity
-//	resume         the training had got further with a micro-batch as large, before it went on from a checkpoint
+//	resume         the training had got further with a micro-batch as large, before it resumed from a checkpoint
 //	fragmentation  requested ≤ free + (reserved − allocated), and that idle part is [FragmentationShare] of the capacity
 //	leak           allocated between steps rises steadily over ≥ [LeakSteps] steps
-//	spike          needed > typical peak of like steps by [SpikeShare], in a micro-batch
+//	spike          needed > typical peak of similar steps by [SpikeShare], in a micro-batch
 //	model          not in a micro-batch, or already at the smallest one
 //	batch          otherwise: a smaller micro-batch is possible and needs less
 //
@@ -106,18 +106,18 @@ func hostMemory(e Evidence) (Verdict, bool) {
 }
 
 func noNumbers(e Evidence) (Verdict, bool) {
-	return Verdict{Unknown, "nothing is known of the device's memory at the failure"}, e.Failure.Stats.Capacity <= 0
+	return Verdict{Unknown, "nothing is known about the device's memory at the failure"}, e.Failure.Stats.Capacity <= 0
 }
 
 func foreign(e Evidence) (Verdict, bool) {
 	s, requested := e.Failure.Stats, e.Failure.Requested
 	held := heldByOthers(s)
 	large := func(n Bytes) bool { return float64(n) >= ForeignShare*float64(s.Capacity) }
-	why := fmt.Sprintf("%s and %v free, while others hold %v of %v", e.Failure.asked(), s.Free, held, s.Capacity)
+	why := fmt.Sprintf("%s and %v free, while other processes hold %v of %v", e.Failure.asked(), s.Free, held, s.Capacity)
 	grown := held - heldByOthers(e.Baseline)
 	switch {
 	case e.Baseline.Capacity > 0 && grown > 0 && (requested > 0 && requested <= s.Free+grown || requested <= 0 && large(grown)):
-		why = fmt.Sprintf("%s and %v free, after others took %v since the attempt began (now %v of %v)",
+		why = fmt.Sprintf("%s and %v free, after other processes took %v since the attempt began (now %v of %v)",
 			e.Failure.asked(), s.Free, grown, held, s.Capacity)
 	case requested <= 0 || !large(held) || requested > s.Free+held:
 		return Verdict{}, false
@@ -129,16 +129,16 @@ func foreign(e Evidence) (Verdict, bool) {
 }
 
 func resume(e Evidence) (Verdict, bool) {
-	return Verdict{Resume, fmt.Sprintf("the training had got further with a micro-batch as large, and going on from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
+	return Verdict{Resume, fmt.Sprintf("the training had got further with a micro-batch as large, and resuming from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
 }
 
-// heldByOthers is how much of its capacity others keep a process from holding.
+// heldByOthers is how much of its capacity other processes keep a process from holding.
 func heldByOthers(s Stats) Bytes { return s.Capacity - s.Available() }
 
 func fragmentation(e Evidence) (Verdict, bool) {
 	s, requested := e.Failure.Stats, e.Failure.Requested
 	idle := s.Reserved - s.Allocated
-	why := fmt.Sprintf("%s while %v were free and %v reserved but unused", e.Failure.asked(), s.Free, idle)
+	why := fmt.Sprintf("%s while %v was free and %v reserved but unused", e.Failure.asked(), s.Free, idle)
 	if s.LargestFree > 0 {
 		why += fmt.Sprintf(", the largest block %v", s.LargestFree)
 	}
@@ -169,7 +169,7 @@ func Rising(held []Bytes, capacity Bytes) (slope float64, rises bool) {
 
 func spike(e Evidence) (Verdict, bool) {
 	need := e.Failure.Needed()
-	why := fmt.Sprintf("this step needed at least %v; the last %d like it peaked at %v",
+	why := fmt.Sprintf("this step needed at least %v; the last %d similar steps peaked at %v",
 		need, e.Like, e.Typical)
 	return Verdict{Spike, why}, e.Failure.Requested > 0 && e.Failure.Phase.SizedByMicro() &&
 		e.Like >= SpikeSteps && e.Typical > 0 && float64(need) > (1+SpikeShare)*float64(e.Typical)

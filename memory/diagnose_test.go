@@ -43,15 +43,15 @@ func TestDiagnose(t *testing.T) {
 		{"too large a micro-batch", Evidence{Failure: failure(full, 2*GiB), Baseline: alone},
 			Batch, []string{"micro-batch 32", "25 GiB of 24 GiB"}},
 		{"others without a baseline", Evidence{Failure: failure(squeezed, 2*GiB)},
-			Foreign, []string{"others hold 10 GiB of 24 GiB"}},
+			Foreign, []string{"other processes hold 10 GiB of 24 GiB"}},
 		{"another process took it", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: alone},
-			Foreign, []string{"2 GiB asked for", "others took 10 GiB"}},
+			Foreign, []string{"2 GiB asked for", "other processes took 10 GiB"}},
 		{"another process that NVML cannot see", Evidence{Failure: failure(Stats{Capacity: 24 * GiB, Reserved: 14 * GiB, Allocated: 14 * GiB}, 2*GiB), Baseline: alone},
-			Foreign, []string{"others took 10 GiB"}},
+			Foreign, []string{"other processes took 10 GiB"}},
 		{"another process, but it would not have fitted anyway", Evidence{Failure: failure(squeezed, 12*GiB), Baseline: alone},
 			Batch, []string{"26 GiB of 14 GiB"}},
 		{"a process that was there before", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: squeezed},
-			Foreign, []string{"others hold 10 GiB of 24 GiB"}},
+			Foreign, []string{"other processes hold 10 GiB of 24 GiB"}},
 		{"it is named", Evidence{Failure: OutOfMemoryError{Requested: GiB, Micro: 8, Stats: squeezed, Others: "python (pid 7) holds 10 GiB"}, Baseline: alone},
 			Foreign, []string{": python (pid 7) holds 10 GiB"}},
 		{"contexts alone", Evidence{Failure: failure(contexts, 2*GiB)},
@@ -77,7 +77,7 @@ func TestDiagnose(t *testing.T) {
 		{"a leak seen only in the newest boundaries", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: append(rising(500, 4*GiB, 0), rising(200, 4*GiB, 10*MiB)...)},
 			Leak, []string{"last 200 steps"}},
 		{"an outlier", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Typical: 20 * GiB, Like: 3},
-			Spike, []string{"at least 25 GiB", "last 3 like it peaked at 20 GiB"}},
+			Spike, []string{"at least 25 GiB", "last 3 similar steps peaked at 20 GiB"}},
 		{"too few like it for an outlier", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Typical: 20 * GiB, Like: 2},
 			Batch, nil},
 		{"within the noise of its like", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Typical: 24 * GiB, Like: 9},
@@ -99,7 +99,7 @@ func TestDiagnose(t *testing.T) {
 		{"a request nobody knows, in memory seen from outside", Evidence{Failure: failure(full, 0), Baseline: alone},
 			Batch, []string{"micro-batch 32 needs more than the 23 GiB that it held, of 24 GiB"}},
 		{"such a request after others took room", Evidence{Failure: failure(squeezed, 0), Baseline: alone},
-			Foreign, []string{"an unknown amount asked for", "others took 10 GiB"}},
+			Foreign, []string{"an unknown amount asked for", "other processes took 10 GiB"}},
 		{"such a request where others were there first", Evidence{Failure: failure(squeezed, 0), Baseline: squeezed},
 			Batch, nil},
 		{"such a request where others took next to nothing", Evidence{Failure: failure(contexts, 0), Baseline: Stats{Capacity: 25 * GiB, Free: 25 * GiB}},
@@ -112,11 +112,11 @@ func TestDiagnose(t *testing.T) {
 			Model, []string{"micro-batch 1, the smallest allowed, needs more than the 23 GiB"}},
 		{"evaluation is no outlier among training steps", Evidence{Failure: phase(failure(full, 2*GiB), PhaseEval, 0), Baseline: alone, Typical: 2 * GiB, Like: 9},
 			Model, []string{"eval needs"}},
-		{"soon after going on from a checkpoint", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Resuming: true},
+		{"soon after resuming from a checkpoint", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Resuming: true},
 			Resume, []string{"had got further", "needs at least"}},
 		{"loading a checkpoint", Evidence{Failure: phase(failure(full, 2*GiB), PhaseLoad, 0), Baseline: alone, Resuming: true},
 			Resume, []string{"needs at least"}},
-		{"going on from a checkpoint after others took room", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: alone, Resuming: true},
+		{"resuming from a checkpoint after others took room", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: alone, Resuming: true},
 			Foreign, nil},
 		{"outside any micro-batch", Evidence{Failure: phase(failure(full, 2*GiB), PhaseUnknown, 0)},
 			Unknown, nil},
@@ -154,7 +154,7 @@ func TestOutOfMemorySaysWhatWasTrue(t *testing.T) {
 func TestBlocksNotKnown(t *testing.T) {
 	v := Diagnose(Evidence{Failure: OutOfMemoryError{Requested: GiB, Phase: PhaseForward, Micro: 8,
 		Stats: Stats{Capacity: 24 * GiB, Reserved: 24 * GiB, Allocated: 20 * GiB}}})
-	if v.Cause != Fragmentation || v.Why != "1 GiB asked for while 0 B were free and 4 GiB reserved but unused" {
+	if v.Cause != Fragmentation || v.Why != "1 GiB asked for while 0 B was free and 4 GiB reserved but unused" {
 		t.Errorf("%+v", v)
 	}
 }
@@ -202,7 +202,7 @@ func TestAvailable(t *testing.T) {
 }
 
 // TestAssumed holds that memory which reports nothing about itself is enough for a verdict,
-// and that no number which was made up for it is told.
+// and that no number which was made up for it is reported.
 func TestAssumed(t *testing.T) {
 	ranOut := OutOfMemoryError{Requested: 32 * MiB, Phase: PhaseForward, Micro: 8}
 	for _, c := range []struct {
@@ -221,7 +221,7 @@ func TestAssumed(t *testing.T) {
 		if f.Stats != c.want || !f.Assumed || f.Needed() <= f.Stats.Available() {
 			t.Errorf("%v of %v: %+v", c.held, c.most, f)
 		}
-		if v := Diagnose(Evidence{Failure: f}); v.Cause != Batch || v.Why != "micro-batch 8 needs 32 MiB more than there is room for" {
+		if v := Diagnose(Evidence{Failure: f}); v.Cause != Batch || v.Why != "micro-batch 8 needs 32 MiB more than is available" {
 			t.Errorf("%v", v)
 		}
 		if text := f.Error(); text != "out of memory at micro-batch 8 in forward: 32 MiB asked for" {

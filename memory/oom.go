@@ -37,15 +37,15 @@ type OutOfMemoryError struct {
 	// Others says in words who else holds memory of the device, as in "python
 	// (pid 4711) holds 21.3 GiB"; "" if nobody does or the device cannot tell.
 	Others string `json:"others,omitempty"`
-	// Assumed says that Stats are what [OutOfMemoryError.Assume] made up; texts leave
+	// Assumed says that Stats are what [OutOfMemoryError.Assume] made up; messages leave
 	// them out.
 	Assumed bool `json:"assumed,omitempty"`
 }
 
 // Assume is e with the least memory that explains it, for memory that reports nothing
 // about itself, such as a machine's own under limits that are not known: one byte less than
-// was asked for was free. most is what it can hold at most; 0 if that is not known. Where
-// the request is not known either, e is returned as it is.
+// was asked for was free. most is the most that it can hold; 0 if that is not known. Where
+// the request is not known either, e is returned unchanged.
 func (e OutOfMemoryError) Assume(most Bytes) OutOfMemoryError {
 	if e.Requested <= 0 {
 		return e
@@ -59,26 +59,26 @@ func (e OutOfMemoryError) Assume(most Bytes) OutOfMemoryError {
 	return e
 }
 
-// Needed is the least that the process would have had to hold to go on: what
+// Needed is the least that the process would have had to hold to continue: what
 // was allocated and what was asked for, or Whole if that is more.
 func (e *OutOfMemoryError) Needed() Bytes { return max(e.Whole, e.Stats.Allocated+e.Requested) }
 
-// Shortage is what was needed of what there was, "at least 25 GiB of 24 GiB", and
-// by how much that is too much if rounding could hide it.
+// Shortage is what was needed and what there was, "at least 25 GiB of 24 GiB", and
+// the difference if rounding could hide it.
 func (e *OutOfMemoryError) Shortage() string {
 	need, there := e.Needed(), e.Stats.Available()
 	switch {
 	case e.Assumed:
-		return fmt.Sprintf("%v more than there is room for", e.Requested)
+		return fmt.Sprintf("%v more than is available", e.Requested)
 	case e.Requested <= 0:
 		return fmt.Sprintf("more than the %v that it held, of %v", need, there)
 	}
 	return "at least " + Short(need, there)
 }
 
-// Short is what was needed of what there was, in words. If the two read the same, or
-// there was enough, it adds why that did not do: by how much it is too much, or that no
-// free block was large enough.
+// Short is what was needed and what there was, in words. If the two read the same, or
+// there was enough, it adds why that did not suffice: the difference, or that no free
+// block was large enough.
 func Short(need, there Bytes) string {
 	text := fmt.Sprintf("%v of %v", need, there)
 	switch {

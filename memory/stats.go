@@ -1,6 +1,6 @@
 package memory
 
-// Stats is what is known of a device's memory at one moment, as seen by one
+// Stats is what is known about a device's memory at one moment, as seen by one
 // process. All amounts are in bytes; an amount that cannot be known is 0.
 type Stats struct {
 	Capacity     Bytes `json:"capacity"`      // may be reserved when nobody else is there: the limit, or the whole device

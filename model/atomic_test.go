@@ -64,15 +64,15 @@ func checkFailure(t *testing.T, err error, fail []int) {
 	}
 }
 
-// swept are the subjects of the sweeps: as many operations as the others, on
-// less data.
+// swept are the subjects of the sweeps: with as many operations as other
+// subjects, but less data.
 func swept() []subject {
 	gpt, mlp := tiny(GPT), tiny(MLP)
 	gpt.spec.Width, gpt.set = 8, text{n: 30, tokens: 6, classes: 11}
 	return []subject{gpt, mlp, gpt.mixed(), mlp.mixed()}
 }
 
-// allocations is how many a step of the sweep's plan makes.
+// allocations is how many allocations a step of the sweep's plan makes.
 func (s sweep) allocations(t *testing.T) int {
 	t.Helper()
 	tr, d := s.open(t)
@@ -100,7 +100,7 @@ func TestEveryAllocationMayFail(t *testing.T) {
 func TestEveryAllocationMayFailWithSmallerRetry(t *testing.T) {
 	for _, sub := range swept() {
 		t.Run(sub.name, func(t *testing.T) {
-			// The gradient of attention's key bias is zero but for rounding.
+			// The gradient of attention's key bias is zero except for rounding.
 			// Adam would blow the rounding up to full updates.
 			sub.spec.Optimizer.Eps = 1e-4
 			s := sweep{sub, plan(7, 4), plan(7, 3)}
@@ -174,7 +174,8 @@ func TestProbeMayFailAndLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// TestProbeNeedsWhatAStepNeeds holds the probe to its purpose.
+// TestProbeNeedsWhatAStepNeeds checks that a probe takes the memory that a step
+// takes.
 func TestProbeNeedsWhatAStepNeeds(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {

@@ -43,7 +43,7 @@ func (b *batch) sample(i int) data.Sample {
 }
 
 // fetch reads the samples of the stream from position first on. Tokens and
-// targets that the model does not know are an error.
+// targets outside the model's range are an error.
 func (t *Trainer) fetch(first int64, samples int) (*batch, error) {
 	b := newBatch(t.set.Shape(), samples)
 	for i := range samples {
@@ -75,7 +75,7 @@ func (t *Trainer) checkSample(s data.Sample) error {
 	}
 	for i, y := range s.Targets {
 		if y != device.IgnoreIndex && (y < 0 || int(y) >= t.classes) {
-			return fmt.Errorf("target %d at position %d: must be 0 to %d, or %d where nothing counts", y, i, t.classes-1, device.IgnoreIndex)
+			return fmt.Errorf("target %d at position %d: must be 0 to %d, or %d for a target that does not count", y, i, t.classes-1, device.IgnoreIndex)
 		}
 	}
 	return nil
@@ -97,5 +97,5 @@ func (b *batch) upload(s *scope, from, n, classes int) input {
 	return in
 }
 
-// free gives the micro-batch back.
+// free frees the micro-batch.
 func (in input) free(s *scope) { s.free(in.data, in.targets, in.samples) }

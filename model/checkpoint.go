@@ -14,7 +14,7 @@ import (
 	"headroom/device"
 )
 
-// checkpointVersion changes when an older program could not read a checkpoint.
+// checkpointVersion changes when older programs cannot read new checkpoints.
 const checkpointVersion = "1"
 
 // checksumName is the last tensor of a checkpoint: the CRC-32C of the file
@@ -33,7 +33,7 @@ type stored struct {
 	on    device.Tensor
 }
 
-// stored are all arrays of a checkpoint, in the order of the file.
+// stored returns all arrays of a checkpoint, in the order of the file.
 func (t *Trainer) stored() []stored {
 	var all []stored
 	add := func(prefix string, flat device.Tensor) {
@@ -51,8 +51,9 @@ func (t *Trainer) stored() []stored {
 // pair is a key of the run configuration and its value.
 type pair struct{ key, value string }
 
-// identity is what a checkpoint and a run must share for the one to continue the
-// other. Learning rate, schedule and the like may change between attempts.
+// identity is what a run and a checkpoint must share for the run to continue
+// from the checkpoint. Learning rate, schedule and similar settings may change
+// between attempts.
 func (t *Trainer) identity() []pair {
 	s := t.spec
 	number := func(key string, v int) pair { return pair{key, strconv.Itoa(v)} }
@@ -86,7 +87,7 @@ func (t *Trainer) header() *header {
 // Save implements [harness.Trainer]. It writes a safetensors file: the weights
 // under their names, the optimizer's moments under the same names with a prefix,
 // and as metadata step, position and what the model is. It allocates nothing on
-// the device, and under 1 MiB of host memory however large the model.
+// the device, and under 1 MiB of host memory, however large the model is.
 func (t *Trainer) Save(w io.Writer) error {
 	if t.broken != nil {
 		return fmt.Errorf("save: %w", t.broken)

@@ -72,8 +72,8 @@ func TestSaveAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestSavedFileIsSafetensors reads a checkpoint with nothing but the format's
-// description.
+// TestSavedFileIsSafetensors reads a checkpoint by the format's description
+// alone.
 func TestSavedFileIsSafetensors(t *testing.T) {
 	tr, _ := tiny(GPT).open(t)
 	steps(t, tr, 2, plan(10, 4))

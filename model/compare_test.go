@@ -17,7 +17,7 @@ func download(t testing.TB, tr *Trainer, x device.Tensor) []float32 {
 	return out
 }
 
-// snapshot is all that a step may change.
+// snapshot holds everything that a step may change.
 type snapshot struct {
 	weights  []float32
 	moments  [][]float32
@@ -34,7 +34,7 @@ func capture(t testing.TB, tr *Trainer) snapshot {
 	return s
 }
 
-// same fails the test unless a and b agree to the bit.
+// same fails the test unless a and b agree bit for bit.
 func same(t testing.TB, what string, got, want snapshot) {
 	t.Helper()
 	if got.step != want.step || got.position != want.position {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestDamagedCheckpoints cuts a checkpoint at every offset of its header and at
-// many of its contents, and changes single bytes all over it.
+// TestDamagedCheckpoints cuts a checkpoint off at every offset of its header
+// and at many of its contents, and changes single bytes all over it.
 func TestDamagedCheckpoints(t *testing.T) {
 	tr, _ := tiny(MLP).open(t)
 	steps(t, tr, 1, plan(4, 4))
@@ -45,8 +45,8 @@ func TestDamagedCheckpoints(t *testing.T) {
 	load(t, tr, saved)
 }
 
-// step is the way to the next offset: through the header in small steps, through
-// the contents in large ones.
+// step is the distance to the next offset: through the header in small steps,
+// through the contents in large ones.
 func step(at, contents, large int) int {
 	if at < contents {
 		return stride(5)
@@ -54,7 +54,7 @@ func step(at, contents, large int) int {
 	return large
 }
 
-// vanishing reads well once and then fails.
+// vanishing can be read once and then fails.
 type vanishing struct {
 	*bytes.Reader
 	seeks int
@@ -105,7 +105,7 @@ func TestSaveSaysWhenTheDiskIsFull(t *testing.T) {
 	}
 }
 
-// TestForeignSafetensors has a file that is well formed but not a checkpoint.
+// TestForeignSafetensors loads files that are well formed but not checkpoints.
 func TestForeignSafetensors(t *testing.T) {
 	tr, _ := tiny(MLP).open(t)
 	good := tr.header()
@@ -113,7 +113,7 @@ func TestForeignSafetensors(t *testing.T) {
 		"not a headroom checkpoint": func(h *header) { h.metadata = nil },
 		"reads 1":                   func(h *header) { h.metadata["headroom.version"] = "2" },
 		"tensors":                   func(h *header) { h.entries = h.entries[:3] },
-		"was due":                   func(h *header) { h.entries[1].DType = "F16" },
+		"was expected":              func(h *header) { h.entries[1].DType = "F16" },
 		"step \"-1\"":               func(h *header) { h.metadata["step"] = "-1" },
 	} {
 		h := &header{metadata: maps.Clone(good.metadata), entries: slices.Clone(good.entries)}

@@ -15,15 +15,15 @@
 //
 // # What a step promises
 //
-// A step is a transaction. Everything that can fail comes first and writes
-// gradients alone, which are scratch between steps; the update comes last and
-// allocates nothing. So a failed allocation, a cancelled context, a damaged
-// sample or a loss that is not a number leave weights, optimizer state and position
-// as they were, to the bit, and no tensor behind.
+// A step is a transaction. Everything that can fail comes first and writes only
+// gradients, which are scratch between steps; the update comes last and allocates
+// nothing. So a failed allocation, a cancelled context, a damaged sample or a loss
+// that is not a number leave weights, optimizer state and position unchanged, bit
+// for bit, and no tensor behind.
 //
-// How a step is cut into micro-batches does not change what it computes, but for
-// the order of floating-point sums. Three things see to that: the loss is the
-// mean over all targets of the step that count, which are counted before the
+// How a step is cut into micro-batches does not change what it computes, except
+// for the order of floating-point sums. Three things ensure that: the loss is
+// the mean over all targets of the step that count, which are counted before the
 // first micro-batch runs; gradients add up in one place; and dropout is drawn
 // from (seed, step, place in the model, number of the sample in the step), so
 // there is no random state to put back.
@@ -35,9 +35,9 @@
 //
 // Weights, gradients and the optimizer's moments are allocated by New and stay:
 // see [Spec.Requirements]. A micro-batch adds memory in proportion to its
-// samples. A block of a GPT keeps 16·T·C floats a sample plus 4·T + H·T for
-// normalisation and attention; with recomputation T·C. Gradients of activations
-// take the place of the activations once those are done with.
+// samples. A block of a GPT keeps 16·T·C floats per sample plus 4·T + H·T for
+// normalisation and attention; with recomputation, only T·C. Gradients of
+// activations take the place of the activations once those are done with.
 //
 // # Parameters
 //
@@ -65,10 +65,9 @@
 //
 // # Checkpoints
 //
-// [Trainer.Save] writes one safetensors file, F32 and little-endian, that any
-// device can go on from: the weights under the names above, each moment of the
-// optimizer under the same name with a prefix ("adamw.m.", "adamw.v.",
-// "sgd.momentum."), and as metadata the step, the position and what the model is
-// (model.kind, model.width, …). A last tensor, headroom.crc32c, shows whether the file
-// is what was written.
+// [Trainer.Save] writes one safetensors file, F32 and little-endian, from which any
+// device can continue: the weights under the names above, each moment of the optimizer
+// under the same name with a prefix ("adamw.m.", "adamw.v.", "sgd.momentum."), and as
+// metadata the step, the position and what the model is (model.kind, model.width, …).
+// A last tensor, headroom.crc32c, shows whether the file is as it was written.
 package model

@@ -8,8 +8,8 @@ import (
 )
 
 // gpt is a decoder-only transformer like GPT-2: token and position embeddings,
-// dropout, blocks, a last normalisation, and logits through the transposed token
-// embedding.
+// dropout, blocks, a final normalisation, and logits through the transposed
+// token embedding.
 type gpt struct {
 	tokens, positions *parameter
 	blocks            []block
@@ -20,7 +20,7 @@ type gpt struct {
 // embedSite is the dropout of the embedding. Blocks follow with two each.
 const embedSite = 0
 
-// deviation of the initial weights, as in GPT-2.
+// deviation is the standard deviation of the initial weights, as in GPT-2.
 const deviation = 0.02
 
 // newGPT names parameters as GPT-2 does in Transformers, without the leading
@@ -38,8 +38,8 @@ func newGPT(s Spec, l *layout) *gpt {
 	return g
 }
 
-// classes is how many logits a row has: a multiple of eight, so that its rows
-// start where tensor cores can read them. Those without a token are 0.
+// classes is how many logits a row has: a multiple of eight, so that rows start
+// where tensor cores can read them. Logits that stand for no token are 0.
 func (g *gpt) classes() int { return g.tokens.room / g.embed.C }
 
 func (g *gpt) forward(s *scope, in input) (device.Tensor, func(device.Tensor)) {
@@ -63,7 +63,7 @@ func (g *gpt) forward(s *scope, in input) (device.Tensor, func(device.Tensor)) {
 
 	return logits, func(dlogits device.Tensor) {
 		s.dev.MatMul(s.factorGrad(g.tokens), dlogits, h.out, device.MatMul{M: g.classes(), N: shape.C, K: in.rows, TransA: true, Beta: 1})
-		d := h.out // its gradient takes its place
+		d := h.out // the gradient of h.out takes its place
 		s.dev.MatMul(d, dlogits, s.factor(g.tokens), device.MatMul{M: in.rows, N: shape.C, K: g.classes()})
 		s.free(dlogits)
 		g.last.backward(s, d, x, h.stats, in.rows)

@@ -14,7 +14,7 @@ import (
 )
 
 // With HEADROOM_TEST_DEVICE=cuda all tests of this package train on the first
-// GPU, with nothing about them changed.
+// GPU, otherwise unchanged.
 func init() {
 	if os.Getenv("HEADROOM_TEST_DEVICE") == "cuda" {
 		onGPU = true
@@ -24,9 +24,9 @@ func init() {
 	}
 }
 
-// TestCheckpointMovesBetweenDevices trains on the GPU, on the host from what that
-// left, and on the GPU again: each must hold what it was given to the bit, and go
-// on from there.
+// TestCheckpointMovesBetweenDevices trains on the GPU, then on the host from the
+// GPU's checkpoint, and then on the GPU again: each must hold what it was given,
+// bit for bit, and continue from there.
 func TestCheckpointMovesBetweenDevices(t *testing.T) {
 	if !onGPU {
 		t.Skip("needs HEADROOM_TEST_DEVICE=cuda")
@@ -59,7 +59,8 @@ func TestCheckpointMovesBetweenDevices(t *testing.T) {
 	}
 }
 
-// move takes what from has trained to to, and checks that it is all there.
+// move takes what from has trained over to to, and checks that everything
+// arrived.
 func move(t *testing.T, to, from *Trainer) {
 	t.Helper()
 	var sent, kept bytes.Buffer

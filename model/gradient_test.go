@@ -11,7 +11,7 @@ import (
 // central differences of the loss along random directions and along the
 // gradient itself.
 func TestGradientIsSlopeOfLoss(t *testing.T) {
-	for _, s := range []subject{tiny(GPT), tiny(MLP)} { // rounded, a loss has no slope
+	for _, s := range []subject{tiny(GPT), tiny(MLP)} { // not in mixed precision: a rounded loss has no slope
 		for _, recompute := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s recompute=%v", s.name, recompute), func(t *testing.T) {
 				tr, _ := s.open(t)
@@ -23,8 +23,9 @@ func TestGradientIsSlopeOfLoss(t *testing.T) {
 	}
 }
 
-// TestMixedGradientsAreNear holds mixed precision to the gradients of float32, of
-// every parameter: each result rounded to bfloat16 is off by up to 2⁻⁹.
+// TestMixedGradientsAreNear compares the gradients of every parameter in mixed
+// precision with those in float32: each result rounded to bfloat16 is off by up
+// to 2⁻⁹.
 func TestMixedGradientsAreNear(t *testing.T) {
 	for _, kind := range []Kind{GPT, MLP} {
 		exact, _ := tiny(kind).open(t)
@@ -149,7 +150,7 @@ func TestGradientDoesNotDependOnPlan(t *testing.T) {
 			}
 			near := 1e-5
 			if s.spec.Mixed && onGPU {
-				near = 1e-2 // cuBLAS sums products of other shapes in another order, and the rounding to bfloat16 shows it
+				near = 1e-2 // cuBLAS sums products of other shapes in another order, which the rounding to bfloat16 amplifies
 			}
 			var whole []float32
 			for _, micro := range []int{64, 16, 7, 1} {

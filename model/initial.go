@@ -38,7 +38,7 @@ func normal(key, i uint64) float64 {
 	return math.Sqrt(-2*math.Log(u)) * math.Cos(2*math.Pi*v)
 }
 
-// unit takes the upper 53 bits to [0, 1).
+// unit maps the upper 53 bits of x to [0, 1).
 func unit(x uint64) float64 { return float64(x>>11) / (1 << 53) }
 
 // mix is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) after one

@@ -38,7 +38,7 @@ type norm struct {
 	cols        int
 }
 
-// epsilon is that of GPT-2.
+// epsilon is GPT-2's.
 const epsilon = 1e-5
 
 func (l *layout) norm(name string, cols int) norm {
@@ -61,8 +61,8 @@ func (l norm) backward(s *scope, d, x, stats device.Tensor, rows int) {
 	s.dev.LayerNormGrad(d, s.g(l.gamma), s.g(l.beta), d, x, s.w(l.gamma), stats.View(0, rows), stats.View(rows, rows), rows, l.cols)
 }
 
-// drop applies the dropout at site to x in place. On a gradient it is the
-// backward of itself.
+// drop applies the dropout at site to x in place. Applied to a gradient, it is
+// its own backward pass.
 func (s *scope) drop(x device.Tensor, in input, site int) { s.dropTo(x, x, in, site) }
 
 func (s *scope) dropTo(y, x device.Tensor, in input, site int) {

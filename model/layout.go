@@ -2,8 +2,8 @@ package model
 
 import "headroom/memory"
 
-// alignment is in elements: every parameter starts at a multiple of it, 512 bytes at
-// least, which every device can read at full speed.
+// alignment is in elements: every parameter starts at a multiple of it, at least 512
+// bytes, from which every device can read at full speed.
 const alignment = 256
 
 // parameter is one named array of weights: where it lies in the flat tensors of
@@ -14,12 +14,12 @@ type parameter struct {
 	std   float64 // of the initial normal distribution; 0 for a constant
 	value float32 // the constant
 	at, n int     // elements [at, at+n)
-	room  int     // elements from at that nothing else takes; those beyond n are 0
+	room  int     // elements from at on that nothing else uses; those beyond n are 0
 }
 
 // layout places all parameters in one flat tensor. Matrices come first, because
-// weight decay reaches them alone and an update should be few operations. Gaps
-// between parameters hold zeros, whose gradients and updates are zero.
+// weight decay applies only to them and an update should take few operations.
+// Gaps between parameters hold zeros, whose gradients and updates are zero.
 type layout struct {
 	list     []*parameter // in the order they were defined
 	matrices int          // elements that hold matrices, from 0
@@ -43,7 +43,7 @@ func (l *layout) vector(name string, n int, value float32) *parameter {
 	return p
 }
 
-// place decides where everything lies, once all is defined.
+// place decides where everything lies, once everything is defined.
 func (l *layout) place() {
 	l.total = 0
 	for _, dims := range []int{2, 1} {
@@ -59,15 +59,15 @@ func (l *layout) place() {
 	}
 }
 
-// Requirements is what a model holds on its device whatever the micro-batch.
+// Requirements is what a model holds on its device, whatever the micro-batch.
 type Requirements struct {
-	Parameters int          // weights, counted
+	Parameters int          // number of weights
 	Weights    memory.Bytes // with the padding between them and, in mixed precision, their copy in bfloat16
 	Gradients  memory.Bytes
 	Optimizer  memory.Bytes // moments
 }
 
-// Total is all of it.
+// Total is the sum of all three.
 func (r Requirements) Total() memory.Bytes { return r.Weights + r.Gradients + r.Optimizer }
 
 // Requirements is what the model of s holds between steps. Every size of s must

@@ -14,11 +14,11 @@ import (
 )
 
 // Load implements [harness.Trainer]. It reads the input twice, once to check all
-// of it and once to take it over, so that a checkpoint of another model, which is
-// a *[harness.MismatchError], or one cut short or garbled leaves the trainer as it
-// was. Input that cannot be read twice, not being an [io.Seeker], is held in host
-// memory. If reading fails the second time the trainer refuses every step until
-// another Load.
+// of it and once to load it, so that a checkpoint of another model, which is a
+// *[harness.MismatchError], or a truncated or garbled one leaves the trainer
+// unchanged. Input that cannot be read twice, because it is not an [io.Seeker], is
+// held in host memory. If reading fails the second time, the trainer refuses every
+// step until another Load.
 func (t *Trainer) Load(r io.Reader) error {
 	input, ok := r.(io.ReadSeeker)
 	if !ok {
@@ -40,7 +40,7 @@ func (t *Trainer) Load(r io.Reader) error {
 		return fmt.Errorf("load: %w", err)
 	}
 	if err := t.take(input); err != nil {
-		t.broken = fmt.Errorf("load: the checkpoint was checked and then could not be read: %w", err)
+		t.broken = fmt.Errorf("load: the checkpoint passed its check, but then could not be read: %w", err)
 		return t.broken
 	}
 	t.step, t.position, t.broken = step, position, nil
@@ -48,7 +48,7 @@ func (t *Trainer) Load(r io.Reader) error {
 }
 
 // verify reads a whole checkpoint and changes nothing. It returns the step and
-// the position that the checkpoint was made at.
+// the position at which the checkpoint was made.
 func (t *Trainer) verify(r io.Reader) (step int, position int64, err error) {
 	sum := newChecksum()
 	h, err := readHeader(io.TeeReader(r, sum))
@@ -66,7 +66,7 @@ func (t *Trainer) verify(r io.Reader) (step int, position int64, err error) {
 		return 0, 0, cutShort(err)
 	}
 	if binary.LittleEndian.Uint32(want[:]) != sum.Sum32() {
-		return 0, 0, errors.New("the checkpoint is garbled: its checksum does not agree with its contents")
+		return 0, 0, errors.New("the checkpoint is garbled: its checksum does not match its contents")
 	}
 	if n, err := io.Copy(io.Discard, r); n > 0 || err != nil {
 		return 0, 0, errors.Join(fmt.Errorf("the checkpoint is garbled: %d bytes after its end", n), err)
@@ -81,7 +81,7 @@ func checkVersion(h *header) error {
 	case "":
 		return errors.New("a safetensors file, but not a headroom checkpoint: its metadata has no headroom.version")
 	default:
-		return fmt.Errorf("the checkpoint has version %s, this program reads %s: use the headroom that wrote it", version, checkpointVersion)
+		return fmt.Errorf("the checkpoint has version %s, this program reads %s: use the version of headroom that wrote it", version, checkpointVersion)
 	}
 }
 
@@ -94,12 +94,12 @@ func (t *Trainer) match(h *header) (step int, position int64, err error) {
 	}
 	due := t.header().entries
 	if len(h.entries) != len(due) {
-		return 0, 0, fmt.Errorf("the checkpoint is garbled: %d tensors, where %d were due", len(h.entries), len(due))
+		return 0, 0, fmt.Errorf("the checkpoint is garbled: %d tensors, where %d were expected", len(h.entries), len(due))
 	}
 	for i, want := range due {
 		e := h.entries[i]
 		if e.name != want.name || e.DType != want.DType || e.Offsets != want.Offsets || !slices.Equal(e.Shape, want.Shape) {
-			return 0, 0, fmt.Errorf("the checkpoint is garbled: tensor %s of %s %v, where %s of %s %v was due",
+			return 0, 0, fmt.Errorf("the checkpoint is garbled: tensor %s of %s %v, where %s of %s %v was expected",
 				e.name, e.DType, e.Shape, want.name, want.DType, want.Shape)
 		}
 	}
@@ -111,7 +111,7 @@ func (t *Trainer) match(h *header) (step int, position int64, err error) {
 	return step, position, nil
 }
 
-// take reads a checkpoint that has been verified onto the device.
+// take reads a verified checkpoint onto the device.
 func (t *Trainer) take(r io.Reader) error {
 	if _, err := readHeader(r); err != nil {
 		return err

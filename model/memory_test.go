@@ -34,7 +34,8 @@ func after(t *testing.T, tr *Trainer, n int) snapshot {
 	return capture(t, tr)
 }
 
-// TestPeakIsAffineInMicroBatch fits a line to the ends and looks in between.
+// TestPeakIsAffineInMicroBatch fits a line to the ends and checks the sizes in
+// between.
 func TestPeakIsAffineInMicroBatch(t *testing.T) {
 	for _, s := range subjects() {
 		for _, recompute := range []bool{false, true} {
@@ -68,7 +69,7 @@ func TestRequirementsAreWhatIsHeld(t *testing.T) {
 			s.spec.Optimizer.Kind = kind
 			tr, _ := s.open(t)
 			r := tr.Spec().Requirements()
-			const scalars memory.Bytes = 512 // what the allocator rounds to
+			const scalars memory.Bytes = 512 // the size that the allocator rounds to
 			if got := tr.Stats().Allocated; got != r.Total()+scalars {
 				t.Errorf("%s %s: %v held, requirements say %v", s.name, kind, got, r.Total())
 			}

@@ -19,8 +19,9 @@ func (s subject) openGPT(t *testing.T) (*Trainer, *gpt) {
 	return tr, g
 }
 
-// TestRowsOfLogitsAreAMultipleOfEight, the least that holds the vocabulary, and
-// the rows of the table without a token stay 0 whatever is learned.
+// TestRowsOfLogitsAreAMultipleOfEight: they are as long as the smallest
+// multiple that holds the vocabulary, and the rows of the table without a token
+// stay 0 whatever is learned.
 func TestRowsOfLogitsAreAMultipleOfEight(t *testing.T) {
 	for vocab, want := range map[int]int{1: 8, 7: 8, 8: 8, 9: 16, 23: 24} {
 		for _, kind := range []OptimizerKind{AdamW, SGD} {
@@ -46,8 +47,8 @@ func TestRowsOfLogitsAreAMultipleOfEight(t *testing.T) {
 	}
 }
 
-// TestResidualStreamIsFloat32: rounding what every block adds to would lose what
-// small steps add.
+// TestResidualStreamIsFloat32: rounding the stream, to which every block adds,
+// would lose what small steps contribute.
 func TestResidualStreamIsFloat32(t *testing.T) {
 	for _, s := range []subject{tiny(GPT), tiny(GPT).mixed()} {
 		tr, g := s.openGPT(t)
@@ -95,7 +96,8 @@ func TestProbeReadsNothingUndefined(t *testing.T) {
 	}
 }
 
-// TestCheckpointDoesNotDependOnPrecision: a run may be carried on in another.
+// TestCheckpointDoesNotDependOnPrecision: a run may continue in another
+// precision.
 func TestCheckpointDoesNotDependOnPrecision(t *testing.T) {
 	for _, kind := range []Kind{GPT, MLP} {
 		full, _ := tiny(kind).open(t)

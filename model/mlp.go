@@ -61,8 +61,8 @@ func (m *mlp) forward(s *scope, in input) (device.Tensor, func(device.Tensor)) {
 	}
 }
 
-// back is the backward of one layer. The gradient of its input takes the place
-// of the input, which nothing needs any more.
+// back is the backward pass of one layer. The gradient of its input takes the
+// place of the input, which is no longer needed.
 func (m *mlp) back(s *scope, l linear, d, x device.Tensor, rows int) device.Tensor {
 	l.gradients(s, d, x, rows)
 	l.input(s, x, d, rows)

@@ -4,9 +4,9 @@ import "headroom/device"
 
 // network is a model as functions on a device. It holds no memory.
 type network interface {
-	// forward computes the logits of a micro-batch, one row a target. backward
-	// takes their gradient, frees it and all that forward kept, and adds the
-	// gradients of the parameters.
+	// forward computes the logits of a micro-batch, one row per target.
+	// backward takes their gradient, frees it and all that forward kept, and
+	// adds the gradients of the parameters.
 	forward(s *scope, in input) (logits device.Tensor, backward func(d device.Tensor))
 }
 
@@ -16,7 +16,7 @@ type input struct {
 	data    device.Tensor // tokens or features
 	targets device.Tensor
 	samples device.Tensor // numbers of the samples within the step
-	rows    int           // targets in all
+	rows    int           // targets in total
 	classes int
 }
 

@@ -12,12 +12,12 @@ type OptimizerKind string
 
 // The optimizers.
 const (
-	AdamW OptimizerKind = "adamw" // two moments a weight
-	SGD   OptimizerKind = "sgd"   // one moment a weight
+	AdamW OptimizerKind = "adamw" // two moments per weight
+	SGD   OptimizerKind = "sgd"   // one moment per weight
 )
 
-// Optimizer says how weights are updated. Weight decay reaches matrices alone,
-// embeddings included; biases and normalisation are left to the loss.
+// Optimizer says how weights are updated. Weight decay applies to matrices
+// only, embeddings included, not to biases and normalisation.
 type Optimizer struct {
 	Kind        OptimizerKind // [optimizer.kind] "" means adamw
 	LR          float64       // [optimizer.lr] learning rate after warm-up; above 0
@@ -75,7 +75,7 @@ func (o Optimizer) moments() []string {
 }
 
 // update changes weights and moments for good. It allocates nothing, so it
-// cannot run out of memory half way. Steps count from 1.
+// cannot run out of memory halfway. Steps count from 1.
 func (o Optimizer) update(dev device.Device, st *state, step int, lr, scale float64) {
 	for _, part := range []struct {
 		from, to int

@@ -15,11 +15,11 @@ import (
 	"headroom/runs"
 )
 
-// BenchmarkRecovery measures what a failure of memory costs: from the failing
-// allocation to the first allocation of the step that is tried again, with all
-// that lies between: unwinding, diagnosis, decision, journal (fsynced), emptying
-// the cache. One iteration is one failure of a step of GPT-2's shape on a GPU,
-// of a small GPT on the embedded device.
+// BenchmarkRecovery measures what an out-of-memory failure costs: from the
+// failing allocation to the first allocation of the retried step, with
+// everything in between: unwinding, diagnosis, decision, journal (fsynced),
+// emptying the cache. One iteration is one failure of a step of GPT-2's shape on
+// a GPU, of a small GPT on the embedded device.
 func BenchmarkRecovery(b *testing.B) {
 	s := tiny(GPT)
 	effective := 8
@@ -74,8 +74,8 @@ func BenchmarkRecovery(b *testing.B) {
 	b.ReportMetric(took[len(took)-1].Seconds()*1e3, "ms-worst")
 }
 
-// stumbling is a trainer of whose steps one allocation, drawn anew for each, fails
-// at the first try.
+// stumbling is a trainer in each of whose steps one allocation, drawn at random,
+// fails at the first try.
 type stumbling struct {
 	*Trainer
 	fail, seen *int // the allocation to fail, 0 once a step is done, -1 once it failed; allocations seen in this try

@@ -98,7 +98,8 @@ func TestDecayReachesMatricesAlone(t *testing.T) {
 	}
 }
 
-// TestGradientNormNotFinite has a finite loss: the inputs meet weights of zero.
+// TestGradientNormNotFinite has a finite loss, because the inputs are
+// multiplied by weights of zero.
 func TestGradientNormNotFinite(t *testing.T) {
 	s := tiny(MLP)
 	tr, _ := s.open(t)
@@ -128,7 +129,7 @@ func TestLossFalls(t *testing.T) {
 	}
 }
 
-// failing is a device on which an update goes wrong, for good or for once.
+// failing is a device on which an update goes wrong, permanently or once.
 type failing struct {
 	device.Device
 	armed bool

@@ -65,13 +65,13 @@ type wholeRun struct {
 	random  *rand.Rand
 	dir     string
 	steps   map[int][]int // samples of each step, as the trainer asked for them
-	seldom  int           // one allocation in so many fails
+	seldom  int           // one allocation in this many fails
 	failed  int           // allocations
 	weights []float32     // at the end
 }
 
-// reach runs until a run ends with want after that many steps. Between them are
-// runs that gave up, where the smallest micro-batch failed too.
+// reach runs until a run ends with want after that many steps. Before it there
+// are runs that gave up, where the smallest micro-batch failed too.
 func (r *wholeRun) reach(step int, want error) {
 	r.t.Helper()
 	var gaveUp *harness.GaveUpError
@@ -87,7 +87,8 @@ func (r *wholeRun) reach(step int, want error) {
 	r.t.Fatalf("step %d was never reached", step)
 }
 
-// run goes on to the end of a run of 30 steps, or interrupts it at step until.
+// run continues to the end of a run of 30 steps, or interrupts it at step
+// until.
 func (r *wholeRun) run(until int) (harness.Result, error) {
 	folder, err := runs.Open(r.dir)
 	if err != nil {
@@ -134,7 +135,7 @@ func (r *wholeRun) run(until int) (harness.Result, error) {
 	})
 }
 
-// account holds metrics and trainer against what was configured.
+// account checks metrics and trainer against what was configured.
 func (r *wholeRun) account(total int) {
 	r.t.Helper()
 	metrics, err := runs.ReadMetrics(r.dir)

@@ -12,8 +12,8 @@ import (
 
 // The safetensors format: the length of the header as 8 bytes, little-endian;
 // the header, a JSON object; then the tensors' raw little-endian contents,
-// without gaps. The header gives each tensor's type, shape and place and, under
-// __metadata__, any strings.
+// without gaps. The header gives each tensor's type, shape and place in the
+// file and, under __metadata__, any strings.
 
 // entry is what a header says about one tensor.
 type entry struct {
@@ -23,7 +23,8 @@ type entry struct {
 	name    string
 }
 
-// header is a whole header. entries are in the order of their contents.
+// header is the whole header of a file. entries are sorted by where their
+// contents are in the file.
 type header struct {
 	metadata map[string]string
 	entries  []entry
@@ -31,10 +32,10 @@ type header struct {
 
 const metadataKey = "__metadata__"
 
-// headerLimit is that of the reference implementation.
+// headerLimit is the limit of the reference implementation, in bytes.
 const headerLimit = 100_000_000
 
-// size is the bytes of all contents together.
+// size is the size of all contents together, in bytes.
 func (h *header) size() uint64 {
 	if len(h.entries) == 0 {
 		return 0
@@ -69,7 +70,8 @@ func (h *header) write(w io.Writer) error {
 
 var errCutShort = errors.New("the checkpoint is cut short")
 
-// cutShort turns an end of input into errCutShort and leaves other errors alone.
+// cutShort turns the end of the input into errCutShort and leaves other errors
+// alone.
 func cutShort(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errCutShort
@@ -86,7 +88,7 @@ func readHeader(r io.Reader) (*header, error) {
 	if n > headerLimit {
 		return nil, fmt.Errorf("not a safetensors file: a header of %d bytes", n)
 	}
-	var text bytes.Buffer // grows with what is really there, whatever the length says
+	var text bytes.Buffer // grows with what is actually read, whatever the length says
 	if _, err := io.CopyN(&text, r, int64(n)); err != nil {
 		return nil, cutShort(err)
 	}
@@ -121,7 +123,7 @@ func parseHeader(text []byte) (*header, error) {
 	end := uint64(0)
 	for _, e := range h.entries {
 		if e.Offsets[0] != end || e.Offsets[1] < end {
-			return nil, fmt.Errorf("garbled header: %s lies at %v, where %d was due", e.name, e.Offsets, end)
+			return nil, fmt.Errorf("garbled header: %s lies at %v, where %d was expected", e.name, e.Offsets, end)
 		}
 		end = e.Offsets[1]
 	}

@@ -10,7 +10,7 @@ type ScheduleKind string
 
 // The schedules.
 const (
-	Constant ScheduleKind = "constant" // Optimizer.LR for good
+	Constant ScheduleKind = "constant" // Optimizer.LR throughout
 	Cosine   ScheduleKind = "cosine"   // half a cosine down to Min
 	Linear   ScheduleKind = "linear"   // a straight line down to Min
 )

@@ -26,9 +26,9 @@ type scope struct {
 // noRoom carries the error of a failed allocation up to within.
 type noRoom struct{ err error }
 
-// within runs f in s. A failed allocation becomes the error that within
-// returns, with the phase and the micro-batch filled in; any other panic goes on
-// after the memory has been freed.
+// within runs f in s. A failed allocation becomes the error that within returns,
+// with the phase and the micro-batch filled in; any other panic continues after
+// the memory has been freed.
 func (s *scope) within(f func() error) (err error) {
 	defer func() {
 		cause := recover()
@@ -42,7 +42,7 @@ func (s *scope) within(f func() error) (err error) {
 	return f()
 }
 
-// located says where in the step memory ran out.
+// located adds to an error where in the step memory ran out.
 func (s *scope) located(err error) error {
 	var oom *memory.OutOfMemoryError
 	if errors.As(err, &oom) {
@@ -67,8 +67,8 @@ func (s *scope) floats(n int) device.Tensor { return s.alloc(n, device.F32) }
 // activations returns n elements of the type of this model's activations.
 func (s *scope) activations(n int) device.Tensor { return s.alloc(n, s.kind) }
 
-// as is x as a tensor of the given type: x itself if it is one, otherwise a copy,
-// and x is freed.
+// as returns x as a tensor of the given type: x itself if it has that type,
+// otherwise a copy, in which case x is freed.
 func (s *scope) as(t device.DType, x device.Tensor) device.Tensor {
 	if x.DType == t {
 		return x
@@ -116,7 +116,7 @@ func (s *scope) factor(p *parameter) device.Tensor {
 }
 func (s *scope) factorGrad(p *parameter) device.Tensor { return s.st.grads.View(p.at, p.room) }
 
-// takeFactors makes the factors anew from the weights as they are now.
+// takeFactors makes the factors again from the current weights.
 func (s *scope) takeFactors() {
 	if s.kind == device.BF16 {
 		s.dev.Copy(s.st.factors, s.st.weights.View(0, s.st.factors.Len))

@@ -14,7 +14,8 @@ import (
 )
 
 // text is a set of samples in which each token follows from the one before it.
-// Samples end in padding of different lengths, so that targets a sample differ.
+// Samples end in padding of different lengths, so that the number of targets
+// per sample differs.
 type text struct{ n, tokens, classes int }
 
 func (s text) Len() int            { return s.n }
@@ -97,16 +98,16 @@ func (s subject) mixed() subject {
 	return s
 }
 
-// near is how far the weights may be apart of runs whose steps were cut in other
-// ways.
+// near is how far apart the weights of runs may be whose steps were cut in
+// different ways.
 func (s subject) near() float64 {
 	switch {
 	case !s.spec.Mixed:
 		return 1e-5
 	case onGPU:
-		return 2e-2 // cuBLAS sums products of other shapes in another order, and the rounding to bfloat16 shows it
+		return 2e-2 // cuBLAS sums products of other shapes in another order, which the rounding to bfloat16 amplifies
 	}
-	return 1e-3 // where a weight lies between two bfloat16, the last bit of a sum decides which it is taken for
+	return 1e-3 // where a weight lies between two bfloat16, the last bit of a sum decides which of them it is rounded to
 }
 
 func subjects() []subject {
@@ -114,7 +115,7 @@ func subjects() []subject {
 }
 
 // openDevice opens the device that the tests of this package train on: the
-// embedded one, unless gpu_test.go was asked for a GPU.
+// embedded one, unless gpu_test.go replaces it by a GPU.
 var openDevice = func(capacity memory.Bytes) (device.Device, error) {
 	return host.Open(host.Options{Capacity: capacity, Poison: true})
 }

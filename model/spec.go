@@ -27,13 +27,14 @@ type Spec struct {
 	Heads   int     // [model.heads] attention heads of a GPT; must divide Width
 	Dropout float64 // [model.dropout] probability of dropping an activation, in [0, 1)
 
-	// What the data decides. 0 takes it from the set; another value must suit it.
+	// What the data decides. 0 takes the value from the set; any other value must
+	// suit the set.
 	Context  int // [model.context] positions of a GPT; at least the tokens of a sample
 	Vocab    int // [model.vocab] tokens that a GPT knows; at least those of the set
 	Features int // [model.features] inputs of an MLP
 	Classes  int // [model.classes] outputs of an MLP
 
-	// Mixed has activations, their gradients and matrix products in bfloat16, as
+	// Mixed keeps activations, their gradients and matrix products in bfloat16, as
 	// PyTorch's autocast does; weights, their gradients, the residual stream, sums
 	// and statistics stay float32. [device.precision] bf16
 	Mixed bool
@@ -43,7 +44,7 @@ type Spec struct {
 	Schedule  Schedule
 }
 
-// Validate says what is wrong with s, all of it at once.
+// Validate reports everything that is wrong with s, all at once.
 func (s Spec) Validate() error {
 	var p problems
 	switch s.Kind {
@@ -75,8 +76,8 @@ func (s Spec) Validate() error {
 	return errors.Join(p...)
 }
 
-// Fit is s with every size that it leaves to the data taken from a set of shape
-// d. It validates s and says where s and the data do not match.
+// Fit returns s with every size that s leaves to the data filled in from d, the
+// shape of a set. It validates s and reports where s and the data do not match.
 func (s Spec) Fit(d data.Shape) (Spec, error) {
 	if err := s.Validate(); err != nil {
 		return s, err

@@ -15,7 +15,7 @@ type state struct {
 	grads   device.Tensor // scratch between steps
 	moments []device.Tensor
 	numbers device.Tensor // see the constants below
-	factors device.Tensor // mixed precision: the matrices as factors of products, made anew at each step
+	factors device.Tensor // mixed precision: the matrices as factors of products, made again at each step
 }
 
 // Elements of state.numbers.
@@ -35,7 +35,7 @@ type part struct {
 	dtype device.DType
 }
 
-// parts are all tensors of the state of a model, whether mixed or not.
+// parts are all tensors of the state of a model, in mixed precision or not.
 func (st *state) parts(mixed bool) []part {
 	all := []part{{&st.weights, st.layout.total, device.F32}, {&st.grads, st.layout.total, device.F32}}
 	for i := range st.moments {
@@ -47,8 +47,8 @@ func (st *state) parts(mixed bool) []part {
 	return append(all, part{&st.numbers, numbersLen, device.F32})
 }
 
-// newState allocates the state of layout l. When there is no room it frees what
-// it has and returns the *memory.OutOfMemoryError with Phase load.
+// newState allocates the state of layout l. If there is not enough memory, it
+// frees what it has and returns the *memory.OutOfMemoryError with Phase load.
 func newState(dev device.Device, l *layout, moments int, mixed bool) (*state, error) {
 	st := &state{layout: l, moments: make([]device.Tensor, moments)}
 	var whole memory.Bytes
@@ -71,7 +71,7 @@ func newState(dev device.Device, l *layout, moments int, mixed bool) (*state, er
 	return st, nil
 }
 
-// lasting are the tensors that are more than a copy.
+// lasting are the tensors that are not mere copies of another.
 func (st *state) lasting() []device.Tensor {
 	return append([]device.Tensor{st.weights, st.grads, st.numbers}, st.moments...)
 }
@@ -84,7 +84,7 @@ func (st *state) free(dev device.Device) {
 	}
 }
 
-// initialise gives every weight its initial value and zeroes all else.
+// initialise gives every weight its initial value and zeroes everything else.
 func (st *state) initialise(dev device.Device, seed uint64) {
 	for _, x := range st.lasting() {
 		dev.Fill(x, 0)

@@ -14,7 +14,7 @@ import (
 )
 
 // Step implements [harness.Trainer]. It works in two parts: first everything
-// that can fail, which writes gradients alone, and then the update, which
+// that can fail, which writes only gradients, and then the update, which
 // allocates nothing. A failure of the device in the update itself cannot be
 // undone; the trainer then refuses every step until a Load.
 func (t *Trainer) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error) {
@@ -59,8 +59,9 @@ func (t *Trainer) ready(p recovery.Plan) error {
 	return nil
 }
 
-// gradients leaves in the state the gradients and the summed loss of b, cut into
-// splits. The loss of each target weighs the same however b is cut.
+// gradients computes the gradients and the summed loss of b, cut into splits,
+// and leaves both in the state. Every target's loss has the same weight however
+// b is cut.
 func (t *Trainer) gradients(ctx context.Context, b *batch, splits []int) error {
 	s := t.scope()
 	return t.settle(s.within(func() error {
@@ -110,8 +111,9 @@ func (t *Trainer) microBatch(s *scope, b *batch, from, n int) {
 	in.free(s)
 }
 
-// settle waits for what was asked for before err came up, so that the next step
-// starts clean. An error of the device came first, so it is the one returned.
+// settle waits for all that was asked of the device before err occurred, so
+// that the next step starts clean. An error of the device came first, so that
+// is the one returned.
 func (t *Trainer) settle(err error) error {
 	if failed := t.dev.Sync(); failed != nil {
 		return fmt.Errorf("step %d: %w", t.step+1, failed)
@@ -141,22 +143,22 @@ func (t *Trainer) update(lr, norm float64) error {
 	o := t.spec.Optimizer
 	o.update(t.dev, t.st, t.step+1, lr, o.clipScale(norm))
 	if err := t.dev.Sync(); err != nil {
-		t.broken = fmt.Errorf("step %d: the update of the weights failed half way: %w", t.step+1, err)
+		t.broken = fmt.Errorf("step %d: the update of the weights failed halfway: %w", t.step+1, err)
 		return t.broken
 	}
 	return nil
 }
 
 // Probe implements [harness.Trainer]. Gradients are scratch between steps, so
-// they take what the probe computes; nothing else changes.
+// the probe may write to them; nothing else changes.
 func (t *Trainer) Probe(ctx context.Context, micro int) (memory.Stats, error) {
 	if micro < 1 {
-		return memory.Stats{}, fmt.Errorf("probe micro-batch %d: at least 1", micro)
+		return memory.Stats{}, fmt.Errorf("probe micro-batch %d: must be at least 1", micro)
 	}
 	if err := ctx.Err(); err != nil {
 		return memory.Stats{}, err
 	}
-	// What sizes probed before have left in the cache would count against this one.
+	// Memory that earlier probes left in the cache would count against this one.
 	if _, err := t.dev.EmptyCache(); err != nil {
 		return memory.Stats{}, fmt.Errorf("probe micro-batch %d: %w", micro, err)
 	}

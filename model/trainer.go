@@ -20,7 +20,7 @@ type Trainer struct {
 	st      *state
 	classes int
 
-	step      int   // optimizer steps made
+	step      int   // optimizer steps completed
 	position  int64 // of the next sample in the run's stream
 	recompute bool
 	broken    error // why weights are no longer what they should be; nil if they are
@@ -34,16 +34,17 @@ var (
 // New builds the model of spec on dev, with its optimizer state and initial
 // weights, to be trained on set. Sizes that spec leaves at 0 are taken from set.
 //
-// The device is the trainer's from then on, and Close closes it. On an error it
-// is still the caller's, with nothing of the trainer left on it. A device too
-// small is a *memory.OutOfMemoryError with Phase load.
+// The device is the trainer's from then on, and Close closes it. On an error
+// the device is still the caller's, with nothing of the trainer left on it. If
+// the device is too small, the error is a *memory.OutOfMemoryError with Phase
+// load.
 func New(dev device.Device, spec Spec, set data.Set) (*Trainer, error) {
 	spec, err := spec.Fit(set.Shape())
 	if err != nil {
 		return nil, err
 	}
 	if set.Len() < 1 {
-		return nil, fmt.Errorf("the data is empty: at least 1 sample")
+		return nil, fmt.Errorf("the data is empty: it must have at least 1 sample")
 	}
 	spec.Optimizer = spec.Optimizer.withDefaults()
 	net, l := spec.build()
@@ -67,10 +68,11 @@ func New(dev device.Device, spec Spec, set data.Set) (*Trainer, error) {
 // in.
 func (t *Trainer) Spec() Spec { return t.spec }
 
-// Steps is how many optimizer steps were made, those before a Load included.
+// Steps is how many optimizer steps have been completed, including those of a
+// loaded checkpoint.
 func (t *Trainer) Steps() int { return t.step }
 
-// SetRecompute implements [harness.Recomputer]: with it a layer keeps only its
+// SetRecompute implements [harness.Recomputer]: when on, a layer keeps only its
 // input and runs again in the backward pass.
 func (t *Trainer) SetRecompute(on bool) { t.recompute = on }
 

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestUpdatesFollowTheFormula makes steps of AdamW and of SGD once more in
-// float64, from the gradients that the trainer computed.
+// TestUpdatesFollowTheFormula repeats steps of AdamW and of SGD in float64,
+// from the gradients that the trainer computed.
 func TestUpdatesFollowTheFormula(t *testing.T) {
 	for _, kind := range []OptimizerKind{AdamW, SGD} {
 		t.Run(string(kind), func(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 )
 
 // events is an NVML event set with the GPUs that report Xid events. An event
-// names its GPU by a handle, which may no longer answer by then.
+// names its GPU by a handle, which may no longer answer when the event is read.
 type events struct {
 	set nvml.EventSet
-	of  map[nvml.Device]Xid // all but code and time
+	of  map[nvml.Device]Xid // everything but code and time
 }
 
 func openXids() (source, error) {
@@ -66,5 +66,6 @@ func (e *events) wait(d time.Duration) (Xid, bool, error) {
 	return x, true, nil
 }
 
-// close has nobody to tell if NVML refuses; the set goes with the process.
+// close ignores an error from NVML, as there is nobody to report it to; the set
+// ends with the process.
 func (e *events) close() { _ = e.set.Free() }

@@ -19,17 +19,17 @@ type UnavailableError struct{ Reason string }
 func (e *UnavailableError) Error() string { return "no NVML: " + e.Reason }
 
 // A GPU is what NVML says about one GPU at one moment. If the GPU is cut into
-// MIG slices, it is the whole.
+// MIG slices, it is the whole GPU.
 type GPU struct {
-	Index          int          `json:"index"` // as NVML and nvidia-smi count; CUDA may count otherwise
+	Index          int          `json:"index"` // as NVML and nvidia-smi count; CUDA may count differently
 	UUID           string       `json:"uuid"`  // "GPU-" and 32 hexadecimal digits in groups
 	Name           string       `json:"name"`
 	PCI            string       `json:"pci"` // domain:bus:device.function
 	Total          memory.Bytes `json:"total"`
 	Free           memory.Bytes `json:"free"`
 	Used           memory.Bytes `json:"used"`            // includes Reserved where that is Unknown
-	Reserved       memory.Bytes `json:"reserved"`        // by the driver, for nobody's use
-	Utilisation    int          `json:"utilisation"`     // per cent of the last sampling period in which a kernel ran
+	Reserved       memory.Bytes `json:"reserved"`        // by the driver; no process can use it
+	Utilisation    int          `json:"utilisation"`     // per cent of the last sampling period during which a kernel ran
 	Temperature    int          `json:"temperature"`     // °C
 	Throttled      []string     `json:"throttled"`       // what holds the clocks back, in words
 	UncorrectedECC int64        `json:"uncorrected_ecc"` // memory errors since the driver was loaded
@@ -42,7 +42,7 @@ func (g GPU) MarshalJSON() ([]byte, error) {
 	return known(plain(g))
 }
 
-// known is v, a structure, as JSON without the fields that NVML does not give.
+// known is v, a struct, as JSON without the fields that NVML does not give.
 func known(v any) ([]byte, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -58,17 +58,19 @@ func known(v any) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// Driver is the versions of what is installed; "" where one is not given.
+// Driver holds the versions of what is installed; "" where a version is not
+// known.
 type Driver struct {
 	Version string `json:"version,omitempty"` // such as "580.159.03"
 	NVML    string `json:"nvml,omitempty"`
-	CUDA    string `json:"cuda,omitempty"` // the newest that the driver supports, such as "13.0"
+	CUDA    string `json:"cuda,omitempty"` // the newest CUDA version that the driver supports, such as "13.0"
 }
 
 // GPUs are all GPUs of the machine, whether CUDA may use them or not. It opens
-// no device. An error is a *[UnavailableError]; what a GPU does not give is
-// Unknown. Safe for concurrent use.
+// no device. An error is a *[UnavailableError]; a value that a GPU does not
+// give is Unknown. Safe for concurrent use.
 func GPUs() ([]GPU, error) { return gpus() }
 
-// DriverVersions says what is installed. An error is a *[UnavailableError].
+// DriverVersions returns the versions of what is installed. An error is a
+// *[UnavailableError].
 func DriverVersions() (Driver, error) { return driverVersions() }

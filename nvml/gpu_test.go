@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// required is all GPUs. Without NVML the test is skipped, or fails under
+// required returns all GPUs. Without NVML the test is skipped, or fails under
 // HEADROOM_REQUIRE_GPU=1.
 func required(t *testing.T) []GPU {
 	t.Helper()
@@ -43,8 +43,8 @@ func TestGPUs(t *testing.T) {
 	}
 }
 
-// TestWatchGPU holds that the driver takes the registration and that waiting for
-// events ends with the context.
+// TestWatchGPU checks that the driver accepts the registration and that waiting
+// for events ends with the context.
 func TestWatchGPU(t *testing.T) {
 	required(t)
 	ctx, cancel := context.WithCancel(t.Context())

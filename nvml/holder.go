@@ -16,7 +16,7 @@ type Holder struct {
 	PID   int          `json:"pid"`
 	Name  string       `json:"name"` // its command; "" if it cannot be seen from here
 	Bytes memory.Bytes `json:"bytes"`
-	Self  bool         `json:"self,omitempty"` // this very process
+	Self  bool         `json:"self,omitempty"` // this process
 }
 
 // MarshalJSON leaves out what is not known.
@@ -73,9 +73,9 @@ func Took(before, now []Holder) string {
 	return strings.Join(said, ", ")
 }
 
-// grown is how much more h holds than it did before: 0 if not more, or if that
-// is not known of a process that was already there; Unknown if it is not known
-// of a new one.
+// grown is how much more h holds than it did before: 0 if no more, or if that
+// is not known for a process that was already there; Unknown if it is not known
+// for a new process.
 func grown(before []Holder, h Holder) memory.Bytes {
 	i := slices.IndexFunc(before, func(b Holder) bool { return b.PID == h.PID })
 	switch {

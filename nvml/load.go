@@ -20,10 +20,10 @@ import (
 const library = "libnvidia-ml.so.1"
 
 // start opens NVML once and keeps it open. go-nvml opens it a second time for
-// itself. Alone, it would have the dynamic linker bind NVML's functions as they
-// are called: a program bound at its start (LD_BIND_NOW, a hardened build) would
-// not start at all, and one that calls what an older library lacks would be
-// ended.
+// itself. Without start, go-nvml would leave it to the dynamic linker to bind
+// NVML's functions as they are called: a program bound at its start
+// (LD_BIND_NOW, a hardened build) would not start at all, and one that calls a
+// function that an older library lacks would be killed.
 var start = sync.OnceValue(func() error {
 	path := C.CString(library)
 	defer C.free(unsafe.Pointer(path))

@@ -15,8 +15,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestNothingIsLeftOpen holds that symbols.h has every function that go-nvml
-// refers to: one that it lacks would be the dynamic linker's to find.
+// TestNothingIsLeftOpen checks that symbols.h has every function that go-nvml
+// refers to: the dynamic linker would have to find any that it lacks.
 func TestNothingIsLeftOpen(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the program is no ELF file")
@@ -29,7 +29,7 @@ func TestNothingIsLeftOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer program.Close() //nolint:errcheck // was only read
+	defer program.Close() //nolint:errcheck // it was only read
 	open, err := program.ImportedSymbols()
 	if err != nil || len(open) == 0 {
 		t.Fatalf("%d symbols, %v: not even dlopen", len(open), err)
@@ -42,7 +42,7 @@ func TestNothingIsLeftOpen(t *testing.T) {
 }
 
 // childKey makes this program the child of a test: it does what the value says
-// and prints what came of it.
+// and prints the outcome.
 const childKey = "HEADROOM_TEST_NVML"
 
 func TestMain(m *testing.M) {
@@ -72,23 +72,23 @@ func child(t *testing.T, does string, env ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestStartsBound holds that the program starts where the dynamic linker leaves
-// nothing open, as under LD_BIND_NOW or in a hardened build.
+// TestStartsBound checks that the program starts where the dynamic linker binds
+// every symbol at the start, as under LD_BIND_NOW or in a hardened build.
 func TestStartsBound(t *testing.T) {
 	if got := child(t, "versions"); got == "" {
 		t.Error("it said nothing")
 	}
 }
 
-// stand is an NVML of hardly anything: one GPU is counted and cannot be had, and
-// there is no text for errors.
+// stand is an NVML with hardly anything in it: one GPU is counted but cannot be
+// opened, and there is no text for errors.
 const stand = `
 int nvmlInit_v2(void) { return 0; }
 int nvmlSystemGetDriverVersion(char *to, unsigned n) { to[0] = '9'; to[1] = 0; return n > 1 ? 0 : 7; }
 int nvmlDeviceGetCount_v2(unsigned *n) { return 999; }
 `
 
-// standIn is a folder with such a library.
+// standIn returns a folder with such a library.
 func standIn(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -100,8 +100,9 @@ func standIn(t *testing.T) string {
 	return dir
 }
 
-// TestOldLibrary holds that calls reach the library that is found, that what it
-// lacks is unknown and nothing worse, and that its errors have a text.
+// TestOldLibrary checks that calls reach the library that is found, that what
+// the library lacks is reported as unknown and causes nothing worse, and that
+// its errors have a text.
 func TestOldLibrary(t *testing.T) {
 	got := child(t, "versions", "LD_LIBRARY_PATH="+standIn(t))
 	want := "{Version:9 NVML: CUDA:} <nil> [] no NVML: count GPUs: NVML answers: " + noText
@@ -112,8 +113,9 @@ func TestOldLibrary(t *testing.T) {
 
 const noText = "an error that this NVML has no text for"
 
-// TestBeforeLoad holds that every call answers before the library is opened, even
-// if go-nvml has opened it: nothing is there, and nothing can be had of it.
+// TestBeforeLoad checks that every call answers before this package opens the
+// library, even if go-nvml has opened it: no GPU is there, and no call returns
+// anything.
 func TestBeforeLoad(t *testing.T) {
 	got := child(t, "before", "LD_LIBRARY_PATH="+standIn(t))
 	want := fmt.Sprint(int(nvml.ERROR_FUNCTION_NOT_FOUND), " ", int(nvml.ERROR_LIBRARY_NOT_FOUND), " ", noText)

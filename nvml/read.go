@@ -23,7 +23,7 @@ func refused(what string, ret nvml.Return) error {
 	return err
 }
 
-// ask is the answer of f, or unknown if there is none.
+// ask is the answer of f, or unknown if f gives none.
 func ask[T any](unknown T, f func() (T, nvml.Return)) T {
 	v, ret := f()
 	if ret != nvml.SUCCESS {
@@ -89,7 +89,7 @@ func read(index int, d nvml.Device) GPU {
 	}
 	g.Total, g.Free, g.Used, g.Reserved = memoryOf(d)
 	g.Throttled = ask(nil, throttled(d.GetCurrentClocksEventReasons))
-	if g.Throttled == nil { // by its name before driver 535
+	if g.Throttled == nil { // under the name it had before driver 535
 		g.Throttled = ask(nil, throttled(d.GetCurrentClocksThrottleReasons))
 	}
 	return g
@@ -101,8 +101,8 @@ func busOf(d nvml.Device) (string, nvml.Return) {
 	return string(bytes.ToLower(id)), ret
 }
 
-// memoryOf asks for version 2 first: version 1 counts what the driver reserves
-// as used.
+// memoryOf asks for version 2 first: version 1 counts memory reserved by the
+// driver as used.
 func memoryOf(d nvml.Device) (total, free, used, reserved memory.Bytes) {
 	unknown := nvml.Memory_v2{}
 	m := ask(unknown, d.GetMemoryInfo_v2)
@@ -142,7 +142,8 @@ func holders(d nvml.Device) []Holder {
 	return all
 }
 
-// throttles are what may hold the clocks back. Idleness does not.
+// throttles are the reasons that may hold the clocks back. Idleness is not one
+// of them.
 var throttles = []struct {
 	bit  uint64
 	word string

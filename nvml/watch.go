@@ -26,13 +26,13 @@ func (x Xid) String() string {
 	return text
 }
 
-// xids are the codes that end a job or explain its end, after NVIDIA's list of
+// xids are the codes that end a job or explain its end, from NVIDIA's list of
 // Xid errors.
 var xids = map[int]string{
-	13:  "exception in a kernel, mostly an illegal access",
+	13:  "exception in a kernel, usually an illegal access",
 	31:  "memory page fault: a kernel used an address that is not mapped",
 	43:  "a kernel failed and its channel was stopped",
-	45:  "work was cleaned away: the process was killed or failed before",
+	45:  "work was cleaned up: the process was killed or had failed before",
 	48:  "memory error that ECC could not correct",
 	61:  "internal micro-controller breakpoint",
 	62:  "internal micro-controller halted",
@@ -46,7 +46,7 @@ var xids = map[int]string{
 	109: "context switch timed out",
 	119: "the GPU's system processor did not answer in time",
 	120: "the GPU's system processor failed",
-	140: "memory error that was not recovered from",
+	140: "memory error that could not be recovered from",
 }
 
 // xidWait is how long one wait for events lasts, and so how long it may take to
@@ -61,9 +61,9 @@ type source interface {
 }
 
 // Watch receives the Xid events of all GPUs from now on. The watch ends with ctx,
-// within 0.1 s, or when NVML fails, which it does if it loses the GPUs; the
-// channel is closed when nothing is left of it. An error is an
-// *[UnavailableError], even if it is only that no GPU reports such events.
+// within 0.1 s, or when NVML fails, which it does if it loses the GPUs; then the
+// channel is closed. An error is an *[UnavailableError], even if the reason is
+// only that no GPU reports such events.
 func Watch(ctx context.Context) (<-chan Xid, error) {
 	s, err := openXids()
 	if err != nil {

@@ -21,8 +21,8 @@ func TestXidString(t *testing.T) {
 	}
 }
 
-// TestEveryCallAnswers holds that nothing crashes, and that what is missing is
-// said in a typed error, with or without a GPU, NVML and the build tag.
+// TestEveryCallAnswers checks that nothing crashes, and that a typed error says
+// what is missing, with or without a GPU, NVML and the build tag.
 func TestEveryCallAnswers(t *testing.T) {
 	check := func(call string, err error) {
 		t.Helper()
@@ -31,7 +31,7 @@ func TestEveryCallAnswers(t *testing.T) {
 			t.Errorf("%s: %T: %v", call, err, err)
 		}
 	}
-	for range 2 { // the second answer comes from memory
+	for range 2 { // the second answer was kept from the first
 		all, err := GPUs()
 		check("GPUs", err)
 		if (err == nil) == (all == nil) {
@@ -51,7 +51,7 @@ func TestEveryCallAnswers(t *testing.T) {
 	}
 }
 
-// scripted is a source that gives what is sent to it.
+// scripted is a source that returns what is sent to it.
 type scripted struct {
 	steps   chan scriptedStep
 	waiting chan struct{} // receives once per wait
@@ -102,8 +102,8 @@ func TestWatchTellsInOrder(t *testing.T) {
 	}
 }
 
-// TestWatchEnds holds that a watch ends with its context whatever it is doing,
-// and that its source is closed when the channel is.
+// TestWatchEnds checks that a watch ends with its context, whatever it is
+// doing, and that its source is closed when the channel is.
 func TestWatchEnds(t *testing.T) {
 	for name, steps := range map[string][]scriptedStep{
 		"waiting":           nil,

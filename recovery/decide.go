@@ -13,21 +13,21 @@ type Policy struct {
 	MinMicro   int     // smallest micro-batch allowed; 0 means 1
 	Headroom   float64 // share of the available memory to leave unused when a size is chosen, in [0, 1)
 	Recompute  bool    // activations may be recomputed to save memory
-	Relaunches int     // how often in all the job may be relaunched to make room; without Able.CountSteps, also after each newer checkpoint, unless this is 0
-	Waits      int     // how often in a row to wait for other processes before giving up
+	Relaunches int     // how many times in all the job may be relaunched to make room; without Able.CountSteps, also after each newer checkpoint, unless this is 0
+	Waits      int     // how many times in a row to wait for other processes before giving up
 	GrowAfter  int     // quiet steps before growing back is tried; 0 never grows
 
-	// Host are ways to need less of the machine's memory, by name, in the order to
-	// try them: for a command, its profile's fallbacks of that kind.
+	// Host are ways to need less host memory, by name, in the order to try them: for a
+	// command, its profile's fallbacks of that kind.
 	Host []string
 
 	Able Able
 }
 
-// Able is what the body of a job can carry out: a native trainer, a process that
-// is watched from inside, a command that is only started and ended. [Decide]
-// never answers with something it cannot do. Every body can shrink from now on,
-// wait, relaunch and stop; how often it may relaunch is [Policy].Relaunches.
+// Able is what the body of a job can carry out. The body is a native trainer, a process
+// that is watched from inside, or a command that is only started and ended. [Decide]
+// never answers with something that the body cannot do. Every body can shrink from now on,
+// wait, relaunch and stop; how many times it may relaunch is [Policy].Relaunches.
 type Able struct {
 	EmptyCache bool // give unused memory back and run the same samples again
 	CutStep    bool // run one step smaller than the plan
@@ -42,7 +42,7 @@ type Remedy string
 
 // The remedies, mildest first.
 const (
-	Continue   Remedy = "continue"    // with Decision.Plan; no room has to be made
+	Continue   Remedy = "continue"    // with Decision.Plan; no memory has to be freed
 	EmptyCache Remedy = "empty cache" // and run the same samples with the same plan
 	Search     Remedy = "search"      // probe for the largest micro-batch up to Decision.Plan.Micro, then ask again
 	ShrinkEval Remedy = "shrink eval" // Decision.Plan.Eval from now on; the training is untouched
@@ -54,7 +54,7 @@ const (
 	Wait       Remedy = "wait"        // for other processes, then the same plan
 	Relaunch   Remedy = "relaunch"    // a new attempt, from a checkpoint made now, or the newest if the process has ended
 	Exec       Remedy = "exec"        // a new process in this one's place, from the newest checkpoint: the device is gone
-	Stop       Remedy = "stop"        // Decision.Verdict says why, Decision.Hint what would help
+	Stop       Remedy = "stop"        // Decision.Verdict says why, Decision.Hint says what would help
 )
 
 // Decision is a remedy and its reason.
@@ -105,10 +105,10 @@ type Searched struct {
 // now on → recompute, if allowed → relaunch or wait, if allowed → stop. Rungs
 // that the body cannot carry out are left out. Between two finished steps it
 // answers with finitely many remedies whatever happens: the cache is emptied
-// once, every smaller plan is strictly smaller, recompute and each way to ease the
-// host are switched on once, waits and relaunches are counted.
+// once, every smaller plan is strictly smaller, recompute and each way to need less
+// host memory are switched on once, waits and relaunches are counted.
 //
-// Every decision on a failure of memory carries the verdict it rests on.
+// Every decision on an out-of-memory failure carries the verdict it rests on.
 func Decide(p Policy, h History, e Event) Decision {
 	switch {
 	case e.OOM != nil:
@@ -122,7 +122,7 @@ func Decide(p Policy, h History, e Event) Decision {
 	case e.Gone != nil:
 		return afterGone(h, *e.Gone)
 	case e.Left != nil: // not one of Policy.Relaunches: there is always a new checkpoint
-		return Decision{Remedy: Relaunch, Plan: h.Plan, Reason: fmt.Sprintf("go on in a new process from step %d: %s", e.Left.From, e.Left.Why)}
+		return Decision{Remedy: Relaunch, Plan: h.Plan, Reason: fmt.Sprintf("continue in a new process from step %d: %s", e.Left.From, e.Left.Why)}
 	}
 	return Decision{Remedy: Continue, Plan: h.Plan}
 }

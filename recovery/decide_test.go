@@ -123,7 +123,7 @@ type fatal interface {
 	Fatalf(format string, args ...any)
 }
 
-// step makes one optimizer step, or stops. It fails the test if Decide goes on
+// step makes one optimizer step, or stops. It fails the test if Decide continues
 // for ever.
 func (r *run) step(t fatal, step int) {
 	for tries := 0; ; tries++ {
@@ -522,14 +522,14 @@ func TestStopSaysWhy(t *testing.T) {
 	}
 }
 
-// A process that was ended just after a checkpoint goes on with the plan that it had,
-// and that is none of the relaunches that the policy counts.
+// A process that was ended just after a checkpoint continues with the plan that it had,
+// and this is not one of the relaunches that the policy counts.
 func TestLeft(t *testing.T) {
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 16})
 	for range 5 {
 		e := Event{Left: &Left{Why: "it leaks", From: 40}}
 		d := Decide(Policy{}, h, e)
-		if d.Remedy != Relaunch || d.Plan != h.Plan || d.Reason != "go on in a new process from step 40: it leaks" {
+		if d.Remedy != Relaunch || d.Plan != h.Plan || d.Reason != "continue in a new process from step 40: it leaks" {
 			t.Errorf("%+v", d)
 		}
 		if next := h.Apply(e, d); !reflect.DeepEqual(next, h) {
@@ -539,7 +539,7 @@ func TestLeft(t *testing.T) {
 }
 
 // A command that leaks is started again after each newer checkpoint, and without one no
-// more often than the policy has it.
+// more often than the policy allows.
 func TestLeakingCommandIsRelaunched(t *testing.T) {
 	var held []memory.Bytes
 	for i := range memory.Bytes(memory.LeakWindow) {

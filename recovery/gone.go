@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// goneLimit is how many times in a row a run goes on in a new process after its
-// device went away, with no new checkpoint in between: a device that goes away
-// every time is broken.
+// goneLimit is how many times in a row a run continues in a new process after its
+// device was lost, with no new checkpoint in between: a device that is lost every
+// time is broken.
 const goneLimit = 3
 
 // DeviceGone is a device that can no longer be used, so that nothing on it could
@@ -16,13 +16,13 @@ type DeviceGone struct {
 	Why          string   `json:"why"`                     // what was being done, and the driver's error
 	Reported     []string `json:"reported,omitempty"`      // faults of the device since the newest checkpoint, in the driver's words
 	From         int      `json:"from"`                    // step of the newest checkpoint; 0 without one
-	Before       int      `json:"before"`                  // times it went away before, since that checkpoint
+	Before       int      `json:"before"`                  // how many times it was lost before, since that checkpoint
 	Ending       bool     `json:"ending,omitempty"`        // the run had been asked to stop
-	JournalFails bool     `json:"journal_fails,omitempty"` // the journal, where these are counted, cannot be written
+	JournalFails bool     `json:"journal_fails,omitempty"` // the journal, where losses are counted, cannot be written
 }
 
 // afterGone never tries again in the process that had the device: its context is
-// dead for good. A new process goes on from the newest checkpoint, a few times.
+// dead for good. A new process continues from the newest checkpoint, a few times.
 func afterGone(h History, g DeviceGone) Decision {
 	why := g.Why
 	if len(g.Reported) > 0 {
@@ -30,19 +30,19 @@ func afterGone(h History, g DeviceGone) Decision {
 	}
 	stop := func(reason, hint string) Decision {
 		return Decision{Remedy: Stop, Plan: h.Plan, Reason: reason + ": " + why,
-			Hint: fmt.Sprintf("%s the same command then goes on from step %d", hint, g.From)}
+			Hint: fmt.Sprintf("%s the same command then continues from step %d", hint, g.From)}
 	}
 	switch {
 	case g.Ending:
 		return Decision{Remedy: Stop, Plan: h.Plan,
 			Reason: "the device was lost while the run was being stopped: " + why,
-			Hint:   fmt.Sprintf("the same command goes on from step %d", g.From)}
+			Hint:   fmt.Sprintf("the same command continues from step %d", g.From)}
 	case g.JournalFails:
-		return stop("the device was lost, and the job is not restarted because the journal, which counts that, cannot be written",
-			"make room on that disk;")
+		return stop("the device was lost, and the job is not restarted because the journal, which counts such losses, cannot be written",
+			"make room on the journal's disk;")
 	case g.Before < goneLimit:
 		return Decision{Remedy: Exec, Plan: h.Plan,
-			Reason: fmt.Sprintf("go on in a new process from step %d (%d of %d without a new checkpoint): %s", g.From, g.Before+1, goneLimit, why)}
+			Reason: fmt.Sprintf("continue in a new process from step %d (restart %d of %d without a new checkpoint): %s", g.From, g.Before+1, goneLimit, why)}
 	}
 	return stop(fmt.Sprintf("the device was lost %d times without a new checkpoint in between", g.Before+1),
 		"look for Xid in dmesg, and for errors and temperatures in nvidia-smi -q; reset the GPU or restart the machine;")

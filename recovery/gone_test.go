@@ -23,15 +23,15 @@ func TestAfterGone(t *testing.T) {
 	}
 }
 
-// TestAfterGoneStops holds that nobody is kept from stopping, and that restarts
-// which are not counted are not made without end.
+// TestAfterGoneStops holds that a run can always be stopped, and that restarts which
+// cannot be counted are not made.
 func TestAfterGoneStops(t *testing.T) {
 	for want, g := range map[string]DeviceGone{
-		"the device was lost while the run was being stopped: gone":                                                         {Why: "gone", From: 4, Ending: true, JournalFails: true},
-		"the device was lost, and the job is not restarted because the journal, which counts that, cannot be written: gone": {Why: "gone", From: 4, JournalFails: true},
+		"the device was lost while the run was being stopped: gone":                                                                {Why: "gone", From: 4, Ending: true, JournalFails: true},
+		"the device was lost, and the job is not restarted because the journal, which counts such losses, cannot be written: gone": {Why: "gone", From: 4, JournalFails: true},
 	} {
 		d := Decide(Policy{}, NewHistory(Plan{Effective: 64, World: 1, Micro: 64}), Event{Gone: &g})
-		if d.Remedy != Stop || d.Reason != want || !strings.HasSuffix(d.Hint, "goes on from step 4") {
+		if d.Remedy != Stop || d.Reason != want || !strings.HasSuffix(d.Hint, "continues from step 4") {
 			t.Errorf("%+v", d)
 		}
 	}

@@ -8,15 +8,15 @@ import (
 	"headroom/search"
 )
 
-// roomMargin is how much more must be available than when the plan was chosen
-// before growing back is worth a try: less is noise.
+// roomMargin is the factor by which more memory must be available than when the plan
+// was chosen before growing back is worth a try: less is noise.
 const roomMargin = 1.02
 
 // grow decides after a finished step whether a larger micro-batch is worth a
 // try. It never exceeds what was asked for, waits GrowAfter quiet steps, twice
-// as long after each try that failed, and wants a reason: more memory available
+// as long after each try that failed, and needs a reason: more memory available
 // than when the current plan was chosen, or a cause that passes by itself. Where
-// nothing is known of the memory there is no reason.
+// nothing is known about the memory there is no reason.
 func grow(p Policy, h History, s Progress) Decision {
 	h = h.finished(s)
 	stay := Decision{Remedy: Continue, Plan: h.Plan}
@@ -31,9 +31,9 @@ func grow(p Policy, h History, s Progress) Decision {
 	if plan.Micro <= h.Plan.Micro || plan.Accumulation() >= h.Plan.Accumulation() {
 		return stay
 	}
-	why := fmt.Sprintf("%v are available again", available)
+	why := fmt.Sprintf("%v is available again", available)
 	if h.room > 0 {
-		why += fmt.Sprintf(", %v when it was made smaller", h.room)
+		why += fmt.Sprintf(", up from %v when it was made smaller", h.room)
 	}
 	return Decision{Remedy: Grow, Plan: plan, Reason: changeReason(h.Plan, plan, why)}
 }

@@ -9,9 +9,9 @@ import (
 // times GrowAfter.
 const patienceLimit = 6
 
-// History is all that [Decide] knows of the run so far. It is a value:
-// [History.Apply] returns the next one and changes nothing. Its fields are
-// Decide's; a caller reads Plan and Running and sets Finished when it resumes.
+// History is all that [Decide] knows about the run so far. It is a value:
+// [History.Apply] returns the next one and changes nothing. Its fields belong to
+// Decide; a caller reads Plan and Running and sets Finished when it resumes.
 type History struct {
 	Plan     Plan // from now on
 	Finished int  // optimizer steps finished
@@ -34,7 +34,7 @@ type History struct {
 
 	quiet    int // steps finished since the last failure or growth
 	patience int // failed tries at growing back
-	grown    int // micro-batch to go back to if the larger plan fails; 0 once that has run
+	grown    int // micro-batch to go back to if the larger plan fails; 0 once the larger plan has run
 }
 
 // Proven is the largest micro-batch that has run, and the least memory that was
@@ -55,16 +55,16 @@ func NewHistory(p Plan) History {
 }
 
 // Learned is what one process of a run has found out and the next one need not
-// find out again. It is kept in every checkpoint, and in learned.json until then.
+// find out again. It is kept in every checkpoint, and in learned.json until the next one.
 type Learned struct {
-	Asked     int          `json:"asked"`          // micro-batch asked for; 0 was a search
+	Asked     int          `json:"asked"`          // micro-batch asked for; 0 if a search was asked for
 	Micro     int          `json:"micro"`          // micro-batch in force
 	Eval      int          `json:"eval,omitempty"` // evaluation batch in force; 0 if there is none to set
 	Room      memory.Bytes `json:"room"`           // available when it was chosen; 0 if growing need not wait for more
 	Line      search.Line  `json:"line"`           // peak memory by micro-batch; zero if not known
 	Proven    Proven       `json:"proven"`
 	Recompute bool         `json:"recompute,omitempty"`
-	Eased     int          `json:"eased,omitempty"`     // ways to ease the host that are in force
+	Eased     int          `json:"eased,omitempty"`     // ways to need less host memory that are in force
 	Precision string       `json:"precision,omitempty"` // what that process computed in
 }
 
@@ -106,9 +106,9 @@ func (h History) Recomputing() bool { return h.recompute }
 // Eased is how many of the policy's ways to need less host memory are in force.
 func (h History) Eased() int { return h.eased }
 
-// Settled reports whether the plan in force has proven itself: false while one that
-// was grown to has not run yet. Should that plan take the process down, the next
-// process must not begin with it.
+// Settled reports whether the plan in force has proven itself: a plan that was grown to
+// has not until it has run. Should that plan take the process down, the next process
+// must not begin with it.
 func (h History) Settled() bool { return h.grown == 0 }
 
 // Apply is the history after event e was answered with d.
@@ -172,7 +172,7 @@ func (h History) applyRemedy(d Decision, available memory.Bytes) History {
 	case ShrinkEval:
 		h.Plan.Eval = d.Plan.Eval
 	case Recompute:
-		// What a sample costs has changed.
+		// The memory that a sample needs has changed.
 		h.recompute, h.line, h.proven = true, search.Line{}, Proven{}
 	case EaseHost:
 		h.eased++
@@ -195,7 +195,7 @@ func (h History) changePlan(d Decision, available memory.Bytes) History {
 	h.quiet, h.outliers = 0, 0
 	h.room = available
 	if d.Verdict != nil && (d.Verdict.Cause == memory.Spike || d.Verdict.Cause == memory.Fragmentation) {
-		h.room = 0 // passes by itself, not by others leaving
+		h.room = 0 // it passes by itself, not when other processes leave
 	}
 	return h
 }

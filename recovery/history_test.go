@@ -9,7 +9,7 @@ import (
 	"headroom/search"
 )
 
-// with is what a step leaves behind when so much is available.
+// with is what a step leaves behind when the given amount is available.
 func with(available memory.Bytes) memory.Stats {
 	return memory.Stats{Capacity: 24 * memory.GiB, Free: available, Foreign: 24*memory.GiB - available}
 }
@@ -27,7 +27,7 @@ func tell(p Policy, h History, e Event) (History, Decision) {
 }
 
 // TestProvenRoomIsTheLeast holds that a size which has run in little memory is
-// grown back to when no more than that is there.
+// grown back to when no more than that is available.
 func TestProvenRoomIsTheLeast(t *testing.T) {
 	p := Policy{GrowAfter: 1, Able: native}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
@@ -41,8 +41,8 @@ func TestProvenRoomIsTheLeast(t *testing.T) {
 	}
 }
 
-// TestPatienceIsBounded holds that the waits between tries of growing back stop
-// growing themselves.
+// TestPatienceIsBounded holds that the waits between tries at growing back do not
+// themselves grow without end.
 func TestPatienceIsBounded(t *testing.T) {
 	p := Policy{GrowAfter: 3, Able: native}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
@@ -79,7 +79,7 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// TestNoGrowthInTheDark holds that a body which knows nothing of the memory does
+// TestNoGrowthInTheDark holds that a body which knows nothing about the memory does
 // not grow back.
 func TestNoGrowthInTheDark(t *testing.T) {
 	p := Policy{GrowAfter: 1}
@@ -102,9 +102,9 @@ func TestCheckpointsAreProgress(t *testing.T) {
 		want       Remedy
 		says       string
 	}{
-		{0, Wait, "wait for other processes to leave (1 of 1)"},
+		{0, Wait, "wait for other processes to release memory (wait 1 of 1)"},
 		{0, Stop, "out of memory in the training, other processes"},
-		{400, Wait, "wait for other processes to leave (1 of 1)"},
+		{400, Wait, "wait for other processes to release memory (wait 1 of 1)"},
 		{0, Stop, "out of memory in the training after step 400, other processes"},
 	} {
 		if c.checkpoint > 0 {
@@ -138,7 +138,7 @@ func TestLoad(t *testing.T) {
 		got = append(got, string(d.Remedy))
 	}
 	if fmt.Sprint(got) != "[wait wait stop]" {
-		t.Errorf("others hold the memory: %v", got)
+		t.Errorf("other processes hold the memory: %v", got)
 	}
 	if h.Plan.Micro != 64 {
 		t.Errorf("the micro-batch became %d", h.Plan.Micro)
@@ -198,7 +198,7 @@ func TestGeneration(t *testing.T) {
 	}
 }
 
-// TestHeadroomThatCannotBeKept holds that the sentence says so, and by how much.
+// TestHeadroomThatCannotBeKept holds that the reason says so, and how much is left.
 func TestHeadroomThatCannotBeKept(t *testing.T) {
 	found := Searched{Stats: with(24 * memory.GiB), Result: search.Result{Fits: 16, Fails: 17, Probes: []search.Probe{
 		{N: 1, Peak: 18 * memory.GiB, Fits: true}, {N: 17, Peak: 25 * memory.GiB}, {N: 16, Peak: 23 * memory.GiB, Fits: true}}}}
@@ -214,7 +214,7 @@ func TestHeadroomThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// TestHelpsNamesWhatIsNotAllowed holds that nobody is told to raise what is off.
+// TestHelpsNamesWhatIsNotAllowed holds that no hint advises raising the limit of a remedy that is off.
 func TestHelpsNamesWhatIsNotAllowed(t *testing.T) {
 	e := Event{Load: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseLoad, Stats: with(0)}}}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})

@@ -14,7 +14,7 @@ const outlierLimit = 3
 // forgotten.
 const outlierWindow = 100
 
-// ladder is one failure of memory on its way to a remedy.
+// ladder is one out-of-memory failure on its way to a remedy.
 type ladder struct {
 	policy   Policy
 	history  History
@@ -41,7 +41,7 @@ func (l ladder) climb() Decision {
 	case memory.Spike, memory.Fragmentation:
 		return l.outlier()
 	case memory.Leak:
-		if d, ok := l.relaunch("frees what has leaked"); ok {
+		if d, ok := l.relaunch("to free what has leaked"); ok {
 			return d
 		}
 		return l.smaller()
@@ -70,26 +70,26 @@ func (l ladder) load() Decision {
 	return l.stop("nothing that is allowed makes the model smaller", helpModel)
 }
 
-// resume tries the same plan once more: it has been seen to fit. Then a smaller one
-// makes room for what the checkpoint left in memory; nothing does if memory runs
-// out before the first step.
+// resume tries the same plan once more: that plan has been seen to fit. Then a smaller
+// one makes room for what the checkpoint left in memory; nothing makes room if memory
+// runs out before the first step.
 func (l ladder) resume() Decision {
 	tried := l.history.relaunches > 0 && l.history.relaunched == l.history.Finished
 	if !tried {
-		if d, ok := l.relaunch("has been seen to fit"); ok {
+		if d, ok := l.relaunch("because this plan has been seen to fit"); ok {
 			return d
 		}
 	}
 	if l.failure().Phase == memory.PhaseLoad {
-		return l.stop("the checkpoint cannot be loaded", `load it into the machine's memory (map_location="cpu") and free it before the first step; the checkpoint is untouched`)
+		return l.stop("the checkpoint cannot be loaded", `load it into host memory (map_location="cpu") and free it before the first step; the checkpoint is untouched`)
 	}
 	return l.smaller()
 }
 
-// easeHost takes the next way to need less of the machine's memory.
+// easeHost takes the next way to need less host memory.
 func (l ladder) easeHost() Decision {
 	if l.history.eased >= len(l.policy.Host) {
-		return l.stop("nothing that is allowed needs less", "use fewer data-loader workers, less prefetching and no pinned memory; a smaller micro-batch seldom helps")
+		return l.stop("nothing that is allowed needs less host memory", "use fewer data-loader workers, less prefetching and no pinned memory; a smaller micro-batch seldom helps")
 	}
 	name := l.policy.Host[l.history.eased]
 	d := l.decide(EaseHost, fmt.Sprintf("%s from now on: %s", name, l.verdict.Why))
@@ -104,14 +104,14 @@ func (l ladder) giveUp() Decision {
 	return l.stop("the cause is unknown", "the evidence is in the journal; nothing was tried, because a remedy for the wrong cause does harm")
 }
 
-// evaluation halves what is evaluated at once. The training batch has nothing to do
-// with it and stays. No knob of either sets what is generated outside evaluation.
+// evaluation halves the evaluation batch. The training batch has nothing to do with it
+// and does not change. No knob of either batch sets what is generated outside evaluation.
 func (l ladder) evaluation() Decision {
 	old := l.history.Plan.Eval
 	if !l.policy.Able.Eval || old <= 1 || l.failure().Phase != memory.PhaseEval {
 		return l.last()
 	}
-	d := l.decide(ShrinkEval, fmt.Sprintf("evaluation batch %d → %d: %s; the training batch stays", old, old/2, l.verdict.Why))
+	d := l.decide(ShrinkEval, fmt.Sprintf("evaluation batch %d → %d: %s; the training batch does not change", old, old/2, l.verdict.Why))
 	d.Plan.Eval = old / 2
 	return d
 }
@@ -124,7 +124,7 @@ func (l ladder) outlier() Decision {
 	case l.policy.Able.CutStep && (l.history.once.Micro > 0 || l.history.outliers < outlierLimit):
 		return l.to(ShrinkStep, l.halved(), "for this step only")
 	case l.verdict.Cause == memory.Fragmentation && l.relaunchIsDue():
-		if d, ok := l.relaunch("gives the allocator a fresh start"); ok {
+		if d, ok := l.relaunch("to give the allocator a fresh start"); ok {
 			return d
 		}
 	}
@@ -142,8 +142,8 @@ func (l ladder) relaunchIsDue() bool {
 	return h.relaunches == 0 || h.Finished-h.relaunched >= outlierWindow
 }
 
-// smaller chooses a micro-batch for the steps to come: computed if memory by
-// micro-batch is known, else from a search, else half.
+// smaller chooses a micro-batch for the steps to come: computed if memory as a function
+// of the micro-batch is known, else found by a search, else half.
 func (l ladder) smaller() Decision {
 	if l.smallest() {
 		return l.last()
@@ -173,7 +173,7 @@ func (l ladder) last() Decision {
 	case memory.Foreign:
 		return l.wait()
 	case memory.Fragmentation, memory.Leak:
-		if d, ok := l.relaunch("starts with clean memory"); ok {
+		if d, ok := l.relaunch("to start with clean memory"); ok {
 			return d
 		}
 	}
@@ -184,10 +184,10 @@ func (l ladder) canRecompute() bool {
 	return l.policy.Able.Recompute && l.failure().Phase.SizedByMicro()
 }
 
-// wait waits for other processes to leave, as often as the policy allows.
+// wait waits for other processes to release memory, as many times as the policy allows.
 func (l ladder) wait() Decision {
 	if l.history.waits < l.policy.Waits {
-		return l.decide(Wait, fmt.Sprintf("wait for other processes to leave (%d of %d): %s", l.history.waits+1, l.policy.Waits, l.verdict.Why))
+		return l.decide(Wait, fmt.Sprintf("wait for other processes to release memory (wait %d of %d): %s", l.history.waits+1, l.policy.Waits, l.verdict.Why))
 	}
 	more := "allow more waiting with memory.waits"
 	if l.policy.Waits == 0 {
@@ -198,7 +198,7 @@ func (l ladder) wait() Decision {
 
 const helpModel = "a smaller model, an optimizer with less state, or a device with more memory"
 
-// helps names what would make room and has not been used.
+// helps names what would free memory and has not been used.
 func (l ladder) helps() string {
 	switch {
 	case l.failure().Phase == memory.PhaseEval:
@@ -220,11 +220,11 @@ func (l ladder) relaunch(why string) (Decision, bool) {
 	if h.relaunches >= l.policy.Relaunches && !anew {
 		return Decision{}, false
 	}
-	from := "a checkpoint of this moment"
+	from := "a checkpoint made now"
 	if !l.policy.Able.CountSteps {
 		from = "the newest checkpoint" // the process has ended
 	}
-	return l.decide(Relaunch, fmt.Sprintf("relaunch from %s, which %s: %s", from, why, l.verdict.Why)), true
+	return l.decide(Relaunch, fmt.Sprintf("relaunch from %s, %s: %s", from, why, l.verdict.Why)), true
 }
 
 // to changes the plan to the largest micro-batch up to n that can run.

@@ -19,22 +19,22 @@ type Plan struct {
 func (p Plan) Validate() error {
 	var errs []error
 	if p.Effective < 1 {
-		errs = append(errs, fmt.Errorf("effective batch %d: at least 1", p.Effective))
+		errs = append(errs, fmt.Errorf("effective batch %d: must be at least 1", p.Effective))
 	}
 	if p.World < 1 || p.World > p.Effective {
-		errs = append(errs, fmt.Errorf("world size %d: 1 to the effective batch (%d), so that every rank has a sample", p.World, p.Effective))
+		errs = append(errs, fmt.Errorf("world size %d: must be from 1 to the effective batch (%d), so that every rank has a sample", p.World, p.Effective))
 	}
 	if p.Micro < 1 {
-		errs = append(errs, fmt.Errorf("micro-batch %d: at least 1", p.Micro))
+		errs = append(errs, fmt.Errorf("micro-batch %d: must be at least 1", p.Micro))
 	}
 	if p.Eval < 0 {
-		errs = append(errs, fmt.Errorf("evaluation batch %d: at least 1, or 0 for none", p.Eval))
+		errs = append(errs, fmt.Errorf("evaluation batch %d: must be at least 1, or 0 for none", p.Eval))
 	}
 	if p.Uniform && p.World > 0 && p.Effective%p.World != 0 {
 		errs = append(errs, fmt.Errorf("effective batch %d: a uniform plan needs a multiple of the world size %d", p.Effective, p.World))
 	}
 	if p.Common != 0 && (!p.Uniform || p.Common < 0 || p.World > 0 && p.Common%p.World != 0 || p.Effective%p.Common != 0) {
-		errs = append(errs, fmt.Errorf("common divisor %d of the effective batches: a divisor of %d and a multiple of the world size %d, in a uniform plan", p.Common, p.Effective, p.World))
+		errs = append(errs, fmt.Errorf("common divisor %d of the effective batches: must be a divisor of %d and a multiple of the world size %d, in a uniform plan", p.Common, p.Effective, p.World))
 	}
 	return errors.Join(errs...)
 }
@@ -60,7 +60,7 @@ func (p Plan) Share(rank int) int {
 }
 
 // Accumulation is how many micro-batches each rank runs in a step. It is the
-// same on every rank, so that collective operations meet.
+// same on every rank, so that collective operations match.
 // It is 0 in a plan whose Micro has not been chosen yet.
 func (p Plan) Accumulation() int {
 	if p.Micro < 1 {

@@ -31,7 +31,7 @@ func TestResumeRemembers(t *testing.T) {
 		learned Learned
 		want    string
 	}{
-		{"the same command goes on with what fits, then grows back", asked, learned, "14×3 grow 40×3"},
+		{"the same command continues with what fits, then grows back", asked, learned, "14×3 grow 40×3"},
 		{"another micro-batch is tried", asked.WithMicro(20), learned, "20×6"},
 		{"what another precision needed is not known of this one", asked, other, "40! empty cache 40! search 14×3 grow 40×3"},
 		{"a checkpoint that says nothing", asked, Learned{}, "40! empty cache 40! search 14×3 grow 40×3"},
@@ -42,8 +42,8 @@ func TestResumeRemembers(t *testing.T) {
 	}
 }
 
-// TestResumeRemembersTheHost holds that what eases the machine's memory stays in force in
-// a new process, and that the next way is taken there.
+// TestResumeRemembersTheHost holds that the ways to need less host memory stay in force in
+// a new process, and that the next one is taken there.
 func TestResumeRemembersTheHost(t *testing.T) {
 	policy, plan := Policy{Host: []string{"a", "b"}}, Plan{Effective: 8, World: 1, Micro: 8}
 	e := Event{OOM: &memory.Evidence{Host: true}}

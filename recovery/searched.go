@@ -8,8 +8,8 @@ import (
 )
 
 // afterSearch turns the end of a search into a plan. Where no size leaves the
-// headroom it takes the smallest one allowed, which leaves the most, and says by
-// how much that falls short.
+// headroom it takes the smallest size allowed, which leaves the most, and says how
+// much that is.
 func afterSearch(p Policy, h History, s Searched) Decision {
 	r := s.Result
 	wanted, short := r.Recommended, r.Recommended == 0
@@ -50,7 +50,7 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.3g %%", 100*share)
 }
 
-// nothingFits climbs on from the top of the ladder: there is no smaller plan.
+// nothingFits continues with the last rung of the ladder: there is no smaller plan.
 func nothingFits(p Policy, h History, s Searched) Decision {
 	failed := memory.Evidence{Failure: memory.OutOfMemoryError{Stats: s.Stats}}
 	if h.search != nil && h.search.Cause == memory.Foreign {

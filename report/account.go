@@ -14,18 +14,18 @@ type Kept string
 const (
 	Held      Kept = "kept"
 	Broken    Kept = "not kept"
-	Unchecked Kept = "not checked" // there is nothing to check, or a part is missing
+	Unchecked Kept = "not checked" // there is nothing to check, or part of the records is missing
 )
 
 // Accounting is the check of invariant 1 over the metrics: every optimizer step
-// took exactly the configured number of samples, its micro-batches sum to it,
-// no sample was skipped or taken twice, and steps × effective = samples.
+// took exactly the configured number of samples, its micro-batches add up to that
+// number, no sample was skipped or taken twice, and steps × effective = samples.
 type Accounting struct {
 	State     Kept
 	Sum       string   // the sum in words: "200 steps × 64 = 12,800 samples"
 	Effective int      // configured; 0 if not known
-	Steps     int      // recorded steps that stand
-	Last      int      // number of the last of them
+	Steps     int      // recorded steps that were not rolled back
+	Last      int      // number of the last such step
 	Samples   int64    // in those steps
 	Redone    int      // steps done again after an attempt began at an older checkpoint
 	Problems  []string // what does not add up, oldest first, at most problemLimit
@@ -43,7 +43,7 @@ type auditor struct {
 	missing bool
 }
 
-// account checks the metrics and returns the steps that stand: where a step
+// account checks the metrics and returns the steps that count: where a step
 // number recurs, the earlier steps from that number on were rolled back with the
 // attempt that made them, and only the later ones count.
 func account(in Input) ([]runs.StepReport, Accounting) {
@@ -56,12 +56,12 @@ func account(in Input) ([]runs.StepReport, Accounting) {
 	steps, rewinds := lastMade(in.Steps)
 	a.Redone = len(in.Steps) - len(steps)
 	if lives := starts(in.Entries); rewinds >= max(1, lives) {
-		a.wrong("the step number went back %s, the journal records %s", plural(rewinds, "time"), plural(lives, "attempt"))
+		a.wrong("the step number went back %s, but the journal records %s", plural(rewinds, "time"), plural(lives, "attempt"))
 	}
 	a.walk(steps)
 	if n := len(in.Entries); n > 0 && !in.Running && a.Steps > 0 && in.Entries[n-1].Step > a.Last {
 		a.missing = true
-		a.note("%s not recorded, the journal goes further", span("step", a.Last+1, in.Entries[n-1].Step))
+		a.note("%s not recorded, although the journal goes further", span("step", a.Last+1, in.Entries[n-1].Step))
 	}
 	a.conclude()
 	return steps, a.Accounting
@@ -105,10 +105,10 @@ func (a *auditor) plans(entries []runs.Entry) {
 			continue // its plan covers the rows of one call
 		}
 		if e.Plan != nil && e.Plan.Effective != a.Effective {
-			a.wrong("at step %d the plan asked for %d samples per step, %d are configured", e.Step, e.Plan.Effective, a.Effective)
+			a.wrong("at step %d the plan asked for %d samples per step, but %d are configured", e.Step, e.Plan.Effective, a.Effective)
 		}
 		if d := e.Decision; d != nil && d.Plan.Effective != 0 && d.Plan.Effective != a.Effective {
-			a.wrong("at step %d a decision asked for %d samples per step, %d are configured", e.Step, d.Plan.Effective, a.Effective)
+			a.wrong("at step %d a decision asked for %d samples per step, but %d are configured", e.Step, d.Plan.Effective, a.Effective)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func (a *auditor) walk(steps []runs.StepReport) {
 			a.wrong("step %d took %d samples, not %d", s.Step, s.Samples, a.Effective)
 		}
 		if sum := total(s.Splits); len(s.Splits) > 0 && !a.adds(sum, s.Samples) {
-			a.wrong("step %d ran micro-batches of %d samples together, and says it took %d", s.Step, sum, s.Samples)
+			a.wrong("step %d ran micro-batches of %d samples in all, but reports that it took %d", s.Step, sum, s.Samples)
 		}
 		previous := runs.StepReport{First: s.First}
 		if i > 0 {
@@ -144,12 +144,12 @@ func (a *auditor) sequence(previous, s runs.StepReport) {
 	}
 	want := previous.First + int64(previous.Samples)
 	if a.follow && s.First != want {
-		a.wrong("step %d began at sample %d, the step before ended at %d", s.Step, s.First, want)
+		a.wrong("step %d began at sample %d, but the step before ended at %d", s.Step, s.First, want)
 	}
 }
 
-// adds reports whether micro-batches that sum to sum make up a step of samples
-// samples. With several ranks a worker records only its own micro-batches.
+// adds reports whether micro-batches that add up to sum make up a step of the given
+// number of samples. With several ranks a worker records only its own micro-batches.
 func (a *auditor) adds(sum, samples int) bool {
 	if a.plan.World <= 1 {
 		return sum == samples

@@ -15,7 +15,7 @@ func TestAccountingOfAWholeRun(t *testing.T) {
 	}
 }
 
-// Whatever is changed in the records of a sound run is found.
+// Any change to the records of a sound run is found.
 func TestAccountingFindsTampering(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -26,20 +26,20 @@ func TestAccountingFindsTampering(t *testing.T) {
 		{"a sample too few", func(in *Input) { in.Steps[99].Samples = 63 }, Broken, "step 100 took 63 samples, not 64"},
 		{"a sample too many", func(in *Input) { in.Steps[0].Samples = 65 }, Broken, "step 1 took 65 samples, not 64"},
 		{"two that cancel out", func(in *Input) { in.Steps[10].Samples, in.Steps[11].Samples = 63, 65 }, Broken, "step 11 took 63 samples, not 64"},
-		{"micro-batches that fall short", func(in *Input) { in.Steps[4].Splits = []int{22, 21, 20} }, Broken, "step 5 ran micro-batches of 63 samples together, and says it took 64"},
-		{"samples skipped", func(in *Input) { in.Steps[50].First++ }, Broken, "step 51 began at sample 3201, the step before ended at 3200"},
+		{"micro-batches that fall short", func(in *Input) { in.Steps[4].Splits = []int{22, 21, 20} }, Broken, "step 5 ran micro-batches of 63 samples in all, but reports that it took 64"},
+		{"samples skipped", func(in *Input) { in.Steps[50].First++ }, Broken, "step 51 began at sample 3201, but the step before ended at 3200"},
 		{"a step made twice", func(in *Input) {
 			in.Steps = append(in.Steps[:60:60], append([]runs.StepReport{in.Steps[59]}, in.Steps[60:]...)...)
-		}, Broken, "the step number went back 1 time, the journal records 1 attempt"},
-		{"another effective batch", func(in *Input) { in.Effective = 128 }, Broken, "asked for 64 samples per step, 128 are configured"},
+		}, Broken, "the step number went back 1 time, but the journal records 1 attempt"},
+		{"another effective batch", func(in *Input) { in.Effective = 128 }, Broken, "asked for 64 samples per step, but 128 are configured"},
 		{"a plan of another size", func(in *Input) {
 			in.Entries[2].Plan = &recovery.Plan{Effective: 64, World: 1, Micro: 64}
 			in.Entries = append(in.Entries, runs.Entry{Kind: runs.KindPlan, Step: 200, Plan: &recovery.Plan{Effective: 32, World: 1, Micro: 8}})
-		}, Broken, "at step 200 the plan asked for 32 samples per step, 64 are configured"},
+		}, Broken, "at step 200 the plan asked for 32 samples per step, but 64 are configured"},
 		{"steps missing", func(in *Input) {
 			in.Steps = append(in.Steps[:30:30], in.Steps[33:]...)
 		}, Unchecked, "steps 31 to 33 not recorded"},
-		{"the end missing", func(in *Input) { in.Steps = in.Steps[:199] }, Unchecked, "step 200 not recorded, the journal goes further"},
+		{"the end missing", func(in *Input) { in.Steps = in.Steps[:199] }, Unchecked, "step 200 not recorded, although the journal goes further"},
 		{"no metrics", func(in *Input) { in.Steps = nil }, Unchecked, ""},
 	}
 	for _, test := range tests {
@@ -58,7 +58,7 @@ func TestAccountingFindsTampering(t *testing.T) {
 	}
 }
 
-// A run that was killed makes the steps since its checkpoint again.
+// A run that was killed repeats the steps since its checkpoint.
 func TestAccountingOfStepsMadeAgain(t *testing.T) {
 	d := newDiary("killed", 100)
 	d.plan.Micro = 16

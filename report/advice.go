@@ -8,7 +8,7 @@ import (
 	"headroom/recovery"
 )
 
-// Limits of advice: below them a fact is not worth a reader's morning.
+// Limits of advice: below them a fact is not worth mentioning.
 const (
 	muchUnused  = 0.35 // share of the capacity
 	littleLeft  = 0.02 // share of what was available
@@ -52,11 +52,11 @@ func adviseEnd(_ Input, r *Report) string {
 	var from string
 	switch {
 	case r.Command != "":
-		from = fmt.Sprintf("run headroom resume %s, which starts the command again from its newest checkpoint if headroom knows how it resumes, or start it again by hand", r.Name)
+		from = fmt.Sprintf("run headroom resume %s, which restarts the command from its newest checkpoint if headroom knows how the command resumes, or restart it by hand", r.Name)
 	case r.Checkpoints.Written == 0:
 		from = "start the same command again: it begins from step 0, because no checkpoint was written"
 	default:
-		from = fmt.Sprintf("start the same command again: it goes on from step %s", count(r.Checkpoints.Newest))
+		from = fmt.Sprintf("start the same command again: it continues from step %s", count(r.Checkpoints.Newest))
 	}
 	switch r.Outcome.State {
 	case Interrupted, CutOff:
@@ -111,9 +111,9 @@ func adviseMicro(in Input, r *Report) string {
 }
 
 // unsimulated is what helps against processes that the run's own configuration simulates.
-const unsimulated = "--set 'device.squeeze=[]' leaves it out"
+const unsimulated = "--set 'device.squeeze=[]' turns it off"
 
-// simulatedHints changes the hints of rows that are about processes that are only simulated.
+// simulatedHints changes the hints of rows about processes that are only simulated.
 func simulatedHints(rows []Row) {
 	for i := range rows {
 		if rows[i].Cause == memory.Foreign && rows[i].Hint != "" {
@@ -141,30 +141,30 @@ func adviseSpike(_ Input, r *Report) string {
 	if counted(r, memory.Spike) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s needed far more than their like: limit the longest sample, or bucket samples by length", plural(counted(r, memory.Spike), "step"))
+	return fmt.Sprintf("%s needed far more than similar ones: limit the longest sample, or bucket samples by length", plural(counted(r, memory.Spike), "step"))
 }
 
 func adviseFragmentation(_ Input, r *Report) string {
 	if counted(r, memory.Fragmentation) == 0 {
 		return ""
 	}
-	return "enough bytes were free, in blocks that were too small: with PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+	return "enough bytes were free, but in blocks that were too small: with PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 }
 
 func adviseLeak(_ Input, r *Report) string {
 	if counted(r, memory.Leak) == 0 {
 		return ""
 	}
-	return "memory held between steps keeps growing: look for tensors kept across steps, such as losses collected without turning them into numbers"
+	return "memory held between steps keeps growing: look for tensors kept across steps, such as losses collected as tensors instead of numbers"
 }
 
 func adviseCheckpoints(_ Input, r *Report) string {
 	c := r.Checkpoints
 	switch {
 	case c.Failed > 0:
-		return fmt.Sprintf("%s could not be written: see the ledger, and make room on that disk before the next run", plural(c.Failed, "checkpoint"))
+		return fmt.Sprintf("%s could not be written: see the ledger, and make room on the disk before the next run", plural(c.Failed, "checkpoint"))
 	case c.Damaged > 0:
-		return fmt.Sprintf("%s found damaged and set aside: check that disk", plural(c.Damaged, "checkpoint"))
+		return fmt.Sprintf("%s found damaged and set aside: check the disk", plural(c.Damaged, "checkpoint"))
 	}
 	return ""
 }
@@ -177,7 +177,7 @@ func adviseLost(_ Input, r *Report) string {
 }
 
 // adviseUnused looks at the whole run: a larger micro-batch is worth a try only
-// if steps were cut and none of the cut ones came near the capacity.
+// if steps were cut and none of those came near the capacity.
 func adviseUnused(_ Input, r *Report) string {
 	if len(r.Sizes) == 0 || r.Failures.Total > 0 || !(r.Memory.Tightest > muchUnused) {
 		return ""
@@ -196,7 +196,7 @@ func adviseTight(_ Input, r *Report) string {
 	if m := r.Memory; r.Simulated && m.ForeignFrom > 0 && m.ForeignFrom <= m.TightestStep && m.TightestStep <= m.ForeignTo {
 		return "" // it was tight because of the simulation
 	}
-	return fmt.Sprintf("step %s came within %s of what was available: a little more memory.headroom makes the next run calmer",
+	return fmt.Sprintf("step %s came within %s of what was available: a slightly larger memory.headroom gives the next run more room",
 		count(r.Memory.TightestStep), percent(max(0, r.Memory.Tightest)))
 }
 
@@ -204,7 +204,7 @@ func adviseLoss(_ Input, r *Report) string {
 	if r.Loss.NotFinite == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the loss is NaN or infinite in %s: that is not about memory; check the learning rate and the data", plural(r.Loss.NotFinite, "step"))
+	return fmt.Sprintf("the loss is NaN or infinite in %s: this is not a memory problem; check the learning rate and the data", plural(r.Loss.NotFinite, "step"))
 }
 
 func counted(r *Report, cause memory.Cause) int {

@@ -83,7 +83,7 @@ func awaitEnd(t testing.TB, folder string) {
 	for _, path := range lines {
 		line, err := os.ReadFile(path)
 		if err != nil || !strings.Contains(string(line), folder) {
-			continue // ended meanwhile, or another one's
+			continue // ended meanwhile, or another user's
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		if err != nil {
@@ -176,7 +176,7 @@ const measure = `(() => {
 	};
 })()`
 
-// view is one way of looking at the page.
+// view is one way of displaying the page.
 type view struct {
 	name, scheme, media string
 	width, height       int64
@@ -302,7 +302,7 @@ func screenshot(ctx context.Context, t *testing.T, path string) {
 	}
 }
 
-// grown is a run of so many steps that goes on, with failures now and then.
+// grown is a run that is still in progress after the given number of steps, with failures now and then.
 func grown(steps int) *diary {
 	d := newDiary("live", 20_000)
 	d.plan.Micro = 22
@@ -333,8 +333,8 @@ func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (li
 	return live, server, watch
 }
 
-// TestLivePageInABrowser holds that the page follows a run without being loaded again, keeps what
-// was scrolled and has the focus, and says when nobody answers any more.
+// TestLivePageInABrowser holds that the page follows a run without being loaded again, keeps scroll
+// positions and the focus, and says when nobody answers any more.
 func TestLivePageInABrowser(t *testing.T) {
 	ctx, cancel := chromedp.NewContext(browser(t))
 	defer cancel()
@@ -377,7 +377,7 @@ func TestLivePageInABrowser(t *testing.T) {
 	}
 }
 
-// BenchmarkLivePage is how long the browser takes to show a run of 10,000 steps anew, its
+// BenchmarkLivePage measures how long the browser takes to show a run of 10,000 steps again,
 // layout included, and how large the page is.
 func BenchmarkLivePage(b *testing.B) {
 	ctx, cancel := chromedp.NewContext(browser(b))
@@ -415,7 +415,7 @@ func BenchmarkLivePage(b *testing.B) {
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// wording runs in the page: every text that can be seen, in its order, with its element
+// wording runs in the page: it collects every visible text, in order, with its element
 // and its colour.
 const wording = `(() => [...document.querySelectorAll('main *')]
 	.filter(e => !e.matches('title, desc, style') && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
@@ -427,7 +427,7 @@ const wording = `(() => [...document.querySelectorAll('main *')]
 	.join('\n') + '\n')()`
 
 // TestPagesAsGoldenFiles keeps what pages say, and in which colours, on a desktop and a phone,
-// light and dark: testdata/pages. With -update it is written anew.
+// light and dark, in testdata/pages. With -update these files are written again.
 func TestPagesAsGoldenFiles(t *testing.T) {
 	if testing.Short() && os.Getenv("HEADROOM_REQUIRE_BROWSER") != "1" {
 		t.Skip("short: the pages were not opened in a browser")
@@ -493,7 +493,7 @@ func firstDifference(got, want string) string {
 	return fmt.Sprintf("%d lines, want %d", len(a), len(b))
 }
 
-// at is a moment so many seconds after the diaries begin.
+// at is the moment that many seconds after the diaries begin.
 func at(seconds int) time.Time {
 	return time.Date(2026, 3, 2, 22, 14, 5, 0, time.UTC).Add(time.Duration(seconds) * time.Second)
 }

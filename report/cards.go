@@ -10,17 +10,17 @@ import (
 )
 
 // Card is one answer: the page's first screen and the head of the Markdown
-// report show the same.
+// report show the same cards.
 type Card struct {
 	Question string
 	Answer   string
 	Note     string // the numbers behind the answer; may be empty
 	Tone     Tone
 
-	unknown bool // nothing was recorded that could answer it
+	unknown bool // nothing that could answer the question was recorded
 }
 
-// Cards are the answers in the order in which people ask.
+// Cards are the answers, in the order in which people ask for them.
 func (r *Report) Cards() []Card {
 	cards := []Card{
 		r.batchCard(), r.failureCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.checkpointCard(),
@@ -36,16 +36,16 @@ func (r *Report) Cards() []Card {
 	return cards
 }
 
-// commandsBatchCard is batchCard for a wrapped command, whose steps are its own.
+// commandsBatchCard is batchCard for a wrapped command, whose steps headroom does not make.
 func (r *Report) commandsBatchCard() Card {
 	c := Card{Question: "Effective batch", Answer: "as the command sets it", Tone: Info, Note: "no plan was changed"}
 	var notes []string
 	if r.Failures.InPlace > 0 {
-		notes = append(notes, "steps that ran out of memory came out as with the whole batch")
+		notes = append(notes, "steps that ran out of memory gave the result of the whole batch")
 	}
 	// A plan has run only if an attempt began after it was made.
 	if slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < len(r.Attempts) }) {
-		notes = append(notes, "a smaller micro-batch was made up for by accumulation")
+		notes = append(notes, "accumulation made up for a smaller micro-batch")
 	}
 	if len(notes) > 0 {
 		c.Answer, c.Tone, c.Note = "kept", Good, strings.Join(notes, "; ")
@@ -118,7 +118,7 @@ func (r *Report) memoryCard() Card {
 	case m.Foreign > 0 && r.Simulated:
 		c.Note += fmt.Sprintf("; device.squeeze, which simulates another process, took up to %v", m.Foreign)
 	case m.Foreign > 0:
-		c.Note += fmt.Sprintf("; others held up to %v", m.Foreign)
+		c.Note += fmt.Sprintf("; other processes held up to %v", m.Foreign)
 	}
 	if text := phases(r.seen); text != "" {
 		c.Note += "; " + text

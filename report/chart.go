@@ -26,7 +26,7 @@ const (
 type chart struct {
 	name, title, alt string
 	unit             string // of the vertical axis
-	across           string // of the horizontal axis; "" means optimizer steps, all that were tried
+	across           string // of the horizontal axis; "" means all optimizer steps that were tried
 	width, height    float64
 	x0, x1           float64
 	y0, y1           float64
@@ -44,21 +44,21 @@ type line struct {
 	width       float64
 }
 
-// area is what lies between a series and a level.
+// area is the area between a series and a level.
 type area struct {
 	name, shade string // without a name it is not in the legend
 	points      series
 	edge        float64
 }
 
-// frame is the part of a chart that its lines are drawn in, and how values map to places
-// on the chart.
+// frame is the part of a chart in which its lines are drawn, and the mapping from values
+// to places on the chart.
 type frame struct {
 	left, right, top, bottom float64
 	x, y                     func(float64) float64
 }
 
-// frame leaves room for the head above and for the labels of the axes.
+// frame computes the frame, with room for the head above it and for the labels of the axes.
 func (c chart) frame(head float64, across, up []tick) frame {
 	wide := 0.0
 	for _, t := range up {
@@ -94,7 +94,7 @@ func (c chart) svg() string {
 	return b.String()
 }
 
-// axes draws the labels of both axes, a line across for each of the vertical one's, and
+// axes draws the labels of both axes, a grid line for each label of the vertical axis, and
 // the horizontal axis.
 func (c chart) axes(b *strings.Builder, f frame, across, up []tick) {
 	label := func(x, y float64, anchor, text string) {
@@ -131,7 +131,7 @@ func (l line) draw(b *strings.Builder, f frame, width float64) {
 	}
 }
 
-// style is how the line is drawn, width wide.
+// style is the SVG style of the line, drawn with the given width.
 func (l line) style(width float64) string {
 	style := fmt.Sprintf("fill:none;%s;stroke-width:%s", paint("stroke", l.shade), tenth(width))
 	if l.dashed {
@@ -174,7 +174,7 @@ func tenth(v float64) string {
 	return strconv.FormatFloat(math.Round(10*v)/10+0, 'f', -1, 64) // no -0
 }
 
-// sans is as wide as the page's own font.
+// sans is a font with the widths of the page's own font.
 var sans = sync.OnceValue(func() *sfnt.Font {
 	font, err := sfnt.Parse(liberationsansregular.TTF)
 	if err != nil {
@@ -183,8 +183,8 @@ var sans = sync.OnceValue(func() *sfnt.Font {
 	return font
 })
 
-// textWidth is the width of a text of a size, both in the chart's units. Safe for
-// concurrent use.
+// textWidth is the width of s at the given font size, both in the chart's units. It is safe
+// for concurrent use.
 func textWidth(s string, size float64) float64 {
 	const em = 1000
 	var buffer sfnt.Buffer
@@ -207,7 +207,7 @@ type tick struct {
 	label string
 }
 
-// ticks are about so many places between low and high, at 1, 2 or 5 times a power of ten.
+// ticks are about the given number of places between low and high, spaced by 1, 2 or 5 times a power of ten.
 func ticks(low, high float64, about int, whole bool) []tick {
 	unit := (high - low) / float64(max(2, about))
 	scale := math.Pow(10, math.Floor(math.Log10(unit)))

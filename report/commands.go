@@ -10,10 +10,10 @@ import (
 	"headroom/runs"
 )
 
-// trainers are the steps of the processes that trained: in each attempt, those of the
-// process with the most of them.
+// trainers are the steps of the processes that trained: in each attempt, the steps of the
+// process that has the most.
 func trainers(seen []runs.ProcessStep) []runs.ProcessStep {
-	type process struct{ attempt, pid int } // a process of another attempt may have the same number
+	type process struct{ attempt, pid int } // a process of another attempt may have the same PID
 	lines, most := map[process]int{}, map[int]process{}
 	for _, s := range seen {
 		p := process{s.Attempt, s.PID}
@@ -24,7 +24,7 @@ func trainers(seen []runs.ProcessStep) []runs.ProcessStep {
 	return slices.DeleteFunc(slices.Clone(seen), func(s runs.ProcessStep) bool { return most[s.Attempt].pid != s.PID })
 }
 
-// commandsMemory is memoryUse of a wrapped command.
+// commandsMemory is memoryUse for a wrapped command.
 func commandsMemory(seen []runs.ProcessStep) Usage {
 	m := Usage{Headroom: math.NaN(), Tightest: math.NaN()}
 	for _, s := range seen {
@@ -36,14 +36,14 @@ func commandsMemory(seen []runs.ProcessStep) Usage {
 	return m
 }
 
-// phases says how much was allocated at the ends of the phases of the newest step of which
+// phases says how much was allocated at the end of each phase of the newest step for which
 // that is known, "" if there is none.
 func phases(seen []runs.ProcessStep) string {
 	for _, s := range slices.Backward(seen) {
 		switch {
 		case s.Forward > 0 && s.Backward > 0:
 			return fmt.Sprintf("%v after forward, %v after backward, %v between steps", s.Forward, s.Backward, s.Memory.Allocated)
-		case s.Forward > 0: // the backward is in a closure's
+		case s.Forward > 0: // the backward pass is inside a closure
 			return fmt.Sprintf("%v after forward, %v between steps", s.Forward, s.Memory.Allocated)
 		}
 	}
@@ -65,7 +65,7 @@ func (r *Report) stepsCard() Card {
 	}
 	c.Answer = plural(made, "optimizer step")
 	if len(attempts) > 1 {
-		c.Note = fmt.Sprintf("in %d processes; those made again are counted again", len(attempts))
+		c.Note = fmt.Sprintf("in %d processes; repeated steps are counted each time", len(attempts))
 	}
 	if len(seconds) > 0 {
 		slices.Sort(seconds)
@@ -124,11 +124,11 @@ func commandPictures(r *Report) []Picture {
 	}, {
 		name: "throughput", title: "Throughput", unit: "optimizer steps per second", y1: 1.12 * fastest,
 		alt:   "optimizer steps per second over time",
-		lines: []line{{name: "of the newest steps", shade: "blue", points: speed, width: 1.5}},
+		lines: []line{{name: "newest steps", shade: "blue", points: speed, width: 1.5}},
 	}, {
 		name: "pieces", title: "Pieces of a batch", unit: "pieces", whole: true, y1: 1.12 * most,
 		alt:   fmt.Sprintf("up to %.0f", most),
-		lines: []line{{name: "that a batch was run in", shade: "blue", points: pieces.stepped(), width: 2}},
+		lines: []line{{name: "pieces per batch", shade: "blue", points: pieces.stepped(), width: 2}},
 	}}
 	charts[1] = charts[1].smoothed("reading", len(steps), func(i int) (x, y float64) { return when(steps[i].Time), 1 / steps[i].Seconds })
 	if r.Memory.Peak == 0 {
@@ -141,7 +141,7 @@ func commandPictures(r *Report) []Picture {
 		c := &charts[i]
 		c.across, c.x0, c.x1 = name+" since the first step", 0, max(when(steps[len(steps)-1].Time), 1e-3)
 		for _, row := range r.Ledger {
-			if row.Failed { // its time may lie off the axis: in the first step, say, or in the last one tried
+			if row.Failed { // its time may lie off the axis, as in the first step or in the last one tried
 				c.marks = append(c.marks, markOf(row, "", min(max(c.x0, when(row.Time)), c.x1), math.NaN()))
 			}
 		}

@@ -10,14 +10,14 @@
 //	err := r.Write("runs/gpt") // report.html, report.md and the pictures beside it
 //
 // Nothing in a report is a claim copied from the run. Whether the effective batch
-// was kept is computed from the metrics, step by step ([Accounting]), and said
-// loudly if it was not; what cannot be checked is called unchecked.
+// was kept is computed from the metrics, step by step ([Accounting]), and the report
+// says so loudly if it was not; what cannot be checked is called unchecked.
 //
 // The page is one file. It loads nothing, runs no script, follows the reader's
 // light or dark setting, prints, and keeps its size however long the run was: a
 // picture has at most a few thousand points ([Report.Pictures]), which are the
-// extremes of the steps they stand for, and a long ledger is cut in the middle.
+// extremes of the steps that they represent, and a long ledger is cut in the middle.
 //
-// Whatever the journal holds is text to the report. It is escaped on its way
-// into HTML, SVG and Markdown alike.
+// The report treats whatever the journal holds as plain text, and escapes it in
+// HTML, SVG and Markdown alike.
 package report

@@ -9,7 +9,7 @@ import (
 	"headroom/runs"
 )
 
-// Usage is how much was used of what there was. Unknown amounts are 0.
+// Usage is how much memory there was and how much was used. Unknown amounts are 0.
 type Usage struct {
 	Capacity     memory.Bytes // of the newest step, or of the newest failure
 	Peak         memory.Bytes // largest allocated in any step
@@ -60,7 +60,7 @@ func (m *Usage) step(s runs.StepReport, atFirst memory.Bytes) {
 	}
 	room := s.Memory.Available()
 	if room > 0 && s.Memory.Peak > 0 {
-		// Others may have come after the peak: then nothing was left, not less than nothing.
+		// Other processes may have come after the peak: then nothing was left, not less than nothing.
 		share := max(0, 1-float64(s.Memory.Peak)/float64(room))
 		if !(share >= m.Tightest) {
 			m.Tightest, m.TightestStep = share, s.Step
@@ -72,7 +72,7 @@ func (m *Usage) step(s runs.StepReport, atFirst memory.Bytes) {
 type Speed struct {
 	Median        float64 // over all steps; NaN if not known
 	Before, After float64 // medians before the first failure and after the last change; NaN where there are no such steps
-	InSteps       float64 // seconds in steps that stand
+	InSteps       float64 // seconds in steps that were not rolled back
 }
 
 func speed(r *Report) Speed {
@@ -163,7 +163,7 @@ func checkpoints(entries []runs.Entry) Checkpoints {
 			c.Written++
 			c.Newest = e.Step
 			c.Seconds += e.Seconds
-		case runs.KindAttempt: // it starts from the newest whole one
+		case runs.KindAttempt: // an attempt starts from the newest whole checkpoint
 			c.Newest = e.Step
 		case runs.KindCheckpointFailed:
 			c.Failed++

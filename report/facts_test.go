@@ -63,12 +63,12 @@ func TestOutcome(t *testing.T) {
 		tone   Tone
 		advice string
 	}{
-		{"done", end(runs.KindDone), Finished, Bad, "nothing"}, // 10 of 20 steps: not what it says
+		{"done", end(runs.KindDone), Finished, Bad, "nothing"}, // 10 of 20 steps: the journal is wrong
 		{"failed", end(runs.KindFailed), Failed, Bad, "fix what ended the run, then start the same command again: it begins from step 0"},
 		{"interrupted", end(runs.KindInterrupted), Interrupted, Warn, "start the same command again"},
 		{"killed after a checkpoint of step 0", func(d *diary) {
 			d.Entries = append(d.Entries, runs.Entry{Kind: runs.KindCheckpoint, Attempt: 1, Time: d.Entries[0].Time})
-		}, CutOff, Bad, "start the same command again: it goes on from step 0"},
+		}, CutOff, Bad, "start the same command again: it continues from step 0"},
 		{"killed", func(*diary) {}, CutOff, Bad, "start the same command again"},
 		{"running", func(d *diary) { d.Running = true }, Running, Info, "nothing yet"},
 		{"running again", func(d *diary) { end(runs.KindInterrupted)(d); d.begin(); d.Running = true }, Running, Info, "nothing yet"},
@@ -96,7 +96,7 @@ func TestAttempts(t *testing.T) {
 	d.walk(50, 0)
 	d.entry(runs.Entry{Kind: runs.KindInterrupted, Text: "interrupted after step 50"})
 	began := d.now
-	d.now = d.now.Add(8 * 3600e9) // the pause is not the run's
+	d.now = d.now.Add(8 * 3600e9) // the pause does not count
 	d.begin()
 	d.walk(60, 0)
 	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
@@ -109,7 +109,7 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// A damaged checkpoint is not one to go on from: the next attempt tells which is.
+// A run does not continue from a damaged checkpoint: the next attempt shows from which it does.
 func TestNewestCheckpoint(t *testing.T) {
 	d := newDiary("damaged", 200)
 	d.plan.Micro = 16
@@ -124,7 +124,7 @@ func TestNewestCheckpoint(t *testing.T) {
 }
 
 // The capacity is always in the memory picture, and a failure that needed many
-// times of it does not make the rest flat.
+// times as much does not flatten the rest.
 func TestMemoryPictureLimits(t *testing.T) {
 	for _, needed := range []memory.Bytes{1, 20 * memory.GiB, 26 * memory.GiB, 500 * memory.GiB} {
 		d := newDiary("limits", 10)
@@ -181,7 +181,7 @@ func TestAdvice(t *testing.T) {
 }
 
 // TestSimulatedProcess holds that a process that the run's own configuration simulates is called
-// that, and that nothing is advised against it as if it were real.
+// simulated, and that the advice does not treat it as real.
 func TestSimulatedProcess(t *testing.T) {
 	earnest := regexp.MustCompile(`other processes held|to itself|stop them|others held|came within`)
 	for _, simulated := range []bool{false, true} {
@@ -189,10 +189,10 @@ func TestSimulatedProcess(t *testing.T) {
 		d.Planned, d.Simulated, d.plan.Micro = 0, simulated, 22
 		d.begin()
 		d.walk(10, 0)
-		v := d.oom(9*memory.GiB, memory.Foreign, "others hold 9 GiB of 24 GiB")
-		d.decide(recovery.Wait, 16, v, "wait for other processes to leave")
+		v := d.oom(9*memory.GiB, memory.Foreign, "other processes hold 9 GiB of 24 GiB")
+		d.decide(recovery.Wait, 16, v, "wait for other processes to release memory")
 		d.walk(14, 9*memory.GiB)
-		v = d.oom(9*memory.GiB, memory.Foreign, "others hold 9 GiB of 24 GiB")
+		v = d.oom(9*memory.GiB, memory.Foreign, "other processes hold 9 GiB of 24 GiB")
 		d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Verdict: v,
 			Reason: "other processes hold the memory", Hint: "stop them, choose another device, or allow waiting"}})
 		d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it gave up"})
@@ -202,7 +202,7 @@ func TestSimulatedProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		found := earnest.FindAllString(page.String(), -1)
-		if simulated && (len(found) > 0 || strings.Count(page.String(), `--set 'device.squeeze=\[\]' leaves it out`) < 2) {
+		if simulated && (len(found) > 0 || strings.Count(page.String(), `--set 'device.squeeze=\[\]' turns it off`) < 2) {
 			t.Errorf("%q is in the report of a run with a simulated process\n%s", found, page.String())
 		}
 		if !simulated && len(found) < 4 {
@@ -211,8 +211,8 @@ func TestSimulatedProcess(t *testing.T) {
 	}
 }
 
-// TestLeftByOthers holds that what others hold beyond a run's limit costs it
-// nothing, and that nothing is the least there can be left.
+// TestLeftByOthers holds that memory that other processes hold beyond a run's limit costs the
+// run nothing, and that the amount left is never below zero.
 func TestLeftByOthers(t *testing.T) {
 	for _, c := range []struct {
 		name   string

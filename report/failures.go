@@ -18,11 +18,11 @@ type Failures struct {
 	Share   float64      // of the time in attempts; 0 if not known
 	InPlace int          // survived inside a process of a wrapped command
 	Fatal   bool         // the run ended because of memory
-	Open    bool         // what was done about the newest is not recorded
-	Summary string       // "3 failures of memory, all survived: 2 batch, 1 foreign"
+	Open    bool         // it is not recorded what was done about the newest failure
+	Summary string       // "memory ran out 3 times, all survived: 2 batch, 1 foreign"
 }
 
-// CauseCount is how often memory ran out for one cause.
+// CauseCount is how many times memory ran out for one cause.
 type CauseCount struct {
 	Cause memory.Cause
 	N     int
@@ -74,9 +74,9 @@ func (f Failures) sentence() string {
 func (f Failures) end() string {
 	switch {
 	case f.Fatal:
-		return "the last one was the end"
+		return "the last one ended the run"
 	case f.Open:
-		return "the last one not answered yet"
+		return "the last one not handled yet"
 	}
 	return "all survived"
 }

@@ -61,7 +61,7 @@ func trimmed(s string) string {
 	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
 }
 
-// percent prints a share of 1.
+// percent prints a fraction of 1 as a percentage.
 func percent(share float64) string {
 	v := 100 * share
 	switch {

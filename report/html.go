@@ -46,7 +46,7 @@ func (r *Report) html(w io.Writer, nonce string) error {
 	}{r, nonce}, "the report of "+r.Name)
 }
 
-// written writes a page; what names it in an error.
+// written writes a page; what names the page in an error.
 func written(w io.Writer, page *template.Template, of any, what string) error {
 	var text bytes.Buffer
 	err := page.Execute(&text, of)
@@ -68,8 +68,8 @@ func printable(c rune) rune {
 	return c
 }
 
-// style is the page's style sheet, with the shades of both settings. Paper is
-// white whatever the screen's setting.
+// style is the page's style sheet, with the colours of the light and of the dark
+// scheme. Printed pages are white whichever scheme the screen uses.
 func style() template.CSS {
 	return template.CSS(fmt.Sprintf(":root{color-scheme:light dark;%s}\n@media screen and (prefers-color-scheme:dark){:root{%s}}\n%s",
 		variables(false), variables(true), pageStyle))
@@ -92,7 +92,7 @@ func (r *Report) Last() *Attempt {
 // Wide are the pictures that take the full width, Narrow the others.
 func (r *Report) Wide() []Picture { return r.width(true) }
 
-// Narrow are the pictures that stand beside each other.
+// Narrow are the pictures that are placed side by side.
 func (r *Report) Narrow() []Picture { return r.width(false) }
 
 func (r *Report) width(wide bool) []Picture {

@@ -27,20 +27,20 @@ type Row struct {
 
 	Remedy string // what was done; empty if nothing was recorded
 	Reason string // why that was done
-	Result string // what it came to
+	Result string // the outcome of the remedy
 	Hint   string // what the user could do
-	Probes string // the sizes tried, those that failed marked: "63! 31 47! 40"
+	Probes string // the sizes tried, with those that failed marked: "63! 31 47! 40"
 
-	Before, After string          // how a step was cut, as "27 × 3"; empty where it stayed as it was
+	Before, After string          // how a step was cut, as "27 × 3"; empty if that did not change
 	Lost          float64         // seconds that it cost; 0 if not known
-	last          recovery.Remedy // the latest, if there were several
-	repeated      bool            // the step that failed before has run out of memory again
+	last          recovery.Remedy // the latest remedy, if there were several
+	repeated      bool            // the step that had failed before ran out of memory again
 	once          bool            // the plan changed for one step only
-	micro         int             // largest micro-batch after it; 0 where the plan stayed
+	micro         int             // largest micro-batch of the new plan; 0 if the plan did not change
 	largest       int             // micro-batch that failed
 }
 
-// At is the step in words; that of a failure inside a wrapped command's process may be
+// At is the step as text; the step of a failure inside a wrapped command's process may be
 // unknown.
 func (r Row) At() string {
 	if r.InPlace && r.Step == 0 {
@@ -49,7 +49,7 @@ func (r Row) At() string {
 	return count(r.Step)
 }
 
-// deviceLost is [Row].What of a device that is gone.
+// deviceLost is [Row].What for a device that is gone.
 const deviceLost = "device lost"
 
 // bookkeeper turns the journal into rows.
@@ -58,7 +58,7 @@ type bookkeeper struct {
 	plan    *recovery.Plan // in force from now on
 	failure bool           // the newest row is a failure or a loss that no decision has answered
 	search  bool           // the newest row is a search still under way
-	probed  float64        // seconds that its probes took
+	probed  float64        // seconds that the search's probes took
 	begun   time.Time      // of the newest row
 	timed   bool           // some entry of the newest row said how long it took
 }
@@ -136,7 +136,7 @@ func (b *bookkeeper) outOfMemory(e runs.Entry) {
 		row.Needed, row.largest = e.OOM.Needed(), e.OOM.Micro
 	}
 	if e.OOM == nil || e.OOM.Phase != memory.PhaseLoad {
-		e.Step++ // the step that failed is the one after those finished
+		e.Step++ // the step that failed is the one after the last finished step
 	}
 	b.open(e, row)
 	b.blame(verdictOf(e))
@@ -145,13 +145,13 @@ func (b *bookkeeper) outOfMemory(e runs.Entry) {
 }
 
 // survived is a failure that a worker recovered from inside a process: its decision is
-// about pieces of one call, and the run's plan stays as it is.
+// about pieces of one call, and the run's plan does not change.
 func (b *bookkeeper) survived(e runs.Entry) {
 	b.outOfMemory(e)
 	b.failure = false
 	row := b.newest()
 	what, how, told := e.InPlace()
-	if told { // with the user's own line
+	if told { // what names the line of the user's own code
 		row.Why = strings.Trim(strings.TrimPrefix(what, "out of memory")+". "+row.Why, " .")
 	}
 	row.InPlace, row.Step = true, e.Step // the steps are the command's own
@@ -169,8 +169,8 @@ func (b *bookkeeper) survived(e runs.Entry) {
 	}
 }
 
-// planned notes the plan of an attempt. After a run's first search it is the
-// result of that search.
+// planned records the plan of an attempt. After a run's first search, that plan is
+// the result of the search.
 func (b *bookkeeper) planned(e runs.Entry) {
 	if e.Decision != nil && b.search {
 		b.answer(e)
@@ -178,8 +178,8 @@ func (b *bookkeeper) planned(e runs.Entry) {
 	b.plan = e.Plan
 }
 
-// failed is the end of the run. Giving up answers the failure of memory before
-// it.
+// failed records the end of the run. Giving up is the answer to the out-of-memory
+// failure before it.
 func (b *bookkeeper) failed(e runs.Entry) {
 	if !b.failure || e.Decision == nil {
 		b.open(e, Row{Tone: Bad, What: "failed", Why: e.Text})
@@ -197,7 +197,7 @@ func (b *bookkeeper) blame(v *memory.Verdict) {
 	row.Cause, row.What, row.Why = v.Cause, "out of memory: "+string(v.Cause), v.Why
 }
 
-// decision completes the failure before it, or stands on its own: the end of a
+// decision completes the failure before it, or is a row of its own: the end of a
 // search, or growing back.
 func (b *bookkeeper) decision(e runs.Entry) {
 	d := e.Decision
@@ -212,9 +212,9 @@ func (b *bookkeeper) decision(e runs.Entry) {
 	case d.Remedy == recovery.Continue && d.Reason == "":
 		b.adopt(*d)
 		return
-	case b.search && d.Remedy != recovery.Search: // it is what the search came to
+	case b.search && d.Remedy != recovery.Search: // it is the outcome of the search
 	case d.Remedy == recovery.Grow:
-		b.open(e, Row{Tone: Good, What: "room again"})
+		b.open(e, Row{Tone: Good, What: "memory available again"})
 	case d.Remedy == recovery.Continue:
 		b.open(e, Row{Tone: Info, What: "plan"})
 	default:
@@ -230,13 +230,13 @@ func (b *bookkeeper) answer(e runs.Entry) {
 		row.Remedy = string(d.Remedy)
 		if b.search {
 			row.Remedy = fmt.Sprintf("%s, then %s", recovery.Search, d.Remedy)
-			row.Result = "" // the reason says it, along with what followed
+			row.Result = "" // the reason gives it, along with what followed
 		}
 	}
 	if row.Reason == "" {
 		row.Reason = e.Text
 	}
-	// The reason repeats the verdict, which stands beside it.
+	// The reason repeats the verdict, which is shown next to it.
 	row.Reason = strings.TrimSuffix(row.Reason, ": "+row.Why)
 	if d.Remedy == recovery.Stop {
 		row.Tone = Bad
@@ -248,7 +248,7 @@ func (b *bookkeeper) answer(e runs.Entry) {
 	b.search, b.probed = d.Remedy == recovery.Search, 0
 }
 
-// change notes the plan before and after, where the remedy changes it.
+// change records the plan before and after a remedy that changes it.
 func (b *bookkeeper) change(row *Row, d recovery.Decision) {
 	switch d.Remedy {
 	case recovery.Shrink, recovery.ShrinkStep, recovery.Grow, recovery.Continue:
@@ -270,7 +270,7 @@ func (b *bookkeeper) adopt(d recovery.Decision) {
 	}
 }
 
-// result notes what a remedy came to.
+// result records the outcome of a remedy.
 func (b *bookkeeper) result(e runs.Entry) {
 	if len(b.rows) == 0 || b.newest().Remedy == "" {
 		b.open(e, Row{Tone: Info, What: "remedy"})
@@ -294,7 +294,7 @@ func (b *bookkeeper) probe(e runs.Entry) {
 	b.spend(e)
 }
 
-// searched ends a search. What it says it took covers its probes.
+// searched ends a search. The time that its entry gives includes the search's probes.
 func (b *bookkeeper) searched(e runs.Entry) {
 	b.searching(e)
 	b.newest().Result = e.Text
@@ -302,8 +302,8 @@ func (b *bookkeeper) searched(e runs.Entry) {
 	b.spend(e)
 }
 
-// searching makes sure that the newest row is a search: no failure asks for the
-// first one of a run.
+// searching makes sure that the newest row is a search: the first search of a run
+// is not caused by a failure.
 func (b *bookkeeper) searching(e runs.Entry) {
 	if !b.search {
 		b.open(e, Row{Tone: Info, What: "no plan yet", Remedy: string(recovery.Search), Reason: "find the largest micro-batch that fits"})
@@ -333,12 +333,12 @@ func (b *bookkeeper) spend(e runs.Entry) {
 	}
 }
 
-// cut is a plan in short: its effective batch never changes.
+// cut is a plan in short form, without its effective batch, which never changes.
 func cut(p recovery.Plan) string {
 	return fmt.Sprintf("%d × %d", p.Largest(), p.Accumulation())
 }
 
-// Cuts is the change of plan in short: "64 × 1 → 27 × 3".
+// Cuts is the change of plan in short form: "64 × 1 → 27 × 3".
 func (r Row) Cuts() string {
 	switch {
 	case r.After == "":

@@ -11,7 +11,7 @@ import (
 	"headroom/search"
 )
 
-// told is a ledger, a line a row.
+// told is a ledger as text, one line per row.
 func told(rows []Row) string {
 	var b strings.Builder
 	for _, row := range rows {
@@ -40,7 +40,7 @@ func TestLedgerOfANight(t *testing.T) {
 2 step 1 out of memory: batch: search, then shrink [63! 31! 15 28 27] (64 × 1 → 22 × 3) 6.6s
 3 step 81 out of memory: foreign: empty cache 0.6s
 4 step 81 out of memory: foreign: shrink (22 × 3 → 13 × 5) 0.6s
-5 step 120 room again: grow (13 × 5 → 22 × 3) 0.0s
+5 step 120 memory available again: grow (13 × 5 → 22 × 3) 0.0s
 `)
 }
 
@@ -51,7 +51,7 @@ func TestLedgerSaysTheVerdictOnce(t *testing.T) {
 	}
 }
 
-// The first search of a run is asked for by no failure, and its plan is an
+// No failure causes the first search of a run, and the resulting plan is an
 // entry of its own kind.
 func TestLedgerOfAFirstSearch(t *testing.T) {
 	d := newDiary("auto", 10)
@@ -71,7 +71,7 @@ func TestLedgerOfAFirstSearch(t *testing.T) {
 }
 
 // TestLedgerOfSurvivedInPlace holds that a failure which a worker survived inside a process
-// is a row of its own, and that its pieces are nobody's effective batch.
+// is a row of its own, and that its pieces are not taken for an effective batch.
 func TestLedgerOfSurvivedInPlace(t *testing.T) {
 	d := newDiary("inside", 10)
 	d.begin()
@@ -95,7 +95,7 @@ func TestLedgerOfGivingUp(t *testing.T) {
 	d := newDiary("too large", 10)
 	d.begin()
 	v := d.oom(0, memory.Model, "micro-batch 1, the smallest allowed, needs 25 GiB")
-	d.decide(recovery.Wait, 64, v, "wait for other processes to leave")
+	d.decide(recovery.Wait, 64, v, "wait for other processes to release memory")
 	d.entry(runs.Entry{Kind: runs.KindRemedy, Text: "waited 60 s", Seconds: 60})
 	v = d.oom(0, memory.Model, "micro-batch 1, the smallest allowed, needs 25 GiB")
 	stop := recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Verdict: v, Reason: "nothing smaller is left to try", Hint: "a smaller model"}
@@ -113,7 +113,7 @@ func TestLedgerOfGivingUp(t *testing.T) {
 	}
 }
 
-// A run that gave up on memory once, and failed of something else later.
+// A run that gave up on memory once, and later failed for another reason.
 func TestOnlyTheLastAttemptEndsARun(t *testing.T) {
 	d := newDiary("twice", 10)
 	d.begin()
@@ -152,15 +152,15 @@ func TestLedgerOfOtherTroubles(t *testing.T) {
 6 step 30 attempt 2:  0.0s
 7 step 31 out of memory: leak:  0.6s
 `)
-	for range 2 { // the same step once more counts no further
-		if f := New(d.Input).Failures; !f.Open || f.Summary != "memory ran out 2 times, the last one not answered yet: 1 leak, 1 spike" {
+	for range 2 { // the same step failing again is not counted again
+		if f := New(d.Input).Failures; !f.Open || f.Summary != "memory ran out 2 times, the last one not handled yet: 1 leak, 1 spike" {
 			t.Errorf("got %+v", f)
 		}
 		d.entry(runs.Entry{Kind: runs.KindOOM, Repeated: true, Verdict: &memory.Verdict{Cause: memory.Batch}})
 	}
 }
 
-// Where no entry says how long it took, the clock of the journal does.
+// Where no entry says how long it took, the times of the journal's entries do.
 func TestLedgerTakesTimeFromTheClock(t *testing.T) {
 	in := night().Input
 	for i := range in.Entries {
@@ -190,7 +190,7 @@ func TestLedgerIsCutInTheMiddle(t *testing.T) {
 }
 
 // TestLedgerSaysTheSameOnce holds that a step which runs out of memory again for the same
-// reason is told so, and that what a search came to stands with the search.
+// reason is reported as such, and that the outcome of a search is shown with the search.
 func TestLedgerSaysTheSameOnce(t *testing.T) {
 	d := newDiary("again", 10)
 	d.begin()

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// Live serves a run's report while the run works: the same page, which fetches itself
-// again whenever it has changed. It is an [http.Handler], and safe for concurrent use.
+// Live serves a run's report while the run is in progress: the same page, which fetches
+// itself again whenever it has changed. It is an [http.Handler], and safe for concurrent use.
 // Nothing is drawn unless somebody looks.
 type Live struct {
 	// Draw draws the report from what is on disk now.
 	Draw func() (*Report, error)
 	// Stamp changes when a report that is drawn now would differ from the one before.
 	Stamp func() string
-	// Token is what the address must give as its token parameter.
+	// Token is the value that the address must give as its token parameter.
 	Token string
 
 	once  sync.Once
@@ -34,7 +34,7 @@ type Live struct {
 }
 
 // liveWait is how long a page that asks to wait for a change (Prefer: wait, RFC 7240) is
-// kept waiting, and liveLook how often it is checked whether there is one.
+// kept waiting, and liveLook is how often the server checks for a change.
 const (
 	liveWait = 20 * time.Second
 	liveLook = 250 * time.Millisecond
@@ -48,7 +48,7 @@ func (l *Live) end() chan struct{} {
 	return l.ended
 }
 
-// wait returns when the page may have changed from the one with a tag.
+// wait returns when the page may have changed from the one with the given tag.
 func (l *Live) wait(q *http.Request, tag string) {
 	look, over := time.NewTicker(liveLook), time.NewTimer(liveWait)
 	defer look.Stop()
@@ -73,8 +73,8 @@ func (l *Live) wait(q *http.Request, tag string) {
 const liveEvery = time.Second
 
 // ServeHTTP answers only /, and only requests that carry the token and name this machine
-// by a loopback name or address: a page elsewhere must not read it through a name that
-// its owner points here.
+// by a loopback name or address: a page elsewhere must not be able to read this one through
+// a name that its owner points here.
 func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -84,16 +84,16 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	switch {
 	case q.Method != http.MethodGet && q.Method != http.MethodHead:
 		h.Set("Allow", "GET, HEAD")
-		http.Error(w, "this page can only be read", http.StatusMethodNotAllowed)
+		http.Error(w, "this page is read-only", http.StatusMethodNotAllowed)
 		return
 	case !ownName(q.Host):
-		http.Error(w, "ask for this page at 127.0.0.1 or localhost", http.StatusForbidden)
+		http.Error(w, "open this page at 127.0.0.1 or localhost", http.StatusForbidden)
 		return
 	case subtle.ConstantTimeCompare([]byte(q.URL.Query().Get("token")), []byte(l.Token)) != 1:
 		http.Error(w, "this page needs its token: open the whole address that headroom printed", http.StatusForbidden)
 		return
 	case q.URL.Path != "/":
-		http.Error(w, "there is one page here: /", http.StatusNotFound)
+		http.Error(w, "the only page here is /", http.StatusNotFound)
 		return
 	}
 	if known := q.Header.Get("If-None-Match"); known != "" && q.Header.Get("Prefer") == "wait" {
@@ -119,8 +119,8 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_, _ = w.Write(page) // the client may be gone
 }
 
-// now is the page, drawn again if the run has gone on, and its tag. Unless it is the last
-// one, a page is not drawn before the one before is old enough.
+// now is the page, drawn again if the run has progressed, and its tag. Except for the last
+// one, a page is not drawn until the previous one is old enough.
 func (l *Live) now(last bool) (page []byte, tag string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,6 @@
 "use strict";
-// Asks for the page again and again, each time waiting until it has changed, and shows
-// that. What was scrolled or has the focus stays.
+// Requests the page again and again, each time waiting until it has changed, and shows
+// the new page. Scroll positions and the focus are kept.
 (() => {
 	const pause = 1000, gone = document.getElementById("gone");
 	let tag = "", last = new Date();
@@ -14,7 +14,7 @@
 		tables().forEach((e, i) => { e.scrollLeft = scrolled[i] || 0; });
 		folds().forEach((e, i) => { e.open = open[i] || false; });
 		tables()[focus]?.focus({ preventScroll: true });
-		document.body.getBoundingClientRect(); // the layout is a part of it
+		document.body.getBoundingClientRect(); // layout is part of the time measured
 		document.documentElement.dataset.redrawn = (performance.now() - began).toFixed(1);
 	};
 	const ask = async () => {
@@ -30,8 +30,8 @@
 			gone.hidden = true;
 		} catch (error) {
 			const runs = document.getElementById("outcome").classList.contains("info");
-			gone.textContent = runs ? "headroom does not answer any more: it was killed, or cannot be reached. This is how the run stood at " + last.toLocaleTimeString() + "."
-				: "The run has ended: this page does not change any more.";
+			gone.textContent = runs ? "headroom no longer answers: it was killed, or cannot be reached. This was the state of the run at " + last.toLocaleTimeString() + "."
+				: "The run has ended: this page no longer changes.";
 			gone.hidden = false;
 		}
 		setTimeout(ask, gone.hidden ? pause : 10 * pause);

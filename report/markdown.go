@@ -64,7 +64,7 @@ func (r *Report) markdownAlarms(b *bytes.Buffer) {
 		b.WriteString("\n")
 	}
 	for _, p := range r.Problems {
-		fmt.Fprintf(b, "> **Not all could be read**: %s\n\n", plain(p))
+		fmt.Fprintf(b, "> **Not everything could be read**: %s\n\n", plain(p))
 	}
 }
 
@@ -108,7 +108,7 @@ func (r *Report) markdownSizes(b *bytes.Buffer) {
 	}
 }
 
-// plain is text that Markdown shows as it is, on one line.
+// plain escapes s so that Markdown shows it unchanged, on one line.
 func plain(s string) string {
 	var b strings.Builder
 	for _, c := range s {

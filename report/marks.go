@@ -22,7 +22,7 @@ type mark struct {
 }
 
 // drawMarks draws a line and a numbered badge for every failure. Failures whose
-// badges would cover each other share one.
+// badges would overlap share one.
 func (c chart) drawMarks(f frame) string {
 	var b strings.Builder
 	for from := 0; from < len(c.marks); {
@@ -74,7 +74,7 @@ func badge(group []mark) string {
 	return fmt.Sprintf("%d–%d", group[0].number, group[len(group)-1].number)
 }
 
-// half is half the width of that badge.
+// half is half the width of the badge of a group of marks.
 func half(group []mark) float64 { return textWidth(badge(group), 11)/2 + 5 }
 
 func (f frame) middle(group []mark) float64 {
@@ -154,7 +154,7 @@ func (l line) symbol() string {
 	return fmt.Sprintf(`<path d="M0,-4h18" style="%s"/>`, l.style(max(2, l.width)))
 }
 
-// escaped is s as XML and HTML text; what XML cannot hold is replaced.
+// escaped is s as XML and HTML text; characters that XML cannot hold are replaced.
 func escaped(s string) string {
 	var b strings.Builder
 	if err := xml.EscapeText(&b, []byte(s)); err != nil {

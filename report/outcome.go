@@ -13,11 +13,11 @@ type State string
 // The states.
 const (
 	Empty       State = "empty"       // nothing was recorded
-	Running     State = "running"     // still: this report shows it part way
+	Running     State = "running"     // not ended yet: the report shows the run so far
 	Finished    State = "finished"    // all steps were made
 	Interrupted State = "interrupted" // by a signal; resumable
 	Failed      State = "failed"      // ended without finishing
-	CutOff      State = "cut off"     // ended without a word: killed, or the machine went down
+	CutOff      State = "cut off"     // ended without recording why: killed, or the machine went down
 )
 
 // Outcome answers whether the run finished.
@@ -26,7 +26,7 @@ type Outcome struct {
 	Tone    Tone
 	Title   string // "finished: 200 of 200 steps"
 	Reason  string // why it ended, in the run's own words; may be empty
-	Steps   int    // optimizer steps that stand
+	Steps   int    // optimizer steps that were not rolled back
 	Planned int    // 0 if not known
 
 	Begin, End time.Time     // first and last line of the journal
@@ -53,7 +53,7 @@ func outcome(in Input, r *Report) Outcome {
 	}
 	if o.State == Finished && o.Steps < o.Planned {
 		o.Tone = Bad
-		o.Reason = fmt.Sprintf("the journal says done, %s of %s steps are recorded", count(o.Steps), count(o.Planned))
+		o.Reason = fmt.Sprintf("the journal says done, but %s of %s steps are recorded", count(o.Steps), count(o.Planned))
 	}
 	o.Title = fmt.Sprintf("%s: %s", o.State, o.progress())
 	if in.Command != "" && o.Steps == 0 && o.Planned == 0 {
@@ -61,7 +61,7 @@ func outcome(in Input, r *Report) Outcome {
 	}
 	if r.Accounting.State == Broken {
 		o.Tone = Bad
-		o.Title += ", the effective batch NOT kept"
+		o.Title += ", effective batch NOT kept"
 	}
 	return o
 }
@@ -101,12 +101,12 @@ func (o Outcome) progress() string {
 	return plural(o.Steps, "step")
 }
 
-// Attempt is one life of the job.
+// Attempt is one attempt of a run, from a start to the next end.
 type Attempt struct {
 	Number     int
 	From, To   int // optimizer steps finished when it began and at its last line
 	Begin, End time.Time
-	Ended      string // the last thing it said about its end; empty if it said nothing
+	Ended      string // the last thing that the journal says about its end; empty if it says nothing
 }
 
 func attempts(in Input) []Attempt {
@@ -118,7 +118,7 @@ func attempts(in Input) []Attempt {
 		a := &all[len(all)-1]
 		a.End, a.To = e.Time, e.Step
 		switch e.Kind {
-		case runs.KindAttempt: // the run's own line may come first
+		case runs.KindAttempt: // the entry that starts the run may come first
 			a.Number, a.From = max(1, e.Attempt), e.Step
 		case runs.KindDone, runs.KindFailed, runs.KindInterrupted:
 			a.Ended = e.Text
@@ -129,8 +129,8 @@ func attempts(in Input) []Attempt {
 	return withoutPreamble(all)
 }
 
-// withoutPreamble joins what was written before the first attempt to it: the
-// start of the run is not a life of its own.
+// withoutPreamble adds what was written before the first attempt to that attempt:
+// the start of the run is not an attempt of its own.
 func withoutPreamble(all []Attempt) []Attempt {
 	if len(all) > 1 && all[0].Number == all[1].Number {
 		all[1].Begin = all[0].Begin

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Overview is a page over several runs, with a row for each.
+// Overview is a page about several runs, with a row for each.
 type Overview struct {
 	Made time.Time // zero leaves it out
 	Runs []*Report // newest first
@@ -25,7 +25,7 @@ func NewOverview(made time.Time, all []*Report) *Overview {
 	return &Overview{Made: made, Runs: all}
 }
 
-// Title counts the runs by how they stand.
+// Title counts the runs by their state.
 func (o *Overview) Title() string {
 	var states []string
 	for _, state := range []State{Running, Finished, Interrupted, Failed, CutOff, Empty} {
@@ -45,7 +45,7 @@ func (o *Overview) Title() string {
 // Batch is the first card's answer: whether the effective batch was kept.
 func (r *Report) Batch() Card { return r.Cards()[0] }
 
-// Survived says in a few words how often memory ran out and how that ended.
+// Survived says in a few words how many times memory ran out and how that ended.
 func (r *Report) Survived() string {
 	if r.Failures.Total == 0 {
 		return "–"
@@ -72,16 +72,16 @@ var (
 	})
 )
 
-// HTML writes the page, which needs nothing else. Each run's name links to its own
-// page, in the folder of that name beside this one.
+// HTML writes the page, which needs nothing else. Each run's name links to the run's
+// own page, in the folder of that name beside this page.
 func (o *Overview) HTML(w io.Writer) error {
-	return written(w, overviewPage(), o, "the page over the runs")
+	return written(w, overviewPage(), o, "the overview of the runs")
 }
 
 // Markdown writes the same as a table.
 func (o *Overview) Markdown(w io.Writer) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# %s\n\n| Run | How it stands | Out of memory | Time lost | Effective batch | Began | Took |\n|---|---|---|---|---|---|---|\n", plain(o.Title()))
+	fmt.Fprintf(&b, "# %s\n\n| Run | State | Out of memory | Time lost | Effective batch | Began | Took |\n|---|---|---|---|---|---|---|\n", plain(o.Title()))
 	for _, r := range o.Runs {
 		stands := r.Outcome.Title
 		if r.Outcome.Reason != "" && r.Outcome.State != Finished {
@@ -91,7 +91,7 @@ func (o *Overview) Markdown(w io.Writer) error {
 			plain(r.Began()), plain(lasting(r.Outcome.Active)))
 	}
 	if _, err := b.WriteTo(w); err != nil {
-		return fmt.Errorf("write the page over the runs as Markdown: %w", err)
+		return fmt.Errorf("write the overview of the runs as Markdown: %w", err)
 	}
 	return nil
 }

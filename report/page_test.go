@@ -142,7 +142,7 @@ func TestPicturesMarkFailures(t *testing.T) {
 	}
 }
 
-// TestPicturesShowValues holds that pointing at a picture tells the step and each line's value there.
+// TestPicturesShowValues holds that pointing at a picture shows the step and each line's value there.
 func TestPicturesShowValues(t *testing.T) {
 	r := New(night().Input)
 	for _, p := range r.Pictures() {
@@ -158,7 +158,7 @@ func TestPicturesShowValues(t *testing.T) {
 	}
 }
 
-// What a journal holds is text, whatever it looks like.
+// Whatever a journal holds is treated as plain text, whatever it looks like.
 func TestNothingIsInjected(t *testing.T) {
 	const evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>|`*[x](javascript:1)\n# h\x00\x1b]]>"
 	d := night()
@@ -255,8 +255,8 @@ func TestLongRunHasASmallPage(t *testing.T) {
 	}
 }
 
-// TestPath holds that a path's points are where they belong, to a tenth, and that none is
-// written twice.
+// TestPath holds that a path's points are in the right place, to a tenth, and that no point
+// is written twice.
 func TestPath(t *testing.T) {
 	f := frame{x: func(v float64) float64 { return v }, y: func(v float64) float64 { return v }}
 	for want, points := range map[string][]point{
@@ -372,13 +372,13 @@ func TestManyAttemptsAreFolded(t *testing.T) {
 		if found := elements(t, page, false); found["details"] > 0 != folded || found["summary"] > 0 != folded {
 			t.Errorf("%d attempts: %d folds", attempts, found["details"])
 		}
-		if folded && !strings.Contains(page, "9 attempts, the last one from 2 Mar 2026 22:14:05: without a word") {
+		if folded && !strings.Contains(page, "9 attempts, the last one from 2 Mar 2026 22:14:05: end not recorded") {
 			t.Error("the fold says nothing")
 		}
 	}
 }
 
-// TestSaysWhatRan holds that a report says what was trained, and which headroom drew it.
+// TestSaysWhatRan holds that a report says what was trained, and which version of headroom drew it.
 func TestSaysWhatRan(t *testing.T) {
 	in := night().Input
 	in.Trained, in.Version = "gpt: 12 layers of width 768", "1.2.3 (commit abcdef0)"

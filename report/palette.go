@@ -7,8 +7,8 @@ import (
 	"headroom/memory"
 )
 
-// shade is one colour of the pictures, in its two settings. Pictures refer to it by a
-// CSS variable, so that one picture serves both.
+// shade is one colour of the pictures, for the light and for the dark scheme. Pictures refer
+// to it by a CSS variable, so that one picture serves both.
 type shade struct {
 	name, light, dark string
 }
@@ -48,7 +48,7 @@ func causeShade(c memory.Cause) string {
 	return "red" // batch, model
 }
 
-// paint gives a property of an SVG element's style a shade. The light colour comes
+// paint sets a property of an SVG element's style to a shade. The light colour comes
 // first, for programs that do not know CSS variables.
 func paint(property, shade string) string {
 	for _, s := range shades {
@@ -59,7 +59,7 @@ func paint(property, shade string) string {
 	panic("report: no shade " + shade)
 }
 
-// variables are the CSS variables of one setting.
+// variables are the CSS variables of the light or the dark scheme.
 func variables(dark bool) string {
 	var b strings.Builder
 	for _, s := range shades {

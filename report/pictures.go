@@ -21,12 +21,12 @@ type Picture struct {
 
 	width, height float64
 	body          string
-	small         *Picture // the same for a small screen; nil if this one is small enough
+	small         *Picture // the same picture for a small screen; nil if this one is small enough
 }
 
 // Pictures are the pictures of the report, in their order on the page. The first
-// four are always there, and say so if they have nothing to show. A wrapped command
-// has those of what was seen of it.
+// four are always there, and say so if they have nothing to show. Those of a wrapped
+// command show what was seen of it.
 func (r *Report) Pictures() []Picture { return slices.Clone(r.draw()) }
 
 // SVG writes the picture as a file of its own, light or dark to match its viewer.
@@ -60,7 +60,7 @@ func pictures(r *Report) []Picture {
 	return drawn(r, charts)
 }
 
-// stepsAcross is the name of the horizontal axis of a training's own steps.
+// stepsAcross is the name of the horizontal axis where it counts optimizer steps.
 const stepsAcross = "optimizer step"
 
 // drawn makes pictures of charts, the first one twice: as wide as the page and, for a
@@ -157,7 +157,7 @@ func along(r *Report, value func(*runs.StepReport) float64) series {
 	})
 }
 
-// marksOf are the failures of a run; at says where on the vertical axis.
+// marksOf are the marks of a run's failures; at gives their place on the vertical axis.
 func marksOf(r *Report, at func(Row) float64) []mark {
 	var all []mark
 	for _, row := range r.Ledger {
@@ -170,7 +170,7 @@ func marksOf(r *Report, at func(Row) float64) []mark {
 	return all
 }
 
-// markOf is the mark of one failure, at a place on the chart; where says it in words.
+// markOf is the mark of one failure, at a place on the chart; where describes that place in words.
 func markOf(row Row, where string, x, y float64) mark {
 	cause := cmp.Or(row.Cause, memory.Unknown)
 	text := strings.TrimSuffix(fmt.Sprintf("%d. %s%s: %s", row.Number, where, cause, row.Why), ": ")

@@ -12,7 +12,7 @@ import (
 
 // Prometheus writes the state of the run in dir, in Prometheus' text format, version
 // 0.0.4. What is not known is left out. A run that has just begun has no status yet, and
-// so none of the numbers.
+// so none of the numbers that the status holds.
 func Prometheus(w io.Writer, dir string) error {
 	in, status, err := read(dir)
 	if err != nil {
@@ -23,10 +23,10 @@ func Prometheus(w io.Writer, dir string) error {
 	}
 	e := exposition{run: in.Name}
 	r := New(in)
-	e.put("headroom_run_running", "gauge", "Whether the run works: 1, or 0 once it has ended.", yes(status.State == runs.StateRunning))
-	e.put("headroom_attempts_total", "counter", "Lives of the training, the one that works now included.", float64(status.Attempt))
-	e.put("headroom_out_of_memory_total", "counter", "Failures of memory, survived or not.", float64(r.Failures.Total))
-	e.put("headroom_survived_in_place_total", "counter", "Failures of memory that were survived inside a process of the command.", float64(r.Failures.InPlace))
+	e.put("headroom_run_running", "gauge", "Whether the run is in progress: 1, or 0 once it has ended.", yes(status.State == runs.StateRunning))
+	e.put("headroom_attempts_total", "counter", "Attempts of the run, including the current one.", float64(status.Attempt))
+	e.put("headroom_out_of_memory_total", "counter", "Out-of-memory failures, survived or not.", float64(r.Failures.Total))
+	e.put("headroom_survived_in_place_total", "counter", "Out-of-memory failures survived inside a process of the command.", float64(r.Failures.InPlace))
 	e.put("headroom_lost_seconds_total", "counter", "Time lost to failures, remedies and searches.", r.Failures.Lost)
 	e.put("headroom_checkpoint_step", "gauge", "Optimizer step of the newest checkpoint.", float64(r.Checkpoints.Newest))
 	if in.Command == "" {
@@ -38,19 +38,19 @@ func Prometheus(w io.Writer, dir string) error {
 	}
 	if status.Plan.Effective > 0 && (in.Command == "" || status.Plan.Effective > 1) {
 		e.put("headroom_batch_effective", "gauge", "Samples per optimizer step, over all ranks.", float64(status.Plan.Effective))
-		e.put("headroom_batch_micro", "gauge", "Samples of a micro-batch on each rank.", float64(status.Plan.Largest()))
+		e.put("headroom_batch_micro", "gauge", "Samples per micro-batch on each rank.", float64(status.Plan.Largest()))
 	}
 	if n := len(in.Seen); n > 0 {
 		s := in.Seen[n-1]
 		e.put("headroom_process_steps_total", "counter", "Optimizer steps of the process that made the newest one.", float64(s.Made))
-		e.put("headroom_step_seconds", "gauge", "What a step took, newest ones.", s.Seconds)
-		if s.Rows > 0 { // otherwise they were not looked at
+		e.put("headroom_step_seconds", "gauge", "Seconds per optimizer step, over the newest steps.", s.Seconds)
+		if s.Rows > 0 { // otherwise batches were not inspected
 			e.put("headroom_batch_rows", "gauge", "Rows of the newest batch.", float64(s.Rows))
 			e.put("headroom_batch_pieces", "gauge", "Pieces that the newest batch was run in.", float64(s.Pieces))
 		}
 		if s.Memory.Capacity > 0 {
 			e.put("headroom_memory_allocated_bytes", "gauge", "Memory allocated after the newest step.", float64(s.Memory.Allocated))
-			e.put("headroom_memory_reserved_bytes", "gauge", "Memory that the allocator had reserved then.", float64(s.Memory.Reserved))
+			e.put("headroom_memory_reserved_bytes", "gauge", "Memory that the allocator had reserved after the newest step.", float64(s.Memory.Reserved))
 			e.put("headroom_memory_peak_bytes", "gauge", "Most memory allocated in the process so far.", float64(s.Memory.Peak))
 			e.put("headroom_memory_capacity_bytes", "gauge", "Memory of the device.", float64(s.Memory.Capacity))
 		}

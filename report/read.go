@@ -13,13 +13,13 @@ import (
 
 // Read collects what the run in dir left behind. It needs no lock and works
 // while the run writes. Lines that cannot be read are named in Problems and
-// cost nothing else. A folder without a status is read all the same.
+// have no other effect. A folder without a status is read all the same.
 func Read(dir string) (Input, error) {
 	in, _, err := read(dir)
 	return in, err
 }
 
-// read is Read, with the status that it read; nil if there is none, or none that can be
+// read is Read that also returns the status; nil if there is none, or if it cannot be
 // read.
 func read(dir string) (in Input, status *runs.Status, err error) {
 	in.Name = filepath.Base(filepath.Clean(dir))
@@ -50,8 +50,8 @@ func read(dir string) (in Input, status *runs.Status, err error) {
 	return in, status, nil
 }
 
-// command is what was run according to run.yaml, to be pasted into a shell; "" for a
-// training of headroom's own.
+// command is the command in run.yaml, quoted for pasting into a shell; "" if the run is not
+// that of a wrapped command.
 func command(dir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "run.yaml"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -67,8 +67,8 @@ func command(dir string) (string, error) {
 	return runs.Shell(kept.Command...), nil
 }
 
-// torn notes a file that was read in part. It reports whether err leaves
-// something to go on with.
+// torn records a file that was read only in part. It reports whether reading can
+// continue after err.
 func (in *Input) torn(err error) bool {
 	if torn := (*runs.TornError)(nil); errors.As(err, &torn) {
 		in.Problems = append(in.Problems, err.Error())

@@ -14,12 +14,12 @@ type Input struct {
 	Name    string             // of the run
 	Entries []runs.Entry       // the journal, in the order it was written
 	Steps   []runs.StepReport  // the metrics, in the order they were written
-	Seen    []runs.ProcessStep // those of a wrapped command
+	Seen    []runs.ProcessStep // the metrics of a wrapped command
 
 	Planned   int       // optimizer steps of the whole run; 0 if not known
 	Effective int       // configured samples per optimizer step; 0 takes the first plan of the journal
-	Device    string    // what it ran on, such as "NVIDIA H200"; may be empty
-	Command   string    // that was wrapped; "" for a training of headroom's own
+	Device    string    // the device that it ran on, such as "NVIDIA H200"; may be empty
+	Command   string    // the command that was wrapped; "" if headroom itself trained
 	Trained   string    // what headroom itself trained, and on what, in words; may be empty
 	Version   string    // of the headroom that draws the report; may be empty
 	Simulated bool      // the other processes are simulated by device.squeeze of the run's own configuration
@@ -32,7 +32,7 @@ type Input struct {
 // concurrent use.
 type Report struct {
 	Name, Device string
-	Command      string // that was wrapped; "" for a training of headroom's own
+	Command      string // the command that was wrapped; "" if headroom itself trained
 	Trained      string // what headroom itself trained, in words
 	Version      string // of the headroom that drew it
 	Simulated    bool   // the other processes are simulated by the run's own configuration
@@ -48,11 +48,11 @@ type Report struct {
 	Loss        Loss
 	Checkpoints Checkpoints
 	Watched     Watched
-	Sizes       []Size    // what each micro-batch that ran came to, largest first
+	Sizes       []Size    // a summary of each micro-batch that ran, largest first
 	Attempts    []Attempt // oldest first
 	Advice      []string  // what to change next, most urgent first; never empty
 
-	steps []runs.StepReport  // those that stand: a step done again is in it once
+	steps []runs.StepReport  // those not rolled back: a step made again is in it once
 	seen  []runs.ProcessStep // of a wrapped command
 	draw  func() []Picture   // the pictures, drawn when they are first asked for
 }

@@ -6,14 +6,14 @@ import (
 )
 
 // bucketLimit is how many buckets a long series is cut into: about one for
-// every three pixels of the widest picture. Each leaves at most four points.
+// every three pixels of the widest picture. Each bucket keeps at most four points.
 const bucketLimit = 400
 
 // series is what a line is drawn from: pieces of finite points, with gaps
 // between them where the value is not finite.
 type series [][]point
 
-// point is one of a series, in the units of its axes.
+// point is one point of a series, in the units of the axes.
 type point struct{ X, Y float64 }
 
 // sample reads n points and thins them out: the first, lowest, highest and last
@@ -132,7 +132,7 @@ func (s series) stepped() series {
 	return stepped
 }
 
-// mediansLeast is how many steps it takes for their medians to say more than they do.
+// mediansLeast is the fewest steps whose medians say more than the steps themselves.
 const mediansLeast = 20
 
 // medians are the medians of up to about a hundred stretches of equal length, at least

@@ -43,7 +43,7 @@ func TestSampleKeepsExtremes(t *testing.T) {
 	})
 }
 
-// One step out of very many is seen.
+// A single step out of very many is visible.
 func TestSampleKeepsASpike(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(bucketLimit, 200_000).Draw(t, "n")
@@ -131,8 +131,8 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestMedians holds that a line of medians is what lies in the middle of each stretch, and
-// that there is none of a few points.
+// TestMedians holds that a line of medians has the middle value of each stretch, and that
+// a few points have no such line.
 func TestMedians(t *testing.T) {
 	values := make([]float64, 1000) // stretches of ten: one outlier and one gap in each
 	for i := range values {
@@ -162,7 +162,7 @@ func TestMedians(t *testing.T) {
 	}
 }
 
-// TestNear holds which value is shown where somebody points at.
+// TestNear holds which value is shown where the reader points.
 func TestNear(t *testing.T) {
 	s := series{{{X: 1, Y: 10}, {X: 2, Y: 20}, {X: 4, Y: 40}}, {{X: 8, Y: 80}}}
 	for _, c := range []struct {

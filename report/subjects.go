@@ -62,8 +62,8 @@ func memoryAlt(r *Report) string {
 	return fmt.Sprintf("the peak was %v of %v at step %s; %s", m.Peak, m.Capacity, count(m.PeakStep), r.Failures.Summary)
 }
 
-// amountsOf is how amounts are drawn beside a capacity: in converts one to the unit, to
-// NaN if there is none, and name is the unit's.
+// amountsOf chooses the unit in which amounts are drawn next to a capacity: in converts an
+// amount to that unit, or to NaN if it is not known, and name is the unit's name.
 func amountsOf(capacity memory.Bytes) (in func(memory.Bytes) float64, name string) {
 	unit, name := memoryUnit(capacity)
 	return func(b memory.Bytes) float64 {
@@ -101,7 +101,7 @@ func microChart(r *Report) chart {
 	_, high = accumulation.bounds(0, high)
 	return chart{
 		name: "micro-batch", title: "Micro-batch and accumulation", whole: true, y1: 1.12 * high,
-		alt:   fmt.Sprintf("the largest micro-batch of each step and how many were accumulated; %s of cutting a step were used", plural(len(r.Sizes), "way")),
+		alt:   fmt.Sprintf("the largest micro-batch of each step and how many were accumulated; steps were cut in %s", plural(len(r.Sizes), "way")),
 		marks: marksOf(r, atTop),
 		lines: []line{
 			{name: "samples at once", shade: "blue", points: micro.stepped(), width: 2},
@@ -123,7 +123,7 @@ func throughputChart(r *Report) chart {
 }
 
 // smoothed is c with a line of medians over its only line, which turns pale. at gives the
-// n points of that line, and what names one of them.
+// n points of the original line, and what names one of them.
 func (c chart) smoothed(what string, n int, at func(i int) (x, y float64)) chart {
 	if smooth, wide := medians(n, at); wide > 0 {
 		c.lines[0].shade, c.lines[0].width = "muted", 0.75

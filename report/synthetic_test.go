@@ -91,8 +91,8 @@ func (d *diary) checkpoint() {
 	d.entry(runs.Entry{Kind: runs.KindCheckpoint, Text: fmt.Sprintf("checkpoint of step %d", d.step), Seconds: 0.8})
 }
 
-// night is a whole run: 64 samples at once do not fit, a search finds 27; from
-// step 80 to 120 another process takes a part; then it grows back.
+// night is a whole run: 64 samples at once do not fit, and a search finds 27; from
+// step 80 to 120 another process takes part of the memory; then the micro-batch grows back.
 func night() *diary {
 	d := newDiary("gpt-owt", 200)
 	d.begin()
@@ -109,14 +109,14 @@ func night() *diary {
 	d.walk(80, 0)
 	d.squeeze()
 	d.walk(120, 9*memory.GiB)
-	d.decide(recovery.Grow, 22, nil, "micro-batch 13 → 22: 24 GiB are available again, 15 GiB when it was made smaller; accumulation 5 → 3 keeps the effective batch at 64")
+	d.decide(recovery.Grow, 22, nil, "micro-batch 13 → 22: 24 GiB is available again, up from 15 GiB when it was made smaller; accumulation 5 → 3 keeps the effective batch at 64")
 	d.walk(200, 0)
-	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done: 200 steps, 4 failures of memory survived"})
+	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done: 200 steps, 4 out-of-memory failures survived"})
 	return d
 }
 
 func (d *diary) squeeze() {
-	why := "4 GiB asked for and 700 MiB free, after others took 9 GiB since the attempt began (now 9 GiB of 24 GiB)"
+	why := "4 GiB asked for and 700 MiB free, after other processes took 9 GiB since the attempt began (now 9 GiB of 24 GiB)"
 	v := d.oom(9*memory.GiB, memory.Foreign, why)
 	d.decide(recovery.EmptyCache, d.plan.Micro, v, "empty the cache and run step 81 again with micro-batch 22: "+why)
 	v = d.oom(9*memory.GiB, memory.Foreign, why)

@@ -17,13 +17,13 @@ type Watched struct {
 	Throttled   []Throttle
 	ECC         int64        // most uncorrected memory errors since the driver was loaded
 	Faults      []runs.Fault // oldest first
-	DeviceGone  int          // times that the device was lost
+	DeviceGone  int          // how many times the device was lost
 }
 
 // Throttle is something that held the device's clocks back.
 type Throttle struct {
 	Word     string
-	Readings int // in which it did
+	Readings int // in which it did so
 }
 
 func watched(entries []runs.Entry) Watched {
@@ -106,7 +106,7 @@ func (w Watched) card() Card {
 	for i, f := range w.Faults {
 		c.Tone = Warn
 		if i == faultLimit {
-			notes = append(notes, fmt.Sprintf("and %s more", plural(len(w.Faults)-i, "fault")))
+			notes = append(notes, fmt.Sprintf("and %s", plural(len(w.Faults)-i, "more fault")))
 			break
 		}
 		notes = append(notes, fmt.Sprintf("%s %s: %s", day(f.Time), stamp(f.Time), f.Text))

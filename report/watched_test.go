@@ -16,8 +16,8 @@ func (d *diary) reading(busy, hot int, throttled ...string) {
 	d.entry(runs.Entry{Kind: runs.KindDevice, Device: &runs.Reading{Utilisation: &busy, Temperature: &hot, Used: &used, Throttled: throttled, UncorrectedECC: &ecc}})
 }
 
-// lossy is a run whose GPU falls off the bus twice; after the second time it
-// stays away if it is to stop.
+// lossy is a run whose GPU falls off the bus twice; if stop is set, the GPU does not
+// come back after the second time.
 func lossy(stop bool) *diary {
 	d := newDiary("lossy", 60)
 	d.begin()
@@ -80,7 +80,7 @@ func TestDeviceCardOfLittle(t *testing.T) {
 		"60 °C: ": {{Device: &runs.Reading{Temperature: &hot}}},
 		"not read: 2 uncorrected memory errors since the driver was loaded": {{Device: &runs.Reading{UncorrectedECC: &ecc}}},
 		"lost 1 time: ": {{Kind: runs.KindGone}},
-		"not read: 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; and 2 faults more": {
+		"not read: 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; 1 Jan 0001 00:00:00: a; and 2 more faults": {
 			{Fault: &runs.Fault{Text: "a"}}, {Fault: &runs.Fault{Text: "a"}}, {Fault: &runs.Fault{Text: "a"}},
 			{Fault: &runs.Fault{Text: "a"}}, {Fault: &runs.Fault{Text: "a"}}, {Fault: &runs.Fault{Text: "a"}}},
 	} {
@@ -125,8 +125,8 @@ func TestLostForGood(t *testing.T) {
 	}
 }
 
-// TestLostWhileStopping holds that a loss which was not answered, since an end
-// had been asked for, is not answered by what happens later.
+// TestLostWhileStopping holds that a loss of the device which had no answer, because the
+// run was being stopped, is not answered by later events.
 func TestLostWhileStopping(t *testing.T) {
 	d := newDiary("stopped", 60)
 	d.begin()

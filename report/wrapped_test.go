@@ -14,7 +14,7 @@ import (
 	"headroom/runs"
 )
 
-// survivedInside is what the worker of a wrapped command tells of a failure.
+// survivedInside is what the worker of a wrapped command reports about a failure.
 func survivedInside() runs.Entry {
 	verdict := memory.Verdict{Cause: memory.Batch, Why: "micro-batch 40 needs at least 14 GiB of 12 GiB"}
 	return runs.Entry{
@@ -25,13 +25,13 @@ func survivedInside() runs.Entry {
 }
 
 // TestWrappedCommand holds that the report of a wrapped command says what ran, which line
-// ran out of memory and in how many pieces it was made, and nothing of what is not known.
+// ran out of memory and in how many pieces it was run, and nothing about what is not known.
 func TestWrappedCommand(t *testing.T) {
 	d := newDiary("train-run", 0)
 	d.Command = `python train.py --note "two words"`
 	d.begin()
 	d.entry(survivedInside())
-	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done, 1 failure of memory survived"})
+	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done, 1 out-of-memory failure survived"})
 	r := New(d.Input)
 	if cards := r.Cards(); len(cards) != 2 || cards[0].Question != "Effective batch" || cards[1].Question != "Out of memory" {
 		t.Errorf("%+v", cards)
@@ -43,7 +43,7 @@ func TestWrappedCommand(t *testing.T) {
 	if err := r.HTML(&page); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"# train-run: finished\n", "Ran: python train.py --note \"two words\"", "| Effective batch | **kept** | steps that ran out of memory came out as with the whole batch |",
+	for _, want := range []string{"# train-run: finished\n", "Ran: python train.py --note \"two words\"", "| Effective batch | **kept** | steps that ran out of memory gave the result of the whole batch |",
 		"at micro-batch 40 in forward: 1 GiB asked for (train.py:31). micro-batch 40 needs at least 14 GiB of 12 GiB |",
 		"**shrink, in place**. 40 rows in 4 pieces |", "| – | **out of memory: batch**"} {
 		if !strings.Contains(markdown.String(), want) {
@@ -60,7 +60,7 @@ func TestWrappedCommand(t *testing.T) {
 	}
 }
 
-// TestWrappedBatch holds what is said of a command's effective batch.
+// TestWrappedBatch holds what is said about a command's effective batch.
 func TestWrappedBatch(t *testing.T) {
 	smaller := func(d *diary) {
 		d.entry(runs.Entry{Kind: runs.KindOOM, Text: "out of memory", OOM: &memory.OutOfMemoryError{Micro: 64}, Verdict: &memory.Verdict{Cause: memory.Batch, Why: "too large"}})
@@ -72,16 +72,16 @@ func TestWrappedBatch(t *testing.T) {
 		want    string
 	}{
 		"nothing":            {func(*diary) {}, "as the command sets it, no plan was changed"},
-		"survived":           {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory came out as with the whole batch"},
+		"survived":           {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory gave the result of the whole batch"},
 		"refused, and ended": {func(d *diary) { d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"}) }, "as the command sets it, no plan was changed"},
 		"relaunched": {func(d *diary) {
 			smaller(d)
 			d.begin()
 			d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
-		}, "kept, a smaller micro-batch was made up for by accumulation"},
+		}, "kept, accumulation made up for a smaller micro-batch"},
 		"it could not be relaunched": {func(d *diary) {
 			smaller(d)
-			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Reason: "it needs to be known", Hint: "say --trust"}})
+			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Reason: "it needs to be known", Hint: "pass --trust"}})
 			d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it needs to be known"})
 		}, "as the command sets it, no plan was changed"},
 	} {
@@ -97,13 +97,13 @@ func TestWrappedBatch(t *testing.T) {
 		if advised := slices.Contains(r.Advice, "micro-batch 32 fits from the start: give it to the command"); advised != (name == "relaunched") {
 			t.Errorf("%s: advised %q", name, r.Advice)
 		}
-		if name == "it could not be relaunched" && (!r.Failures.Fatal || !strings.Contains(r.Advice[0], "What helps: say --trust") || !strings.Contains(r.Advice[0], "headroom resume train-run")) {
+		if name == "it could not be relaunched" && (!r.Failures.Fatal || !strings.Contains(r.Advice[0], "What helps: pass --trust") || !strings.Contains(r.Advice[0], "headroom resume train-run")) {
 			t.Errorf("%+v, advised %q", r.Failures, r.Advice)
 		}
 	}
 }
 
-// TestReadsTheCommand of a wrapped run, and none of another.
+// TestReadsTheCommand holds that Read finds the command of a wrapped run, and none for any other run.
 func TestReadsTheCommand(t *testing.T) {
 	for text, want := range map[string]string{
 		"command:\n    - python\n    - train.py\n    - two words\n    - \"\"\ndir: /home/me\n": `python train.py 'two words' ''`,
@@ -135,7 +135,7 @@ func TestWrappedCommandsSteps(t *testing.T) {
 	for i := range 1000 {
 		d.Seen = append(d.Seen, of(1, 7, 10*i+1, time.Duration(i)*time.Second, 1+2*(i/500)))
 	}
-	d.Seen = append(d.Seen, of(1, 8, 1, time.Second, 1)) // a launcher's own, say
+	d.Seen = append(d.Seen, of(1, 8, 1, time.Second, 1)) // such as a launcher's own
 	for i := range 100 {
 		d.Seen = append(d.Seen, of(2, 7, i+1, time.Duration(1200+i)*time.Second, 3))
 	}
@@ -152,7 +152,7 @@ func TestWrappedCommandsSteps(t *testing.T) {
 	for _, c := range r.Cards() {
 		questions[c.Question] = c.Answer + "; " + c.Note
 	}
-	if questions["Steps"] != "10,091 optimizer steps, 0.25 s each; in 2 processes; those made again are counted again" ||
+	if questions["Steps"] != "10,091 optimizer steps, 0.25 s each; in 2 processes; repeated steps are counted each time" ||
 		!strings.HasPrefix(questions["Memory"], "peak 12 GiB of 24 GiB; headroom 50") || !strings.HasSuffix(questions["Memory"], "; 10 GiB after forward, 5 GiB between steps") {
 		t.Errorf("%q", questions)
 	}

@@ -15,7 +15,7 @@ type Disk interface {
 	Create(path string) (File, error)    // empty, whatever was there
 	Append(path string) (File, error)    // created if missing
 	Truncate(path string, n int64) error // to n bytes
-	Rename(from, to string) error        // to must not be there, or be a file
+	Rename(from, to string) error        // to must not exist, or must be a file
 	Remove(path string) error            // with all that is in it
 	SyncDir(path string) error           // the names in it; of a file, its content
 }

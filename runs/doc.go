@@ -5,5 +5,5 @@
 // need no lock.
 //
 // A checkpoint is whole or absent, whatever is killed, at any moment. What
-// cannot be written is kept in memory within a bound, and tried again.
+// cannot be written is kept in memory, up to a limit, and written later.
 package runs

@@ -37,11 +37,11 @@ func (f *Folder) FirstConfig(text []byte) error {
 	return err
 }
 
-// settle waits until what the folder itself is made of is safely on disk. What fails
-// is tried again the next time.
+// settle waits until the files and folders that make up the run's folder are safely on
+// disk. What fails is tried again the next time.
 func (f *Folder) settle() error {
 	for len(f.unsynced) > 0 {
-		if err := f.disk.SyncDir(f.unsynced[0]); err != nil && !errors.Is(err, fs.ErrNotExist) { // what somebody removed is theirs
+		if err := f.disk.SyncDir(f.unsynced[0]); err != nil && !errors.Is(err, fs.ErrNotExist) { // what somebody removed need not be synced
 			return err
 		}
 		f.unsynced = f.unsynced[1:]

@@ -15,8 +15,8 @@ import (
 // Folder is a run's folder, held by this process until Close:
 //
 //	run.yaml                the resolved configuration
-//	journal.jsonl           an [Entry] a line, fsynced (see [Folder.Record])
-//	metrics.jsonl           a [StepReport] a line; of a wrapped command a [ProcessStep]
+//	journal.jsonl           one [Entry] per line, fsynced (see [Folder.Record])
+//	metrics.jsonl           one [StepReport] per line; for a wrapped command, one [ProcessStep]
 //	checkpoints/step-000200/
 //	logs/attempt-001.log
 //	learned.json            a [Learned] that no checkpoint may have yet
@@ -110,7 +110,7 @@ func checkOurs(dir string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it holds %s and no run; name an empty or a new folder", held[0].Name())
+	return fmt.Errorf("it holds %s but no run; name an empty or a new folder", held[0].Name())
 }
 
 // open makes the inner folders, opens the files and clears up.
@@ -214,7 +214,7 @@ func (f *Folder) AttemptLog(attempt int) (*os.File, error) {
 // LogName is the base name of an attempt's log.
 func LogName(attempt int) string { return fmt.Sprintf("attempt-%03d.log", attempt) }
 
-// Close writes what still waits in memory and lets go of the folder. An error
+// Close writes what still waits in memory and releases the folder. An error
 // means that lines of the journal or the metrics are lost.
 func (f *Folder) Close() error {
 	f.mu.Lock()
@@ -263,8 +263,8 @@ func SetAside(dir string) (string, error) {
 	return to, errors.Join(err, lock.Close())
 }
 
-// renameFree gives from the first free name of base.n, base.n+1 …; n 0 stands
-// for base itself.
+// renameFree renames from to the first free name of base.n, base.n+1 …; an n of 0
+// means base itself.
 func renameFree(d Disk, from, base string, n int) (string, error) {
 	for ; ; n++ {
 		to := base

@@ -29,12 +29,12 @@ func mustWrite(t *testing.T, path, text string) {
 	}
 }
 
-// readOnly is a disk on which nothing can be made.
+// readOnly is a disk on which nothing can be created.
 type readOnly struct{ OSDisk }
 
 func (readOnly) Mkdir(string) error { return fs.ErrPermission }
 
-// written is a disk that takes down what reaches it for good.
+// written is a disk that records what reaches it durably.
 type written struct {
 	OSDisk
 	synced []string
@@ -65,8 +65,8 @@ func (f writtenFile) Sync() error {
 	return f.File.Sync()
 }
 
-// TestDurableOnceItCounts holds that a start waits for no disk, and that a failure, a
-// checkpoint and an end take along all that they rely on.
+// TestDurableOnceItCounts holds that a start does not wait for the disk, and that a failure, a
+// checkpoint and an end make everything durable that they rely on.
 func TestDurableOnceItCounts(t *testing.T) {
 	for name, counts := range map[string]func(*Folder) error{
 		"failure": func(f *Folder) error { return f.Record(Entry{Kind: KindOOM}) },
@@ -191,7 +191,7 @@ func TestConfig(t *testing.T) {
 }
 
 // Cut journal and metrics at every byte: what a reader sees, and what the next
-// run goes on with, is every whole line before the cut.
+// run continues with, is every whole line before the cut.
 func TestTornLines(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	for _, name := range []string{"journal.jsonl", "metrics.jsonl"} {
@@ -278,7 +278,7 @@ func TestStepsOfACommandStay(t *testing.T) {
 	}
 }
 
-// Damage further up costs the damaged lines alone, and opening leaves them.
+// Damage further up costs only the damaged lines, and opening does not remove them.
 func TestDamagedLine(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if err := mustOpen(t, dir).Close(); err != nil {
@@ -307,7 +307,7 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// What the user can mend is no damage: an older checkpoint would lose work.
+// What the user can fix is not damage: an older checkpoint would lose work.
 func TestReadErrorsThatAreDamage(t *testing.T) {
 	for cause, want := range map[error]bool{fs.ErrNotExist: true, syscall.EIO: true, fs.ErrPermission: false, syscall.EMFILE: false} {
 		found := (*damageError)(nil)
@@ -347,7 +347,7 @@ func TestPendingLinesAreBounded(t *testing.T) {
 	}
 }
 
-// crowded is a disk that holds the state of so many checkpoints.
+// crowded is a disk with space for the states of d.most checkpoints and no more.
 type crowded struct {
 	OSDisk
 	most int
@@ -394,7 +394,7 @@ func TestFullDiskReleasesTheOldest(t *testing.T) {
 	if _, err := f.verify(3); err != nil {
 		t.Error(err)
 	}
-	// One alone never makes room.
+	// A single checkpoint is never removed to make room.
 	f.disk = crowded{most: 1}
 	remove(t, filepath.Join(dir, "checkpoints", CheckpointName(4)))
 	if steps, err := f.checkpointSteps(); err != nil || !slices.Equal(steps, []int{3}) {
@@ -405,8 +405,8 @@ func TestFullDiskReleasesTheOldest(t *testing.T) {
 	}
 }
 
-// TestForeignJournal holds that damaged numbers and words of earlier versions are
-// read for what they are worth.
+// TestForeignJournal holds that a journal with damaged numbers or with words of earlier
+// versions is read as far as it makes sense.
 func TestForeignJournal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if err := mustOpen(t, dir).Close(); err != nil {

@@ -30,7 +30,7 @@ const (
 	KindExit             Kind = "exit"              // a wrapped command ended, and how
 	KindInterrupted      Kind = "interrupted"       // by a signal, resumable
 	KindWarning          Kind = "warning"           // of a wrapped command: what may go wrong later, seen at its start
-	KindRemedy           Kind = "remedy"            // what a remedy came to: bytes given back, time waited
+	KindRemedy           Kind = "remedy"            // the outcome of a remedy: bytes given back, time waited
 	KindJournalFailed    Kind = "journal failed"    // the journal could not be written for a while, and why
 	KindDone             Kind = "done"              // the job finished
 	KindFailed           Kind = "failed"            // the run ended without finishing
@@ -38,7 +38,7 @@ const (
 	KindFault            Kind = "fault"             // the device's driver reported an error, such as an Xid
 	KindGone             Kind = "gone"              // the device is gone; a decision follows
 	KindSurvived         Kind = "survived"          // a step ran out of memory inside a wrapped process and was finished there: the failure, and what was done
-	KindRefused          Kind = "refused"           // the worker inside left a failure of memory to the command's own code, and why
+	KindRefused          Kind = "refused"           // the worker inside left an out-of-memory failure to the command's own code, and why
 	KindWorker           Kind = "worker"            // what else the worker inside said: that it is attached, or why it is not
 )
 
@@ -72,7 +72,7 @@ type Entry struct {
 	// since: only the first of such failures counts.
 	Repeated bool `json:"repeated,omitempty"`
 
-	// Final marks what the end of the run says to the user anyway.
+	// Final marks what the user is told at the end of the run anyway.
 	Final bool `json:"final,omitempty"`
 }
 
@@ -80,14 +80,14 @@ type Entry struct {
 // entry about a failure survived in place.
 const inPlace = "; survived in place: "
 
-// InPlaceText is the text of such an entry.
+// InPlaceText is the text of an entry about a failure survived in place.
 func InPlaceText(wrong, done string) string { return wrong + inPlace + done }
 
-// InPlace reads from the text of such an entry what ran out of memory and what was done.
-// If the text is not of that form, told is false and wrong is all of it.
+// InPlace reads from the text of an entry about a failure survived in place what ran out of
+// memory and what was done. If the text is not of that form, told is false and wrong is all of it.
 func (e Entry) InPlace() (wrong, done string, told bool) { return strings.Cut(e.Text, inPlace) }
 
-// Failed reports whether an entry counts as a failure of memory.
+// Failed reports whether an entry counts as an out-of-memory failure.
 func (e Entry) Failed() bool {
 	return (e.Kind == KindOOM || e.Kind == KindSurvived) && !e.Repeated
 }
@@ -95,9 +95,9 @@ func (e Entry) Failed() bool {
 // Record appends e to the journal and returns when it and all before it are safely on
 // disk. An entry that nothing depends on (that the run or an attempt starts, what may go
 // wrong, that a command ended, that all is done, what a worker said) is only written, so
-// that it survives this process; the next one of another kind, or Close, takes it to the
+// that it survives this process; the next entry of another kind, or Close, syncs it to the
 // disk. After an error, e is kept in memory and written by a later Record, Flush or
-// Close, in order; only when 16 MiB are waiting are the oldest dropped.
+// Close, in order; only when 16 MiB are waiting are the oldest entries dropped.
 func (f *Folder) Record(e Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"headroom/recovery"
 )
 
-// Learned is learned.json: what was learned, and when. It serves when a process
-// is killed before a checkpoint could pass this on to the next one.
+// Learned is learned.json: what was learned, and when. It is used when a process
+// is killed before a checkpoint could pass this on to the next process.
 type Learned struct {
 	Attempt int              `json:"attempt"`
 	Step    int              `json:"step"` // optimizer steps finished

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// pendingLimit bounds what is kept for a file that cannot be written: some
+// pendingLimit bounds what is kept for a file that cannot be written: about
 // 40,000 lines of metrics.
 const pendingLimit = 16 << 20
 
@@ -117,9 +117,9 @@ func (l *lines) follow() error {
 
 func (l *lines) close() error { return errors.Join(l.flush(true), l.file.Close()) }
 
-// TornError reports that a file of lines holds some that cannot be read: the last
-// one, if the run was killed or is writing it, or damage further up. All others
-// were read and are returned with it.
+// TornError reports that a file of lines holds lines that cannot be read: the last
+// line, if the run was killed or is writing it, or damage further up. All other lines
+// were read and are returned with the error.
 type TornError struct {
 	File  string // base name
 	Lines []int  // line numbers, from 1
@@ -162,7 +162,7 @@ func wholeLines(path string) (size, rest int64, err error) {
 	return size, rest, err
 }
 
-// eachLine calls use with every line of path, its newline included, until it
+// eachLine calls use with every line of path, its newline included, until use
 // returns false. whole reports whether the line has a newline.
 func eachLine(path string, use func(n int, line []byte, whole bool) bool) error {
 	f, err := os.Open(path)

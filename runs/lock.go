@@ -35,10 +35,10 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("open run folder %s: in use by %s; wait for it, interrupt it, or name another folder", e.Dir, who)
 }
 
-// takeLock locks dir for this process and writes down who that is. The lock
-// belongs to the open file: the kernel releases it when that is closed, and so
-// when the process ends, however it ends, but not when it executes another
-// program that keeps the file open.
+// takeLock locks dir for this process and records in the lock's file which process
+// that is. The lock belongs to the open file: the kernel releases it when the file is
+// closed, and so when the process ends, however it ends, but not when the process
+// executes another program that keeps the file open.
 func takeLock(dir string) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -85,7 +85,7 @@ func tryLock(f *os.File) (bool, error) {
 	return err == nil, err
 }
 
-// still reports whether path is the file that it was when f was opened. During a
+// still reports whether path still names the file that was opened as f. During a
 // wait for a lock, the process that held it may have renamed the folder: the
 // lock then belongs to the folder set aside, and whatever is at path by now
 // belongs to somebody else. Folders are never renamed back.
@@ -100,7 +100,7 @@ func still(path string, f interface{ Stat() (os.FileInfo, error) }) bool {
 
 // StillHeld is nil while the folder belongs to this process. If somebody has
 // removed the lock's file, it is made and taken again; if another process was
-// faster, the folder belongs to that one, and the error is a *[LockedError].
+// faster, the folder belongs to that process, and the error is a *[LockedError].
 func (f *Folder) StillHeld() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +118,7 @@ func (f *Folder) StillHeld() error {
 	case errors.Is(err, os.ErrExist):
 		return holder(f.dir)
 	case err != nil:
-		return fmt.Errorf("take the lock of %s again, whose file was removed: %w", f.dir, err)
+		return fmt.Errorf("take the lock of %s again after its file was removed: %w", f.dir, err)
 	}
 	f.removals = append(f.removals, "lock was removed while the run held it: it was made and taken again")
 	old := f.lock
@@ -129,7 +129,7 @@ func (f *Folder) StillHeld() error {
 func holder(dir string) *LockedError {
 	l := &LockedError{}
 	if text, err := os.ReadFile(filepath.Join(dir, "lock")); err == nil {
-		_ = json.Unmarshal(text, l) // half written: reported without a name
+		_ = json.Unmarshal(text, l) // half written: the holder is reported without a name
 	}
 	l.Dir = dir
 	return l

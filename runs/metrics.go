@@ -35,16 +35,16 @@ type ProcessStep struct {
 	PID     int          `json:"pid"`
 	Made    int          `json:"made"`             // optimizer steps of this process, this one included
 	Rows    int          `json:"rows,omitempty"`   // in its newest batch; 0 if that was not recorded
-	Pieces  int          `json:"pieces,omitempty"` // the pieces these were run in
+	Pieces  int          `json:"pieces,omitempty"` // the pieces that these rows were run in
 	Seconds float64      `json:"seconds"`          // per step, since the line before; 0 if there was none
 	Memory  memory.Stats `json:"memory,omitzero"`  // after the step; Peak is the process's so far. Zero without a GPU
 
-	Forward  memory.Bytes `json:"forward,omitempty"`  // allocated at the end of the step's forward; 0 if that was not measured
-	Backward memory.Bytes `json:"backward,omitempty"` // at the end of its backward
+	Forward  memory.Bytes `json:"forward,omitempty"`  // allocated at the end of the step's forward pass; 0 if that was not measured
+	Backward memory.Bytes `json:"backward,omitempty"` // at the end of its backward pass
 }
 
-// AddProcessStep adds a line to metrics.jsonl, which has no others in the run of a wrapped
-// command, and writes it.
+// AddProcessStep adds a line to metrics.jsonl, which has only such lines in the run of a
+// wrapped command, and writes it.
 func (f *Folder) AddProcessStep(s ProcessStep) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,10 +56,10 @@ func ReadProcessSteps(dir string) ([]ProcessStep, error) {
 	return readLines[ProcessStep](filepath.Join(dir, "metrics.jsonl"))
 }
 
-// NewestProcessStep is the newest step that was written down in dir, nil if none can be
-// read, as in a run that is not a wrapped command's. It reads the end of the file alone.
+// NewestProcessStep is the newest step recorded in dir, nil if none can be read, as in a run
+// that is not a wrapped command's. It reads only the end of the file.
 func NewestProcessStep(dir string) *ProcessStep {
-	const end = 16 << 10 // a line has some 300 bytes
+	const end = 16 << 10 // a line has about 300 bytes
 	f, err := os.Open(filepath.Join(dir, "metrics.jsonl"))
 	if err != nil {
 		return nil
@@ -80,7 +80,7 @@ func NewestProcessStep(dir string) *ProcessStep {
 }
 
 // AddStep adds a line to metrics.jsonl. Lines wait in memory for a Flush; only
-// when 16 MiB are waiting are the oldest dropped. Its only error is a number in
+// when 16 MiB are waiting are the oldest lines dropped. Its only error is a number in
 // s that JSON cannot hold.
 func (f *Folder) AddStep(s StepReport) error {
 	f.mu.Lock()
@@ -90,7 +90,7 @@ func (f *Folder) AddStep(s StepReport) error {
 
 // Flush writes the lines that wait in memory, of metrics and journal. With
 // durable it returns when they have reached the disk, as entries of the journal
-// always do. After an error nothing is lost: they wait for the next one.
+// always do. After an error nothing is lost: the lines wait for the next Flush.
 func (f *Folder) Flush(durable bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,8 +104,8 @@ func (f *Folder) FlushMetrics(durable bool) error {
 	return f.metrics.flush(durable)
 }
 
-// CutMetrics drops the lines of all steps after step: a run that goes on from
-// there makes them again, so that the file has every step once.
+// CutMetrics drops the lines of all steps after step: a run that continues from
+// there makes those steps again, so that the file has every step once.
 func (f *Folder) CutMetrics(step int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 const outputPart = 64 << 20
 
 // Output is what a wrapped command prints in an attempt: logs/output-NNN.log. When
-// that file is full it is set aside and begun anew, so that a command which prints
-// without end does not fill the disk: the first part is kept as output-NNN.first.log,
-// and of the later ones the newest full one as output-NNN.previous.log. It is for
-// one goroutine.
+// that file is full it is set aside and a new one is begun, so that a command which
+// prints without end does not fill the disk: the first part is kept as
+// output-NNN.first.log, and of the later parts only the newest full one, as
+// output-NNN.previous.log. An Output is for use by one goroutine.
 type Output struct {
 	base string // the file's path without .log
 	part int64

@@ -22,7 +22,7 @@ func TestOutputIsBounded(t *testing.T) {
 	}()
 	const lines = 1000
 	for n := range lines {
-		o, err := f.Output(1) // opened again: it goes on where it was
+		o, err := f.Output(1) // opened again: it continues where it was
 		if err != nil {
 			t.Fatal(err)
 		}

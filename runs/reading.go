@@ -8,7 +8,7 @@ import (
 	"headroom/memory"
 )
 
-// Reading is a device at one moment. What is not known is nil.
+// Reading is the condition of a device at one moment. What is not known is nil.
 type Reading struct {
 	Utilisation    *int          `json:"utilisation,omitempty"`     // per cent of the time that something ran
 	Temperature    *int          `json:"temperature,omitempty"`     // °C
@@ -40,8 +40,8 @@ func (r Reading) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Fault is an error that a device's driver reported by itself, such as an Xid of
-// an NVIDIA GPU.
+// Fault is an error that a device's driver reported of its own accord, such as an Xid
+// of an NVIDIA GPU.
 type Fault struct {
 	Time time.Time `json:"time"` // when it was received
 	Code int       `json:"code"`

@@ -16,10 +16,10 @@ import (
 	"headroom/recovery"
 )
 
-// CheckpointVersion is the layout of a checkpoint that this program writes.
+// CheckpointVersion is the version of the checkpoint layout that this program writes.
 const CheckpointVersion = 1
 
-// Checkpoint is the meta.json of a checkpoint: what stands beside the trainer's
+// Checkpoint is the meta.json of a checkpoint: what is stored next to the trainer's
 // state.
 type Checkpoint struct {
 	Version int              `json:"version"`
@@ -34,13 +34,13 @@ type Checkpoint struct {
 	Time    time.Time        `json:"time"`
 }
 
-// CheckpointName is the base name of the checkpoint after so many steps.
+// CheckpointName is the base name of the checkpoint after the given number of steps.
 func CheckpointName(step int) string { return fmt.Sprintf("step-%06d", step) }
 
 // SaveCheckpoint writes c, whose Step must be new, beside its final name, waits
 // for the disk and renames it. After an error nothing of c is left and the newest
-// whole checkpoint is what it was. On a full disk the oldest ones make room, as
-// long as the newest is whole; released lists their steps.
+// whole checkpoint is unchanged. On a full disk the oldest checkpoints are removed to
+// make room, as long as the newest is whole; released lists their steps.
 func (f *Folder) SaveCheckpoint(c Checkpoint, save func(io.Writer) error) (saved Checkpoint, released []int, err error) {
 	for {
 		saved, err = f.saveOnce(c, save)

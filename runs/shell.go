@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// Shell is a command as it is typed into a shell: pasted into one, it means these very
-// words. It is a single line; for words with control characters, which no quotes of POSIX's
-// allow on one, it needs a shell that knows $'…', as bash, zsh and ksh do.
+// Shell quotes a command for a shell: pasted into one, it stands for exactly these words.
+// The result is a single line; for words with control characters, which POSIX quoting does
+// not allow on one line, it needs a shell that knows $'…', such as bash, zsh or ksh.
 func Shell(words ...string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {

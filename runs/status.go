@@ -11,19 +11,19 @@ import (
 	"headroom/recovery"
 )
 
-// State is where a run stands.
+// State says how far a run has got.
 type State string
 
 // The states of a run.
 const (
 	StateRunning     State = "running"
-	StateInterrupted State = "interrupted" // resumable: the same command goes on
+	StateInterrupted State = "interrupted" // resumable: the same command continues
 	StateDone        State = "done"
 	StateFailed      State = "failed"
-	StateStale       State = "stale" // says running, but no process holds the folder: it was killed. Never written, found by ReadStatus
+	StateStale       State = "stale" // the file says running, but no process holds the folder: the run was killed. Never written, found by ReadStatus
 )
 
-// Status is a run at one moment, for people who look in and for schedulers.
+// Status is the state of a run at one moment, for people who check on it and for schedulers.
 type Status struct {
 	State            State           `json:"state"`
 	PID              int             `json:"pid"` // of the process that wrote this
@@ -36,16 +36,16 @@ type Status struct {
 	SamplesPerSecond float64         `json:"samples_per_second"` // since the status before
 	Peak             memory.Bytes    `json:"peak"`               // of the newest step
 	Capacity         memory.Bytes    `json:"capacity"`
-	Failures         int             `json:"failures"`              // of memory in the whole run, the one it ended with included
-	DeviceGone       int             `json:"device_gone,omitempty"` // times that the device was lost, in the whole run
-	Verdict          *memory.Verdict `json:"verdict,omitempty"`     // of the newest failure of memory
-	Reason           string          `json:"reason,omitempty"`      // of the newest decision; of the end, once it has ended
+	Failures         int             `json:"failures"`              // out-of-memory failures in the whole run, including the one that ended it
+	DeviceGone       int             `json:"device_gone,omitempty"` // how many times the device was lost, in the whole run
+	Verdict          *memory.Verdict `json:"verdict,omitempty"`     // of the newest out-of-memory failure
+	Reason           string          `json:"reason,omitempty"`      // of the newest decision; of the end, once the run has ended
 	Started          time.Time       `json:"started"`               // this process's run
 	Updated          time.Time       `json:"updated"`
-	Every            float64         `json:"every,omitempty"` // seconds between updates while a wrapped command lives; 0 if it does not, or nobody vouches for them
+	Every            float64         `json:"every,omitempty"` // seconds between updates while a wrapped command is alive; 0 if it is not, or if regular updates are not guaranteed
 }
 
-// SetStatus replaces status.json. That of a run that has ended survives a power
+// SetStatus replaces status.json. The status of a run that has ended survives a power
 // loss.
 func (f *Folder) SetStatus(s Status) error {
 	text, err := json.MarshalIndent(s, "", "  ")

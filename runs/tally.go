@@ -8,17 +8,17 @@ const mostAttempts = 1 << 31
 // faultsNamed bounds how many faults a tally names.
 const faultsNamed = 5
 
-// Tally is what the journal says of the run as a whole, over all its processes.
+// Tally is what the journal says about the run as a whole, over all its processes.
 type Tally struct {
 	Attempts   int  // number of the newest attempt
-	Failures   int  // of memory, by [Entry.Failed]
-	Gone       int  // times that the device was lost
+	Failures   int  // out-of-memory failures, by [Entry.Failed]
+	Gone       int  // how many times the device was lost
 	Checkpoint int  // step of the newest checkpoint written; -1 if there was none
 	Newest     Kind // of the newest entry
 
-	// Since the run last got anywhere: it saved a checkpoint, or it ended, so
-	// that whoever starts it again may have looked at the machine. Being killed
-	// is not ending.
+	// Counted since the run last made progress: it saved a checkpoint, or it
+	// ended, so that whoever starts it again may have checked the machine. Being
+	// killed does not count as ending.
 	GoneSince int
 	Faults    []string // of the device, each once
 }

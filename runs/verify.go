@@ -20,7 +20,7 @@ import (
 var errNoCheckpoint = errors.New("no such checkpoint")
 
 // damageError is why a checkpoint is not whole. Other errors in reading one, such as
-// a missing permission, are the user's to fix: going on from an older checkpoint
+// a missing permission, are the user's to fix: continuing from an older checkpoint
 // would throw work away.
 type damageError struct{ why string }
 
@@ -103,7 +103,7 @@ func (f *Folder) verify(step int) (Checkpoint, error) {
 		return c, &damageError{fmt.Sprintf("meta.json: %v", err)}
 	}
 	if c.Version > CheckpointVersion {
-		return c, fmt.Errorf("it has format version %d, this program reads up to %d; use a newer one", c.Version, CheckpointVersion)
+		return c, fmt.Errorf("it has format version %d, but this program reads up to %d; use a newer program", c.Version, CheckpointVersion)
 	}
 	if c.Step != step {
 		return c, &damageError{fmt.Sprintf("meta.json names step %d", c.Step)}
@@ -123,7 +123,7 @@ func (c Checkpoint) verifyState(path string) error {
 		return readError("state.safetensors", err)
 	}
 	if size != c.Size {
-		return &damageError{fmt.Sprintf("state.safetensors has %d bytes, %d were written", size, c.Size)}
+		return &damageError{fmt.Sprintf("state.safetensors has %d bytes, but %d were written", size, c.Size)}
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != c.SHA256 {
 		return &damageError{"state.safetensors does not have the SHA-256 it was written with"}

@@ -41,20 +41,20 @@ func (c curve) top() point {
 	return c[len(c)-1]
 }
 
-// slope is that of the line through the largest size and the largest one in the
+// slope is the slope of the line through the largest size and the largest one in the
 // lower half of the range seen, in bytes per unit of size. Two neighbours would
-// follow a bend sooner, but noise would drown their difference. It needs two
-// points.
+// follow a bend sooner, but noise would drown their difference. The curve must have
+// two points.
 func (c curve) slope() float64 {
 	top := c.top()
 	low := c.upTo((c[0].k + top.k) / 2).top()
 	return (top.peak - low.peak) / float64(top.k-low.k)
 }
 
-// reaches is where the steepest line that noise allows comes to so many bytes.
-// Every such line passes each point within the noise and starts at 0 bytes or
-// more; the steepest is the lowest of those from any point's lower end, or from
-// nothing, to a later point's upper end.
+// reaches is the size at which the steepest line that noise allows reaches the given
+// number of bytes. Every such line passes each point within the noise and starts at 0
+// bytes or more; the steepest is the lowest of the lines from any point's lower end, or
+// from nothing, to a later point's upper end.
 func (c curve) reaches(bytes float64) (size float64) {
 	for i, p := range c {
 		high := p.peak / (1 - noise)
@@ -68,7 +68,7 @@ func (c curve) reaches(bytes float64) (size float64) {
 }
 
 // foretold reports whether the line through the curve predicted the peak of a
-// larger size to within a hundredth of the rise. Where nothing rises it predicts
+// larger size to within a hundredth of the rise. A line that does not rise predicts
 // nothing.
 func (c curve) foretold(p point) bool {
 	if len(c) < 2 || p.peak <= c[0].peak {

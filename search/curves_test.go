@@ -65,9 +65,9 @@ func affine(base float64, limit int) machine {
 	return machine{need: func(n int) float64 { return base + (1-base)*float64(n)/(float64(limit)+0.5) }}
 }
 
-// perceptron is memory of the preset mlp-tight, whose tensors are rounded up to
-// 512 bytes. By the peaks 497 should fit in 3 MiB, but the allocator is left with
-// pieces that are too small for what is asked for last, so that 488 is all.
+// perceptron is the memory of the preset mlp-tight, whose tensors are rounded up to
+// 512 bytes. According to the peaks 497 should fit in 3 MiB, but the allocator is left
+// with pieces that are too small for what is asked for last, so that only 488 fit.
 func perceptron(fits int) machine {
 	round := func(n int) int { return (n + 511) / 512 * 512 }
 	peak := func(n int) float64 {
@@ -136,7 +136,7 @@ func bent(base float64, limit int, f func(x float64) float64) machine {
 	return machine{need: func(n int) float64 { return base + (1-base)*f(float64(n)/(float64(limit)+0.5)) }}
 }
 
-// logSize draws a size so that each order of magnitude is as likely.
+// logSize draws a size so that each order of magnitude is equally likely.
 func logSize(t *rapid.T, most int, name string) int {
 	return int(math.Exp(rapid.Float64Range(0, math.Log(float64(most))).Draw(t, name)))
 }

@@ -38,7 +38,7 @@
 //     line.
 //
 // A line is believed until a size fails that should fit according to it: an
-// allocator that reserves in pieces fails before the line does. From then on
+// allocator that reserves in pieces fails before the line's limit. From then on
 // steps below what failed grow, and no probe goes where its outcome would leave
 // more sizes than the remaining probes can bisect. Peaks that are up to 3 % off
 // the line cost two to four probes more. Without peaks the search multiplies the
@@ -46,18 +46,18 @@
 //
 // Where a larger size fits and a smaller one does not, the assumption is false.
 // The search ends within its bound all the same, at a size that ran, which need
-// not be the largest such size.
+// not be the largest size that fits.
 //
 // # Confirmation
 //
 // Fits, then Recommended, are probed [Options].Confirm times each after the
 // search; these are Result.Probes[Result.Searched:]. If one fails, the failed
-// size becomes Fails, the answer steps down to what the failure says is there,
-// at least by a hundredth and twice as far each time, and is confirmed anew. A
-// recommended size that peaks above what it should leave steps down alone. So
-// at most 2·Confirm·(⌈log₂ K⌉+4) probes confirm.
+// size becomes Fails, the answer steps down to what the failure shows to be
+// available, at least by a hundredth and twice as far each time, and is confirmed
+// again. If a recommended size peaks so high that it does not leave the headroom,
+// only that size steps down. So at most 2·Confirm·(⌈log₂ K⌉+4) probes confirm.
 //
-// Without Options.Capacity, or where failures show that an allocator gives out
-// less, what they say is there takes its place, and headroom is counted from
-// that.
+// Without Options.Capacity, or where failures show that an allocator hands out
+// less, the amount that failures show to be available takes its place, and headroom
+// is a share of that amount.
 package search

@@ -124,7 +124,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		want    []string
 	}{
 		{search.Options{}, []string{"maximum is 0"}},
-		{search.Options{Min: 9, Max: 8}, []string{"maximum is 8: allowed is the minimum, 9, or more"}},
+		{search.Options{Min: 9, Max: 8}, []string{"maximum is 8; allowed: the minimum, 9, or more"}},
 		{search.Options{Max: math.MaxInt}, []string{"at most 2147483647"}},
 		{search.Options{Min: -1, Max: 8, Capacity: -1, Confirm: -1, Headroom: 1},
 			[]string{"minimum is -1", "capacity is", "confirm is -1", "headroom is 1"}},

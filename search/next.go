@@ -11,8 +11,8 @@ const (
 	// the device can refuse. Within this factor they are harmless, since the
 	// activations of a sample take well more than 16 times its input.
 	reach = 16
-	// leap is that factor where there is room even for memory in proportion to
-	// the size, which is the most that an affine curve can need.
+	// leap is that factor where there is enough memory even if it grows in
+	// proportion to the size, which is the most that an affine curve can need.
 	leap = 256
 	// noise is the share by which a peak may lie off the line, whether the size
 	// really needs that or was only measured so.
@@ -21,7 +21,7 @@ const (
 	// yet: allocators reserve 5 to 8 % more than they hand out.
 	shy = 0.92
 	// near is the share of the capacity above which the line is followed to its
-	// end: what is left is too short to err by much.
+	// end: the rest of it is too short to err by much.
 	near = 0.7
 )
 
@@ -33,11 +33,12 @@ func (s *searcher) next() int {
 	return min(max(s.guarded(s.prefer()), s.lo+1), s.hi-1)
 }
 
-// guarded moves x so that, whatever its outcome, bisection can end the search
-// with the probes left after it. Where those are too few, the outcome that x
-// makes likely decides; where they are far too few, it decides by half. Until
-// something fails, a line of two points is not hurried. One that a third point
-// has confirmed is trusted, until sizes fit that lie beyond its end.
+// guarded moves x so that, whatever the outcome of probing it, bisection can end
+// the search with the probes left after it. Where those are too few, the outcome
+// that x makes likely decides; where they are far too few, x goes halfway from there
+// to the middle. Until something fails, x is not moved up for a line of two points.
+// A line that a third point has confirmed is trusted, until sizes fit that lie
+// beyond its end.
 func (s *searcher) guarded(x int) int {
 	if s.straight {
 		return x
@@ -53,8 +54,8 @@ func (s *searcher) guarded(x int) int {
 	return likely
 }
 
-// resolved is how far down from hi, and how far up from lo, the probes left
-// after the next one can tell every rung from its neighbours.
+// resolved is how far down from hi, and how far up from lo, the search can still
+// settle every single rung with the probes that will be left after the next one.
 func (s *searcher) resolved() (low, high int) {
 	rungs := 1 << (s.left - 1)
 	return back(s.hi, rungs, s.lo), ahead(s.lo, rungs, s.hi)
@@ -76,12 +77,12 @@ func (s *searcher) prefer() int {
 	return s.approach(s.capacity())
 }
 
-// inside is the probe between a size that fitted and one that did not: where the
-// line puts the limit. Where that is beyond what failed, the line is wrong by at
-// least that much, so the probe goes twice as far below what failed. A line that
-// is right puts it at the limit, then one below what fails. Any other line is
-// not asked about single sizes, and with failure after failure the steps down
-// grow, up to half of the bracket.
+// inside is the size to probe between one that fitted and one that did not: the
+// limit that the line predicts. If that is not below the size that failed, the line
+// is off by at least the excess, so the probe goes twice as far below the size that
+// failed. If the line is right, the first probe is at the limit and the next just
+// below the size that failed. No other line is trusted with single sizes: with each
+// further failure the steps down grow, up to half of the bracket.
 func (s *searcher) inside(limit int) int {
 	middle := s.middle()
 	if over := limit - (s.hi - 1); over > 0 {
@@ -108,9 +109,9 @@ func (s *searcher) approach(capacity float64) int {
 	return min(max(s.limit(capacity), s.lo+1), reach*top.k)
 }
 
-// aim is the probe to make where a confirmed line puts the limit while nothing
-// has failed: there, then one above. A line that is right needs no more; if it
-// keeps promising too little, the steps grow.
+// aim is the size to probe while nothing has failed and a confirmed line predicts
+// the limit: first that limit, then one above it. A line that is right needs no more
+// probes; if the line keeps predicting too little, the steps grow.
 func (s *searcher) aim(limit int) int {
 	step := s.lo + 1
 	if s.aims > 1 {
@@ -120,8 +121,8 @@ func (s *searcher) aim(limit int) int {
 	return max(limit, step)
 }
 
-// sure is the largest size that stays within so many bytes on every line that
-// the peaks and their noise allow; at least lo.
+// sure is the largest size that stays within the given number of bytes on every line
+// that the peaks and their noise allow; at least lo.
 func (s *searcher) sure(bytes float64) int {
 	return int(min(max(s.curve.reaches(bytes), float64(s.lo)), float64(s.hi)))
 }
@@ -131,14 +132,14 @@ func (s *searcher) sure(bytes float64) int {
 func (s *searcher) grow() int {
 	k := s.curve.top().k
 	if s.straight {
-		return growth * k // what the first failure says is all that is missing
+		return growth * k // the first failure will say all that is missing
 	}
 	low, _ := s.resolved()
 	return max(growth*k, min(low, reach*k))
 }
 
-// limit is the largest size whose peak by the line is at most capacity. It
-// needs two points.
+// limit is the largest size whose peak, according to the line, is at most capacity.
+// The curve must have two points.
 func (s *searcher) limit(capacity float64) int {
 	slope := s.curve.slope()
 	if slope <= 0 {

@@ -15,14 +15,14 @@ import (
 
 const noise = 0.03
 
-// measured has peaks off the line; what fits is not touched.
+// measured has peaks off the line; what fits is not affected.
 func measured(base float64, limit int, deviation func() float64) machine {
 	m := affine(base, limit)
 	m.peak = func(n int) float64 { return m.need(n) * (1 + deviation()) }
 	return m
 }
 
-// deviating has needs off the line, each size its own. The smallest fits.
+// deviating has needs off the line, different for each size. The smallest size fits.
 func deviating(base float64, limit int, deviation func() float64) machine {
 	line, needs := affine(base, limit), map[int]float64{}
 	return machine{need: func(n int) float64 {
@@ -40,7 +40,7 @@ var noisy = map[string]func(base float64, limit int, deviation func() float64) m
 	"measured": measured, "deviating": deviating,
 }
 
-// checkNoisy checks all that is promised with noise.
+// checkNoisy checks everything that is promised where there is noise.
 func checkNoisy(t interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -76,7 +76,7 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// How many probes it costs, where the noise is at its ends, which mislead most.
+// How many probes noise costs where it takes its extreme values, which mislead most.
 func TestNoiseIsShort(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(noisy)) {
 		const runs = 4000

@@ -44,7 +44,7 @@ func TestAffineTakesFiveProbes(t *testing.T) {
 	})
 }
 
-// The same on a grid: all that a line and the smallest size can be.
+// The same on a grid of lines and smallest sizes.
 func TestAffineGrid(t *testing.T) {
 	for _, most := range []int{1, 2, 3, 5, 16, 33, 64, 100, 255, 512, 4096, 65536} {
 		for least := 1; least <= most; least *= 8 {
@@ -63,8 +63,8 @@ func TestAffineGrid(t *testing.T) {
 	}
 }
 
-// A monotone curve ends within 2 % of the largest size, or next to it. Only with
-// few sizes to choose from may the bound end it before.
+// The search on a monotone curve ends within 2 % of the largest size, or next to it.
+// Only with few sizes to choose from may the bound end it earlier.
 func TestMonotone(t *testing.T) {
 	names := slices.Sorted(maps.Keys(kinds))
 	rapid.Check(t, func(t *rapid.T) {
@@ -94,8 +94,8 @@ func TestMonotone(t *testing.T) {
 	})
 }
 
-// How often probes run out more than 2 % short, and by how much, is bounded for
-// every kind of curve, with and without a known capacity.
+// How often the search runs out of probes more than 2 % short, and by how much, is
+// bounded for every kind of curve, with and without a known capacity.
 func TestMonotoneMisses(t *testing.T) {
 	const runs = 300
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {

@@ -8,11 +8,11 @@ const resolution = 50
 // up is the next rung above n. Sizes up to 2·resolution have a rung each.
 func up(n int) int { return n + max(1, n/resolution) }
 
-// down is a size from which up leads to n or beyond, and is the lowest such or
-// one above it.
+// down is a size from which up leads to n or beyond: the lowest such size or the one
+// above it.
 func down(n int) int { return n - max(1, n/(resolution+1)) }
 
-// ahead is so many rungs above n, or end if that is nearer.
+// ahead is the size the given number of rungs above n, or end if that is nearer.
 func ahead(n, rungs, end int) int {
 	for ; rungs > 0 && n < end; rungs-- {
 		n = up(n)
@@ -20,7 +20,7 @@ func ahead(n, rungs, end int) int {
 	return min(n, end)
 }
 
-// back is so many rungs below n, or end if that is nearer.
+// back is the size the given number of rungs below n, or end if that is nearer.
 func back(n, rungs, end int) int {
 	for ; rungs > 0 && n > end; rungs-- {
 		n = down(n)

@@ -14,9 +14,9 @@ import (
 type Options struct {
 	Min      int          // smallest size to consider; 0 means 1
 	Max      int          // largest size to consider
-	Capacity memory.Bytes // what there is; 0 if not known
+	Capacity memory.Bytes // the memory that there is; 0 if not known
 	Headroom float64      // share of Capacity that Recommended leaves unused, in [0, 1); Largest takes it as given
-	Confirm  int          // times the answer is probed once more at the end; 0 means 2
+	Confirm  int          // how many more times the answer is probed at the end; 0 means 2
 }
 
 // Bound is the largest number of probes that a search with these options makes
@@ -34,7 +34,7 @@ func (o Options) check() error {
 	var wrong []error
 	check := func(ok bool, key string, value any, allowed string) {
 		if !ok {
-			wrong = append(wrong, fmt.Errorf("search: %s is %v: allowed is %s", key, value, allowed))
+			wrong = append(wrong, fmt.Errorf("search: %s is %v; allowed: %s", key, value, allowed))
 		}
 	}
 	check(o.Min >= 0, "minimum", o.Min, "1 or more, or 0 for 1")
@@ -58,8 +58,8 @@ var ErrNothingFits = errors.New("not even the smallest micro-batch fits")
 // ends the search.
 //
 // The search makes at most [Options.Bound] probes. Then Fits and, after it,
-// Recommended are probed Confirm times each, or Confirm times if they are one
-// size. What happens when that fails is said in the package comment.
+// Recommended are probed Confirm times each, or Confirm times in all if they are the
+// same size. The package comment says what happens when one of these probes fails.
 //
 // The error is nil, or wraps [ErrNothingFits], the error of ctx or the error of
 // probe, or says what is wrong with the options. The Result holds what is known

@@ -18,9 +18,9 @@ type searcher struct {
 	lo, hi   int
 	left     int     // probes left before confirming
 	curve    curve   // what fitted
-	room     float64 // the most that can be had, in bytes, as failures showed; 0 if none did
+	room     float64 // the most memory available, in bytes, as failures showed; 0 if none did
 	straight bool    // the line through the earlier peaks predicted the newest one, and nothing has misled
-	misled   bool    // a size that fits by the line has failed: something else decides
+	misled   bool    // a size that should fit according to the line has failed: something else decides
 	beyond   int     // sizes that fitted although the line says that none so large does
 	aims     int     // probes made where a confirmed line put the limit, before any failed
 	downs    int     // probes that failed below another failure, since the bracket was last halved
@@ -57,7 +57,7 @@ func (s *searcher) done() bool {
 	return s.lo >= s.options.Min && (s.hi-s.lo == 1 || s.failed() && s.hi <= up(s.lo) && !s.straight)
 }
 
-// try probes one size and takes note of the outcome. An error ends the search.
+// try probes one size and records the outcome. An error ends the search.
 // Running out of memory is an error only for the smallest size.
 func (s *searcher) try(n int) (fits bool, err error) {
 	if err := s.ctx.Err(); err != nil {
@@ -76,7 +76,7 @@ func (s *searcher) try(n int) (fits bool, err error) {
 		}
 		return false, nil
 	case s.ctx.Err() != nil:
-		// Whatever a probe that was cut short says, this is why.
+		// Whatever a probe that was cut short reports, this is the reason.
 		err = s.ctx.Err()
 	}
 	return false, fmt.Errorf("probe micro-batch %d: %w", n, err)
@@ -97,8 +97,8 @@ func (s *searcher) fitted(n int, peak memory.Bytes) {
 	s.curve = s.curve.with(p)
 }
 
-// foreseen is the largest size that fits by the line, if there is one and the
-// capacity is known.
+// foreseen is the largest size that fits according to the line, if there is a line
+// and the capacity is known.
 func (s *searcher) foreseen() (limit int, known bool) {
 	capacity := s.capacity()
 	if capacity == 0 || len(s.curve) < 2 || s.curve.top().peak <= 0 {
@@ -108,7 +108,7 @@ func (s *searcher) foreseen() (limit int, known bool) {
 }
 
 func (s *searcher) ranOut(n int, oom *memory.OutOfMemoryError) {
-	// Two points are not believed that far: rounding alone shifts their line by
+	// A line of two points is not believed that far: rounding alone shifts it by
 	// a size.
 	if limit, known := s.foreseen(); known && n <= limit && len(s.curve) > 2 {
 		s.straight, s.misled = false, true
@@ -117,8 +117,8 @@ func (s *searcher) ranOut(n int, oom *memory.OutOfMemoryError) {
 	s.probes = append(s.probes, Probe{N: n, Peak: needed})
 	s.hi = min(s.hi, n)
 	s.lo = min(s.lo, s.hi-1)
-	// What was needed is more than can be had. An allocator that reserves more
-	// than it hands out fails like this below the capacity.
+	// More was needed than is available. An allocator that reserves more than it
+	// hands out fails like this below the capacity.
 	for _, most := range []memory.Bytes{needed - 1, oom.Stats.Available()} {
 		if most > 0 && (s.room == 0 || float64(most) < s.room) {
 			s.room = float64(most)
@@ -126,8 +126,8 @@ func (s *searcher) ranOut(n int, oom *memory.OutOfMemoryError) {
 	}
 }
 
-// capacity is the most that can be had, in bytes, by all that is known. It is 0
-// if nothing is known, or if what is known cannot be true because more has
+// capacity is the most memory available, in bytes, according to all that is known. It
+// is 0 if nothing is known, or if what is known cannot be true because more has
 // fitted.
 func (s *searcher) capacity() float64 {
 	c := float64(s.options.Capacity)

@@ -1,8 +1,8 @@
 package search
 
 // settle probes the answer again after the search: the largest size, then the
-// one to recommend. Whatever turns out wrong lowers the answer by a hundredth or
-// so, then by twice as much each time, so it ends after at most ⌈log₂ K⌉+3
+// one to recommend. Each failed confirmation lowers the answer, first by a hundredth
+// or so, then by twice as much each time, so settle ends after at most ⌈log₂ K⌉+3
 // corrections, each of at most twice Confirm probes.
 func (s *searcher) settle() error {
 	var confirmed int
@@ -30,7 +30,7 @@ func (s *searcher) settle() error {
 			return err
 		case !fits:
 			s.stepDown(drop)
-		case s.recommend() < best: // its peak was above what the line had promised
+		case s.recommend() < best: // its peak was above what the line had predicted
 			ceiling = min(best-1, max(best-drop, s.options.Min))
 		default:
 			s.agree(best)
@@ -47,7 +47,7 @@ func (s *searcher) agree(best int) {
 	}
 }
 
-// confirm probes a size as often as the options ask, or until it fails.
+// confirm probes a size as many times as the options ask, or until it fails.
 func (s *searcher) confirm(k int) (fits bool, err error) {
 	for range s.options.Confirm {
 		if fits, err = s.try(k); err != nil || !fits {
@@ -58,7 +58,7 @@ func (s *searcher) confirm(k int) (fits bool, err error) {
 }
 
 // stepDown lowers an answer that has just failed: to what the failure showed to
-// be there, and by at least drop sizes.
+// be available, and by at least drop sizes.
 func (s *searcher) stepDown(drop int) {
 	lower := s.hi - drop
 	if s.room > 0 {

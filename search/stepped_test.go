@@ -14,11 +14,11 @@ import (
 	"headroom/search"
 )
 
-// steps are ways in which allocators round. Each makes, of the growing part of
-// the memory, 0 at nothing and about 1 at the limit, what is taken for it. A
-// step begins at phase, a share of it; wide, in [0, 1], says how wide steps are.
+// steps are ways in which allocators round. Each maps the growing part of the memory,
+// 0 at nothing and about 1 at the limit, to what is taken for it. A step begins at
+// phase, a share of its width; wide, in [0, 1], says how wide steps are.
 var steps = map[string]func(x, wide, phase float64) float64{
-	// One block of all, of a multiple of 1/4096 to 1/16 of the capacity.
+	// One block for everything, a multiple of 1/4096 to 1/16 of the capacity.
 	"multiples": func(x, wide, phase float64) float64 {
 		step := math.Exp2(-12 + 8*wide)
 		return step * math.Ceil(x/step+phase)
@@ -90,7 +90,7 @@ func TestStepped(t *testing.T) {
 }
 
 // Steps that fill the capacity to the byte: every peak near the limit says that no
-// more fits, and so it is not gone on from size by size.
+// more fits, so the search does not creep up from there size by size.
 func TestStepThatFillsTheCapacity(t *testing.T) {
 	for _, c := range []struct {
 		kind   string
@@ -113,7 +113,7 @@ func TestStepThatFillsTheCapacity(t *testing.T) {
 	}
 }
 
-// The same for all sizes, evenly drawn, and how often it is not so where there
+// The same for all sizes, evenly drawn, and how often it does not hold where there
 // are few sizes or the capacity is not known.
 func TestSteppedMisses(t *testing.T) {
 	const runs = 6000

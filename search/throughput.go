@@ -32,7 +32,7 @@ func Enough(speeds []Speed) (enough, fastest int) {
 }
 
 // MuchFaster is the share by which the fastest size must beat another to be taken in its
-// place. Timings of a few steps differ by less than that for no reason.
+// place. Timings of a few steps may differ by up to that much by chance.
 const MuchFaster = 0.05
 
 // Better is [Enough]'s size where the fastest one is much faster than n; 0 where n is

@@ -15,28 +15,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A folder named here would lose the files that begin with _.
+// Embedding a whole folder by its name would leave out the files that begin with _.
 //
 //go:embed python/_headroom_hook.py python/inject/sitecustomize.py python/headroom/*.py
 var files embed.FS
 
-// folderName begins the names of a user's private folders, in the folder for temporary
-// files.
+// folderName is the prefix of the names of a user's private folders, which lie in the
+// folder for temporary files.
 var folderName = "headroom-worker-" + strconv.Itoa(os.Getuid()) + "-"
 
-// folder is a private one, with the package and the socket. Its lock is held as long as
-// this process lives, so that the folder of one that was killed can be recognised.
+// folder is a private folder, with the package and the socket. Its lock is held as long
+// as this process lives, so that the folder of a killed process can be recognised.
 type folder struct {
 	dir  string
 	lock *os.File
 }
 
-// abandoned is how old a folder without an owner must be: a folder is not locked yet in
-// the moment after it is made.
+// abandoned is how old an unlocked folder must be before it counts as abandoned: for a
+// moment after it is made, a folder is not yet locked.
 const abandoned = time.Minute
 
-// tempFor is the folder for temporary files: temp or else the system's, or /tmp where
-// that is too long for a socket.
+// tempFor is the folder for temporary files: temp, or the system's if temp is empty, or
+// /tmp where the path of a socket in that folder would be too long.
 func tempFor(temp string) (string, error) {
 	if temp == "" {
 		temp = os.TempDir()
@@ -47,8 +47,8 @@ func tempFor(temp string) (string, error) {
 	return filepath.Abs(temp) // the command may run elsewhere
 }
 
-// makeFolder makes one in temp and unpacks the package there, which calls itself
-// version.
+// makeFolder makes a folder in temp and unpacks the Python package there, which then
+// reports version as its own.
 func makeFolder(temp, version string) (*folder, error) {
 	temp, err := tempFor(temp)
 	if err != nil {
@@ -71,10 +71,10 @@ func makeFolder(temp, version string) (*folder, error) {
 	return f, nil
 }
 
-// inject is what PYTHONPATH must begin with.
+// inject is the path that PYTHONPATH must begin with.
 func (f *folder) inject() string { return filepath.Join(f.dir, "package") }
 
-// remove removes the folder with all that is in it.
+// remove removes the folder with everything in it.
 func (f *folder) remove() error {
 	err := os.RemoveAll(f.dir)
 	if f.lock != nil {
@@ -84,15 +84,15 @@ func (f *folder) remove() error {
 }
 
 // Standby is the folder of a life that is about to begin, unpacked while its caller does
-// other things: it takes as long as most of what comes before a command runs.
+// other things: unpacking takes about as long as everything else before a command runs.
 type Standby struct {
 	made   chan struct{}
-	folder *folder // nil once a life has it
+	folder *folder // nil once a life has taken it
 	err    error
 }
 
-// StandBy begins to make one, with a package that calls itself version. It must be
-// discarded.
+// StandBy begins to make a [Standby], with a package that reports version as its own.
+// The caller must discard it.
 func StandBy(version string) *Standby {
 	s := &Standby{made: make(chan struct{})}
 	go func() {
@@ -102,7 +102,7 @@ func StandBy(version string) *Standby {
 	return s
 }
 
-// take is the folder, for the first life that asks; the others get none.
+// take returns the folder to the first life that asks for it; later ones get nil.
 func (s *Standby) take() (*folder, error) {
 	if s == nil {
 		return nil, nil
@@ -114,7 +114,7 @@ func (s *Standby) take() (*folder, error) {
 }
 
 // Discard removes the folder if no life has taken it. It may be called on nil, but not
-// while a life begins.
+// while a life is beginning.
 func (s *Standby) Discard() {
 	if f, _ := s.take(); f != nil {
 		_ = f.remove() // the next life sweeps away what is left
@@ -136,13 +136,13 @@ func sweep(temp string, before time.Time) {
 		}
 		info, err := lock.Stat()
 		if err == nil && info.ModTime().Before(before) && unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			_ = os.RemoveAll(dir) // the next one tries again
+			_ = os.RemoveAll(dir) // the next sweep tries again
 		}
 		_ = lock.Close() // nothing was written
 	}
 }
 
-// unpack writes the package and what injects it into dir.
+// unpack writes the package, and the modules that inject it, into dir.
 func unpack(dir, version string) error {
 	return fs.WalkDir(files, "python", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {

@@ -20,13 +20,13 @@ type Mode string
 
 // The modes.
 const (
-	Armed   Mode = "armed"   // it recovers from failures of memory in place
+	Armed   Mode = "armed"   // it recovers from out-of-memory failures in place
 	Observe Mode = "observe" // it only reports them
-	Check   Mode = "check"   // it recovers, and looks at the first step, which is not made
+	Check   Mode = "check"   // it recovers, and checks the first step, which is not made
 )
 
-// Books is where a life is written down: a [harness.Session], with a lock if others
-// write in it between [Begin] and [Life.End].
+// Books is where a life is recorded: a [harness.Session], behind a lock if others
+// write to it between [Begin] and [Life.End].
 type Books interface {
 	Note(runs.Entry)
 	Survived(runs.Entry)
@@ -35,11 +35,11 @@ type Books interface {
 	KeepPieces(rows int)
 }
 
-// Options of a life. Books is needed.
+// Options are the options of a life. Books is required.
 type Options struct {
 	Mode    Mode
 	Books   Books
-	Version string   // for the package to have; "" leaves it its own
+	Version string   // that the package reports; "" for its own
 	Standby *Standby // for the first life of several; nil to make the folder now
 
 	temp string // folder for temporary files; "" is the system's
@@ -48,39 +48,39 @@ type Options struct {
 // Life looks after one life of a command.
 type Life struct {
 	o        Options
-	limit    int // rows at once that the lives before this one settled on; 0 if none did
+	limit    int // rows at once on which earlier lives settled; 0 if none did
 	folder   *folder
 	listener *net.UnixListener
 	ctx      context.Context
 	cancel   context.CancelFunc
-	all      sync.WaitGroup // connections, and who waits for them
+	all      sync.WaitGroup // goroutines of connections, and of the one that accepts them
 
 	mu      sync.Mutex // guards the books and what follows
 	ended   Ended
-	notes   int             // that were written down
-	talks   map[*talk]bool  // connections that are open
-	reached int             // connections there have been
-	checked chan struct{}   // closed when a first step has been looked at, or cannot be
-	told    map[string]bool // what is told only once, and has been
+	notes   int             // entries that were written to the journal
+	talks   map[*talk]bool  // open connections
+	reached int             // connections so far
+	checked chan struct{}   // closed when a first step has been checked, or cannot be
+	told    map[string]bool // keys of the entries that are written only once, and have been
 }
 
 // Ended is what was seen of a life.
 type Ended struct {
 	Attached bool   // a process said hello
-	Python   bool   // a Python found the package
-	Torch    bool   // one imported torch
-	Failed   string // why the worker could not start in one; ""
-	Survived int    // failures of memory that were recovered from in place
+	Python   bool   // a Python process found the package
+	Torch    bool   // a process imported torch
+	Failed   string // why the worker could not start in a process; ""
+	Survived int    // out-of-memory failures that were recovered from in place
 
-	Checked   []Checked // of a first step, in the mode for that
-	Unchecked string    // why a first step cannot be looked at; ""
+	Checked   []Checked // of a first step, in mode Check
+	Unchecked string    // why a first step cannot be checked; ""
 
-	// OOM is the newest failure of memory after which its process made no further step,
-	// nil if there is none. Where says which line of the user's it was in.
+	// OOM is the newest out-of-memory failure after which its process made no further
+	// step, nil if there is none. Where is the line of the user's code where it happened.
 	OOM   *memory.OutOfMemoryError
 	Where string
-	// Boundary is what that process had allocated after some of its steps, oldest first,
-	// and Every how many steps lie between one and the next.
+	// Boundary is the memory that this process had allocated after some of its steps,
+	// oldest first, and Every the number of steps from one to the next.
 	Boundary []memory.Bytes
 	Every    int
 }
@@ -88,8 +88,8 @@ type Ended struct {
 // socketMost is the longest path that a Unix socket may have, in bytes.
 const socketMost = 107
 
-// Begin unpacks the package and opens the socket. Meanwhile it removes folders that
-// killed processes of this user left behind. The life must be ended.
+// Begin unpacks the package and opens the socket. In the background it removes folders
+// that killed processes of this user left behind. The caller must end the life.
 func Begin(o Options) (*Life, error) {
 	f, err := o.Standby.take()
 	if f == nil && err == nil {
@@ -112,12 +112,13 @@ func Begin(o Options) (*Life, error) {
 	return l, nil
 }
 
-// Checked is closed when a process has looked at its first step, or has said why it cannot.
+// Checked returns a channel that is closed when a process has checked its first step, or
+// has said why it cannot.
 func (l *Life) Checked() <-chan struct{} { return l.checked }
 
-// RunsOut is when the memory of a process will have run out if what it holds keeps
-// growing, and what grows; of several processes, the first to run out. It is zero while
-// nothing suggests that.
+// RunsOut is when a process will run out of memory if what it holds keeps growing, and
+// why; of several processes, the first to run out. The time is zero while nothing
+// suggests that this will happen.
 func (l *Life) RunsOut() (at time.Time, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,8 +130,8 @@ func (l *Life) RunsOut() (at time.Time, why string) {
 	return at, why
 }
 
-// check takes what a process found in its first step, or why it cannot look at it. The
-// first one counts.
+// check records what a process found in its first step, or why it cannot check it. The
+// first report counts.
 func (l *Life) check(found []Checked, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +145,7 @@ func (l *Life) check(found []Checked, why string) {
 
 func (l *Life) socket() string { return filepath.Join(l.folder.dir, "wire") }
 
-// caller is the address from which lastCall calls.
+// caller is the address from which lastCall connects.
 func (l *Life) caller() string { return filepath.Join(l.folder.dir, "end") }
 
 func (l *Life) close() error {
@@ -154,8 +155,8 @@ func (l *Life) close() error {
 	return l.listener.Close()
 }
 
-// Env is env with what a Python needs to find the package and the socket. The user's
-// own PYTHONPATH keeps its order behind ours.
+// Env is env with the variables that Python needs to find the package and the socket.
+// The user's own PYTHONPATH follows ours, unchanged.
 func (l *Life) Env(env []string) []string {
 	path := l.folder.inject()
 	for _, entry := range env {
@@ -166,17 +167,17 @@ func (l *Life) Env(env []string) []string {
 	return append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+l.socket(), "HEADROOM_WORKER="+string(l.o.Mode))
 }
 
-// farewell is how long reading a connection to its end may take once its process is gone.
+// farewell is how long it may take to read a connection to its end once its process is gone.
 const farewell = 2 * time.Second
 
-// End ends it when nothing of the command is left: what was said is read to the end,
-// and the folder is removed.
+// End ends the life, once no process of the command is left: it reads every message to
+// the end, and removes the folder.
 func (l *Life) End() (Ended, error) {
 	l.lastCall()
 	err := l.close()
 	l.mu.Lock()
 	for t := range l.talks {
-		_ = t.conn.SetReadDeadline(time.Now().Add(farewell)) // else it waits for its process
+		_ = t.conn.SetReadDeadline(time.Now().Add(farewell)) // otherwise it waits for its process
 	}
 	l.mu.Unlock()
 	l.cancel()
@@ -185,8 +186,8 @@ func (l *Life) End() (Ended, error) {
 	return l.ended, errors.Join(ignoreClosed(err), l.folder.remove())
 }
 
-// lastCall connects to the life's own socket: whatever connected earlier is let in
-// first, even if it is gone already.
+// lastCall connects to the life's own socket: every process that connected earlier is
+// accepted first, even if it is already gone.
 func (l *Life) lastCall() {
 	c, err := net.DialUnix("unix", &net.UnixAddr{Name: l.caller(), Net: "unix"}, &net.UnixAddr{Name: l.socket(), Net: "unix"})
 	if err != nil {
@@ -194,10 +195,10 @@ func (l *Life) lastCall() {
 	}
 	defer func() { _ = c.Close() }() // nothing was written
 	_ = c.SetReadDeadline(time.Now().Add(farewell))
-	_, _ = c.Read(make([]byte, 1)) // ends when accept has got to it
+	_, _ = c.Read(make([]byte, 1)) // returns when accept has reached this connection
 }
 
-// accept lets processes of this user in until End calls.
+// accept accepts connections from processes of this user until End connects.
 func (l *Life) accept() {
 	for {
 		c, err := l.listener.AcceptUnix()
@@ -205,7 +206,7 @@ func (l *Life) accept() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			select { // no descriptors are left, perhaps for a moment
+			select { // no file descriptors are left, perhaps only for a moment
 			case <-l.ctx.Done():
 				return
 			case <-time.After(100 * time.Millisecond):
@@ -218,7 +219,7 @@ func (l *Life) accept() {
 			_ = c.Close()
 			return
 		case err != nil || !admitted(uid, os.Getuid()):
-			_ = c.Close() // it has no business here
+			_ = c.Close() // a process of another user
 			continue
 		}
 		t := &talk{life: l, conn: c, pid: pid, cuts: map[int]int{}}
@@ -230,17 +231,17 @@ func (l *Life) accept() {
 	}
 }
 
-// admitted reports whether a process of user uid may talk to a headroom of own: only
-// its own user's may, so not even root's.
+// admitted reports whether a process of user uid may talk to the headroom of user own:
+// only processes of the same user may, so not even root's.
 func admitted(uid, own int) bool { return uid == own }
 
-// left reports whether a process left a file of that name beside the socket.
+// left reports whether a process left a file called name beside the socket.
 func (l *Life) left(name string) bool {
 	_, err := os.Lstat(filepath.Join(l.folder.dir, name))
 	return err == nil
 }
 
-// leftText is what is in it.
+// leftText is the content of the file called name beside the socket, "" if there is none.
 func (l *Life) leftText(name string) string {
 	text, err := os.ReadFile(filepath.Join(l.folder.dir, name))
 	if err != nil {

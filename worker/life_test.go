@@ -146,7 +146,7 @@ func TestEndAfterAFailure(t *testing.T) {
 	}{
 		"dies while it waits":      {[]string{oom(1, 8, 8, "")}, true},
 		"refused":                  {[]string{refused}, true},
-		"refused, and goes on":     {[]string{refused, `{"type":"step","step":1}`}, false},
+		"refused, and continues":   {[]string{refused, `{"type":"step","step":1}`}, false},
 		"survived":                 {[]string{oom(1, 8, 8, ""), `{"type":"note","level":"survived","seconds":2}`}, false},
 		"survived, then it ends":   {[]string{oom(1, 8, 8, ""), `{"type":"step","step":1}`, `{"type":"bye"}`}, false},
 		"survived, then refused":   {[]string{oom(1, 8, 8, ""), `{"type":"step","step":1}`, refused}, true},
@@ -290,12 +290,12 @@ func TestWatchingIsSaid(t *testing.T) {
 		b := &books{}
 		l := begun(t, b, mode)
 		c := dial(t, l)
-		c.send(strings.Replace(helloLine(0, 1), `"mode"`, `"why":"it is not known to be right with PyTorch 9.9","mode"`, 1))
+		c.send(strings.Replace(helloLine(0, 1), `"mode"`, `"why":"the worker has not been tested with PyTorch 9.9","mode"`, 1))
 		c.hears()
 		c.send(`{"type":"bye"}`)
 		ended(t, l)
 		said := b.texts(runs.KindWorker)
-		if len(said) != 1 || !strings.Contains(said[0], "only watches: it is not known to be right with PyTorch 9.9") || len(b.texts(runs.KindWarning)) != warnings {
+		if len(said) != 1 || !strings.Contains(said[0], "only watches: the worker has not been tested with PyTorch 9.9") || len(b.texts(runs.KindWarning)) != warnings {
 			t.Errorf("%s: %q, %q", mode, said, b.texts(runs.KindWarning))
 		}
 	}

@@ -13,13 +13,13 @@ const (
 	protocol = 1
 	// lineMost is the longest line, in bytes, either way.
 	lineMost = 1 << 20
-	// textMost is the longest text of a process's that is kept, in bytes.
+	// textMost is how much of a text that a process sends is kept, in bytes.
 	textMost = 4000
-	// foundMost is how much of what is found in a first step is kept.
+	// foundMost is how many findings about a first step are kept.
 	foundMost = 32
 )
 
-// message is what a process says. What a type does not use is left out.
+// message is a message from a process. Fields that its type does not use are left out.
 type message struct {
 	Type string `json:"type"`
 
@@ -37,11 +37,11 @@ type message struct {
 	ID        int64        `json:"id"`
 	Step      int          `json:"step"`
 	Rows      int          `json:"rows"`   // of the call
-	Micro     int          `json:"micro"`  // that were run at once; 0 is all of them
+	Micro     int          `json:"micro"`  // rows that were run at once; 0 for all of them
 	Pieces    int          `json:"pieces"` // that the rows were cut into
 	Seconds   float64      `json:"seconds"`
 	Phase     memory.Phase `json:"phase"`
-	Where     string       `json:"where"` // file:line of the user's
+	Where     string       `json:"where"` // file:line of the user's code
 	Requested memory.Bytes `json:"requested"`
 	Free      memory.Bytes `json:"free"`
 	Allocated memory.Bytes `json:"allocated"`
@@ -49,8 +49,8 @@ type message struct {
 	Capacity  memory.Bytes `json:"capacity"`
 	Large     memory.Bytes `json:"large"` // largest free block
 	Peak      memory.Bytes `json:"peak"`
-	Forward   memory.Bytes `json:"forward"`  // allocated at the end of the step's forward
-	Backward  memory.Bytes `json:"backward"` // allocated at the end of its backward
+	Forward   memory.Bytes `json:"forward"`  // allocated at the end of the step's forward pass
+	Backward  memory.Bytes `json:"backward"` // allocated at the end of its backward pass
 
 	// check
 	Found []Checked `json:"found"`
@@ -61,28 +61,28 @@ type message struct {
 	Why   string `json:"why"`
 }
 
-// Checked is what was found about one backward of a first step, or about a failure of
-// memory in it.
+// Checked is what was found about one backward call of a first step, or about an
+// out-of-memory failure in that step.
 type Checked struct {
-	Where   string  `json:"where"`             // file:line of the user's
-	Modules string  `json:"modules,omitempty"` // their classes
+	Where   string  `json:"where"`             // file:line of the user's code
+	Modules string  `json:"modules,omitempty"` // the classes of the step's modules
 	Rows    int     `json:"rows,omitempty"`
 	Pieces  int     `json:"pieces,omitempty"` // whose gradients were compared with the whole batch's
 	Error   float64 `json:"error"`            // the largest difference, relative to the largest element of a gradient
-	Why     string  `json:"why,omitempty"`    // pieces would be wrong; "" if they are right
-	How     string  `json:"how,omitempty"`    // how it was survived when memory ran out
+	Why     string  `json:"why,omitempty"`    // why pieces would be wrong; "" if they are right
+	How     string  `json:"how,omitempty"`    // how the failure was survived when memory ran out
 }
 
-// errLine is a line that is not a message.
-var errLine = errors.New("a line that is no message")
+// errLine reports a line that is not a message.
+var errLine = errors.New("the line is not a message")
 
-// rowsMost and bytesMost are more than any machine has.
+// rowsMost and bytesMost are beyond what any machine has.
 const (
 	rowsMost  = 1 << 30
 	bytesMost = memory.Bytes(1) << 50
 )
 
-// parse reads a line. Impossible numbers count as unknown: nothing that a process says
+// parse reads a line. Impossible numbers count as unknown: nothing that a process sends
 // may upset a decision.
 func parse(line []byte) (message, error) {
 	var m message
@@ -121,7 +121,7 @@ func parse(line []byte) (message, error) {
 	return m, nil
 }
 
-// failure is the failure of memory that m reports.
+// failure is the out-of-memory failure that m reports.
 func (m message) failure() memory.OutOfMemoryError {
 	return memory.OutOfMemoryError{Requested: m.Requested, Phase: m.Phase, Micro: m.Micro, Stats: m.stats()}
 }
@@ -130,13 +130,13 @@ func (m message) stats() memory.Stats {
 	return memory.Stats{Capacity: m.Capacity, Free: m.Free, Reserved: m.Reserved, Allocated: m.Allocated, LargestFree: m.Large, Peak: m.Peak}
 }
 
-// answer is what headroom says.
+// answer is a message from headroom.
 type answer struct {
 	Type string `json:"type"`
 
 	V       int    `json:"v,omitempty"`
 	Mode    Mode   `json:"mode,omitempty"`
-	Limit   int    `json:"limit,omitempty"` // rows at once; 0 for as many as there are
+	Limit   int    `json:"limit,omitempty"` // rows to run at once; 0 for all of them
 	ID      int64  `json:"id,omitempty"`
 	Rows    int    `json:"rows,omitempty"`
 	Remedy  string `json:"remedy,omitempty"`

@@ -3,23 +3,23 @@ package worker
 import "time"
 
 const (
-	// paceLeast is the shortest time between two steps of a process that are written down.
+	// paceLeast is the shortest time between two steps of a process that are recorded.
 	paceLeast = time.Second
-	// paceShare is about how many are written down while the time gone by doubles.
+	// paceShare is about how many steps are recorded while the elapsed time doubles.
 	paceShare = 1000
 )
 
-// pace says which of the steps that a process reports are written down: one a second at
-// first, then ever fewer, so that a week of them is some ten thousand lines. It is
+// pace chooses which of the steps that a process reports are recorded: one a second at
+// first, then fewer and fewer, so that a week of them takes some ten thousand lines. It is
 // pure.
 type pace struct {
 	begun, last time.Time
 	step        int
 }
 
-// due reports whether a step is to be written down, and how many seconds a step took
-// since the last one that was; 0 if there was none. The last step of a process is in any
-// case.
+// due reports whether a step is to be recorded, and how many seconds a step has taken
+// since the last recorded one; 0 if there was none. The last step of a process is always
+// recorded.
 func (p *pace) due(now time.Time, step int) (seconds float64, ok bool) {
 	if p.begun.IsZero() {
 		p.begun, p.last, p.step = now, now, step

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peer is who is at the other end of a connection.
+// peer is the process at the other end of a connection, and its user.
 func peer(c *net.UnixConn) (pid, uid int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -19,7 +19,7 @@ func peer(c *net.UnixConn) (pid, uid int, err error) {
 		err = asked
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("who is there: %w", err)
+		return 0, 0, fmt.Errorf("identify the process: %w", err)
 	}
 	return int(found.Pid), int(found.Uid), nil
 }

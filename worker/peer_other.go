@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// peer is not known here, so nobody is let in.
+// peer cannot be determined on this system, so every connection is refused.
 func peer(*net.UnixConn) (pid, uid int, err error) {
-	return 0, 0, errors.New("who is there: not known on this system")
+	return 0, 0, errors.New("identify the process: not supported on this system")
 }

@@ -8,15 +8,15 @@ import (
 	"headroom/recovery"
 )
 
-// growAfter is how many quiet steps pass before more rows at once are tried.
+// growAfter is how many steps without a failure pass before more rows at once are tried.
 const growAfter = 200
 
-// Pieces decides how many rows of a step of one process run at once. It is a run of
-// recovery.Decide of its own: its effective batch is the rows of one call of the
-// command's, its micro-batch the rows that are run at once, a piece. The command's own
-// plan stays what it is.
+// Pieces decides how many rows of a step of one process run at once. It applies
+// recovery.Decide to a history of its own: the effective batch is the rows of one call
+// of the model, the micro-batch the rows that are run at once, a piece. The command's
+// own plan stays unchanged.
 //
-// It is pure but for its state, and for one goroutine.
+// It is pure except for its state, and must be used by one goroutine only.
 type Pieces struct {
 	policy  recovery.Policy
 	history recovery.History
@@ -25,18 +25,18 @@ type Pieces struct {
 }
 
 // NewPieces begins with what was learned before: how many rows may run at once, 0 if
-// that is not known.
+// this is not known.
 func NewPieces(limit int) *Pieces {
 	return &Pieces{limit: max(0, limit), seen: harness.NewEvidence(memory.Stats{}), policy: recovery.Policy{GrowAfter: growAfter}}
 }
 
-// Limit is how many rows may run at once from now on, 0 if as many as there are.
+// Limit is how many rows may run at once from now on, 0 for all of them.
 func (p *Pieces) Limit() int { return p.limit }
 
-// Rows is how many to run at once in what comes next of the call that failed.
+// Rows is how many rows to run at once in the rest of the call that failed.
 func (p *Pieces) Rows() int { return p.history.Running().Largest() }
 
-// begin makes the history one of calls of so many rows.
+// begin makes the history one of calls of the given number of rows.
 func (p *Pieces) begin(rows int) {
 	if p.history.Plan.Effective == rows {
 		return
@@ -52,8 +52,8 @@ func (p *Pieces) begin(rows int) {
 	p.history = next
 }
 
-// Failed decides on a failure in a call of so many rows, of which Failure.Micro were
-// run at once.
+// Failed decides on a failure in a call of the given number of rows, f.Micro of which
+// were run at once.
 func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int) recovery.Decision {
 	if rows > 0 {
 		p.begin(rows)
@@ -68,14 +68,14 @@ func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int) recovery.Decision {
 		f = f.Assume(0)
 	}
 	// The allocator emptied its cache before it failed. Trying the same again helps if
-	// it failed for no reason, or if what the first try made was in the way.
+	// it failed for no reason, or if what the first try had allocated was in the way.
 	again := f.Requested > 0 && f.Requested <= f.Stats.Free || f.Phase == memory.PhaseUpdate
 	p.policy.Able = recovery.Able{EmptyCache: again, CutStep: true, CountSteps: true}
 	evidence := p.seen.Of(f, p.history.Running(), 1)
 	return p.worded(p.decide(recovery.Event{OOM: &evidence}), rows)
 }
 
-// Finished takes in a finished step, and reports whether the limit has changed.
+// Finished records a finished step, and reports whether the limit has changed.
 func (p *Pieces) Finished(step, rows, pieces int, s memory.Stats) (changed bool) {
 	if p.history.Plan.Effective == 0 && rows > 0 {
 		p.begin(rows)
@@ -93,7 +93,7 @@ func (p *Pieces) Finished(step, rows, pieces int, s memory.Stats) (changed bool)
 	return d.Remedy == recovery.Grow
 }
 
-// decide asks, and keeps the history and the limit.
+// decide asks [recovery.Decide], and keeps the resulting history and limit.
 func (p *Pieces) decide(e recovery.Event) recovery.Decision {
 	d := recovery.Decide(p.policy, p.history, e)
 	p.history = p.history.Apply(e, d)
@@ -103,7 +103,7 @@ func (p *Pieces) decide(e recovery.Event) recovery.Decision {
 	return d
 }
 
-// worded puts the reason in terms of rows: the effective batch is the command's affair.
+// worded expresses the reason in terms of rows: the effective batch is the command's concern.
 func (p *Pieces) worded(d recovery.Decision, rows int) recovery.Decision {
 	why := ""
 	if d.Verdict != nil {
@@ -111,7 +111,7 @@ func (p *Pieces) worded(d recovery.Decision, rows int) recovery.Decision {
 	}
 	switch d.Remedy {
 	case recovery.EmptyCache:
-		d.Reason = "the same again, after freeing what the first try had allocated" + why
+		d.Reason = "one more try, after freeing what the first had allocated" + why
 	case recovery.Shrink, recovery.ShrinkStep:
 		lasting := "from now on"
 		if d.Remedy == recovery.ShrinkStep {

@@ -188,7 +188,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestHarnessGoes holds that a process whose headroom is gone goes on, and soon.
+// TestHarnessGoes holds that a process whose headroom is gone continues, and soon.
 func TestHarnessGoes(t *testing.T) {
 	p := anyPython(t)
 	l := begun(t, &books{pieces: 6}, Armed)

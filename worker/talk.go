@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// notesMost is how many entries of the journal the processes of a life may cause.
+	// notesMost is how many journal entries the processes of a life may cause.
 	notesMost = 1000
 	// hearing is how long a process may take to read an answer.
 	hearing = 5 * time.Second
 )
 
-// talk is the connection of one process. It is for one goroutine.
+// talk is the connection to one process. It must be used by one goroutine only.
 type talk struct {
 	life   *Life
 	conn   *net.UnixConn
@@ -30,15 +30,15 @@ type talk struct {
 	pid    int
 	world  int
 	pieces *Pieces
-	cuts   map[int]int // rows of a batch → pieces that it was run in last
+	cuts   map[int]int // rows of a batch → pieces in which it was last run
 	trend  trend
 	pace   pace
-	newest *runs.ProcessStep // the newest step, nil if it is written down
-	out    time.Time         // when its memory runs out by the trend, zero while it does not; guarded by the life's lock
+	newest *runs.ProcessStep // the newest step, nil if it has been recorded
+	out    time.Time         // when the process runs out of memory by the trend, zero if it does not; guarded by the life's lock
 	grown  string            // what grows, and how fast
 
-	pending []told // failures decided on in the step that is under way
-	refused *told  // the newest failure that went to the command's own code, since the newest step
+	pending []told // failures decided on in the current step
+	refused *told  // the newest failure that was left to the command's own code, nil after a finished step
 }
 
 // told is a failure with what was decided about it.
@@ -48,7 +48,7 @@ type told struct {
 	decision recovery.Decision
 }
 
-// at names the failure and the line of the user's that it was in.
+// at names the failure and the line of the user's code where it happened.
 func (f told) at() string {
 	text := f.failure.Error()
 	if f.Where != "" {
@@ -57,7 +57,7 @@ func (f told) at() string {
 	return text
 }
 
-// listen reads what the process says until it ends.
+// listen reads the messages of the process until they end.
 func (t *talk) listen() {
 	defer t.end()
 	t.lines = bufio.NewScanner(t.conn)
@@ -73,10 +73,10 @@ func (t *talk) listen() {
 	}
 }
 
-// errSilent is the end of what a process says.
-var errSilent = errors.New("it says no more")
+// errSilent reports that a process sends no further messages.
+var errSilent = errors.New("the process sends no further messages")
 
-// next is the next message; lines that are not messages are skipped.
+// next returns the next message; it skips lines that are not messages.
 func (t *talk) next() (message, error) {
 	for t.lines.Scan() {
 		m, err := parse(t.lines.Bytes())
@@ -88,9 +88,9 @@ func (t *talk) next() (message, error) {
 	return message{}, cmp.Or(t.lines.Err(), errSilent)
 }
 
-// end keeps what was not settled: the process may have died of it.
+// end keeps the failure that was not settled: the process may have died of it.
 func (t *talk) end() {
-	_ = t.conn.Close() // there is nobody to hear of an error
+	_ = t.conn.Close() // there is nobody to whom an error could be reported
 	t.life.mu.Lock()
 	defer t.life.mu.Unlock()
 	delete(t.life.talks, t)
@@ -108,7 +108,7 @@ func (t *talk) end() {
 // take does what a message asks for.
 func (t *talk) take(m message) error {
 	if t.pieces == nil && m.Type != "hello" && m.Type != "bye" {
-		return nil // it has not said who it is
+		return nil // the process has not introduced itself
 	}
 	switch m.Type {
 	case "hello":
@@ -130,8 +130,8 @@ func (t *talk) take(m message) error {
 	return nil
 }
 
-// say answers. An error ends nothing: a process that no longer listens may still have
-// said something.
+// say sends an answer. An error does not end the connection: a process that no longer
+// listens may have sent messages that are yet to be read.
 func (t *talk) say(a answer) {
 	line, err := json.Marshal(a)
 	if err == nil {
@@ -144,7 +144,7 @@ func (t *talk) say(a answer) {
 
 func (t *talk) hello(m message) error {
 	if m.V != protocol {
-		t.once("protocol", fmt.Sprintf("process %d has headroom %s, which speaks another protocol: it is left alone", t.pid, m.Headroom))
+		t.once("protocol", fmt.Sprintf("process %d has headroom %s, which uses another version of the protocol: it is left alone", t.pid, m.Headroom))
 		return errSilent
 	}
 	l := t.life
@@ -167,19 +167,19 @@ func (t *talk) hello(m message) error {
 	}
 	l.mu.Unlock()
 	if m.Why != "" && l.o.Mode == Armed && t.world == 1 {
-		t.noted("watches", runs.Entry{Kind: runs.KindWarning, Text: "failures of memory are not survived inside this command: " + m.Why})
+		t.noted("watches", runs.Entry{Kind: runs.KindWarning, Text: "out-of-memory failures cannot be survived inside this command: " + m.Why})
 	}
 	if m.Why != "" && l.o.Mode == Check {
 		l.check(nil, m.Why)
 	}
-	// What another process of this life has come to is its own affair: this one may train something else.
+	// What another process of this life has settled on does not matter here: this one may train something else.
 	t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: l.limit})
 	return nil
 }
 
-// step is a finished optimizer step: whatever failed in it is settled.
+// step records a finished optimizer step: whatever failed in it is settled.
 func (t *talk) step(m message) {
-	t.settle("", 0) // only a note can say what was done and how long it took
+	t.settle("", 0) // only a note says what was done and how long it took
 	t.refused = nil
 	t.cut(m.Rows, m.Pieces)
 	now := time.Now()
@@ -198,7 +198,7 @@ func (t *talk) step(m message) {
 	t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
 }
 
-// write writes the newest step down. The life must be locked.
+// write records the newest step. The life must be locked.
 func (t *talk) write() {
 	if t.newest != nil {
 		t.life.o.Books.Stepped(*t.newest)
@@ -206,7 +206,7 @@ func (t *talk) write() {
 	}
 }
 
-// cut takes note of how many pieces a batch was run in, where that has changed.
+// cut notes in how many pieces a batch was run, if that has changed.
 func (t *talk) cut(rows, pieces int) {
 	before := max(1, t.cuts[rows])
 	if rows <= 0 || pieces <= 0 || pieces == before || len(t.cuts) > notesMost {
@@ -220,8 +220,8 @@ func (t *talk) cut(rows, pieces int) {
 	t.noted(text, runs.Entry{Kind: runs.KindWorker, Text: text})
 }
 
-// grows says when memory runs out if what stays allocated keeps growing, and has the
-// process find out what that is.
+// grows reports when memory runs out if what stays allocated keeps growing, and asks the
+// process to find out what grows.
 func (t *talk) grows(m message, now time.Time) {
 	t.trend.add(point{m.Step, now, m.Allocated})
 	f, ok := t.trend.forecast(m.stats())
@@ -244,8 +244,8 @@ func (t *talk) grows(m message, now time.Time) {
 	}
 }
 
-// settle writes down what was survived, how, and in how many seconds; "" and 0 if that
-// is not known.
+// settle records what was survived, how, and in how many seconds; how is "" and seconds
+// is 0 if they are not known.
 func (t *talk) settle(how string, seconds float64) {
 	if len(t.pending) == 0 {
 		return
@@ -256,7 +256,7 @@ func (t *talk) settle(how string, seconds float64) {
 	for i, f := range t.pending {
 		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision, Repeated: i > 0}
 		reason := f.decision.Reason
-		if how != "" && i == len(t.pending)-1 { // what was done, instead of what was to be tried
+		if how != "" && i == len(t.pending)-1 { // what was done, in place of what was to be tried
 			reason, e.Seconds = how, seconds
 			if e.Verdict != nil {
 				reason += ": " + e.Verdict.Why
@@ -275,14 +275,14 @@ func (t *talk) keep() {
 	t.life.o.Books.KeepPieces(t.pieces.Limit())
 }
 
-// outOfMemory decides, and answers.
+// outOfMemory decides on a failure, and answers the process.
 func (t *talk) outOfMemory(m message) {
 	f := told{message: m, failure: m.failure()}
 	switch {
 	case t.life.o.Mode == Observe:
 		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: "failures are only observed"}
 	case t.world > 1:
-		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: fmt.Sprintf("it is one of %d ranks, which would have to agree", t.world)}
+		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: fmt.Sprintf("it is one of %d ranks, which would have to agree on the pieces", t.world)}
 	default:
 		f.decision = t.pieces.Failed(f.failure, m.Rows)
 	}
@@ -298,7 +298,7 @@ func (t *talk) outOfMemory(m message) {
 	t.say(said)
 }
 
-// refusal notes a failure that goes to the command's own code.
+// refusal notes a failure that is left to the command's own code.
 func (t *talk) refusal(f told) {
 	t.refused, t.pending = &f, nil
 	t.noted("refused\n"+f.Why+"\n"+f.Where, runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Verdict: f.decision.Verdict,
@@ -309,7 +309,7 @@ func (t *talk) note(m message) {
 	kind := runs.KindWorker
 	switch m.Level {
 	case "survived":
-		if len(t.pending) == 0 { // survived without asking
+		if len(t.pending) == 0 { // the process survived it without asking
 			t.pending = []told{{message: m, failure: m.failure()}}
 		}
 		t.settle(m.Text, m.Seconds)
@@ -324,8 +324,8 @@ func (t *talk) once(key, text string) {
 	t.noted(key, runs.Entry{Kind: runs.KindWorker, Text: text})
 }
 
-// noted writes an entry, once for every key that is not empty, and no more entries than
-// are useful.
+// noted writes an entry, only once for each key that is not empty, and no more entries
+// in all than are useful.
 func (t *talk) noted(key string, e runs.Entry) {
 	l := t.life
 	l.mu.Lock()

@@ -8,24 +8,25 @@ import (
 )
 
 const (
-	// trendPoints is how many steps a trend keeps at most, ever fewer of the older ones.
+	// trendPoints is how many steps a trend keeps at most: at that number it drops every
+	// second one, and adds half as many from then on.
 	trendPoints = 400
-	// trendParts is how many parts they are cut into; the smallest of each counts, since
-	// what the command still holds of a step varies with its batch.
+	// trendParts is how many parts the steps are cut into; the smallest value of each part
+	// counts, since what the command still holds of a step varies with its batch.
 	trendParts = 20
-	// trendWarm is how many steps are left out at first, while state and workspaces are
-	// made.
+	// trendWarm is how many steps are left out at first, while optimizer state and
+	// workspaces are allocated.
 	trendWarm = 10
-	// forecastMost is the longest forecast that is reported: most runs end sooner.
+	// forecastMost is the furthest ahead that a forecast is reported: most runs end sooner.
 	forecastMost = 24 * time.Hour
 )
 
-// trend follows what one process has allocated at the ends of its optimizer steps,
+// trend follows how much one process has allocated at the end of each optimizer step,
 // throughout its life. It is pure.
 type trend struct {
 	every, seen int
 	points      []point
-	told        time.Duration // left when a forecast was last told; 0 if none was
+	told        time.Duration // the time left in the forecast reported last; 0 if none was
 }
 
 type point struct {
@@ -34,7 +35,7 @@ type point struct {
 	held memory.Bytes
 }
 
-// add takes in a step.
+// add adds a step.
 func (t *trend) add(p point) {
 	if p.step <= trendWarm || p.held <= 0 {
 		return
@@ -55,10 +56,10 @@ func (t *trend) add(p point) {
 	t.points = t.points[:len(t.points)/2]
 }
 
-// forecast is when memory runs out if things go on like this.
+// forecast is when memory runs out if it keeps growing at the same rate.
 type forecast struct {
 	perStep memory.Bytes
-	step    int           // at which
+	step    int           // at which memory runs out
 	left    time.Duration // until then
 }
 
@@ -66,9 +67,9 @@ func (f forecast) String() string {
 	return fmt.Sprintf("what stays allocated between steps grows by %v per step; at that rate memory runs out in about %s, near step %d", f.perStep, inAbout(f.left), f.step)
 }
 
-// forecast says when the memory that s describes runs out. ok is false while what is
-// held does not rise steadily, rises too little to matter, or would take longer than
-// anybody plans ahead.
+// forecast reports when the memory that s describes runs out. ok is false while the
+// allocated memory does not rise steadily, rises too little to matter, or would take
+// longer to run out than anybody plans ahead.
 func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	size := len(t.points) / trendParts
 	if size < 2 || s.Capacity <= 0 {
@@ -97,8 +98,8 @@ func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	return forecast{memory.Bytes(perStep), last.step + int(left), time.Duration(left * float64(took))}, true
 }
 
-// newest is what was held after at most so many of the newest steps that are kept, and
-// how many steps lie between one and the next.
+// newest is the memory held after at most the given number of the newest steps that are
+// kept, and the number of steps from one of them to the next.
 func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 	points := t.points[max(0, len(t.points)-most):]
 	if len(points) < 2 {
@@ -110,23 +111,23 @@ func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 	return held, max(1, (points[len(points)-1].step-points[0].step)/(len(points)-1))
 }
 
-// forecastLeast is how long before the end a forecast is no longer repeated: by then
-// nobody can do anything about it.
+// forecastLeast is how close to the end a forecast is no longer repeated: by then nobody
+// can do anything about it.
 const forecastLeast = 2 * time.Minute
 
-// news reports whether a forecast is to be told, and whether it is the first: that one
-// is, and then each that leaves half as long as the last one told, until little is
-// left.
+// news reports whether a forecast is to be reported, and whether it is the first: the
+// first one is, and then each that leaves at most half as long as the one reported last,
+// until little time is left.
 func (t *trend) news(f forecast) (tell, first bool) {
 	first = t.told == 0
 	if !first && (f.left > t.told/2 || f.left < forecastLeast) {
 		return false, false
 	}
-	t.told = max(f.left, 1) // it may be over already
+	t.told = max(f.left, 1) // no time at all may be left
 	return true, first
 }
 
-// inAbout is a time to come, the way people say it.
+// inAbout is how long it will be until something happens, the way people say it.
 func inAbout(d time.Duration) string {
 	switch hours, minutes := int(d.Hours()), int(d.Minutes()); {
 	case minutes < 1:

@@ -7,12 +7,12 @@ import (
 	"headroom/memory"
 )
 
-// failureNumbers are the numbers in a memory error; those it does not give are 0.
+// failureNumbers are the numbers in a memory error; a number that the error does not give is 0.
 type failureNumbers struct {
 	requested memory.Bytes
 	stats     memory.Stats
 	others    string // the process that holds the most, in words
-	device    int    // -1 if it does not say
+	device    int    // -1 if the error does not name one
 }
 
 const sizeText = `([\d.,]+ ?(?:[KMGTP]i?B?|[Bb]ytes|B)\b)`
@@ -51,8 +51,8 @@ var (
 		`device:GPU:(\d+)`, `\bcuda:(\d+)\b`, `\bGPU[ _](\d+)\b`)
 )
 
-// anyOf are patterns, of which the first to match counts. In PyTorch's
-// sentences a number is followed by a unit; without one it is in bytes.
+// anyOf prepares patterns; the first one that matches counts. In PyTorch's messages
+// a number is followed by a unit; a number without a unit is in bytes.
 func anyOf(patterns ...string) []lazyRegexp {
 	all := make([]lazyRegexp, len(patterns))
 	for i, p := range patterns {
@@ -83,14 +83,14 @@ func binaryBytes(s string) memory.Bytes {
 		unit = map[byte]memory.Bytes{'K': memory.KiB, 'M': memory.MiB, 'G': memory.GiB, 'T': memory.TiB, 'P': 1024 * memory.TiB, 'B': 1}[rest[0]]
 	}
 	n, err := strconv.ParseFloat(strings.TrimRight(strings.ReplaceAll(s[:cut], ",", ""), "."), 64)
-	// PyTorch prints an unset limit as 2⁶⁴ bytes; nothing has a tebibyte of tebibytes.
+	// PyTorch prints an unset limit as 2⁶⁴ bytes; nothing has an exbibyte.
 	if b := n * float64(unit); err == nil && b >= 0 && b < 1<<60 {
 		return memory.Bytes(b)
 	}
 	return 0
 }
 
-// readAmounts takes the numbers out of a memory error.
+// readAmounts extracts the numbers from a memory error.
 func readAmounts(text string) failureNumbers {
 	text = oneLine(text)
 	a := failureNumbers{requested: amountIn(requestedText, text), device: -1}
@@ -114,10 +114,11 @@ func readAmounts(text string) failureNumbers {
 	return a
 }
 
-// othersOf is what other processes hold, according to PyTorch's sentence. In a
-// container PyTorch does not recognise itself among them: NVML's process ids are the
-// host's. It then does not say "this process has", and of the processes that hold at
-// least what the allocator has reserved, the smallest is taken for this one.
+// othersOf is what other processes hold, according to PyTorch's message. In a
+// container PyTorch does not recognise its own process among those that it lists: NVML's
+// process ids are the host's. The message then lacks "this process has", and of the
+// processes that hold at least what the allocator has reserved, the one that holds the
+// least is taken for this one.
 func othersOf(text string, reserved memory.Bytes) (sum memory.Bytes, others string) {
 	all := processText().FindAllStringSubmatch(text, 64)
 	own := -1
@@ -144,8 +145,8 @@ func othersOf(text string, reserved memory.Bytes) (sum memory.Bytes, others stri
 
 var tensorShape = lazily(`tensor with shape ?\[([\d,]{1,100})\] and type (\w+)`)
 
-// tensorBytes is the size of the tensor that TensorFlow names; 0 if it is too large
-// to be one.
+// tensorBytes is the size of the tensor that TensorFlow names; 0 if that
+// size is too large for any tensor.
 func tensorBytes(text string) memory.Bytes {
 	at := tensorShape().FindStringSubmatch(text)
 	if at == nil {

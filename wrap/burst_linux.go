@@ -6,22 +6,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// burst notices that a child writes line by line as fast as it can. Waking the reader
-// for each line costs the child more than writing it, so while that lasts the reader
-// looks only every so often.
+// burst detects a child that writes line by line as fast as it can. Waking the reader
+// for each line costs the child more than writing it, so during a burst the reader
+// reads only every so often.
 type burst struct {
 	newest time.Time
-	length int // reads that brought little and came soon after the one before
+	length int // consecutive reads that returned little, each soon after the previous one
 }
 
 const (
 	little = 4 << 10
 	soon   = time.Millisecond
-	bursts = 16 // how many such reads make one
+	bursts = 16 // how many such reads make a burst
 	every  = 200 * time.Microsecond
 )
 
-// add notes that n bytes were read; 0 or less is not a read.
+// add records that n bytes were read; an n of 0 or less is not a read.
 func (b *burst) add(n int) {
 	if n <= 0 {
 		return
@@ -33,7 +33,7 @@ func (b *burst) add(n int) {
 	b.newest = now
 }
 
-// gather waits a moment in a burst.
+// gather waits a moment during a burst, so that more comes together.
 func (b *burst) gather() {
 	if b.length >= bursts {
 		_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(every)}, nil) // or less, if a signal comes

@@ -15,31 +15,32 @@ import (
 
 // Checkpoint is one checkpoint on disk.
 type Checkpoint struct {
-	Path    string       `json:"path"`              // as the command names its folder
+	Path    string       `json:"path"`              // begins with the folder as the command names it
 	Number  int64        `json:"number,omitempty"`  // the last integer in its name; 0 if there is none
 	Time    time.Time    `json:"time"`              // of the newest file in it
 	Size    memory.Bytes `json:"size"`              // of all files together
 	Problem string       `json:"problem,omitempty"` // why it cannot be used; "" if it is complete
 }
 
-// Checkpoints are those of a command, newest first.
+// Checkpoints are a command's checkpoints, newest first.
 type Checkpoints struct {
 	Root   string
-	Newest *Checkpoint // complete; nil if there is none
+	Newest *Checkpoint // the newest complete one; nil if there is none
 	All    []Checkpoint
 	auto   bool
 }
 
 // settled is how long ago the last write to a checkpoint must be. Its writer is dead
-// by then; a network file system may still be a second behind.
+// when headroom looks, but a network file system may still be a second behind.
 const settled = 2 * time.Second
 
-// Checkpoints looks for those that the command left, at the time now. What is older
-// than since, the start of the run, is another training's and not listed.
+// Checkpoints looks for the checkpoints that the command has left; now is the present
+// time. A checkpoint older than since, the start of the run, belongs to another training
+// and is not listed.
 func (m *Match) Checkpoints(now, since time.Time) (Checkpoints, error) {
 	layout := m.Profile.Checkpoints
 	if layout.Glob == "" {
-		return Checkpoints{}, &ResumeError{m.Profile.Name + " says nothing of checkpoints; name them with --knob checkpoints=GLOB"}
+		return Checkpoints{}, &ResumeError{m.Profile.Name + " does not say where checkpoints are; name them with --knob checkpoints=GLOB"}
 	}
 	root, err := m.root()
 	if err != nil {
@@ -79,7 +80,7 @@ func (m *Match) root() (string, error) {
 		name = strings.Trim(name, "{}")
 		value, err := m.text(name)
 		if err == nil && value == "" {
-			err = &KnobError{name, m.places(name), "", "it is not given, and the checkpoints stand below it; give it"}
+			err = &KnobError{name, m.places(name), "", "not given, but the checkpoints are stored below it; give it"}
 		}
 		if err != nil {
 			failed = err
@@ -87,7 +88,7 @@ func (m *Match) root() (string, error) {
 		return value
 	})
 	if failed == nil && strings.Contains(root, "$") {
-		failed = &KnobError{"checkpoints", "", root, "an interpolation is not read; give the folder"}
+		failed = &KnobError{"checkpoints", "", root, "interpolations are not resolved; give the folder"}
 	}
 	if root == "" {
 		root = "."
@@ -95,8 +96,8 @@ func (m *Match) root() (string, error) {
 	return root, failed
 }
 
-// sort puts the newest first, and finds the newest complete one. A checkpoint newer
-// than the one that a pointer file names was not finished.
+// sort puts the newest checkpoint first, and finds the newest complete one. A checkpoint
+// newer than the one that a pointer file names counts as unfinished.
 func (c *Checkpoints) sort(layout Layout, named string) {
 	slices.SortStableFunc(c.All, func(a, b Checkpoint) int {
 		if d := cmp.Compare(b.Number, a.Number); d != 0 && !layout.Time {
@@ -105,7 +106,7 @@ func (c *Checkpoints) sort(layout Layout, named string) {
 		return b.Time.Compare(a.Time)
 	})
 	named = path.Join(c.Root, named)
-	count, err := strconv.ParseInt(path.Base(named), 10, 64) // a name may be padded where the pointer is not
+	count, err := strconv.ParseInt(path.Base(named), 10, 64) // a name may be padded with zeros where the pointer is not
 	at := slices.IndexFunc(c.All, func(one Checkpoint) bool { return one.Path == named || err == nil && one.Number == count })
 	for i := range max(0, at) {
 		if layout.Pointer != "" && c.All[i].Problem == "" {
@@ -168,7 +169,7 @@ func look(files fs.FS, name string, layout Layout, now time.Time) Checkpoint {
 	return c
 }
 
-// incomplete is what is missing or broken, "" if nothing is.
+// incomplete says what is missing or broken in a checkpoint, "" if nothing is.
 func incomplete(files fs.FS, name string, layout Layout) string {
 	info, err := fs.Stat(files, name)
 	if err != nil {
@@ -189,8 +190,8 @@ func incomplete(files fs.FS, name string, layout Layout) string {
 	return ""
 }
 
-// oneIs says what is wrong, unless a file matches one of the patterns and all that
-// do are whole.
+// oneIs says what is wrong, unless at least one file matches one of the patterns and
+// every file that does is whole.
 func oneIs(files fs.FS, patterns []string) string {
 	some := false
 	for _, pattern := range patterns {

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// Resume is what a command goes on from.
+// Resume is what a command resumes from.
 type Resume struct {
 	Checkpoint *Checkpoint       // nil to start from the beginning
-	Micro      int               // micro-batch that it was written with; 0 for the command's own
+	Micro      int               // the micro-batch that the checkpoint was written with; 0 for the command's own
 	Versions   map[string]string // of Python packages, as far as they are known
 }
 
-// ResumeError says why a command cannot go on from a checkpoint without training
+// ResumeError says why a command cannot resume from a checkpoint without training
 // something else.
 type ResumeError struct{ Reason string }
 
@@ -28,8 +28,8 @@ func (e *ResumeError) Error() string { return "cannot resume: " + e.Reason }
 type Rename struct{ From, To string }
 
 // Aside are the renames without which a framework that chooses its checkpoint by
-// itself would choose an incomplete one. Where a path is passed to it, nothing
-// is in the way.
+// itself would choose an incomplete one. A framework that is given a path
+// needs no renames.
 func (c Checkpoints) Aside() []Rename {
 	var all []Rename
 	for _, one := range c.All {
@@ -42,8 +42,8 @@ func (c Checkpoints) Aside() []Rename {
 	return all
 }
 
-// SetAside does the renames below a working directory. Nothing is overwritten and
-// nothing removed.
+// SetAside carries out the renames, relative to a working directory. Nothing is
+// overwritten or removed.
 func SetAside(dir string, renames []Rename) error {
 	for _, r := range renames {
 		from, to := below(dir, r.From), below(dir, r.To)
@@ -64,7 +64,7 @@ func below(dir, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// resume writes what makes the command go on.
+// resume writes the settings that make the command resume from a checkpoint.
 func (w *rewriter) resume(r Resume, s, next step) error {
 	if r.Checkpoint == nil {
 		return nil // a flag to resume without a checkpoint is an error in most frameworks
@@ -102,7 +102,8 @@ func (w *rewriter) resume(r Resume, s, next step) error {
 	return w.competing()
 }
 
-// resumable refuses what would not go on, or would go on with something else.
+// resumable returns an error if the command would not resume from the checkpoint, or
+// would train something else from there.
 func (m *Match) resumable(r Resume, s, next step) error {
 	p := m.Profile
 	refuse := func(format string, args ...any) error { return &ResumeError{fmt.Sprintf(format, args...)} }
@@ -114,15 +115,15 @@ func (m *Match) resumable(r Resume, s, next step) error {
 	have := r.Versions[need.Package]
 	switch {
 	case p.Resume.Mode == "none":
-		return refuse("%s has no way to go on from a checkpoint that is known", p.Name)
+		return refuse("%s has no known way to resume from a checkpoint", p.Name)
 	case r.Checkpoint.Problem != "":
 		return refuse("%s: %s", r.Checkpoint.Path, r.Checkpoint.Problem)
 	case need.Package != "" && have == "":
-		return refuse("%s goes on from %s %s, and its version is not known", p.Name, need.Package, need.Version)
+		return refuse("%s needs %s %s or later to resume, and the installed version is not known", p.Name, need.Package, need.Version)
 	case need.Package != "" && olderThan(have, need.Version):
-		return refuse("%s goes on from %s %s, and it is %s", p.Name, need.Package, need.Version, have)
+		return refuse("%s needs %s %s or later to resume, and %s is installed", p.Name, need.Package, need.Version, have)
 	case p.Unit == Micros && before != next.perMicro && !m.atEpochs():
-		return refuse("%s counts in micro-batches, and this checkpoint may stand within an epoch: with micro-batch %d in place of %d its position would change; save only at the ends of epochs, and give the length in epochs", p.Name, next.perMicro, before)
+		return refuse("%s counts in micro-batches, and this checkpoint may be from within an epoch: with micro-batch %d instead of %d its position would change; save only at the ends of epochs, and give the length in epochs", p.Name, next.perMicro, before)
 	}
 	return nil
 }
@@ -133,7 +134,7 @@ func olderThan(have, need string) bool {
 }
 
 // atEpochs reports whether checkpoints are written, and resumed from, only at the ends
-// of epochs. A knob that cannot be read may say otherwise.
+// of epochs. It is false if a knob cannot be read, since that knob may say otherwise.
 func (m *Match) atEpochs() bool {
 	layout := m.Profile.Checkpoints
 	if layout.Cadence != EveryEpoch {
@@ -155,10 +156,10 @@ func (m *Match) atEpochs() bool {
 }
 
 // unset matches what follows a key that is not set: a configuration that a framework
-// printed has all of its keys.
+// has printed contains all of its keys.
 var unset = lazily(`^["']?\s*[:=]\s*["']?(null|None|~)\b`)
 
-// says reports whether a word stands in a text, with a value if it is a key.
+// says reports whether a word occurs in a text, with a value if the word is a key.
 func says(text, word string) bool {
 	for {
 		_, behind, found := strings.Cut(text, word)
@@ -169,8 +170,8 @@ func says(text, word string) bool {
 	}
 }
 
-// patched is the checkpoint to name: itself, or a clone in which a file says what
-// the framework insists on. before is the step that the checkpoint was written with.
+// patched is the checkpoint to name: the given one, or a clone of it in which a file
+// says what the framework insists on. before is the step that the checkpoint was written with.
 func (w *rewriter) patched(name string, before, next step) (string, error) {
 	name = path.Clean(name)
 	clone := &Clone{Path: copyName(name), From: name, Files: map[string][]byte{}, original: map[string][]byte{}}
@@ -196,17 +197,17 @@ func (w *rewriter) patched(name string, before, next step) (string, error) {
 
 // patch is the edit of one file. How many GPUs a process had is not taken from the
 // command but worked out from what the file says about the earlier step: nothing else
-// shows whether a library put them into one process.
+// shows whether a library used several GPUs from one process.
 func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit, changes bool, err error) {
 	at, ok, err := JSON.find(content, patch.Key)
 	if err != nil || !ok {
-		return Edit{}, false, err // older versions do not write it, and do not read it
+		return Edit{}, false, err // older versions neither write nor read the key
 	}
 	said := number(at.text)
 	for _, gpus := range []int{1, max(1, next.ranks), said / before.perMicro} {
 		then, err := evaluate(patch.Value, m.amounts(before, gpus))
 		if certain := !m.Launch.alone(); err != nil || gpus < 1 || then != said && !certain {
-			continue // a launcher gives each process one
+			continue // a launcher gives each process one GPU
 		}
 		now, err := evaluate(patch.Value, m.amounts(next, gpus))
 		if err != nil || now == said {
@@ -215,7 +216,7 @@ func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit
 		edit, err = JSON.Set(content, patch.Key, fmt.Sprint(now))
 		return edit, err == nil, err
 	}
-	return Edit{}, false, fmt.Errorf("%s is %s, and that is not what micro-batch %d writes", patch.Key, at.text, before.perMicro)
+	return Edit{}, false, fmt.Errorf("%s is %s, which is not what micro-batch %d would write", patch.Key, at.text, before.perMicro)
 }
 
 // amounts are the values of the names in an expression over a step.
@@ -223,8 +224,8 @@ func (m *Match) amounts(s step, gpus int) amounts {
 	return amounts{micro: s.perMicro, accumulation: s.perRank, global: m.total(s), "world": max(1, s.ranks), devices: gpus}
 }
 
-// Write makes the copies and the clone of r, beside the originals. An earlier file of
-// headroom's own is replaced; nothing of the user's is touched.
+// Write makes the copies and the clone of r, beside the originals. An earlier file
+// that headroom wrote is replaced; the user's files are not touched.
 func (r Rewritten) Write() error {
 	for _, c := range r.Copies {
 		if err := replace(below(r.Command.Dir, c.Path), c.Content); err != nil {
@@ -249,8 +250,8 @@ func (r Rewritten) Remove() error {
 	return errors.Join(all...)
 }
 
-// replace writes a new file beside the old and renames it, so that no reader sees half
-// a file.
+// replace writes a new file beside the old one and renames it over that one, so that no
+// reader sees half a file.
 func replace(name string, content []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(name), ".headroom-*")
 	if err != nil {
@@ -267,7 +268,7 @@ func replace(name string, content []byte) error {
 	return nil
 }
 
-// write makes the folder anew: links to every file, and the files that differ.
+// write creates the folder from scratch: the files that differ, and links to all others.
 func (c *Clone) write(dir string) error {
 	from, to := below(dir, c.From), below(dir, c.Path)
 	if err := os.RemoveAll(to); err != nil { // links and our own files

@@ -14,11 +14,12 @@ import (
 	"time"
 )
 
-// tensors is a file of safetensors with so many bytes of data.
+// tensors is a safetensors file whose header states said bytes of data, and which has
+// there bytes.
 func tensors(said, there int) []byte {
 	header := `{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,` + Int.write(said, "") + `]}}`
 	var b bytes.Buffer
-	_ = binary.Write(&b, binary.LittleEndian, uint64(len(header))) // to memory
+	_ = binary.Write(&b, binary.LittleEndian, uint64(len(header))) // a write to memory does not fail
 	b.WriteString(header)
 	b.Write(make([]byte, there))
 	return b.Bytes()
@@ -86,7 +87,7 @@ func TestNewestCompleteCheckpoint(t *testing.T) {
 			t.Errorf("%s: %s, and of the newer one %q, want %s and %q", c.name, found.Newest.Path, found.All[0].Problem, want, c.problem)
 		}
 		if len(found.Aside()) != 0 {
-			t.Errorf("%s: a path is passed, so nothing is in the way: %v", c.name, found.Aside())
+			t.Errorf("%s: a path is passed, so nothing has to be set aside: %v", c.name, found.Aside())
 		}
 	}
 }
@@ -123,8 +124,8 @@ resume: {mode: auto}
 unit: sample
 `
 
-// With a pointer, what is newer than what it names was not finished, and a framework
-// that chooses for itself must not find it.
+// A checkpoint newer than the one that a pointer file names was not finished, and a
+// framework that chooses by itself must not find it.
 func TestPointerFileAndAside(t *testing.T) {
 	p, err := ParseProfile("p", []byte(pointing))
 	if err != nil {
@@ -168,7 +169,8 @@ func pointsAt(t *testing.T, p Profile, pointer string) {
 	}
 }
 
-// The copy of a checkpoint is links beside it, and the user's own stays as it was.
+// The copy of a checkpoint consists of links beside it, and the user's own checkpoint
+// stays unchanged.
 func TestWriteAndSetAside(t *testing.T) {
 	dir := t.TempDir()
 	files := fstest.MapFS{}

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// broken says why a file of a checkpoint was not written to its end, as far as its
-// format shows; "" if nothing suggests that. No weights are read.
+// broken says what shows that a file of a checkpoint is incomplete, as far as its
+// format can show it; "" if nothing does. No weights are read.
 func broken(files fs.FS, name string) string {
 	info, err := fs.Stat(files, name)
 	if err != nil {
@@ -43,7 +43,7 @@ func broken(files fs.FS, name string) string {
 	return ""
 }
 
-// wholeJSON requires a document and, for an index of shards, every shard that it names.
+// wholeJSON requires a complete document and, for an index of shards, every shard that it names.
 func wholeJSON(files fs.FS, f io.Reader, name string) error {
 	var index struct {
 		Shards map[string]any `json:"weight_map"`
@@ -69,16 +69,16 @@ func wholeJSON(files fs.FS, f io.Reader, name string) error {
 		}
 		seen[shard] = true
 		if _, err := fs.Stat(files, path.Join(path.Dir(name), shard)); err != nil {
-			return fmt.Errorf("names %s, and there is none", shard)
+			return fmt.Errorf("names %s, which does not exist", shard)
 		}
 		if problem := broken(files, path.Join(path.Dir(name), shard)); problem != "" {
-			return fmt.Errorf("names %s", problem)
+			return fmt.Errorf("names a broken file: %s", problem)
 		}
 	}
 	return nil
 }
 
-// mostHeader is far above the header of any model.
+// mostHeader is far larger than the header of any model.
 const mostHeader = 256 << 20
 
 // wholeTensors requires as many bytes as the safetensors header says: 8 bytes of
@@ -110,8 +110,8 @@ func wholeTensors(f io.Reader, size int64) error {
 	return nil
 }
 
-// wholeArchive requires the end of a zip archive where there is the beginning of one:
-// torch.save writes them, with the directory last. Other files are taken as they are.
+// wholeArchive requires a file that begins as a zip archive to end as one: torch.save
+// writes such archives, with the directory last. Files of other formats are accepted.
 func wholeArchive(f fs.File, size int64) error {
 	magic := make([]byte, 4)
 	if n, err := io.ReadFull(f, magic); err != nil || !bytes.Equal(magic[:n], []byte("PK\x03\x04")) {

@@ -17,19 +17,20 @@ import (
 //
 // It is a direct child of this process, in its foreground process group if there is
 // a terminal, and cannot tell that it is wrapped: descriptors, environment, signals
-// and the limits it inherits are what they would have been. Where a stream is
+// and the limits it inherits are the same as without headroom. Where a stream is
 // recorded, a pipe stands in for a pipe or a file and a pseudo-terminal for a
 // terminal. Signals that this process gets are passed on until the end. Two things
-// differ on the pseudo-terminal, which is not the controlling one: it has no foreground
-// group to ask for, and no keys to read; /dev/tty and stdin have both.
+// differ on the pseudo-terminal, which is not the controlling terminal: it has no
+// foreground process group to query, and no keystrokes to read; /dev/tty and stdin have
+// both.
 //
-// While it lives, this process adopts the orphans among its descendants. So nothing
-// that should outlive the child may be started meanwhile; what ran before is left
-// alone.
+// While the child lives, this process adopts the orphans among its own descendants. So
+// no process that should outlive the child may be started meanwhile; processes that ran
+// before are left alone.
 type Child struct {
 	o       ChildOptions
 	process *os.Process
-	tty     *terminal // the controlling one, nil if there is none
+	tty     *terminal // the controlling terminal, nil if there is none
 	streams *streams
 	tree    *tree
 	begun   time.Time
@@ -37,21 +38,21 @@ type Child struct {
 	stopped  atomic.Bool
 	ended    atomic.Bool   // the direct child has ended; its process group must not be signalled any more
 	stopOnce sync.Once     // the first Stop
-	killOnce sync.Once     // the second
-	killing  chan struct{} // closed at it
+	killOnce sync.Once     // the kill after it
+	killing  chan struct{} // closed by that kill
 	patience atomic.Pointer[time.Timer]
-	unheeded stopper // tells of a signal that did not end the child; nil before the first. It belongs to the listener's goroutine, and then to finish
+	unheeded stopper // reports a signal that did not end the child; nil before the first signal. It belongs to the listener's goroutine, and then to finish
 
 	done chan struct{} // closed when exit is set
 	exit Exit
 }
 
-// alive is whether a child of this process lives.
+// alive is true while a child of this process lives.
 var alive atomic.Bool
 
-// Start begins a life. It returns once the program has been executed, or a
-// *[StartError] if it cannot be; another error means that headroom lacks something,
-// such as a descriptor. It must be followed by [Child.Wait].
+// Start starts a command. It returns once the program has been executed, with a
+// *[StartError] if it cannot be; any other error means that headroom itself lacks
+// something, such as a file descriptor. It must be followed by [Child.Wait].
 func Start(c Command, o ChildOptions) (*Child, error) {
 	path, err := c.program()
 	if err != nil {
@@ -74,8 +75,8 @@ func Start(c Command, o ChildOptions) (*Child, error) {
 	return child, nil
 }
 
-// live is the whole life, on one thread: when the thread that started it ends, the
-// kernel takes it for the death of the parent.
+// live runs the child from start to end, on one OS thread: when the thread that started
+// a process ends, the kernel takes that for the death of its parent.
 func (c *Child) live(command Command, path string, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -117,12 +118,12 @@ func (c *Child) live(command Command, path string, started chan<- error) {
 	c.finish(signals, kills)
 }
 
-// execute starts the program. A file without a first line that names an interpreter
-// is run as a shell script, as nohup, env and time do.
+// execute starts the program. A script whose first line names no interpreter is run
+// by the shell, as nohup, env and time do.
 func (c *Child) execute(command Command, path string) error {
 	attributes := &os.ProcAttr{
 		Dir: command.Dir, Env: command.environment(), Files: c.streams.files(),
-		// A launcher passes this on to its workers; if it were killed, they would stay.
+		// A launcher passes SIGTERM on to its workers; if it were killed, they would live on.
 		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: c.tty == nil},
 	}
 	c.begun = time.Now()
@@ -151,7 +152,7 @@ func status(state *os.ProcessState) (int, syscall.Signal) {
 	return state.ExitCode(), 0
 }
 
-// finish does what is left to do when no process is left.
+// finish does what remains to be done once no process is left.
 func (c *Child) finish(signals *listener, kills machine.Kills) {
 	if timer := c.patience.Load(); timer != nil {
 		timer.Stop()
@@ -176,17 +177,17 @@ func (c *Child) finish(signals *listener, kills machine.Kills) {
 	close(c.done)
 }
 
-// Wait returns how the life ended, once no process of it is left, all of its output
-// has been passed on and its log is written. Ranks and GPUs are left to the caller.
-// Every call returns the same, and the tail is shared between them.
+// Wait returns how the command ended, once none of its processes is left, all of its
+// output has been passed on and its log is written. Ranks and GPUs are left to the
+// caller to fill in. Every call returns the same, and all of them share one Tail.
 func (c *Child) Wait() Exit {
 	<-c.done
 	return c.exit
 }
 
-// BreakLine reports whether the child's stderr stands in the middle of a line, a progress bar
-// say, so that a line of the caller's own there needs a line break before it. It expects
-// that the caller writes one then.
+// BreakLine reports whether the child's stderr is in the middle of a line, for example a
+// progress bar, so that the caller must write a line break before a line of its own. If it
+// reports true, it expects the caller to do so.
 func (c *Child) BreakLine() bool { return c.streams.breakLine() }
 
 // Done is closed when Wait would return at once.
@@ -195,8 +196,8 @@ func (c *Child) Done() <-chan struct{} { return c.done }
 // Pid is the child's process id.
 func (c *Child) Pid() int { return c.process.Pid }
 
-// Signal sends the child a signal, and none of its descendants: passing it on is
-// theirs to do. One that comes too late is not an error.
+// Signal sends a signal to the child, and to none of its descendants: passing it on is
+// up to the child. A signal that comes too late is not an error.
 func (c *Child) Signal(s syscall.Signal) error {
 	if err := c.process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -204,10 +205,10 @@ func (c *Child) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Stop asks the child to end, by SIGTERM to it alone: workers that got it too would
-// die under a trainer that wants to save. When the patience of the options is over,
-// or at the second call, everything is killed. It does not block; after the end it
-// does nothing.
+// Stop asks the child to end, by sending SIGTERM to it alone: if its workers got the
+// signal too, they would die while the trainer wants to save. When the options' Patience
+// runs out, or at the second call, everything is killed. Stop does not block; once the
+// child has ended, it does nothing.
 func (c *Child) Stop() {
 	first := false
 	c.stopOnce.Do(func() {
@@ -215,14 +216,14 @@ func (c *Child) Stop() {
 		c.stopped.Store(true)
 		c.patience.Store(time.AfterFunc(c.o.Patience, c.kill))
 		_ = c.Signal(syscall.SIGTERM)
-		_ = c.Signal(syscall.SIGCONT) // a process that is stopped would not hear it
+		_ = c.Signal(syscall.SIGCONT) // a suspended process would not act on SIGTERM
 	})
 	if !first {
 		c.kill()
 	}
 }
 
-// kill ends the whole tree now.
+// kill ends the whole process tree now.
 func (c *Child) kill() {
 	select {
 	case <-c.done:
@@ -231,7 +232,7 @@ func (c *Child) kill() {
 	}
 	c.killOnce.Do(func() { close(c.killing) })
 	if c.ended.Load() {
-		return // the tree's own loop goes on with what is left
+		return // the tree's own loop deals with what is left
 	}
 	if c.tty == nil {
 		_ = syscall.Kill(-c.process.Pid, syscall.SIGKILL)

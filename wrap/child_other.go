@@ -10,7 +10,7 @@ import (
 // Child is one life of a command. It needs Linux: elsewhere none can be started.
 type Child struct{}
 
-// Standby is nothing.
+// Standby is empty here.
 type Standby struct{}
 
 // StandBy does nothing.
@@ -24,7 +24,7 @@ func Start(Command, ChildOptions) (*Child, error) {
 	return nil, errors.New("commands can be run on Linux only")
 }
 
-// Startable is nil: Start says it.
+// Startable returns nil: Start returns the error.
 func (Command) Startable() error { return nil }
 
 // Wait is never reached, as there is no Child.

@@ -25,15 +25,15 @@ const LittleFree = 0.05
 //	               error is not a consequence of another rank's
 //	exceptions     that ended the first failing rank, by its traceback
 //	kills          SIGKILL or SIGBUS with what the kernel and the scheduler counted
-//	free text      a line of a log that says so, where no exception does
+//	free text      a log line that names the reason, where no exception does
 //
-// An error that the training went on after, advice, documentation, warnings and
-// what other ranks say once one has failed are not evidence. Where nothing decides,
+// An error after which the training continued, advice, documentation, warnings and
+// what other ranks print once one has failed are not evidence. Where nothing decides,
 // the kind is [Failed] and the reasons say what was seen.
 func Classify(e Exit) Outcome {
 	tail := e.Tail
 	if e.Code == 0 && e.Signal == 0 && !mayTellOfMemory(tail) {
-		tail = nil // reading it takes 50 ms, and nothing else in it matters
+		tail = nil // reading the tail takes 50 ms, and nothing else in it matters
 	}
 	c := classifier{exit: e, found: scan(tail)}
 	switch {
@@ -67,18 +67,18 @@ type classifier struct {
 	found findings
 }
 
-// noFault stands where no error was found; the launcher may yet have named a rank.
+// noFault is the fault where no error was found; the launcher may still have named a rank.
 func (c classifier) noFault() fault { return fault{rank: c.found.firstRank} }
 
 func (c classifier) status() string {
 	if s := c.signal(); s != 0 {
 		return fmt.Sprintf("signal %d (%v) ended it", int(s), s)
 	}
-	return fmt.Sprintf("it ended with status %d", c.exit.Code)
+	return fmt.Sprintf("it exited with status %d", c.exit.Code)
 }
 
-// signal is the signal that ended the command, or one that the command ran: a shell
-// reports it as 128 + n.
+// signal is the signal that ended the command or a process that it ran: a shell reports
+// the latter as exit status 128 + n.
 func (c classifier) signal() syscall.Signal {
 	if c.exit.Signal == 0 && c.exit.Code > 128 && c.exit.Code <= 128+31 {
 		return syscall.Signal(c.exit.Code - 128)
@@ -93,7 +93,7 @@ func (c classifier) outcome(k Kind, sure Confidence, x fault, reasons ...string)
 // errorMost is how much of an error an outcome quotes.
 const errorMost = 300
 
-// words is a fault as its command put it, shortened.
+// words is a fault in the command's own words, shortened.
 func (f fault) words() string {
 	text := f.message
 	if f.typ != "" {
@@ -107,7 +107,7 @@ func (f fault) words() string {
 }
 
 func (c classifier) done() Outcome {
-	o := c.outcome(Done, Certain, c.noFault(), "it ended with status 0")
+	o := c.outcome(Done, Certain, c.noFault(), "it exited with status 0")
 	if x, ok := c.found.root(); ok && x.match.meaning.memory() {
 		o.Error = x.words()
 		o.Reasons = append(o.Reasons, "yet the last error that it reported was about memory: "+x.words())
@@ -129,7 +129,7 @@ func (c classifier) sureness(x fault) Confidence {
 	return Certain
 }
 
-// because is the outcome that a root means.
+// because is the outcome that follows from a root cause.
 func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 	reason := source + c.sentence(x)
 	switch m := x.match; m.meaning {
@@ -143,11 +143,11 @@ func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 		return c.ambiguous(x, reason)
 	case deviceGone:
 		o := c.outcome(DeviceGone, sure, x, reason, m.what)
-		o.Hint = "a new process may go on from a checkpoint; should it end in the same place, CUDA_LAUNCH_BLOCKING=1 shows where"
+		o.Hint = "a new process may resume from a checkpoint; if it fails in the same place, CUDA_LAUNCH_BLOCKING=1 shows where"
 		return o
 	case oversize:
 		o := c.outcome(Failed, sure, x, reason, m.what)
-		o.Hint = "this is about the size of a tensor, not of the memory: a smaller micro-batch avoids it"
+		o.Hint = "this is about the size of a tensor, not about memory: a smaller micro-batch avoids it"
 		return o
 	case lookalike:
 		return c.outcome(Failed, sure, x, reason, "this is not about the device's memory: "+m.what)
@@ -157,7 +157,7 @@ func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 	}
 	o := c.outcome(Failed, sure, x, reason)
 	if n := c.exit.Kernel.GroupKills; n > 0 {
-		o.Reasons = append(o.Reasons, fmt.Sprintf("the kernel also killed %d of its control group for memory, which this error does not explain", n))
+		o.Reasons = append(o.Reasons, fmt.Sprintf("the kernel's OOM killer also killed %d of the processes in its control group, which this error does not explain", n))
 	}
 	return o
 }
@@ -184,19 +184,19 @@ func (c classifier) ambiguous(x fault, reason string) Outcome {
 	a := readAmounts(x.message)
 	if n := c.found.allocator; n != nil && !c.found.survived(*n) {
 		o := c.memory(OutOfMemory, Likely, x, reason)
-		o.Reasons = append(o.Reasons, x.match.what+", right after the allocator found no room: "+n.message)
+		o.Reasons = append(o.Reasons, x.match.what+", right after the allocator ran out of memory: "+n.message)
 		return o
 	}
 	g, known := gpuOf(c.exit.GPUs, a.device)
 	if !known {
-		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of memory can cause it, but nothing is known of how much was free")
+		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of memory can cause it, but how much was free is not known")
 	}
 	left := max(0, g.Total-g.Peak-g.Foreign)
 	if float64(left) >= LittleFree*float64(g.Total) {
-		return c.outcome(Failed, Likely, x, reason, fmt.Sprintf("%s; lack of memory can cause it, but %v of %v were free", x.match.what, left, g.Total))
+		return c.outcome(Failed, Likely, x, reason, fmt.Sprintf("%s; lack of memory can cause it, but %v of %v was free", x.match.what, left, g.Total))
 	}
 	o := c.memory(OutOfMemory, Likely, x, reason)
-	o.Reasons = append(o.Reasons, fmt.Sprintf("%s, and only %v of %v were free", x.match.what, left, g.Total))
+	o.Reasons = append(o.Reasons, fmt.Sprintf("%s, and only %v of %v was free", x.match.what, left, g.Total))
 	return o
 }
 

@@ -44,8 +44,8 @@ func FuzzClassify(f *testing.F) {
 	})
 }
 
-// What a scan keeps does not grow with what a command prints, and what it costs
-// grows no faster.
+// What a scan keeps does not grow with what a command prints, and the time that it takes
+// grows no faster than that.
 func TestHostileOutput(t *testing.T) {
 	for name, unit := range map[string]string{
 		"tracebacks without end":    tracebackOf(at("a.py", "f", "g()")),
@@ -67,7 +67,7 @@ func TestHostileOutput(t *testing.T) {
 			start := time.Now()
 			found := scan(tail)
 			Classify(Exit{Code: 1, Tail: tail})
-			// A thousand times what it takes would still be caught; a busy machine is not.
+			// A scan a thousand times as slow would still be caught; a busy machine passes.
 			if took := time.Since(start); took > 30*time.Second {
 				t.Errorf("took %v", took)
 			}

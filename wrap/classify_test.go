@@ -109,7 +109,7 @@ func TestConfusionTable(t *testing.T) {
 }
 
 // confusionTable counts fixtures by what they are and what they are taken for.
-// What is only possible has a column of its own: nothing acts on it.
+// A failure that is only possibly about memory has a column of its own: nothing acts on it.
 func confusionTable(all []exitFixture) string {
 	columns := []string{string(OutOfMemory), string(OutOfHostMemory), string(OutOfSharedMemory), "memory, possible",
 		string(Failed), string(DeviceGone), string(Stopped), string(Done)}
@@ -129,7 +129,7 @@ func confusionTable(all []exitFixture) string {
 		counts[row][column]++
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "| texts of | end | %s |\n|---|---|%s\n", strings.Join(columns, " | "), strings.Repeat("--:|", len(columns)))
+	fmt.Fprintf(&b, "| messages of | end | %s |\n|---|---|%s\n", strings.Join(columns, " | "), strings.Repeat("--:|", len(columns)))
 	for _, row := range slices.Sorted(maps.Keys(counts)) {
 		fmt.Fprintf(&b, "| %s |", row)
 		for _, column := range columns {
@@ -141,8 +141,8 @@ func confusionTable(all []exitFixture) string {
 	return b.String()
 }
 
-// Of a command that is done the output is read only if it may tell of memory; that
-// makes no difference.
+// The output of a command that is done is read only if it may mention memory; that
+// changes no outcome.
 func TestDoneIsToldWithoutReading(t *testing.T) {
 	read := 0
 	for _, f := range exitFixtures(t) {
@@ -157,7 +157,7 @@ func TestDoneIsToldWithoutReading(t *testing.T) {
 		}
 	}
 	if read == 0 {
-		t.Error("no fixture tells of memory")
+		t.Error("no fixture mentions memory")
 	}
 	if lines := bytes.Repeat([]byte("step 12 loss 2.34 RuntimeError: a disk\n"), 9); mayTellOfMemory(lines) {
 		t.Errorf("%q is read", lines[:40])

@@ -12,8 +12,8 @@ import (
 	"headroom/runs"
 )
 
-// Command is a user's training command, as it was given. It is a value: what
-// changes it returns another one.
+// Command is a user's training command, as it was given. It is a value: methods
+// that change it return a new one.
 type Command struct {
 	Args []string // program and arguments; not empty, and no shell in between
 	Env  []string // "KEY=VALUE", as in os.Environ; of duplicates the last one counts
@@ -31,11 +31,11 @@ func (c Command) Getenv(key string) (value string, set bool) {
 	return value, set
 }
 
-// Programs are the names of what is in the command's PATH, sorted, each once.
+// Programs are the names of the files on the command's PATH, sorted, each once.
 func (c Command) Programs() []string {
 	var all []string
 	for _, place := range c.candidates("*") {
-		entries, _ := os.ReadDir(c.From(filepath.Dir(place))) // one that cannot be read has none
+		entries, _ := os.ReadDir(c.From(filepath.Dir(place))) // a directory that cannot be read has none
 		for _, e := range entries {
 			if !e.IsDir() {
 				all = append(all, e.Name())
@@ -46,7 +46,8 @@ func (c Command) Programs() []string {
 	return slices.Compact(all)
 }
 
-// From is a path of the command's as this process has to write it.
+// From is a path of the command's as this process, in its own working directory, has to
+// write it.
 func (c Command) From(path string) string {
 	if filepath.IsAbs(path) || c.Dir == "" {
 		return path
@@ -54,7 +55,7 @@ func (c Command) From(path string) string {
 	return filepath.Join(c.Dir, path)
 }
 
-// candidates are where a program may be, best first.
+// candidates are the paths at which a program may be, best first.
 func (c Command) candidates(name string) []string {
 	if strings.Contains(name, "/") {
 		return []string{name}
@@ -77,8 +78,8 @@ func (c Command) candidates(name string) []string {
 	return all
 }
 
-// Exit is how one life of a command ended, and what it left behind. It is data
-// alone: [Classify] reads nothing else.
+// Exit is how one life of a command ended, and what it left behind. It is plain
+// data: [Classify] reads nothing else.
 type Exit struct {
 	Code    int            `json:"code"`              // exit status; 128 + n if signal n ended it
 	Signal  syscall.Signal `json:"signal,omitempty"`  // that ended it; 0 if it exited
@@ -111,8 +112,8 @@ type GPU struct {
 	Index   int          `json:"index"`
 	Total   memory.Bytes `json:"total"`
 	Peak    memory.Bytes `json:"peak"`    // the most that the command's processes held
-	Foreign memory.Bytes `json:"foreign"` // that other processes held, at the newest sample
-	Before  memory.Bytes `json:"before"`  // that other processes held when the command was started
+	Foreign memory.Bytes `json:"foreign"` // what other processes held at the newest sample
+	Before  memory.Bytes `json:"before"`  // what other processes held when the command was started
 }
 
 // String is the command as it is typed into a shell.

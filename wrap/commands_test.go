@@ -20,10 +20,10 @@ import (
 // files that it names, and what becomes of it:
 //
 //	command: …         as it is typed; may be given once
-//	micro: 4 2 1       micro-batches to rewrite it for; each of them has to be exact, or says why not
-//	world: 2           ranks, as the user says
-//	knob: micro=--bs   as the user says; may be repeated
-//	resume: trl=1.16.0 go on from the newest checkpoint, with these versions
+//	micro: 4 2 1       micro-batches to rewrite it for; each rewrite must be exact, or say why not
+//	world: 2           ranks, as the user gives them
+//	knob: micro=--bs   as the user gives it; may be repeated
+//	resume: trl=1.16.0 resume from the newest checkpoint, with these versions
 //
 // The last file, want, is the whole outcome; go test -update writes it.
 func TestCommands(t *testing.T) {
@@ -113,7 +113,7 @@ func readScenario(t *testing.T, archive *txtar.Archive) scenario {
 	return s
 }
 
-// typed is a command as a shell would split it; there are single quotes alone.
+// typed is a command as a shell would split it; only single quotes are understood.
 func typed(line string) Command {
 	var args []string
 	for i, part := range strings.Split(line, "'") {
@@ -170,7 +170,7 @@ func outcome(t *testing.T, archive *txtar.Archive) string {
 	return b.String()
 }
 
-// newest finds the checkpoint to go on from.
+// newest finds the checkpoint to resume from.
 func newest(b *strings.Builder, m *Match, s scenario) Resume {
 	found, err := m.Checkpoints(now, start)
 	if err != nil {
@@ -186,8 +186,8 @@ func newest(b *strings.Builder, m *Match, s scenario) Resume {
 	return Resume{Checkpoint: found.Newest, Versions: s.versions}
 }
 
-// rewriteTo rewrites a command, and checks on the way what holds for every one:
-// recognised anew, the command as rewritten asks for the plan.
+// rewriteTo rewrites a command, and checks on the way what holds for every command:
+// recognised again, the rewritten command asks for the plan.
 func rewriteTo(t *testing.T, b *strings.Builder, m *Match, s scenario, p recovery.Plan, r Resume) {
 	t.Helper()
 	fmt.Fprintf(b, "\n# micro-batch %d\n", p.Micro)

@@ -5,7 +5,7 @@
 //
 //	Command   what the user typed; Child, one life of it; Exit, how that ended
 //	Classify  an Exit → an Outcome: done, out of memory, failed; pure
-//	Profile   what is known of a framework's knobs, checkpoints and resume
+//	Profile   what is known about a framework's knobs, checkpoints and resume
 //	Rewrite   a Command and a Plan → the command to start next; pure
-//	Explain   all that is known of a Command before it runs, and what could go wrong
+//	Explain   all that is known about a Command before it runs, and what could go wrong
 package wrap

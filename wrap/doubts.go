@@ -9,7 +9,7 @@ import (
 )
 
 // doubt is a sign that a step cut into smaller micro-batches would train something
-// else, whatever the knobs say, and what would have to hold all the same.
+// else, whatever the knobs say, and the condition under which it would not.
 type doubt struct {
 	sign  lazyRegexp
 	holds string
@@ -24,20 +24,20 @@ var doubts = []doubt{
 	},
 	{
 		lazily(`\b(?:Sync)?BatchNorm(?:[123]d|2dSync)?\b|\bbatch_norm\(|\bdist_bn\b|\b(?:wide_)?resne(?:t|xt)\d+\w*|\b(?:efficientnet|mobilenet|densenet|regnet|inception)_?\w*\d\w*|\bvgg\d+_bn\b`),
-		"statistics over a batch (BatchNorm) may be taken over a smaller one",
+		"it is acceptable to compute batch statistics (BatchNorm) over a smaller batch",
 	},
 	{
 		lazily(`\b(?:\w*lr|\w*learning_rate)\s*(?:=|\*=)[^=#]*[*/][^#]*\b(?:\w+\.)?(?:batch_?size|bs|per_device_train_batch_size)\b|\b(?:batch_?size|bs)\b[^#=]*[*/][^#=]*\b(?:base_lr|args\.lr|learning_rate)\b`),
-		"the learning rate does not follow the micro-batch",
+		"the learning rate does not depend on the micro-batch",
 	},
 }
 
-// optimizer is the assignment of a new optimizer.
+// optimizer matches the assignment of a new optimizer.
 var optimizer = lazily(`^\s*((?:self\.)?\w+)\s*=\s*(?:torch\.)?(?:optim\.)?(?:Adam\w*|SGD|RMSprop|Adagrad|Lion|Adafactor|NAdam|RAdam)\(`)
 
 // doubtful says what would have to hold for the command to train the same in smaller
-// micro-batches, each with where the doubt comes from. Only what can be read is
-// looked at: the script with the modules beside it that it imports, the
+// micro-batches, each condition with the place that raises the doubt. Only what can be
+// read is inspected: the script with the modules beside it that it imports, the
 // configurations and the arguments.
 func (m *Match) doubtful() (holds []string) {
 	sources := m.sources()
@@ -57,7 +57,7 @@ func (m *Match) doubtful() (holds []string) {
 	return holds
 }
 
-// source is a text that a doubt can be read in.
+// source is a text in which a doubt can be found.
 type source struct {
 	name  string
 	lines []string

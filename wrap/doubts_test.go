@@ -6,8 +6,8 @@ import (
 	"testing/fstest"
 )
 
-// TestDoubts holds which scripts train something else in smaller micro-batches, as far
-// as can be read, and that ordinary ones are not doubted.
+// TestDoubts holds that scripts which would train something else in smaller micro-batches
+// are doubted, as far as that can be read, and that ordinary scripts are not.
 func TestDoubts(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -29,8 +29,8 @@ func TestDoubts(t *testing.T) {
 			"train.py": "import " + strings.Join(strings.Fields("a b c d e f g h i j k l m n o p q r s t u v w x y z aa bb cc dd ee ff gg hh ii jj"), ", ") + "\nimport model\n"}, "BatchNorm1d in model.py"},
 		{"a model by name", "train.py --model resnet50 --bs 3", map[string]string{"train.py": ""}, "resnet50 in the arguments"},
 		{"a transformer by name", "train.py --model vit_base_patch16_224", map[string]string{"train.py": ""}, ""},
-		{"the linear scaling rule", "train.py", map[string]string{"train.py": "args.lr = args.lr * args.batch_size / 256\n"}, "learning rate does not follow"},
-		{"the same, the other way round", "train.py", map[string]string{"train.py": "optimizer = SGD(p, args.batch_size / 256 * args.lr)\n"}, "learning rate does not follow"},
+		{"the linear scaling rule", "train.py", map[string]string{"train.py": "args.lr = args.lr * args.batch_size / 256\n"}, "learning rate does not depend"},
+		{"the same, the other way round", "train.py", map[string]string{"train.py": "optimizer = SGD(p, args.batch_size / 256 * args.lr)\n"}, "learning rate does not depend"},
 	} {
 		files := fstest.MapFS{}
 		for name, text := range c.files {

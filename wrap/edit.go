@@ -48,13 +48,13 @@ func (e *EditError) Error() string {
 type scalar struct {
 	start, end int    // its bytes; end is 0 if the value has none of its own
 	text       string // without quotes; an expression as it was written
-	null       bool   // present and empty
+	null       bool   // present but empty
 	line       int
 }
 
 // editor finds and changes values in files of one format.
 type editor interface {
-	// decode is the whole file as values, to prove that an edit changed only one.
+	// decode is the whole file as values, to prove that an edit changed only one of them.
 	decode(content []byte) (any, error)
 	// find is the value of a key; ok is false if there is none.
 	find(content []byte, keys []string) (value scalar, ok bool, err error)
@@ -64,7 +64,7 @@ type editor interface {
 	insertion(content []byte, keys []string, value string) (Edit, error)
 }
 
-// editor is what edits files of that format.
+// editor is the editor for files of the format.
 func (f Format) editor() editor {
 	switch f {
 	case JSON:
@@ -100,8 +100,8 @@ func (f Format) quoted(text string) string {
 	return strconv.Quote(text)
 }
 
-// text is a value, quoted if it would otherwise be taken for a truth value: Python
-// reads YAML 1.1, where no and off are words for false.
+// text is a value, quoted if it would otherwise be taken for a boolean: Python reads
+// YAML 1.1, where no and off mean false.
 func (f Format) text(value string) string {
 	if f == YAML && slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(value)) {
 		return strconv.Quote(value)
@@ -109,7 +109,7 @@ func (f Format) text(value string) string {
 	return value
 }
 
-// inFile is a value as a file has it; frameworks' command lines take True and False.
+// inFile is a value in the notation of files; frameworks' command lines take True and False.
 func (t Type) inFile(value string) string {
 	if t == Bool || t == Switch {
 		return strings.ToLower(value)
@@ -123,8 +123,8 @@ func (f Format) find(content []byte, key string) (scalar, bool, error) {
 }
 
 // Set is the edit that gives a dotted key a value, adding the key if it is absent.
-// It is proven on the values of the whole file: an edit that would change others too,
-// as in an anchor that they refer to, is an [*EditError].
+// The edit is checked against the values of the whole file: if it would change other
+// keys too, such as those that refer to an anchor, the error is an [*EditError].
 func (f Format) Set(content []byte, key, value string) (Edit, error) {
 	ed, keys := f.editor(), strings.Split(key, ".")
 	before, err := ed.decode(content)
@@ -181,7 +181,7 @@ func lookup(values any, keys []string) (any, bool) {
 	return values, true
 }
 
-// with is a copy of values in which the key has that value.
+// with is a copy of values in which the key has the given value.
 func with(values any, keys []string, value any) any {
 	if len(keys) == 0 {
 		return value

@@ -21,7 +21,7 @@ func (e jsonEditor) decode(content []byte) (any, error) {
 		return nil, err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something after the end of the document")
+		return nil, errors.New("unexpected content after the end of the document")
 	}
 	if _, ok := values.(map[string]any); !ok {
 		return nil, errNotMapping
@@ -29,14 +29,14 @@ func (e jsonEditor) decode(content []byte) (any, error) {
 	return values, nil
 }
 
-// jsonValue is where one value of a document stands.
+// jsonValue is the position of one value in a document.
 type jsonValue struct {
 	start, end int
 	object     bool
 }
 
-// scan is where the value of every key stands, by its path with NUL between the
-// keys; the document is "".
+// scan is the position of every key's value, by the key's path with NUL between the
+// keys; the path of the document itself is "".
 func (e jsonEditor) scan(content []byte) (map[string]jsonValue, error) {
 	s := jsonScanner{content: content, dec: json.NewDecoder(bytes.NewReader(content)), found: map[string]jsonValue{}}
 	s.dec.UseNumber()
@@ -49,7 +49,7 @@ type jsonScanner struct {
 	found   map[string]jsonValue
 }
 
-// value reads one value and notes where it stands, if it has a path.
+// value reads one value and records its position, if it has a path.
 func (s *jsonScanner) value(path string, noted bool) error {
 	before := int(s.dec.InputOffset())
 	token, err := s.dec.Token()
@@ -104,7 +104,7 @@ func (e jsonEditor) find(content []byte, keys []string) (scalar, bool, error) {
 	raw := string(content[v.start:v.end])
 	s := scalar{start: v.start, end: v.end, text: raw, null: raw == "null", line: lineAt(content, v.start)}
 	if v.object {
-		return scalar{}, false, &EditError{strings.Join(keys, "."), s.line, "an object; it has to be one value"}
+		return scalar{}, false, &EditError{strings.Join(keys, "."), s.line, "an object; must be a single value"}
 	}
 	if strings.HasPrefix(raw, `"`) {
 		if err := json.Unmarshal([]byte(raw), &s.text); err != nil {
@@ -118,7 +118,8 @@ func (e jsonEditor) replacement(_ []byte, old scalar, value string) (Edit, error
 	return Edit{old.start, old.end, e.quoted(value)}, nil
 }
 
-// quoted is a value as JSON has it: what is not a number, list or word is a string.
+// quoted is a value in JSON's notation: what is not a number, a list or a word such as
+// true is a string.
 func (jsonEditor) quoted(value string) string {
 	if json.Valid([]byte(value)) {
 		return value

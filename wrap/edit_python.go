@@ -11,11 +11,11 @@ import (
 // multi-line strings; nothing is evaluated.
 type pythonEditor struct{}
 
-// assignment is name = expression, with an annotation or without. A comment ends
+// assignment is name = expression, with or without an annotation. A comment ends
 // the expression; a # inside a string does not.
 var assignment = lazily(`^([A-Za-z_]\w*)[ \t]*(?::[ \t]*\w+[ \t]*)?=[ \t]*((?:[^=#'"\s][^#'"\r\n]*?|"[^"\\\r\n]*"|'[^'\\\r\n]*')?)[ \t]*(?:#.*)?\r?$`)
 
-// augmented is name += expression and its kin.
+// augmented is name += expression, or the same with another operator.
 var augmented = lazily(`^([A-Za-z_]\w*)[ \t]*(?://|\*\*|<<|>>|[-+*/%&|^@])=`)
 
 // pythonAssign is one assignment.
@@ -47,7 +47,7 @@ func (pythonEditor) scan(content []byte) []pythonAssign {
 	return all
 }
 
-// pythonState is what a line inherits from those above it.
+// pythonState is what a line inherits from the lines above it.
 type pythonState struct {
 	depth  int    // of brackets
 	quotes string // of a multi-line string; "" outside

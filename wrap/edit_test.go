@@ -36,7 +36,7 @@ func TestSetChangesNothingElse(t *testing.T) {
 		{"json absent", JSON, "{\n  \"a\": 1\n}\n", "b", "{\n  \"b\": 9,\n  \"a\": 1\n}\n", ""},
 		{"json absent in nothing", JSON, "{}", "t.b", `{"t": {"b": 9}}`, ""},
 		{"json twice", JSON, `{"b": 1, "b": 2}`, "b", "", "given twice"},
-		{"json of more", JSON, `{"b": 1} {}`, "b", "", "something after the end"},
+		{"json of more", JSON, `{"b": 1} {}`, "b", "", "unexpected content after the end"},
 		{"toml", TOML, "# x\n[t]\nb = 8 # why\n[[u]]\nb = 1\n", "t.b", "# x\n[t]\nb = 9 # why\n[[u]]\nb = 1\n", ""},
 		{"toml dotted", TOML, "t.b = +8\n", "t.b", "t.b = 9\n", ""},
 		{"toml inline", TOML, "t = { a = 1, b = 8 }\n", "t.b", "t = { a = 1, b = 9 }\n", ""},
@@ -94,8 +94,8 @@ func itoa(n int, err error) string {
 	return Int.write(n, "")
 }
 
-// Whatever is in a file: no editor panics, and an edit leaves every byte outside of
-// it alone, and gives the key its value.
+// Whatever is in a file, no editor panics, and an edit leaves every byte outside of it
+// alone and gives the key its value.
 func FuzzSet(f *testing.F) {
 	for _, seed := range []string{"a: 1\nb: &x 8 # c\nc: {d: *x}\n", `{"a": {"b": 8}, "b": [1, "é"]}`, "[a]\nb = 8\nt = {b = 1}\n", "b = 5 * 8 # x\n'''\nb = 1\n'''\n",
 		"? b\n: 8\n", "- b\n", "b: !!int 8\n", "b: \"\\x38\"\n", "a: {}\n", "{b: 8,}\n", "b: >-\n  8\n", "\ufeff{}", "a.b: 3\n", "\"b\" = 8\n", "b: 8\r\nc: 1\r\n"} {

@@ -57,7 +57,7 @@ func tomlKey(n *unstable.Node) []string {
 	return key
 }
 
-// tomlValue is the value of a key if it stands in n, itself or in its inline table.
+// tomlValue is the value of a key if n assigns it, directly or in an inline table.
 func tomlValue(p *unstable.Parser, n *unstable.Node, table, keys []string) (s scalar, ok bool, err error) {
 	full := slices.Concat(table, tomlKey(n))
 	value := n.Value()
@@ -73,10 +73,10 @@ func tomlValue(p *unstable.Parser, n *unstable.Node, table, keys []string) (s sc
 	switch value.Kind {
 	case unstable.Integer, unstable.Float, unstable.Bool, unstable.String:
 	default:
-		return scalar{}, false, &EditError{strings.Join(keys, "."), 0, "not a number, a text or true and false; only these are changed"}
+		return scalar{}, false, &EditError{strings.Join(keys, "."), 0, "not a number, a string or a boolean; only these can be changed"}
 	}
 	raw := value.Raw
-	if raw.Length == 0 { // the parser notes no bytes for what it has not changed
+	if raw.Length == 0 { // the parser records no bytes for what it has not changed
 		raw = p.Range(value.Data)
 	}
 	s = scalar{start: int(raw.Offset), end: int(raw.Offset + raw.Length), text: string(value.Data)}
@@ -88,7 +88,7 @@ func (e tomlEditor) replacement(_ []byte, old scalar, value string) (Edit, error
 	return Edit{old.start, old.end, e.quoted(value)}, nil
 }
 
-// quoted is a value as TOML has it.
+// quoted is a value in TOML's notation.
 func (tomlEditor) quoted(value string) string {
 	var v map[string]any
 	if toml.Unmarshal([]byte("v = "+value), &v) == nil && !strings.Contains(value, "\n") {
@@ -97,7 +97,7 @@ func (tomlEditor) quoted(value string) string {
 	return fmt.Sprintf("%q", value)
 }
 
-// insertion adds a key below the head of its table, or in front of everything.
+// insertion adds a key below the header of its table, or at the top of the file.
 func (e tomlEditor) insertion(content []byte, keys []string, value string) (Edit, error) {
 	line := keys[len(keys)-1] + " = " + e.quoted(value) + newline(content)
 	var p unstable.Parser

@@ -12,7 +12,7 @@ import (
 )
 
 // yamlEditor edits one document of YAML. Merge keys and aliases are followed when
-// a value is read; an edit stays in the place where the key itself stands.
+// a value is read; an edit is made only where the key itself is written.
 type yamlEditor struct{}
 
 func (yamlEditor) decode(content []byte) (any, error) {
@@ -30,7 +30,7 @@ func (yamlEditor) decode(content []byte) (any, error) {
 	return values, nil
 }
 
-// walk goes down the keys as far as mappings have them, and counts those it met.
+// walk follows the keys as far as mappings contain them, and counts those it has met.
 func (yamlEditor) walk(content []byte, keys []string) (n *yaml.Node, met int, err error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(content, &doc); err != nil || len(doc.Content) == 0 {
@@ -48,7 +48,7 @@ func (yamlEditor) walk(content []byte, keys []string) (n *yaml.Node, met int, er
 	return n, met, nil
 }
 
-// member is the value of a key that stands in the mapping itself.
+// member is the value of a key in the mapping itself, merge keys left aside.
 func member(n *yaml.Node, key string) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -90,13 +90,13 @@ func (e yamlEditor) find(content []byte, keys []string) (scalar, bool, error) {
 		return e.list(content, n, s)
 	}
 	if n.Kind != yaml.ScalarNode {
-		return scalar{}, false, &EditError{strings.Join(keys, "."), n.Line, "a mapping; it has to be one value"}
+		return scalar{}, false, &EditError{strings.Join(keys, "."), n.Line, "a mapping; must be a single value"}
 	}
 	s.start = e.offset(content, n)
 	if end, ok := rawScalar(content, s.start, raw); ok {
 		s.end = end
 	} else if s.null && s.start <= len(content) {
-		s.end = s.start // "key:" and nothing
+		s.end = s.start // "key:" with nothing after it
 	}
 	return s, true, nil
 }
@@ -172,7 +172,7 @@ func (e yamlEditor) insertion(content []byte, keys []string, value string) (Edit
 	start := e.offset(content, &yaml.Node{Line: first.Line, Column: 1})
 	indent := content[start:min(len(content), start+first.Column-1)]
 	if len(bytes.TrimLeft(indent, " ")) > 0 {
-		return Edit{}, &EditError{key, first.Line, "there is no line of its own to add it to"}
+		return Edit{}, &EditError{key, first.Line, "the mapping does not begin on a line of its own, so it cannot be added here"}
 	}
 	var b strings.Builder
 	for depth, k := range keys[met:] {

@@ -13,9 +13,9 @@ import (
 )
 
 // exitFixture is a file of testdata/exits: lines "# key: value", a line "---", and
-// the newest output of a command. Keys beside what Outcome has are exit (status; 1
+// the newest output of a command. Besides the fields of Outcome, keys are exit (status; 1
 // if not given), signal, stopped, group_kills, system_kills, gpu and record, which
-// make the Exit, and family and source, which say where it comes from.
+// make the Exit, and family and source, which say where the fixture comes from.
 type exitFixture struct {
 	name string
 	want map[string]string

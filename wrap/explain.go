@@ -11,34 +11,34 @@ import (
 	"headroom/recovery"
 )
 
-// Explanation is all that headroom knows of a command before it has run. It is data,
+// Explanation is all that headroom knows about a command before it runs. It is data,
 // for people and for machines.
 type Explanation struct {
 	Command  []string       `json:"command"`
-	Why      string         `json:"why,omitempty"`     // nothing would be changed, and this is why
+	Why      string         `json:"why,omitempty"`     // why nothing would be changed
 	Suggest  []string       `json:"suggest,omitempty"` // values of --knob that the command's own words suggest; nothing relies on them
 	Profile  string         `json:"profile,omitempty"`
 	File     string         `json:"file,omitempty"`   // of the profile; "" if it is built in
 	Scores   []Score        `json:"scores,omitempty"` // best first; with --profile or --knob there may be none
 	Launch   Launched       `json:"launch"`
-	Plan     *recovery.Plan `json:"plan,omitempty"`    // that the command asks for
-	Unknown  []string       `json:"unknown,omitempty"` // what of it could not be seen
+	Plan     *recovery.Plan `json:"plan,omitempty"`    // the one that the command asks for
+	Unknown  []string       `json:"unknown,omitempty"` // what of the plan could not be determined
 	Knobs    []KnobAt       `json:"knobs,omitempty"`
-	Smaller  *Smaller       `json:"smaller,omitempty"` // if memory runs out; nil if there is no smaller micro-batch, or none is known
+	Smaller  *Smaller       `json:"smaller,omitempty"` // what happens if memory runs out; nil if there is no smaller micro-batch, or none is known
 	Saved    *SavedAt       `json:"checkpoints,omitempty"`
 	Warnings []Warning      `json:"warnings,omitempty"`
 }
 
-// Launched is what stands between the shell and the training program.
+// Launched is the training program and what is between the shell and it.
 type Launched struct {
 	Program string   `json:"program,omitempty"` // script, module or executable; "" if it cannot be seen
 	By      []string `json:"by,omitempty"`      // wrappers and launchers, outermost first
 	Layers  []string `json:"layers,omitempty"`  // profiles that accompany the framework, such as deepspeed
 	Ranks   int      `json:"ranks,omitempty"`   // data-parallel; 0 if not known
-	Why     string   `json:"why,omitempty"`     // why they are not known
+	Why     string   `json:"why,omitempty"`     // why the number of ranks is not known
 }
 
-// KnobAt is where a knob stands.
+// KnobAt is a knob and the place where it is set.
 type KnobAt struct {
 	Name  string `json:"name"`
 	Value string `json:"value,omitempty"`
@@ -51,32 +51,32 @@ type Smaller struct {
 	Plan    recovery.Plan `json:"plan"`
 	Changes []Change      `json:"changes,omitempty"`
 	Diff    string        `json:"diff,omitempty"`
-	Prove   []string      `json:"prove,omitempty"`   // what has to hold but is not known
+	Prove   []string      `json:"prove,omitempty"`   // what must hold but is not known to
 	Trusted bool          `json:"trusted,omitempty"` // the user vouches for it; otherwise nothing would be changed
-	Refused string        `json:"refused,omitempty"` // why nothing would be changed all the same
+	Refused string        `json:"refused,omitempty"` // why nothing would be changed after all
 }
 
-// SavedAt is where a command's checkpoints are, and how it would go on from one.
+// SavedAt is where a command's checkpoints are, and how it would resume from one.
 type SavedAt struct {
 	Where   string       `json:"where,omitempty"`   // a pattern; "" if it is not known
 	All     []Checkpoint `json:"all,omitempty"`     // those that are there, whoever wrote them; newest first
 	Newest  *Checkpoint  `json:"newest,omitempty"`  // the newest complete one
 	Mode    string       `json:"mode"`              // of the profile: "path", "auto" or "none"
-	Set     []string     `json:"set,omitempty"`     // what would be written to go on: "--resume {checkpoint}"
-	Diff    string       `json:"diff,omitempty"`    // of going on from Newest
-	Refused string       `json:"refused,omitempty"` // why it could not go on from Newest, or why none can be looked for
+	Set     []string     `json:"set,omitempty"`     // what would be written to resume: "--resume {checkpoint}"
+	Diff    string       `json:"diff,omitempty"`    // of resuming from Newest
+	Refused string       `json:"refused,omitempty"` // why it could not resume from Newest, or why checkpoints cannot be looked for
 }
 
-// Look is where an explanation gets what is not in the command.
+// Look is where an explanation gets what the command itself does not say.
 type Look struct {
 	Files fs.FS // rooted at /; nil to read none
 	Now   time.Time
-	Free  func(dir string) (free memory.Bytes, known bool) // room on the disk of a folder that may not be there yet; nil if not known
+	Free  func(dir string) (free memory.Bytes, known bool) // free space on the disk of a folder that may not exist yet; nil if not known
 }
 
-// Explain says what is known of w. m is what it was recognised as, nil if it was not;
-// why is what kept w from being known, and then w.Match is nil. Nothing is started
-// and nothing written.
+// Explain says what is known about w. m is the match that it was recognised as, nil if
+// it was not recognised; why is the error that kept headroom from understanding w, and
+// then w.Match is nil. Nothing is started or written.
 func Explain(w *Wrapped, m *Match, why error, look Look) Explanation {
 	e := Explanation{Command: w.Command.Args}
 	if m == nil {
@@ -116,7 +116,7 @@ func (e *Explanation) unrecognised(c Command, why error, look Look) *Match {
 	return m
 }
 
-// because takes the reasons apart: the scores have a place of their own.
+// because records why, with the scores in a field of their own.
 func (e *Explanation) because(why error) {
 	e.Why = why.Error()
 	if unknown := (*NotRecognisedError)(nil); errors.As(why, &unknown) {
@@ -141,10 +141,10 @@ func (m *Match) launchedAs() Launched {
 	return l
 }
 
-// kinds name a place for people.
+// kinds are the names of the kinds of place, for people.
 var kinds = map[placeKind]string{absent: "absent", byDefault: "default", inFile: "file", inEnv: "environment", inArgument: "argument"}
 
-// knobs are those of the profile, the amounts of a step first.
+// knobs are the profile's knobs, the amounts of a step first.
 func (m *Match) knobs() []KnobAt {
 	names := sortedKeys(m.Profile.Knobs)
 	first := []string{micro, accumulation, global, eval, steps, devices, nodes}
@@ -189,7 +189,7 @@ func (w *Wrapped) smaller() *Smaller {
 	return s
 }
 
-// saved looks for checkpoints, and at the disk that they are on.
+// saved looks for checkpoints, and checks the disk that they are on.
 func (m *Match) saved(w *Wrapped, look Look, warn *[]Warning) *SavedAt {
 	s := &SavedAt{Mode: m.Profile.Resume.Mode}
 	found, err := m.Checkpoints(look.Now, time.Time{})
@@ -214,7 +214,7 @@ func (m *Match) saved(w *Wrapped, look Look, warn *[]Warning) *SavedAt {
 	return s
 }
 
-// goesOn is what going on from the newest checkpoint would change.
+// goesOn fills in what resuming from the newest checkpoint would change.
 func (s *SavedAt) goesOn(w *Wrapped) {
 	if w.Match == nil {
 		return

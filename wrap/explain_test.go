@@ -14,7 +14,7 @@ import (
 	"headroom/memory"
 )
 
-// explained is what is known of a command whose files are given.
+// explained is the explanation of a command with the given files.
 func explained(t *testing.T, command string, files fstest.MapFS, g Given, trust bool) Explanation {
 	t.Helper()
 	g.Files = files
@@ -34,7 +34,7 @@ func explained(t *testing.T, command string, files fstest.MapFS, g Given, trust 
 	}})
 }
 
-// A command that is known: every signal with its points, where each knob stands, what
+// A command that is known: every signal with its points, where each knob is set, what
 // would be changed, and the checkpoints that are there.
 func TestExplain(t *testing.T) {
 	files := fstest.MapFS{
@@ -62,7 +62,7 @@ func TestExplain(t *testing.T) {
 	warned(t, "torchrun", e.Warnings, "disk: 1 MiB is free where out is", "allocator, advice: expandable")
 }
 
-// A command goes on from a checkpoint as the profile says, and an explanation shows it.
+// A command resumes from a checkpoint as the profile says, and an explanation shows it.
 func TestExplainGoesOn(t *testing.T) {
 	files := fstest.MapFS{"work/out/ck-7.pt": {Data: []byte(wholeZip), ModTime: start}}
 	g := Given{Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--from", "checkpoints=out/ck-*.pt"}}
@@ -83,7 +83,7 @@ func TestExplainGoesOn(t *testing.T) {
 	}
 }
 
-// A command of which nothing is known is explained too: why, what was scored, and what
+// A command about which nothing is known is explained, too: why, what was scored, and what
 // its own words suggest to name.
 func TestExplainUnknown(t *testing.T) {
 	files := fstest.MapFS{"work/t.py": {Data: []byte("p.add_argument('--eval_batch')\np.add_argument('-b', '--batch-size', default=3)\np.add_argument(\"--grad_accum\", type=int)\n")}}
@@ -100,7 +100,7 @@ func TestExplainUnknown(t *testing.T) {
 	}
 	e := explained(t, "python run_clm.py --per_device_train_batch_size x --output_dir out", fstest.MapFS{}, Given{}, false)
 	if e.Profile != "transformers" || !strings.Contains(e.Why, "is not an integer expression") && !strings.Contains(e.Why, "is not known") || e.Plan != nil || e.Knobs[0].Value != "x" || len(e.Suggest) > 0 {
-		t.Errorf("a plan that cannot be told: %+v", e)
+		t.Errorf("a plan that cannot be determined: %+v", e)
 	}
 }
 

@@ -11,14 +11,14 @@ import (
 type fault struct {
 	rank    int
 	typ     string // of the exception; "" for a line that is not one
-	message string // with the lines that follow
+	message string // with the lines that belong to it
 	frames  []stackFrame
 	match   textMatch
-	raised  bool // ended a traceback or a process; a line of a log may only mention it
+	raised  bool // it ended a traceback or a process; a log line may merely mention an error
 	chain   int  // the same for exceptions that led to one another
-	other   bool // another error arose while it was being handled
-	direct  bool // it carries on the previous exception of its chain, or is quoted in it
-	born    int  // progress seen before it
+	other   bool // another error arose while this one was being handled
+	direct  bool // the previous exception of its chain caused it directly, or quotes it
+	born    int  // progress seen before this fault
 	line    int
 }
 
@@ -35,8 +35,8 @@ type findings struct {
 	faults    []fault
 	progress  int // weight of all that was seen
 	ranks     bool
-	firstRank int    // that torchrun's summary names; rankUnknown without one
-	confirmed string // a line of the kernel or of a scheduler; "" without one
+	firstRank int    // the rank that torchrun's summary names; rankUnknown without a summary
+	confirmed string // a line of the kernel or of a scheduler about a kill for memory; "" without one
 	killed    string // a line that says that a process got SIGKILL
 	allocator *fault // the newest line of PyTorch's allocator about a failed allocation
 	lines     int
@@ -48,10 +48,10 @@ type rankStream struct {
 	indent      int // of its frames
 	frames      []stackFrame
 	chained     bool // the next traceback continues from the last exception
-	direct      bool // and only carries it on
+	direct      bool // and was caused by it directly
 	chain       int
-	lastFault   int // in findings.faults, for the lines that follow it; -1
-	follow      int // how many may still follow
+	lastFault   int // index in findings.faults, for the lines that follow the fault; -1 for none
+	follow      int // how many such lines may still follow
 }
 
 // scanner reads output line by line.
@@ -59,8 +59,8 @@ type scanner struct {
 	findings
 	streams map[int]*rankStream
 	chains  int
-	root    bool // inside the root cause of torchrun's summary
-	summary int  // rank that the summary speaks of; rankUnknown outside
+	root    bool // inside the section on the root cause in torchrun's summary
+	summary int  // rank that the summary is describing; rankUnknown outside a summary
 	bars    string
 }
 
@@ -143,13 +143,13 @@ func (st *rankStream) readChain(text string) bool {
 
 var (
 	exceptionLine = lazily(`^((?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:\[[\w., ]{1,80}\])?)(?::(?: (.*))?)?$`)
-	// Without a traceback before it, only its ending makes a word an exception.
+	// Without a traceback before it, a word counts as an exception only by its ending.
 	exceptionType = lazily(`(?:Error|Exception|Interrupt|Exit|Failed|OutOfResources|Exhausted|Timeout)$`)
 	qualified     = lazily(`\.[A-Z]\w*$|^StopIteration$`)
 	tracebackHead = lazily(`Traceback \(most recent call last\)`)
 )
 
-// readTraceback takes in tracebacks and the exceptions that end them.
+// readTraceback reads tracebacks and the exceptions that end them.
 func (s *scanner) readTraceback(st *rankStream, l logLine) bool {
 	if tracebackHead().MatchString(l.text) {
 		if strings.Contains(l.text, "Original Traceback") {
@@ -178,7 +178,7 @@ func (s *scanner) readTraceback(st *rankStream, l logLine) bool {
 	return st.readCode(l.text)
 }
 
-// readCode takes the source line that follows a frame.
+// readCode reads the source line that follows a frame.
 func (st *rankStream) readCode(text string) bool {
 	if at := richCode().FindStringSubmatch(text); at != nil && len(st.frames) > 0 {
 		st.frames[len(st.frames)-1].code = at[1]
@@ -208,7 +208,7 @@ func (s *scanner) raise(st *rankStream, l logLine, typ, message string) {
 	s.add(st, l, f)
 }
 
-// add keeps a fault. What it means is read when the lines that follow are known.
+// add records a fault. What it means is worked out once the lines that follow are known.
 func (s *scanner) add(st *rankStream, l logLine, f fault) {
 	f.rank, f.born, f.line = l.rank, s.progress, s.lines
 	f.match = meaningOf(f.typ + ": " + f.message)
@@ -218,14 +218,14 @@ func (s *scanner) add(st *rankStream, l logLine, f fault) {
 	if len(s.faults) == faultsMost {
 		s.faults = append(s.faults[:0], s.faults[faultsMost/2:]...)
 		for _, other := range s.streams {
-			other.lastFault -= faultsMost / 2 // below 0 if it is gone
+			other.lastFault -= faultsMost / 2 // below 0 if the fault is gone
 		}
 	}
 	s.faults = append(s.faults, f)
 	st.lastFault, st.follow = len(s.faults)-1, followMost
 }
 
-// follows takes in the lines that belong to the message of the fault before them:
+// follows reads the lines that belong to the message of the fault before them:
 // messages of XLA, TensorFlow and PyTorch with cudaMallocAsync have several, and Rich
 // breaks long ones.
 func (s *scanner) follows(st *rankStream, l logLine) bool {
@@ -247,7 +247,7 @@ func (s *scanner) follows(st *rankStream, l logLine) bool {
 	switch m := meaningOf(l.text); m.meaning {
 	case confirmation, workerKilled:
 		return false
-	case cascade: // NCCL's errors have several lines; below another error it is somebody else's
+	case cascade: // NCCL's errors have several lines; below another error such a line belongs to a different one
 		if f.match.meaning != cascade {
 			return false
 		}
@@ -263,5 +263,5 @@ func exceptionWord(text string) bool {
 	return at != nil && exceptionType().MatchString(at[1])
 }
 
-// phase is where in the work a fault happened.
+// phase is the phase of the work in which a fault happened.
 func (f fault) phase() memory.Phase { return phaseOf(f.frames) }

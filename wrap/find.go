@@ -12,10 +12,10 @@ import (
 	"headroom/search"
 )
 
-// FindOptions say where [Find] looks.
+// FindOptions are the options of [Find].
 type FindOptions struct {
-	Asked    recovery.Plan // the command's own; its micro-batch is tried first
-	Sizes    []int         // the micro-batches that keep its effective batch, smallest first; see [Match.Sizes]
+	Asked    recovery.Plan // the command's own plan; its micro-batch is tried first
+	Sizes    []int         // the micro-batches that keep the effective batch, smallest first; see [Match.Sizes]
 	Headroom float64       // share of the memory that the recommended size leaves unused
 
 	Try     func(ctx context.Context, p recovery.Plan) (Tried, error) // see [Trials.Try]
@@ -25,7 +25,7 @@ type FindOptions struct {
 // Found is the answer of [Find].
 type Found struct {
 	harness.Found
-	Sizes  []int   `json:"sizes"`  // that could be chosen from
+	Sizes  []int   `json:"sizes"`  // those to choose from
 	Trials []Tried `json:"trials"` // in the order they were made
 }
 
@@ -38,15 +38,15 @@ type explorer struct {
 	ended error // the error of a trial that says nothing about memory
 }
 
-// Find makes trials until it knows the largest micro-batch of a command that fits,
-// of those that keep its effective batch. The search goes by rank in the list of
-// sizes and not by size: only these can be run, so no step is wasted on a size that
-// would be rounded to one already tried, and in so short a list bisection needs no
-// line fitted to what was measured from outside. The size asked for comes first,
+// Find runs trials until it knows the largest micro-batch that fits, among those that
+// keep the command's effective batch. The search goes by rank, the position in the list
+// of sizes, and not by size: only these sizes can be run, so no trial is wasted on a size
+// that would be rounded to one already tried, and in such a short list bisection needs
+// no line fitted to what was measured from outside. The size asked for comes first,
 // because it is the user's own guess. No size is tried twice: each trial is a process
 // of its own, at full length.
 //
-// The errors: those of Try; a *[harness.GaveUpError] if nothing fits.
+// Errors are those of Try, and a *[harness.GaveUpError] if nothing fits.
 func Find(ctx context.Context, o FindOptions) (*Found, error) {
 	e := &explorer{FindOptions: o, ctx: ctx, tried: map[int]Tried{}, found: Found{Sizes: o.Sizes}}
 	fits, fails, err := e.explore()
@@ -61,8 +61,8 @@ func Find(ctx context.Context, o FindOptions) (*Found, error) {
 	return &e.found, nil
 }
 
-// explore is the rank of the largest size that fits, from 0, and of the smallest
-// that does not, the number of sizes if none failed.
+// explore is the rank, from 0, of the largest size that fits and of the smallest that
+// does not; if none failed, the latter is the number of sizes.
 func (e *explorer) explore() (fits, fails int, err error) {
 	low, high, fitted := 0, len(e.Sizes)-1, false
 	if at := slices.Index(e.Sizes, e.Asked.Largest()); at >= 0 {
@@ -94,9 +94,9 @@ func (e *explorer) explore() (fits, fails int, err error) {
 	return 0, 0, e.nothing(e.tried[e.Sizes[0]])
 }
 
-// lowest is the rank of the size to begin at while none up to high has fitted. The
-// smallest sizes take the longest for a step of so many samples, so it does not begin
-// with the very smallest.
+// lowest is the rank of the size to begin at while no size up to high has fitted. A
+// step of the same number of samples takes longest with the smallest sizes, so the
+// search does not begin with the very smallest.
 func (e *explorer) lowest(high int) int {
 	const within = 8
 	low := high
@@ -106,12 +106,12 @@ func (e *explorer) lowest(high int) int {
 	return low
 }
 
-// reach is how many times the largest size that has fitted may be tried next: one far
-// above the limit can take the machine down before the device refuses it.
+// reach bounds the size to try next: at most reach times the largest that has fitted. A
+// size far above the limit can bring the machine down before the device refuses it.
 const reach = 16
 
-// reachable is the rank of the largest size to try while the one at low has fitted,
-// or is to be tried first.
+// reachable is the rank of the largest size to try, where the size at low has fitted or
+// is tried first.
 func (e *explorer) reachable(low, high int) int {
 	top := low + 1
 	for top < high && e.Sizes[top+1] <= reach*e.Sizes[low] {
@@ -120,7 +120,7 @@ func (e *explorer) reachable(low, high int) int {
 	return min(top, high)
 }
 
-// search looks between two ranks. fails is one above high if none failed.
+// search searches between two ranks. fails is high+1 if no size failed.
 func (e *explorer) search(low, high int) (fits, fails int, err error) {
 	r, err := search.Largest(e.ctx, search.Options{Min: low + 1, Max: high + 1, Confirm: 1}, func(_ context.Context, rank int) (memory.Bytes, error) {
 		t, err := e.try(rank - 1)
@@ -142,7 +142,7 @@ func (e *explorer) search(low, high int) (fits, fails int, err error) {
 	return r.Fits - 1, fails, nil
 }
 
-// try makes the trial of a size, unless it has been made.
+// try runs the trial of a size, unless that has been done already.
 func (e *explorer) try(rank int) (Tried, error) {
 	if t, known := e.tried[e.Sizes[rank]]; known {
 		return t, nil
@@ -164,12 +164,12 @@ func (e *explorer) try(rank int) (Tried, error) {
 func (e *explorer) nothing(t Tried) error {
 	verdict := memory.Verdict{Cause: memory.Model, Why: t.Text}
 	return &harness.GaveUpError{Step: 1, Decision: recovery.Decision{Remedy: recovery.Stop, Plan: e.Asked.WithMicro(t.Micro), Verdict: &verdict,
-		Reason: t.Text + ", and no smaller one keeps the effective batch", Hint: "a smaller model, activations that are recomputed, or an optimizer with less state"}}
+		Reason: t.Text + ", and no smaller micro-batch keeps the effective batch", Hint: "use a smaller model, activation checkpointing, or an optimizer with less state"}}
 }
 
-// spare is the rank of the largest size, at most fits, that leaves the headroom, and
-// whether any does: if none, it is the smallest. Where amounts are not known it is
-// fits.
+// spare is the rank, at most fits, of the largest size that leaves the headroom, and
+// whether any size does; if none does, the rank is that of the smallest. Where amounts
+// are not known, the rank is fits.
 func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 	for rank = fits; ; rank-- {
 		t, err := e.try(rank)
@@ -190,9 +190,9 @@ func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 	}
 }
 
-// available is what a trial could hold of its GPU: its room or, if less, what any trial
-// has shown that its allocator may hold. beside is the least that it held that does not
-// count against that.
+// available is how much of its GPU a trial could hold: its room or, if less, what any
+// trial has shown that its allocator may hold. beside is the least that it held that does
+// not count against that limit.
 func (e *explorer) available(t Tried) (most, beside memory.Bytes) {
 	most = t.Room
 	for _, other := range e.found.Trials {
@@ -239,14 +239,14 @@ func (e *explorer) conclude(fits, fails, wanted int, leaves bool) {
 	}
 }
 
-// known says what is known of the largest size that fits.
+// known says what is known about the largest size that fits.
 func (e *explorer) known(fits, fails int) string {
 	r := search.Result{Max: e.Sizes[len(e.Sizes)-1], Fits: e.Sizes[fits]}
 	if fails == fits+1 && fails < len(e.Sizes) {
 		r.Fails = r.Fits + 1
 		text := r.String()
 		if e.Sizes[fails] > r.Fails {
-			text += fmt.Sprintf(" of those that keep the effective batch: %d, the next, does not", e.Sizes[fails])
+			text += fmt.Sprintf(" among those that keep the effective batch: %d, the next, does not", e.Sizes[fails])
 		}
 		return text
 	}

@@ -9,9 +9,9 @@ import (
 	"headroom/recovery"
 )
 
-// TestFindWithinALimit holds that a command whose allocator may hold a part of a GPU is
-// told of that part: what it could have is named, and its share is left unused, whether
-// a trial that failed has named it or the command's settings have.
+// TestFindWithinALimit holds that, for a command whose allocator may hold only a part of a
+// GPU, the answer is about that part: it names how much that is and leaves the share of it
+// unused, whether a failed trial or the command's settings named the limit.
 func TestFindWithinALimit(t *testing.T) {
 	const gib = memory.GiB
 	limit := 5*gib + 6*gib/10
@@ -26,8 +26,8 @@ func TestFindWithinALimit(t *testing.T) {
 			if !t.Fits {
 				t.Limit, t.beside = limit, 7*gib/10
 			}
-		}, "512! 64! 8 32", 32, "in 5.6 GiB micro-batch 32 is the largest that fits of those that keep the effective batch: 64, the next, does not; up to 32 leaves 8 % of it unused"},
-		{"the settings name it", func(t *Tried) { t.Limit = limit }, "512! 64! 8 32 16", 16, "in 5.6 GiB micro-batch 32 is the largest that fits of those that keep the effective batch: 64, the next, does not; up to 16 leaves 8 % of it unused"},
+		}, "512! 64! 8 32", 32, "in 5.6 GiB micro-batch 32 is the largest that fits among those that keep the effective batch: 64, the next, does not; up to 32 leaves 8 % of it unused"},
+		{"the settings name it", func(t *Tried) { t.Limit = limit }, "512! 64! 8 32 16", 16, "in 5.6 GiB micro-batch 32 is the largest that fits among those that keep the effective batch: 64, the next, does not; up to 16 leaves 8 % of it unused"},
 		{"it is more than there is", func(t *Tried) { t.Limit, t.beside = 150*gib, gib }, "512! 64! 8 32", 32, "in 140.4 GiB micro-batch 32 is"},
 		{"nothing names it", func(*Tried) {}, "512! 64! 8 32", 32, "in 140.4 GiB micro-batch 32 is"},
 	} {
@@ -47,9 +47,9 @@ func TestFindWithinALimit(t *testing.T) {
 	}
 }
 
-// TestJudgeWithinALimit holds that the numbers of a trial that failed are those of its
-// own error, in its text and in the table, and that what the allocator may hold is taken
-// from there, or else from the settings as long as those can be in force.
+// TestJudgeWithinALimit holds that the numbers of a failed trial are those of its own
+// error, in its text and in the table, and that the allocator's limit is taken from that
+// error, or else from the settings as long as those can be in force.
 func TestJudgeWithinALimit(t *testing.T) {
 	const gib = memory.GiB
 	const fraction = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,per_process_memory_fraction:0.0500"

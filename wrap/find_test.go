@@ -16,7 +16,7 @@ import (
 	"headroom/recovery"
 )
 
-// fitting plays trials in which so many bytes a sample are needed, of what there is.
+// fitting simulates trials: sizes up to limit fit, and each sample needs each bytes of room.
 func fitting(limit int, each, room memory.Bytes) func(context.Context, recovery.Plan) (Tried, error) {
 	return func(_ context.Context, p recovery.Plan) (Tried, error) {
 		n := p.Largest()
@@ -24,7 +24,7 @@ func fitting(limit int, each, room memory.Bytes) func(context.Context, recovery.
 	}
 }
 
-// trajectory is the trials in order, with ! behind those that did not fit.
+// trajectory is the trials in order, with ! after those that did not fit.
 func trajectory(trials []Tried) string {
 	var b strings.Builder
 	for _, t := range trials {
@@ -48,12 +48,12 @@ func TestFind(t *testing.T) {
 		recommended int
 		reason      string
 	}{
-		{"what is asked for and no more", powers, 8, 8, 0, 0, "8 64! 16!", 8, "micro-batch 8 is the largest that fits of those that keep the effective batch: 16, the next, does not"},
+		{"what is asked for and no more", powers, 8, 8, 0, 0, "8 64! 16!", 8, "micro-batch 8 is the largest that fits among those that keep the effective batch: 16, the next, does not"},
 		{"all", powers, 64, 64, 0, 0, "64", 64, "micro-batch 64 fits, the largest that was asked for"},
 		{"one sample alone", powers, 64, 1, 0, 0, "64! 8! 1 4! 2!", 1, "micro-batch 1 is the largest that fits"},
 		{"neighbours", []int{1, 2, 3, 6}, 3, 2, 0, 0, "3! 1 2", 2, "micro-batch 2 is the largest that fits"},
 		{"one size", []int{8}, 8, 8, 0, 0, "8", 8, "fits, the largest that was asked for"},
-		{"room to spare", powers, 32, 32, memory.GiB, 40 * memory.GiB, "32 64!", 32, "in 40 GiB micro-batch 32 is the largest that fits of those that keep the effective batch: 64, the next, does not; up to 32 leaves 8 % of it unused"},
+		{"room to spare", powers, 32, 32, memory.GiB, 40 * memory.GiB, "32 64!", 32, "in 40 GiB micro-batch 32 is the largest that fits among those that keep the effective batch: 64, the next, does not; up to 32 leaves 8 % of it unused"},
 		{"hardly room", powers, 32, 32, memory.GiB, 33 * memory.GiB, "32 64! 16", 16, "up to 16 leaves 8 % of it unused"},
 		{"no room at all", []int{1, 2}, 1, 1, memory.GiB, memory.GiB, "1 2!", 1, "no size leaves 8 % of it unused, and 1, the smallest, leaves the most"},
 	} {
@@ -140,9 +140,9 @@ func TestFindEnds(t *testing.T) {
 	}
 }
 
-// looked is a trial as it was looked at, a rune a look: a digit is what is held, ' as
-// much as before while no GPU computes, . as much as before while one does, and _ a
-// look that is missing.
+// looked is the samples of a trial, a rune each: a digit is what is held, ' as much as
+// before while no GPU computes, . as much as before while one does, and _ a missing
+// sample.
 func looked(text string) (samples []sample) {
 	held := memory.Bytes(0)
 	for i, r := range text {
@@ -204,14 +204,14 @@ func TestJudge(t *testing.T) {
 		{"its steps are made", Exit{GPUs: gpu(50 * gib)}, false, 0, "micro-batch 4 fits: peak 50 GiB", 50 * gib, 78 * gib, 3},
 		{"no GPU", Exit{}, false, 0, "micro-batch 4 fits", 0, 0, 3},
 		{"out of memory", Exit{Code: 1, Tail: []byte(fullText), GPUs: gpu(77 * gib)}, false, 0, "micro-batch 4 does not fit: it needs at least 79.5 GiB", 79*gib + gib/2, 78 * gib, 0},
-		{"ended while flat", Exit{Code: 143, Signal: 15, Stopped: true, GPUs: gpu(50 * gib)}, true, 0, "micro-batch 4 fits: peak 50 GiB, which stayed for 1m0s", 50 * gib, 78 * gib, 0},
+		{"ended while flat", Exit{Code: 143, Signal: 15, Stopped: true, GPUs: gpu(50 * gib)}, true, 0, "micro-batch 4 fits: peak 50 GiB, unchanged for 1m0s", 50 * gib, 78 * gib, 0},
 		{"ended while flat, and had run out", Exit{Code: 1, Stopped: true, Tail: []byte(fullText), GPUs: gpu(60 * gib)}, true, 0, "micro-batch 4 does not fit", 79*gib + gib/2, 78 * gib, 0},
-		{"it swallowed its failure", Exit{Tail: []byte(fullText)}, false, 0, "ended with status 0 after running out of memory", 0, 0, 0},
-		{"more than is pretended", Exit{GPUs: gpu(30 * gib)}, false, 24 * gib, "it held 30 GiB, more than the 24 GiB to look for", 30 * gib, 24 * gib, 0},
+		{"it swallowed its failure", Exit{Tail: []byte(fullText)}, false, 0, "exited with status 0 after running out of memory", 0, 0, 0},
+		{"more than is pretended", Exit{GPUs: gpu(30 * gib)}, false, 24 * gib, "it held 30 GiB, more than the 24 GiB to simulate", 30 * gib, 24 * gib, 0},
 		{"within what is pretended", Exit{GPUs: gpu(20 * gib)}, false, 24 * gib, "micro-batch 4 fits: peak 20 GiB", 20 * gib, 24 * gib, 3},
-		{"a mistake in the script", Exit{Code: 3, Tail: []byte("epoch 1\nKeyError: 'x'\n")}, false, 0, "ERROR the trial of micro-batch 4 failed, and not for memory: exit status 3", 0, 0, 0},
+		{"a mistake in the script", Exit{Code: 3, Tail: []byte("epoch 1\nKeyError: 'x'\n")}, false, 0, "ERROR the trial of micro-batch 4 failed, and not for lack of memory: exit status 3", 0, 0, 0},
 		{"an old PyTorch", Exit{Code: 1, Tail: []byte("RuntimeError: Unrecognized CachingAllocator option: per_process_memory_fraction\n")}, false, gib, "ERROR this PyTorch does not know", 0, 0, 0},
-		{"while loading", Exit{Code: 1, Tail: []byte(strings.Replace(fullText, "    loss = model(x)", "    model = AutoModel.from_pretrained(name)", 1))}, false, 0, "ERROR micro-batch 4 does not fit, and none will: loading the model", 0, 0, 0},
+		{"while loading", Exit{Code: 1, Tail: []byte(strings.Replace(fullText, "    loss = model(x)", "    model = AutoModel.from_pretrained(name)", 1))}, false, 0, "ERROR micro-batch 4 does not fit, and no smaller one will: loading the model", 0, 0, 0},
 	} {
 		trials := &Trials{Match: &Match{Profile: Profile{Trial: Rehearsal{Steps: 3}}}, Memory: c.memory, FlatFor: time.Minute}
 		got, err := trials.judge(recovery.Plan{Effective: 4, World: 1, Micro: 4}, c.exit, c.stayed, 0)

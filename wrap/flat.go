@@ -8,22 +8,22 @@ import (
 
 // DefaultFlatFor is how long the memory of a trial has to stay flat where its steps
 // cannot be limited. It has to be longer than an optimizer step: the optimizer's
-// state comes with the first one.
+// state is allocated in the first one.
 const DefaultFlatFor = time.Minute
 
 // sample is one look at the GPUs of a trial.
 type sample struct {
 	at   time.Duration // since the trial was started
 	peak memory.Bytes  // the most that its processes had held until then, summed over the GPUs
-	busy bool          // a GPU computed
+	busy bool          // a GPU was computing
 }
 
-// flat reports whether a trial has shown what memory it needs: its processes hold
-// some, no look has found more than before for at least so long, and in at least
-// half of the looks since then a GPU computed. Without that last rule, loading data or
-// compiling after the model is on the GPU would pass for training. Missing looks, as
-// after the machine was suspended, are not taken for quiet ones. samples are in order
-// of time, sampleEvery apart. Pure.
+// flat reports whether a trial has shown how much memory it needs: its processes hold
+// some, no sample has found more than before for at least lasting, and in at least half
+// of the samples since then a GPU was computing. Without that last rule, loading data or
+// compiling after the model is on the GPU would pass for training. Missing samples, as
+// after the machine was suspended, do not count as quiet ones. samples are in order of
+// time, sampleEvery apart. Pure.
 func flat(samples []sample, lasting time.Duration) bool {
 	if len(samples) == 0 || samples[len(samples)-1].peak == 0 {
 		return false

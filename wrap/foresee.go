@@ -5,8 +5,8 @@ import "fmt"
 // Foreseen is why the next smaller micro-batch, from the beginning or from a complete
 // checkpoint, would be refused if memory ran out, and what to do about it. Otherwise
 // [Wrapped.Prepare] would say so only then, when nobody is there to read it. It is "" if
-// nothing would be refused, if there is no smaller one, or if nothing is known of the
-// command. Nothing is written.
+// nothing would be refused, if there is no smaller one, or if nothing is known about
+// the command. Nothing is written.
 func (w *Wrapped) Foreseen() string {
 	if w.Match == nil {
 		return ""
@@ -20,7 +20,7 @@ func (w *Wrapped) Foreseen() string {
 	later := anew
 	if w.Resumes() {
 		m := *w.Match
-		m.Profile.Resume.Patch = nil // of files that no checkpoint has yet
+		m.Profile.Resume.Patch = nil // it edits files of a checkpoint, and there is none yet
 		then := Wrapped{Command: w.Command, Match: &m, Asked: w.Asked, Trust: w.Trust}
 		_, later = then.Prepare(smaller, &Saved{Micro: w.Asked.Largest(), checkpoint: &Checkpoint{Path: "checkpoint"}})
 	}
@@ -33,5 +33,5 @@ func (w *Wrapped) Foreseen() string {
 	case later == nil || anew.Error() == later.Error():
 		return fmt.Sprintf("if memory runs out, %s: %v", nothing, anew)
 	}
-	return fmt.Sprintf("if memory runs out, %s: %v; after a checkpoint not even then: %v", nothing, anew, later)
+	return fmt.Sprintf("if memory runs out, %s: %v; nor after a checkpoint: %v", nothing, anew, later)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// foreseen is what is foreseen of a command whose files are given.
+// foreseen is what is foreseen for a command with the given files.
 func foreseen(c Command, g Given, trust bool) (string, *Smaller) {
 	w := &Wrapped{Command: c, Trust: trust}
 	m, err := Recognise(c, Builtin(), g)
@@ -25,14 +25,14 @@ func foreseen(c Command, g Given, trust bool) (string, *Smaller) {
 	return w.Foreseen(), w.smaller()
 }
 
-// TestForeseen holds that what would be refused in the night is known before it, with
-// the reason of then, and that nothing is said where nothing would be.
+// TestForeseen holds that what would be refused during the night is reported before it,
+// with the same reason, and that nothing is reported where nothing would be refused.
 func TestForeseen(t *testing.T) {
 	const (
 		nothing = "if memory runs out, nothing can be made smaller: "
 		later   = "if memory runs out after a checkpoint, nothing can be made smaller: "
-		epoch   = "a smaller micro-batch needs to know that an epoch has as many steps as before: so it is if its samples are a multiple of the effective batch"
-		within  = "cannot resume: lightning counts in micro-batches, and this checkpoint may stand within an epoch: with micro-batch 8 in place of 16 its position would change; save only at the ends of epochs, and give the length in epochs"
+		epoch   = "a smaller micro-batch requires that an epoch has as many steps as before, which it has if its number of samples is a multiple of the effective batch"
+		within  = "cannot resume: lightning counts in micro-batches, and this checkpoint may be from within an epoch: with micro-batch 8 instead of 16 its position would change; save only at the ends of epochs, and give the length in epochs"
 		hf      = "python run_clm.py --output_dir o --per_device_train_batch_size 16"
 		lit     = "python main.py fit --trainer.accumulate_grad_batches 1 --data.batch_size 16"
 	)
@@ -44,19 +44,19 @@ func TestForeseen(t *testing.T) {
 		want          string
 	}{
 		{"nothing would be refused", hf + " --max_steps 9000", nil, false, ""},
-		{"the length is in epochs", hf, nil, false, nothing + epoch + ", or --max_steps is given; say --trust if so"},
+		{"the length is in epochs", hf, nil, false, nothing + epoch + ", or --max_steps is given; pass --trust if so"},
 		{"the user has vouched", hf, nil, true, ""},
 		{"there is no smaller one", "python run_clm.py --output_dir o --per_device_train_batch_size 1", nil, false, ""},
 		{"nothing is known of it", "python mine.py --bs 8 --acc 1", nil, false, ""},
-		{"no accumulation", "python mine.py --bs 8", []string{"micro=--bs"}, false, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one with --knob accumulation=FLAG, or let headroom cut the step inside the process"},
-		{"no accumulation, and trust does not help", "python mine.py --bs 8", []string{"micro=--bs"}, true, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one with --knob accumulation=FLAG, or let headroom cut the step inside the process"},
-		{"a script", "python mine.py --bs 8 --acc 1", own, false, nothing + "a smaller micro-batch needs to know that the script divides each loss by the accumulation, and that the learning rate does not depend on the micro-batch alone; say --trust if so"},
+		{"no accumulation", "python mine.py --bs 8", []string{"micro=--bs"}, false, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would change the effective batch; name one with --knob accumulation=FLAG, or let headroom cut the step inside the process"},
+		{"no accumulation, and trust does not help", "python mine.py --bs 8", []string{"micro=--bs"}, true, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would change the effective batch; name one with --knob accumulation=FLAG, or let headroom cut the step inside the process"},
+		{"a script", "python mine.py --bs 8 --acc 1", own, false, nothing + "a smaller micro-batch requires that the script divides each loss by the accumulation, and that the learning rate does not depend on the micro-batch alone; pass --trust if so"},
 		{"a script that is vouched for", "python mine.py --bs 8 --acc 1", append(own, "resume=--from", "checkpoints=out/*"), true, ""},
-		{"epochs of Lightning", lit, nil, false, nothing + epoch + "; say --trust if so"},
+		{"epochs of Lightning", lit, nil, false, nothing + epoch + "; pass --trust if so"},
 		{"epochs of Lightning, and the user has vouched", lit, nil, true, ""},
 		{"steps of Lightning", lit + " --trainer.max_steps 100", nil, false, later + within},
-		{"validation within epochs of Lightning", lit + " --trainer.val_check_interval 0.5", nil, false, nothing + epoch + "; say --trust if so; after a checkpoint not even then: " + within},
-		{"trl of an unknown version", "python sft.py --output_dir o --per_device_train_batch_size 16 --max_steps 9000", nil, false, later + "cannot resume: trl goes on from trl 1.16.0, and its version is not known"},
+		{"validation within epochs of Lightning", lit + " --trainer.val_check_interval 0.5", nil, false, nothing + epoch + "; pass --trust if so; nor after a checkpoint: " + within},
+		{"trl of an unknown version", "python sft.py --output_dir o --per_device_train_batch_size 16 --max_steps 9000", nil, false, later + "cannot resume: trl needs trl 1.16.0 or later to resume, and the installed version is not known"},
 	} {
 		given := Given{Knobs: c.knobs, Files: fstest.MapFS{
 			"work/main.py": {Data: []byte("from lightning.pytorch.cli import LightningCLI")},
@@ -68,8 +68,8 @@ func TestForeseen(t *testing.T) {
 	}
 }
 
-// Of every command it is foreseen what an explanation says of the next smaller
-// micro-batch, and of none more than that unless a checkpoint is in the way.
+// For every command, what is foreseen is what an explanation says about the next smaller
+// micro-batch, and no more than that unless a checkpoint is in the way.
 func TestForeseenEveryCommand(t *testing.T) {
 	names, err := filepath.Glob("testdata/commands/*.txtar")
 	if err != nil || len(names) == 0 {

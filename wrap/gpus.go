@@ -13,9 +13,9 @@ import (
 )
 
 // visible are the GPUs that a command with this CUDA_VISIBLE_DEVICES may use, as
-// CUDA reads it: indices or beginnings of UUIDs, up to the first that names none.
-// Indices are taken as NVML counts, which is CUDA's order where the GPUs are alike
-// or CUDA_DEVICE_ORDER is PCI_BUS_ID.
+// CUDA reads it: indices or prefixes of UUIDs, up to the first entry that names no GPU.
+// Indices are taken to be NVML's, which are CUDA's where the GPUs are alike or
+// CUDA_DEVICE_ORDER is PCI_BUS_ID.
 func visible(value string, set bool, all []nvml.GPU) []nvml.GPU {
 	if !set {
 		return all
@@ -38,24 +38,24 @@ func visible(value string, set bool, all []nvml.GPU) []nvml.GPU {
 	return chosen
 }
 
-// sampleEvery is how often the GPUs are looked at: often enough to see a peak that
+// sampleEvery is how often the GPUs are sampled: often enough to see a peak that
 // lasts, seldom enough to cost nothing.
 const sampleEvery = 500 * time.Millisecond
 
-// gpuTrace is what a command's GPUs held over one of its lives. It is for one
-// goroutine.
+// gpuTrace is what a command's GPUs held over one of its lives. It is for
+// one goroutine only.
 type gpuTrace struct {
 	c    Command
 	list func() ([]nvml.GPU, error) // nvml.GPUs
 	mine func(pid int) bool         // whether a process is the command's
 	seen []GPU
 	own  map[int]bool      // every process of the command's that held memory
-	busy bool              // at the newest look a GPU computed, or may have
-	uses func(kernel bool) // told that the command uses a GPU, and whether one computes; may be nil
+	busy bool              // at the newest look a GPU was computing, or may have been
+	uses func(kernel bool) // called when the command uses a GPU, with whether a kernel ran; may be nil
 }
 
-// look is the command's GPUs whose memory is known. Where NVML does not answer there
-// are none.
+// look returns those of the command's GPUs whose memory is known, none if NVML does not
+// answer.
 func (t *gpuTrace) look() []nvml.GPU {
 	all, err := t.list()
 	if err != nil {
@@ -82,7 +82,7 @@ func (c Command) GPUs(all []nvml.GPU) []nvml.GPU {
 	return visible(value, set, all)
 }
 
-// add takes a look at a GPU into the trace, and says what the command holds of it.
+// add adds a look at a GPU to the trace, and returns how much of it the command holds.
 func (t *gpuTrace) add(g nvml.GPU) (own memory.Bytes) {
 	for _, h := range g.Holders {
 		if t.mine(h.PID) {
@@ -104,8 +104,8 @@ func (t *gpuTrace) add(g nvml.GPU) (own memory.Bytes) {
 	return own
 }
 
-// watch samples until ctx ends, and hands the trace over then. The first sample may
-// take as long as NVML does to open, and nobody has to wait for it.
+// watch samples until ctx ends, and then hands the trace over. The first sample may
+// take as long as NVML takes to open, but nobody has to wait for it.
 func (t *gpuTrace) watch(ctx context.Context) <-chan []GPU {
 	done := make(chan []GPU, 1)
 	go func() {
@@ -126,15 +126,16 @@ func (t *gpuTrace) watch(ctx context.Context) <-chan []GPU {
 }
 
 // How long the driver may take to give back the memory of dead processes, and how often
-// to look. It takes a moment; a process that cannot be killed takes forever.
+// to look. Usually it takes a moment; with a process that cannot be killed, forever.
 const (
 	drainPatience = 30 * time.Second
 	drainEvery    = 250 * time.Millisecond
 )
 
-// drain waits until the GPUs have the memory of the command's dead processes back:
-// none of them holds any, and no GPU that holds more than before the start is still
-// getting emptier. What still holds memory when patience runs out is returned, in words.
+// drain waits until the GPUs have the memory of the command's dead processes back: none
+// of these processes holds any, and no GPU that holds more than before the start is still
+// getting emptier. The processes that still hold memory when patience runs out are
+// returned, in words.
 func (t *gpuTrace) drain(ctx context.Context, sleep func(context.Context, time.Duration) error) (stuck []string) {
 	var before []nvml.GPU
 	for range int(drainPatience / drainEvery) {
@@ -163,7 +164,7 @@ func (t *gpuTrace) stuck(now []nvml.GPU) (names []string) {
 }
 
 // emptying reports whether a GPU may still be getting emptier: it holds more than at the
-// start, and held even more at the look before, or there was none.
+// start, and held even more at the previous look, or there was no previous look.
 func (t *gpuTrace) emptying(before, now []nvml.GPU) bool {
 	return slices.ContainsFunc(now, func(g nvml.GPU) bool {
 		at := slices.IndexFunc(t.seen, func(s GPU) bool { return s.Index == g.Index })
@@ -175,7 +176,7 @@ func (t *gpuTrace) emptying(before, now []nvml.GPU) bool {
 	})
 }
 
-// short names the GPUs on which less than so much is free, and who holds the rest.
+// short names the GPUs that have less than the given amount free, and who holds the rest.
 func (t *gpuTrace) short(free memory.Bytes) (names []string) {
 	for _, g := range t.look() {
 		if g.Free >= free || g.Free < 0 {

@@ -66,8 +66,8 @@ func TestTrace(t *testing.T) {
 }
 
 // TestDrain plays what the GPU holds, in GiB, from look to look after the end of a
-// command; a look in brackets has a process of its own among the holders. Others held
-// three at its start.
+// command; with own, a process of the command's is among the holders. Other processes
+// held three at its start.
 func TestDrain(t *testing.T) {
 	const gib = memory.GiB
 	type look struct {
@@ -76,7 +76,7 @@ func TestDrain(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		looks []look // the last one stays
+		looks []look // the last one repeats
 		want  int    // looks until the end
 		stuck bool
 	}{

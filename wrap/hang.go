@@ -9,21 +9,21 @@ import (
 
 // hangWatch looks for a command that shows no sign of life: no output, no kernel on
 // its GPUs, no newer checkpoint. A collective that waits for a dead rank looks like
-// that, and so does a long evaluation on the CPU, so by itself it is only reported.
+// that, and so does a long evaluation on the CPU, so by itself a hang is only reported.
 type hangWatch struct {
-	after time.Duration // without a sign until it counts as hanging; 0 never does
+	after time.Duration // how long without a sign of life counts as a hang; 0 to report none
 	now   func() time.Time
 	saved func() time.Time // when the newest checkpoint was written; zero if there is none
 
 	sign atomic.Int64 // newest sign of life, in Unix nanoseconds
-	gpu  atomic.Bool  // it has used a GPU: for any other command, work cannot be told from a hang
+	gpu  atomic.Bool  // the command has used a GPU: without one, work cannot be told from a hang
 	said bool
 }
 
-// alive notes a sign of life. It may be called from any goroutine.
+// alive records a sign of life. It may be called from any goroutine.
 func (h *hangWatch) alive() { h.sign.Store(h.now().UnixNano()) }
 
-// onGPU notes that the command uses a GPU, and whether a kernel ran on it.
+// onGPU records that the command uses a GPU, and whether a kernel ran on it.
 func (h *hangWatch) onGPU(kernel bool) {
 	h.gpu.Store(true)
 	if kernel {
@@ -31,8 +31,8 @@ func (h *hangWatch) onGPU(kernel bool) {
 	}
 }
 
-// hangs reports, once each time, that there has been no sign of life for too long.
-// A checkpoint is looked for only then: that reads the disk.
+// hangs reports, once for each hang, that there has been no sign of life for too long.
+// Checkpoints are looked for only then, because that reads the disk.
 func (h *hangWatch) hangs() bool {
 	if h.after <= 0 || !h.gpu.Load() {
 		return false

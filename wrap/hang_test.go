@@ -7,7 +7,7 @@ import (
 )
 
 // TestHangs plays minutes of a command's life: o is output, g a kernel, m memory of a GPU,
-// s a checkpoint, - nothing; ! marks where it is said to hang after five minutes.
+// s a checkpoint, - nothing; ! marks where a hang is reported after five minutes.
 func TestHangs(t *testing.T) {
 	for _, c := range []struct{ name, life, want string }{
 		{"output", "goooooooooo", "..........."},
@@ -46,6 +46,6 @@ func TestHangs(t *testing.T) {
 	never := &hangWatch{now: time.Now, saved: func() time.Time { return time.Time{} }}
 	never.gpu.Store(true)
 	if never.hangs() {
-		t.Error("it is not asked to look, and says that it hangs")
+		t.Error("it was not asked to look, but reports a hang")
 	}
 }

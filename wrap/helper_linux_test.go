@@ -63,7 +63,7 @@ func wrapAndExit() int {
 }
 
 // jobControl is the part of a shell that a terminal's stop key needs: it runs its
-// arguments as a foreground job, and brings it back each time that it stops.
+// arguments as a foreground job, and resumes it each time that it stops.
 func jobControl() int {
 	signal.Ignore(syscall.SIGTTOU)
 	attributes := &os.ProcAttr{Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
@@ -74,7 +74,7 @@ func jobControl() int {
 	if err != nil {
 		panic(err)
 	}
-	signal.Ignore(syscall.SIGTSTP) // not before: the job would be started with it
+	signal.Ignore(syscall.SIGTSTP) // not before, or the job would inherit it
 	for {
 		var w syscall.WaitStatus
 		if _, err := syscall.Wait4(job.Pid, &w, syscall.WUNTRACED, nil); err != nil {
@@ -95,7 +95,7 @@ func jobControl() int {
 // limit is how long a process of a test may take: far longer than any needs.
 const limit = time.Minute
 
-// program is one that a test runs, wrapped or not.
+// program is a program that a test runs, wrapped or not.
 type program struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -105,11 +105,11 @@ type program struct {
 	eof chan struct{}
 }
 
-// output is what was written so far; it can be waited for.
+// output is what has been written so far; more can be waited for.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
-	more chan struct{} // closed and made anew at each write
+	more chan struct{} // closed and replaced at each write
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -158,7 +158,7 @@ func helper(mode string, args ...string) *exec.Cmd {
 	return c
 }
 
-// command is one that a test runs by itself, or wrapped.
+// command is a command that a test runs by itself, or wrapped.
 func command(wrapped bool, args ...string) *exec.Cmd {
 	if wrapped {
 		return helper("wrap", args...)
@@ -170,7 +170,7 @@ func command(wrapped bool, args ...string) *exec.Cmd {
 func onPipes(t *testing.T, c *exec.Cmd) *program {
 	t.Helper()
 	p := &program{t: t, cmd: c, eof: make(chan struct{})}
-	close(p.eof) // Wait sees to it
+	close(p.eof) // Wait waits for the end of the output itself
 	c.Stdout, c.Stderr = &p.out, &p.err
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	p.begin()
@@ -178,7 +178,7 @@ func onPipes(t *testing.T, c *exec.Cmd) *program {
 }
 
 // onTerminal starts a program on a terminal of 40 rows and 123 columns. It does not
-// echo, for where an echo falls among the output is chance.
+// echo, because where an echo appears among the output is chance.
 func onTerminal(t *testing.T, c *exec.Cmd) *program {
 	t.Helper()
 	p := &program{t: t, cmd: c, eof: make(chan struct{})}
@@ -234,7 +234,7 @@ func (p *program) key(s string) {
 	}
 }
 
-// status is how it ended, as a shell has it.
+// status is the program's exit status as a shell reports it.
 func (p *program) status() int {
 	p.t.Helper()
 	err := p.cmd.Wait()

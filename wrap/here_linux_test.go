@@ -8,7 +8,7 @@ import (
 )
 
 // lived starts a command here, in this process, and returns how it ended. Its
-// output goes to a file that is returned as text.
+// output goes to a file, whose text is returned, too.
 func lived(t *testing.T, o ChildOptions, args ...string) (Exit, string) {
 	t.Helper()
 	c, out := begun(t, o, args...)
@@ -49,7 +49,7 @@ func waited(t *testing.T, c *Child) Exit {
 	return c.Wait()
 }
 
-// eventually looks until something is so.
+// eventually waits until so reports true.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	look := time.NewTicker(2 * time.Millisecond)
@@ -63,7 +63,7 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// gone reports whether a process has ended, if somebody has not reaped it yet too.
+// gone reports whether a process has ended, even if nobody has reaped it yet.
 func gone(pid string) bool {
 	text, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {

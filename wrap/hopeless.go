@@ -8,24 +8,24 @@ import (
 	"headroom/recovery"
 )
 
-// Absurd is how many times the device's size a request in a micro-batch must be for no
-// smaller micro-batch to help, whatever its size: a shape went wrong. Below that, one
-// sample may still fit; [Outcome.HopelessAt] says so where the batch is known.
+// Absurd is how many times the device's memory a request in a micro-batch must be for no
+// smaller micro-batch to help, however large this one was: a shape went wrong. Below that,
+// one sample may still fit; [Outcome.HopelessAt] decides where the batch is known.
 const Absurd = 64
 
-// otherKnobs is what helps in the phases that no micro-batch changes.
+// otherKnobs is the advice for the phases that no micro-batch affects.
 var otherKnobs = map[memory.Phase]string{
 	memory.PhaseLoad: "loading the model takes the same memory whatever the micro-batch: load it in a smaller type or quantized, " +
-		"shard it over more devices, or free the device of other models",
+		"shard it over more devices, or remove other models from the device",
 	memory.PhaseUpdate: "the optimizer's state does not depend on the micro-batch: shard it, keep it in 8 bits or on the host, or train fewer weights",
-	memory.PhaseEval: "evaluation has a size of its own: set a smaller evaluation batch, generate fewer tokens, " +
+	memory.PhaseEval: "evaluation has a batch size of its own: set a smaller evaluation batch, generate fewer tokens, " +
 		"or move the predictions to the host while they are gathered (eval_accumulation_steps)",
 	memory.PhaseGenerate:   "generation has its own sizes: generate fewer samples at once, or fewer tokens",
 	memory.PhaseCheckpoint: "saving gathers the weights whatever the micro-batch: save shards, or gather on the host",
 }
 
-// hostSaves is the same where the machine's memory ran out.
-const hostSaves = "saving puts the weights together in the machine's memory, whatever the micro-batch: save shards, or straight into the file"
+// hostSaves is the advice where host memory ran out while a checkpoint was saved.
+const hostSaves = "saving assembles the weights in host memory, whatever the micro-batch: save shards, or write straight to the file"
 
 // hopeless says why no smaller micro-batch will help; "" if one may.
 func hopeless(x fault, f memory.OutOfMemoryError) string {
@@ -36,18 +36,18 @@ func hopeless(x fault, f memory.OutOfMemoryError) string {
 	case strings.Contains(message, "no available memory for the cache blocks"), strings.Contains(message, "is less than desired gpu memory"):
 		return "the inference engine took its share before training began: give it a smaller gpu_memory_utilization"
 	case advice != "" && there > 0 && f.Requested > there:
-		return fmt.Sprintf("%v were asked for at once of a device of %v; %s", f.Requested, there, advice)
+		return fmt.Sprintf("%v was requested at once on a device of %v; %s", f.Requested, there, advice)
 	case advice != "":
 		return advice
 	case there > 0 && f.Requested/Absurd > there:
-		return fmt.Sprintf("%v were asked for at once of a device of %v: a size was computed wrongly", f.Requested, there)
+		return fmt.Sprintf("%v was requested at once on a device of %v: a size was computed wrongly", f.Requested, there)
 	}
 	return ""
 }
 
-// HopelessAt is Hopeless for a command that runs a plan: where its evaluation batch can
-// be set, memory that ran out in evaluation is not hopeless, and where even one sample
-// would ask for more than the device has, it is. A request that does not grow with the
+// HopelessAt is Hopeless for a command that runs a plan: a failure in evaluation is not
+// hopeless where the evaluation batch can be set, and a failure is hopeless where even one
+// sample would request more than the device has. A request that does not grow with the
 // batch shows at the next size, by the same number of bytes.
 func (o Outcome) HopelessAt(plan recovery.Plan) string {
 	if o.Kind != OutOfMemory || o.Evidence == nil {
@@ -60,7 +60,7 @@ func (o Outcome) HopelessAt(plan recovery.Plan) string {
 		return o.Hopeless
 	}
 	if one := f.Requested / memory.Bytes(batch); f.Stats.Capacity > 0 && one > f.Stats.Capacity {
-		return fmt.Sprintf("%v were asked for at once for %d samples: even one would ask for %v of a device of %v",
+		return fmt.Sprintf("%v was requested at once for %d samples: even one would need %v on a device of %v",
 			f.Requested, batch, one, f.Stats.Capacity)
 	}
 	return ""

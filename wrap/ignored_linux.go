@@ -7,7 +7,7 @@ package wrap
 
 static unsigned long long ignored;
 
-// Before Go's runtime puts its handlers in their place.
+// look runs before Go's runtime installs its handlers.
 __attribute__((constructor)) static void look(void)
 {
 	struct sigaction now;
@@ -27,7 +27,7 @@ import (
 
 // keepIgnored ignores the signals that this process was started to ignore, so that a
 // child does too: nohup, a shell's background job, a systemd unit (SIGPIPE). By itself
-// Go's runtime leaves only SIGHUP and SIGINT as they are. Two are needed here: without
+// Go's runtime leaves only SIGHUP and SIGINT ignored. Two signals are not ignored: without
 // SIGCHLD no child's status is reported, without SIGURG no goroutine is interrupted.
 func keepIgnored() {
 	for s, set := syscall.Signal(1), uint64(C.ignoredAtStart()); set != 0; s, set = s+1, set>>1 {

@@ -9,11 +9,11 @@ import (
 )
 
 // FromInside is the outcome with what a worker in the process saw: a memory failure
-// after which the training made no further step, in the line of the user's that where
-// names, and what had been allocated between steps. Its numbers are the device's own,
-// where an outcome has what a text said. An end that explains nothing is put down to
-// memory: the failure came, and then the end. What has leaked is free again in a new
-// process, whichever phase it left too little for.
+// after which the training made no further step, at the line of the user's code that
+// where names, and what had been allocated between steps. The worker's numbers are the
+// device's own, whereas an outcome has only what a message said. An end that explains
+// nothing is put down to memory: the failure came, and then the end. Leaked memory is
+// free again in a new process, whichever phase it left too little for.
 func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	f := seen.Failure
 	if f.Stats.Capacity <= 0 || o.Kind != OutOfMemory && o.Kind != Failed {
@@ -23,7 +23,7 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 		where = " (" + where + ")"
 	}
 	reason := "the worker inside saw it: " + f.Error() + where
-	f.Micro = 0 // the rows of a call, which are not the command's own count
+	f.Micro = 0 // the number of rows of a call, which is not the command's own micro-batch
 	evidence := memory.Evidence{Failure: f}
 	switch {
 	case o.Kind == OutOfMemory && o.Evidence != nil:
@@ -33,7 +33,7 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 			evidence.Failure.Phase = o.Evidence.Failure.Phase
 		}
 	case o.Kind == Failed && o.Error != "":
-		return o // it says itself what ended it
+		return o // the command says itself what ended it
 	case o.Kind == Failed:
 		o.Kind, o.Confidence = OutOfMemory, Likely
 	}
@@ -46,8 +46,8 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	return o
 }
 
-// Isolated says which option keeps a Python of the command from seeing what is put into
-// its environment, "" if none does.
+// Isolated is the option that keeps a Python interpreter in the command from seeing what
+// is added to its environment, "" if none does.
 func (c Command) Isolated() string {
 	for i, word := range c.Args {
 		if !isPython(path.Base(word)) {
@@ -60,8 +60,8 @@ func (c Command) Isolated() string {
 	return ""
 }
 
-// isolating is the first of Python's own options that leaves out the environment or
-// the module site, "" if there is none.
+// isolating is the first of Python's own options that makes it ignore the environment
+// or leave out the module site, "" if there is none.
 func isolating(options []string) string {
 	for i := 0; i < len(options); i++ {
 		option := options[i]

@@ -7,8 +7,8 @@ import (
 	"headroom/memory"
 )
 
-// TestFromInside holds that what a worker saw stands in for what a text said, and that
-// an end which says itself what it was of stays that.
+// TestFromInside holds that what a worker saw replaces what a message said, and that an
+// end that states its own reason keeps it.
 func TestFromInside(t *testing.T) {
 	seen := memory.OutOfMemoryError{Requested: 2 << 30, Phase: memory.PhaseBackward, Micro: 40,
 		Stats: memory.Stats{Capacity: 24 << 30, Free: 1 << 30, Reserved: 23 << 30, Allocated: 22 << 30}}

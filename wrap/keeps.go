@@ -9,17 +9,17 @@ import (
 	"syscall"
 )
 
-// KeptElsewhereError says that another headroom looks after a command that keeps its
-// checkpoints in the same place: they cannot be told apart, so one of the two might go
-// on from what the other has trained.
+// KeptElsewhereError says that another headroom process runs a command that keeps its
+// checkpoints in the same place: the checkpoints cannot be told apart, so either command
+// might resume from what the other has trained.
 type KeptElsewhereError struct{ Place string }
 
 func (e *KeptElsewhereError) Error() string {
 	return fmt.Sprintf("another headroom run keeps its checkpoints in %s, too; give each command an output folder of its own", e.Place)
 }
 
-// Claim reserves the place of m's checkpoints for this process, until it is closed or
-// the process ends. It is nil if m has no checkpoints. If another process on this
+// Claim reserves the place of m's checkpoints for this process, until the claim is closed
+// or the process ends. The claim is nil if m has no checkpoints. If another process on this
 // machine has the place, the error is a *[KeptElsewhereError]. Nothing is written: the
 // claim is a socket that has a name and no file.
 func (m *Match) Claim() (io.Closer, error) {
@@ -28,7 +28,7 @@ func (m *Match) Claim() (io.Closer, error) {
 	}
 	root, err := m.root()
 	if err != nil {
-		return nil, nil // a place that is not known is not looked into either
+		return nil, nil // if the place is not known, no checkpoints are looked for either
 	}
 	place := "/" + m.Command.abs(root) + "/" + m.Profile.Checkpoints.Glob
 	claim, err := net.Listen("unix", fmt.Sprintf("@headroom-%x", sha256.Sum256([]byte(place))))
@@ -38,5 +38,5 @@ func (m *Match) Claim() (io.Closer, error) {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, &KeptElsewhereError{root}
 	}
-	return nil, nil // no such sockets here: as it would be without the claim
+	return nil, nil // no such sockets here: continue without a claim
 }

@@ -8,9 +8,9 @@ import (
 	"headroom/memory"
 )
 
-// fewerWorkers is what helps where the machine's memory ran out.
+// What helps where host memory or /dev/shm ran out.
 const (
-	fewerWorkers = "fewer data loader workers, less prefetching and no pinned memory need less of the machine's memory; a smaller micro-batch seldom helps"
+	fewerWorkers = "fewer data loader workers, less prefetching and no pinned memory save host memory; a smaller micro-batch seldom helps"
 	largerShm    = "give the container a larger /dev/shm (docker run --shm-size, --ipc=host), or use fewer data loader workers"
 )
 
@@ -32,17 +32,17 @@ func (c classifier) killed(x fault) (Outcome, bool) {
 			sure = Likely
 		}
 		return c.memory(OutOfHostMemory, sure, x, seen,
-			fmt.Sprintf("the kernel killed %d of its control group for memory", k.GroupKills)), true
+			fmt.Sprintf("the kernel's OOM killer killed %d of the processes in its control group", k.GroupKills)), true
 	case c.found.confirmed != "":
 		return c.memory(OutOfHostMemory, Certain, x, "the kernel or the scheduler says so: "+c.found.confirmed, seen), true
 	case one && x.match.meaning.memory():
 		return Outcome{}, false // a log says more than the signal
 	case one && k.SystemKills > 0:
 		return c.memory(OutOfHostMemory, Possible, x, seen,
-			fmt.Sprintf("the kernel killed %d on this machine for memory meanwhile, which need not have been this command's", k.SystemKills)), true
+			fmt.Sprintf("the kernel's OOM killer meanwhile killed %d of this machine's processes, which need not have been this command's", k.SystemKills)), true
 	case one:
 		o := c.outcome(Failed, Certain, x, seen,
-			"nothing shows that memory was the reason: the kernel's counters and the log know of no kill for memory")
+			"nothing shows that memory was the reason: the kernel's counters and the log show no kill for memory")
 		o.Hint = "a scheduler's time limit, preemption and kill -9 look the same; where the control group's counters cannot be read, see dmesg"
 		return o, true
 	case c.signal() == syscall.SIGBUS && !x.raised:
@@ -55,11 +55,11 @@ func (c classifier) killed(x fault) (Outcome, bool) {
 func (c classifier) untold() Outcome {
 	if n := c.found.allocator; n != nil && !c.found.survived(*n) && c.found.lines-n.line <= allocatorNear {
 		n.understand()
-		return c.memory(OutOfMemory, Likely, *n, "its last output is about an allocation that failed: "+n.message, c.status())
+		return c.memory(OutOfMemory, Likely, *n, "its last output reports a failed allocation: "+n.message, c.status())
 	}
-	o := c.outcome(Failed, Certain, c.noFault(), c.status(), "its newest output holds no error that ended it")
+	o := c.outcome(Failed, Certain, c.noFault(), c.status(), "its last output shows no error that ended it")
 	if c.signal() == syscall.SIGTERM || c.signal() == syscall.SIGINT {
-		o.Reasons = []string{c.status() + ", which headroom had not sent"}
+		o.Reasons = []string{c.status() + ", which headroom did not send"}
 	}
 	for _, x := range c.found.faults {
 		if !c.found.survived(x) {
@@ -72,10 +72,10 @@ func (c classifier) untold() Outcome {
 }
 
 // allocatorNear is how many lines from the end an allocator's complaint may be to count
-// as the last words: it complains even when it recovers.
+// as the last words: an allocator complains even when it recovers.
 const allocatorNear = 20
 
-// memory is the outcome of a memory failure, with all the numbers there are.
+// memory is the outcome of a memory failure, with all the numbers that are known.
 func (c classifier) memory(k Kind, sure Confidence, x fault, reasons ...string) Outcome {
 	o := c.outcome(k, sure, x, reasons...)
 	a := readAmounts(x.message)
@@ -124,8 +124,8 @@ func (c classifier) filled(a failureNumbers) memory.Stats {
 	return s
 }
 
-// gpuOf is the GPU that a process means by a number: a process counts those that it may
-// use. Without a number it is the fullest, which is where memory ran out.
+// gpuOf is the GPU that a process means by a number: a process numbers the GPUs that it
+// may use. Without a number it is the fullest GPU, where memory must have run out.
 func gpuOf(gpus []GPU, device int) (GPU, bool) {
 	if device >= 0 && device < len(gpus) {
 		return gpus[device], gpus[device].Total > 0

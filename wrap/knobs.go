@@ -36,21 +36,21 @@ const (
 	inArgument
 )
 
-// place is where the value of a knob stands in a command.
+// place is where the value of a knob is in a command.
 type place struct {
 	kind    placeKind
 	where   string // for people
 	text    string
-	at, cut int       // inArgument: the argument of the value, and where in it; inEnv: at of an assignment, -1 for Command.Env
-	flag    int       // inArgument: the argument of the flag
+	at, cut int       // inArgument: the index of the argument with the value, and the offset in it; inEnv: at is the index of an assignment, -1 for Command.Env
+	flag    int       // inArgument: the index of the argument with the flag
 	bare    bool      // a flag without a value
 	doc     *document // inFile
 	path    string    // inFile
-	unset   bool      // the value means that there is none; text is the default
+	unset   bool      // the value means that the knob is not set; text is the default
 }
 
-// find is where a knob of p stands. The command line beats the environment, which
-// beats the configuration, which beats the defaults.
+// find is the place where a knob of p is set. The command line beats the environment,
+// which beats the configuration, which beats the defaults.
 func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 	k, ok := p.Knobs[name]
 	if !ok {
@@ -84,7 +84,7 @@ func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 	return place{}, nil
 }
 
-// set is at, with the default if its value means that it is not set.
+// set is at, with the default if its value means that the knob is not set.
 func (m *Match) set(k Knob, at place) place {
 	if slices.Contains(k.Unset, strings.Trim(at.text, `"'`)) {
 		at.text, at.unset = k.Default, true
@@ -92,7 +92,7 @@ func (m *Match) set(k Knob, at place) place {
 	return at
 }
 
-// inArguments looks among the arguments of the training program. A flag given
+// inArguments looks for a knob among the arguments of the training program. A flag given
 // twice is refused: whoever reads the command next may not know which one counts.
 func (m *Match) inArguments(p Profile, k Knob, name string) (place, error) {
 	var found []place
@@ -138,12 +138,12 @@ func (m *Match) argument(p Profile, k Knob, i int) (place, bool, error) {
 		}
 	}
 	if full := m.abbreviates(p, k, name); full != "" {
-		return place{}, false, fmt.Errorf("may stand for %s; write that out", full)
+		return place{}, false, fmt.Errorf("may be short for %s; write it in full", full)
 	}
 	return place{}, false, nil
 }
 
-// valueBehind is the value of a flag that stands in the argument after it.
+// valueBehind is the value that a flag has in the argument after it.
 func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
 	at := place{kind: inArgument, where: flag, at: i + 1, flag: i}
 	missing := i+1 >= m.end() || strings.HasPrefix(m.Command.Args[i+1], "-") && number(m.Command.Args[i+1][1:]) == 0
@@ -161,8 +161,8 @@ func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
 	return at, true, nil
 }
 
-// abbreviates is the flag that argparse might take an argument for: it accepts the
-// beginning of a long flag.
+// abbreviates is the flag of k that argparse might take a name for, "" if there is none:
+// argparse accepts the beginning of a long flag.
 func (m *Match) abbreviates(p Profile, k Knob, name string) string {
 	if p.Style != SpaceStyle || !strings.HasPrefix(name, "--") || len(name) < 5 {
 		return ""
@@ -185,7 +185,7 @@ func inFiles(k Knob, docs []document, name string) (place, error) {
 	for i := len(docs) - 1; i >= 0; i-- {
 		d := &docs[i]
 		if d.err != nil && len(k.Paths) > 0 {
-			return place{}, &KnobError{name, d.name, "", fmt.Sprintf("it may be there, but the file cannot be read: %v", d.err)}
+			return place{}, &KnobError{name, d.name, "", fmt.Sprintf("may be set in this file, which cannot be read: %v", d.err)}
 		}
 		for _, path := range k.Paths {
 			value, ok, err := d.format.find(d.content, path)
@@ -220,7 +220,7 @@ func (m *Match) scriptDefault(k Knob) string {
 }
 
 // declared are the places where the script declares a flag by argparse with an option that
-// matches a pattern, each with the groups of that.
+// matches a pattern, each with the pattern's groups.
 func (m *Match) declared(flag, option string) [][][]byte {
 	if m.Launch.Script == "" {
 		return nil
@@ -240,7 +240,7 @@ func (m *Match) amountOf(p Profile, docs []document, name string) (int, error) {
 		return 0, err
 	}
 	if at.text == "" {
-		return 0, &KnobError{name, at.where, "", "present and empty; give a number"}
+		return 0, &KnobError{name, at.where, "", "present but empty; give a number"}
 	}
 	n, err := p.Knobs[name].Type.amount(at.text)
 	if err != nil {

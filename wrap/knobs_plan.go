@@ -11,25 +11,25 @@ import (
 type Asked struct {
 	Plan         recovery.Plan // uniform: a framework runs micro-batches of one size
 	Accumulation int           // micro-batches of a step on each rank
-	Unknown      []string      // what could not be seen; if the ranks are among it, the plan is that of one rank
+	Unknown      []string      // what could not be determined; if the ranks are part of that, the plan is for one rank
 }
 
 // WorldError says that the number of ranks has to be known but is not.
 type WorldError struct {
 	Knob   string // whose amount is over all ranks
-	Reason string // why they are not known
+	Reason string // why the number of ranks is not known
 }
 
 func (e *WorldError) Error() string {
 	return fmt.Sprintf("the number of ranks is not known (%s), and %s depends on it; give it with --world", e.Reason, e.Knob)
 }
 
-// InexactError says that a change of the micro-batch would train something else,
-// and which ones would not.
+// InexactError says that a change of the micro-batch would train something else, and
+// which micro-batches would not.
 type InexactError struct {
 	Asked   recovery.Plan
 	Reason  string
-	Nearest []int // micro-batches that keep the effective batch, next to the one asked; may be empty
+	Nearest []int // the micro-batches nearest to the one asked for that keep the effective batch; may be empty
 }
 
 func (e *InexactError) Error() string {
@@ -38,9 +38,9 @@ func (e *InexactError) Error() string {
 	case 0:
 		return text
 	case 1:
-		return fmt.Sprintf("%s; the nearest that keeps it is %d", text, e.Nearest[0])
+		return fmt.Sprintf("%s; the nearest micro-batch that keeps the effective batch is %d", text, e.Nearest[0])
 	}
-	return fmt.Sprintf("%s; the nearest that keep it are %d and %d", text, e.Nearest[0], e.Nearest[1])
+	return fmt.Sprintf("%s; the nearest micro-batches that keep the effective batch are %d and %d", text, e.Nearest[0], e.Nearest[1])
 }
 
 // step are the amounts of a command, as written and per rank.
@@ -69,7 +69,7 @@ func (m *Match) Plan() (Asked, error) {
 	if _, has := m.Profile.Knobs[eval]; has {
 		n, err := m.amountOf(m.Profile, m.files, eval)
 		if err != nil || n == 0 {
-			a.Unknown = append(a.Unknown, "evaluation batch: it is not given, and has no default that is known")
+			a.Unknown = append(a.Unknown, "evaluation batch: not given, and its default is not known")
 		}
 		a.Plan.Eval = n
 	}
@@ -88,7 +88,7 @@ func (m *Match) step() (s step, err error) {
 		}
 	}
 	if s.micro == 0 {
-		return s, &KnobError{micro, m.places(micro), "", "it is not given, and has no default that is known; give it"}
+		return s, &KnobError{micro, m.places(micro), "", "not given, and its default is not known; give it"}
 	}
 	if s.perMicro, err = m.perRank(micro, s.micro, s); err != nil {
 		return s, err
@@ -106,7 +106,7 @@ func (m *Match) step() (s step, err error) {
 	}
 	s.perRank = 1
 	if _, has := m.Profile.Knobs[accumulation]; has && s.accumulation == 0 && s.global == 0 && m.Profile.Law.Derive == "" {
-		return s, &KnobError{accumulation, m.places(accumulation), "", "it is not given, and has no default that is known; give it, if only as 1"}
+		return s, &KnobError{accumulation, m.places(accumulation), "", "not given, and its default is not known; give it, even if only as 1"}
 	}
 	if s.accumulation > 0 {
 		if s.perRank, err = m.perRank(accumulation, s.accumulation, s); err != nil {
@@ -129,15 +129,15 @@ func (m *Match) derive(s *step) error {
 	}
 	share := s.global * m.globalRanks(*s) / max(1, s.ranks)
 	if share*max(1, s.ranks) != s.global*m.globalRanks(*s) || share%s.perMicro != 0 {
-		return &KnobError{global, m.places(global), fmt.Sprint(s.global), fmt.Sprintf("is not a multiple of micro-batch %d × %d ranks, so what is trained is not what it says", s.perMicro, max(1, s.ranks))}
+		return &KnobError{global, m.places(global), fmt.Sprint(s.global), fmt.Sprintf("is not a multiple of micro-batch %d × %d ranks, so the batch that is trained is a different one", s.perMicro, max(1, s.ranks))}
 	}
 	s.perRank = share / s.perMicro
 	return m.agree(*s)
 }
 
-// schedule reads how the effective batch grows, where it does: the framework
-// computes the accumulation of each step, so the micro-batches of all ranks have to
-// divide every value.
+// schedule reads how the effective batch grows, where it does: the framework computes
+// the accumulation of each step, so the micro-batches of all ranks together must divide
+// every value.
 func (m *Match) schedule(s *step, derived bool) error {
 	at, err := m.find(m.Profile, m.files, rampup)
 	if err != nil || at.text == "" {
@@ -147,16 +147,16 @@ func (m *Match) schedule(s *step, derived bool) error {
 		return &KnobError{rampup, at.where, at.text, fmt.Sprintf(format, args...)}
 	}
 	if !derived {
-		return refused("needs %s, which the effective batch grows to, and no accumulation beside it", m.places(global))
+		return refused("needs %s, up to which the effective batch grows, and no accumulation", m.places(global))
 	}
 	all, err := amountsOf(at.text)
-	if err != nil || len(all) < 2 {
-		return refused("not START INCREMENT SAMPLES, three numbers of at least 1")
+	if err != nil || len(all) != 3 {
+		return refused("must be START INCREMENT SAMPLES, three numbers of at least 1")
 	}
 	last := s.global * m.globalRanks(*s)
 	s.common = divisor(divisor(all[0], all[1]), last)
 	if parallel := s.perMicro * max(1, s.ranks); s.common%parallel != 0 {
-		return refused("grows from %d in steps of %d to %d, and micro-batch %d × %d ranks does not divide all of them", all[0], all[1], last, s.perMicro, max(1, s.ranks))
+		return refused("grows from %d in steps of %d to %d, and micro-batch %d × %d ranks does not divide all of these sizes", all[0], all[1], last, s.perMicro, max(1, s.ranks))
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func divisor(a, b int) int {
 	return a
 }
 
-// globalRanks is how often the global knob counts: once for all ranks, or once on each.
+// globalRanks is how many times the global knob counts: once for all ranks, or once on each.
 func (m *Match) globalRanks(s step) int {
 	if m.Profile.Knobs[global].Scope == Total {
 		return 1
@@ -186,7 +186,7 @@ func (m *Match) givenOwn(name string) (bool, error) {
 	return at.kind > byDefault && !at.unset, err
 }
 
-// perRank is an amount as each rank has it.
+// perRank is an amount per rank.
 func (m *Match) perRank(name string, n int, s step) (int, error) {
 	return scoped(m.Profile.Knobs[name].Scope, name, n, s, m.places(name))
 }
@@ -196,16 +196,16 @@ func scoped(scope Scope, name string, n int, s step, where string) (int, error) 
 	case scope == Total && s.ranks == 0 || scope == Unsaid && s.ranks == 0:
 		return 0, &WorldError{name, s.why}
 	case scope == Unsaid && s.ranks > 1:
-		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("may count each of the %d ranks or all of them; say which with --knob %s=%s@rank or @total", s.ranks, name, where)}
+		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("may be for each of the %d ranks or for all together; say which with --knob %s=%s@rank or @total", s.ranks, name, where)}
 	case scope == Total && n%s.ranks != 0:
-		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("is counted over all ranks, and does not divide by %d", s.ranks)}
+		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("is counted over all ranks, and is not divisible by %d", s.ranks)}
 	case scope == Total:
 		return n / s.ranks, nil
 	}
 	return n, nil
 }
 
-// written is an amount of each rank as a knob has it.
+// written is an amount per rank as a knob of the given scope states it.
 func written(scope Scope, n, ranks int) int {
 	if scope == Total {
 		return n * max(1, ranks)
@@ -226,7 +226,7 @@ func (m *Match) places(name string) string {
 }
 
 // agree compares the amounts that layers have with those of the framework: headroom
-// must not guess which of two holds.
+// must not guess which of two values counts.
 func (m *Match) agree(s step) error {
 	for i, layer := range m.Layers {
 		wants := map[string]int{micro: s.perMicro, accumulation: s.perRank, global: m.total(s)}
@@ -247,7 +247,7 @@ func (m *Match) agree(s step) error {
 				return &WorldError{at.where, s.why}
 			}
 			if n != want {
-				return &KnobError{name, at.where, at.text, fmt.Sprintf("%s has another value than %s, where it is %d; write the same in both", layer.Name, m.Profile.Name, want)}
+				return &KnobError{name, at.where, at.text, fmt.Sprintf("%s has a different value from %s, where it is %d; use the same in both", layer.Name, m.Profile.Name, want)}
 			}
 		}
 	}
@@ -270,7 +270,7 @@ func (m *Match) ranks() (n int, why string, err error) {
 	return 0, why, nil
 }
 
-// launched is what the launcher and the framework say.
+// launched is the number of ranks that the launcher and the framework imply.
 func (m *Match) launched() (n int, why string, err error) {
 	l := m.Launch
 	_, starts := m.Profile.Knobs[devices]
@@ -300,7 +300,7 @@ func (m *Match) started() (n int, why string, err error) {
 		}
 		count := number(at.text)
 		if bare := strings.Trim(at.text, `"'`); strings.HasPrefix(bare, "[") {
-			count = strings.Count(bare, ",") + 1 // the GPUs by their numbers
+			count = strings.Count(bare, ",") + 1 // a list of GPU numbers
 		} else if count == 0 && m.Launch.Devices > 0 && (bare == "auto" || bare == "-1") {
 			count = m.Launch.Devices
 		}

@@ -14,11 +14,11 @@ import (
 type amounts map[string]int
 
 // evaluate computes an expression of integers with + - * % / and parentheses,
-// such as "5 * 8". Division is Python's //, and one that leaves a remainder is
-// refused, as is everything else that the notation allows.
+// such as "5 * 8". Division is Python's //, and is refused if it leaves a remainder, as
+// is everything else that Go's notation allows.
 func evaluate(text string, of amounts) (int, error) {
 	if len(text) > 200 {
-		return 0, errors.New("too long for an expression")
+		return 0, errors.New("an expression may have at most 200 bytes")
 	}
 	e, err := parser.ParseExpr(strings.ReplaceAll(text, "//", "/"))
 	if err != nil {
@@ -59,7 +59,7 @@ func compute(e ast.Expr, of amounts) (int, error) {
 	case *ast.BinaryExpr:
 		return operation(e, of)
 	}
-	return 0, errors.New("only integers, + - * // % and parentheses are computed")
+	return 0, errors.New("only integers, + - * // % and parentheses are allowed")
 }
 
 func operation(e *ast.BinaryExpr, of amounts) (int, error) {
@@ -74,7 +74,7 @@ func operation(e *ast.BinaryExpr, of amounts) (int, error) {
 	const most = 1 << 31
 	switch {
 	case l > most || r > most || l < -most || r < -most:
-		return 0, errors.New("too large")
+		return 0, errors.New("too large: must be within ±2147483648")
 	case e.Op == token.ADD:
 		return l + r, nil
 	case e.Op == token.SUB:
@@ -88,42 +88,42 @@ func operation(e *ast.BinaryExpr, of amounts) (int, error) {
 	case e.Op == token.QUO && l%r == 0:
 		return l / r, nil
 	case e.Op == token.QUO:
-		return 0, fmt.Errorf("%d does not divide by %d", l, r)
+		return 0, fmt.Errorf("%d is not divisible by %d", l, r)
 	}
-	return 0, fmt.Errorf("%s is not computed", e.Op)
+	return 0, fmt.Errorf("%s is not supported", e.Op)
 }
 
-// mostAmount is far above any batch, and its square is still an int.
+// mostAmount is far larger than any batch, and its square is still an int.
 const mostAmount = 1 << 30
 
-// amount reads a knob's value: an integer, an expression of integers, or a list of
-// one.
+// amount reads a knob's value: an integer, an expression of integers, or a list with one
+// of these.
 func (t Type) amount(text string) (int, error) {
 	bare := strings.Trim(strings.TrimSpace(text), `"'`)
 	if t == List {
 		bare = strings.TrimSuffix(strings.TrimPrefix(bare, "["), "]")
 		if strings.Contains(bare, ",") {
-			return 0, errors.New("a list of several values is a schedule, and that is not changed; give one value")
+			return 0, errors.New("a list of several values is a schedule, which is not changed; give a single value")
 		}
 		bare = strings.TrimSpace(bare)
 	}
 	switch {
 	case bare == "":
-		return 0, errors.New("present and empty; give a number")
+		return 0, errors.New("present but empty; give a number")
 	case strings.Contains(bare, "$"):
-		return 0, errors.New("an interpolation is not read; override it with a number")
+		return 0, errors.New("interpolations are not resolved; override it with a number")
 	}
 	n, err := evaluate(bare, nil)
 	if err != nil {
 		return 0, err
 	}
 	if n < 1 || n > mostAmount {
-		return 0, fmt.Errorf("%d: 1 to %d", n, mostAmount)
+		return 0, fmt.Errorf("%d: must be 1 to %d", n, mostAmount)
 	}
 	return n, nil
 }
 
-// amountsOf reads a list of several.
+// amountsOf reads a list of several amounts.
 func amountsOf(text string) (all []int, err error) {
 	bare := strings.Trim(strings.TrimSpace(text), "[]")
 	for _, one := range strings.FieldsFunc(bare, func(r rune) bool { return r == ',' || r == ' ' }) {
@@ -136,7 +136,7 @@ func amountsOf(text string) (all []int, err error) {
 	return all, nil
 }
 
-// write is n in the notation that old has.
+// write is n in the notation of old.
 func (t Type) write(n int, old string) string {
 	if t == List && strings.HasPrefix(strings.TrimSpace(old), "[") {
 		return fmt.Sprintf("[%d]", n)

@@ -8,17 +8,16 @@ import (
 	"strings"
 )
 
-// Launch is what stands inside the wrappers and launchers of a command: the program
-// that trains, and how many ranks of it are started. Positions are indices into
-// [Command.Args].
+// Launch is what the wrappers and launchers of a command start: the program that
+// trains, and how many ranks of it. Positions are indices into [Command.Args].
 type Launch struct {
 	Layers  []string // wrappers and launchers, outermost first: "env", "srun", "torchrun"
 	Script  string   // a Python file, as it was written; "" if there is none
-	Module  string   // of python -m; "" if there is none
+	Module  string   // module that python -m runs; "" if there is none
 	Program string   // an executable that is not Python; "" if Script or Module is set
-	At      int      // where Script, Module or Program stands
-	First   int      // the first argument of the training program's own
-	Ranks   int      // processes over all machines; 0 if not known, and then Why says why
+	At      int      // position of Script, Module or Program
+	First   int      // position of the training program's first own argument
+	Ranks   int      // processes on all machines together; 0 if not known, and then Why says why
 	Devices int      // GPUs that a process may use by itself; 0 if not known
 	Why     string   // why Ranks is not known
 
@@ -26,8 +25,8 @@ type Launch struct {
 	options  []option       // of the launchers
 }
 
-// OpaqueError says that what trains cannot be seen in a command, and what to write
-// instead.
+// OpaqueError says that the program that trains cannot be seen in a command, and what
+// to write instead.
 type OpaqueError struct {
 	Layer  string // what hides it, such as "bash"
 	Reason string
@@ -46,8 +45,8 @@ type option struct {
 	cut   int // where the value begins in that argument
 }
 
-// Peel takes wrappers and launchers off c until it comes to the program that
-// trains. It reads no file. What cannot be seen through is an [*OpaqueError].
+// Peel strips wrappers and launchers off c until it reaches the program that trains.
+// It reads no file. The error is an [*OpaqueError] if a wrapper hides that program.
 func Peel(c Command) (Launch, error) {
 	p := peeler{c: c, launch: Launch{assigned: map[string]int{}}}
 	for p.at < len(c.Args) {
@@ -97,7 +96,7 @@ type peeler struct {
 	launch Launch
 }
 
-// layer takes one layer off; done says that the training program was reached.
+// layer strips one layer; done reports whether the training program was reached.
 func (p *peeler) layer() (done bool, err error) {
 	arg := p.c.Args[p.at]
 	if name, _, ok := strings.Cut(arg, "="); ok && identifier(name) {
@@ -119,7 +118,8 @@ func (p *peeler) layer() (done bool, err error) {
 	return p.through(kind)
 }
 
-// wrapper is the layer that begins here, if one does; it moves past its words.
+// wrapper returns the layer that begins at the current argument, if there is one, and
+// moves past its words.
 func (p *peeler) wrapper(name string) (layer, bool) {
 	for _, l := range layers {
 		words := strings.Fields(l.words)
@@ -201,7 +201,7 @@ func (p *peeler) python() (done bool, err error) {
 		arg := p.c.Args[p.at]
 		switch {
 		case arg == "-":
-			return false, &OpaqueError{"python -", "the script comes from standard input, as from a here-document, and cannot be started again; write it to a file"}
+			return false, &OpaqueError{"python -", "the script comes from standard input, as from a here-document, so it cannot be started again; write it to a file"}
 		case arg == "-c":
 			return false, &OpaqueError{"python -c", "the script is an argument; write it to a file"}
 		case arg == "-m":
@@ -216,7 +216,8 @@ func (p *peeler) python() (done bool, err error) {
 	return false, &OpaqueError{"python", "no script is named: it would read standard input"}
 }
 
-// module reads on after python -m: a launcher is a layer, anything else trains.
+// module reads what follows python -m: a launcher is a layer, anything else is the
+// training program.
 func (p *peeler) module() (done bool, err error) {
 	if p.at >= len(p.c.Args) {
 		return false, &OpaqueError{"python -m", "no module is named"}

@@ -40,7 +40,7 @@ func TestPeel(t *testing.T) {
 		{"WORLD_SIZE=4 python t.py", "[] t.py ranks 4"},
 		{"bash t.sh", "bash: a shell script"},
 		{"./t.sh", "./t.sh: a shell script"},
-		{"sbatch job.sh", "sbatch: it submits and ends"},
+		{"sbatch job.sh", "sbatch: it submits the job and exits"},
 		{"docker run x python t.py", "docker: a container"},
 		{"nohup bash -c 'python t.py'", "bash: a shell script"},
 		{"python -", "here-document"},
@@ -72,7 +72,7 @@ func TestPeel(t *testing.T) {
 	}
 }
 
-// No command makes it panic, and what it names stands where it says.
+// No command makes Peel panic, and what a Launch names is at the position that it gives.
 func FuzzPeel(f *testing.F) {
 	f.Add("env A=b torchrun --nproc-per-node=2 -- train.py --x")
 	f.Add("python -m torch.distributed.run -m")

@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// layer is how a wrapper or a launcher reads its options. Names have no dashes,
-// and _ for -.
+// layer is how a wrapper or a launcher reads its options. Names are written without
+// leading dashes, and with _ instead of -.
 type layer struct {
-	words   string            // how it is called
-	takes   map[string]int    // options with a value of their own, and how many arguments it takes up
-	alone   []string          // options without one
+	words   string            // the words that invoke it
+	takes   map[string]int    // options that take a value, and how many arguments the value takes up
+	alone   []string          // options without a value
 	same    map[string]string // other names of an option
-	module  []string          // options that make a module of what follows
-	program []string          // options that make any program of what follows
-	starts  bool              // by itself starts only Python files
+	module  []string          // options after which a module is named
+	program []string          // options after which any program may be named
+	starts  bool              // without such options it starts only Python files
 }
 
-// canonical is the name that code asks for.
+// canonical is the name by which the code looks up an option.
 func (l layer) canonical(name string) string {
 	if other, ok := l.same[name]; ok {
 		return other
@@ -33,14 +33,14 @@ func (l layer) attached(arg string) (string, bool) {
 	return arg[1:2], l.takes[arg[1:2]] == 1
 }
 
-// opaque are programs that hide what trains.
+// opaque are the programs that hide the one that trains, and what to do about each.
 var opaque = map[string]string{
 	"bash": "a shell script is not read; give the command inside it", "sh": "a shell script is not read; give the command inside it",
 	"zsh": "a shell script is not read; give the command inside it", "fish": "a shell script is not read; give the command inside it",
 	"docker": "a container has files and processes of its own; run headroom inside it", "podman": "a container has files and processes of its own; run headroom inside it",
 	"singularity": "a container has files of its own; run headroom inside it", "apptainer": "a container has files of its own; run headroom inside it",
-	"sbatch": "it submits and ends; put headroom into the job's script", "qsub": "it submits and ends; put headroom into the job's script",
-	"kubectl": "it submits and ends; put headroom into the container's command", "ray": "it submits and ends; put headroom into the job's command",
+	"sbatch": "it submits the job and exits; put headroom into the job's script", "qsub": "it submits the job and exits; put headroom into the job's script",
+	"kubectl": "it submits the job and exits; put headroom into the container's command", "ray": "it submits the job and exits; put headroom into the job's command",
 	"ssh": "it runs on another machine; run headroom there", "make": "a makefile is not read; give the command inside it",
 }
 
@@ -59,7 +59,7 @@ func values(names string) map[string]int {
 	return m
 }
 
-// layers are the wrappers and launchers that are known, from their own help texts.
+// layers are the wrappers and launchers that are known, with the options from their own --help.
 var layers = []layer{
 	{words: "env", takes: values("u unset C chdir"), alone: []string{"i", "ignore_environment", "v"}},
 	{words: "nohup"},
@@ -101,7 +101,7 @@ func mpi(words string) layer {
 		alone: strings.Fields("allow_run_as_root oversubscribe tag_output report_bindings q v")}
 }
 
-// ranks says how many processes train.
+// ranks determines how many processes train.
 func (p *peeler) ranks() {
 	l := &p.launch
 	l.Devices = p.devices()
@@ -131,11 +131,11 @@ func (p *peeler) ranks() {
 		p.byItself()
 	}
 	if inner != "" {
-		l.Devices = 1 // a launcher gives each process its GPU
+		l.Devices = 1 // a launcher gives each process its own GPU
 	}
 }
 
-// devices counts CUDA_VISIBLE_DEVICES; 0 if it is not set.
+// devices counts the GPUs in CUDA_VISIBLE_DEVICES; 0 if the variable is not set.
 func (p *peeler) devices() int {
 	value, set := p.launch.getenv(p.c, "CUDA_VISIBLE_DEVICES")
 	switch {
@@ -147,7 +147,7 @@ func (p *peeler) devices() int {
 	return strings.Count(strings.Trim(value, ","), ",") + 1
 }
 
-// byItself is a command without a launcher: one process, or one that something
+// byItself handles a command without a launcher: one process, or one that something
 // else starts on every rank.
 func (p *peeler) byItself() {
 	p.launch.Ranks = 1
@@ -157,7 +157,7 @@ func (p *peeler) byItself() {
 	}
 }
 
-// count takes the ranks from one option.
+// count takes the number of ranks from one option.
 func (p *peeler) count(name, otherwise string) {
 	o, given := p.launch.option(name)
 	if !given {
@@ -168,7 +168,7 @@ func (p *peeler) count(name, otherwise string) {
 	p.unknown("--"+name, o.value)
 }
 
-// slurm takes the tasks that are asked for, or those of the allocation around srun.
+// slurm takes the number of tasks from srun's options, or else from the allocation around it.
 func (p *peeler) slurm() {
 	p.count("ntasks", "the allocation decides")
 	_, given := p.launch.option("ntasks")
@@ -184,7 +184,7 @@ func (p *peeler) unknown(name, value string) {
 	}
 }
 
-// product is torchrun's machines × processes; both are 1 if not given.
+// product multiplies torchrun's machines by its processes per machine; each is 1 if not given.
 func (p *peeler) product(names ...string) {
 	p.launch.Ranks = 1
 	for _, name := range names {

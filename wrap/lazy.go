@@ -6,11 +6,11 @@ import (
 )
 
 // lazyRegexp is a regular expression that is compiled when it is first needed.
-// Most are for the end of a command that failed, and all of them together would cost
-// every start 5 ms. Safe for concurrent use.
+// Most are needed only once a command has failed, and compiling all of them would add
+// 5 ms to every start. Safe for concurrent use.
 type lazyRegexp func() *regexp.Regexp
 
-// lazily panics at the first call if the expression is not a valid one.
+// lazily makes a lazyRegexp, whose first call panics if the expression is invalid.
 func lazily(expression string) lazyRegexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }

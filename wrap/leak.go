@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// RunsOut is when a command's memory will have run out if what it holds keeps growing.
+// RunsOut is when a command's memory will run out if what it holds keeps growing.
 type RunsOut struct {
-	At  time.Time // zero while nothing suggests that
+	At  time.Time // zero while nothing suggests that it will
 	Why string    // what grows, and how fast
 }
 
@@ -15,17 +15,17 @@ type RunsOut struct {
 // memory would run out before the next one. It is pure, and serves one life.
 type leakWatch struct {
 	saved time.Time     // when the newest complete checkpoint of this life was written; zero if there is none
-	every time.Duration // from the one before, or from the beginning of the life
-	told  time.Time     // the checkpoint after which that was last said
+	every time.Duration // time since the checkpoint before it, or since the life began
+	told  time.Time     // when the checkpoint was written after which due last returned true
 	began time.Time
 }
 
-// due reports, once for each checkpoint, whether this is the time. complete is when
-// the complete checkpoints were written, newest first.
+// due reports, once for each checkpoint, whether now is the time to start again.
+// complete is when the complete checkpoints were written, newest first.
 func (l *leakWatch) due(complete []time.Time, out RunsOut) bool {
 	if len(complete) > 0 && complete[0].After(l.began) && complete[0].After(l.saved) {
 		before := l.began
-		if l.saved.After(before) { // it may be gone
+		if l.saved.After(before) { // that checkpoint may be gone
 			before = l.saved
 		}
 		for _, other := range complete[1:] {
@@ -46,11 +46,11 @@ func (l *leakWatch) due(complete []time.Time, out RunsOut) bool {
 	return true
 }
 
-// leakMargin is by what part of the time between checkpoints the next may be late: a tenth.
+// leakMargin sets how late the next checkpoint may be: a tenth of the time between checkpoints.
 const leakMargin = 10
 
-// why is what was seen, in words.
+// why says in words what was seen.
 func (l *leakWatch) why(out RunsOut) string {
-	return fmt.Sprintf("memory would run out before the next checkpoint, about %s after the one at %s: %s",
+	return fmt.Sprintf("memory would run out before the next checkpoint, due about %s after the one at %s: %s",
 		lasting(l.every.Seconds()), l.saved.Format(time.TimeOnly), out.Why)
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // TestLeakWatch plays minutes of a life that began at 02:00. s is a checkpoint; a letter
-// says in how many minutes memory runs out: a is 1, b 2 and so on, - that
-// nothing speaks for it. ! marks where the command would be started again.
+// says in how many minutes memory runs out: a is 1, b 2 and so on; - means that
+// nothing suggests that it will. ! marks where the command would be started again.
 func TestLeakWatch(t *testing.T) {
 	for _, c := range []struct{ name, life, want string }{
 		{"no leak", "----s----s----", ".............."},

@@ -19,58 +19,58 @@ import (
 	"headroom/recovery"
 )
 
-// Wrapped is a command with what is known of it, ready to be lived: its methods are
+// Wrapped is a command with what is known about it, ready to run: its methods are
 // what [RunOptions] asks for.
 type Wrapped struct {
 	Command Command
-	Match   *Match        // nil: nothing is known of it, and it is never changed
-	Asked   recovery.Plan // of Match
+	Match   *Match        // nil: nothing is known about the command, and it is never changed
+	Asked   recovery.Plan // the plan that the command asks for, according to Match
 	Trust   bool          // the user vouches for what a rewritten command would have to prove
 	Run     string        // name of the run, which the command finds in HEADROOM_RUN
-	Begun   time.Time     // of the run: older checkpoints are another training's
+	Begun   time.Time     // when the run began: older checkpoints belong to another training
 
-	Free    memory.Bytes  // that each of its GPUs must have free before a life begins; 0 does not look
-	Hang    time.Duration // how long without a sign of life until it is reported as possibly hanging; 0 never looks
+	Free    memory.Bytes  // memory that each of its GPUs must have free before a life begins; 0 does not check
+	Hang    time.Duration // how long without a sign of life until it is reported as possibly hanging; 0 never checks
 	Restart bool          // a command that hangs is ended, and started again from its newest checkpoint
 
-	// RunsOut is asked now and then when memory will run out, by what a worker inside sees;
-	// nil if there is none. With Leave, a command whose memory would run out before its
-	// next checkpoint is ended just after one, and started again from that.
+	// RunsOut is asked now and then when memory will run out, according to a worker inside
+	// the command; nil if there is no worker. With Leave, a command whose memory would run
+	// out before its next checkpoint is ended just after one, and started again from that.
 	RunsOut func() RunsOut
 	Leave   bool
 
 	Standby *Standby                                  // for the first life; may be nil
-	Log     func(attempt int) (io.WriteCloser, error) // the attempt's output; nil keeps none
-	Number  func() int                                // of the attempt
-	Trouble func(error)                               // what went wrong around the command, or may be going wrong with it
-	Said    func(Rewritten)                           // what is changed before a start; may be nil
-	Started func()                                    // after each start, when it can delay nothing any more; may be nil
+	Log     func(attempt int) (io.WriteCloser, error) // opens the log of an attempt's output; nil keeps none
+	Number  func() int                                // number of the current attempt
+	Trouble func(error)                               // receives what went wrong around the command, or may be going wrong with it
+	Said    func(Rewritten)                           // receives what is changed before a start; may be nil
+	Started func()                                    // called after each start, when it can no longer delay anything; may be nil
 
-	// Inside begins to look after a life from inside its processes, and returns the
-	// command as they will find it there. ended is called when nothing of the life is
-	// left, with why it ended as far as that was seen from outside, or with the zero
-	// Outcome if it was not started. Inside may be nil.
+	// Inside prepares to watch a life from inside its processes, and returns the command
+	// to start for that. ended is called when no process of the life is left, with why it
+	// ended as far as that was seen from outside, or with the zero Outcome if it was not
+	// started. Inside may be nil.
 	Inside func(Command) (_ Command, ended func(Outcome) Outcome)
 
 	child   atomic.Pointer[Child]      // of the newest life
 	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
 	aside   []Rename                   // incomplete checkpoints that the next life would trip over
-	decides bool                       // the newest life ended in a way after which another may go on from a checkpoint
+	decides bool                       // the newest life ended in such a way that another may resume from a checkpoint
 }
 
-// UnprovenError is a change that keeps the training the same only if something holds
-// that headroom does not know.
+// UnprovenError is a change that keeps the training the same only under conditions
+// that headroom cannot verify.
 type UnprovenError struct{ Prove []string }
 
 func (e *UnprovenError) Error() string {
-	text := "a smaller micro-batch needs to know that "
+	text := "a smaller micro-batch requires that "
 	for i, p := range e.Prove {
 		if i > 0 {
 			text += ", and that "
 		}
 		text += p
 	}
-	return text + "; say --trust if so"
+	return text + "; pass --trust if so"
 }
 
 // Newest is the newest complete checkpoint of this run, nil if there is none.
@@ -79,17 +79,17 @@ func (w *Wrapped) Newest() (*Saved, error) {
 		return nil, nil
 	}
 	now := time.Now()
-	if !w.decides { // it is only reported, and nobody waits for that
+	if !w.decides { // the result is only reported, which is not worth waiting for
 		now = now.Add(settled)
 	}
 	found, err := w.Match.Checkpoints(now, w.Begun)
 	if err == nil && w.decides && len(found.All) > 0 && time.Since(found.All[0].Time) < settled {
-		time.Sleep(settled) // its writer is dead: what was written last is as whole as it gets
+		time.Sleep(settled) // its writer is dead: what was written last will not get any more complete
 		found, err = w.Match.Checkpoints(time.Now(), w.Begun)
 	}
 	unknown := (*ResumeError)(nil)
 	if errors.As(err, &unknown) {
-		return nil, nil // its profile knows of none
+		return nil, nil // the profile does not know where checkpoints are
 	}
 	w.aside = found.Aside()
 	if err != nil || found.Newest == nil {
@@ -98,11 +98,11 @@ func (w *Wrapped) Newest() (*Saved, error) {
 	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, checkpoint: found.Newest}, nil
 }
 
-// Resumes reports whether the command can be made to go on.
+// Resumes reports whether the command can be made to resume from a checkpoint.
 func (w *Wrapped) Resumes() bool { return w.Match != nil && w.Match.Profile.Resume.Mode != "none" }
 
-// Prepare is the command to start with a plan, from a checkpoint or, if that is nil,
-// from the beginning. As long as nothing has to change it is the user's own.
+// Prepare returns the command to start with a plan, from a checkpoint or, if from is
+// nil, from the beginning. As long as nothing has to change, it is the user's own.
 func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) (Rewritten, error) {
 	if w.Match == nil || plan == w.Asked && from == nil && len(fallbacks) == 0 {
 		return Rewritten{Command: w.Command, Plan: plan}, nil
@@ -121,9 +121,9 @@ func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) 
 	return next, nil
 }
 
-// Live is one life: the command is prepared, started and watched, and the Outcome says
+// Live runs one life: the command is prepared, started and watched, and the Outcome says
 // why it ended. Cancelling ctx kills no child: it means that the user asked to stop,
-// which the child has heard, and that nothing may be started again.
+// which the child knows already, and that nothing may be started again.
 func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) {
 	next, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 	if err == nil {
@@ -174,7 +174,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	return outcome, exit, nil
 }
 
-// named is c with the variables by which a command can tell where it runs.
+// named is c with the variables that tell a command which run and attempt it belongs to.
 func (w *Wrapped) named(c Command, plan recovery.Plan) Command {
 	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_RUN="+w.Run, "HEADROOM_ATTEMPT="+strconv.Itoa(w.Number()))
 	if w.Match != nil {
@@ -189,7 +189,7 @@ func (w *Wrapped) BreakLine() bool {
 	return child != nil && child.BreakLine()
 }
 
-// gate waits until every GPU of the command has as much free memory as is asked for.
+// gate waits until every GPU of the command has at least w.Free of memory free.
 func (w *Wrapped) gate(ctx context.Context) error {
 	trace, said := &gpuTrace{c: w.Command, list: w.gpus()}, false
 	for w.Free > 0 {
@@ -198,7 +198,7 @@ func (w *Wrapped) gate(ctx context.Context) error {
 			break
 		}
 		if !said {
-			w.Trouble(fmt.Errorf("waiting until %v are free: %s", w.Free, strings.Join(short, "; ")))
+			w.Trouble(fmt.Errorf("waiting until %v is free: %s", w.Free, strings.Join(short, "; ")))
 			said = true
 		}
 		if err := harness.Sleep(ctx, gateEvery); err != nil {
@@ -215,17 +215,17 @@ func (w *Wrapped) gpus() func() ([]nvml.GPU, error) {
 	return nvml.GPUs
 }
 
-// gateEvery is how often the gate looks.
+// gateEvery is how often the gate checks the GPUs.
 const gateEvery = 5 * time.Second
 
-// start is one life of c, watched. After a failure it waits until the GPUs have its
-// memory back. own is the outcome if headroom ended it, nil otherwise.
+// start runs and watches one life of c. After a failure it waits until the GPUs have
+// that life's memory back. own is the outcome if headroom ended the life, nil otherwise.
 func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exit, own *Outcome, err error) {
 	leak := &leakWatch{began: time.Now()}
 	watch := &hangWatch{after: w.Hang, now: time.Now, saved: w.lastSaved}
 	watch.alive()
 	wanted := func() error {
-		if ctx.Err() != nil { // it came between two lives, and nobody else has heard it
+		if ctx.Err() != nil { // the request came between two lives, when there was no child to receive it
 			return harness.ErrInterrupted
 		}
 		return nil
@@ -246,7 +246,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	exit = child.Wait() // whoever asked us to stop has asked the child too: signals are passed on
 	end()
 	exit.Stopped = exit.Stopped && own == nil || ctx.Err() != nil
-	if exit.Code != 0 { // otherwise it is of no interest, and NVML may take longer than the command
+	if exit.Code != 0 { // otherwise these are of no interest, and NVML may take longer than the command
 		exit.GPUs, exit.Ranks = <-seen, w.rankErrors(c, exit.Began)
 		for _, holder := range trace.drain(ctx, harness.Sleep) {
 			w.Trouble(fmt.Errorf("%s still holds memory %v after the command has ended", holder, drainPatience))
@@ -260,8 +260,8 @@ func byUs(kind Kind, why string) *Outcome {
 	return &Outcome{Kind: kind, Confidence: Certain, Reasons: []string{why}, Rank: -1, Device: -1}
 }
 
-// attend waits for the end of the child, and checks whether it hangs and whether its
-// memory runs out before its next checkpoint. One that does is ended if that is allowed.
+// attend waits for the child to end, and meanwhile checks whether it hangs and whether its
+// memory would run out before its next checkpoint. If so, it ends the child where that is allowed.
 func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *Outcome) {
 	leaks := w.RunsOut != nil && w.Resumes()
 	every := hangEvery
@@ -284,7 +284,7 @@ func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *O
 		case <-tick.C:
 		}
 		if own != nil {
-			continue // it has been asked to end
+			continue // the child has already been asked to end
 		}
 		if leaks {
 			own = w.leaks(leak)
@@ -298,16 +298,16 @@ func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *O
 	}
 }
 
-// hangs is why a hanging command is ended; without Restart it only reports the hang.
+// hangs is the outcome of ending a hanging command; without Restart it only reports the hang.
 func (w *Wrapped) hangs(watch *hangWatch, pid int) *Outcome {
 	if !w.Restart {
-		w.Trouble(fmt.Errorf("%s: it may hang; py-spy dump --pid %d says where it stands, and --restart-hung would start it again from its newest checkpoint", watch.why(), pid))
+		w.Trouble(fmt.Errorf("%s: it may be hanging; py-spy dump --pid %d shows where it is stuck, and --restart-hung would start it again from its newest checkpoint", watch.why(), pid))
 		return nil
 	}
 	return byUs(Hung, watch.why())
 }
 
-// leaks is why a leaking command is ended; without Leave it only reports the leak.
+// leaks is the outcome of ending a leaking command; without Leave it only reports the leak.
 func (w *Wrapped) leaks(watch *leakWatch) *Outcome {
 	out := w.RunsOut()
 	if out.At.IsZero() && watch.saved.IsZero() { // looking for checkpoints reads the disk
@@ -325,7 +325,7 @@ func (w *Wrapped) leaks(watch *leakWatch) *Outcome {
 
 const (
 	hangEvery  = 15 * time.Second // how often to check whether the command hangs
-	leaksEvery = 2 * time.Second  // and whether it leaks: what it trains after a checkpoint has to be redone
+	leaksEvery = 2 * time.Second  // how often to check whether it leaks: what it trains after a checkpoint has to be redone
 )
 
 // lastSaved is when the newest checkpoint was written to, complete or not.
@@ -354,8 +354,8 @@ func (w *Wrapped) complete() (all []time.Time) {
 	return all
 }
 
-// rankErrors is what a launcher's workers of this life left in the log folder that the
-// command names.
+// rankErrors are the errors that a launcher's workers left during this life in the log
+// folder that the command names.
 func (w *Wrapped) rankErrors(c Command, begun time.Time) []RankError {
 	launch, err := Peel(c)
 	if err != nil {

@@ -61,8 +61,8 @@ func TestOnlyARestartWaits(t *testing.T) {
 	}
 }
 
-// TestHungIsEnded holds that a command which holds memory of a GPU and does nothing any
-// more is ended where that is allowed, and else only pointed out.
+// TestHungIsEnded holds that a command which holds memory of a GPU and no longer does
+// anything is ended where that is allowed, and otherwise only reported.
 func TestHungIsEnded(t *testing.T) {
 	for _, restart := range []bool{true, false} {
 		dir := t.TempDir()
@@ -94,7 +94,7 @@ func TestHungIsEnded(t *testing.T) {
 }
 
 // TestLeakIsLeft holds that a command whose memory would run out before its next
-// checkpoint is ended after one where that is allowed, and else only pointed out.
+// checkpoint is ended after one where that is allowed, and otherwise only reported.
 func TestLeakIsLeft(t *testing.T) {
 	for _, leave := range []bool{true, false} {
 		dir := t.TempDir()

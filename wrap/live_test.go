@@ -32,7 +32,7 @@ func plainMatch(t *testing.T, knobs ...string) Wrapped {
 }
 
 // TestPrepare holds that the command is the user's own as long as nothing has to
-// change, and that a change which rests on what nobody knows takes the user's word.
+// change, and that a change which depends on something unknown needs the user's word.
 func TestPrepare(t *testing.T) {
 	from := &Saved{Path: "out/step-4.json", Step: 4, Micro: 32, checkpoint: &Checkpoint{Path: "out/step-4.json"}}
 	resumes := []string{"resume=--from", "checkpoints=out/step-*.json"}
@@ -69,8 +69,8 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// TestNamed holds what a command can read in its environment, and that it stays the
-// user's otherwise.
+// TestNamed holds what a command can read in its environment, which otherwise stays the
+// user's.
 func TestNamed(t *testing.T) {
 	w := plainMatch(t)
 	got := w.named(w.Command, w.Asked.WithMicro(16)).Env
@@ -115,8 +115,8 @@ func TestRankErrorsOfThisLife(t *testing.T) {
 	}
 }
 
-// TestGate holds that a start waits until there is room, says so once, and that the wait
-// can be ended.
+// TestGate holds that a start waits until there is enough free memory, and says so once,
+// and that the wait can be ended.
 func TestGate(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Bounds on how much of a command's output is read. Errors stand at the end; the
-// longest known sentence, with PyTorch's hints, has less than 2 KiB.
+// Limits on how much of a command's output is read. Errors are at the end; the
+// longest known message, with PyTorch's hints, is shorter than 2 KiB.
 const (
 	scanMost    = 512 << 10
 	lineMost    = 8 << 10
@@ -27,15 +27,15 @@ const (
 	failure // error, critical
 )
 
-// logLine is a line of output without what launchers and loggers put in front.
+// logLine is a line of output without what launchers and loggers put in front of it.
 type logLine struct {
 	text  string // right-trimmed; its indent is kept
-	rank  int    // that printed it, by its prefix; rankUnknown without one
+	rank  int    // rank that printed it, according to its prefix; rankUnknown if that names none
 	level severity
 }
 
 // logLines yields the lines of output in order. A carriage return ends a line as
-// well, so that each state of a progress bar is one.
+// well, so that each state of a progress bar is a line.
 func logLines(tail []byte) iter.Seq[logLine] {
 	tail = tail[max(0, len(tail)-scanMost):]
 	return func(yield func(logLine) bool) {
@@ -56,8 +56,8 @@ func logLines(tail []byte) iter.Seq[logLine] {
 	}
 }
 
-// prefix is something that stands in front of a program's own words. In its
-// pattern a group named rank or level says what is learned from it.
+// prefix is something that launchers and loggers put in front of a program's own words.
+// A group named rank or level in its pattern captures what the prefix says about these.
 type prefix struct {
 	pattern     *regexp.Regexp
 	rank, level int // numbers of the groups; -1 if there is none
@@ -74,7 +74,7 @@ const (
 	date       = `\d{4}[-/]\d\d[-/]\d\d`
 )
 
-// prefixes are made when the first line is read.
+// prefixes are compiled when the first line is read.
 var prefixes = sync.OnceValue(func() []prefix {
 	return []prefix{
 		newPrefix(`\[(?:[Rr]ank ?|RANK |default|trainer|worker|GPU ?)?(?P<rank>\d{1,5})\](?:: ?| )`), // torch, torchrun --tee
@@ -100,7 +100,7 @@ var levels = map[string]severity{
 	"ERROR": failure, "CRITICAL": failure, "FATAL": failure, "E": failure, "F": failure,
 }
 
-// readLine takes colours, prefixes and the borders of panels off a line.
+// readLine strips colours, prefixes and the borders of panels from a line.
 func readLine(raw string) logLine {
 	line := logLine{text: strings.TrimRight(plain(raw), " \t"), rank: rankUnknown}
 	for range prefixMost {
@@ -114,7 +114,8 @@ func readLine(raw string) logLine {
 	return line
 }
 
-// strip is the line's text without its first prefix, from which it learns.
+// strip returns the line's text without its first prefix, and records the rank and level
+// that the prefix names.
 func (l *logLine) strip() (rest string, found bool) {
 	if l.text == "" || !strings.ContainsRune("[(0123456789", rune(l.text[0])) && !letter(l.text[0]) {
 		return l.text, false
@@ -147,7 +148,7 @@ func plain(s string) string {
 	return strings.ToValidUTF8(s, "?")
 }
 
-// unboxed takes off what Rich's panels and exception groups draw round a line.
+// unboxed removes the borders that Rich's panels and exception groups draw round a line.
 func unboxed(s string) string {
 	inner := strings.TrimLeft(s, " ")
 	for _, border := range []string{"│", "┃", "|"} {

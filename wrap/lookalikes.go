@@ -1,33 +1,32 @@
 package wrap
 
-// ambiguousTexts count as lack of memory only where little of it was free: wrong
-// driver versions, bad labels and unsupported shapes cause them as well.
+// ambiguousTexts count as out-of-memory failures only where little memory was free:
+// wrong driver versions, bad labels and unsupported shapes cause them as well.
 var ambiguousTexts = []signature{
 	{"cublas_status_not_initialized", "cuBLAS could not start"},
-	{"cudnn_status_internal_error", "cuDNN failed inside"},
+	{"cudnn_status_internal_error", "cuDNN failed internally"},
 	{"cudnn_status_not_initialized", "cuDNN could not start"},
-	{"cusolver_status_internal_error", "cuSOLVER failed inside"},
+	{"cusolver_status_internal_error", "cuSOLVER failed internally"},
 	{"cusolver_status_not_initialized", "cuSOLVER could not start"},
-	{"cufft_internal_error", "cuFFT failed inside"},
+	{"cufft_internal_error", "cuFFT failed internally"},
 	{"get was unable to find an engine", "cuDNN found no way to compute a convolution"},
 	{"unable to find an engine to execute this computation", "cuDNN found no way to compute a convolution"},
 	{"unable to find a valid cudnn algorithm to run convolution", "cuDNN found no way to compute a convolution"},
 	{"cudnn_status_not_supported * non-contiguous", "cuDNN refused an input"},
-	{"cudnn_status_execution_failed", "cuDNN failed inside"},
-	{"cublas_status_internal_error", "cuBLAS failed inside"},
-	{"nvml_success == r internal assert failed", "PyTorch's allocator could not ask NVML, which it does when memory runs out"},
-	{"ur_result_error_out_of_resources", "the device's driver refused resources"},
+	{"cudnn_status_execution_failed", "cuDNN failed internally"},
+	{"cublas_status_internal_error", "cuBLAS failed internally"},
+	{"nvml_success == r internal assert failed", "PyTorch's allocator could not query NVML, as it does when memory runs out"},
+	{"ur_result_error_out_of_resources", "the device driver reported that it was out of resources"},
 	{"failed to get convolution algorithm", "cuDNN could not start"},
 	{"dnn library is not found", "cuDNN could not start"},
 	{"failed to run autotuned kernel", "a compiled kernel failed"},
 	{"run_func_( * api call failed", "a compiled graph failed"},
 }
 
-// lookalikes speak of memory, of resources or of a GPU, and no batch size cures
-// them.
+// lookalikes mention memory, resources or a GPU, but no batch size cures them.
 var lookalikes = []signature{
 	{"out of resource: shared memory", "a Triton kernel asks for more on-chip shared memory than the GPU has"},
-	{"outofresources: out of resource", "a Triton kernel asks for more of a chip's resource than there is"},
+	{"outofresources: out of resource", "a Triton kernel asks for more of an on-chip resource than there is"},
 	{"too many resources requested for launch", "a kernel asks for more registers than the GPU has"},
 	{"uses too much shared data", "a kernel asks for more on-chip shared memory than the GPU has"},
 	{"more than 1eb memory", "a size was computed wrongly"},
@@ -37,29 +36,29 @@ var lookalikes = []signature{
 	{"ibv_create_qp", "locked memory is limited (ulimit -l)"},
 	{"received message larger than max", "a message exceeded gRPC's limit"},
 	{"resource_exhausted: quota", "a service's quota is used up"},
-	{"ratelimiterror", "a service's rate limit"},
+	{"ratelimiterror", "a service's rate limit was reached"},
 	{"disk quota exceeded", "the disk quota is used up"},
 	{"too many open files", "too many files are open (ulimit -n)"},
 	{"received 0 items of ancdata", "too many files are open (ulimit -n)"},
 	{"can't start new thread", "threads are limited (ulimit -u)"},
 	{"thread creation failed", "threads are limited (ulimit -u)"},
-	{"does not require grad", "nothing that is trained takes part in the loss"},
-	{"device-side assert triggered", "a kernel's check failed, mostly an index or a label out of range"},
+	{"does not require grad", "the loss does not depend on anything that is trained"},
+	{"device-side assert triggered", "a kernel's check failed, usually an index or a label out of range"},
 	{"no kernel image is available", "this build does not support the GPU"},
 	{"no cuda gpus are available", "no GPU can be seen"},
 	{"no cuda-capable device is detected", "no GPU can be seen"},
-	{"invalid device ordinal", "there is no GPU of that number"},
+	{"invalid device ordinal", "there is no GPU with that number"},
 	{"all cuda-capable devices are busy or unavailable", "the GPU is in exclusive use"},
 	{"driver version is insufficient", "the driver is too old"},
 	{"found no nvidia driver", "there is no driver"},
 	{"size mismatch for", "a checkpoint does not fit the model"},
 	{"maximum recursion depth exceeded", "infinite recursion"},
-	{"error -5: out of memory", "zlib's buffer, not the machine's memory"},
+	{"error -5: out of memory", "zlib's buffer ran out, not the machine's memory"},
 	{"sqlite3.operationalerror", "SQLite failed"},
 	{"not enough memory resources are available to process this command", "the page file is too small"},
 }
 
-// cascadeTexts are what the other ranks, launchers and clean-up say.
+// cascadeTexts are what other ranks, launchers and clean-up print after a failure.
 var cascadeTexts = []signature{
 	{"watchdog caught collective operation timeout", ""},
 	{"some nccl operations have failed or timed out", ""},
@@ -113,14 +112,14 @@ var cascadeTexts = []signature{
 
 // confirmations come from the kernel and from schedulers.
 var confirmations = []signature{
-	{"oom-kill:constraint=", "the kernel's log names the kill"},
-	{"out of memory: killed process", "the kernel's log names the kill"},
-	{"memory cgroup out of memory", "the kernel's log names the kill"},
-	{"oom_kill event", "Slurm saw the kernel kill for memory"},
-	{"oom-kill event", "Slurm saw the kernel kill for memory"},
+	{"oom-kill:constraint=", "the kernel's log reports the OOM kill"},
+	{"out of memory: killed process", "the kernel's log reports the OOM kill"},
+	{"memory cgroup out of memory", "the kernel's log reports the OOM kill"},
+	{"oom_kill event", "Slurm saw an OOM kill by the kernel"},
+	{"oom-kill event", "Slurm saw an OOM kill by the kernel"},
 	{"exceeded job memory limit", "Slurm ended the job at its memory limit"},
 	{"exceeded memory limit", "the scheduler ended the job at its memory limit"},
-	{"oomkilled", "Kubernetes saw the kernel kill for memory"},
+	{"oomkilled", "Kubernetes saw an OOM kill by the kernel"},
 	{"term_memlimit: job killed after reaching lsf memory usage limit", "LSF ended the job at its memory limit"},
 	{"exceeded its requested memory", "the scheduler ended the job at its memory limit"},
 }

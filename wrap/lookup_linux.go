@@ -34,7 +34,7 @@ func (c Command) program() (string, error) {
 			if candidate == name {
 				failed.Err = syscall.ENOENT
 			}
-		default: // there is one, which is more useful to know
+		default: // the file exists, which is more useful to know
 			failed.Code, failed.Err = 126, err
 		}
 	}
@@ -53,8 +53,8 @@ func executable(path string) error {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS)
 }
 
-// environment is the command's, with only the last of duplicates: programs would find
-// the first.
+// environment is the command's environment, with only the last of duplicate variables:
+// programs would find the first.
 func (c Command) environment() []string {
 	last := map[string]int{}
 	for i, entry := range c.Env {

@@ -27,7 +27,7 @@ func TestHopelessRequests(t *testing.T) {
 		{"96.00 GiB", 0, ""},
 		{"96.00 GiB", 8, ""},
 		{"96.00 GiB", 4, ""},
-		{"96.00 GiB", 3, "even one would ask for 32 GiB of a device of 24 GiB"},
+		{"96.00 GiB", 3, "even one would need 32 GiB on a device of 24 GiB"},
 		{"1536.00 GiB", 512, ""},
 		{"1600.00 GiB", 512, "a size was computed wrongly"},
 	} {
@@ -55,7 +55,7 @@ func TestHopelessInEvaluation(t *testing.T) {
 	}{
 		{"a batch that can be set", memory.PhaseEval, otherKnobs[memory.PhaseEval], 64, 2 * gib, ""},
 		{"larger than the device, but not for one sample", memory.PhaseEval, "x; " + otherKnobs[memory.PhaseEval], 64, 96 * gib, ""},
-		{"larger than the device for one sample", memory.PhaseEval, otherKnobs[memory.PhaseEval], 3, 96 * gib, "3 samples: even one would ask for 32 GiB"},
+		{"larger than the device for one sample", memory.PhaseEval, otherKnobs[memory.PhaseEval], 3, 96 * gib, "3 samples: even one would need 32 GiB"},
 		{"no batch to set", memory.PhaseEval, otherKnobs[memory.PhaseEval], 0, 2 * gib, "set a smaller evaluation batch"},
 		{"one sample", memory.PhaseEval, otherKnobs[memory.PhaseEval], 1, 2 * gib, "set a smaller evaluation batch"},
 		{"hopeless for another reason", memory.PhaseEval, "every batch size was tried", 64, 2 * gib, "every batch size was tried"},
@@ -72,7 +72,7 @@ func TestHopelessInEvaluation(t *testing.T) {
 	}
 }
 
-// Status 0 is done, and the user learns that the last words were an error on memory.
+// Status 0 is done, and the user learns that the last output was an error about memory.
 func TestDoneMentionsSwallowedError(t *testing.T) {
 	e := failedWith(oomLine, "2.00 GiB")
 	e.Code = 0
@@ -85,8 +85,8 @@ func TestDoneMentionsSwallowedError(t *testing.T) {
 	}
 }
 
-// How much has to be seen after an error for it to count as survived: a bar is
-// drawn once more on the way out, and other ranks finish the step they were in.
+// How much has to be seen after an error for it to count as survived: a progress bar is
+// drawn once more on the way out, and other ranks finish the step that they were in.
 func TestWhatProgressShowsRecovery(t *testing.T) {
 	failure := fmt.Sprintf(oomLine, "2.00 GiB")
 	for name, c := range map[string]struct {
@@ -101,7 +101,7 @@ func TestWhatProgressShowsRecovery(t *testing.T) {
 		"the same state over and again": {strings.Repeat("13/400 [00:09<04:51]\r", 9), OutOfMemory},
 		"shards are loaded":             {"Loading checkpoint shards: 1/3 [00:01<00:02]\rLoading checkpoint shards: 2/3 [00:01<00:02]\rLoading checkpoint shards: 3/3 [00:01<00:02]\n", OutOfMemory},
 		"another rank ends its step":    {"[rank0]: step 14 | loss 2.1\n", OutOfMemory},
-		"other ranks go on":             {"[rank0]: step 14 | loss 2.1\n[rank0]: step 15 | loss 2.0\n", Failed},
+		"other ranks continue":          {"[rank0]: step 14 | loss 2.1\n[rank0]: step 15 | loss 2.0\n", Failed},
 		"a summary of the run":          {"wandb: step 14 train/loss 2.1\n", OutOfMemory},
 	} {
 		got := Classify(Exit{Code: 1, Tail: []byte("12/400 [00:08<04:51]\r" + failure + c.after)})
@@ -111,7 +111,7 @@ func TestWhatProgressShowsRecovery(t *testing.T) {
 	}
 }
 
-// A kill is lack of memory only if somebody counted it.
+// A kill counts as an out-of-memory failure only if a counter shows it.
 func TestKills(t *testing.T) {
 	for name, c := range map[string]struct {
 		exit Exit
@@ -142,7 +142,7 @@ func TestKills(t *testing.T) {
 	}
 }
 
-// What an error does not say of a GPU is filled in from the samples: of the GPU
+// What an error does not say about a GPU is filled in from the samples: those of the GPU
 // that it names, or else of the fullest.
 func TestSamplesFillIn(t *testing.T) {
 	gpus := []GPU{
@@ -177,7 +177,7 @@ func TestAmbiguousErrors(t *testing.T) {
 	}
 }
 
-// What Diagnose is told leads it to the cause that the numbers show.
+// The evidence that Diagnose is given leads it to the cause that the numbers show.
 func TestEvidenceIsDiagnosed(t *testing.T) {
 	for text, want := range map[string]memory.Cause{
 		"GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free. Process 7 has 12.00 GiB memory in use. " +
@@ -195,8 +195,8 @@ func TestEvidenceIsDiagnosed(t *testing.T) {
 	}
 }
 
-// PyTorch's allocator tells of every failed attempt, also of those that it makes
-// good: only as the last words does that say why a command ended.
+// PyTorch's allocator reports every failed attempt, even those that it recovers from:
+// only as the last output does such a report say why a command ended.
 func TestAllocatorsLastWords(t *testing.T) {
 	words := "[W1121 10:00:00.123456789 CUDACachingAllocator.cpp:1512] memory allocation failed with OOM on device 0 " +
 		"while trying to allocate 2147483648 bytes (free: 402653184, total: 25394479104)\n"
@@ -204,10 +204,10 @@ func TestAllocatorsLastWords(t *testing.T) {
 		tail string
 		want Kind
 	}{
-		"at the end":                  {words + "Aborted (core dumped)\n", OutOfMemory},
-		"long before the end":         {words + strings.Repeat("something else\n", allocatorNear+1), Failed},
-		"before the training goes on": {words + "step 14 | loss 2.1\n", Failed},
-		"before an error":             {words + "ValueError: x\n", Failed},
+		"at the end":                    {words + "Aborted (core dumped)\n", OutOfMemory},
+		"long before the end":           {words + strings.Repeat("something else\n", allocatorNear+1), Failed},
+		"before the training continues": {words + "step 14 | loss 2.1\n", Failed},
+		"before an error":               {words + "ValueError: x\n", Failed},
 	} {
 		got := Classify(Exit{Code: 134, Signal: 6, Tail: []byte(c.tail)})
 		if got.Kind != c.want {

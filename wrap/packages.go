@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// versions are those of the packages that the profile asks for, as far as they are
+// versions are the versions of the packages that the profile needs, as far as they are
 // known.
 func (m *Match) versions() map[string]string {
 	name := m.Profile.Resume.Needs.Package
@@ -16,7 +16,7 @@ func (m *Match) versions() map[string]string {
 	return nil
 }
 
-// version is that of a Python package in the environment that the command is started
+// version is the version of a Python package in the environment that the command is started
 // from, according to the folder that installers leave beside the package; "" if it is
 // not known or there are several. Nothing is run.
 func (m *Match) version(name string) (found string) {
@@ -33,7 +33,7 @@ func (m *Match) version(name string) (found string) {
 			for _, folder := range folders {
 				version := strings.TrimSuffix(strings.TrimPrefix(path.Base(folder), name+"-"), ".dist-info")
 				if found != "" && found != version {
-					return "" // which Python's it is cannot be known
+					return "" // there is no telling which Python the command uses
 				}
 				found = version
 			}

@@ -21,7 +21,7 @@ func TestParsedProfilesAreTheFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range all {
-		all[i].File = "" // as of a built-in one
+		all[i].File = "" // as in a built-in profile
 	}
 	if *update {
 		if err := os.WriteFile(parsedFile, parsedSource(t, all), 0o644); err != nil {
@@ -34,7 +34,7 @@ func TestParsedProfilesAreTheFiles(t *testing.T) {
 	}
 }
 
-// parsedSource leaves the texts of the files out: they are embedded.
+// parsedSource leaves out the content of the files, which is embedded.
 func parsedSource(t *testing.T, all []Profile) []byte {
 	all = slices.Clone(all)
 	for i := range all {
@@ -81,7 +81,7 @@ func goSource(v reflect.Value) string {
 	return b.String() + "}"
 }
 
-// elided is goSource without a type that its place tells.
+// elided is goSource without a type that follows from where it is.
 func elided(name string, v reflect.Value) string {
 	return strings.TrimPrefix(goSource(v), name)
 }

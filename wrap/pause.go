@@ -3,10 +3,10 @@ package wrap
 import "time"
 
 const (
-	// YoungDeath is how long a life must last to count as one: a command that ends
-	// sooner has not got as far as training.
+	// YoungDeath is how long a life must last not to count as a death in youth: a
+	// command that ends sooner has not got as far as training.
 	YoungDeath = 10 * time.Second
-	// YoungDeaths is how many shorter lives in a row are the limit.
+	// YoungDeaths is the limit on the number of shorter lives in a row.
 	YoungDeaths = 8
 
 	firstPause, longestPause = time.Second, time.Minute
@@ -14,9 +14,9 @@ const (
 
 // Pause is how long to wait before a command is started again, from how long each
 // of its lives lasted, oldest first. After a life of at least [YoungDeath] it is 0;
-// after one death in youth a second, after each further one in a row twice as long,
-// at most a minute. Again is false after [YoungDeaths] of them in a row: then
-// starting it once more would help nobody. Pure.
+// after one death in youth it is a second, after each further one in a row twice as
+// long, up to a minute. again is false after [YoungDeaths] of them in a row: then
+// starting the command once more would be of no use. Pure.
 func Pause(lives []time.Duration) (wait time.Duration, again bool) {
 	young := 0
 	for i := len(lives) - 1; i >= 0 && lives[i] < YoungDeath; i-- {

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Profile is what is known of a framework: how its commands are told from others,
-// where they keep the batch, what its checkpoints look like and how it goes on
+// Profile is what is known about a framework: how its commands are told from others,
+// where they set the batch size, what its checkpoints look like and how it resumes
 // from one. docs/profiles.md describes each key of the language.
 type Profile struct {
 	Name        string
-	Version     int  // of the language that it is written in
+	Version     int  // of the profile language that it is written in
 	Layer       bool // accompanies a framework instead of being one
 	Match       Signals
 	Style       Style
@@ -26,14 +26,15 @@ type Profile struct {
 	SwitchOff   map[string]string // competing retries: knob → the value that ends them
 	Trial       Rehearsal
 
-	File string // that it was read from; "" if it is built in, or made of --knob alone
-	Text []byte // of that file, as it stands; not to be changed
+	File string // file that it was read from; "" if it is built in, or made of --knob alone
+	Text []byte // content of that file, verbatim; must not be modified
 }
 
-// Signals are independent of each other, and each counts once.
+// Signals are what a command is recognised by. They are independent of each other, and
+// each counts once.
 type Signals struct {
-	Argv    lazyRegexp // of the program's name; nil for none; +3
-	Modules []string   // of python -m, the module or its parents; +3
+	Argv    lazyRegexp // matches the program's name; nil for none; +3
+	Modules []string   // modules of python -m, or their parents; +3
 	Imports []string   // words in the script's import lines; +2
 	Flags   []string   // one of them is given; +2
 	Keys    []string   // the configuration has all of them; +2
@@ -46,15 +47,15 @@ type Style string
 // The styles.
 const (
 	SpaceStyle  Style = "--k v" // or --k=v: argparse takes both
-	EqualsStyle Style = "--k=v" // nothing else
+	EqualsStyle Style = "--k=v" // only this form
 	HydraStyle  Style = "k=v"   // ++k=v sets or adds
-	FileStyle   Style = "file"  // the configuration file alone
+	FileStyle   Style = "file"  // only in the configuration file
 )
 
 // Format is how a configuration file is written.
 type Format string
 
-// The formats that can be edited without touching another byte.
+// The formats in which a value can be edited without touching any other byte.
 const (
 	YAML   Format = "yaml"
 	JSON   Format = "json"
@@ -64,10 +65,10 @@ const (
 
 // ConfigFile is how a command names its configuration.
 type ConfigFile struct {
-	Format     Format   // of files whose suffix does not show it; "" if there is no configuration
-	Flags      []string // whose value is the file
-	Keys       []string // of the framework's configuration, whose value is the file; for layers
-	Positional bool     // arguments that are files with a suffix of a known format
+	Format     Format   // format of files whose suffix does not show it; "" if there is no configuration
+	Flags      []string // flags whose value is the file
+	Keys       []string // keys of the framework's configuration whose value is the file; for layers
+	Positional bool     // arguments with the suffix of a known format are configurations, too
 	Sole       bool     // such an argument must be the only one, and then nothing can be overridden
 	Script     bool     // the script's own assignments are the defaults
 }
@@ -77,7 +78,7 @@ type Type string
 
 // The types.
 const (
-	Int    Type = "int" // an expression of integers is read, too
+	Int    Type = "int" // an integer expression is accepted, too
 	List   Type = "list"
 	Bool   Type = "bool"
 	Switch Type = "switch" // given or not, without a value
@@ -95,8 +96,8 @@ const (
 	Unsaid    Scope = "unsaid" // depends on the user's code, and does not matter with one rank
 )
 
-// The knobs whose meaning is known. Others have names of the profile's own, for
-// its output, resume, fallbacks and switch_off.
+// The knobs whose meaning is known. Other knobs have names that the profile
+// chooses, for its output, resume, fallbacks and switch_off.
 const (
 	micro        = "micro"
 	accumulation = "accumulation"
@@ -109,10 +110,10 @@ const (
 	processes    = "processes" // ranks of a launcher, in its own configuration
 )
 
-// counted are the knobs of a step.
+// counted are the knobs that set the amounts of a step.
 var counted = []string{micro, accumulation, global}
 
-// typeOf is the type that a knob of this name has unless it is given.
+// typeOf is the type that a knob of this name has unless its profile gives one.
 func typeOf(name string) Type {
 	switch name {
 	case micro, accumulation, global, eval, processes, steps:
@@ -127,38 +128,38 @@ func typeOf(name string) Type {
 // beats the environment, which beats the file.
 type Knob struct {
 	Flags    []string // spellings; the first one is written
-	Launcher string   // an option of the launcher in front, without dashes and with _
+	Launcher string   // an option of the launcher in front, without leading dashes and with _ for -
 	Env      string
 	Paths    []string // keys in the configuration, such as trainer.max_steps; the first one is written
 	Type     Type
 	Scope    Scope
-	Default  string   // what counts if it is absent; "" if not known
+	Default  string   // the value that holds if the knob is absent; "" if not known
 	Unset    []string // values that mean absent
 	Min      int      // smallest amount allowed; 0 for 1
 }
 
 // Law is how the amounts of a step depend on each other.
 type Law struct {
-	Write   []string   // knobs that a change of the micro-batch writes
+	Write   []string   // knobs to write when the micro-batch changes
 	Derive  string     // the knob that the framework computes by itself, where global is given
-	Pin     []string   // knobs that follow from others when absent, so they are written before the first change
+	Pin     []string   // knobs that follow from others when absent, and so are written before the first change
 	Exclude [][]string // knobs that must not be given together
-	Require []string   // must hold, over micro, accumulation, global and world
+	Require []string   // conditions that must hold, over micro, accumulation, global and world
 }
 
 // Layout is what a framework's checkpoints look like on disk.
 type Layout struct {
-	Root     string     // folder, with {knob} for a knob's value
-	Glob     string     // of a checkpoint below Root; may have several elements
+	Root     string     // folder that has the checkpoints, with {knob} for a knob's value
+	Glob     string     // pattern of a checkpoint below Root; may have several path elements
 	Time     bool       // the newest is the one written last, not the one with the largest number
-	Complete [][]string // each of these has a file that matches one of its patterns
-	Pointer  string     // file below Root that names the newest one
+	Complete [][]string // lists of patterns: a complete checkpoint has a file that matches one of each list
+	Pointer  string     // file below Root that names the newest checkpoint
 	Pointed  string     // what the name in Pointer stands for; {} is the name
 	Cadence  Cadence
 	Saves    string   // knob that says when to save
-	Every    string   // knob that says how many steps lie between two
-	Never    []string // its values that save nothing
-	Within   []string // knobs and words that mean it saves, or goes on, within an epoch
+	Every    string   // knob that says how many steps lie between two checkpoints
+	Never    []string // values of Saves for which nothing is saved
+	Within   []string // knobs and words that mean that it saves, or resumes, within an epoch
 }
 
 // Cadence is when a framework saves unless told otherwise.
@@ -171,7 +172,7 @@ const (
 	NoSaves    Cadence = "none"
 )
 
-// Continuation is how a framework goes on from a checkpoint.
+// Continuation is how a framework resumes from a checkpoint.
 type Continuation struct {
 	Mode  string            // "path", "auto" or "none"
 	Set   map[string]string // knob → value, with {checkpoint} and {root}
@@ -187,7 +188,7 @@ type Patch struct {
 	Value string // expression over micro, accumulation, global, world and devices
 }
 
-// Need is the oldest version of a package with which a framework can go on.
+// Need is the oldest version of a package with which a framework can resume.
 type Need struct {
 	Package string
 	Version string
@@ -201,10 +202,10 @@ const (
 	Steps   Unit = "step"
 	Samples Unit = "sample"
 	Epochs  Unit = "epoch"
-	Micros  Unit = "micro-batch" // another micro-batch would change the position within an epoch
+	Micros  Unit = "micro-batch" // a different micro-batch would change the position within an epoch
 )
 
-// Normalised reports whether a loss is divided by the accumulation.
+// Normalised says whether a loss is divided by the accumulation.
 type Normalised string
 
 // The answers.
@@ -217,7 +218,7 @@ const (
 // Coupling is what the learning rate is scaled by.
 type Coupling string
 
-// The couplings. A change of the micro-batch leaves all but the second alone.
+// The couplings. A change of the micro-batch affects only ByMicro.
 const (
 	ByProduct Coupling = "product"
 	ByMicro   Coupling = "micro"
@@ -225,12 +226,12 @@ const (
 	ByNothing Coupling = "none"
 )
 
-// Fallback is another way to need less memory; a profile lists them in the order to try.
+// Fallback is another way to need less memory; a profile lists them in the order in which to try them.
 type Fallback struct {
 	Name  string
 	Set   map[string]string // knob → value
-	Host  bool              // it saves the machine's memory, not the device's
-	Exact bool              // the training stays the same bit for bit; any other is used only if the user allows it
+	Host  bool              // it saves host memory, not the device's
+	Exact bool              // the training stays the same bit for bit; any other fallback is used only if the user allows it
 }
 
 // Recompute is the fallback that trades time for the device's memory.

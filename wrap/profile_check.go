@@ -9,15 +9,15 @@ import (
 	"github.com/xrash/smetrics"
 )
 
-// braces are the names in {…} of a text.
+// braces matches the names in {…} in a string.
 var braces = lazily(`\{([a-z_]*)\}`)
 
-// check looks at what keys mean together. What a rule refers to must be there, and
+// check validates what the keys mean together. What a rule refers to must exist, and
 // a knob that nothing refers to has no business in the profile.
 func (r *profileReader) check() {
 	p := &r.p
 	if p.Name == "" {
-		r.add(0, "name", "", "missing; it is what --profile names")
+		r.add(0, "name", "", "missing; give the name that --profile takes")
 	}
 	if !p.Layer && p.Match.Argv == nil && len(p.Match.Modules)+len(p.Match.Imports)+len(p.Match.Flags)+len(p.Match.Keys) == 0 {
 		r.add(0, "match", "", "missing; give at least one of argv, module, imports, flags and keys")
@@ -37,19 +37,19 @@ func (r *profileReader) check() {
 	r.checkTrial()
 }
 
-// knob looks at one knob, and fills in what is left out.
+// knob checks one knob, and fills in what is left out.
 func (r *profileReader) knob(name string) {
 	p, key := &r.p, "knobs."+name
 	k := p.Knobs[name]
 	if len(k.Flags)+len(k.Paths) == 0 && k.Env == "" && k.Launcher == "" {
-		r.add(r.lines[key], key, "", "is given nowhere; give flags, paths, env or launcher")
+		r.add(r.lines[key], key, "", "has no place to be set; give flags, paths, env or launcher")
 	}
 	if len(k.Flags) == 0 && len(k.Paths) > 0 && p.Config.Format == "" && p.Style != HydraStyle {
-		r.add(r.lines[key], key, k.Paths[0], "there is no configuration to have it; give config, or flags")
+		r.add(r.lines[key], key, k.Paths[0], "there is no configuration to contain it; give config, or flags")
 	}
 	isCounted := slices.Contains(counted, name)
 	if k.Scope != "" && !isCounted {
-		r.add(r.lines[key+".scope"], key+".scope", string(k.Scope), "only micro, accumulation and global have one")
+		r.add(r.lines[key+".scope"], key+".scope", string(k.Scope), "only micro, accumulation and global have a scope")
 	}
 	if k.Scope == "" && isCounted {
 		k.Scope = PerRank
@@ -66,7 +66,7 @@ func (r *profileReader) knob(name string) {
 	p.Knobs[name] = k
 }
 
-// references looks at every place that names a knob, and at knobs that no place
+// references checks every place that names a knob, and reports knobs that no place
 // names.
 func (r *profileReader) references() {
 	p := &r.p
@@ -116,22 +116,22 @@ func (r *profileReader) checkLaw() {
 	p := &r.p
 	writes := p.writes(accumulation)
 	if len(p.Law.Write) > 0 && !p.writes(micro) {
-		r.add(r.lines["law.write"], "law.write", "", "micro is not in it; without it nothing can be made smaller")
+		r.add(r.lines["law.write"], "law.write", "", "micro is missing from the list; without micro nothing can be made smaller")
 	}
 	for _, name := range slices.Concat(p.Law.Write, p.Law.Pin) {
 		if name != micro && name != accumulation && name != global {
-			r.add(r.lines["law.write"], "law", name, "only micro, accumulation and global are written and pinned")
+			r.add(r.lines["law.write"], "law", name, "only micro, accumulation and global can be written and pinned")
 		}
 	}
 	_, hasGlobal := p.Knobs[global]
 	if p.Law.Derive != "" && p.Law.Derive != accumulation {
-		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "only accumulation is derived, from global")
+		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "only accumulation can be derived, and only from global")
 	}
 	if p.Law.Derive != "" && !hasGlobal {
 		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "needs the knob global to derive it from")
 	}
 	if _, has := p.Knobs[rampup]; has && p.Law.Derive == "" {
-		r.add(r.lines["knobs."+rampup], "knobs."+rampup, "", "needs law.derive: accumulation, as a framework that changes the effective batch computes it for each step")
+		r.add(r.lines["knobs."+rampup], "knobs."+rampup, "", "needs law.derive: accumulation, as a framework that changes the effective batch computes the accumulation for each step")
 	}
 	if p.Law.Derive == "" && !writes && !p.Layer && p.Knobs != nil {
 		r.add(r.lines["law"], "law", "", "nothing keeps the effective batch; write micro and accumulation, or derive accumulation from global")
@@ -155,7 +155,7 @@ func (r *profileReader) checkResume() {
 	}
 	mode := p.Resume.Mode
 	if mode != "none" && p.Checkpoints.Glob == "" {
-		r.add(r.lines["resume.mode"], "resume.mode", mode, "needs checkpoints.root and checkpoints.glob to find one")
+		r.add(r.lines["resume.mode"], "resume.mode", mode, "needs checkpoints.root and checkpoints.glob to find a checkpoint")
 	}
 	if mode == "path" && len(p.Resume.Set) == 0 {
 		r.add(r.lines["resume.mode"], "resume.mode", mode, "needs resume.set to say how the path is passed")
@@ -186,8 +186,8 @@ func unknownWord(what, name string, known []string) string {
 	return fmt.Sprintf("unknown %s; there are %s", what, strings.Join(known, ", "))
 }
 
-// nearestWord is the candidate with the fewest letters to change, "" if these are more
-// than two and more than a third.
+// nearestWord is the candidate that takes the fewest changes of a letter, "" if it takes
+// more than two and more than a third of the letters of word.
 func nearestWord(word string, candidates []string) string {
 	best, least := "", max(2, len(word)/3)+1 // a swap of two letters counts twice
 	for _, c := range candidates {

@@ -33,8 +33,8 @@ func (e *ProfileError) Error() string {
 }
 
 // ParseProfile reads a profile. Unknown keys, bad values and rules about knobs that do
-// not exist are errors, each a [*ProfileError], all joined; name is what the file is
-// called in them.
+// not exist are errors, each a [*ProfileError], all joined; name is what they call
+// the file.
 func ParseProfile(name string, content []byte) (Profile, error) {
 	r := profileReader{file: name}
 	var doc, second yaml.Node
@@ -45,7 +45,7 @@ func ParseProfile(name string, content []byte) (Profile, error) {
 	case err != nil:
 		r.add(0, "", "", "invalid YAML: "+strings.TrimPrefix(err.Error(), "yaml: "))
 	case !errors.Is(dec.Decode(&second), io.EOF):
-		r.add(0, "", "", "more than one document; a profile is one")
+		r.add(0, "", "", "more than one document; a profile is a single document")
 	case r.readable(doc.Content[0]):
 		r.profile(doc.Content[0])
 		r.check()
@@ -69,7 +69,7 @@ func (r *profileReader) add(line int, key, value, text string) {
 	r.problems = append(r.problems, &ProfileError{where, key, value, text})
 }
 
-// fields are the keys of a mapping, and what reads each of them.
+// fields are the keys of a mapping, and the function that reads each of them.
 type fields map[string]func(key string, n *yaml.Node)
 
 // mapping reads the keys of n.
@@ -102,16 +102,16 @@ func (r *profileReader) each(key string, n *yaml.Node, f func(name string, k, v 
 	}
 }
 
-// language is the version of the language that is read.
+// language is the version of the profile language that this headroom reads.
 const language = 1
 
-// readable looks at the version first: under another one the keys may mean something
-// else, and other errors about them would mislead.
+// readable checks the version first: in another version the keys may mean something
+// else, and errors about them would mislead.
 func (r *profileReader) readable(n *yaml.Node) bool {
 	r.p.Version = language
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
 		if key, value := n.Content[i], n.Content[i+1]; key.Value == "version" && value.Value != strconv.Itoa(language) {
-			r.add(value.Line, "version", value.Value, fmt.Sprintf("this headroom reads version %d of the language of profiles, which is also meant without the key; update headroom, or write the profile in version %[1]d", language))
+			r.add(value.Line, "version", value.Value, fmt.Sprintf("this headroom reads version %d of the profile language, which is also the default; update headroom, or write the profile in version %[1]d", language))
 			return false
 		}
 	}
@@ -213,7 +213,7 @@ func (r *profileReader) items(key string, n *yaml.Node, f func(*yaml.Node)) {
 func (r *profileReader) text(to *string) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		if n.Kind != yaml.ScalarNode || n.Value == "" {
-			r.add(n.Line, key, n.Value, "not a value; write a text or a number")
+			r.add(n.Line, key, n.Value, "not a value; write a string or a number")
 		}
 		*to = n.Value
 	}
@@ -229,7 +229,7 @@ func (r *profileReader) list(to *[]string) func(string, *yaml.Node) {
 	}
 }
 
-// lists reads a list whose items are lists, or a text for a list of one.
+// lists reads a list whose items are lists, or a string for a list of one.
 func (r *profileReader) lists(to *[][]string) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		r.items(key, n, func(n *yaml.Node) {
@@ -250,7 +250,7 @@ func (r *profileReader) settings(to *map[string]string) func(string, *yaml.Node)
 		r.each(key, n, func(name string, _, v *yaml.Node) {
 			(*to)[name] = v.Value
 			if v.Kind != yaml.ScalarNode {
-				r.add(v.Line, key+"."+name, "", "not a value; write a text or a number")
+				r.add(v.Line, key+"."+name, "", "not a value; write a string or a number")
 			}
 		})
 	}
@@ -259,7 +259,7 @@ func (r *profileReader) settings(to *map[string]string) func(string, *yaml.Node)
 func (r *profileReader) yes(to *bool) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		if n.Value != "true" && n.Value != "false" {
-			r.add(n.Line, key, n.Value, "not true or false")
+			r.add(n.Line, key, n.Value, "must be true or false")
 		}
 		*to = n.Value == "true"
 	}
@@ -268,7 +268,7 @@ func (r *profileReader) yes(to *bool) func(string, *yaml.Node) {
 func (r *profileReader) positive(to *int) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		if *to = number(n.Value); *to == 0 {
-			r.add(n.Line, key, n.Value, "not a number of at least 1")
+			r.add(n.Line, key, n.Value, "must be a whole number of at least 1")
 		}
 	}
 }
@@ -284,7 +284,7 @@ func (r *profileReader) pattern(to *lazyRegexp) func(string, *yaml.Node) {
 	}
 }
 
-// oneOf reads one of a few words.
+// oneOf reads a word that must be one of words.
 func oneOf[T ~string](r *profileReader, to *T, words ...T) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		if *to = T(n.Value); slices.Contains(words, *to) {
@@ -294,7 +294,7 @@ func oneOf[T ~string](r *profileReader, to *T, words ...T) func(string, *yaml.No
 		for i, w := range words {
 			all[i] = string(w)
 		}
-		text := "not allowed; it is one of " + strings.Join(all, ", ")
+		text := "not allowed; must be one of " + strings.Join(all, ", ")
 		if best := nearestWord(n.Value, all); best != "" {
 			text += "; did you mean " + best + "?"
 		}

@@ -15,9 +15,9 @@ import (
 //go:embed profiles/*.yaml
 var embedded embed.FS
 
-// Builtin are the profiles that come with headroom, and are not to be changed. Safe
-// for concurrent use. They are the files in profiles/, parsed ahead: reading YAML
-// would cost every start 3 ms.
+// Builtin returns the profiles that come with headroom, which must not be modified.
+// Safe for concurrent use. They are the files in profiles/, parsed in advance: reading
+// YAML would cost every start 3 ms.
 func Builtin() []Profile { return slices.Clone(withTexts()) }
 
 var withTexts = sync.OnceValue(func() []Profile {
@@ -35,8 +35,8 @@ var withTexts = sync.OnceValue(func() []Profile {
 	return all
 })
 
-// LoadProfiles reads a profile, or every .yaml file of a folder, from files. All that
-// is wrong with them is one joined error; two of the same name are wrong, too.
+// LoadProfiles reads a profile, or every .yaml file of a folder, from files. All
+// problems are joined into one error; two profiles of the same name are a problem, too.
 func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 	names := []string{name}
 	if info, err := fs.Stat(files, name); err == nil && info.IsDir() {
@@ -45,7 +45,7 @@ func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 		}
 	}
 	read, failed := make([]Profile, len(names)), make([]error, len(names))
-	var reading sync.WaitGroup // a start waits for it
+	var reading sync.WaitGroup // a start waits for this
 	for i, name := range names {
 		reading.Go(func() {
 			content, err := fs.ReadFile(files, name)
@@ -62,7 +62,7 @@ func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 	for i, p := range read {
 		name, err := names[i], failed[i]
 		if err == nil && slices.ContainsFunc(all, func(q Profile) bool { return q.Name == p.Name }) {
-			err = &ProfileError{name, "name", p.Name, "another file has it, too"}
+			err = &ProfileError{name, "name", p.Name, "another file has this name, too"}
 		}
 		if problems = append(problems, err); err == nil {
 			all = append(all, p)
@@ -71,8 +71,8 @@ func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 	return all, errors.Join(problems...)
 }
 
-// Over is profiles with others in front of them; of two with the same name the first
-// stays, so that a user's own replaces a built-in one.
+// Over returns the profiles of first and after them those of then; of two with the same
+// name it keeps the one in first, so that a user's own replaces a built-in one.
 func Over(first, then []Profile) []Profile {
 	all := slices.Clone(first)
 	for _, p := range then {
@@ -83,11 +83,11 @@ func Over(first, then []Profile) []Profile {
 	return all
 }
 
-// nameable are the knobs that a user may name, and "checkpoints" for where they are.
+// nameable are the knobs that a user may name, and "checkpoints" for where those are.
 var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resume", "output", "checkpoints"}
 
-// Plain is the profile of a script that no profile knows, from knobs that its user
-// named once:
+// Plain is the profile of a script that no profile knows, made from the knobs that its
+// user named:
 //
 //	micro=--batch-size      a flag
 //	micro=data.batch_size   a key of the configuration, or of an override k=v
@@ -95,7 +95,7 @@ var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resum
 //	micro=--batch@total     counted over all ranks; also @device, and @rank, which is the default
 //	checkpoints=out/*.pt    which files are checkpoints, the newest by its time
 //
-// What is wrong with them is a joined error of [*ProfileError].
+// All problems with the knobs are joined into one error of [*ProfileError].
 func Plain(knobs []string) (Profile, error) {
 	p := Profile{Name: "plain", Version: language, Style: SpaceStyle, Knobs: map[string]Knob{}, Normalised: Prove, Coupling: ByNothing, Unit: Steps,
 		Config: ConfigFile{Flags: []string{"--config", "-c", "--config-file", "--config_file", "--cfg"}},
@@ -121,7 +121,7 @@ func Plain(knobs []string) (Profile, error) {
 	return p, nil
 }
 
-// withKnobs is p with knobs as its user named them.
+// withKnobs is p with the knobs set as its user named them.
 func (p Profile) withKnobs(knobs []string) (Profile, error) {
 	var problems []error
 	p.Knobs = maps.Clone(p.Knobs)
@@ -151,7 +151,7 @@ func (p Profile) withKnobs(knobs []string) (Profile, error) {
 	return p, errors.Join(problems...)
 }
 
-// at is k moved to another place.
+// at is k set in another place.
 func (k Knob) at(name, place string) (Knob, error) {
 	k.Flags, k.Paths, k.Env, k.Launcher, k.Default = nil, nil, "", "", ""
 	if k.Type == "" {
@@ -167,11 +167,11 @@ func (k Knob) at(name, place string) (Knob, error) {
 	variable, isVariable := strings.CutPrefix(place, "$")
 	switch {
 	case given && !slices.Contains([]Scope{PerDevice, PerRank, Total}, k.Scope):
-		return k, &ProfileError{"--knob", name, scope, "counted over device, rank or total"}
+		return k, &ProfileError{"--knob", name, scope, "must be device, rank or total"}
 	case isVariable && identifier(variable):
 		k.Env = variable
 	case isVariable || strings.ContainsAny(place, " =") || strings.Trim(place, "-") == "":
-		return k, &ProfileError{"--knob", name, place, "not a flag, a key or a variable"}
+		return k, &ProfileError{"--knob", name, place, "must be a flag, a key or a $VARIABLE"}
 	case strings.HasPrefix(place, "-"):
 		k.Flags = []string{place}
 	default:

@@ -46,10 +46,10 @@ unit: steps
 	for _, want := range []string{
 		"bad.yaml:2: match.argv: (: not a regular expression",
 		"bad.yaml:2: match.flag: unknown key; did you mean flags?",
-		"bad.yaml:3: style: --k  v: not allowed; it is one of --k v, --k=v, k=v, file; did you mean --k v?",
-		"bad.yaml:5: knobs.micro.scope: devices: not allowed; it is one of device, rank, total, unsaid; did you mean device?",
+		"bad.yaml:3: style: --k  v: not allowed; must be one of --k v, --k=v, k=v, file; did you mean --k v?",
+		"bad.yaml:5: knobs.micro.scope: devices: not allowed; must be one of device, rank, total, unsaid; did you mean device?",
 		"bad.yaml:5: knobs.micro.typ: unknown key; did you mean type?",
-		"bad.yaml:6: knobs.accumulation: is given nowhere; give flags, paths, env or launcher",
+		"bad.yaml:6: knobs.accumulation: has no place to be set; give flags, paths, env or launcher",
 		"bad.yaml:7: knobs.spare: nothing uses it",
 		"bad.yaml:8: knobs.eval.min: 2: only micro has a lower bound",
 		"bad.yaml:9: law.write: acumulation: unknown knob; did you mean accumulation?",
@@ -59,7 +59,7 @@ unit: steps
 		"bad.yaml:11: resume.mode: path: needs checkpoints.root and checkpoints.glob",
 		"bad.yaml:11: resume.set: resum: unknown knob",
 		"bad.yaml:11: resume.needs: x: write package: NAME and version: NUMBER",
-		"bad.yaml:12: unit: steps: not allowed; it is one of step, sample, epoch, micro-batch; did you mean step?",
+		"bad.yaml:12: unit: steps: not allowed; must be one of step, sample, epoch, micro-batch; did you mean step?",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in\n%v", want, err)
@@ -77,12 +77,12 @@ func TestParseProfileRefuses(t *testing.T) {
 		"name: x\n---\nname: y\n": "more than one document",
 		"name: x\nname: y\n":      "given twice, first in line 1",
 		"name: [x\n":              "invalid YAML",
-		"version: 2\nnope: 1\n":   "p.yaml:1: version: 2: this headroom reads version 1 of the language of profiles",
+		"version: 2\nnope: 1\n":   "p.yaml:1: version: 2: this headroom reads version 1 of the profile language",
 		"name: x\nversion: a\n":   "p.yaml:2: version: a: this headroom reads version 1",
 		"- x\n":                   "not a mapping",
 		"name: x\nknobs: {micro: {flags: [--b]}}\nmatch: {keys: [batch_size]}\n":       "does not distinguish one framework from another",
 		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {flags: [--b]}}\n":             "nothing keeps the effective batch",
-		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {paths: [a.b]}}\n":             "there is no configuration to have it",
+		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {paths: [a.b]}}\n":             "there is no configuration to contain it",
 		"name: x\nlaw: {write: [accumulation]}\nknobs: {accumulation: {flags: [--a]}}": "knobs.micro: missing",
 	} {
 		_, err := ParseProfile("p.yaml", []byte(text))
@@ -100,9 +100,9 @@ func TestPlainKnobs(t *testing.T) {
 		{"micro", "write NAME=FLAG"},
 		{"micro=--bs micro=--b", "named twice"},
 		{"micor=--bs", "did you mean micro?"},
-		{"micro=--bs@all", "counted over device, rank or total"},
-		{"micro=--", "not a flag, a key or a variable"},
-		{"micro=$1x", "not a flag, a key or a variable"},
+		{"micro=--bs@all", "must be device, rank or total"},
+		{"micro=--", "must be a flag, a key or a $VARIABLE"},
+		{"micro=$1x", "must be a flag, a key or a $VARIABLE"},
 	} {
 		_, err := Plain(strings.Fields(c.knobs))
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -111,8 +111,8 @@ func TestPlainKnobs(t *testing.T) {
 	}
 }
 
-// A profile says in which version of the language it is, and what is left out is the
-// first one. What it stands in is kept, so that it can be shown.
+// A profile says in which version of the language it is written; if it does not, that is
+// the first one. The text of its file is kept, so that it can be shown.
 func TestProfileVersion(t *testing.T) {
 	const text = "name: x\nmatch: {flags: [--b]}\nknobs: {micro: {flags: [--b]}, accumulation: {flags: [--a]}}\nlaw: {write: [micro, accumulation]}\n"
 	for _, given := range []string{"", "version: 1\n"} {
@@ -127,7 +127,7 @@ func TestProfileVersion(t *testing.T) {
 	}
 }
 
-// The profile in docs/profiles.md is one, and every key of the language is there.
+// The profile in docs/profiles.md is a valid one, and that page has every key of the language.
 func TestProfilesPage(t *testing.T) {
 	page, err := os.ReadFile("../docs/profiles.md")
 	if err != nil {

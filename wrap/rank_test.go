@@ -11,7 +11,7 @@ const (
 	ncclText = "DistBackendError: NCCL communicator was aborted on rank 1."
 )
 
-// Of the ranks' error files the first by its clock counts whose error is its own.
+// Of the ranks' error files, the earliest one counts whose error is the rank's own.
 func TestFirstRankByClock(t *testing.T) {
 	noon := time.Date(2026, 10, 4, 12, 0, 0, 0, time.UTC)
 	late := func(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
@@ -42,7 +42,7 @@ func TestFirstRankByClock(t *testing.T) {
 	}
 }
 
-// An error file has no traceback of its own: that rank's output has.
+// An error file has no traceback; the output of that rank does.
 func TestRecordTakesTracebackOfItsRank(t *testing.T) {
 	text := tracebackOf(at("train.py", "main", "loss.backward()"))
 	got := Classify(Exit{
@@ -54,7 +54,7 @@ func TestRecordTakesTracebackOfItsRank(t *testing.T) {
 	}
 }
 
-// Of ranks that all ran out of memory the one whose error stands first counts,
+// Of ranks that all ran out of memory, the one whose error comes first counts,
 // unless torchrun names another.
 func TestFirstRankByText(t *testing.T) {
 	both := "[rank2]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n" +

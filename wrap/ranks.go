@@ -17,10 +17,10 @@ import (
 const errorFile = "error.json"
 
 // ReadRankErrors reads every error file of a launcher below a log folder, earliest
-// failure first: that one is the root, the others are mostly what it did to its
-// peers. The rank is the folder's, which torchrun counts anew on each machine; -1
-// if the folder is not a number. A file that is not understood is left out and named
-// in the notes, one line each, as is a folder that cannot be read.
+// failure first: that one is the root cause, the others are mostly its effects on other
+// ranks. The rank is the name of the folder, which torchrun counts from 0 on each
+// machine; -1 if that is not a number. A file that is not understood is left out and
+// named in the notes, one line each, as is a folder that cannot be read.
 func ReadRankErrors(logs fs.FS) (ranks []RankError, notes []string) {
 	_ = fs.WalkDir(logs, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
@@ -34,7 +34,7 @@ func ReadRankErrors(logs fs.FS) (ranks []RankError, notes []string) {
 			}
 			ranks = append(ranks, rank)
 		}
-		return nil // the rest of the folder is read all the same
+		return nil // the rest of the folder is read anyway
 	})
 	slices.SortStableFunc(ranks, func(a, b RankError) int { return a.Time.Compare(b.Time) })
 	return ranks, notes

@@ -7,42 +7,42 @@ import (
 	"strings"
 )
 
-// Given is what the user said besides the command, and where files are read.
+// Given is what the user specified in addition to the command, and where files are read.
 type Given struct {
 	Files   fs.FS    // rooted at /; nil to read none
-	Profile string   // name of the profile to take, whatever the scores are
+	Profile string   // name of the profile to use, whatever the scores are
 	Knobs   []string // "micro=--batch-size"; see [Plain]
 	World   int      // data-parallel ranks; 0 for what the command says
 }
 
-// Match is a command and the profile that it goes by.
+// Match is a command and the profile that fits it.
 type Match struct {
 	Command Command
 	Launch  Launch
 	Profile Profile
-	Layers  []Profile // that stand between the launcher and the framework, such as DeepSpeed
+	Layers  []Profile // of what runs between the launcher and the framework, such as DeepSpeed
 	Scores  []Score   // best first
 
 	given Given
-	files []document // of the profile
-	under [][]document
+	files []document   // configurations of the profile
+	under [][]document // configurations of each layer
 }
 
-// Score is how well a profile goes with a command.
+// Score is how well a profile fits a command.
 type Score struct {
 	Profile string   `json:"profile"`
 	Points  int      `json:"points"`
-	Reasons []string `json:"reasons,omitempty"` // what counted, and what was refused
+	Reasons []string `json:"reasons,omitempty"` // what counted, and which configurations were ruled out
 }
 
-// A profile is taken with enough points and this margin over the next.
+// A profile is chosen if it has enough points and leads the next one by this margin.
 const (
 	enough = 4
 	margin = 2
 )
 
-// NotRecognisedError says that no profile goes with a command well enough, or that
-// two do.
+// NotRecognisedError says that no profile fits a command well enough, or that two fit
+// about equally well.
 type NotRecognisedError struct {
 	Reason string
 	Scores []Score // best first
@@ -59,10 +59,10 @@ func (e *NotRecognisedError) Error() string {
 	return b.String() + "; name one with --profile, or the knobs with --knob micro=FLAG --knob accumulation=FLAG"
 }
 
-// Recognise says which of the profiles a command goes by. Independent signals are
-// scored; a profile needs at least 4 points and 2 more than the next one. An
-// [*OpaqueError] says that the training command cannot be seen, a
-// [*NotRecognisedError] what was scored.
+// Recognise finds which of the profiles fits a command. Independent signals are scored;
+// a profile needs at least 4 points and 2 more than the next one. An [*OpaqueError] says
+// that the training command cannot be seen, a [*NotRecognisedError] how each profile
+// scored.
 func Recognise(c Command, profiles []Profile, g Given) (*Match, error) {
 	launch, err := Peel(c)
 	if err != nil {
@@ -92,7 +92,7 @@ func Recognise(c Command, profiles []Profile, g Given) (*Match, error) {
 	return m, nil
 }
 
-// choose is the name of the profile to take.
+// choose returns the name of the profile to use.
 func (m *Match) choose(profiles []Profile) (string, error) {
 	if name := m.given.Profile; name != "" {
 		if !slices.ContainsFunc(profiles, func(p Profile) bool { return p.Name == name && !p.Layer }) {
@@ -108,7 +108,7 @@ func (m *Match) choose(profiles []Profile) (string, error) {
 	}
 	switch {
 	case len(m.Scores) == 0:
-		return "", &NotRecognisedError{Reason: "there is no profile"}
+		return "", &NotRecognisedError{Reason: "there are no profiles"}
 	case m.Scores[0].Points < enough:
 		return "", &NotRecognisedError{"no profile fits well enough", m.Scores}
 	case len(m.Scores) > 1 && m.Scores[0].Points-m.Scores[1].Points < margin:
@@ -117,8 +117,8 @@ func (m *Match) choose(profiles []Profile) (string, error) {
 	return m.Scores[0].Profile, nil
 }
 
-// named is the profile of that name, with the knobs that the user named. If none
-// was recognised, these are all there is.
+// named is the profile of that name, with the knobs that the user named. If no profile
+// was recognised, those knobs are all that it has.
 func (m *Match) named(name string, profiles []Profile, recognised bool) (Profile, error) {
 	if !recognised {
 		return m.plain()
@@ -127,7 +127,7 @@ func (m *Match) named(name string, profiles []Profile, recognised bool) (Profile
 	return profiles[at].withKnobs(m.given.Knobs)
 }
 
-// plain is the profile of the knobs alone. A flag for resuming that the script declares as
+// plain is a profile of the user's knobs alone. A flag for resuming that the script declares as
 // a switch takes no path: the script looks for its newest checkpoint by itself.
 func (m *Match) plain() (Profile, error) {
 	p, err := Plain(m.given.Knobs)
@@ -162,7 +162,7 @@ func (m *Match) score(p Profile) Score {
 	}
 	for _, d := range m.documents(p) {
 		if key := d.first(p.Match.Forbid); key != "" {
-			s.Reasons = append(s.Reasons, fmt.Sprintf("%s has %s, so it is not its configuration", d.name, key))
+			s.Reasons = append(s.Reasons, fmt.Sprintf("%s has %s, so it is not this framework's configuration", d.name, key))
 			continue
 		}
 		if keys := p.Match.Keys; len(keys) > 0 && d.all(keys) {
@@ -186,7 +186,7 @@ func (s Signals) runs(l Launch) bool {
 	return s.Argv != nil && l.Module == "" && s.Argv().MatchString(l.Name())
 }
 
-// gives reports whether the training program has an argument of that name.
+// gives reports whether the training program is given an argument of that name.
 func (m *Match) gives(flag string) bool {
 	return slices.ContainsFunc(m.own(), func(arg string) bool {
 		name, _, _ := strings.Cut(arg, "=")
@@ -197,7 +197,7 @@ func (m *Match) gives(flag string) bool {
 // own are the arguments of the training program up to a -- of its own.
 func (m *Match) own() []string { return m.Command.Args[m.Launch.First:m.end()] }
 
-// end is after the last argument that the training program reads as an option.
+// end is the position after the last argument that the training program reads as an option.
 func (m *Match) end() int {
 	for i := m.Launch.First; i < len(m.Command.Args); i++ {
 		if m.Command.Args[i] == "--" {
@@ -221,7 +221,7 @@ func (m *Match) accompanies(p Profile) bool {
 	return false
 }
 
-// imports is the first of the words that stands in an import line of the script.
+// imports is the first of the words that occurs in an import line of the script.
 func (m *Match) imports(words []string) string {
 	if len(words) == 0 || m.Launch.Script == "" {
 		return ""
@@ -239,8 +239,8 @@ func (m *Match) imports(words []string) string {
 	return ""
 }
 
-// importLines are the names in the import statements of a script, and the dotted
-// names of what is imported from where.
+// importLines are the names in the import statements of a script: modules, with their
+// dots, and what is imported from them.
 func importLines(script string) []string {
 	var names []string
 	open := false

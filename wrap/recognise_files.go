@@ -12,19 +12,19 @@ import (
 
 // document is a configuration file that a command names.
 type document struct {
-	name    string // as the command sets it
-	at, cut int    // the argument that names it, and where in it
+	name    string // as the command gives it
+	at, cut int    // the argument that names it, and where the name begins in that argument
 	format  Format
 	content []byte
 	script  bool // the training program itself, which is read and never edited
 
 	err error     // why it could not be read
 	in  *document // the configuration that names it; nil if an argument does
-	key string    // the key that does
+	key string    // the key that names it
 }
 
-// maxDocument is far above any configuration, and keeps a wrong path from filling
-// the memory.
+// maxDocument is far above the size of any configuration, and keeps a wrong path from
+// filling memory.
 const maxDocument = 4 << 20
 
 // abs is a path of the command as an [fs.FS] wants it: from the root, without the
@@ -54,14 +54,14 @@ func (m *Match) read(name string) ([]byte, error) {
 	return content, nil
 }
 
-// documents are the configurations that a command names in a profile's way, in the
-// order in which they count: a later one beats those before.
+// documents are the configurations that a command names in the way that a profile
+// describes, in order of precedence: a later one overrides those before it.
 func (m *Match) documents(p Profile) []document {
 	var all []document
 	add := func(name string, at, cut int, script bool) {
 		content, err := m.read(name)
 		if err != nil && script {
-			return // what it would have said is not known, and no default stands in for it
+			return // the script's own defaults are not known then, and nothing stands in for them
 		}
 		format := formatOf(name)
 		if format == "" {
@@ -109,7 +109,7 @@ func (m *Match) flagged(p Profile, add func(name string, at, cut int, script boo
 	}
 }
 
-// positional adds the arguments that are files themselves.
+// positional adds the positional arguments that are files.
 func (m *Match) positional(p Profile, add func(name string, at, cut int, script bool)) {
 	if p.Config.Sole && len(m.Command.Args) != m.Launch.First+1 {
 		return
@@ -142,8 +142,8 @@ func (d document) first(keys []string) string {
 	return ""
 }
 
-// copyName is what a changed copy is called: beside the original, so that paths
-// relative to it still hold.
+// copyName is the name of a changed copy: in the folder of the original, so that relative
+// paths in it still hold.
 func copyName(name string) string { return prefixed(name, ".headroom-") }
 
 func prefixed(name, prefix string) string {

@@ -7,7 +7,7 @@ import (
 )
 
 // Which files are a command's configuration: where it has to be the only argument,
-// none beside others; and never the value of an option.
+// none next to others; and never the value of an option.
 func TestConfigurationOfACommand(t *testing.T) {
 	const head = "name: own\nmatch: {flags: [--data]}\nknobs: {micro: {flags: [--bs], paths: [bs], default: 2}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n"
 	files := fstest.MapFS{"w/run.yaml": {Data: []byte("bs: 8\n")}, "w/data.yaml": {Data: []byte("bs: 3\n")}, "w/later.yaml": {Data: []byte("bs: 16\n")}}
@@ -23,7 +23,7 @@ func TestConfigurationOfACommand(t *testing.T) {
 		{"{format: yaml, flags: [--config]}", "python t.py --config run.yaml --config=later.yaml", 16},
 		{"{format: yaml, flags: [--config]}", "python t.py --config run.yaml --bs 5", 5},
 		{"{format: yaml, flags: [--config]}", "python t.py --config --bs 5", 5},
-		{"{format: yaml, flags: [--config]}", "python t.py --config none.yaml", 0}, // not a default: it may stand there
+		{"{format: yaml, flags: [--config]}", "python t.py --config none.yaml", 0}, // no default either: the file may set it
 		{"{format: yaml, flags: [--config]}", "python t.py --config none.yaml --bs 5", 5},
 	} {
 		p, err := ParseProfile("own.yaml", []byte(head+"config: "+c.config+"\n"))

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// recorder takes down what both streams bring. The log gets it in large pieces, and
-// soon: then a disk that hangs for a moment holds up no child that prints little, and
-// one that prints much is spared a call for every line.
+// recorder records the output of both streams. The log gets it in large pieces, and
+// soon: that way a disk that hangs for a moment holds up no child that prints little,
+// and a child that prints a lot does not cost a call for every line.
 type recorder struct {
 	log     io.Writer // nil if there is none
 	trouble func(error)
@@ -17,18 +17,19 @@ type recorder struct {
 	mu   sync.Mutex
 	tail *tail
 
-	held  []byte    // of stderr, not in the tail yet
+	held  []byte    // from stderr, not in the tail yet
 	since time.Time // when the first byte of it came
 
 	waiting []byte      // for the log, in order
 	late    *time.Timer // runs while something waits
 
 	writing sync.Mutex // guards what follows, and the log; locked before mu
-	failed  bool       // writing did, and trouble was told
-	written []byte     // to be filled anew
+	failed  bool       // writing to the log failed, and that was reported
+	written []byte     // a buffer to use again
 }
 
-// gathering is how long output waits for more, unless there is a chunk of it.
+// gathering is how long output waits for more before it is written, unless there is a
+// chunk of it already.
 const gathering = 10 * time.Millisecond
 
 func newRecorder(o ChildOptions) *recorder {
@@ -37,13 +38,13 @@ func newRecorder(o ChildOptions) *recorder {
 	return r
 }
 
-// heldFor is how much later than an error what stdout said before it may be read: two
-// pipes have no common order, and on a busy machine one of them waits. Without it the
-// last steps before a failure look like steps after it.
+// heldFor is how long output of stderr is held back for what stdout said before it: two
+// pipes have no common order, and on a busy machine one of them waits. Otherwise the last
+// steps before a failure would look like steps after it.
 const heldFor = 200 * time.Millisecond
 
-// remember takes p into the tail. What stderr brings goes behind what stdout brings
-// soon afterwards.
+// remember adds p to the tail. Output of stderr goes behind what stdout brings soon
+// afterwards.
 func (r *recorder) remember(stream int, p []byte, now time.Time) {
 	if len(r.held) > 0 && (now.Sub(r.since) > heldFor || len(r.held) > chunk) {
 		r.tail.add(1, r.held)
@@ -65,7 +66,7 @@ func (r *recorder) add(stream int, p []byte) {
 	}
 }
 
-// take returns how much waits for the log.
+// take records p, and returns how many bytes wait for the log.
 func (r *recorder) take(stream int, p []byte) (waiting int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,7 +81,7 @@ func (r *recorder) take(stream int, p []byte) (waiting int) {
 	return len(r.waiting)
 }
 
-// flush gives the log what waits for it.
+// flush writes what waits for the log.
 func (r *recorder) flush() {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -92,7 +93,7 @@ func (r *recorder) flush() {
 	if len(p) == 0 {
 		return
 	}
-	if _, err := r.log.Write(p); err != nil && !r.failed { // tried again: the disk may have room by then
+	if _, err := r.log.Write(p); err != nil && !r.failed { // later writes are still tried: the disk may have room by then
 		r.failed = true
 		r.trouble(fmt.Errorf("the log of the command has gaps: %w", err))
 	}

@@ -10,19 +10,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Rehearsal is how a command is made to train for a moment only, and to leave
-// nothing behind. Values are texts with {temporary}, which is a folder of the
-// trial's own, and with expressions over steps, micro, accumulation, global and
-// world in braces, as in {steps*accumulation}.
+// Rehearsal is how a command is made to train only for a moment, and to leave nothing
+// behind. Values may contain {temporary}, which is a folder of the trial's own, and
+// expressions over steps, micro, accumulation, global and world in braces, as in
+// {steps*accumulation}.
 type Rehearsal struct {
 	Steps   int               // optimizer steps after which it ends by itself; 0 if it cannot be made to
 	Set     map[string]string // knob → value
-	IfGiven map[string]string // the same, for what is set only where the command gives it
+	IfGiven map[string]string // the same, for knobs that are set only where the command gives them
 	Drop    []string          // knobs to take out
-	Speed   lazyRegexp        // matches its output, with the samples a second as its group; the last match counts; nil for none
+	Speed   lazyRegexp        // matches the trial's output, with the samples per second as its group; the last match counts; nil for none
 }
 
-// redirects reports whether a trial writes somewhere else than the training would.
+// redirects reports whether a trial writes somewhere other than the training would.
 func (r Rehearsal) redirects() bool {
 	for _, value := range r.Set {
 		if strings.Contains(value, temporary) {
@@ -32,9 +32,9 @@ func (r Rehearsal) redirects() bool {
 	return false
 }
 
-// trialSteps is how many optimizer steps a trial makes where a knob says how many:
-// the optimizer's state is there from the second one on, and the third shows that
-// memory stays.
+// trialSteps is how many optimizer steps a trial makes where a knob sets their number:
+// the optimizer's state exists from the second one on, and the third shows that memory
+// no longer grows.
 const trialSteps = 3
 
 // temporary stands for a trial's own folder in the values of a [Rehearsal].
@@ -64,7 +64,7 @@ var (
 	expressions = lazily(`\{([^{}]*)\}`)
 )
 
-// filled is a value of a [Rehearsal] with what its braces stand for.
+// filled is a value of a [Rehearsal] with its braces replaced by what they stand for.
 func filled(value, folder string, of amounts) (string, error) {
 	var failed error
 	text := expressions().ReplaceAllStringFunc(value, func(in string) string {
@@ -80,7 +80,7 @@ func filled(value, folder string, of amounts) (string, error) {
 	return text, failed
 }
 
-// speed is the samples a second that the output of a trial reports, 0 if it reports
+// speed is the samples per second that the output of a trial reports, 0 if it reports
 // none.
 func (r Rehearsal) speed(output []byte) float64 {
 	if r.Speed == nil {
@@ -125,15 +125,15 @@ func (r *profileReader) checkTrial() {
 		for _, knob := range sortedKeys(part.set) {
 			value := part.set[knob]
 			if slices.Contains(counted, knob) {
-				r.add(r.lines[part.key], part.key, knob, "a trial has the effective batch of the training")
+				r.add(r.lines[part.key], part.key, knob, "must not be set; a trial has the effective batch of the training")
 			}
 			if _, err := filled(value, "", amounts{"steps": 1, micro: 1, accumulation: 1, global: 1, "world": 1}); err != nil {
-				r.add(r.lines[part.key], part.key+"."+knob, value, fmt.Sprintf("in braces: temporary, or an expression over steps, micro, accumulation, global and world: %v", err))
+				r.add(r.lines[part.key], part.key+"."+knob, value, fmt.Sprintf("braces may hold temporary, or an expression over steps, micro, accumulation, global and world: %v", err))
 			}
 			limited = limited || part.key == "trial.set" && stepsWithin().MatchString(value)
 		}
 	}
 	if (t.Steps > 0) != limited {
-		r.add(r.lines["trial"], "trial.steps", strconv.Itoa(t.Steps), "say how many steps, and write {steps} into the knob of trial.set that limits them")
+		r.add(r.lines["trial"], "trial.steps", strconv.Itoa(t.Steps), "give the number of steps, and write {steps} into the knob of trial.set that limits them")
 	}
 }

@@ -13,9 +13,9 @@ type Rewritten struct {
 	Command Command
 	Plan    recovery.Plan
 	Copies  []Copy   // of configurations, beside the originals
-	Clone   *Clone   // of a checkpoint, if a file of it has to say something else
-	Changes []Change // in the order in which they were made; empty if the command stays as it is
-	Prove   []string // what has to hold but is not known: to be proven before this is relied on
+	Clone   *Clone   // of a checkpoint, if one of its files has to be different
+	Changes []Change // in the order in which they were made; empty if the command stays unchanged
+	Prove   []string // conditions that are not known to hold: to be proven before the command is relied on
 }
 
 // Copy is a file that headroom writes beside the user's own.
@@ -25,14 +25,14 @@ type Copy struct {
 	original   []byte
 }
 
-// Clone is a folder of links to the files of a checkpoint, save those that differ.
+// Clone is a folder of links to the files of a checkpoint, except for those that differ.
 type Clone struct {
 	Path, From string            // as the command names them
 	Files      map[string][]byte // by their path in the folder
 	original   map[string][]byte
 }
 
-// Change is one knob that has another value.
+// Change is one knob that was given a different value.
 type Change struct {
 	Knob  string `json:"knob"`
 	Where string `json:"where"`         // "--batch-size", ".headroom-train.yaml"
@@ -40,18 +40,18 @@ type Change struct {
 	New   string `json:"new,omitempty"` // "" if it was taken out
 }
 
-// Rewrite is m's command with the micro-batch of p, the accumulation that keeps the
-// effective batch exactly, and what makes it go on from r. With nothing to change it
-// is the same command. What is trained stays the same or the answer is an error: an
-// [*InexactError] names the micro-batches that would do, a [*KnobError] what cannot
-// be read or set, an [*EditError] what cannot be edited alone, and a [*ResumeError]
-// why it cannot go on. fallbacks are names of the profile's.
+// Rewrite returns m's command with the micro-batch of p, the accumulation that keeps the
+// effective batch exactly, and what makes it resume from r. With nothing to change it is
+// the same command. Either what is trained stays the same or an error is returned: an
+// [*InexactError] names the micro-batches that would work, a [*KnobError] what cannot be
+// read or set, an [*EditError] what cannot be edited on its own, and a [*ResumeError] why
+// the command cannot resume. fallbacks are names of the profile's fallbacks.
 func (m *Match) Rewrite(p recovery.Plan, r Resume, fallbacks ...string) (Rewritten, error) {
 	return m.rewrite(p, fallbacks, ".headroom-", func(w *rewriter, s, next step) error { return w.resume(r, s, next) })
 }
 
-// rewrite makes the changes that a plan asks for and then those that more does.
-// Copies of configurations begin with prefix.
+// rewrite makes the changes that a plan asks for and then those that more makes. The
+// names of copied configurations begin with prefix.
 func (m *Match) rewrite(p recovery.Plan, fallbacks []string, prefix string, more func(w *rewriter, s, next step) error) (Rewritten, error) {
 	s, err := m.step()
 	if err != nil {
@@ -83,8 +83,8 @@ func (m *Match) rewrite(p recovery.Plan, fallbacks []string, prefix string, more
 	return out, m.proves(out, p)
 }
 
-// keeps refuses a plan that is not the command's own effective batch, cut in
-// another way that its framework can run.
+// keeps refuses a plan unless it is the command's own effective batch, cut in another way
+// that the framework can run.
 func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 	inexact := func(format string, args ...any) error {
 		return &InexactError{Asked: p, Reason: fmt.Sprintf(format, args...)}
@@ -93,7 +93,7 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 		return inexact("%v", err)
 	}
 	if p.Effective != asked.Effective || p.World != asked.World {
-		return inexact("the command trains %d samples per step on %d ranks, and the plan %d on %d", asked.Effective, asked.World, p.Effective, p.World)
+		return inexact("the command trains %d samples per step on %d ranks, but the plan %d on %d", asked.Effective, asked.World, p.Effective, p.World)
 	}
 	uniform, size := p, p.Largest()
 	uniform.Uniform, uniform.Common = true, asked.Common
@@ -101,7 +101,7 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 		size = p.Micro
 	}
 	if !uniform.Runs(size) {
-		refused := &InexactError{Asked: p, Reason: fmt.Sprintf("each rank has %d samples per step, and that is not a multiple", p.Share(0))}
+		refused := &InexactError{Asked: p, Reason: fmt.Sprintf("each rank has %d samples per step, and that is not a multiple of the micro-batch", p.Share(0))}
 		if asked.Common > 0 {
 			refused.Reason = fmt.Sprintf("the effective batch grows, each rank has a multiple of %d samples per step, and that is not always a multiple of the micro-batch", asked.Common/asked.World)
 		}
@@ -114,13 +114,13 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 	}
 	micros := p.Largest()
 	if least := m.Profile.Knobs[micro].least(); micros < least && micros != s.perMicro {
-		return inexact("%s trains with at least %d", m.Profile.Name, least)
+		return inexact("%s needs a micro-batch of at least %d", m.Profile.Name, least)
 	}
 	return m.lawful(p, s)
 }
 
-// lawful refuses a change of the micro-batch that the framework answers with
-// another effective batch or another learning rate.
+// lawful refuses a change of the micro-batch to which the framework responds with a
+// different effective batch or learning rate.
 func (m *Match) lawful(p recovery.Plan, s step) error {
 	if p.Largest() == s.perMicro {
 		return nil
@@ -131,9 +131,9 @@ func (m *Match) lawful(p recovery.Plan, s step) error {
 	law := m.Profile.Law
 	switch {
 	case m.Profile.Coupling == ByMicro:
-		return inexact("%s scales the learning rate by the micro-batch alone, so it would change", m.Profile.Name)
+		return inexact("%s scales the learning rate by the micro-batch alone, so the learning rate would change", m.Profile.Name)
 	case !m.Profile.writes(accumulation) && law.Derive == "":
-		return inexact("no knob sets the accumulation, so a smaller micro-batch would train another effective batch; name one with --knob accumulation=FLAG, or let headroom cut the step inside the process")
+		return inexact("no knob sets the accumulation, so a smaller micro-batch would change the effective batch; name one with --knob accumulation=FLAG, or let headroom cut the step inside the process")
 	case m.Profile.writes(accumulation) && m.Profile.Normalised == NotNormalised:
 		return inexact("%s does not divide the loss by the accumulation, so the gradients would grow with it", m.Profile.Name)
 	}
@@ -147,7 +147,7 @@ func (m *Match) lawful(p recovery.Plan, s step) error {
 }
 
 // proves reads the rewritten command as its framework would, and refuses it unless
-// it asks for p.
+// the command asks for p.
 func (m *Match) proves(out Rewritten, p recovery.Plan) error {
 	after := m.after(out)
 	launch, err := Peel(after.Command)

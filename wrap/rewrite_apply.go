@@ -10,20 +10,20 @@ import (
 	"headroom/recovery"
 )
 
-// rewriter gathers the changes of one command. Arguments keep their places until
-// the end, so that what was found stays where it was found.
+// rewriter gathers the changes of one command. Arguments keep their positions until
+// the end, so that the positions that were found stay valid.
 type rewriter struct {
 	m      *Match
 	prefix string // of the names of copies
 	args   []string
 	env    []string
 	gone   []int                // arguments to take out
-	added  []string             // after the training program's own
+	added  []string             // arguments to put after the training program's own
 	texts  map[*document][]byte // configurations as they are now
 	out    Rewritten
 }
 
-// amount gives a knob that counts a value, in the notation that it has.
+// amount sets a knob that holds a number, in the notation of its present value.
 func (w *rewriter) amount(p Profile, docs []document, name string, n int) error {
 	at, err := w.m.find(p, docs, name)
 	if err != nil {
@@ -35,9 +35,9 @@ func (w *rewriter) amount(p Profile, docs []document, name string, n int) error 
 	return w.set(p, docs, name, p.Knobs[name].Type.write(n, at.text))
 }
 
-// set gives a knob a value where it stands, or else where it beats what stands
-// elsewhere: the command line if the framework takes it there, a copy of the
-// configuration if not.
+// set gives a knob a value in the place where it is set already, or else in one that
+// overrides all others: the command line if the framework accepts the knob there, a copy
+// of the configuration if not.
 func (w *rewriter) set(p Profile, docs []document, name, value string) error {
 	k := p.Knobs[name]
 	at, err := w.m.find(p, docs, name)
@@ -69,7 +69,7 @@ func (w *rewriter) set(p Profile, docs []document, name, value string) error {
 		change.Where = k.Env
 		w.env = append(w.env, k.Env+"="+value)
 	default:
-		return &KnobError{name, "", value, "there is no place to write it"}
+		return &KnobError{name, "", value, "there is nowhere to write it"}
 	}
 	w.out.Changes = append(w.out.Changes, change)
 	return nil
@@ -153,10 +153,10 @@ func (w *rewriter) drop(name string) error {
 	return &KnobError{name, at.where, at.text, "would make the framework start over; take it out"}
 }
 
-// Fallbacks are the names of the profile's fallbacks that would change the command and
-// may be used: those that are exact, and those that the user allows. host are those
-// for the machine's memory, in the order to try. A name that the profile does not have
-// is an error.
+// Fallbacks finds the profile's fallbacks that would change the command and may be used:
+// those that are exact, and those that the user allows. host are the names of those that
+// save host memory, in the order in which to try them. A name that the profile does not
+// have is an error.
 func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err error) {
 	var names []string
 	for _, f := range m.Profile.Fallbacks {
@@ -171,7 +171,7 @@ func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err 
 	}
 	for _, name := range allowed {
 		if !slices.Contains(names, name) {
-			return nil, false, &KnobError{"fallback", "", name, fmt.Sprintf("%s has %s", m.Profile.Name, cmp.Or(strings.Join(names, ", "), "none"))}
+			return nil, false, &KnobError{"fallback", "", name, fmt.Sprintf("the fallbacks of %s are: %s", m.Profile.Name, cmp.Or(strings.Join(names, ", "), "none"))}
 		}
 	}
 	return host, recompute, nil
@@ -187,8 +187,8 @@ func (m *Match) changes(f Fallback) bool {
 	return false
 }
 
-// settings writes the evaluation batch and the fallbacks, and ends competing
-// retries once anything changes.
+// settings writes the evaluation batch and the fallbacks, and switches off competing
+// retries if anything changes.
 func (w *rewriter) settings(asked, p recovery.Plan, fallbacks []string) error {
 	if p.Eval > 0 && p.Eval != asked.Eval {
 		if _, has := w.m.Profile.Knobs[eval]; !has {
@@ -237,7 +237,7 @@ func (w *rewriter) competing() error {
 	return nil
 }
 
-// text gives a knob of the profile a value, unless it has that one already.
+// text gives a knob of the profile a value, unless it has that value already.
 func (w *rewriter) text(name, value string) error {
 	now, err := w.m.text(name)
 	if err != nil || strings.EqualFold(now, value) {

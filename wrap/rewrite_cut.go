@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// cut writes the knobs of another micro-batch.
+// cut writes the knobs for a different micro-batch.
 func (w *rewriter) cut(s, next step) error {
 	m := w.m
 	law := m.Profile.Law
@@ -53,7 +53,7 @@ func (w *rewriter) cut(s, next step) error {
 func (w *rewriter) pin(s step) error {
 	m, total := w.m, w.m.total(s)
 	if !slices.Contains(m.Profile.Law.Pin, global) {
-		return &KnobError{global, m.places(global), "", "it is not given, and would follow the micro-batch; give it"}
+		return &KnobError{global, m.places(global), "", "not given, so it would follow the micro-batch; give it"}
 	}
 	if m.Profile.Knobs[global].Scope != Total {
 		total /= max(1, s.ranks)
@@ -63,16 +63,16 @@ func (w *rewriter) pin(s step) error {
 	return w.amount(m.Profile, m.files, global, total)
 }
 
-// length asks for a proof where the training's length is in epochs: how many steps
-// are in one is rounded from the number of micro-batches, and the learning rate
-// follows it.
+// length asks for a proof where the training's length is given in epochs: the number of
+// steps in an epoch is rounded from the number of micro-batches, and the learning-rate
+// schedule depends on it.
 func (w *rewriter) length() error {
 	if _, has := w.m.Profile.Knobs[steps]; !has {
 		return nil
 	}
 	given, err := w.m.givenOwn(steps)
 	if err == nil && !given {
-		what := "an epoch has as many steps as before: so it is if its samples are a multiple of the effective batch"
+		what := "an epoch has as many steps as before, which it has if its number of samples is a multiple of the effective batch"
 		if !slices.Contains(w.m.Profile.Checkpoints.Within, steps) {
 			what += fmt.Sprintf(", or %s is given", w.m.places(steps))
 		}
@@ -110,8 +110,8 @@ func (m *Match) exclude(group []string) error {
 	return nil
 }
 
-// layers writes the amounts that a layer has of its own; what it takes from the
-// framework is left alone.
+// layers writes the amounts that a layer sets itself; those that it takes from the
+// framework are left alone.
 func (w *rewriter) layers(next step) error {
 	for i, layer := range w.m.Layers {
 		now := map[string]int{micro: next.perMicro, accumulation: next.perRank}

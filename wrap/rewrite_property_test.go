@@ -80,14 +80,14 @@ func draw(t *rapid.T) drawn {
 	}
 	d.command = Command{Args: rapid.Permutation(args[3:]).Draw(t, "order"), Dir: "/work"}
 	if style == SpaceStyle {
-		d.command.Args = args[3:] // a value stands behind its flag
+		d.command.Args = args[3:] // a value is right behind its flag
 	}
 	d.command.Args = append(slices.Clone(args[:3]), d.command.Args...)
 	return d
 }
 
-// Whatever the law and the scopes are, a rewritten command asks for exactly the plan,
-// read back by its own, and by a count of this test's own; or it is refused.
+// Whatever the law and the scopes are, a rewritten command asks for exactly the plan, both
+// as its profile reads it back and by this test's own count; or it is refused.
 func TestRewriteIsExactOrRefused(t *testing.T) {
 	exact, refused, grown := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -148,7 +148,7 @@ func TestRewriteIsExactOrRefused(t *testing.T) {
 	}
 }
 
-// typedError tells one of the errors that say what to do.
+// typedError reports whether an error is one of those that say what to do.
 func typedError(err error) bool {
 	var inexact *InexactError
 	var knob *KnobError

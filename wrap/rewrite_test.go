@@ -11,7 +11,7 @@ import (
 	"headroom/recovery"
 )
 
-// custom is a profile of a user's, with a line replaced or added.
+// custom is a user's profile with a line replaced or added.
 func custom(t *testing.T, lines ...string) Profile {
 	t.Helper()
 	text := "name: custom\nmatch: {flags: [--micro, --accum]}\nknobs:\n  micro: {flags: [--micro], min: 2}\n  accumulation: {flags: [--accum], default: 1}\n" +
@@ -44,16 +44,16 @@ func TestRewriteByCustomProfile(t *testing.T) {
 		{"recompute that is on", "python t.py --micro 8 --small", "", nil, []string{"recompute"}, "--micro 8 --small"},
 		{"in front of its own --", "python t.py --micro 8 -- --micro 3", "", micros(2), nil, "--micro 2 --accum 4 -- --micro 3"},
 		{"no such fallback", "python t.py --micro 8", "", nil, []string{"offload"}, "fallback: offload: custom has no such fallback"},
-		{"below its bound", "python t.py --micro 8", "", micros(1), nil, "micro-batch 1: custom trains with at least 2"},
-		{"more than is there", "python t.py --micro 8", "", func(p *recovery.Plan) { p.Effective = 16 }, nil, "the command trains 8 samples per step on 1 ranks, and the plan 16 on 1"},
-		{"not a divisor", "python t.py --micro 12", "", func(p *recovery.Plan) { p.Micro, p.Uniform = 5, false }, nil, "not a multiple; the nearest that keep it are 4 and 6"},
+		{"below its bound", "python t.py --micro 8", "", micros(1), nil, "micro-batch 1: custom needs a micro-batch of at least 2"},
+		{"more than is there", "python t.py --micro 8", "", func(p *recovery.Plan) { p.Effective = 16 }, nil, "the command trains 8 samples per step on 1 ranks, but the plan 16 on 1"},
+		{"not a divisor", "python t.py --micro 12", "", func(p *recovery.Plan) { p.Micro, p.Uniform = 5, false }, nil, "not a multiple of the micro-batch; the nearest micro-batches that keep the effective batch are 4 and 6"},
 		{"learning rate by micro-batch", "python t.py --micro 8", "lr_coupling: micro", micros(4), nil, "scales the learning rate by the micro-batch alone"},
 		{"summed gradients", "python t.py --micro 8", `normalised: "false"`, micros(4), nil, "does not divide the loss by the accumulation"},
 		{"law broken", "python t.py --micro 8", `law: {write: [micro, accumulation], require: ["micro % 8 == 0"]}`, micros(4), nil, "custom needs micro % 8 == 0"},
 		{"together", "python t.py --micro 8 --accum 2", `law: {write: [micro, accumulation], exclude: [[micro, accumulation]]}`, micros(4), nil, "custom does not take it together with accumulation"},
 		{"without a value", "python t.py --accum 2 --micro", "", micros(4), nil, "micro: --micro: has no value"},
-		{"present and empty", "python t.py --micro=", "", micros(4), nil, "micro: --micro: present and empty"},
-		{"not given", "python t.py --accum 2", "", micros(4), nil, "micro: --micro: it is not given"},
+		{"present and empty", "python t.py --micro=", "", micros(4), nil, "micro: --micro: present but empty"},
+		{"not given", "python t.py --accum 2", "", micros(4), nil, "micro: --micro: not given"},
 	} {
 		var lines []string
 		if c.line != "" {
@@ -93,7 +93,7 @@ func rewritten(t *testing.T, p Profile, command string, change func(*recovery.Pl
 	return strings.Join(out.Command.Args[2:], " ")
 }
 
-// An amount over all ranks cannot be read without their number, and one per rank can.
+// An amount over all ranks cannot be read without their number; one per rank can.
 func TestRanksThatAreNotKnown(t *testing.T) {
 	command := Command{Args: strings.Fields("torchrun --nproc-per-node=gpu t.py --bs 8 --accum 2"), Dir: "/"}
 	for _, c := range []struct {
@@ -105,7 +105,7 @@ func TestRanksThatAreNotKnown(t *testing.T) {
 		{"micro=--bs", 4, "micro-batch 8 × 2 × 4 ranks, effective 64"},
 		{"micro=--bs@total", 0, "the number of ranks is not known (--nproc_per_node gpu is not a number of processes), and micro depends on it; give it with --world"},
 		{"micro=--bs@total", 4, "micro-batch 2 × 2 × 4 ranks, effective 16"},
-		{"micro=--bs@total", 3, "micro: --bs: 8: is counted over all ranks, and does not divide by 3"},
+		{"micro=--bs@total", 3, "micro: --bs: 8: is counted over all ranks, and is not divisible by 3"},
 	} {
 		m, err := Recognise(command, Builtin(), Given{Knobs: []string{c.knob, "accumulation=--accum"}, World: c.world})
 		if err != nil {
@@ -125,8 +125,8 @@ func TestRanksThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// Two profiles that fit the same command are not chosen between, and a user's own
-// takes the place of a built-in one of its name.
+// Of two profiles that fit the same command neither is chosen, and a user's own takes the
+// place of the built-in one of its name.
 func TestProfilesOfAUsers(t *testing.T) {
 	files := fstest.MapFS{
 		"p/a.yaml": {Data: []byte("name: a\nmatch: {argv: 't\\.py', flags: [--bs]}\nknobs: {micro: {flags: [--bs]}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n")},
@@ -157,7 +157,7 @@ func TestProfilesOfAUsers(t *testing.T) {
 	}
 	files["p/d.yaml"] = &fstest.MapFile{Data: []byte("name: a\n")}
 	files["p/e.yaml"] = files["p/a.yaml"]
-	if _, err := LoadProfiles(files, "p"); err == nil || !strings.Contains(err.Error(), "p/d.yaml: match: missing") || !strings.Contains(err.Error(), "p/e.yaml: name: a: another file has it, too") {
+	if _, err := LoadProfiles(files, "p"); err == nil || !strings.Contains(err.Error(), "p/d.yaml: match: missing") || !strings.Contains(err.Error(), "p/e.yaml: name: a: another file has this name, too") {
 		t.Errorf("%v", err)
 	}
 	if _, err := LoadProfiles(files, "none.yaml"); err == nil {
@@ -184,12 +184,14 @@ func TestEffectiveBatchThatGrows(t *testing.T) {
 		{two + "--micro 8 --global 96 --rampup=32,16,50000", micros(2), "t.py --micro 2 --global 96 --rampup=32,16,50000"},
 		{two + "--micro 8 --global 96 --rampup 32 16 50000", micros(6), "t.py --micro 4 --global 96 --rampup 32 16 50000"}, // 6 divides 96 / 2, and not 32 / 2
 		{two + "--micro 8 --global 96 --rampup 32 16 50000", func(p *recovery.Plan) { p.Micro, p.Uniform, p.Common = 6, false, 0 },
-			"the effective batch grows, each rank has a multiple of 8 samples per step, and that is not always a multiple of the micro-batch; the nearest that keep it are 4 and 8"},
-		{two + "--micro 12 --global 96 --rampup 32 16 50000", micros(4), "grows from 32 in steps of 16 to 96, and micro-batch 12 × 2 ranks does not divide all of them"},
-		{two + "--micro 8 --rampup 32 16 50000", micros(4), "needs --global, which the effective batch grows to"},
-		{two + "--micro 8 --accum 6 --global 96 --rampup 32 16 50000", micros(4), "no accumulation beside it"},
-		{two + "--micro 8 --global 96 --rampup 32", micros(4), "not START INCREMENT SAMPLES"},
-		{two + "--micro 8 --global 96 --rampup 32 x 5", micros(4), "not START INCREMENT SAMPLES"},
+			"the effective batch grows, each rank has a multiple of 8 samples per step, and that is not always a multiple of the micro-batch; the nearest micro-batches that keep the effective batch are 4 and 8"},
+		{two + "--micro 12 --global 96 --rampup 32 16 50000", micros(4), "grows from 32 in steps of 16 to 96, and micro-batch 12 × 2 ranks does not divide all of these sizes"},
+		{two + "--micro 8 --rampup 32 16 50000", micros(4), "needs --global, up to which the effective batch grows"},
+		{two + "--micro 8 --accum 6 --global 96 --rampup 32 16 50000", micros(4), "and no accumulation"},
+		{two + "--micro 8 --global 96 --rampup 32", micros(4), "must be START INCREMENT SAMPLES"},
+		{two + "--micro 8 --global 96 --rampup 32 16", micros(4), "must be START INCREMENT SAMPLES"},
+		{two + "--micro 8 --global 96 --rampup 32 16 50000 4", micros(4), "must be START INCREMENT SAMPLES"},
+		{two + "--micro 8 --global 96 --rampup 32 x 5", micros(4), "must be START INCREMENT SAMPLES"},
 	} {
 		got := rewritten(t, p, c.command, c.change, nil)
 		if got != c.want && (!strings.Contains(got, c.want) || strings.HasPrefix(c.want, "t.py")) {
@@ -199,7 +201,7 @@ func TestEffectiveBatchThatGrows(t *testing.T) {
 }
 
 // Where the framework computes the accumulation, the effective batch is kept if it is
-// given, pinned if it is not, and nothing is assumed of one that does not divide.
+// given, pinned if it is not, and nothing is assumed if it does not divide.
 func TestDerivedAccumulation(t *testing.T) {
 	const head = "name: derived\nmatch: {flags: [--micro]}\nknobs:\n  micro: {flags: [--micro]}\n  global: {flags: [--global], unset: [\"-1\"]}\nlaw: {write: [micro], derive: accumulation"
 	for _, c := range []struct{ law, command, want string }{
@@ -207,8 +209,8 @@ func TestDerivedAccumulation(t *testing.T) {
 		{", pin: [global]}", "python t.py --micro 8", "--micro 4 --global 8"},
 		{", pin: [global]}", "python t.py --micro 8 --global -1", "--micro 4 --global 8"},
 		{", pin: [global]}", "python t.py --micro 8 --global=-1", "--micro 4 --global=8"},
-		{"}", "python t.py --micro 8", "global: --global: it is not given, and would follow the micro-batch; give it"},
-		{"}", "python t.py --micro 8 --global 36", "global: --global: 36: is not a multiple of micro-batch 8 × 1 ranks, so what is trained is not what it says"},
+		{"}", "python t.py --micro 8", "global: --global: not given, so it would follow the micro-batch; give it"},
+		{"}", "python t.py --micro 8 --global 36", "global: --global: 36: is not a multiple of micro-batch 8 × 1 ranks, so the batch that is trained is a different one"},
 	} {
 		p, err := ParseProfile("derived.yaml", []byte(head+c.law+"\n"))
 		if err != nil {
@@ -231,14 +233,14 @@ func TestRewriteIsReadBack(t *testing.T) {
 	}
 }
 
-// An accumulation that is not given and has no default that is known is not taken
-// for 1: a file that is not read may set it.
+// An accumulation that is not given and has no known default is not taken to be 1: a file
+// that is not read may set it.
 func TestAccumulationIsNotAssumed(t *testing.T) {
 	p, err := Plain([]string{"micro=--bs", "accumulation=--accum"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); got != "accumulation: --accum: it is not given, and has no default that is known; give it, if only as 1" {
+	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); got != "accumulation: --accum: not given, and its default is not known; give it, even if only as 1" {
 		t.Error(got)
 	}
 }
@@ -257,7 +259,7 @@ func TestFallbacks(t *testing.T) {
 		{"--dataloader_num_workers 4", []string{"no-workers", Recompute}, "no-pinning no-workers", true, ""},
 		{"", []string{"no-workers"}, "no-pinning", false, ""},
 		{"--dataloader_pin_memory False --gradient_checkpointing True", []string{Recompute}, "", false, ""},
-		{"", []string{"offload"}, "", false, "offload: transformers has recompute, no-pinning, no-workers"},
+		{"", []string{"offload"}, "", false, "offload: the fallbacks of transformers are: recompute, no-pinning, no-workers"},
 	} {
 		m, err := Recognise(Command{Args: strings.Fields("python run_clm.py --per_device_train_batch_size 8 --output_dir out " + c.args), Dir: "/"}, Builtin(), Given{})
 		if err != nil {

@@ -5,8 +5,8 @@ import (
 )
 
 // conditional are words that turn a sentence about memory into advice, a warning or a
-// condition. They count before what was recognised; after it PyTorch itself gives
-// advice.
+// condition. They count only in front of what was recognised: after it PyTorch itself
+// gives advice.
 var conditional = []string{
 	" if ", "try ", "trying to avoid", "consider", "avoid", " may ", " might ", " can ", "could ", "prevent",
 	"reduce", "when ", "in case", "hint", "tip:", "note:", "recommend", "suggest", "likely", "instead of", "unless ",
@@ -14,13 +14,13 @@ var conditional = []string{
 	"should ", "to fix", "solve", "due to potential", "potential", "not enough for", "otherwise", "previous", "last run", "no longer",
 }
 
-// furtherOn are words soon after a text about memory that make it one about such
+// furtherOn are words that, soon after a text about memory, show that it is about such
 // errors in general.
 var furtherOn = []string{" errors", " issues", " may ", " might ", " can ", " could ", " problems", "? ", " detected, reducing", ", retrying",
 	", skipping", "; retrying", "; skipping", " - skipping", " - retrying", " handler", " exceptions", ", ignoring"}
 
 // advises reports whether the text round a match is advice, documentation or a
-// quotation, and so not a sign that it happened.
+// quotation, and so no sign that the failure happened.
 func advises(text string, m textMatch) bool {
 	lower := " " + strings.ToLower(text)
 	before, after := lower[:min(m.at+1, len(lower))], lower[min(m.end+1, len(lower)):]
@@ -45,10 +45,10 @@ func containsAny(s string, words []string) bool {
 	return false
 }
 
-// How much progress after an error shows that the command survived it. A bar that
-// is closed on the way out is drawn once more, nested ones each, so a bar's states
-// weigh less than a line with a loss; of several ranks, others may finish the step
-// they were in.
+// How much progress after an error shows that the command survived it. A progress bar
+// that is closed on the way out is drawn once more, and so is each nested one, so the
+// states of a bar weigh less than a line with a loss; with several ranks, the others may
+// finish the step that they were in.
 const (
 	barWeight     = 1
 	lossWeight    = 3
@@ -60,12 +60,12 @@ var (
 	barState  = lazily(`(\d+)/(\d+|\?) ?\[(?:\d+:)?\d\d:\d\d`)
 	lossState = lazily(`(?i)\bloss(?:_\w+)?['"]?\s*[=:|]?\s*['"]?(?:-?\d|nan\b)|\bloss/train|_loss['"]?\s*[=:|]\s*['"]?-?\d`)
 	stepState = lazily(`(?i)\b(?:step|iter|iteration|update|batch)s?['"]?\s*[=:#\[]?\s*\d`)
-	// barOther names the bars of other work than training, which ranks that did
+	// barOther matches the bars of work other than training, which ranks that did
 	// not fail may well finish.
 	barOther = lazily(`(?i)loading|download|fetch|tokeniz|\bmap\b|generating|filter|shards|cach|saving|upload|resolving|extract`)
 )
 
-// progress is how strongly a line shows that training goes on, and a key that is the
+// progress is how strongly a line shows that training continues, and a key that is the
 // same when the same state is shown again.
 func progress(text string) (weight int, key string) {
 	if !strings.ContainsAny(text, "0123456789") || strings.HasPrefix(text, "wandb:") {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What speaks of memory without its having run out: each of these stands alone in
-// the output of a command that failed, and says nothing of why.
+// Lines that mention memory although it did not run out: each of them is alone in the
+// output of a command that failed, and does not say why it did.
 func TestAdviceIsNoEvidence(t *testing.T) {
 	for _, line := range []string{
 		"If you get CUDA out of memory, lower the batch size",
@@ -49,7 +49,7 @@ func TestErrorsInLogsAreEvidence(t *testing.T) {
 	}
 }
 
-// An exception outranks a line of a log, whichever stands first.
+// An exception outranks a line of a log, whichever comes first.
 func TestExceptionsOutrankLogs(t *testing.T) {
 	log, exception := "CUDA out of memory. Tried to allocate 2.00 GiB.\n", "Traceback (most recent call last):\nValueError: x\n"
 	for _, text := range []string{
@@ -62,8 +62,8 @@ func TestExceptionsOutrankLogs(t *testing.T) {
 	}
 }
 
-// An exception on memory stays the root although another one followed, which its
-// handling may have caused; it is then less sure.
+// An exception about memory stays the root although another one followed, which its
+// handling may have caused; the verdict is then less sure.
 func TestErrorAfterMemory(t *testing.T) {
 	memory, other := tracebackOf(), "Traceback (most recent call last):\nValueError: x\n"
 	for text, want := range map[string]Confidence{memory: Certain, memory + other: Likely, other + memory: Certain, memory + memory: Certain} {

@@ -14,26 +14,26 @@ import (
 	"headroom/runs"
 )
 
-// RunOptions are what [Run] needs of the world around the command: how one life of
-// it goes, and what is on disk. Tests fake them.
+// RunOptions are what [Run] needs from the world around the command: how to run one
+// life of it, and what is on disk. Tests fake them.
 type RunOptions struct {
-	// Live makes one life of the command, and returns when nothing of it is left. The
-	// context is cancelled when the user asks to stop. An error means that it could not be
-	// started or rewritten.
+	// Live runs one life of the command, and returns when none of its processes is left.
+	// The context is cancelled when the user asks to stop. An error means that the command
+	// could not be started or rewritten.
 	Live func(context.Context, Beginning) (Outcome, Exit, error)
-	// Newest is the newest complete checkpoint, nil if there is none; nil if the
-	// command is not known to write any.
+	// Newest returns the newest complete checkpoint, nil if there is none. Newest itself is
+	// nil if the command is not known to write any.
 	Newest func() (*Saved, error)
-	// Resumes reports whether the command can go on from a checkpoint. One that cannot
-	// starts over, which costs all it has done.
+	// Resumes reports whether the command can resume from a checkpoint. One that cannot
+	// starts over, which costs all that it has done.
 	Resumes bool
 	// Recover is false for a command that may not be changed at all: then nothing is ever
 	// started again.
 	Recover bool
-	// Why is why Recover is false, for what to say where it would have helped.
+	// Why is why Recover is false, to be reported where recovering would have helped.
 	Why string
-	// Check says why a life after the first one could not be started as it is to begin; nil if
-	// that is not known beforehand.
+	// Check returns why a life after the first one could not be started as planned. Check is
+	// nil if that cannot be known beforehand.
 	Check func(Beginning) error
 
 	Sleep func(ctx context.Context, d time.Duration) error // nil really sleeps
@@ -43,7 +43,7 @@ type RunOptions struct {
 type Beginning struct {
 	Plan      recovery.Plan
 	From      *Saved   // nil for the beginning of the training
-	Fallbacks []string // those of the profile's that are in force
+	Fallbacks []string // the profile's fallbacks that are in force
 }
 
 // Saved is a complete checkpoint of the command's own.
@@ -53,14 +53,14 @@ type Saved struct {
 	Time time.Time // when it was written
 
 	// Micro is the micro-batch of the life that wrote it, 0 if that is not known. Run
-	// fills it in: a framework may insist on it.
+	// fills it in: a framework may insist on the same one.
 	Micro int
 
 	checkpoint *Checkpoint
 }
 
-// after reports whether c is newer than other, which may be nil: one that is overwritten in
-// place keeps its name.
+// after reports whether c is newer than other, which may be nil. The time counts as well,
+// because a checkpoint that is overwritten in place keeps its name.
 func (c *Saved) after(other *Saved) bool {
 	return other == nil || c.Step > other.Step || c.Step == other.Step && c.Time.After(other.Time)
 }
@@ -84,20 +84,20 @@ const waitBetween = time.Minute
 type runner struct {
 	RunOptions
 	s      *harness.Session
-	newest *Saved          // checkpoint on disk when the last life had ended
-	beyond time.Duration   // how long the life that wrote it went on after that
-	from   *Saved          // what the newest life went on from; nil for the beginning
+	newest *Saved          // newest checkpoint on disk after the last life
+	beyond time.Duration   // how long the life that wrote it continued after that
+	from   *Saved          // checkpoint that the newest life resumed from; nil for the beginning
 	last   Exit            // of the newest life
 	lives  []time.Duration // how long each lasted
 }
 
-// Run lives the command's lives until one finishes or nothing is left to try, and
-// ends the session, which keeps the books and decides. The int is the status of the
-// newest life, which is the one to end with.
+// Run starts one life of the command after another until one finishes or nothing is left
+// to try, and ends the session, which keeps the records and decides. The int is the exit
+// status of the newest life, which is the one to exit with.
 //
 // The errors: an *[ExitError] if the command ended by itself and headroom has no
 // remedy, a *[harness.GaveUpError] if it has none left, [harness.ErrInterrupted] if
-// the user asked to stop, what Live and Newest return.
+// the user asked to stop, and the errors of Live and Newest.
 func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result, int, error) {
 	if o.Sleep == nil {
 		o.Sleep = harness.Sleep
@@ -150,7 +150,7 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 	return exit, again, err
 }
 
-// fallbacks are those that the session has come to.
+// fallbacks are the ones that the session has resorted to so far.
 func (r *runner) fallbacks() []string {
 	all := slices.Clone(r.s.Eased())
 	if r.s.Recomputing() {
@@ -159,7 +159,7 @@ func (r *runner) fallbacks() []string {
 	return all
 }
 
-// pause waits before a command that died young is started again as it was, and gives
+// pause waits before a command that died young is started again unchanged, and gives
 // up on one that keeps dying young. A smaller plan needs no pause: it is another try,
 // and there are few of those.
 func (r *runner) pause(ctx context.Context) (again bool, err error) {
@@ -184,7 +184,7 @@ func (r *runner) look() (*Saved, error) {
 }
 
 // progress looks for checkpoints after a life, and reports one that is newer than
-// those before: every bound "once per step" starts anew with it.
+// those before: every limit of "once per step" starts afresh with it.
 func (r *runner) progress() error {
 	known := r.newest
 	newest, err := r.look()
@@ -204,7 +204,7 @@ func (r *runner) progress() error {
 	return nil
 }
 
-// follow does what the end of a life asks for.
+// follow does what the end of a life calls for.
 func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
 	switch {
 	case o.Kind == Done:
@@ -221,7 +221,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 			return r.recover(ctx, o, exit)
 		}
 	case Leaking:
-		if !r.Recover || !r.progressed() { // one that will not be started again is not ended for leaking
+		if !r.Recover || !r.progressed() { // a command that will not be started again is not ended for leaking
 			break
 		}
 		_, err := r.s.Handle(recovery.Event{Left: &recovery.Left{Why: strings.Join(o.Reasons, "; "), From: r.newest.Step}}, life(exit))
@@ -238,7 +238,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 	}
 	e := &ExitError{Code: exit.Code, Why: describe(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory()}
 	if e.Memory && e.Hint == "" && r.Why != "" {
-		e.Hint = "headroom could have gone on with a smaller micro-batch if it knew the command: " + r.Why
+		e.Hint = "headroom could have continued with a smaller micro-batch if it had been able to change the command: " + r.Why
 	}
 	if o.OutOfMemory() && o.Evidence != nil {
 		verdict := memory.Diagnose(*o.Evidence)
@@ -248,14 +248,14 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 	return false, e
 }
 
-// stops notes that nothing is tried any more. Whoever ends the run says so to the user.
+// stops records that nothing more is tried. Whoever ends the run tells the user.
 func (r *runner) stops(why, hint string) {
 	d := recovery.Decision{Remedy: recovery.Stop, Plan: r.s.Running(), Reason: why, Hint: hint}
 	r.s.Note(runs.Entry{Kind: runs.KindDecision, Text: why, Decision: &d})
 }
 
-// errInterrupted is [harness.ErrInterrupted] of a command, which does not go on by itself
-// when it is given again.
+// errInterrupted is [harness.ErrInterrupted] for a command, which does not resume by itself
+// when it is run again.
 var errInterrupted error = interruptedError{}
 
 type interruptedError struct{}
@@ -263,24 +263,24 @@ type interruptedError struct{}
 func (interruptedError) Error() string { return "interrupted" }
 func (interruptedError) Unwrap() error { return harness.ErrInterrupted }
 
-// resumed is what to say of a command that failed for another reason after headroom
-// had made it go on from a checkpoint, and got no further.
+// resumed is the hint for a command that failed for another reason after headroom had
+// made it resume from a checkpoint, and that wrote no newer one.
 func (r *runner) resumed(o Outcome) string {
 	if o.Kind != Failed || r.from == nil || r.progressed() {
 		return ""
 	}
-	return fmt.Sprintf("it had gone on from %s and written no newer checkpoint; if that one cannot be loaded, move it away and start again from the one before", r.from.Path)
+	return fmt.Sprintf("the command had resumed from %s and written no newer checkpoint; if that checkpoint cannot be loaded, move it elsewhere and start again from the one before", r.from.Path)
 }
 
-// mayPass reports whether memory that ran out in loading, which no batch changes, may be
-// enough the next time: others held some, or it was a checkpoint that was loaded.
+// mayPass reports whether memory that ran out during loading, on which the batch has no
+// effect, may be enough next time: other processes held some, or a checkpoint was being loaded.
 func (r *runner) mayPass(o Outcome) bool {
 	return o.Evidence != nil && o.Evidence.Failure.Phase == memory.PhaseLoad &&
 		(r.from != nil || memory.Diagnose(*o.Evidence).Cause == memory.Foreign)
 }
 
-// recover asks the session about a life that ran out of memory, and waits if that
-// is the answer.
+// recover asks the session what to do about a life that ran out of memory, and waits if
+// that is the answer.
 func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
 	evidence := *o.Evidence
 	evidence.Host = o.Kind != OutOfMemory
@@ -303,9 +303,9 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 	return true, nil
 }
 
-// resuming reports whether a life failed on its way from a checkpoint to where the life
-// that wrote it had already been, with a micro-batch no larger: while loading it, or
-// sooner after its start than that life had gone on for.
+// resuming reports whether a life failed between a checkpoint and the point that the life
+// which wrote the checkpoint had reached, with a micro-batch no larger: while loading it,
+// or after less time than that life had continued for.
 func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
 		return false
@@ -314,7 +314,7 @@ func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 }
 
 // progressed reports whether the newest life wrote a checkpoint beyond the one that it
-// went on from.
+// resumed from.
 func (r *runner) progressed() bool {
 	return r.newest != nil && r.newest.after(r.from)
 }
@@ -345,9 +345,9 @@ func lasting(seconds float64) string {
 	return fmt.Sprintf("%.1f h", seconds/3600)
 }
 
-// InHostMemory is the outcome of a command that used no GPU: it trains in the machine's
-// memory, so that memory counts as its device's. most is the most it could hold; 0
-// changes nothing. What it held besides the request is taken to be all the rest.
+// InHostMemory is the outcome for a command that used no GPU: it trains in host memory,
+// so host memory counts as its device's. most is the most that it could hold; 0 changes
+// nothing. Besides the request that failed, it is assumed to have held all the rest.
 func (o Outcome) InHostMemory(gpus []GPU, most memory.Bytes) Outcome {
 	if o.Kind != OutOfHostMemory || len(gpus) > 0 || most <= 0 || o.Evidence == nil {
 		return o

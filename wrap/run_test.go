@@ -18,18 +18,18 @@ import (
 // toyCommand is a command as Run sees it: lives, checkpoints, and memory in numbers.
 type toyCommand struct {
 	steps, every int
-	fits         func(step int) int          // largest micro-batch that a step has room for
-	foreign      func(life int) memory.Bytes // that others hold, of 24 GiB
+	fits         func(step int) int          // largest micro-batch for which a step has enough memory
+	foreign      func(life int) memory.Bytes // memory that others hold, of 24 GiB
 	ends         func(life int) *Outcome     // how a life ends instead; nil runs on
 	saved        Saved
 	lives        int
-	young        float64                     // seconds that a life lasts which ends otherwise
-	lasts        int                         // steps that a life has room for, if not 0
+	young        float64                     // seconds that a life lasts if it ends otherwise
+	lasts        int                         // steps for which a life has enough memory, if not 0
 	grows        bool                        // a worker inside saw what it holds grow from step to step
-	leaks        int                         // steps after which a life is ended as it leaks; 0 if it does not
-	resume       func(life int) memory.Phase // going on from a checkpoint runs out of memory in this phase; "" goes on
+	leaks        int                         // steps after which a life is ended because it leaks; 0 if it does not leak
+	resume       func(life int) memory.Phase // phase in which resuming from a checkpoint runs out of memory; "" if it works
 	trace        []string
-	made         map[int]int // samples of every step that stands
+	made         map[int]int // samples of every step, as it was last trained
 }
 
 func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error) {
@@ -78,7 +78,7 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 	return Outcome{Kind: Done}, c.exit(0, 60), nil
 }
 
-// exit is how a life of so many seconds ends, two minutes after the newest checkpoint
+// exit is how a life of the given number of seconds ends, two minutes after the newest checkpoint
 // was written.
 func (c *toyCommand) exit(code int, seconds float64) Exit {
 	return Exit{Code: code, Seconds: seconds, Began: c.saved.Time.Add(2*time.Minute - time.Duration(seconds*float64(time.Second)))}
@@ -272,7 +272,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunInEvaluation holds what follows when memory runs out beside the steps: a
+// TestRunInEvaluation holds what follows when memory runs out outside the steps: a
 // smaller evaluation batch where one can be set, never a smaller micro-batch, and an end
 // with the command's own status where nothing smaller would help.
 func TestRunInEvaluation(t *testing.T) {
@@ -322,8 +322,8 @@ func TestRunInEvaluation(t *testing.T) {
 	}
 }
 
-// TestRunIsStopped holds that nothing is started again once the user asked for an
-// end, whatever the command died of.
+// TestRunIsStopped holds that nothing is started again once the user asked to stop,
+// whatever the command died of.
 func TestRunIsStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -339,7 +339,7 @@ func TestRunIsStopped(t *testing.T) {
 	}
 }
 
-// TestRunEndsAs holds what a run ends with, and after how many lives.
+// TestRunEndsAs holds how a run ends, and after how many lives.
 func TestRunEndsAs(t *testing.T) {
 	const gib = memory.GiB
 	ranOut := func(k Kind, c Confidence, phase memory.Phase, requested memory.Bytes) Outcome {
@@ -366,7 +366,7 @@ func TestRunEndsAs(t *testing.T) {
 		{"it was stopped", Outcome{Kind: Stopped}, false, nil, 1, func(err error) bool { return errors.Is(err, harness.ErrInterrupted) }},
 		{"possibly memory", ranOut(OutOfMemory, Possible, memory.PhaseForward, gib), false, nil, 1, exits(true, "a hint")},
 		{"another reason", Outcome{Kind: Failed}, false, nil, 1, exits(false, "")},
-		{"hopeless at its micro-batch", ranOut(OutOfMemory, Certain, memory.PhaseForward, 100*64*gib), false, nil, 1, exits(true, "even one would ask for")},
+		{"hopeless at its micro-batch", ranOut(OutOfMemory, Certain, memory.PhaseForward, 100*64*gib), false, nil, 1, exits(true, "even one would need")},
 		{"memory of the host", ranOut(OutOfHostMemory, Certain, memory.PhaseForward, gib), false, nil, 1, gaveUp},
 		{"memory of the host while loading", ranOut(OutOfHostMemory, Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
 		{"while loading", ranOut(OutOfMemory, Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
@@ -452,7 +452,7 @@ func TestRunStopsWaiting(t *testing.T) {
 	}
 }
 
-// TestRunStartFails holds that an error of ours ends the run as one.
+// TestRunStartFails holds that an error of headroom's own ends the run as an error.
 func TestRunStartFails(t *testing.T) {
 	broken := errors.New("exec: python: not found")
 	c := &toyCommand{fits: func(int) int { return 64 }}

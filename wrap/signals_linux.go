@@ -11,24 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passed are the signals that a child gets when this process does: those that
-// somebody sends. SIGTTIN and SIGTTOU are not among them, for the kernel sends them
-// to the whole group, which they stop; nor are those that are about this process itself.
-// Schedulers warn with SIGXCPU and SIGPWR, too. Each costs a start 0.2 ms, so the
-// real-time signals, which nobody sends to a training, are left out.
+// passed are the signals that are passed on to the child: those that somebody sends.
+// SIGTTIN and SIGTTOU are not among them, because the kernel sends them to the whole
+// group, which they stop; nor are those that are about this process itself. Schedulers
+// warn with SIGXCPU and SIGPWR, too. Each signal costs a start 0.2 ms, so the real-time
+// signals, which nobody sends to a training command, are left out.
 var passed = []os.Signal{
 	syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGINT, syscall.SIGUSR1, syscall.SIGUSR2,
 	syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGXCPU, syscall.SIGPWR,
 }
 
-// listener holds the signals for a child.
+// listener receives the signals for a child.
 type listener struct {
 	in       chan os.Signal
-	answered chan struct{} // closed when pass has ended
+	answered chan struct{} // closed when pass has returned
 }
 
-// listen begins before the child does, so that none is lost. What is ignored stays
-// so, for the child too: nohup.
+// listen is called before the child is started, so that no signal is lost. Signals that
+// are ignored stay ignored, for the child too: nohup relies on that.
 func listen() *listener {
 	keepIgnored()
 	l := &listener{in: make(chan os.Signal, 64), answered: make(chan struct{})}
@@ -40,7 +40,7 @@ func listen() *listener {
 	return l
 }
 
-// stop gives the signals back. What came before is still passed on.
+// stop stops listening. Signals that came before are still passed on.
 func (l *listener) stop() {
 	signal.Stop(l.in)
 	close(l.in)
@@ -57,8 +57,7 @@ func (l *listener) pass(c *Child) {
 }
 
 // hear acts on a signal to this process. One that the terminal sent has already reached
-// the child, for both are in its foreground group: INT and QUIT are keys, and so is
-// TSTP.
+// the child, because both are in its foreground group: INT, QUIT and TSTP come from keys.
 func (c *Child) hear(s syscall.Signal) {
 	key := c.tty.foreground()
 	switch s {
@@ -77,7 +76,7 @@ func (c *Child) hear(s syscall.Signal) {
 		key = false
 	case syscall.SIGWINCH:
 		if c.streams.resize() {
-			key = false // the child may have looked before the twin had its size
+			key = false // the child may have asked for the size before the twin had it
 		}
 	case syscall.SIGTSTP:
 	default:
@@ -91,28 +90,29 @@ func (c *Child) hear(s syscall.Signal) {
 	}
 }
 
-// heeding is how long a child may go on after it was asked to end before that is said.
+// heeding is how long a child may keep running after it was asked to end before that is
+// reported.
 const heeding = 5 * time.Second
 
-// waits tells once, some time after the first request to end, that the child goes on. It
-// may be saving, and it may not have listened: that is for the user to judge, for headroom
-// kills no child that the user has asked to end.
+// waits reports once, some time after the first request to end, that the child is still
+// running. It may be saving, or it may ignore the request: that is for the user to judge,
+// since headroom kills no child that the user has asked to end.
 func (c *Child) waits(asked string) {
 	if c.unheeded != nil {
 		return
 	}
 	c.unheeded = c.o.after(heeding, func() {
-		if c.ended.Load() || c.patience.Load() != nil { // or headroom itself ends it
+		if c.ended.Load() || c.patience.Load() != nil { // it has ended, or headroom itself is ending it
 			return
 		}
-		c.o.Trouble(fmt.Errorf("the command is still running %s after %s: headroom leaves it to the command to end, and only passes another %[2]s on; kill -KILL %d ends it at once",
+		c.o.Trouble(fmt.Errorf("the command is still running %s after %s: headroom leaves it to the command to end, and only passes on another %[2]s; kill -KILL %d ends it at once",
 			lasting(heeding.Seconds()), asked, c.Pid()))
 	})
 }
 
-// suspend stops this process, and returns when it goes on. A signal to this very
-// thread takes effect before the call returns. It is not SIGTSTP again, whose default
-// Go does not restore once that signal was asked for.
+// suspend stops this process, and returns when it is continued. A signal to this very
+// thread takes effect before the call returns. The signal is not SIGTSTP again, because
+// Go does not restore its default action once a program has asked for it.
 func suspend() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -23,7 +23,7 @@ echo ready $$
 while :; do sleep 60 & wait $!; kill $! 2>/dev/null; done`
 
 // TestSignalsArePassedOn sends each to the wrapper alone. The sleep of the script is
-// left over, so that its end is the tree's business too.
+// left over, so that ending it is up to the tree, too.
 func TestSignalsArePassedOn(t *testing.T) {
 	p := onPipes(t, helper("wrap", "sh", "-c", names))
 	p.out.await(t, "ready ")
@@ -68,9 +68,9 @@ func pidAfter(t *testing.T, text, what string) int {
 }
 
 // TestKeysReachTheChildOnce types Ctrl-C and Ctrl-\, which the terminal itself sends
-// to the child, and then signals the wrapper alone: what it had passed on of the
-// keys would come before. Two that come together may be heard as one, so there are
-// many.
+// to the child, and then signals the wrapper alone: if it had passed on the keys as well,
+// those would come before. Two signals that come together may be received as one, so
+// there are many.
 func TestKeysReachTheChildOnce(t *testing.T) {
 	p := onTerminal(t, helper("wrap", "sh", "-c", names))
 	p.out.await(t, "ready ")
@@ -121,8 +121,8 @@ func TestIgnoredSignalsStayIgnored(t *testing.T) {
 	}
 }
 
-// TestStillRunning asks children to end. One that goes on is told of, once and with how to
-// end it; neither one that has ended nor one that headroom ends is.
+// TestStillRunning asks children to end. One that keeps running is reported, once and with
+// how to end it; one that has ended, or that headroom ends, is not.
 func TestStillRunning(t *testing.T) {
 	type told struct {
 		timers []func()
@@ -151,7 +151,7 @@ func TestStillRunning(t *testing.T) {
 			t.Fatalf("%v: %d timers", first, len(w.timers))
 		}
 		w.timers[0]()
-		want := fmt.Sprintf("the command is still running 5 s after %s: headroom leaves it to the command to end, and only passes another %[1]s on; kill -KILL %d ends it at once", name, c.Pid())
+		want := fmt.Sprintf("the command is still running 5 s after %s: headroom leaves it to the command to end, and only passes on another %[1]s; kill -KILL %d ends it at once", name, c.Pid())
 		if len(w.said) != 1 || w.said[0] != want {
 			t.Errorf("%v: %q, want %q", first, w.said, want)
 		}
@@ -168,8 +168,8 @@ func TestStillRunning(t *testing.T) {
 	}
 }
 
-// TestNoRequestIsLost signals this thread right before the signals are given back,
-// when nobody has answered it yet.
+// TestNoRequestIsLost signals this thread right before the listener stops, when nobody has
+// handled the signal yet.
 func TestNoRequestIsLost(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -199,7 +199,7 @@ func TestStopKey(t *testing.T) {
 	p.out.await(t, "job stopped")
 	eventually(t, "the child stops too", func() bool { return stateOf(child) == "T" })
 	p.key("\n") // fg
-	eventually(t, "the child goes on", func() bool { return stateOf(child) == "S" })
+	eventually(t, "the child continues", func() bool { return stateOf(child) == "S" })
 	p.key("a line\n")
 	if code := p.status(); code != 5 || !strings.Contains(p.out.String(), "got a line") {
 		t.Errorf("status %d, %q", code, p.out.String())
@@ -213,14 +213,14 @@ func stateOf(pid int) string {
 	return rest[:min(1, len(rest))]
 }
 
-// TestWindowSize changes the size of the terminal: the child hears of it, and what it
-// then sees on each of its descriptors is the new one.
+// TestWindowSize changes the size of the terminal: the child is notified, and what it then
+// sees on each of its descriptors is the new size.
 func TestWindowSize(t *testing.T) {
 	p := onTerminal(t, helper("wrap", "sh", "-c", `
 trap 'echo size $(stty size) $(stty size <&3)' WINCH; exec 3>&1; echo ready
 while [ -z "$done" ]; do sleep 0.01; [ -e "$0" ] && done=1; done`, t.TempDir()+"/done"))
 	p.out.await(t, "ready")
-	for n := range uint16(20) { // that the child looks before the wrapper is chance
+	for n := range uint16(20) { // whether the child looks before the wrapper is chance
 		if err := pty.Setsize(p.tty, &pty.Winsize{Rows: 100 + n, Cols: 71}); err != nil {
 			t.Fatal(err)
 		}
@@ -247,9 +247,9 @@ func TestModesFollow(t *testing.T) {
 			before := p.modes()
 			p.key("go\n")
 			eventually(t, "the terminal follows", func() bool { return p.modes() != before })
-			p.out.await(t, "changed.") // or what is typed next would come before it
+			p.out.await(t, "changed.") // otherwise what is typed next would come before it
 			p.key("x\n")
-			p.out.await(t, "shown.") // what is on its way when the modes change back is shown in those
+			p.out.await(t, "shown.") // output on its way when the modes change back is shown in those
 			p.key("z\n")
 			eventually(t, "the terminal follows back", func() bool { return p.modes() == before })
 			p.out.await(t, "as before.")
@@ -272,7 +272,7 @@ func (p *program) modes() unix.Termios {
 	return *modes
 }
 
-// TestModesAfterASignal kills a password prompt: the terminal is as it was.
+// TestModesAfterASignal kills a password prompt: the terminal's modes are as before.
 func TestModesAfterASignal(t *testing.T) {
 	c := command(false, "sh", "-c", `was=$(stty -g); `+helperMode+`=wrap /proc/self/fd/9 sh -c 'stty raw -echo; kill -KILL $$'; echo status $?; [ "$(stty -g)" = "$was" ] && echo as it was`)
 	exe, err := os.Open("/proc/self/exe")

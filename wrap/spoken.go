@@ -11,7 +11,7 @@ func digits(s string) int {
 	return n
 }
 
-// readText takes in a line outside tracebacks.
+// readText processes a line outside tracebacks.
 func (s *scanner) readText(st *rankStream, l logLine) {
 	if at := exceptionLine().FindStringSubmatch(l.text); at != nil && exceptionType().MatchString(at[1]) && speaks(l) {
 		s.chains++
@@ -37,12 +37,12 @@ func (s *scanner) readText(st *rankStream, l logLine) {
 	}
 }
 
-// speaks reports whether a line can be an error: loggers give a lower level to what was
-// only noticed.
+// speaks reports whether a line can be an error: loggers give a lower level to other
+// lines.
 func speaks(l logLine) bool { return l.level == unrated || l.level == failure }
 
-// plainTypes are exceptions that a program's own mistakes raise, in one line: what
-// stands below it is somebody else's.
+// plainTypes are exceptions that a program's own mistakes raise, with a message of one
+// line: whatever is below that line is not part of it.
 var plainTypes = []string{"ValueError", "KeyError", "TypeError", "IndexError", "AttributeError", "AssertionError", "ImportError",
 	"ModuleNotFoundError", "FileNotFoundError", "NameError", "UnboundLocalError", "NotImplementedError", "ZeroDivisionError",
 	"KeyboardInterrupt", "SystemExit", "PermissionError", "SyntaxError"}
@@ -131,9 +131,9 @@ func (f findings) candidates() []fault {
 	return slices.DeleteFunc(all, func(x fault) bool { return x.match.meaning == cascade })
 }
 
-// merge is the exception of a chain that explains it: the first that means
-// something, since later ones carry it on or arise while it is handled. Where none
-// does it is the one carried on, or else the last.
+// merge returns the exception of a chain that explains the chain: the first whose meaning
+// is known, since later ones pass it on or arise while it is handled. If no meaning is
+// known, it is the exception that is passed on, or else the last.
 func merge(earlier, later fault) fault {
 	known := func(m meaning) bool { return m != nothing && m != cascade }
 	e, l := earlier.match.meaning, later.match.meaning
@@ -148,8 +148,8 @@ func merge(earlier, later fault) fault {
 	return later
 }
 
-// weightier reports whether x, which came later in the same stream, explains its end
-// better than y. An error that only a log mentions gives way to an exception; an
+// weightier reports whether x, which came later in the same stream, explains the end of
+// that stream better than y. An error that only a log mentions gives way to an exception; an
 // exception about memory stays even though another one followed it.
 func weightier(x, y fault) bool {
 	xMemory, yMemory := x.match.meaning.memory() || x.match.meaning == deviceGone, y.match.meaning.memory() || y.match.meaning == deviceGone

@@ -7,31 +7,31 @@ import (
 	"headroom/machine"
 )
 
-// Standby is what takes most of the time of a start and does not depend on the command:
-// listening for signals, each of which waits for another thread. So it can be made while
-// something else is done.
+// Standby is the part of a start that takes most of its time and does not depend on the
+// command: listening for signals, each of which waits for another thread. So it can be
+// prepared while something else is done.
 type Standby struct {
 	made    chan struct{}
 	signals *listener
 	kills   machine.Kills
 }
 
-// StandBy begins to make one, for the next [Start]. From here on signals to this
+// StandBy begins to prepare a Standby for the next [Start]. From then on signals to this
 // process wait for the child: the start must follow soon, or the process must end, or
-// it must be released.
+// the Standby must be released.
 func StandBy() *Standby {
 	s := &Standby{made: make(chan struct{})}
 	go func() {
 		defer close(s.made)
 		s.signals, s.kills = listen(), machine.CountKills()
-		if p, err := os.FindProcess(os.Getpid()); err == nil { // the library tests once, on a child, what it may do to one
+		if p, err := os.FindProcess(os.Getpid()); err == nil { // the os package tests once, on a child, what it can do with one
 			_ = p.Release()
 		}
 	}()
 	return s
 }
 
-// Release gives the signals back; those that came meanwhile take their usual effect. No
+// Release stops listening; signals that came meanwhile take their usual effect. No
 // [Start] may use s afterwards. It may be called on nil.
 func (s *Standby) Release() {
 	if s == nil {

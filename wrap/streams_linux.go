@@ -17,26 +17,27 @@ import (
 // would have gone, to the log and to the tail.
 type streams struct {
 	child    [3]*os.File
-	own      []*os.File // of child, those made here
+	own      []*os.File // those of child that were made here
 	copies   []*stream
 	record   *recorder
 	draining [2]*os.File // closing the second one ends copies that have nothing to read
 	copied   chan struct{}
 }
 
-// stream is one that is copied. It is used by its own goroutine, except for resize.
+// stream is an output stream that is copied. Only its own goroutine uses it, except for
+// resize.
 type stream struct {
 	number  int      // 0 stdout, or both; 1 stderr
 	from    *os.File // the near end of a pipe or pseudo-terminal
 	to      *os.File
-	near    int // its descriptor, which does not block
+	near    int // descriptor of from, which does not block
 	burst   burst
-	midLine atomic.Bool // what was passed on last is not the end of a line
+	midLine atomic.Bool // what was passed on last did not end a line
 	twin    *twin       // nil if it is a pipe
 	trouble func(error)
 }
 
-// openStreams makes what the options ask for, or nothing at all.
+// openStreams opens what the options ask for; if that fails, nothing stays open.
 func openStreams(o ChildOptions) (_ *streams, err error) {
 	s := &streams{child: [3]*os.File{o.Stdin, o.Stdout, o.Stderr}, copied: make(chan struct{})}
 	s.record = newRecorder(o)
@@ -61,8 +62,8 @@ func openStreams(o ChildOptions) (_ *streams, err error) {
 	return s, err
 }
 
-// pipe is a blocking pair that a child does not inherit by itself: what it gets must
-// block, as what it stands in for does.
+// pipe is a blocking pair that a child does not inherit by itself: the end that the child
+// gets must block, as the file that it stands in for does.
 func pipe() (read, write *os.File, err error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -93,8 +94,8 @@ func (s *streams) add(number int, to *os.File, trouble func(error)) (far *os.Fil
 
 func (s *streams) files() []*os.File { return s.child[:] }
 
-// started gives up the child's ends, which it has by now: the copies end with the
-// last process that holds one.
+// started closes the child's ends, since the child has its own by now: the copies end with
+// the last process that holds one.
 func (s *streams) started() {
 	for _, f := range s.own {
 		_ = f.Close()
@@ -102,7 +103,7 @@ func (s *streams) started() {
 	s.own = nil
 }
 
-// close gives up the near ends. Nothing may be copying.
+// close closes the near ends. No copy may be running.
 func (s *streams) close() {
 	for _, one := range s.copies {
 		_ = one.from.Close()
@@ -114,7 +115,7 @@ func (s *streams) close() {
 	}
 }
 
-// resize takes over the sizes of terminals, and reports whether there are any.
+// resize passes on the sizes of terminals to the twins, and reports whether there are any.
 func (s *streams) resize() bool {
 	found := false
 	for _, one := range s.copies {
@@ -126,7 +127,7 @@ func (s *streams) resize() bool {
 	return found
 }
 
-// copy copies all streams to their ends, and returns when the log has all of it.
+// copy copies all streams until they end, and returns when the log has all output.
 func (s *streams) copy() {
 	defer close(s.copied)
 	defer s.record.flush()
@@ -156,7 +157,7 @@ func (s *streams) drain(killed <-chan struct{}) []byte {
 		select {
 		case <-s.copied:
 		case <-late.C:
-			return s.record.bytes() // what is stuck is left to the end of the process
+			return s.record.bytes() // what is stuck stays so until the process ends
 		}
 	}
 	s.close()
@@ -187,8 +188,8 @@ func (s *stream) copy(record *recorder, draining *os.File) {
 	}
 }
 
-// read waits for what the child writes, unless there is something already. More is
-// false at the end of it, and when nobody is left to pass it on to.
+// read waits for output of the child, unless there is some already. more is false at the
+// end of the output, and when nobody is left to pass it on to.
 func (s *stream) read(buffer []byte, draining *os.File) (p []byte, more bool) {
 	p, more, wait := s.take(buffer)
 	if !wait {
@@ -232,8 +233,8 @@ func (s *stream) take(buffer []byte) (p []byte, more, wait bool) {
 	return buffer[1:n], true, false
 }
 
-// write writes all of p. The descriptor may be one that does not block: it is shared
-// with who knows whom.
+// write writes all of p. The descriptor may be non-blocking: others share it, and may have
+// set that.
 func (s *stream) write(p []byte) error {
 	to := int(s.to.Fd())
 	s.midLine.Store(!endsLine(p))
@@ -250,8 +251,8 @@ func (s *stream) write(p []byte) error {
 	return nil
 }
 
-// endsLine reports whether what is written after p begins a line: nothing stands on it
-// but the end of a colour.
+// endsLine reports whether what is written after p begins a line: nothing but colour
+// codes follows the last line break.
 func endsLine(p []byte) bool {
 	p = p[bytes.LastIndexByte(p, '\n')+1:]
 	for len(p) > 0 {
@@ -271,10 +272,10 @@ func (s *streams) breakLine() bool {
 }
 
 // lost closes the near end: the child's next write fails, and sends it SIGPIPE if the
-// stream is a pipe. That nobody reads is not worth reporting; a full disk is.
+// stream is a pipe. A missing reader is not worth reporting; a full disk is.
 func (s *stream) lost(err error) {
 	_ = s.from.Close()
 	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.EIO) {
-		s.trouble(fmt.Errorf("what the command writes cannot be passed on: %w", err))
+		s.trouble(fmt.Errorf("the output of the command cannot be passed on: %w", err))
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // TestReaderGoesAway closes the other end of stdout: the child gets SIGPIPE at its
-// first write after that, as without headroom, and its stderr goes on.
+// first write after that, as without headroom, and its stderr keeps working.
 func TestReaderGoesAway(t *testing.T) {
 	for name, script := range map[string]string{
 		"a chatty child": `echo first; while :; do echo more; done`,
@@ -67,8 +67,8 @@ func (f *full) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestFullDiskUnderTheLog holds that the child is not disturbed, and that it is told
-// once.
+// TestFullDiskUnderTheLog holds that the child is not disturbed, and that the full disk is
+// reported once.
 func TestFullDiskUnderTheLog(t *testing.T) {
 	var told []error
 	var mu sync.Mutex
@@ -88,7 +88,7 @@ func TestFullDiskUnderTheLog(t *testing.T) {
 	}
 }
 
-// TestFullDiskUnderTheOutput has stdout itself fail: the child cannot write on either.
+// TestFullDiskUnderTheOutput has stdout itself fail: the child cannot keep writing either.
 func TestFullDiskUnderTheOutput(t *testing.T) {
 	file, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -197,7 +197,7 @@ func BenchmarkThroughput(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					defer log.Close() //nolint:errcheck // of a benchmark
+					defer log.Close() //nolint:errcheck // only a benchmark's
 					c, err := Start(Command{Args: args, Env: os.Environ()}, ChildOptions{Stdout: to, Log: log})
 					if err != nil {
 						b.Fatal(err)
@@ -212,7 +212,7 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
-// bareCopy is the least that stands between a child and a reader.
+// bareCopy is the least that can be between a child and a reader.
 func bareCopy(b *testing.B, to *os.File, args []string) {
 	read, write, err := pipe()
 	if err != nil {
@@ -275,8 +275,8 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(float64((wrapped-plain).Microseconds())/float64(b.N)/1000, "ms-beyond-exec")
 }
 
-// TestErrorsComeAfterTheStepsBefore holds that the tail has what stdout said at the
-// time of an error before it, whichever pipe is read first, and what came later after.
+// TestErrorsComeAfterTheStepsBefore holds that in the tail what stdout said at the time of
+// an error comes before the error, whichever pipe is read first, and later output after it.
 func TestErrorsComeAfterTheStepsBefore(t *testing.T) {
 	began := time.Now()
 	r := &recorder{tail: newTail(1 << 20)}
@@ -305,8 +305,8 @@ func TestErrorsComeAfterTheStepsBefore(t *testing.T) {
 	}
 }
 
-// TestBreakLine holds that a line of headroom's own begins a line, once, wherever the child's
-// stderr stands.
+// TestBreakLine holds that what headroom prints begins on a new line, once, wherever in a
+// line the child's stderr is.
 func TestBreakLine(t *testing.T) {
 	for script, want := range map[string]bool{
 		`printf '10%%' >&2`:                          true,

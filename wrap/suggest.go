@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// suggestions are the knobs that a command's options and its script sound like, as
-// --knob takes them. They are guesses for people: nothing else reads them.
+// suggestions are the knobs that the options of a command and of its script sound like,
+// as --knob takes them. They are guesses for people: nothing else reads them.
 func (m *Match) suggestions() []string {
 	if m.Launch.Name() == "." {
 		return nil

@@ -7,10 +7,10 @@ import (
 
 // tail keeps the newest output of two streams in constant memory, in the order in
 // which it came. Lines are kept whole: a line that is still being written waits
-// outside, so that the other stream's do not fall into it, unless it is huge. Not safe
+// outside, so that lines of the other stream do not land in it, unless it is huge. Not safe
 // for concurrent use.
 type tail struct {
-	ring    []byte // its capacity is the limit and one byte, which shows whether a line begins after it
+	ring    []byte // its capacity is the limit plus one byte, which shows whether a line begins after it
 	next    int    // where the next byte goes, once the ring is full
 	pending [2][]byte
 }
@@ -56,7 +56,7 @@ func (t *tail) keep(p []byte) {
 }
 
 // bytes ends the lines that were still being written and returns what is kept,
-// beginning with a whole line unless that one is huge. It is the caller's.
+// beginning with a whole line unless that one is huge. The result belongs to the caller.
 func (t *tail) bytes() []byte {
 	for i := range t.pending {
 		t.keep(t.pending[i])

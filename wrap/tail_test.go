@@ -43,7 +43,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestTailIsASuffix compares with all that was written, cut at random.
+// TestTailIsASuffix compares the tail with all that was written, cut at random.
 func TestTailIsASuffix(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is the one that controls this process, nil if there is none.
+// terminal is this process's controlling terminal, nil if there is none.
 type terminal struct {
 	file  *os.File
 	modes *unix.Termios // at the start
 }
 
-// controlling is nil if there is no terminal that sends signals.
+// controlling opens the terminal that sends signals to this process, nil if there is none.
 func controlling() *terminal {
 	file, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -36,7 +36,7 @@ func (t *terminal) foreground() bool {
 
 // restore puts back the modes of the start, as a shell does after a job that a signal
 // ended: a password prompt that is killed would leave the next life without echo. In
-// the background that is not ours to do.
+// the background that is not ours to change.
 func (t *terminal) restore() {
 	if t.foreground() && t.modes != nil {
 		_ = unix.IoctlSetTermios(int(t.file.Fd()), unix.TCSETSW, t.modes)
@@ -57,11 +57,11 @@ type twin struct {
 }
 
 // changing are the output modes that change bytes. They are left to the real
-// terminal, or they would be applied twice.
+// terminal, since they would be applied twice otherwise.
 const changing = unix.OLCUC | unix.ONLCR | unix.OCRNL | unix.ONOCR | unix.ONLRET | unix.TABDLY
 
-// openTwin makes a pseudo-terminal with size and modes of a real one, and returns
-// the side that the child gets too.
+// openTwin makes a pseudo-terminal with the size and modes of a real one, and also returns
+// the side that the child gets.
 func openTwin(realOne *os.File) (*twin, *os.File, error) {
 	modes, err := unix.IoctlGetTermios(int(realOne.Fd()), unix.TCGETS)
 	if err != nil {
@@ -87,7 +87,7 @@ func openTwin(realOne *os.File) (*twin, *os.File, error) {
 	return t, slave, nil
 }
 
-// resize takes over the real terminal's size.
+// resize gives the twin the real terminal's size.
 func (t *twin) resize() {
 	if size, err := pty.GetsizeFull(t.real); err == nil {
 		_ = pty.Setsize(t.master, size)

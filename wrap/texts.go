@@ -13,18 +13,18 @@ type meaning int
 const (
 	nothing      meaning = iota
 	deviceMemory         // an allocation on the device failed
-	ifLittleFree         // a library's error that lack of device memory causes, among other things
-	hostMemory           // an allocation of the machine's memory failed
+	ifLittleFree         // a library's error that a lack of device memory causes, among other things
+	hostMemory           // an allocation of host memory failed
 	sharedMemory         // /dev/shm was full
 	deviceGone           // the device's context is dead
 	oversize             // an index or a launch was too large: about size, not about memory
-	lookalike            // speaks of memory or of a device, and is about something else
+	lookalike            // mentions memory or a device, but is about something else
 	cascade              // what other processes say once one has failed
-	confirmation         // the kernel or a scheduler says that it killed for memory
-	workerKilled         // a process of the command was killed by SIGKILL, its parent says
+	confirmation         // the kernel or a scheduler says that it killed a process over memory
+	workerKilled         // a process of the command was killed by SIGKILL, according to its parent
 )
 
-// memory reports whether lack of memory is what the text says for certain.
+// memory reports whether the text says for certain that memory ran out.
 func (m meaning) memory() bool {
 	return m == deviceMemory || m == hostMemory || m == sharedMemory
 }
@@ -32,7 +32,7 @@ func (m meaning) memory() bool {
 // signature is a text that frameworks, libraries or the kernel print.
 type signature struct {
 	text string // in lower case; " * " stands for anything in between
-	what string // what it is, in a few words, where the kind does not say enough
+	what string // what it means, in a few words, where the kind does not say enough
 }
 
 // family is the signatures of one meaning.
@@ -41,8 +41,8 @@ type family struct {
 	signatures []signature
 }
 
-// families holds every known text. The first family that has a match counts, so
-// what is narrower stands before what it would be mistaken for.
+// families holds every known text. The first family that has a match counts, so narrower
+// ones come before those that they would be mistaken for.
 var families = []family{
 	{lookalike, lookalikes},
 	{sharedMemory, sharedMemoryTexts},
@@ -56,7 +56,7 @@ var families = []family{
 	{ifLittleFree, ambiguousTexts},
 }
 
-// memoryPhrases are the longest pieces of the texts about memory.
+// memoryPhrases are the longest piece of each text about memory.
 var memoryPhrases = sync.OnceValue(func() []string {
 	phrases := []string{"memoryerror"} // the exceptions of that name need no text
 	for _, f := range families {
@@ -69,8 +69,8 @@ var memoryPhrases = sync.OnceValue(func() []string {
 	return phrases
 })
 
-// mayTellOfMemory is false if none of those texts can be in the output. Colours and
-// frames may split one, so with them it is true.
+// mayTellOfMemory is false if none of the texts about memory can be in the output. Colours
+// and frames may split such a text, so with them it is true.
 func mayTellOfMemory(output []byte) bool {
 	if bytes.IndexByte(output, '\x1b') >= 0 || bytes.Contains(output, []byte("│")) {
 		return true
@@ -89,7 +89,7 @@ type textMatch struct {
 	at, end int
 }
 
-// meaningOf finds what a text means; a text of unknown meaning has none.
+// meaningOf finds what a text means; the zero value stands for an unknown meaning.
 func meaningOf(text string) textMatch {
 	if len(text) < shortest {
 		return textMatch{}
@@ -122,8 +122,8 @@ func (s signature) find(lower string) (at, end int, ok bool) {
 	return at, end + next + len(rest), next >= 0
 }
 
-// deviceMemoryTypes are exceptions that mean lack of device memory whatever they
-// say. hostMemoryTypes mean lack of the machine's memory.
+// deviceMemoryTypes are exceptions that mean a lack of device memory whatever they
+// say. hostMemoryTypes mean a lack of host memory.
 var (
 	deviceMemoryTypes = []string{
 		"torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "OutOfMemoryError", "torch._C.OutOfMemoryError",
@@ -159,7 +159,7 @@ var deviceMemoryTexts = []signature{
 	{"hip error: out of memory", ""},
 	{"hiperroroutofmemory", ""},
 	{"ur_result_error_out_of_device_memory", ""},
-	{"pt_devmem allocation failed", "Habana's allocator found no room"},
+	{"pt_devmem allocation failed", "Habana's allocator ran out of memory"},
 	{"cublas_status_alloc_failed", "cuBLAS could not allocate"},
 	{"cudnn_status_alloc_failed", "cuDNN could not allocate"},
 	{"cusolver_status_alloc_failed", "cuSOLVER could not allocate"},
@@ -174,37 +174,37 @@ var deviceMemoryTexts = []signature{
 	{"resource_exhausted: attempting to allocate", ""},
 	{"ran out of memory in memory space hbm", "the compiled program needs more than the TPU has"},
 	{"oom when allocating tensor", ""},
-	{"out of memory error on gpu", "Paddle's allocator found no room"},
+	{"out of memory error on gpu", "Paddle's allocator ran out of memory"},
 	{"cudamalloc retry failed: out of memory", ""},
 	{"cudamalloc failed: out of memory", ""},
 	{"error out of memory at line", "bitsandbytes could not allocate"},
-	{"std::bad_alloc: out_of_memory: cuda error", "RMM found no room on the device"},
-	{"memory allocation failed with oom on device", "PyTorch's allocator found no room"},
+	{"std::bad_alloc: out_of_memory: cuda error", "RMM ran out of device memory"},
+	{"memory allocation failed with oom on device", "PyTorch's allocator ran out of memory"},
 	{"no executable batch size found, reached zero", "every batch size down to one was tried inside the command"},
-	{"no available memory for the cache blocks", "vLLM's cache found no room"},
+	{"no available memory for the cache blocks", "vLLM had no memory for its cache"},
 	{"free memory on device * is less than desired gpu memory", "vLLM found less memory free than it was told to take"},
 }
 
 var hostMemoryTexts = []signature{
 	{"defaultcpuallocator: can't allocate memory", ""},
 	{"defaultcpuallocator: not enough memory", ""},
-	{"task was killed due to the node running low on memory", "Ray killed it because the machine ran low"},
-	{"[errno 12] cannot allocate memory", "the kernel refused memory"},
-	{"cannot allocate memory (12)", "the kernel refused memory"},
+	{"task was killed due to the node running low on memory", "Ray killed it because the machine ran low on memory"},
+	{"[errno 12] cannot allocate memory", "the kernel refused an allocation"},
+	{"cannot allocate memory (12)", "the kernel refused an allocation"},
 	{"terminate called after throwing an instance of 'std::bad_alloc'", ""},
 	{"memoryerror: std::bad_alloc", ""},
-	{"memory allocation of * bytes failed", "Rust's allocator found no room"},
-	{"fatal error: runtime: out of memory", "Go's runtime found no room"},
+	{"memory allocation of * bytes failed", "Rust's allocator ran out of memory"},
+	{"fatal error: runtime: out of memory", "Go's runtime ran out of memory"},
 	{"fatal: out of memory, malloc failed", ""},
-	{"oom when allocating tensor * by allocator cpu", "TensorFlow's allocator of host memory found no room"},
-	{"oom when allocating tensor * by allocator mklcpu", "TensorFlow's allocator of host memory found no room"},
+	{"oom when allocating tensor * by allocator cpu", "TensorFlow's host-memory allocator ran out of memory"},
+	{"oom when allocating tensor * by allocator mklcpu", "TensorFlow's host-memory allocator ran out of memory"},
 }
 
 var sharedMemoryTexts = []signature{
 	{"bus error. it is possible that dataloader's workers are out of shared memory", ""},
 	{"unable to write to file </torch_ * no space left on device", ""},
 	{"unable to allocate shared memory(shm) for file", ""},
-	{"error while creating shared memory segment", "NCCL's segment did not fit"},
+	{"error while creating shared memory segment", "NCCL's shared-memory segment did not fit"},
 	{"no space left on device: '/dev/shm", ""},
 	{"unable to resize file </torch_ * no space left on device", ""},
 }
@@ -215,18 +215,18 @@ var deviceGoneTexts = []signature{
 	{"hiperrorillegaladdress", "an illegal memory access killed the context"},
 	{"illegal memory access", "an illegal memory access killed the context"},
 	{"memory access fault by gpu node", "an illegal memory access killed the context"},
-	{"unspecified launch failure", "a kernel died"},
-	{"cuda error: misaligned address", "a kernel died"},
+	{"unspecified launch failure", "a kernel crashed"},
+	{"cuda error: misaligned address", "a kernel crashed"},
 	{"uncorrectable ecc error", "the device's memory has a fault"},
-	{"gpu has fallen off the bus", "the device does not answer"},
-	{"gpu is lost", "the device does not answer"},
+	{"gpu has fallen off the bus", "the device does not respond"},
+	{"gpu is lost", "the device does not respond"},
 	{"the launch timed out and was terminated", "a kernel was ended by the driver's time limit"},
-	{"cuda error: hardware stack error", "a kernel died"},
+	{"cuda error: hardware stack error", "a kernel crashed"},
 	{"cuda_error_ecc_uncorrectable", "the device's memory has a fault"},
 }
 
 var oversizeTexts = []signature{
-	{"invalid configuration argument", "a kernel was launched with more blocks than there can be"},
+	{"invalid configuration argument", "a kernel was launched with more blocks than are allowed"},
 	{"tensors with more than int_max elements", "an operator counts in 32 bits"},
 	{"integer out of range: * int_max", "an operator counts in 32 bits"},
 	{"canuse32bitindexmath", "an operator counts in 32 bits"},

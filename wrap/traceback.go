@@ -9,7 +9,7 @@ import (
 // stackFrame is one entry of a Python traceback.
 type stackFrame struct {
 	file, function string
-	code           string // the line that was run; "" where the source is not there
+	code           string // the line that was run; "" where the source is not available
 }
 
 var (
@@ -19,7 +19,7 @@ var (
 )
 
 // The innermost frames say what was being done, the outermost ones in which part
-// of the work; of a recursion's thousands the middle is left out.
+// of the work; of the thousands of a recursion those in the middle are left out.
 const framesMost = 256
 
 func frameOf(text string) (stackFrame, bool) {
@@ -31,7 +31,7 @@ func frameOf(text string) (stackFrame, bool) {
 	return stackFrame{}, false
 }
 
-// sign shows in a frame which phase was under way.
+// sign is what shows, in a stack frame, which phase was under way.
 type sign struct {
 	phase     memory.Phase
 	functions []string // whole names
@@ -39,7 +39,7 @@ type sign struct {
 	files     []string // ends or parts of a path
 }
 
-// calls matches a call of one of the functions, by its whole name: train_and_evaluate
+// calls matches a call to one of the functions, by its whole name: train_and_evaluate
 // is not an evaluation.
 func calls(names ...string) lazyRegexp {
 	return lazily(`\b(?:` + strings.Join(names, "|") + `)\(`)
@@ -113,7 +113,7 @@ var inner = []sign{
 // movesModel matches a line that moves a model rather than a batch to a device.
 var movesModel = lazily(`(?i)\b(?:\w*model|net|network|module|unet|vae|\w*encoder|\w*decoder|transformer|teacher|student|policy|critic|\w*net)(?:\.\w+)?\.(?:to|cuda|half|bfloat16)\(`)
 
-// movesBatch matches any other such line.
+// movesBatch matches any line that moves something to a device.
 var movesBatch = lazily(`\.(?:to|cuda)\(`)
 
 // phaseOf says in which phase a traceback's error happened, from its frames,

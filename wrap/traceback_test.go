@@ -8,7 +8,7 @@ import (
 	"headroom/memory"
 )
 
-// site is where packages lie; frames below it are a framework's.
+// site is where packages are installed; frames below it are a framework's.
 const site = "/opt/venv/lib/python3.11/site-packages/"
 
 // at writes a frame as Python prints it.
@@ -110,8 +110,8 @@ func TestPhaseOfDeepTracebacks(t *testing.T) {
 	}
 }
 
-// What a worker thread raised is told with both tracebacks: the caller's says in
-// which part of the work it was.
+// An exception of a worker thread comes with both tracebacks: the caller's says in which
+// part of the work it happened.
 func TestPhaseOfReraisedErrors(t *testing.T) {
 	text := "Traceback (most recent call last):\n" + at("train.py", "evaluate", "out = model(x)") +
 		"torch.OutOfMemoryError: Caught OutOfMemoryError in replica 1 on device 1.\nOriginal " +

@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// programs are what must not change under the wrapper. Each is a line for sh, with
-// what it reads.
+// programs must behave the same under the wrapper. Each is a line for sh, with its input.
 var programs = map[string]struct{ script, stdin string }{
 	"silent":            {`:`, ""},
 	"two streams":       {`echo out; echo err >&2; echo out2`, ""},
@@ -97,7 +96,7 @@ func sameText(t *testing.T, what, plain, wrapped string) {
 	t.Errorf("%s differs at byte %d of %d and %d:\n%.200q\n%.200q", what, at, len(plain), len(wrapped), plain[from:], wrapped[from:])
 }
 
-// TestEveryStatus holds that all 256 come back, and signals as 128 + n.
+// TestEveryStatus holds that all 256 exit statuses come back, and signals as 128 + n.
 func TestEveryStatus(t *testing.T) {
 	for code := range 256 {
 		exit, _ := lived(t, ChildOptions{Bare: code%2 == 0}, "sh", "-c", fmt.Sprintf("exit %d", code))
@@ -182,7 +181,7 @@ func TestLogAndTail(t *testing.T) {
 	}
 }
 
-// TestBare holds that nothing stands between.
+// TestBare holds that the child has the very same files.
 func TestBare(t *testing.T) {
 	exit, got := lived(t, ChildOptions{Bare: true}, "sh", "-c", `readlink /proc/$$/fd/1; readlink /proc/$$/fd/2`)
 	if lines := strings.Split(got, "\n"); len(lines) != 3 || lines[0] != lines[1] || !strings.HasSuffix(lines[0], "/out") || len(exit.Tail) != 0 {

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree is what descends from a child: its descendants, and the orphans among them,
+// tree is all that descends from a child, including the orphans among its descendants,
 // which the kernel makes children of this process. A process that this one had
-// started before, with all that descends from it, is not part of it.
+// started before, with all that descends from it, is not part of the tree.
 type tree struct {
 	child    int          // the direct child, which somebody else waits for
-	foreign  map[int]bool // children from before
-	reaper   bool         // this process already took orphans in
+	foreign  map[int]bool // children that this process had before
+	reaper   bool         // this process was a subreaper already
 	children chan os.Signal
 	quit     chan struct{} // ends reapOrphans
 	quitted  chan struct{}
@@ -28,7 +28,7 @@ type tree struct {
 	list     func() []process
 }
 
-// newTree makes this process the one that orphans come to.
+// newTree makes this process the subreaper, which adopts orphans.
 func newTree(trouble func(error)) *tree {
 	t := &tree{
 		foreign: map[int]bool{}, trouble: trouble,
@@ -58,11 +58,11 @@ func (t *tree) release() {
 	}
 }
 
-// reapInterval bounds what looking for dead orphans costs where many die, and spares a
-// command that ends sooner all of it.
+// reapInterval limits the cost of looking for dead orphans where many die; a command that
+// ends sooner pays none of it.
 const reapInterval = time.Second
 
-// reapOrphans reaps dead orphans until end, at most every reapInterval.
+// reapOrphans reaps dead orphans until end is called, at most once every reapInterval.
 func (t *tree) reapOrphans() {
 	defer close(t.quitted)
 	pause := time.NewTimer(reapInterval)
@@ -83,11 +83,12 @@ func (t *tree) reapOrphans() {
 	}
 }
 
-// untilGivenUp is how long killed processes have to go. One that hangs in a driver
+// untilGivenUp is how long killed processes have to disappear. One that hangs in a driver
 // never does.
 const untilGivenUp = 10 * time.Second
 
-// looksForNothing is how many lists in a row have to be without a process of the tree.
+// looksForNothing is how many process lists in a row have to be without a process of the
+// tree before the tree counts as gone.
 const looksForNothing = 3
 
 // end ends what is left after the direct child: it asks, and kills after a while or
@@ -101,7 +102,7 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 	defer again.Stop()
 	patience, how, given := time.NewTimer(grace), syscall.SIGTERM, time.Time{}
 	defer patience.Stop()
-	nothing := 0 // times in a row that nothing was seen to be left
+	nothing := 0 // how many times in a row nothing was seen to be left
 	for first := true; !childless(); {
 		left := t.left()
 		if len(left) > 0 {
@@ -109,7 +110,7 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 		}
 		switch {
 		case len(left) == 0:
-			// Only children from before are there, or the list has a gap: while it was made a
+			// Only children that were there before are left, or the list has a gap: while it was made a
 			// process forked another and died, and neither is on it.
 			if nothing++; nothing == looksForNothing {
 				return
@@ -147,8 +148,8 @@ func send(to []process, s syscall.Signal) {
 	}
 }
 
-// left is the tree as it is now, without what has ended and waits to be reaped. Dead
-// orphans are reaped on the way.
+// left is the tree as it is now, without processes that have ended and wait to be reaped.
+// Dead orphans are reaped on the way.
 func (t *tree) left() []process {
 	below := map[int][]process{}
 	for _, p := range t.list() {
@@ -173,7 +174,7 @@ func (t *tree) left() []process {
 }
 
 // childless reports whether this process has no children at all, dead ones included.
-// It costs one call, where looking through /proc takes milliseconds.
+// It costs one system call, where looking through /proc takes milliseconds.
 func childless() bool {
 	for {
 		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
@@ -183,7 +184,7 @@ func childless() bool {
 	}
 }
 
-// process is one of the machine's.
+// process is one process of the machine.
 type process struct {
 	pid, parent int
 	dead        bool
@@ -197,8 +198,8 @@ func pids(all []process) []int {
 	return numbers
 }
 
-// listProcesses are those that run now. They need not all have run at one moment:
-// whoever signals them looks again.
+// listProcesses returns the processes that run now. They need not all have run at the same
+// moment: whoever signals them looks again.
 func listProcesses() []process {
 	folder, err := os.Open("/proc")
 	if err != nil {
@@ -232,8 +233,8 @@ func parseStat(pid int, text []byte) (process, bool) {
 	return process{pid: pid, parent: parent, dead: state == 'Z' || state == 'X'}, err == nil
 }
 
-// Owns reports whether a process is the command's: the child, or below it, or an
-// orphan of its tree that has come to this process.
+// Owns reports whether a process is the command's: the child, a descendant of it, or an
+// orphan of its tree that this process has adopted.
 func (c *Child) Owns(pid int) bool {
 	for pid > 1 && pid != os.Getpid() {
 		text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")

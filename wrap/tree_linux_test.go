@@ -17,8 +17,8 @@ import (
 
 // forest is a script that leaves all kinds of descendants behind, each of which has
 // its number in the output: a daemon, which forks twice into a session of its own; a
-// grandchild in a session of its own; one that hears no TERM, and has a child; one
-// that is stopped.
+// grandchild in a session of its own; one that ignores TERM, and has a child; one that is
+// stopped.
 const forest = `
 setsid sh -c 'sh -c "echo pid \$\$; exec sleep 1000" & sleep 0' 
 setsid sh -c 'echo pid $$; exec sleep 1000' &
@@ -26,7 +26,7 @@ sh -c 'trap "" TERM; echo pid $$; sh -c "trap \"\" TERM; echo pid \$\$; while :;
 sh -c 'echo pid $$; kill -STOP $$; sleep 1000' &
 `
 
-// grown is a forest whose trees have all said their numbers.
+// grown is a forest whose processes have all printed their numbers.
 func grown(t *testing.T, out string) []string {
 	t.Helper()
 	var numbers []string
@@ -88,7 +88,7 @@ sh -c 'trap "echo saved; exit" TERM; echo >"$0"; while :; do sleep 0.01; done' "
 	}
 }
 
-// TestStopNow asks twice: nothing of a tree that hears nothing is left.
+// TestStopNow asks twice: nothing is left of a tree that ignores signals.
 func TestStopNow(t *testing.T) {
 	c, out := begun(t, ChildOptions{}, "sh", "-c", `trap "" TERM; `+forest+`while :; do sleep 1000; done`)
 	numbers := grown(t, out)
@@ -124,7 +124,7 @@ func TestStopNowAfterTheChild(t *testing.T) {
 	allGone(t, numbers)
 }
 
-// TestPatience asks once: what does not listen is killed when the patience is over.
+// TestPatience asks once: what does not obey is killed when the patience is over.
 func TestPatience(t *testing.T) {
 	c, out := begun(t, ChildOptions{Patience: 50 * time.Millisecond}, "sh", "-c", `trap "" TERM; `+forest+`while :; do sleep 1000; done`)
 	numbers := grown(t, out)
@@ -136,8 +136,8 @@ func TestPatience(t *testing.T) {
 	allGone(t, numbers)
 }
 
-// TestStopLetsTheChildSave holds that the child alone is asked: its worker goes on
-// until it has done what it does at the end.
+// TestStopLetsTheChildSave holds that only the child is asked to end: its worker continues
+// until the child has done what it does at the end.
 func TestStopLetsTheChildSave(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
@@ -187,7 +187,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	}
 }
 
-// TestForeignChildrenAreLeftAlone has another child from before, dead or alive.
+// TestForeignChildrenAreLeftAlone has another child that was there before, dead or alive.
 func TestForeignChildrenAreLeftAlone(t *testing.T) {
 	other := exec.Command("cat")
 	in, err := other.StdinPipe()
@@ -279,8 +279,7 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// TestKilledWithAReaderThatDoesNotRead ends although what the child has written
-// cannot be passed on.
+// TestKilledWithAReaderThatDoesNotRead ends although the child's output cannot be passed on.
 func TestKilledWithAReaderThatDoesNotRead(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {

@@ -16,31 +16,32 @@ func (e *UntriableError) Error() string { return e.Reason }
 
 // Triable reports whether trials of m end by themselves or are ended by watching a
 // GPU, and leave what the training has written alone. The user may vouch that the
-// command writes nothing. What stands in the way is an [*UntriableError].
+// command writes nothing. The error is an [*UntriableError] that says what stands in the way.
 func (m *Match) Triable(hasGPU, writesNothing bool) error {
 	t := m.Profile.Trial
 	switch {
 	case !t.redirects() && !writesNothing:
-		return &UntriableError{"a trial would write where the training does, and " + m.Profile.Name + " does not say how to send it elsewhere",
-			"name where the command writes with --knob output=FLAG, or in a profile's trial: set; --writes-nothing if it writes nothing"}
+		return &UntriableError{"a trial would write where the training does, and " + m.Profile.Name + " does not say how to redirect the trial's output",
+			"name where the command writes, with --knob output=FLAG or in a profile's trial: set; pass --writes-nothing if it writes nothing"}
 	case t.Steps == 0 && !hasGPU:
-		return &UntriableError{m.Profile.Name + " does not say how to end a trial after a few steps, and there is no GPU whose memory could tell when it has seen enough",
-			"name the length of the training in optimizer steps with --knob steps=FLAG, or in a profile's trial: set"}
+		return &UntriableError{m.Profile.Name + " does not say how to end a trial after a few steps, and there is no GPU whose memory could show when the trial has run long enough",
+			"name the flag for the training's length in optimizer steps, with --knob steps=FLAG or in a profile's trial: set"}
 	}
 	return nil
 }
 
-// Rehearse is m's command for a trial of p: a few steps if its profile knows how,
-// from the beginning, with its output in folder, and without the retries of its own
-// that would hide what does not fit. Copies of configurations have names of their own,
-// so that a training under way keeps its own; the errors are those of [Match.Rewrite].
+// Rehearse returns m's command for a trial of p: a few steps if its profile knows how to
+// limit them, from the beginning, with its output in folder, and without its own retries,
+// which would hide that something does not fit. The trial's copies of configurations have
+// names of their own, so that a training run in progress keeps its copies; the errors are
+// those of [Match.Rewrite].
 func (m *Match) Rehearse(p recovery.Plan, folder string) (Rewritten, error) {
 	return m.rewrite(p, nil, ".headroom-trial-", func(w *rewriter, _, _ step) error { return w.rehearse(p, folder) })
 }
 
-// Sizes are the micro-batches that m can be rewritten to without training another
-// effective batch, smallest first; asked is what its command asks for. The error
-// says why there is nothing to choose from, where one might expect something.
+// Sizes are the micro-batches that m can be rewritten to without changing the effective
+// batch, smallest first; asked is what its command asks for. The error says why there is
+// nothing to choose from, where one might expect a choice.
 func (m *Match) Sizes(asked recovery.Plan) (sizes []int, err error) {
 	for n := asked.Below(asked.Share(0) + 1); n > 0; n = asked.Below(n) {
 		if _, refused := m.Rewrite(asked.WithMicro(n), Resume{}); refused != nil {
@@ -57,7 +58,7 @@ func (m *Match) Sizes(asked recovery.Plan) (sizes []int, err error) {
 }
 
 func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
-	if len(w.out.Changes) == 0 { // otherwise it has been done
+	if len(w.out.Changes) == 0 { // otherwise settings has done so
 		if err := w.competing(); err != nil {
 			return err
 		}
@@ -81,7 +82,7 @@ func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
 	for _, knob := range t.Drop {
 		at, err := w.m.find(w.m.Profile, w.m.files, knob)
 		if err == nil && at.kind != inArgument && at.kind > byDefault && !at.unset {
-			err = &KnobError{knob, at.where, at.text, "a trial starts over; take it out to look for the micro-batch"}
+			err = &KnobError{knob, at.where, at.text, "a trial starts over; take it out to search for the micro-batch"}
 		}
 		if err == nil {
 			err = w.drop(knob)

@@ -12,8 +12,8 @@ import (
 	"headroom/recovery"
 )
 
-// A trial is the command with few steps, with another output, without what it would
-// go on from, and with the effective batch of the training.
+// A trial is the command with few steps, with a different output, without what it would
+// resume from, and with the effective batch of the training.
 func TestRehearse(t *testing.T) {
 	for _, c := range []struct {
 		name, command string
@@ -31,7 +31,7 @@ func TestRehearse(t *testing.T) {
 			".headroom-trial-train.json", `"max_steps": 3 | "save_strategy": "no" | "report_to": "none" | "gradient_accumulation_steps": 2 | "per_device_train_batch_size": 16 | "output_dir": "/tmp/t" | "do_eval": false`},
 		{"a YAML file alone", "python run_clm.py train.yaml", map[string]string{"train.yaml": "per_device_train_batch_size: 32\noutput_dir: out # here\nsave_strategy: epoch\n"}, nil, 16,
 			".headroom-trial-train.yaml", `max_steps: 3 | report_to: none | gradient_accumulation_steps: 2 | per_device_train_batch_size: 16 | output_dir: /tmp/t # here | save_strategy: "no"`},
-		{"a file that goes on from a checkpoint", "python run_clm.py train.yaml", map[string]string{"train.yaml": "per_device_train_batch_size: 32\noutput_dir: out\nresume_from_checkpoint: out/checkpoint-5\n"}, nil, 16,
+		{"a file that resumes from a checkpoint", "python run_clm.py train.yaml", map[string]string{"train.yaml": "per_device_train_batch_size: 32\noutput_dir: out\nresume_from_checkpoint: out/checkpoint-5\n"}, nil, 16,
 			"a trial starts over; take it out", ""},
 		{"nanoGPT", "python train.py --batch_size=12 --gradient_accumulation_steps=4 --wandb_log=True --n_layer=4", map[string]string{"train.py": "from model import GPTConfig"}, nil, 6,
 			"--batch_size=6 --gradient_accumulation_steps=8 --wandb_log=False --n_layer=4 --eval_interval=1000000000 --eval_iters=1 --max_iters=3 --out_dir=/tmp/t", ""},
@@ -77,7 +77,7 @@ func TestRehearse(t *testing.T) {
 	}
 }
 
-// What can be tried is known before anything is.
+// Whether a command can be tried is known before anything is started.
 func TestTriable(t *testing.T) {
 	for _, c := range []struct {
 		command         string
@@ -89,7 +89,7 @@ func TestTriable(t *testing.T) {
 		{"python mine.py --bs 8", []string{"micro=--bs", "steps=--n"}, true, false, "a trial would write where the training does", "--knob output=FLAG"},
 		{"python mine.py --bs 8", []string{"micro=--bs", "steps=--n"}, false, true, "", ""},
 		{"python mine.py --bs 8", []string{"micro=--bs", "steps=--n", "output=--out"}, false, false, "", ""},
-		{"python mine.py --bs 8", []string{"micro=--bs", "output=--out"}, false, false, "there is no GPU whose memory could tell", "--knob steps=FLAG"},
+		{"python mine.py --bs 8", []string{"micro=--bs", "output=--out"}, false, false, "there is no GPU whose memory could show", "--knob steps=FLAG"},
 		{"python mine.py --bs 8", []string{"micro=--bs", "output=--out"}, true, false, "", ""},
 	} {
 		m, err := Recognise(typed(c.command), Builtin(), Given{Knobs: c.knobs})
@@ -149,11 +149,11 @@ func TestTrialLanguage(t *testing.T) {
 		`trial: {steps: 3, set: {eval: "{temporary}"}}`:                                    "write {steps} into the knob",
 		`trial: {set: {eval: "{steps}"}}`:                                                  "write {steps} into the knob",
 		`trial: {steps: 3, set: {eval: "{step}"}}`:                                         "step is not known",
-		`trial: {steps: 3, set: {micro: "{steps}"}}`:                                       "a trial has the effective batch of the training",
+		`trial: {steps: 3, set: {micro: "{steps}"}}`:                                       "must not be set; a trial has the effective batch of the training",
 		`trial: {steps: 3, set: {evil: "{steps}"}}`:                                        "did you mean eval?",
 		`trial: {drop: [evil]}`:                                                            "did you mean eval?",
 		`trial: {samples_per_second: "speed"}`:                                             "one group",
-		`trial: {steps: 0}`:                                                                "not a number of at least 1",
+		`trial: {steps: 0}`:                                                                "must be a whole number of at least 1",
 		`trial: {steps: 2, set: {eval: "{3*steps*accumulation}"}, if_given: {retry: "x"}}`: "",
 	} {
 		text := "name: custom\nmatch: {flags: [--micro]}\nknobs:\n  micro: {flags: [--micro]}\n  accumulation: {flags: [--accum], default: 1}\n" +

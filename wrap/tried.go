@@ -19,29 +19,29 @@ type Tried struct {
 	Fits         bool         `json:"fits"`
 	Steps        int          `json:"steps,omitempty"`              // optimizer steps that it made; 0 if it was watched and ended
 	Peak         memory.Bytes `json:"peak,omitempty"`               // the most that its processes held of one GPU, or the least that would have been needed if it did not fit; 0 if not known
-	Room         memory.Bytes `json:"room,omitempty"`               // what they could have held of that GPU; 0 if not known
-	Limit        memory.Bytes `json:"limit,omitempty"`              // what their allocator may hold of it, by its own words or the command's settings; 0 if not known
+	Room         memory.Bytes `json:"room,omitempty"`               // the most that they could have held of that GPU; 0 if not known
+	Limit        memory.Bytes `json:"limit,omitempty"`              // the most that their allocator may hold of it, as it reports itself or by the command's settings; 0 if not known
 	Seconds      float64      `json:"seconds"`                      // how long it lasted, starting included
-	PerSecond    float64      `json:"samples_per_second,omitempty"` // as its framework says
+	PerSecond    float64      `json:"samples_per_second,omitempty"` // as its framework reports it
 	Text         string       `json:"text"`                         // what was seen, in words
 
-	beside memory.Bytes // the least that they held of that GPU besides what their allocator does, such as CUDA's context
+	beside memory.Bytes // the least that they held of that GPU outside their allocator, such as CUDA's context
 }
 
-// TrialError is a trial that failed for another reason than memory.
+// TrialError is a trial that failed for a reason other than memory.
 type TrialError struct {
 	Micro int
 	Code  int    // its exit status
 	Why   string // what was seen
-	Last  string // the last lines that it said
+	Last  string // the last lines of its output
 }
 
 func (e *TrialError) Error() string {
-	return fmt.Sprintf("the trial of micro-batch %d failed, and not for memory: %s", e.Micro, e.Why)
+	return fmt.Sprintf("the trial of micro-batch %d failed, and not for lack of memory: %s", e.Micro, e.Why)
 }
 
 // judge says what a trial shows. stayed means that it was ended because its memory
-// had stayed flat, and most is what it could hold of the machine's memory. Pure.
+// had stayed flat, and most is how much host memory it could hold. Pure.
 func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Bytes) (Tried, error) {
 	rule := t.Match.Profile.Trial
 	tried := Tried{Micro: p.Largest(), Accumulation: p.Accumulation(), Seconds: exit.Seconds, PerSecond: rule.speed(exit.Tail)}
@@ -60,9 +60,9 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 		training.Eval = 0 // a trial evaluates nothing
 		if why := o.HopelessAt(training); why != "" {
 			verdict := memory.Verdict{Cause: memory.Model, Why: why}
-			return tried, &harness.GaveUpError{Decision: recovery.Decision{Remedy: recovery.Stop, Plan: p, Verdict: &verdict, Reason: short + ", and none will: " + why}}
+			return tried, &harness.GaveUpError{Decision: recovery.Decision{Remedy: recovery.Stop, Plan: p, Verdict: &verdict, Reason: short + ", and no smaller one will: " + why}}
 		}
-		if t.Memory == 0 { // otherwise a whole GPU is simulated, with all that is held of it
+		if t.Memory == 0 { // otherwise the size of a whole GPU is simulated, and all that is held of it counts
 			tried.Limit = cmp.Or(oom.Stats.Capacity, tried.Limit)
 			tried.beside = max(0, tried.Peak-tried.Limit)
 		}
@@ -72,12 +72,12 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 		}
 		return tried, nil
 	case o.Kind == Done && o.Error != "":
-		tried.Text = fmt.Sprintf("%s: it ended with status 0 after running out of memory: %s", short, o.Error)
+		tried.Text = fmt.Sprintf("%s: it exited with status 0 after running out of memory: %s", short, o.Error)
 		return tried, nil
 	case o.Kind != Done && !stayed:
 		return tried, t.failed(tried, o, exit)
 	case t.Memory > 0 && tried.Peak > t.Memory:
-		tried.Text = fmt.Sprintf("%s: it held %v, more than the %v to look for", short, tried.Peak, t.Memory)
+		tried.Text = fmt.Sprintf("%s: it held %v, more than the %v to simulate", short, tried.Peak, t.Memory)
 		return tried, nil
 	}
 	tried.Fits, tried.Text = true, fmt.Sprintf("micro-batch %d fits", tried.Micro)
@@ -87,7 +87,7 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 	if !stayed {
 		tried.Steps = rule.Steps
 	} else {
-		tried.Text += fmt.Sprintf(", which stayed for %v", t.FlatFor)
+		tried.Text += fmt.Sprintf(", unchanged for %v", t.FlatFor)
 	}
 	return tried, nil
 }
@@ -96,16 +96,16 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 	said := string(exit.Tail)
 	if t.Memory > 0 && strings.Contains(said, fraction) && strings.Contains(said, "Unrecognized") {
-		return &UntriableError{"this PyTorch does not know " + fraction + ", by which less memory is simulated",
+		return &UntriableError{"this PyTorch does not know " + fraction + ", which is needed to simulate less memory",
 			"PyTorch 2.10 and later do; without --memory the search uses what the GPU really has"}
 	}
 	return &TrialError{tried.Micro, exit.Code, describe(o, exit), lastLines(said, 15)}
 }
 
 // allowed is what the command's settings let PyTorch's allocator hold of its fullest
-// GPU; 0 if they say nothing about it, or if more was held and so something else counts.
+// GPU; 0 if they say nothing about it, or if more was held, so that it is not what counts.
 func (m *Match) allowed(gpus []GPU) memory.Bytes {
-	const context = 2 * memory.GiB // what a process may hold besides
+	const context = 2 * memory.GiB // what a process may hold outside the allocator
 	peak, total := memory.Bytes(0), memory.Bytes(0)
 	for _, g := range gpus {
 		if total == 0 || g.Peak > peak {
@@ -133,7 +133,7 @@ func held(gpus []GPU) (peak, room memory.Bytes) {
 	return peak, max(0, room)
 }
 
-// lastLines are the last lines of a text that say something.
+// lastLines are the last n lines of a text that are not empty.
 func lastLines(text string, n int) string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -147,12 +147,12 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// fraction is the setting by which PyTorch's allocator takes only a part of a GPU.
-// It is read from the environment from PyTorch 2.10 on; earlier ones refuse it.
+// fraction is the setting that limits PyTorch's allocator to a part of a GPU. It is read
+// from the environment from PyTorch 2.10 on; earlier versions refuse it.
 const fraction = "per_process_memory_fraction"
 
-// capped is c with an allocator that holds at most that much of a GPU with that total.
-// The user's own settings of the allocator stay.
+// capped is c with an allocator that holds at most the amount most of a GPU that has total
+// memory. The user's own settings of the allocator stay.
 func capped(c Command, most, total memory.Bytes) (Command, error) {
 	if most > total {
 		return c, &UntriableError{Reason: fmt.Sprintf("%v is more than the GPU's %v: a smaller GPU can be simulated, a larger one cannot", most, total)}
@@ -162,14 +162,14 @@ func capped(c Command, most, total memory.Bytes) (Command, error) {
 	for _, name := range names {
 		value, set := c.Getenv(name)
 		if strings.Contains(value, fraction) {
-			return c, &UntriableError{fmt.Sprintf("%s has %s already", name, fraction), "take it out, or leave --memory out"}
+			return c, &UntriableError{fmt.Sprintf("%s has %s already", name, fraction), "take it out, or leave out --memory"}
 		}
 		if set && value != "" && !slices.Contains(own, value) {
 			own = append(own, value)
 		}
 	}
 	if len(own) > 1 {
-		return c, &UntriableError{strings.Join(names, " and ") + " differ, and with --memory one setting has to go into both", "set them alike"}
+		return c, &UntriableError{strings.Join(names, " and ") + " differ, but --memory has to put the same setting into both", "set both to the same value"}
 	}
 	value := strings.Join(append(own, fmt.Sprintf("%s:%.4f", fraction, float64(most)/float64(total))), ",")
 	c.Env = c.Env[:len(c.Env):len(c.Env)]

@@ -23,14 +23,14 @@ const (
 	goodbye = 10 * time.Second
 )
 
-// Trials make trials of a command: starts of a few steps that leave nothing behind.
+// Trials makes trials of a command: short runs that leave nothing behind.
 type Trials struct {
 	Match   *Match
 	FlatFor time.Duration // how long memory has to stay flat where the profile cannot limit the steps
 	Memory  memory.Bytes  // of the GPU to simulate; 0 for the real one
 	Trouble func(error)   // what went wrong around the command
 
-	gpus func() ([]nvml.GPU, error) // nil is nvml.GPUs; tests fake it
+	gpus func() ([]nvml.GPU, error) // nil means nvml.GPUs; tests fake it
 }
 
 func (t *Trials) list() ([]nvml.GPU, error) {
@@ -41,17 +41,17 @@ func (t *Trials) list() ([]nvml.GPU, error) {
 }
 
 // Try makes one trial of a plan: the command with few steps and a folder of its own
-// to write into, silent and without input. One that fits lasts until its steps are
-// made, or until the memory of its GPUs has stayed flat; then it is asked to end. The
-// end of ctx ends it politely.
+// to write into, silent and without input. A trial that fits lasts until its steps are
+// done, or until the memory of its GPUs has stayed flat; then it is asked to end.
+// Cancelling ctx ends it politely.
 //
-// The errors: a *[TrialError] if it failed for another reason than memory, a
+// The errors: a *[TrialError] if it failed for a reason other than memory, a
 // *[harness.GaveUpError] if no smaller micro-batch could help, an *[UntriableError],
 // those of [Match.Rewrite], and [harness.ErrInterrupted].
 func (t *Trials) Try(ctx context.Context, p recovery.Plan) (_ Tried, err error) {
 	folder, err := os.MkdirTemp("", "headroom-trial-")
 	if err != nil {
-		return Tried{}, fmt.Errorf("a folder for a trial: %w", err)
+		return Tried{}, fmt.Errorf("create a folder for a trial: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	next, err := t.Match.Rehearse(p, folder)
@@ -76,8 +76,8 @@ func (t *Trials) Try(ctx context.Context, p recovery.Plan) (_ Tried, err error) 
 	return t.judge(p, exit, stayed, machine.LookAtMemory().Most())
 }
 
-// environment is c as a trial finds it: it can tell that it is one, and its
-// allocator has the memory to simulate.
+// environment is c with a trial's environment: it tells the command that it is a trial,
+// and limits its allocator to the memory to simulate.
 func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
 	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_TRIAL=1", "HEADROOM_MICRO="+strconv.Itoa(p.Largest()))
 	if t.Memory == 0 {
@@ -85,7 +85,7 @@ func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
 	}
 	all, err := t.list()
 	if err != nil {
-		return c, &UntriableError{Reason: fmt.Sprintf("less memory can be simulated on a GPU only: %v", err)}
+		return c, &UntriableError{Reason: fmt.Sprintf("less memory can be simulated only on a GPU: %v", err)}
 	}
 	total := memory.Bytes(0)
 	for _, g := range c.GPUs(all) {
@@ -94,7 +94,7 @@ func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
 	return capped(c, t.Memory, total)
 }
 
-// live is the life of a trial. stayed means that it was ended because its memory had
+// live runs the life of a trial. stayed means that it was ended because its memory had
 // stayed flat.
 func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -115,13 +115,14 @@ func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, e
 	}
 	if late {
 		err = &UntriableError{fmt.Sprintf("after %v its memory had not stayed flat for %v while a GPU computed", unsettled, t.FlatFor),
-			"name the length of the training in optimizer steps with --knob steps=FLAG, or give a shorter --flat-for"}
+			"name the flag for the training's length in optimizer steps, with --knob steps=FLAG, or give a shorter --flat-for"}
 	}
 	return exit, stayed, err
 }
 
-// watch looks at the GPUs of a trial until it ends, and ends it where that is its job.
-// Signals are passed on to the child, so that it has heard of the end of ctx.
+// watch samples the GPUs of a trial until the trial is over, and itself ends a trial whose
+// steps are not limited. Signals are passed on to the child, so it knows already when ctx
+// is cancelled.
 func (t *Trials) watch(ctx context.Context, child *Child, trace *gpuTrace) (stayed, late bool) {
 	var samples []sample
 	begun, limited := time.Now(), t.Match.Profile.Trial.Steps > 0

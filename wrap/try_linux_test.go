@@ -33,7 +33,7 @@ func TestTryUntilFlat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the GPU shows of the process grows in three looks, and it is gone with it.
+	// The memory that the GPU shows for the process grows over three looks, and is gone with the process.
 	var looks atomic.Int64
 	gpus := func() ([]nvml.GPU, error) {
 		g := nvml.GPU{Total: 80 * memory.GiB, Utilisation: 90}
@@ -51,7 +51,7 @@ func TestTryUntilFlat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !got.Fits || got.Peak != 3*memory.GiB || got.Room != 8*memory.GiB || got.Micro != 2 || got.Accumulation != 2 || !strings.Contains(got.Text, "which stayed for 2s") {
+	if !got.Fits || got.Peak != 3*memory.GiB || got.Room != 8*memory.GiB || got.Micro != 2 || got.Accumulation != 2 || !strings.Contains(got.Text, "unchanged for 2s") {
 		t.Errorf("%+v", got)
 	}
 	if n := looks.Load(); n < 7 {

@@ -17,7 +17,7 @@ type Warning struct {
 	Advice bool   `json:"advice,omitempty"` // nothing goes wrong because of it alone
 }
 
-// warnings gathers some.
+// warnings gathers warnings.
 type warnings []Warning
 
 func (w *warnings) add(about, format string, args ...any) {
@@ -29,7 +29,7 @@ func (w *warnings) advise(about, format string, args ...any) {
 }
 
 // Warnings are what the profile and the knobs show: that nothing will be saved, that
-// there would be nothing to go on from, what else would start the training again, and a
+// there would be nothing to resume from, what else would start the training again, and a
 // micro-batch that can hardly be made smaller. [Command.Warnings] has the rest.
 func (m *Match) Warnings() []Warning {
 	var w warnings
@@ -38,7 +38,7 @@ func (m *Match) Warnings() []Warning {
 	for _, knob := range sortedKeys(m.Profile.SwitchOff) {
 		given, err := m.givenOwn(knob)
 		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.SwitchOff[knob]) {
-			w.add("retries", "%s is a retry of %s's own, which keeps neither the effective batch nor the step; headroom switches it off when it changes the command", m.places(knob), m.Profile.Name)
+			w.add("retries", "%s makes %s retry by itself, which keeps neither the effective batch nor the step; headroom switches it off when it changes the command", m.places(knob), m.Profile.Name)
 		}
 	}
 	m.dividing(&w)
@@ -67,13 +67,13 @@ func (m *Match) saving(w *warnings) {
 	if need := p.Resume.Needs; need.Package != "" {
 		switch have := m.version(need.Package); {
 		case have == "":
-			w.add(about, "%s goes on from a checkpoint from %s %s on, and the installed version is not known", p.Name, need.Package, need.Version)
+			w.add(about, "%s can resume from a checkpoint only with %s %s or later, and the installed version is not known", p.Name, need.Package, need.Version)
 		case olderThan(have, need.Version):
-			w.add(about, "%s goes on from a checkpoint from %s %s on, and %s is installed: a late failure would end the run", p.Name, need.Package, need.Version, have)
+			w.add(about, "%s can resume from a checkpoint only with %s %s or later, but %s is installed: a late failure would end the run", p.Name, need.Package, need.Version, have)
 		}
 	}
 	if p.Unit == Micros && !m.atEpochs() {
-		w.add(about, "%s counts in micro-batches, and saves or goes on within epochs: from such a checkpoint it can go on only with the same micro-batch", p.Name)
+		w.add(about, "%s counts in micro-batches, and saves or resumes within epochs: from such a checkpoint it can resume only with the same micro-batch", p.Name)
 	}
 }
 
@@ -87,7 +87,7 @@ func (m *Match) farApart(w *warnings) {
 	switch {
 	case err != nil || failed != nil || length == 0 || apart == 0:
 	case apart >= length:
-		w.add(about, "a checkpoint every %d steps (%s) comes too late for the end at step %d: after a failure it would start over", apart, where, length)
+		w.add(about, "a checkpoint every %d steps (%s) is too late for a training that ends at step %d: after a failure it would start over", apart, where, length)
 	case apart*often > length:
 		w.add(about, "a checkpoint every %d of %d steps (%s): a failure costs up to %d steps", apart, length, where, apart)
 	}
@@ -99,11 +99,11 @@ func (m *Match) overwriting(w *warnings) {
 	for _, knob := range m.Profile.Resume.Drop {
 		given, err := m.givenOwn(knob)
 		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.Knobs[knob].Default) {
-			w.add("checkpoints", "%s makes each start begin from scratch, over what is there; headroom takes it out when it goes on from a checkpoint, and not before there is one", m.places(knob))
+			w.add("checkpoints", "%s makes each start begin from scratch and overwrite what is there; headroom takes it out when it resumes from a checkpoint, and not before there is one", m.places(knob))
 		}
 	}
 	if layout.Glob != "" && !strings.ContainsAny(layout.Glob, "*?[") {
-		w.add("checkpoints", "%s is one file, written over by every save: a failure while it is being written costs it", layout.Glob)
+		w.add("checkpoints", "%s is a single file, which every save overwrites: a failure during a save destroys it", layout.Glob)
 	}
 }
 
@@ -137,11 +137,11 @@ func rounder(n int) int {
 	return power
 }
 
-// leastRoom is what a checkpoint may need whose size is unknown.
+// leastRoom is what a checkpoint of unknown size may need.
 const leastRoom = memory.GiB
 
-// room is about a disk too full for the next checkpoints; each is the size of
-// one, 0 if there is none yet.
+// room is about a disk too full for the next checkpoints; each is the size of one
+// checkpoint, 0 if there is none yet.
 func room(root string, free, each memory.Bytes) []Warning {
 	var w warnings
 	root = path.Clean(root)

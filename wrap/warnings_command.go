@@ -12,15 +12,15 @@ func (c Command) Warnings() []Warning {
 	var w warnings
 	launch, err := Peel(c)
 	if err != nil {
-		launch = Launch{} // its environment is there all the same
+		launch = Launch{} // its environment can be checked all the same
 	}
 	if o, ok := launch.option("max_restarts"); ok && number(o.value) > 0 {
-		w.add("retries", "%s starts the same size again up to %s times before headroom hears of a failure; headroom sets --max-restarts to 0 when it changes the command, --max-restarts 0 says so at once", o.layer, o.value)
+		w.add("retries", "%s starts the command again with the same micro-batch up to %s times before headroom hears of a failure; headroom sets --max-restarts to 0 when it changes the command; give --max-restarts 0 to have that from the start", o.layer, o.value)
 	}
 	if n, _ := launch.getenv(c, "SLURM_RESTART_COUNT"); number(n) > 0 {
-		w.add("retries", "Slurm has started this job again (SLURM_RESTART_COUNT is %s): each start of headroom run is a run of its own; headroom resume RUN goes on with the one before", n)
+		w.add("retries", "Slurm has started this job again (SLURM_RESTART_COUNT is %s): each start of headroom run is a new run; headroom resume RUN continues the previous one", n)
 	} else if requeue, set := launch.getenv(c, "SBATCH_REQUEUE"); set && requeue != "0" {
-		w.add("retries", "SBATCH_REQUEUE is set: Slurm may start this job again; then headroom run is a run of its own, and headroom resume RUN goes on with the one before")
+		w.add("retries", "SBATCH_REQUEUE is set: Slurm may start this job again; headroom run would then start a new run, whereas headroom resume RUN continues the previous one")
 	}
 	allocator(&w, c, launch)
 	return w
@@ -53,11 +53,11 @@ func allocator(w *warnings, c Command, launch Launch) {
 	}
 	switch splits := slices.DeleteFunc(slices.Clone(native), func(key string) bool { return key == "expandable_segments" }); {
 	case said["backend"] == "cudaMallocAsync" && len(native) > 0:
-		w.add(about, "with backend:cudaMallocAsync the driver holds the memory, and %s has no effect; take one of them out", strings.Join(native, ", "))
+		w.add(about, "with backend:cudaMallocAsync the driver manages the memory, and %s has no effect; take one of them out", strings.Join(native, ", "))
 	case said["backend"] == "cudaMallocAsync":
-		w.advise(about, "backend:cudaMallocAsync leaves the memory to the driver: a failure does not say how fragmented it is")
+		w.advise(about, "backend:cudaMallocAsync leaves the memory to the driver: a failure does not say how fragmented that memory is")
 	case expandable && len(splits) > 0:
-		w.add(about, "expandable_segments:True together with %s could fail an assertion close to the limit before PyTorch 2.5; expandable_segments alone does as much against fragmentation", strings.Join(splits, ", "))
+		w.add(about, "expandable_segments:True together with %s could fail an assertion close to the memory limit before PyTorch 2.5; expandable_segments alone does as much against fragmentation", strings.Join(splits, ", "))
 	case said["max_split_size_mb"] != "":
 		w.advise(about, "max_split_size_mb:%s keeps larger blocks whole, which itself leaves memory unused; expandable_segments:True does more against fragmentation", said["max_split_size_mb"])
 	case !expandable && launch.Script+launch.Module != "":
@@ -69,7 +69,7 @@ func allocator(w *warnings, c Command, launch Launch) {
 }
 
 // allocatorSettings are the keys and values of such a variable. A value in brackets
-// may have commas.
+// may contain commas.
 func allocatorSettings(text string) map[string]string {
 	all := map[string]string{}
 	deep, from := 0, 0

@@ -23,7 +23,7 @@ func about(all []Warning) string {
 	return b.String()
 }
 
-// warned compares warnings with the beginnings that are wanted of them, in order.
+// warned compares warnings with how they are wanted to begin, in order.
 func warned(t *testing.T, what string, got []Warning, want ...string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSuffix(about(got), "\n"), "\n")
@@ -35,7 +35,7 @@ func warned(t *testing.T, what string, got []Warning, want ...string) {
 	}
 }
 
-// What a profile tells, each with its counterpart that is fine.
+// What a profile shows, each with its counterpart that is fine.
 func TestWarnings(t *testing.T) {
 	const head = "name: own\nmatch: {flags: [--bs]}\nknobs: {micro: {flags: [--bs], min: 4}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n"
 	const epochs, single = "checkpoints: {root: ., glob: 'c-*', cadence: epoch}\nresume: {mode: auto}\n", "checkpoints: {root: ., glob: ckpt.pt, cadence: steps}\nresume: {mode: auto}\n"
@@ -46,23 +46,23 @@ func TestWarnings(t *testing.T) {
 		{"transformers", "run_clm.py --output_dir o", nil},
 		{"transformers", "run_clm.py --output_dir o --save_strategy no", []string{"checkpoints: --save_strategy no saves no checkpoint"}},
 		{"transformers", "run_clm.py --output_dir o --save_strategy epoch", []string{"checkpoints: checkpoints are written only at the ends of epochs"}},
-		{"transformers", "run_clm.py --output_dir o --max_steps 500", []string{"checkpoints: a checkpoint every 500 steps (--save_steps) comes too late for the end at step 500"}},
+		{"transformers", "run_clm.py --output_dir o --max_steps 500", []string{"checkpoints: a checkpoint every 500 steps (--save_steps) is too late for a training that ends at step 500"}},
 		{"transformers", "run_clm.py --output_dir o --max_steps 4000", []string{"checkpoints: a checkpoint every 500 of 4000 steps (--save_steps): a failure costs up to 500"}},
 		{"transformers", "run_clm.py --output_dir o --max_steps 5000", nil},
 		{"transformers", "run_clm.py --output_dir o --max_steps 4000 --save_steps 400", nil},
 		{"transformers", "run_clm.py --output_dir o --max_steps 4000 --save_steps 0.5", nil},
-		{"transformers", "run_clm.py --output_dir o --auto_find_batch_size yes", []string{"retries: --auto_find_batch_size is a retry of transformers's own"}},
+		{"transformers", "run_clm.py --output_dir o --auto_find_batch_size yes", []string{"retries: --auto_find_batch_size makes transformers retry by itself"}},
 		{"transformers", "run_clm.py --output_dir o --auto_find_batch_size False", nil},
 		{"transformers", "run_clm.py --output_dir o --overwrite_output_dir", []string{"checkpoints: --overwrite_output_dir makes each start begin from scratch"}},
 		{"transformers", "run_clm.py --output_dir o --overwrite_output_dir False", nil},
 		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 1", []string{"batch: the micro-batch is 1 already"}},
 		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 31", []string{"batch: the next micro-batch below 31 that keeps the effective batch 31 is 1: an effective batch with more divisors, such as 16,"}},
 		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 15", nil},
-		{"trl", "sft.py --output_dir o", []string{"checkpoints: trl goes on from a checkpoint from trl 1.16.0 on"}},
-		{"trl", "sft.py --output_dir o --save_strategy no", []string{"checkpoints: --save_strategy no saves no", "checkpoints: trl goes on"}},
+		{"trl", "sft.py --output_dir o", []string{"checkpoints: trl can resume from a checkpoint only with trl 1.16.0 or later"}},
+		{"trl", "sft.py --output_dir o --save_strategy no", []string{"checkpoints: --save_strategy no saves no", "checkpoints: trl can resume"}},
 		{head + epochs, "t.py --bs 4", []string{"checkpoints: checkpoints are written only at the ends of epochs", "batch: the micro-batch is 4, and own trains with at least 4"}},
 		{head + epochs, "t.py --bs 8", []string{"checkpoints: checkpoints are written only at the ends of epochs"}},
-		{head + single, "t.py --bs 8", []string{"checkpoints: ckpt.pt is one file, written over by every save"}},
+		{head + single, "t.py --bs 8", []string{"checkpoints: ckpt.pt is a single file, which every save overwrites"}},
 		{head, "t.py --bs 8", []string{"checkpoints: no way is known to resume own from a checkpoint"}},
 	} {
 		profiles, name := Builtin(), c.profile
@@ -81,7 +81,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// What the command and its environment tell, whatever is trained.
+// What the command and its environment show, whatever is trained.
 func TestCommandWarnings(t *testing.T) {
 	const on = "PYTORCH_ALLOC_CONF=expandable_segments:True"
 	const off = "allocator, advice: expandable_segments is not on: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -103,11 +103,11 @@ func TestCommandWarnings(t *testing.T) {
 		{"PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128", "python t.py", []string{"allocator, advice: max_split_size_mb:128 keeps"}},
 		{"PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:[256:1,512:2],expandable_segments:True", "python t.py", []string{"allocator: expandable_segments:True together with roundup_power2_divisions"}},
 		{"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync", "python t.py", []string{"allocator, advice: backend:cudaMallocAsync leaves"}},
-		{"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync,expandable_segments:True", "python t.py", []string{"allocator: with backend:cudaMallocAsync the driver holds the memory, and expandable_segments has no effect"}},
+		{"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync,expandable_segments:True", "python t.py", []string{"allocator: with backend:cudaMallocAsync the driver manages the memory, and expandable_segments has no effect"}},
 		{on + ",per_process_memory_fraction:0.25", "python t.py", []string{"allocator: per_process_memory_fraction:0.25 leaves"}},
-		{on, "torchrun --max-restarts 3 --nproc-per-node 2 t.py", []string{"retries: torchrun starts the same size again up to 3 times"}},
+		{on, "torchrun --max-restarts 3 --nproc-per-node 2 t.py", []string{"retries: torchrun starts the command again with the same micro-batch up to 3 times"}},
 		{on, "torchrun --max_restarts=0 t.py", nil},
-		{on, "accelerate launch --max_restarts 2 --num_processes 2 t.py", []string{"retries: accelerate launch starts the same size again up to 2"}},
+		{on, "accelerate launch --max_restarts 2 --num_processes 2 t.py", []string{"retries: accelerate launch starts the command again with the same micro-batch up to 2"}},
 		{on + " SLURM_RESTART_COUNT=1 SBATCH_REQUEUE=1", "srun python t.py", []string{"retries: Slurm has started this job again (SLURM_RESTART_COUNT is 1)"}},
 		{on + " SLURM_RESTART_COUNT=0", "srun python t.py", nil},
 		{on + " SBATCH_REQUEUE=", "srun python t.py", []string{"retries: SBATCH_REQUEUE is set"}},

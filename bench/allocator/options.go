@@ -59,19 +59,19 @@ func (o options) validate() error {
 		problems = append(problems, errors.New("give either -write or -trace"))
 	}
 	if o.least < 1 || o.most <= o.least {
-		problems = append(problems, fmt.Errorf("-least %d, -most %d: at least 1, and -most above -least", o.least, o.most))
+		problems = append(problems, fmt.Errorf("-least %d, -most %d: must be at least 1, and -most above -least", o.least, o.most))
 	}
 	if o.steps < 1 || o.micro < 1 {
-		problems = append(problems, fmt.Errorf("-steps %d, -micro %d: at least 1", o.steps, o.micro))
+		problems = append(problems, fmt.Errorf("-steps %d, -micro %d: must be at least 1", o.steps, o.micro))
 	}
 	if o.vocab < 1 {
-		problems = append(problems, fmt.Errorf("-vocab %d: at least 1", o.vocab))
+		problems = append(problems, fmt.Errorf("-vocab %d: must be at least 1", o.vocab))
 	}
 	if o.device != "cuda" && o.device != "host" {
-		problems = append(problems, fmt.Errorf("-device %q: cuda or host", o.device))
+		problems = append(problems, fmt.Errorf("-device %q: must be cuda or host", o.device))
 	}
 	if !(o.factor >= 0) || math.IsInf(o.factor, 1) {
-		problems = append(problems, fmt.Errorf("-factor %v: at least 0", o.factor))
+		problems = append(problems, fmt.Errorf("-factor %v: must be at least 0", o.factor))
 	}
 	return errors.Join(problems...)
 }

@@ -87,7 +87,7 @@ func (r *recorder) Download(dst []float32, _ device.Tensor) error {
 	return nil
 }
 
-// take returns what was recorded, and starts anew.
+// take returns what was recorded, and starts again.
 func (r *recorder) take() []event {
 	events := r.events
 	r.events, r.next = nil, 0

@@ -6,7 +6,7 @@
 #   bench/allocator/run.sh BINARY OUT
 #
 # BINARY is allocbench. OUT receives allocator.md, allocator.json and
-# allocator.log. A replay that fails is shown and the others go on; the status is
+# allocator.log. A replay that fails is shown and the others continue; the status is
 # then 1. TRACE="-steps 1000 -layers 2" makes another trace, BUDGET=5 ends each
 # replay after so many seconds, PRETEND=16 takes that many GiB of the host's
 # memory instead of a GPU.

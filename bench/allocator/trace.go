@@ -10,7 +10,7 @@ import (
 	"headroom/memory"
 )
 
-// trace is what training with a sequence length drawn anew for every step asks
+// trace is what training with a sequence length drawn for each step asks
 // of an allocator. The file is JSON, so that replay.py replays the same.
 type trace struct {
 	Model   string         `json:"model"`
@@ -99,11 +99,11 @@ func readTrace(path string) (*trace, error) {
 func (t *trace) validate() error {
 	for i, n := range t.State {
 		if n < 1 {
-			return fmt.Errorf("state %d holds %d bytes: at least 1", i, n)
+			return fmt.Errorf("state %d holds %d bytes: must be at least 1", i, n)
 		}
 	}
 	if len(t.Lengths) == 0 {
-		return errors.New("no lengths: at least 1")
+		return errors.New("no lengths: must be at least 1")
 	}
 	if t.Slots < 0 || t.Slots > len(t.Ops) {
 		return fmt.Errorf("%d tensors with %d operations: two for each", t.Slots, len(t.Ops))
@@ -112,7 +112,7 @@ func (t *trace) validate() error {
 	slots := make([]int, t.Slots)
 	for i, o := range t.Ops {
 		if o.Slot < 0 || o.Slot >= t.Slots {
-			return fmt.Errorf("op %d is on tensor %d: 0 to %d", i, o.Slot, t.Slots-1)
+			return fmt.Errorf("op %d is on tensor %d: must be 0 to %d", i, o.Slot, t.Slots-1)
 		}
 		want := fresh
 		if o.frees() {
@@ -124,7 +124,7 @@ func (t *trace) validate() error {
 		slots[o.Slot]++
 		for _, length := range t.Lengths {
 			if !o.frees() && o.size(length) < 1 {
-				return fmt.Errorf("op %d allocates %d bytes at length %d: at least 1", i, o.size(length), length)
+				return fmt.Errorf("op %d allocates %d bytes at length %d: must be at least 1", i, o.size(length), length)
 			}
 		}
 	}

@@ -101,16 +101,16 @@ func (o options) validate() error {
 		problems = append(problems, fmt.Errorf("-steps %d, -warmup %d: neither may be negative", o.steps, o.warmup))
 	}
 	if o.context < 1 || o.context > o.positions {
-		problems = append(problems, fmt.Errorf("-context %d: 1 to -positions %d", o.context, o.positions))
+		problems = append(problems, fmt.Errorf("-context %d: must be 1 to -positions %d", o.context, o.positions))
 	}
 	if o.micro < 1 || o.effective < 1 {
-		problems = append(problems, fmt.Errorf("-micro %d, -effective %d: at least 1", o.micro, o.effective))
+		problems = append(problems, fmt.Errorf("-micro %d, -effective %d: must be at least 1", o.micro, o.effective))
 	}
 	if o.vocab < 1 || o.vocab > 1<<20 {
-		problems = append(problems, fmt.Errorf("-vocab %d: 1 to %d", o.vocab, 1<<20))
+		problems = append(problems, fmt.Errorf("-vocab %d: must be 1 to %d", o.vocab, 1<<20))
 	}
 	if !slices.Contains([]string{"fp32", "tf32", "bf16"}, o.precision) || o.device == "host" && o.precision == "tf32" {
-		problems = append(problems, fmt.Errorf("-precision %s: fp32 or bf16, or on a GPU tf32", o.precision))
+		problems = append(problems, fmt.Errorf("-precision %s: must be fp32 or bf16, or on a GPU tf32", o.precision))
 	}
 	if o.profile != "" && o.device != "cuda" {
 		problems = append(problems, fmt.Errorf("-profile with -device %s: only a GPU can be timed by kernels", o.device))

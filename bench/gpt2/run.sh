@@ -7,7 +7,7 @@
 # OUTPUT receives gpt2.md, gpt2.json, kernels.md (where headroom's time goes),
 # peers-PRECISION.md and .json, and run.log;
 # gigabytes of weights and gradients go to a temporary folder under WORK (/tmp). A stage
-# that fails is shown and the others go on; the status is then 1.
+# that fails is shown and the others continue; the status is then 1.
 # PEERS="tf32 bf16" are the precisions of the search, by PyTorch's tools and by
 # headroom find. With "search" in place of "quick" only the search is measured.
 set -uo pipefail

@@ -77,7 +77,7 @@ func (s *stream) Shape() data.Shape { return s.shape }
 // Sample implements [data.Set].
 func (s *stream) Sample(i int, dst *data.Sample) error {
 	if i < 0 || i >= len(s.number) {
-		return fmt.Errorf("sample %d: 0 to %d", i, len(s.number)-1)
+		return fmt.Errorf("sample %d: must be 0 to %d", i, len(s.number)-1)
 	}
 	row := s.tokens[s.number[i]*(s.shape.Tokens+1):][:s.shape.Tokens+1]
 	copy(dst.Tokens, row)

@@ -62,7 +62,7 @@ func (c *contents) of(name string) []byte {
 // Whatever else the file holds does not matter.
 //
 // A trainer loads nothing but its own checkpoints. So this is one: what t saves,
-// with other weights in it and the checksum made anew.
+// with other weights in it and the checksum computed again.
 func loadWeights(t *model.Trainer, path string) error {
 	input, err := os.ReadFile(path)
 	if err != nil {

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs a real GPU out of memory in the ways that happen, and compares every loss
-# with a run that had room:
+# Runs a real GPU out of memory in the ways that occur in practice, and compares
+# every loss with that of a run that had enough memory:
 #   capped   8 and 24 GiB, with a micro-batch that does not fit
 #   foreign  the whole device, another process holding all but 6 GiB for a while
 #   whole    no limit, and a micro-batch that needs more than the device has
 #
 #   bench/gpu/exhaustion.sh HEADROOM OUT
 #
-# RUNS, a regular expression, picks some of them; foreign needs foreign-reference.
+# RUNS, a regular expression, selects some of the runs; foreign needs foreign-reference.
 set -uo pipefail
 headroom=$1 out=$2 python=${PYTHON:-python3} broken=0
 mkdir -p "$out" || exit 1

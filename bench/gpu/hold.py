@@ -1,4 +1,4 @@
-"""Holds all of a GPU's memory but GIB gibibytes for SECONDS, then lets go.
+"""Holds all of a GPU's free memory except GIB gibibytes for SECONDS, then releases it.
 
     python hold.py GIB SECONDS
 """

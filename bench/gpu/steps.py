@@ -1,9 +1,9 @@
-"""Compares the steps of two runs, and says where the time between two lives went.
+"""Compares the steps of two runs, and prints how long the pauses between attempts were.
 
     steps.py REFERENCE.jsonl OTHER.jsonl [RUN]
 
-Of a step made more than once the last one counts, and with several ranks each rank's
-line says the same. Ends with 1 unless samples and learning rates are equal and losses
+If a step was made more than once, the last one counts; with several ranks, each rank's
+line says the same. Exits with 1 unless samples and learning rates are equal and losses
 agree to a thousandth.
 """
 

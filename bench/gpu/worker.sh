@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# Runs trainings out of memory inside PyTorch, for real: with room, then capped at a
-# fraction of what that took, bare and under headroom, and prints a table of both:
+# Runs trainings out of memory inside PyTorch, for real: uncapped, then capped at a fraction
+# of the memory that took, bare and under headroom, and prints a table of both:
 #   gpt2 later late lightning accelerate resnet scaler compiled optimizer evaluation   one training each
-#   leak     what is said of a training that keeps ever more
-#   restart  a training that leaks and saves: bare, started again when memory has run out, and
-#            just after a checkpoint before that
-#   peers    what Transformers, Accelerate and Lightning have of their own
-#   cost     steps while nothing fails, bare and with the worker armed in turn;
-#            cost-CASE is one case of it (large, small, small-compiled, large-compiled)
+#   leak     what headroom says of a training that keeps more and more memory
+#   restart  a training that leaks and saves: bare, restarted when memory has run out, and
+#            restarted just after a checkpoint before that
+#   peers    what Transformers, Accelerate and Lightning offer themselves
+#   cost     steps while nothing fails, bare and with the worker armed, in turn;
+#            cost-CASE is only one case (large, small, small-compiled, large-compiled)
 #   inside   the same in one process, step by step: recorded, resting, and by the worker
 #   pieces   steps in pieces and the same pieces made by hand, in one process and in turn
 #   memory   1000 injected failures in a row: what stays allocated, and how they were survived;
-#            FAILS and FAILURES in the environment are which operation of a step, and how often
+#            FAILS and FAILURES in the environment are which operation of a step fails, and how
+#            many times
 #
 #   bench/gpu/worker.sh HEADROOM OUT [PART…]
 #
 # Needs one GPU, PyTorch, Transformers, Accelerate and Lightning. OUT/tables.md keeps what is
-# printed. BENCH_TINY=1 makes all of it small enough to try on a CPU, where BENCH_LIMIT (MiB
-# of data) stands for the fractions.
+# printed. BENCH_TINY=1 makes everything small enough to try on a CPU, where BENCH_LIMIT (MiB
+# of data) replaces the fractions.
 set -uo pipefail
 headroom=$(realpath "$1") python=${PYTHON:-python3} broken=0
 mkdir -p "$2" && out=$(realpath "$2") || exit 1
@@ -66,7 +67,7 @@ restart() {
     ) >"$out/restart-$how/output.log" 2>&1
     status=$?
     echo "$how: status $status after $((SECONDS - begun)) s"
-    grep -E '^headroom: (relaunch|go on|attempt)|^made' "$out/restart-$how/output.log" || true
+    grep -E '^headroom: (relaunch|continue|attempt)|^made' "$out/restart-$how/output.log" || true
     [[ $how = bare || $status -eq 0 ]] || return 1
   done
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Wraps PyTorch trainings that run a real GPU out of memory, and compares the steps
-# with those of a run that had room:
-#   transformers  the Trainer, a few GiB allowed
-#   lightning     LightningCLI, a few GiB allowed; an epoch that needs more
+# with those of a run that had enough memory:
+#   transformers  the Trainer, capped at a few GiB
+#   lightning     LightningCLI, capped at a few GiB; an epoch that needs more
 #   ddp           torchrun with one rank on each of two GPUs, one of which is nearly full
 #   find          the largest micro-batch of the Trainer's command
-#   hang          a command that stops working, and is started again
-#   free          a start that waits for memory which another process holds
+#   hang          a command that hangs, and is restarted
+#   free          a start that waits for memory that another process holds
 #
 #   bench/gpu/wrapped.sh HEADROOM OUT [PART…]
 #
@@ -22,7 +22,7 @@ trap 'rm -rf "$work"' EXIT
 export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 capped() { PYTORCH_ALLOC_CONF=per_process_memory_fraction:$1 PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction:$1 "${@:2}"; }
 
-# check NAME EXPECTED COMMAND…: runs it, keeps what it says, and says how it ended.
+# check NAME EXPECTED COMMAND…: runs the command, keeps its output, and prints how it ended.
 check() {
   local name=$1 expected=$2 begun=$SECONDS
   shift 2
@@ -32,7 +32,7 @@ check() {
   [ $status -eq "$expected" ] || { broken=1; tail -n 15 "$out/$name.log"; }
   grep '^headroom: ' "$out/$name.log" | cut -c1-240
 }
-# same REFERENCE OTHER: the steps of two output folders.
+# same REFERENCE OTHER [RUN]: compares the steps of two output folders.
 same() { "$python" "$here/steps.py" "$1/steps.jsonl" "$2/steps.jsonl" "${3:-}" || broken=1; }
 
 trainer=("$python" "$scripts/hf.py" --max_steps 12 --save_steps 4 --logging_steps 1 --report_to none --disable_tqdm true --width 1024 --layers 12 --bf16 true)

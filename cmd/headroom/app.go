@@ -51,13 +51,13 @@ func newApp(u *ui) *cli.App {
 
 const appDescription = `Put "headroom run --" in front of the training command that you already have.
 A PyTorch step that runs out of GPU memory is run again in pieces, and training
-goes on. Where that would not be exact, the command starts again from its
+continues. Where that would not be exact, the command starts again from its
 newest checkpoint, with a smaller micro-batch and more accumulation.
 
 Start with "headroom explain -- python train.py", then
-"headroom run -- python train.py". "headroom run gpt" shows it without PyTorch.`
+"headroom run -- python train.py". "headroom run gpt" is a demo without PyTorch.`
 
-// The templates say what the library's say, and the exit statuses.
+// The templates show what the library's own templates show, and the exit statuses.
 var (
 	appHelp = `headroom: {{.Usage}}
 
@@ -74,7 +74,7 @@ FLAGS:{{range .VisibleFlags}}
 
 EXIT STATUS:
 ` + exitTable() + `
-"headroom COMMAND --help" says more about each.
+"headroom COMMAND --help" says more about each command.
 `
 	commandHelp = `{{.HelpName}}: {{.Usage}}
 
@@ -163,7 +163,7 @@ func nearest(word string, words []string) string {
 	best, most := "", likely
 	for _, w := range words {
 		alike := smetrics.JaroWinkler(w, word, 0.7, 4)
-		if swapped(w, word) { // in a short word it matches neither of two swapped letters
+		if swapped(w, word) { // in a short word Jaro-Winkler matches neither of two swapped letters
 			alike = 1
 		}
 		if alike > most {
@@ -185,7 +185,7 @@ func swapped(a, b string) bool {
 
 func noArguments(c *cli.Context) error {
 	if c.Args().Present() {
-		return usagef("", "%s takes no arguments, not %q", c.Command.Name, c.Args().First())
+		return usagef("", "%s takes no arguments, got %q", c.Command.Name, c.Args().First())
 	}
 	return nil
 }

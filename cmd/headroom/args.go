@@ -9,9 +9,9 @@ import (
 
 func init() { cli.FlagStringer = flagHelp }
 
-// flagHelp is a flag's line of help, folded so that 80 columns are enough.
+// flagHelp is a flag's line of help, wrapped to fit in 80 columns.
 func flagHelp(f cli.Flag) string {
-	const width = 52 // beside the longest names, --output FILE, -o FILE
+	const width = 52 // what is left beside the longest names, --output FILE, -o FILE
 	names, value, usage := flagParts(f)
 	for i := range names {
 		names[i] = strings.TrimSpace(names[i] + " " + value)
@@ -73,11 +73,11 @@ func flagsFirst(app *cli.App, args []string) []string {
 	return slices.Concat(args[:at+1], flags, rest)
 }
 
-// takeCommands are headroom's commands that take one of the user's after "--".
+// takeCommands are headroom's commands that take a command of the user's after "--".
 var takeCommands = []string{"run", "explain", "check", "init", "find"}
 
-// cutCommand divides the words of such a command at the first "--": what follows, even
-// a second "--", is a command of the user's. command is nil if there is none.
+// cutCommand divides the words of one of takeCommands at the first "--": what follows,
+// even a second "--", is the user's command. command is nil if there is no "--".
 func cutCommand(args []string) (ours, command []string) {
 	at := slices.Index(args, "--")
 	if at < 0 || len(args) < 2 || !slices.Contains(takeCommands, args[1]) || args[len(args)-1] == completeFlag {
@@ -86,8 +86,9 @@ func cutCommand(args []string) (ours, command []string) {
 	return args[:at], append([]string{}, args[at+1:]...)
 }
 
-// question is a completion script's question about the command at args[at], if it
-// is one. The rest of the line is not for the parser: it is half written.
+// question is a completion script's question about the command at args[at], or about
+// headroom itself if that is not a command. The parser never sees the rest of the line,
+// which is half typed.
 func question(app *cli.App, args []string, at int) []string {
 	if at > 0 && at < len(args)-2 && app.Command(args[at]) != nil {
 		return []string{args[0], args[at], completeFlag}

@@ -25,7 +25,7 @@ func TestFlagsFirst(t *testing.T) {
 		"headroom nonsense a --json":               "headroom nonsense a --json",
 		"headroom --help":                          "headroom --help",
 
-		// A question of a completion script is about a command or about none.
+		// A completion script's question is about a command or about headroom itself.
 		"headroom run gpt --generate-bash-completion":         "headroom run --generate-bash-completion",
 		"headroom run --set -- x --generate-bash-completion":  "headroom run --generate-bash-completion",
 		"headroom run --generate-bash-completion":             "headroom --generate-bash-completion",
@@ -79,8 +79,8 @@ func TestFlagHelpFitsEightyColumns(t *testing.T) {
 	}
 }
 
-// TestHelpSaysWhatIsRefused compares what the help of run and find says of each flag, "with --"
-// or "not with --", with which flags are refused where there is a command and where there is none.
+// TestHelpSaysWhatIsRefused compares what the help of run and find says about each flag, "with --"
+// or "not with --", with which flags are refused with a command and without one.
 func TestHelpSaysWhatIsRefused(t *testing.T) {
 	t.Chdir(t.TempDir())
 	u := silent(t)

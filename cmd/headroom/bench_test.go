@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// BenchmarkWrappedStart is what "headroom run --" adds to a command that does nothing,
-// bare and wrapped in turn, as differences of medians: until the command runs, which is
-// date, telling when it did, and from there to the end. Beside it stands what a process
-// of headroom takes that does nothing at all. Figures are in bench/results. On ext4 the
-// later rounds are slower: it looks through the inodes that were deleted in the last five
-// seconds, of which these starts leave thousands.
+// BenchmarkWrappedStart measures what "headroom run --" adds to a command that does
+// nothing, run bare and wrapped in turn, as differences of medians: until the command runs
+// (it is date, which prints when that was), and from there to the end. For comparison it
+// also measures a process of headroom that does nothing at all. Figures are in
+// bench/results. On ext4 the later rounds are slower: the file system looks through the
+// inodes that were deleted in the last five seconds, and these starts leave thousands.
 //
-// The headroom is the test binary, which links more and starts later than what is
-// released, unless HEADROOM_PROGRAM names that:
+// The headroom that is measured is the test binary, which links more and starts later than
+// a released one, unless HEADROOM_PROGRAM names a released one:
 //
 //	make build
 //	HEADROOM_PROGRAM=$PWD/bin/headroom go test -tags cuda ./cmd/headroom -run '^$' -bench WrappedStart -benchtime 100x
@@ -56,7 +56,7 @@ func BenchmarkWrappedStart(b *testing.B) {
 // benched is the headroom that is measured.
 func benched() string { return cmp.Or(os.Getenv("HEADROOM_PROGRAM"), "headroom") }
 
-// lasted is how long commands took until they ran, and from there to their end.
+// lasted is how long each command took until it ran, and from there to its end.
 type lasted struct{ before, after []time.Duration }
 
 // measure runs a command that prints the time in nanoseconds.
@@ -76,8 +76,8 @@ func (s *lasted) measure(b *testing.B, args ...string) {
 	s.after = append(s.after, ended.Sub(time.Unix(0, ran)))
 }
 
-// BenchmarkWrappedOutput is the throughput of a wrapped command as a part of that of the
-// same command bare, both through a pipe: a script and a Python loop that print line by
+// BenchmarkWrappedOutput is the throughput of a wrapped command as a fraction of that of
+// the same command bare, both through a pipe: a script and a Python loop that print line by
 // line as fast as they can, a program that does nothing else, and two that write as much
 // as they can.
 func BenchmarkWrappedOutput(b *testing.B) {
@@ -101,7 +101,7 @@ func BenchmarkWrappedOutput(b *testing.B) {
 	}
 }
 
-// drained is how long a command takes whose output is read to its end.
+// drained is how long a command takes while its output is read to the end.
 func drained(b *testing.B, args ...string) time.Duration {
 	b.Helper()
 	c := exec.Command(args[0], args[1:]...)

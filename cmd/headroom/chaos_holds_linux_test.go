@@ -19,7 +19,7 @@ import (
 	"headroom/runs"
 )
 
-// held plays the round and says what does not hold after it.
+// held plays the round and reports which promises do not hold after it.
 func (r round) held() error {
 	ends, errs := make([]played, 1), make([]error, 1)
 	if r.twin {
@@ -43,8 +43,8 @@ func (r round) held() error {
 	return nil
 }
 
-// nothingLeft holds that no process of the round is there any more. If headroom was
-// killed that is promised of the child alone, which has been asked to end.
+// nothingLeft checks that no process of the round is left. If headroom was killed, that
+// is promised only for the child, which has been asked to end.
 func (r round) nothingLeft(end played) error {
 	var err error
 	if end.status < 0 && !r.toy.deaf && end.child >= 0 && !gone(end.child) {
@@ -64,7 +64,7 @@ func (r round) nothingLeft(end played) error {
 	return err
 }
 
-// gone waits for the end of a process.
+// gone waits for a process to end, and reports whether it did.
 func gone(pidfd int) bool {
 	until := time.Now().Add(patience)
 	for {
@@ -95,7 +95,7 @@ func (r round) marked() (left []int) {
 	return left
 }
 
-// ended holds that the status and the output are the command's.
+// ended checks that the status and the output are the command's.
 func (r round) ended(end played) error {
 	want := []int{r.toy.code}
 	switch {
@@ -107,7 +107,7 @@ func (r round) ended(end played) error {
 		want = []int{128 + int(r.headroom)}
 	}
 	if r.headroom != 0 && r.headroom != syscall.SIGKILL && r.after <= len(r.lines(1)) && r.runs {
-		want = append(want, 5) // it may come after the first life
+		want = append(want, 5) // the blow may come after the first life
 	}
 	all := r.lines(2)
 	whole := r.name == "none" && len(end.lines) < len(all)
@@ -122,7 +122,7 @@ func (r round) ended(end played) error {
 	return nil
 }
 
-// kept holds that status, journal and log tell the truth.
+// kept checks that status, journal and log tell the truth.
 func (r round) kept(end played) error {
 	if end.run == "" {
 		return errors.New("it has no run")
@@ -147,7 +147,7 @@ func (r round) kept(end played) error {
 	if err != nil && kind != "" && !r.small {
 		errs = append(errs, err)
 	}
-	removed := r.small || kind == "" && r.toy.breaks == "journal.jsonl" // and headroom was killed before it wrote anew
+	removed := r.small || kind == "" && r.toy.breaks == "journal.jsonl" // and headroom was killed before it wrote the file again
 	if !removed && (len(entries) == 0 || kind != "" && entries[len(entries)-1].Kind != kind) {
 		errs = append(errs, fmt.Errorf("the journal ends with %+v", entries[max(0, len(entries)-1):]))
 	}
@@ -170,7 +170,7 @@ func (r round) kept(end played) error {
 	return errors.Join(errs...)
 }
 
-// saved holds that every checkpoint that was written is there to the byte.
+// saved checks that every checkpoint that was written is there, byte for byte.
 func (r round) saved(end played) error {
 	names, err := filepath.Glob(filepath.Join(r.dir, "out", "*"))
 	if err != nil {

@@ -37,7 +37,7 @@ var blows = []blow{
 	{name: "interrupted", headroom: syscall.SIGINT},
 }
 
-// round is one run of the toy, with all that goes wrong in it.
+// round is one run of the toy, with everything that goes wrong in it.
 type round struct {
 	blow
 	after int // lines of output
@@ -53,7 +53,7 @@ func (r round) String() string {
 	return fmt.Sprintf("%s after %d lines, runs out: %v, files bounded: %v, two of them: %v, %+v", r.name, r.after, r.runs, r.small, r.twin, r.toy)
 }
 
-// draw is a round of many that differ.
+// draw is a random round.
 func draw(random *rand.Rand) round {
 	odds := func(n int) bool { return random.IntN(n) == 0 }
 	var left []string
@@ -84,12 +84,12 @@ func draw(random *rand.Rand) round {
 		return r
 	}
 	r.toy.code = []int{0, 0, 1, 3, 77, 255}[random.IntN(6)]
-	r.toy.says = r.toy.says && r.toy.code == 0 // else how it ended is for another test
+	r.toy.says = r.toy.says && r.toy.code == 0 // otherwise another test checks how it ended
 	r.twin = !r.runs && !r.toy.half && odds(4)
 	return r
 }
 
-// lines is all that the toy prints in so many of its lives, but for the names.
+// lines is everything that the toy prints in the given number of lives, except for the names.
 func (r round) lines(lives int) []string {
 	var all []string
 	from := 1
@@ -128,16 +128,16 @@ func (r round) command() *exec.Cmd {
 	return c
 }
 
-// played is how the round ended, as far as it can be seen from outside.
+// played is how the round ended, as seen from outside.
 type played struct {
-	run    string // its name
+	run    string // name of the run
 	status int    // -1 if headroom was killed
 	lines  []string
 	errs   string
 	child  int // pidfd of the newest one
 }
 
-// play runs it to its end.
+// play runs the round to its end.
 func (r round) play() (end played, err error) {
 	c := r.command()
 	var errs bytes.Buffer
@@ -161,7 +161,7 @@ func (r round) play() (end played, err error) {
 				_ = unix.Close(end.child)
 			}
 			if end.child, err = unix.PidfdOpen(pid, 0); err != nil {
-				end.child = -1 // it was quick
+				end.child = -1 // the child has already ended
 			}
 		}
 		if end.lines = append(end.lines, line); len(end.lines) == r.after {

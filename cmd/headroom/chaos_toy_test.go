@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Statuses of the toy that only a defect brings about.
+// Exit statuses of the toy that only a defect causes.
 const (
 	toyOtherBatch = 66 // the effective batch is not 32
-	toyOtherState = 67 // the checkpoint to go on from is not what was written
+	toyOtherState = 67 // the checkpoint to continue from is not what was written
 	toyCannot     = 68
 )
 
@@ -25,18 +25,18 @@ type toyScript struct {
 	micro, accumulation int
 	resume              string
 	steps               int    // a checkpoint after every second one
-	fits                int    // the largest micro-batch that step 3 has room for
-	says                bool   // it speaks of memory that ran out, and goes on
+	fits                int    // the largest micro-batch for which step 3 has enough memory
+	says                bool   // it prints an out-of-memory message, and continues
 	half                bool   // a checkpoint is half written when it ends
 	deaf                bool   // to SIGTERM
 	leaves              string // descendants, separated by commas
 	breaks              string // what is removed from the folder of its run before memory runs out
-	waits               bool   // for a signal, in place of an end
+	waits               bool   // for a signal, instead of ending
 	code                int
 }
 
-// toy is a training script that makes no step, in the shape that matters here: where
-// it is, what it saves, and how it ends.
+// toy imitates a training script in everything that matters here, without training: how
+// far it has come, what it saves, and how it ends.
 func toy() {
 	var s toyScript
 	flag.IntVar(&s.micro, "bs", 0, "")
@@ -124,7 +124,7 @@ const toyRanOut = `Traceback (most recent call last):
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.10 GiB is free. Process 71 has 78.14 GiB memory in use. Of the allocated memory 77.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.
 `
 
-// toyState is all that a checkpoint after a step holds, whatever the micro-batch.
+// toyState is the whole content of a checkpoint after a step, whatever the micro-batch.
 func toyState(step int) string {
 	return fmt.Sprintf("{\"step\": %d, \"weights\": \"%x\"}\n", step, sha256.Sum256([]byte{byte(step)}))
 }
@@ -133,7 +133,7 @@ func toyCheckpoint(step int) string { return filepath.Join("out", fmt.Sprintf("s
 
 func toyStep(step int) string { return fmt.Sprintf("step %d: loss 2.%d", step, step) }
 
-// toySaves writes a checkpoint whole or not at all. Two toys may write the same one.
+// toySaves writes a checkpoint whole or not at all. Two toys may write the same checkpoint.
 func toySaves(step int) error {
 	beside := fmt.Sprintf("out/.%d.%d", step, os.Getpid())
 	if err := os.WriteFile(beside, []byte(toyState(step)), 0o644); err != nil {
@@ -149,8 +149,8 @@ func toyHalf(step int) error {
 }
 
 // toyLeaves starts a descendant that outlives the toy if nobody ends it: a child, one
-// in a session of its own, a daemon, which forks twice, or one that is deaf. It
-// returns when that runs.
+// in a session of its own, a daemon, which forks twice, or one that is deaf. toyLeaves
+// returns once the descendant runs.
 func toyLeaves(kind string) error {
 	read, write, err := os.Pipe()
 	if err != nil {

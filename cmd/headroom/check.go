@@ -26,13 +26,13 @@ func checkCommand(u *ui) *cli.Command {
 		Usage:     "try what happens if a command runs out of memory in PyTorch",
 		ArgsUsage: "-- COMMAND | FILE",
 		Description: `headroom check -- COMMAND starts a PyTorch training and ends it before its
-optimizer has made a step. The gradients of its first batch are computed at once
-and in pieces, and compared; where pieces would be wrong it says why, and what
-is done instead. FILE is one of headroom init.
+optimizer has made a step. The gradients of its first batch are computed both as
+a whole and in pieces, and compared; where pieces would be wrong, it says why,
+and what is done instead. FILE is one written by headroom init.
 
-The command runs as it is until then: what it writes before its first step is
-written. What it prints goes to stderr. The status is 0 if every backward of the
-step can be run in pieces, and 1 if not.`,
+The command runs unchanged until then: whatever it writes before its first step
+is written. What it prints goes to stderr. The status is 0 if every backward
+pass of the step can be run in pieces, and 1 if not.`,
 		Flags:  []cli.Flag{jsonFlag("print one JSON object")},
 		Action: func(c *cli.Context) error { return checkAction(u, c) },
 	}
@@ -93,9 +93,9 @@ func looked(ctx context.Context, u *ui, command wrap.Command) (found []worker.Ch
 	case exit.Stopped:
 		return nil, "", harness.ErrInterrupted
 	case seen.Attached:
-		return nil, fmt.Sprintf("it ended with status %d before its optimizer was to make a step", exit.Code), nil
+		return nil, fmt.Sprintf("it exited with status %d before its optimizer made a step", exit.Code), nil
 	}
-	return nil, fmt.Sprintf("it ended with status %d, and the worker was not attached: %s", exit.Code, unattached(command, seen)), nil
+	return nil, fmt.Sprintf("it exited with status %d, and the worker was not attached: %s", exit.Code, unattached(command, seen)), nil
 }
 
 // begunAndEnded starts a command and ends it when enough is known. What it prints goes to stderr.
@@ -156,8 +156,8 @@ func (a checked) String() string {
 		said[text] = true
 	}
 	if !a.safe() {
-		b.WriteString("Where pieces are wrong the whole batch is run once more, on a GPU with what autograd saves in the host's memory\n" +
-			"if it must be. If that fails too, the exception is the command's.\n")
+		b.WriteString("Where pieces would be wrong, the whole batch is run once more, on a GPU with autograd's saved tensors in host memory\n" +
+			"if necessary. If that fails too, the command gets the exception.\n")
 	}
 	b.WriteString("No step was made.")
 	return b.String()
@@ -171,11 +171,11 @@ func sentences(f worker.Checked) string {
 	}
 	switch {
 	case f.How != "":
-		return fmt.Sprintf("%s: memory ran out, and it was survived: %s.\n", where, f.How)
+		return fmt.Sprintf("%s: ran out of memory, and survived: %s.\n", where, f.How)
 	case f.Modules == "":
-		return fmt.Sprintf("%s: memory ran out, and it was not survived: %s.\n", where, f.Why)
+		return fmt.Sprintf("%s: ran out of memory, and did not survive: %s.\n", where, f.Why)
 	case f.Why != "":
 		return fmt.Sprintf("%s: backward of %s cannot be run in pieces: %s.\n", where, f.Modules, f.Why)
 	}
-	return fmt.Sprintf("%s: backward of %d rows of %s can be run in pieces: the gradients of %d are the whole batch's to %.1g.\n", where, f.Rows, f.Modules, f.Pieces, f.Error)
+	return fmt.Sprintf("%s: backward of %d rows of %s can be run in pieces: the gradients of %d pieces match the whole batch's to %.1g.\n", where, f.Rows, f.Modules, f.Pieces, f.Error)
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestCheck looks at the first step of scripts, none of which gets to make it.
+// TestCheck checks the first step of scripts, none of which gets to make that step.
 func TestCheck(t *testing.T) {
 	python := pythonWithTorch(t)
 	script, err := filepath.Abs(filepath.Join("testdata", "check", "train.py"))
@@ -22,12 +22,12 @@ func TestCheck(t *testing.T) {
 		status int
 		says   string // a pattern
 	}{
-		{"plain", "", 0, `^\S*train.py:44: backward of 64 rows of Sequential can be run in pieces: the gradients of 2 are the whole batch's to \de-0\d\.\nNo step was made\.\n$`},
-		{"batchnorm", "", 1, `train.py:44: backward of Sequential cannot be run in pieces: BatchNorm1d computes statistics over the batch\.\nWhere pieces are wrong the whole batch`},
+		{"plain", "", 0, `^\S*train.py:44: backward of 64 rows of Sequential can be run in pieces: the gradients of 2 pieces match the whole batch's to \de-0\d\.\nNo step was made\.\n$`},
+		{"batchnorm", "", 1, `train.py:44: backward of Sequential cannot be run in pieces: BatchNorm1d computes statistics over the batch\.\nWhere pieces would be wrong, the whole batch`},
 		{"contrastive", "", 1, `cannot be run in pieces: matmul compares every row of the batch with every other\.`},
-		{"tight", "", 0, `^\S*train.py:\d+: memory ran out, and it was survived: 64 rows in 2 pieces\.\n(.*: backward of 64 rows .*\n)?No step was made\.\n$`},
-		{"plain", "WORLD_SIZE=2", 1, `^Nothing was found: several ranks would have to agree\.\n$`},
-		{"ends", "", 1, `^Nothing was found: it ended with status 3, and the worker was not attached: torch was imported, and no step of an optimizer was made\.\n$`},
+		{"tight", "", 0, `^\S*train.py:\d+: ran out of memory, and survived: 64 rows in 2 pieces\.\n(.*: backward of 64 rows .*\n)?No step was made\.\n$`},
+		{"plain", "WORLD_SIZE=2", 1, `^Nothing was found: several ranks would have to agree on the pieces\.\n$`},
+		{"ends", "", 1, `^Nothing was found: it exited with status 3, and the worker was not attached: torch was imported, but no optimizer made a step\.\n$`},
 	} {
 		t.Run(c.kind+c.env, func(t *testing.T) {
 			t.Chdir(t.TempDir())

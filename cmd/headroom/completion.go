@@ -13,16 +13,16 @@ import (
 )
 
 // completeFlag is what the scripts add to a command line that ends in the word
-// under the cursor, to ask the binary itself what could stand there, so that they
-// never fall behind it.
+// under the cursor, to ask the binary itself what that word could be, so that they
+// never lag behind the binary.
 const completeFlag = "--generate-bash-completion"
 
-// anyFile is the answer that file names would do as well. No preset and no run
-// can be called that.
+// anyFile is the answer that file names are possible as well. No preset and no run
+// can have that name.
 const anyFile = ":files"
 
-// completions are the scripts. What they are told is never evaluated: no folder's
-// name can become a command.
+// completions are the scripts. They never evaluate what the binary answers, so no
+// folder's name can become a command.
 var completions = map[string]string{
 	"bash": `# bash completion for headroom: source <(headroom completion bash)
 _headroom() {
@@ -168,11 +168,11 @@ func complete(c *cli.Context, command *cli.Command, words ...func() []string) {
 	}
 }
 
-// usualArguments is what usage allows besides the words a command knows.
+// usualArguments is what usage allows in addition to the words that a command knows.
 func usualArguments(c *cli.Context, usage, word string) []string {
 	var names []string
 	switch strings.Trim(usage, "[]") {
-	case "CONFIG", "-- COMMAND | FILE":
+	case "CONFIG", "-- COMMAND | CONFIG", "-- COMMAND | FILE":
 		return []string{anyFile}
 	case "RUN":
 		if strings.Contains(word, "/") { // the names of runs are not hidden among files
@@ -189,7 +189,7 @@ func usualArguments(c *cli.Context, usage, word string) []string {
 // place is where in a command's words the cursor is.
 type place struct {
 	value     string // the flag whose value is asked for, or ""
-	ended     bool   // after "--", where no flags are
+	ended     bool   // after "--", where there are no flags
 	arguments int    // how many there are already
 }
 
@@ -216,7 +216,7 @@ func askedOf(args []string, command *cli.Command) (place, string) {
 	return at, word
 }
 
-// flagValues are the possible values of a flag of whose value word is typed already.
+// flagValues are the possible values of a flag; word is what is typed of the value.
 func flagValues(flag, word string) []string {
 	switch flag {
 	case "format":
@@ -236,7 +236,7 @@ func flagValues(flag, word string) []string {
 	return nil
 }
 
-// keyNames are the keys of a configuration, each followed by behind.
+// keyNames are the keys of a configuration, each with behind appended.
 func keyNames(behind string) []string {
 	var all []string
 	for _, key := range configs.Keys() {

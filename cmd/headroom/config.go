@@ -13,9 +13,10 @@ func configCommand(u *ui) *cli.Command {
 		Name:      "config",
 		Usage:     "print a preset or another configuration",
 		ArgsUsage: "show CONFIG",
-		Description: `headroom config show gpt > my.yaml makes a preset your own: it is printed as it was
-written, with its comments. With --set or --unset what is printed is what would be
-run, every key with its value. Without an argument, the presets are listed.`,
+		Description: `headroom config show gpt > my.yaml makes a preset your own: it is printed as it
+was written, with its comments. With --set or --unset, the configuration that
+would be run is printed, every key with its value. Without an argument, the
+presets are listed.`,
 		Flags:  []cli.Flag{setFlag(""), unsetFlag("")},
 		Action: func(c *cli.Context) error { return configAction(u, c) },
 	}

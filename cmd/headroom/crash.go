@@ -16,13 +16,13 @@ import (
 	"headroom/runs"
 )
 
-// crashesAbort makes a crash end the program with SIGABRT. The runtime's own way is
-// status 2, which here means a mistake on the command line, so that whoever starts a
-// run again after a crash would not.
+// crashesAbort makes a crash end the program with SIGABRT. The runtime's own choice is
+// status 2, which here means a mistake on the command line, so that a script which
+// restarts runs after a crash would not restart it.
 //
-// Where the limit allows it, a process that aborts leaves a core with all memory of
-// the run in it. So the limit is set to 0, unless GOTRACEBACK=crash asks for a core or
-// a command will inherit the limit: then it stays as the user has it.
+// Where the limit allows it, a process that aborts leaves a core dump with all the memory
+// of the run. So the limit is set to 0, unless GOTRACEBACK=crash asks for a core dump or
+// a command will inherit the limit: then it stays as the user has set it.
 func crashesAbort(env func(string) (string, bool), alone bool) {
 	debug.SetTraceback("crash")
 	if wanted, _ := env("GOTRACEBACK"); wanted == "crash" || !alone {
@@ -35,22 +35,22 @@ func crashesAbort(env func(string) (string, bool), alone bool) {
 	}
 }
 
-// fewestFiles are the open files without which no run gets anywhere: its folder's, the runtime's, and
-// those of a GPU's driver.
+// fewestFiles is how many open files a run needs at least: those of its folder, of the runtime and
+// of a GPU's driver.
 const fewestFiles = 64
 
-// enoughFiles refuses a limit of open files at which the runtime itself would
+// enoughFiles refuses a limit on open files so low that the runtime itself would
 // crash.
 func enoughFiles() error {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur >= fewestFiles {
 		return nil
 	}
-	return usagef(fmt.Sprintf("ulimit -n %d, or LimitNOFILE=%[1]d in a unit of systemd", 1024),
-		"this process may open %d files, and a run needs %d", limit.Cur, fewestFiles)
+	return usagef(fmt.Sprintf("ulimit -n %d, or LimitNOFILE=%[1]d in a systemd unit", 1024),
+		"this process may open only %d files, and a run needs %d", limit.Cur, fewestFiles)
 }
 
-// crashLog is the file in a run's folder that takes what the runtime says when
+// crashLog is the file in a run's folder to which the runtime writes its report when
 // the program crashes. It is empty as long as that does not happen.
 type crashLog struct {
 	file  *os.File
@@ -58,12 +58,12 @@ type crashLog struct {
 }
 
 // openCrashLog makes the next of the files logs/crash-NNN.log in dir, which this
-// process holds, and removes those of processes that were killed instead.
+// process holds, and removes the empty ones of processes that were killed instead.
 func openCrashLog(dir string) (*crashLog, error) {
 	number := 1
 	for _, path := range crashLogs(dir) {
 		if info, err := os.Stat(path); err == nil && info.Size() == 0 {
-			_ = os.Remove(path) // if that fails it stays, and says nothing
+			_ = os.Remove(path) // if that fails the file stays, and is ignored
 			continue
 		}
 		var n int
@@ -100,12 +100,12 @@ func crashLogs(dir string) []string {
 // crash is how the process of a stale run ended.
 type crash struct {
 	Error string `json:"error"` // see crashText
-	Trace string `json:"trace"` // path of the file with all that it said
+	Trace string `json:"trace"` // path of the file with the runtime's whole report
 }
 
 // crashOf is the crash of the newest process of the run in dir, nil if it did
-// not crash. The newest of the files is that process's: it made it when it began,
-// and any end but a crash leaves it empty or removes it.
+// not crash. The newest of the files belongs to that process, which made it when it
+// began; any end but a crash leaves the file empty or removes it.
 func crashOf(dir string) *crash {
 	all := crashLogs(dir)
 	if len(all) == 0 {
@@ -150,7 +150,7 @@ func crashText(report io.Reader) string {
 func (s *runner) watchCrashes(folder *runs.Folder) {
 	log, err := openCrashLog(folder.Dir())
 	if err != nil {
-		s.u.warn("no file for a crash: %v", err)
+		s.u.warn("no crash log: %v", err)
 		log = &crashLog{close: func() error { return nil }}
 	}
 	s.crash = log

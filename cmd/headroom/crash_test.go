@@ -13,8 +13,8 @@ import (
 	"headroom/device"
 )
 
-// fatal is headroom with a device that brings the Go runtime down, by what
-// recover does not catch, as a map that two goroutines write.
+// fatal is headroom with a device that crashes the Go runtime by an error that
+// recover does not catch, such as two goroutines writing to a map.
 func fatal() {
 	wrapDevice = func(d device.Device) device.Device { return &fatalDevice{Device: d} }
 	main()
@@ -32,7 +32,7 @@ func (d *fatalDevice) Sync() error {
 	return d.Device.Sync()
 }
 
-// crashed is the status as the shell and systemd tell it: 128 + n after a signal.
+// crashed is the status as the shell and systemd report it: 128 + n after a signal.
 func (p *process) crashed() int {
 	if got := p.end(); got >= 0 {
 		return got
@@ -45,9 +45,10 @@ func (p *process) crashed() int {
 }
 
 // TestCrashIsNoUsageError kills a run by the signals at which the Go runtime
-// prints a trace, and by its own fatal error. Its own status is 2 for all. A
-// signal that finds the program in C code, as in a matrix product, can leave the
-// runtime with a stack that it faults on while it prints: that crash may be a SIGSEGV.
+// prints a trace, and by the runtime's own fatal error. The runtime's own status for
+// all of them is 2. A signal that finds the program in C code, as in a matrix product,
+// can leave the runtime with a stack on which it faults while it prints: that crash
+// may be a SIGSEGV.
 func TestCrashIsNoUsageError(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, c := range []struct {
@@ -81,8 +82,8 @@ func TestCrashIsNoUsageError(t *testing.T) {
 	}
 }
 
-// TestOnlyTheNewestCrashCounts crashes a run, goes on with it, and ends that as
-// well as it can be ended, and by a kill.
+// TestOnlyTheNewestCrashCounts crashes a run, continues it, and ends it in an orderly
+// way, then by a kill.
 func TestOnlyTheNewestCrashCounts(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, c := range []struct {
@@ -106,7 +107,7 @@ func TestOnlyTheNewestCrashCounts(t *testing.T) {
 	}
 }
 
-// TestCoreOnlyOnRequest looks at the limit that a process has after its start.
+// TestCoreOnlyOnRequest checks the limit on core dumps that a process has after its start.
 func TestCoreOnlyOnRequest(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, c := range []struct{ traceback, want string }{{"", "0"}, {"all", "0"}, {"crash", "4096"}} {
@@ -127,19 +128,19 @@ func TestCoreOnlyOnRequest(t *testing.T) {
 	}
 }
 
-// TestTooFewFiles is a limit at which the runtime would crash.
+// TestTooFewFiles sets a limit on open files at which the runtime would crash.
 func TestTooFewFiles(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, command := range []string{"run", "find"} {
 		p := begin(t, exec.Command("sh", "-c", "ulimit -n 6; exec headroom "+command+" endless.yaml"))
-		if got := p.end(); got != 2 || !strings.Contains(p.stderr.String(), "may open 6 files") || strings.Contains(p.stderr.String(), "goroutine ") {
+		if got := p.end(); got != 2 || !strings.Contains(p.stderr.String(), "may open only 6 files") || strings.Contains(p.stderr.String(), "goroutine ") {
 			t.Errorf("%s: exit status %d, want 2\n%s", command, got, p.stderr.String())
 		}
 	}
 }
 
 // TestTheLoopStartsAgain runs the loop of docs/overnight.md with a headroom that
-// ends in every way in turn.
+// ends in each possible way in turn.
 func TestTheLoopStartsAgain(t *testing.T) {
 	text, err := os.ReadFile("../../docs/overnight.md")
 	if err != nil {
@@ -151,7 +152,7 @@ func TestTheLoopStartsAgain(t *testing.T) {
 		t.Fatal("docs/overnight.md has no again.sh")
 	}
 	inEmptyFolder(t, "again.sh", strings.Replace(loop[strings.Index(loop, "\n"):], "sleep 60", ":", 1))
-	// The first call ends as asked; a second one is that of a loop that went on.
+	// The first call ends as asked; a second call means that the loop continued.
 	const stub = "#!/bin/sh\n[ -e again ] && exit 0\n: >again\n"
 	for end, restarts := range map[string]bool{
 		"kill -ABRT $$": true, "kill -KILL $$": true, "exit 134": true, "exit 139": true, "kill -TERM $$": false,
@@ -170,8 +171,8 @@ func TestTheLoopStartsAgain(t *testing.T) {
 	}
 }
 
-// TestTheUnitStartsAgain holds the statuses that keep a unit of systemd down
-// against the table: all that a start would not mend, and none of a crash.
+// TestTheUnitStartsAgain compares the statuses that keep a systemd unit down with the
+// table: all those that another start would not cure, and none of a crash.
 func TestTheUnitStartsAgain(t *testing.T) {
 	text, err := os.ReadFile("../../docs/overnight.md")
 	if err != nil {

@@ -4,10 +4,10 @@
 //	headroom run gpt                 train a preset
 //	headroom run my.yaml --set batch.micro=8
 //	headroom run -- COMMAND          any training command
-//	headroom explain -- COMMAND      what is known of it, and what could go wrong
+//	headroom explain -- COMMAND      what is known about it, and what could go wrong
 //	headroom find my.yaml            the largest micro-batch that fits, and a plan
 //	headroom doctor                  what would go wrong tonight
-//	headroom status                  every run and how far it is
+//	headroom status                  every run and how far it has come
 //	headroom report NAME             draw a run's report again
 //
 // The package is the shell around the packages below it: it reads the command
@@ -16,9 +16,9 @@
 // terminal) and turns the outcome into an exit status (exit.go, the one table).
 // Nothing is decided here.
 //
-// signals.go answers requests to stop: after the first signal a run is waited
-// for, after the second one it is left (leave.go). crash.go makes sure that a
-// crash can be told from everything else, by its status and by a trace.
+// signals.go answers requests to stop: after the first signal headroom waits for
+// the run, after the second one it abandons the run (leave.go). crash.go makes sure
+// that a crash can be told apart from every other end, by its status and by a trace.
 //
 // Messages go to stderr. stdout belongs to what was asked for: the answer of a
 // command, or one JSON object per line with --json.

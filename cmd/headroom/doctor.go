@@ -21,7 +21,7 @@ func doctorCommand(u *ui) *cli.Command {
 		Name:      "doctor",
 		Usage:     "show what this machine has, and what would go wrong tonight",
 		ArgsUsage: "[CONFIG]",
-		Description: `With CONFIG, a file or the name of a preset, its data and device are looked at
+		Description: `With CONFIG, a file or the name of a preset, its data and device are checked
 too. Each check is ok, warn or fail, and says what to do next. Nothing is
 trained and nothing is changed. The status is 1 if a check fails.`,
 		Flags:  []cli.Flag{jsonFlag("print one JSON object: the machine and the checks"), setFlag(""), unsetFlag("")},
@@ -68,7 +68,7 @@ const (
 	fail state = "fail"
 )
 
-// check is one thing that was looked at.
+// check is one thing that was examined.
 type check struct {
 	Name  string `json:"name"`
 	State state  `json:"state"`
@@ -78,7 +78,7 @@ type check struct {
 
 // Limits of the checks.
 const (
-	leastDisk   = 64 * memory.MiB // for journals, logs and reports; checkpoints are compared with the job's
+	leastDisk   = 64 * memory.MiB // for journals, logs and reports; checkpoints have a check of their own
 	leastRAM    = memory.GiB
 	leastInodes = 1000
 	leastFiles  = 256
@@ -114,7 +114,7 @@ func checkRAM(m site) check {
 		c.Found += fmt.Sprintf(", %v of swap", m.Swap)
 	}
 	if room < leastRAM {
-		c.State, c.Next = warn, fmt.Sprintf("stop what uses it, or raise the limit: the embedded device lives in this memory and wants at least %v", leastRAM)
+		c.State, c.Next = warn, fmt.Sprintf("stop what uses it, or raise the limit: the embedded device uses this memory and needs at least %v", leastRAM)
 	}
 	return c
 }
@@ -130,7 +130,7 @@ func checkGPUs(m site) check {
 	case m.GPUsHid != "":
 		return check{Name: name, State: ok, Found: fmt.Sprintf("the embedded host device; %s hides the GPUs", m.GPUsHid)}
 	case there != "":
-		return check{name, warn, there + ", not usable: " + m.CUDAErr, "without it runs use the embedded host device, which computes on the processors"}
+		return check{name, warn, there + ", not usable: " + m.CUDAErr, "without a usable GPU, runs use the embedded host device, which computes on the processors"}
 	}
 	return check{Name: name, State: ok, Found: fmt.Sprintf("the embedded host device; no GPU: %s", m.CUDAErr)}
 }
@@ -148,7 +148,7 @@ func checkDisk(m site) check {
 	case m.DiskFree == 0 && m.Inodes == 0 && m.WriteErr == "":
 		c.Found = "unknown: the file system does not say"
 	case m.DiskFree < leastDisk:
-		c.State, c.Next = warn, "make room, or start elsewhere: on a full disk nothing of a run can be kept"
+		c.State, c.Next = warn, "make room, or start elsewhere: on a full disk no part of a run can be kept"
 	case m.Inodes > 0 && m.Inodes < leastInodes:
 		c.State, c.Found, c.Next = warn, fmt.Sprintf("%d files can still be created", m.Inodes), "remove small files"
 	}
@@ -183,7 +183,7 @@ func checkTonight(m site, now time.Time) []check {
 	}
 	if left := m.JobEnds.Sub(now); !m.JobEnds.IsZero() && left < night {
 		checks = append(checks, check{"time", warn, fmt.Sprintf("the batch system takes the machine back in %v", max(0, left).Round(time.Minute)),
-			"ask for a signal before the end (--signal=B:TERM@120) and for requeueing: exit status 75 means that the same command goes on"})
+			"ask for a signal before the end (--signal=B:TERM@120) and for requeueing: exit status 75 means that the same command continues"})
 	}
 	return checks
 }
@@ -195,15 +195,15 @@ func checkJob(cfg *configs.Config) []check {
 	if err != nil {
 		return []check{{"data", fail, err.Error(), "see the data section of the configuration"}}
 	}
-	checks := []check{{Name: "data", State: ok, Found: fmt.Sprintf("%d samples, %d steps of %d", j.Set.Len(), j.Config.Train.Steps, j.Config.Batch.Effective)}}
+	checks := []check{{Name: "data", State: ok, Found: fmt.Sprintf("%d samples, %d steps of %d samples each", j.Set.Len(), j.Config.Train.Steps, j.Config.Batch.Effective)}}
 	if c, known := diskOf(j); known {
 		checks = append(checks, c)
 	}
 	return checks
 }
 
-// diskOf compares the checkpoints of a job with the room for them; known is false
-// if the file system does not say how much there is.
+// diskOf compares the checkpoints of a job with the free disk space; known is false
+// if the file system does not report it.
 func diskOf(j *job.Job) (c check, known bool) {
 	free, known := machine.DiskFree(j.Config.RunDir())
 	held, n := memory.Bytes(0), 0
@@ -217,14 +217,14 @@ func diskOf(j *job.Job) (c check, known bool) {
 	return checkCheckpoints(j.CheckpointSize(), j.Config.Train.Keep, free, held, n), known
 }
 
-// checkCheckpoints judges whether there is room for the checkpoints that are kept and
-// the one being written beside them: one takes each, and the n already there take
-// held. It is pure.
+// checkCheckpoints judges whether the disk has room for the checkpoints that are kept
+// and the one being written beside them: each is the size of one, and held is the size
+// of the n already there. It is pure.
 func checkCheckpoints(each memory.Bytes, keep int, free, held memory.Bytes, n int) check {
 	need := memory.Bytes(keep+1) * each
 	c := check{Name: "checkpoints", State: ok, Found: fmt.Sprintf("%v each; with train.keep %d they take up to %v, and %v is free", each, keep, need, free)}
 	if n > 0 {
-		c.Found += fmt.Sprintf(" beside the %s there", plural(n, "checkpoint"))
+		c.Found += fmt.Sprintf(", besides the %s already there", plural(n, "checkpoint"))
 	}
 	switch {
 	case free < each && n < 2:
@@ -240,7 +240,7 @@ func checkCheckpoints(each memory.Bytes, keep int, free, held memory.Bytes, n in
 func checkDevice(cfg *configs.Config, m site) check {
 	dev, err := job.OpenDevice(cfg, nil)
 	if err != nil {
-		return check{"device", fail, err.Error(), "set device.kind to one that is there"}
+		return check{"device", fail, err.Error(), "set device.kind to an available device"}
 	}
 	capacity := dev.Stats().Capacity
 	c := check{Name: "device", State: ok, Found: fmt.Sprintf("%s, %v", dev.Name(), capacity)}

@@ -9,7 +9,7 @@ import (
 	"headroom/memory"
 )
 
-// aSite has no GPU, and nothing is wrong with it.
+// aSite is a machine without a GPU, with which nothing is wrong.
 func aSite() site {
 	return site{CUDAErr: "not built in", Machine: machine.Machine{
 		Platform: "linux/amd64", CPUs: 8, Memory: machine.Memory{RAM: 32 * memory.GiB, Available: 20 * memory.GiB},
@@ -52,7 +52,7 @@ func TestExamine(t *testing.T) {
 		found := ""
 		for _, check := range examine(m, now) {
 			if check.State != ok && check.Next == "" {
-				t.Errorf("%s: %s says nothing of what to do", name, check.Name)
+				t.Errorf("%s: %s does not say what to do", name, check.Name)
 			}
 			found += check.Name + " " + string(check.State) + " " + check.Found + "\n"
 		}
@@ -62,8 +62,8 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// matches reports whether a line of text starts like want up to its state and
-// holds the rest of it anywhere.
+// matches reports whether a line of text starts with the beginning of want, up to the
+// state, and contains the rest of want anywhere.
 func matches(text, want string) bool {
 	for _, s := range []string{" ok ", " warn ", " fail "} {
 		name, word, found := strings.Cut(want, s)

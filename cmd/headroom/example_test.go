@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestExample holds what the README says of examples/train.py: in too little memory it fails by
-// itself, and under headroom it prints what it prints with room, and nothing else of Python's.
-// It goes on from its checkpoints as if nothing had been.
+// TestExample checks what the README says about examples/train.py: with too little memory it
+// fails by itself, and under headroom it prints what it prints with enough memory, and nothing
+// else from Python. It continues from its checkpoints as if nothing had happened.
 func TestExample(t *testing.T) {
 	python := pythonWithTorch(t)
 	script, err := filepath.Abs(filepath.Join("..", "..", "examples", "train.py"))
@@ -45,15 +45,15 @@ func TestExample(t *testing.T) {
 			t.Errorf("it also says %q", line)
 		}
 	}
-	if !strings.Contains(errs, "headroom: survived in place: 65536 rows in ") || !strings.HasSuffix(errs, "headroom: done: 1 failure of memory survived in place\n") {
+	if !strings.Contains(errs, "headroom: survived in place: 65536 rows in ") || !strings.HasSuffix(errs, "headroom: done: 1 out-of-memory failure survived in place\n") {
 		t.Errorf("%s", errs)
 	}
-	if got, errs, err := run(nil, "--resume", filepath.Join("out", "step-0002.pt")); err != nil || !sameLosses(got, "goes on after step 2\n"+want[strings.Index(want, "step 3"):]) {
+	if got, errs, err := run(nil, "--resume", filepath.Join("out", "step-0002.pt")); err != nil || !sameLosses(got, "continues after step 2\n"+want[strings.Index(want, "step 3"):]) {
 		t.Errorf("%v\n%s%s\nthe whole of it:\n%s", err, got, errs, want)
 	}
 }
 
-// sameLosses reports whether two outputs are the same, but for rounding in the losses.
+// sameLosses reports whether two outputs are the same except for rounding in the losses.
 func sameLosses(got, want string) bool {
 	a, b := strings.Fields(got), strings.Fields(want)
 	return slices.EqualFunc(a, b, func(a, b string) bool {

@@ -15,23 +15,23 @@ import (
 	"headroom/runs"
 )
 
-// execKey is the environment variable in which a process whose device was
-// lost tells the one that takes its place what to go on with.
+// execKey is the environment variable in which a process whose device was lost
+// tells the process that replaces it what to continue.
 const execKey = "HEADROOM_EXEC"
 
-// handover is a run that goes on in a new process. The context of a device that
+// handover is a run that continues in a new process. The context of a device that
 // was lost stays broken as long as the process lives, so the process replaces
 // itself: whoever started it, and waits for it or signals it, notices nothing.
 type handover struct {
-	PID      int    `json:"pid"`      // of the process that wrote this, and so of the one that it is for
-	Lock     int    `json:"lock"`     // the descriptor by which it holds the folder
+	PID      int    `json:"pid"`      // of the process that wrote this, and so of the one that replaces it
+	Lock     int    `json:"lock"`     // the descriptor that holds the lock on the folder
 	Dir      string `json:"dir"`      // the run's folder; its run.yaml counts, whatever has become of the user's file
-	Device   string `json:"device"`   // kind of the one that was lost: auto must not settle for a lesser one
+	Device   string `json:"device"`   // kind of the device that was lost: auto must not settle for a lesser one
 	Resumed  int    `json:"resumed"`  // step that the command began with
-	Failures int    `json:"failures"` // of memory that the command has survived
+	Failures int    `json:"failures"` // out-of-memory failures that the command has survived
 }
 
-// predecessor is what this process is to go on with, nil if a user started it.
+// predecessor is the run that this process is to continue, nil if a user started it.
 func predecessor() (*handover, error) {
 	text, ok := os.LookupEnv(execKey)
 	if !ok {
@@ -44,7 +44,8 @@ func predecessor() (*handover, error) {
 	return r, os.Unsetenv(execKey) // the next exec writes its own
 }
 
-// carry adds to result what the command had come to before.
+// carry adds to result what the command had counted in the process that this one
+// replaced.
 func (r *handover) carry(result *harness.Result) {
 	if r != nil {
 		result.Resumed = r.Resumed
@@ -52,7 +53,7 @@ func (r *handover) carry(result *harness.Result) {
 	}
 }
 
-// open opens the run to go on with.
+// open opens the run to continue.
 func (r *handover) open() (*job.Job, *runs.Folder, error) {
 	cfg, err := keptConfig(r.Dir)
 	if err != nil {
@@ -73,14 +74,14 @@ func (r *handover) open() (*job.Job, *runs.Folder, error) {
 	return j, folder, nil
 }
 
-// notOpened ends a command that never got to training. If an earlier process began
-// it, whoever reads its lines is waiting for the last one.
+// notOpened ends a command that never got as far as training. If an earlier process
+// began it, whoever reads its lines is waiting for the last one.
 func (s *runner) notOpened(before *handover, err error) error {
 	if before == nil {
 		return err
 	}
 	if !isInterrupted(err) {
-		err = fmt.Errorf("go on after the device was lost: %w", err)
+		err = fmt.Errorf("continue after the device was lost: %w", err)
 	}
 	last := &runner{u: s.u, stream: s.stream, name: filepath.Base(before.Dir), dir: before.Dir} // s may still be in use by the goroutine that opens the run
 	last.last(harness.Result{Resumed: before.Resumed, Failures: before.Failures}, err)
@@ -96,12 +97,12 @@ func (r *handover) exec() error {
 	}
 	path := program()
 	err = syscall.Exec(path, os.Args, append(os.Environ(), execKey+"="+string(text)))
-	return fmt.Errorf("exec %s: %w; the same command goes on from the newest checkpoint", path, err)
+	return fmt.Errorf("exec %s: %w; the same command continues from the newest checkpoint", path, err)
 }
 
 // program is the file that this process runs. If an update or a build has replaced
-// or removed it, program is the old one, by the name that the kernel keeps for it: a
-// run goes on with what it began with.
+// or removed it, program is still the old file, under the name that the kernel keeps
+// for it: a run continues with the program that it began with.
 func program() string {
 	const self = "/proc/self/exe"
 	path, err := os.Executable()
@@ -125,8 +126,8 @@ func execs(err error) bool {
 }
 
 // goesOn replaces this process, as err asks. The folder stays held. An interrupt
-// that came after the harness had looked for one counts until done has given the
-// signals back. From then on, for the milliseconds until the new process asks for
+// that comes after the harness last checked for one still counts, until done has given
+// the signals back. From then on, for the milliseconds until the new process catches
 // them, a signal kills it, as at the start of any program, and the run is stale.
 func (s *runner) goesOn(interrupt <-chan struct{}, done func(), folder *runs.Folder, next handover, err error) error {
 	lock, unwritten := folder.HandOver()

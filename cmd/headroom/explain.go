@@ -19,9 +19,9 @@ func explainCommand(u *ui) *cli.Command {
 		Usage:     "show what is known about a command, and what could go wrong",
 		ArgsUsage: "-- COMMAND | FILE",
 		Description: `headroom explain [FLAGS] -- COMMAND shows what the command was recognised as and
-why, where its batch stands, what a smaller micro-batch would change, where its
-checkpoints are looked for, and what could go wrong. FILE is one of headroom
-init. Nothing is started and nothing is written.`,
+why, where its batch is set, what a smaller micro-batch would change, where its
+checkpoints are looked for, and what could go wrong. FILE is one written by
+headroom init. Nothing is started and nothing is written.`,
 		Flags:  append(knownFlags(), jsonFlag("print one JSON object")),
 		Action: func(c *cli.Context) error { return explainAction(u, c) },
 	}
@@ -53,7 +53,7 @@ func explained(w *wrapped, now time.Time) explanation {
 	return explanation{wrap.Explain(&w.Wrapped, w.seen, w.why, wrap.Look{Files: os.DirFS("/"), Now: now, Free: machine.DiskFree})}
 }
 
-// full is all of it.
+// full is the whole explanation.
 func (e explanation) full() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "command: %v\n", wrap.Command{Args: e.Command})
@@ -85,7 +85,7 @@ func (e explanation) full() string {
 	return strings.TrimRight(printableLines(b.String()), "\n")
 }
 
-// brief is what somebody about to start the command wants to know.
+// brief is what a user who is about to start the command wants to know.
 func (e explanation) brief() string {
 	var b strings.Builder
 	e.recognised(&b, false)
@@ -129,7 +129,7 @@ func (e explanation) recognised(b *strings.Builder, sourced bool) {
 		if len(e.Suggest) > 0 {
 			hint = strings.Join(e.Suggest, " --knob ") + ", if that is what they are"
 		}
-		fmt.Fprintf(b, "to name: --profile NAME, or --knob %s\n", hint)
+		fmt.Fprintf(b, "to have it recognised: --profile NAME, or --knob %s\n", hint)
 		return
 	}
 	source := ""
@@ -149,7 +149,7 @@ func (e explanation) planned(b *strings.Builder) {
 	}
 }
 
-// smaller is what would be changed.
+// smaller is what would be changed if memory ran out.
 func (e explanation) smaller(b *strings.Builder) {
 	switch s := e.Smaller; {
 	case e.Plan == nil:
@@ -167,7 +167,7 @@ func (e explanation) smaller(b *strings.Builder) {
 	}
 }
 
-// saved is where checkpoints are, and how the command would go on.
+// saved is where checkpoints are, and how the command would continue from one.
 func (e explanation) saved(b *strings.Builder) {
 	s := e.Saved
 	if s == nil {
@@ -194,11 +194,11 @@ func (e explanation) saved(b *strings.Builder) {
 	}
 	switch s.Mode {
 	case "auto":
-		b.WriteString("  goes on by itself from the newest\n")
+		b.WriteString("  continues by itself from the newest\n")
 	case "path":
-		fmt.Fprintf(b, "  goes on by %s\n", strings.Join(s.Set, ", "))
+		fmt.Fprintf(b, "  continues with %s\n", strings.Join(s.Set, ", "))
 	default:
-		b.WriteString("  no way to go on from one is known\n")
+		b.WriteString("  no way to continue from one is known\n")
 	}
 	if s.Refused != "" {
 		fmt.Fprintf(b, "  not from %s: %s\n", s.Newest.Path, s.Refused)

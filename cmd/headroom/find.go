@@ -20,15 +20,15 @@ func findCommand(u *ui) *cli.Command {
 		Usage:     "find the largest micro-batch that fits, and the plan to use",
 		ArgsUsage: "CONFIG | [FLAGS] -- COMMAND",
 		Description: `COMMAND is any training command that headroom can start again with another
-micro-batch. It is started a few times, for a few steps each, with as many
-samples in a step as it asks for and a temporary folder to write into; what it
-says is not shown. Where its steps cannot be limited, a trial ends once the
-memory of its GPUs has stayed flat for --flat-for.
+micro-batch. It is started a few times, for a few steps each, with the effective
+batch that it asks for and a temporary folder to write into; its output is not
+shown. Where its steps cannot be limited, a trial ends once the memory of its
+GPUs has stayed flat for --flat-for.
 
 CONFIG is a file, or the name of a preset; its batch.micro does not matter.
 Sizes are tried with the optimizer's state in place; then whole optimizer steps
-are made with the largest one that fits and with a few smaller ones, timed.
-Nothing is kept.`,
+are timed with the largest size that fits and with a few smaller ones. Nothing
+is kept.`,
 		CustomHelpTemplate: jobHelp,
 		Flags:              slices.Concat(configFlags(), []cli.Flag{quietFlag()}, knownFlags(), trialFlags(), []cli.Flag{jsonFlag("print one JSON object")}),
 		Action:             func(c *cli.Context) error { return findAction(u, c) },
@@ -46,7 +46,7 @@ func findAction(u *ui, c *cli.Context) error {
 	}
 	for _, flag := range append(knownFlags(), trialFlags()...) {
 		if name := flag.Names()[0]; isSet(c, name) {
-			return usagef("headroom find --"+name+" … -- python train.py", "--%s applies to a command, and there is none after --", name)
+			return usagef("headroom find --"+name+" … -- python train.py", "--%s applies to a command, but there is none after --", name)
 		}
 	}
 	u.quiet = c.Bool("quiet")

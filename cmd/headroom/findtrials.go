@@ -19,16 +19,16 @@ import (
 // unused, as memory.headroom is by default.
 const trialHeadroom = 0.08
 
-// trialFlags are those of find that say how a command is tried.
+// trialFlags are the flags of find that say how a command is tried.
 func trialFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with --: where steps cannot be limited, a trial ends once its memory has been flat for this `TIME`; longer than an optimizer step, and a minute if not said"},
-		&cli.StringFlag{Name: "memory", Usage: "with --: look for what fits into a GPU with `SIZE`, as in 24GiB; needs PyTorch 2.10 or later"},
+		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with --: where steps cannot be limited, a trial ends once its memory has been flat for this `TIME`; longer than an optimizer step; a minute if not given"},
+		&cli.StringFlag{Name: "memory", Usage: "with --: look for what fits on a GPU with `SIZE` of memory, as in 24GiB; needs PyTorch 2.10 or later"},
 		boolFlag("writes-nothing", "with --: the command writes nothing that a trial could overwrite"),
 	}
 }
 
-// foundMicro is what find answers with of a command.
+// foundMicro is what find answers for a command.
 type foundMicro struct {
 	Profile string        `json:"profile"`
 	Asked   recovery.Plan `json:"asked"` // the command's own
@@ -39,7 +39,7 @@ type foundMicro struct {
 	Prove   []string `json:"prove,omitempty"` // what must hold for it to train the same, but is not known to
 }
 
-// findCommandsMicro looks for the micro-batch of a command by trials of it.
+// findCommandsMicro looks for the micro-batch of a command by running trials of it.
 func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
 	if err := notForCommands(c, "a configuration", configFlags()); err != nil {
@@ -85,7 +85,7 @@ func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 	return u.answer(f.String())
 }
 
-// prepared is how a command is tried, or why it is not.
+// prepared is how a command is to be tried, or why it cannot be.
 func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.FindOptions, error) {
 	o := wrap.FindOptions{Asked: w.Asked, Headroom: trialHeadroom}
 	t := &wrap.Trials{Match: w.Match, FlatFor: c.Duration("flat-for")}
@@ -102,7 +102,7 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 	all, err := nvml.GPUs()
 	gpus := w.Command.GPUs(all)
 	if t.Memory > 0 && len(gpus) == 0 {
-		return t, o, errors.Join(errors.New("--memory: less memory can be simulated on a GPU only, and none is seen"), err)
+		return t, o, errors.Join(errors.New("--memory: less memory can be simulated only on a GPU, and none is seen"), err)
 	}
 	for _, g := range gpus {
 		if !strings.Contains(f.Device, g.Name) {

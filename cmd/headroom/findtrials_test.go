@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// endlessTrial says through a pipe that it runs, what it hears, and who it has
-// started.
+// endlessTrial reports through a pipe that it runs, which signals it gets, and which
+// process it has started.
 const endlessTrial = `import os, signal, subprocess, sys, time
 said = os.open("said", os.O_WRONLY)
 def heard(number, frame):
@@ -26,8 +26,8 @@ while True:
     time.sleep(0.05)
 `
 
-// TestFindIsInterrupted holds that a trial hears of Ctrl-C, that the search ends with
-// it, and that nothing of it is left.
+// TestFindIsInterrupted checks that Ctrl-C reaches a trial, that it ends the search too,
+// and that nothing of the trial is left.
 func TestFindIsInterrupted(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(s.String(), func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestIllegalAddressRelaunches breaks the context of a real GPU in the middle of a
-// run: only a new process can go on, and it comes to the same weights.
+// run: only a new process can continue, and it arrives at the same weights.
 func TestIllegalAddressRelaunches(t *testing.T) {
 	if os.Getenv("HEADROOM_TEST_DEVICE") != "cuda" {
 		t.Skip("needs HEADROOM_TEST_DEVICE=cuda")

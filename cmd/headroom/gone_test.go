@@ -17,8 +17,8 @@ import (
 // The environment of a lossy headroom, and the file in which its processes
 // count what they have lost.
 const (
-	loseAtKey    = "LOSE_AT"    // the answer of the device, counted in each process, that is its last
-	loseTimesKey = "LOSE_TIMES" // how many processes lose theirs
+	loseAtKey    = "LOSE_AT"    // which answer of the device, counted in each process, is its last
+	loseTimesKey = "LOSE_TIMES" // how many processes lose their device
 	lossesFile   = "losses"
 
 	loseReallyKey = "LOSE_REALLY" // set: a GPU is made to write where it has no memory
@@ -100,8 +100,8 @@ func kindsIn(t *testing.T, dir string) map[runs.Kind]int {
 }
 
 // TestLostDeviceLeavesNoTrace loses the device once, at each of its answers in
-// turn: in the model's making, in steps, in checkpoints. The run goes on under
-// the same process id and comes to what it would have come to.
+// turn: while the model is built, in steps, in checkpoints. The run continues under
+// the same process id and arrives at the result that it would have had anyway.
 func TestLostDeviceLeavesNoTrace(t *testing.T) {
 	const steps = mortalEvery + 1
 	stride := 1
@@ -132,7 +132,7 @@ func TestLostDeviceLeavesNoTrace(t *testing.T) {
 		if kinds[runs.KindRun] != 1 || kinds[runs.KindGone] != 1 || kinds[runs.KindAttempt] != 2 || kinds[runs.KindDone] != 1 {
 			t.Fatalf("lost at %d: the journal has %v\n%s", at, kinds, p.stderr.String())
 		}
-		if text := p.stderr.String(); strings.Count(text, "the test device is gone: fell off the bus") != 1 || !strings.Contains(text, "go on in a new process from step ") ||
+		if text := p.stderr.String(); strings.Count(text, "the test device is gone: fell off the bus") != 1 || !strings.Contains(text, "continue in a new process from step ") ||
 			!strings.Contains(text, "done: 8 steps, ") || !strings.Contains(text, "the device lost 1 time") || strings.Contains(text, "before this command") {
 			t.Errorf("lost at %d:\n%s", at, text)
 		}
@@ -146,9 +146,9 @@ func TestLostDeviceLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// TestLostEveryTime holds that a device that is lost again and again without a
-// new checkpoint ends the run, and that whoever starts it then gets as many
-// tries again.
+// TestLostEveryTime checks that a device that is lost again and again without a
+// new checkpoint ends the run, and that whoever then starts the run again gets the
+// same number of tries.
 func TestLostEveryTime(t *testing.T) {
 	inEmptyFolder(t, "mortal.yaml", fmt.Sprintf(mortal, 24, 0))
 	for start := 1; start <= 2; start++ {
@@ -159,9 +159,9 @@ func TestLostEveryTime(t *testing.T) {
 		}
 		text := p.stderr.String()
 		for _, want := range []string{
-			"go on in a new process from step 0 (1 of 3 without a new checkpoint)", "(3 of 3 without",
+			"continue in a new process from step 0 (restart 1 of 3 without a new checkpoint)", "(restart 3 of 3 without",
 			"the device was lost 4 times without a new checkpoint in between: ", "fell off the bus",
-			"hint: look for Xid in dmesg", "nvidia-smi -q", "the same command then goes on from step 0",
+			"hint: look for Xid in dmesg", "nvidia-smi -q", "the same command then continues from step 0",
 		} {
 			if strings.Count(text, want) < 1 {
 				t.Errorf("no %q in\n%s", want, text)
@@ -185,7 +185,7 @@ func TestLostEveryTime(t *testing.T) {
 }
 
 // TestRelaunchedRunCanBeStopped signals a process that has been relaunched. It
-// has gone on with the kind of device that was lost and not looked for another.
+// has continued with the kind of device that was lost, without looking for another.
 func TestRelaunchedRunCanBeStopped(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	t.Setenv("CUDA_VISIBLE_DEVICES", "-1")
@@ -244,7 +244,7 @@ func TestRelaunchKeepsItsProgram(t *testing.T) {
 	}
 }
 
-// TestRelaunchKeepsTheFolder looks at the run all the while it is relaunched.
+// TestRelaunchKeepsTheFolder watches the run's folder while the run is relaunched.
 func TestRelaunchKeepsTheFolder(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := startLossy(t, 1, 3, "run", "endless.yaml", "-q")
@@ -264,7 +264,7 @@ func TestRelaunchKeepsTheFolder(t *testing.T) {
 	}
 }
 
-// TestRelaunchThatCannotGoOn finds the run's configuration gone.
+// TestRelaunchThatCannotGoOn relaunches a run whose configuration is gone.
 func TestRelaunchThatCannotGoOn(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := startLossy(t, 20000, 1, "run", "endless.yaml")
@@ -273,7 +273,7 @@ func TestRelaunchThatCannotGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := p.until("the result", func(l printed) bool { return l.Kind == "result" })
-	if got := p.end(); got != 2 || last.Status != 2 || !strings.Contains(p.stderr.String(), "go on after the device was lost: ") {
+	if got := p.end(); got != 2 || last.Status != 2 || !strings.Contains(p.stderr.String(), "continue after the device was lost: ") {
 		t.Errorf("exit status %d, told %d, want 2\n%s", got, last.Status, p.stderr.String())
 	}
 }

@@ -25,11 +25,11 @@ type site struct {
 	CUDAErr  string       `json:"cuda_error,omitempty"` // why there is none
 
 	Driver   *nvml.Driver `json:"driver,omitempty"`
-	Watched  []nvml.GPU   `json:"watched,omitempty"`     // those that CUDA may use, as NVML sees them
+	Watched  []nvml.GPU   `json:"watched,omitempty"`     // the GPUs that CUDA may use, as NVML sees them
 	WatchErr string       `json:"watch_error,omitempty"` // why NVML sees none
 }
 
-// lookAround finds out what it can.
+// lookAround finds out what it can about the machine.
 func lookAround(runs string) site {
 	m := site{Machine: machine.Look(runs, os.LookupEnv)}
 	m.watchGPUs()
@@ -43,7 +43,7 @@ func (m *site) lookAtCUDA() {
 	dev, err := job.OpenDevice(&cfg, nil)
 	var missing *driver.UnavailableError
 	if errors.As(err, &missing) {
-		err = missing // without what was asked for, which is known
+		err = missing // without the name of the device that was asked for, which is known
 	}
 	if err != nil {
 		m.CUDAErr = err.Error()
@@ -70,7 +70,7 @@ func (m *site) watchGPUs() {
 	}
 }
 
-// muchHeld is the share of a GPU above which what others hold is worth a warning.
+// muchHeld is the share of a GPU's memory that others must hold to be worth a warning.
 const muchHeld = 0.05
 
 // checkWatched judges what NVML reports about the GPUs that CUDA may use.
@@ -79,13 +79,13 @@ func checkWatched(m site) []check {
 	if m.Driver != nil && m.Driver.Version != "" {
 		text := m.Driver.Version
 		if m.Driver.CUDA != "" {
-			text += ", serves CUDA " + m.Driver.CUDA
+			text += ", supports CUDA " + m.Driver.CUDA
 		}
 		checks = append(checks, check{Name: "driver", State: ok, Found: text})
 	}
 	if m.CUDA != "" && m.WatchErr != "" {
-		checks = append(checks, check{"GPU watch", warn, "who holds memory, temperature, clocks and errors are unknown: " + m.WatchErr,
-			"a run needs none of it, and its report will say less"})
+		checks = append(checks, check{"GPU watch", warn, "memory holders, temperature, clocks and errors are unknown: " + m.WatchErr,
+			"a run needs none of these, but its report will say less"})
 	}
 	for i, g := range m.Watched {
 		checks = append(checks, checkGPU(fmt.Sprintf("GPU %d", i), g)...)
@@ -114,7 +114,7 @@ func checkGPU(name string, g nvml.GPU) []check {
 func condition(g nvml.GPU) string {
 	parts := []string{g.Name}
 	if g.Name == "" {
-		parts[0] = "whose name is not reported"
+		parts[0] = "name not reported"
 	}
 	add := func(known bool, format string, args ...any) {
 		if known {
@@ -157,7 +157,7 @@ func checkHolders(name string, g nvml.GPU) check {
 	case who != nil:
 		c.Found = "held by others: " + strings.Join(who, ", ")
 	case much:
-		c.Found = fmt.Sprintf("others hold %v, which ones cannot be seen from here", held)
+		c.Found = fmt.Sprintf("others hold %v, but which processes cannot be seen from here", held)
 	}
 	if much {
 		c.State, c.Next = warn, "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES or device.ordinal"

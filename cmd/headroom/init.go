@@ -12,7 +12,7 @@ import (
 	"headroom/configs"
 )
 
-// initFile is what headroom init writes unless told otherwise.
+// initFile is the file that headroom init writes unless told otherwise.
 const initFile = "headroom.yaml"
 
 func initCommand(u *ui) *cli.Command {
@@ -21,12 +21,12 @@ func initCommand(u *ui) *cli.Command {
 		Usage:     "write a command and its settings to a file that run accepts",
 		ArgsUsage: "-- COMMAND",
 		Description: `headroom init [FLAGS] -- COMMAND writes ` + initFile + `: the command and the
-settings of the flags, each with what it means. "headroom run ` + initFile + `" then
-runs it. Nothing is started.`,
+settings of the flags, each with its meaning. "headroom run ` + initFile + `" then
+runs it; init itself starts nothing.`,
 		Flags: append(append(knownFlags(), tendFlags()...),
-			&cli.StringFlag{Name: "name", Usage: "name the run, and so its folder, `NAME`"},
+			&cli.StringFlag{Name: "name", Usage: "name the run and its folder `NAME`"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: initFile, Usage: "write `FILE`"},
-			boolFlag("force", "write over a file that is there")),
+			boolFlag("force", "overwrite an existing file")),
 		Action: func(c *cli.Context) error { return initAction(u, c) },
 	}
 	return command
@@ -77,14 +77,14 @@ func (r request) document(path string, e explanation) ([]byte, error) {
 		kept.Profile = "./" + kept.Profile // a file, not a name
 	}
 	notes := map[string][]string{
-		"":        {fmt.Sprintf("headroom run %s runs this command. Flags of run win over what stands here.", filepath.Base(path))},
+		"":        {fmt.Sprintf("headroom run %s runs this command. Flags of run win over this file.", filepath.Base(path))},
 		"profile": {e.recognisedBy()},
 	}
 	if e.Plan != nil {
 		notes["command"] = []string{fmt.Sprintf("It asks for %v.", *e.Plan)}
 	}
 	if len(e.Suggest) > 0 {
-		notes["knobs"] = []string{"Its own words suggest " + strings.Join(e.Suggest, ", ") + "; see whether that is so."}
+		notes["knobs"] = []string{"Its own words suggest " + strings.Join(e.Suggest, ", ") + "; check whether that is right."}
 	}
 	if e.Smaller != nil {
 		for _, p := range e.Smaller.Prove {
@@ -94,7 +94,7 @@ func (r request) document(path string, e explanation) ([]byte, error) {
 	return kept.Document(notes)
 }
 
-// recognisedBy is what was found, in a line.
+// recognisedBy is what the command was recognised by, in one line.
 func (e explanation) recognisedBy() string {
 	if e.Why != "" {
 		return "Nothing would be changed: " + e.Why + "."
@@ -107,10 +107,10 @@ func (e explanation) recognisedBy() string {
 	if e.Profile == "plain" {
 		return "Here the knobs say everything."
 	}
-	return fmt.Sprintf("Taken for %s.", e.Profile)
+	return fmt.Sprintf("Treated as %s.", e.Profile)
 }
 
-// writeNew writes a file that was not there or, with force, any file.
+// writeNew writes a new file or, with force, overwrites an existing one.
 func writeNew(path string, text []byte, force bool) error {
 	how := os.O_CREATE | os.O_EXCL | os.O_WRONLY
 	if force {
@@ -118,7 +118,7 @@ func writeNew(path string, text []byte, force bool) error {
 	}
 	f, err := os.OpenFile(path, how, 0o644)
 	if errors.Is(err, os.ErrExist) {
-		return usagef("--force writes over it, --output FILE writes another one", "%s is there already", path)
+		return usagef("--force overwrites it, --output FILE writes a different file", "%s already exists", path)
 	}
 	if err != nil {
 		return asUsage(fmt.Errorf("write the command: %w", err))

@@ -14,46 +14,46 @@ import (
 	"headroom/wrap"
 )
 
-// books are a session's while a life lasts, when both the worker and what follows the
-// start write in them.
+// books guard a session while a life lasts, when both the worker and the code that follows
+// the start write to it.
 type books struct {
 	mu sync.Mutex
 	*harness.Session
 }
 
-// Note is the session's.
+// Note is [harness.Session.Note], under the lock.
 func (b *books) Note(e runs.Entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Session.Note(e)
 }
 
-// Survived is the session's.
+// Survived is [harness.Session.Survived], under the lock.
 func (b *books) Survived(e runs.Entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Session.Survived(e)
 }
 
-// Stepped is the session's.
+// Stepped is [harness.Session.Stepped], under the lock.
 func (b *books) Stepped(s runs.ProcessStep) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Session.Stepped(s)
 }
 
-// KeepPieces is the session's.
+// KeepPieces is [harness.Session.KeepPieces], under the lock.
 func (b *books) KeepPieces(rows int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Session.KeepPieces(rows)
 }
 
-// firstBeat is when a life is first noted to last: a short one costs nothing. beatEvery is
-// how often after that.
+// firstBeat is how old a life is when it is first recorded as still running, so that a short
+// one costs nothing. beatEvery is the interval after that.
 const firstBeat, beatEvery = time.Second, 15 * time.Second
 
-// beat notes that a life lasts, until stop.
+// beat records again and again that a life is still running, until stop is called.
 func (b *books) beat() (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	say := func(every time.Duration) {
@@ -123,8 +123,8 @@ func (i *inside) runsOut() (out wrap.RunsOut) {
 	return out
 }
 
-// ended completes why a life ended with what was seen of it from inside, or notes why
-// nothing was.
+// ended adds to the outcome of a life what was seen from inside, or records why nothing was
+// seen.
 func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
 	switch {
 	case seen.OOM != nil:
@@ -140,17 +140,17 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 	return o
 }
 
-// unattached is why no process said hello.
+// unattached is why no process of the command reported to headroom.
 func unattached(c wrap.Command, seen worker.Ended) string {
 	switch {
 	case seen.Failed != "":
 		return seen.Failed
 	case seen.Torch:
-		return "torch was imported, and no step of an optimizer was made"
+		return "torch was imported, but no optimizer made a step"
 	case c.Isolated() != "":
 		return fmt.Sprintf("python %s leaves out what the worker needs, PYTHONPATH and the module site", c.Isolated())
 	case seen.Python:
 		return "torch was never imported"
 	}
-	return "no Python looked into PYTHONPATH: the command starts none, or replaces its environment"
+	return "no Python read PYTHONPATH: the command starts none, or replaces its environment"
 }

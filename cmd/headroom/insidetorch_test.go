@@ -15,8 +15,9 @@ import (
 )
 
 // TestTorchSurvivesInPlace wraps a loop that knows nothing of headroom, in so little
-// memory that PyTorch's own allocator fails: it ends with 0 in its first life, and its
-// losses are those of a run that had room. Only watched, it ends as it does alone.
+// memory that PyTorch's own allocator fails: the loop exits with 0 in its first life, with
+// the losses of a run that had enough memory. If it is only watched, it ends as it does
+// without headroom.
 func TestTorchSurvivesInPlace(t *testing.T) {
 	python := pythonWithTorch(t)
 	script, err := filepath.Abs(filepath.Join("..", "..", "worker", "testdata", "scripts", "limited.py"))

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// guarded is a run in a folder, with data, a home and a folder for temporary files
-// of its own, and everything that is in there.
+// guarded is a run in a folder, with its own data, home and folder for temporary
+// files, and everything that is in there.
 func guarded(t *testing.T) (before []string) {
 	t.Helper()
 	inEmptyFolder(t, "mine.yaml", `# my settings, my comments
@@ -66,9 +66,9 @@ func belongings(t *testing.T) []string {
 	return all
 }
 
-// TestUsersFilesStayAsTheyAre holds invariants 8 and 9: the user's files are not
-// touched, and when a command has ended, however it ended, nothing of it is left
-// but its folder: no process, no temporary file.
+// TestUsersFilesStayAsTheyAre checks invariants 8 and 9: the user's files are not
+// touched, and when a command has ended, in whatever way, nothing of it is left
+// except its folder: no process, no temporary file.
 func TestUsersFilesStayAsTheyAre(t *testing.T) {
 	before := guarded(t)
 	for _, end := range []struct {

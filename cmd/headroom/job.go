@@ -14,25 +14,25 @@ import (
 	"headroom/runs"
 )
 
-// notWith begins the help of a flag that is refused with a wrapped command, where others
-// of the same command of headroom's are not.
+// notWith begins the help of a flag that is refused with a wrapped command, in the headroom
+// commands that accept one.
 const notWith = "not with --: "
 
-// configFlags are the flags that only a configuration knows, for the commands that take
+// configFlags are the flags that apply only to a configuration, for the commands that take
 // either a configuration or a wrapped command.
 func configFlags() []cli.Flag { return []cli.Flag{setFlag(notWith), unsetFlag(notWith)} }
 
-// configRunFlags are those that run has besides.
+// configRunFlags are the further flags of this kind that only the run command has.
 func configRunFlags() []cli.Flag {
 	return []cli.Flag{
 		boolFlag("fresh", notWith+"set the run of that name aside and start from step 0"),
-		boolFlag("again", notWith+"the same, but only if that run is finished; else go on with it"),
+		boolFlag("again", notWith+"the same, but only if that run is finished; else continue it"),
 		boolFlag("json", notWith+"print every entry of the journal and every step as a JSON line on stdout"),
 		boolFlag("no-progress", notWith+"do not show progress"),
 	}
 }
 
-func quietFlag() cli.Flag { return boolFlag("quiet", "say nothing but warnings and errors", "q") }
+func quietFlag() cli.Flag { return boolFlag("quiet", "print only warnings and errors", "q") }
 
 // setFlag is --set; when begins its help where it does not always apply.
 func setFlag(when string) cli.Flag {
@@ -51,7 +51,7 @@ func loadConfig(c *cli.Context) (*configs.Config, error) {
 		return nil, err
 	}
 	if configs.IsCommand(path) {
-		return nil, usagef(fmt.Sprintf("headroom explain %s, or headroom run %[1]s", path), "%s is a command's file, and %s takes the configuration of a run", path, c.Command.Name)
+		return nil, usagef(fmt.Sprintf("headroom explain %s, or headroom run %[1]s", path), "%s holds a command, and %s takes the configuration of a run", path, c.Command.Name)
 	}
 	if filepath.Ext(path) == ".py" {
 		return nil, usagef(fmt.Sprintf("headroom %s -- python %s", c.Command.Name, path), "%s is a Python script, and %s without -- takes a configuration", path, c.Command.Name)
@@ -74,8 +74,8 @@ func keptConfig(dir string) (*configs.Config, error) {
 	return configs.Load(path, nil)
 }
 
-// goOn takes what cfg leaves open from the run that is in its folder, and refuses
-// to go on with that run if cfg is of a different one.
+// goOn takes the values that cfg leaves open from the run that is in its folder, and
+// refuses to continue that run if cfg describes a different one.
 func goOn(cfg *configs.Config) error {
 	old, err := keptConfig(cfg.RunDir())
 	if missing(err) {
@@ -143,8 +143,8 @@ func openJob(cfg *configs.Config) (*job.Job, *runs.Folder, error) {
 	if err == nil && bytes.Equal(kept, text) {
 		return j, folder, nil
 	}
-	// goOn looked before the folder was ours. Since then another process may have
-	// run something else in it, to its end.
+	// goOn checked before this process held the folder. Since then another process may
+	// have finished a different run in it.
 	if err := goOn(j.Config); err != nil {
 		return nil, nil, errors.Join(err, folder.Close())
 	}
@@ -154,8 +154,8 @@ func openJob(cfg *configs.Config) (*job.Job, *runs.Folder, error) {
 	return j, folder, nil
 }
 
-// deviceName is the device called name, or what the configuration says of it if no
-// name is known: "" for auto.
+// deviceName is the device called name, or what the configuration says about the device if
+// no name is known: "" for auto.
 func deviceName(cfg *configs.Config, name string) string {
 	if name == "" && cfg.Device.Kind != "auto" {
 		name = cfg.Device.Kind

@@ -7,8 +7,8 @@ import (
 	"headroom/configs"
 )
 
-// TestOpenJobLooksAgain has another run come to its end in the folder after it
-// was found free and before it was taken.
+// TestOpenJobLooksAgain lets another run finish in the folder after the folder was
+// found free and before it was taken.
 func TestOpenJobLooksAgain(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	open := func(set string) error {

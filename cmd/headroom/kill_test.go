@@ -28,10 +28,9 @@ device: {kind: host, capacity: 1MiB}
 )
 
 // TestKilledAtAnyMoment kills a run again and again, each time after it has
-// printed a random number of lines, and lets it go on. A kill may cost the
-// steps since the newest checkpoint and nothing else: no checkpoint is half
-// one, and in the end the weights are bit for bit those of a run that was never
-// killed.
+// printed a random number of lines, and lets it continue. A kill may cost the
+// steps since the newest checkpoint and nothing else: no checkpoint is incomplete,
+// and in the end the weights are bit for bit those of a run that was never killed.
 func TestKilledAtAnyMoment(t *testing.T) {
 	kills := 50
 	if testing.Short() {
@@ -104,8 +103,8 @@ func newestCheckpoint(t *testing.T) (newest int) {
 	return newest
 }
 
-// checkWhole fails unless every checkpoint has all that belongs to it, and
-// tells how many were being written.
+// checkWhole fails unless every checkpoint is complete, and returns how many were
+// still being written.
 func checkWhole(t *testing.T) (beside int) {
 	t.Helper()
 	dirs, err := os.ReadDir("runs/mortal/checkpoints")
@@ -143,8 +142,8 @@ func hashOf(t *testing.T, path string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// everyStepOnce holds the metrics of the killed run against those of the other:
-// each step once, with the same samples and the same loss.
+// everyStepOnce compares the metrics of the killed run with those of the run that was
+// not killed: each step once, with the same samples and the same loss.
 func everyStepOnce(t *testing.T, steps int) {
 	t.Helper()
 	killed, err := runs.ReadMetrics("runs/mortal")

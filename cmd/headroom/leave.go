@@ -10,8 +10,8 @@ import (
 	"headroom/runs"
 )
 
-// account is what a run has come to so far, for whoever cannot wait for its
-// result.
+// account is the result of a run so far, for a caller that cannot wait for the
+// final one.
 type account struct {
 	mu     sync.Mutex
 	result harness.Result
@@ -48,8 +48,8 @@ func (a *account) soFar() (harness.Result, int) {
 	return a.result, a.at
 }
 
-// farewell is how long the last words of a run that was left may take: the disk
-// or whoever reads stdout may be what it hangs on.
+// farewell is how long the last words of an abandoned run may take: the run may be
+// hanging on the disk, or on whoever reads stdout.
 const farewell = 300 * time.Millisecond
 
 // leave ends a command whose work is still under way.
@@ -66,7 +66,7 @@ func (s *runner) leave(from phase, before *handover) error {
 		defer close(said)
 		s.last(result, err)
 		s.recordLeft(attempt, result.Steps, err)
-		_ = s.crash.close() // if it is left behind empty, the next process removes it
+		_ = s.crash.close() // if the file is left behind empty, the next process removes it
 	}()
 	late := time.NewTimer(farewell)
 	defer late.Stop()
@@ -77,8 +77,8 @@ func (s *runner) leave(from phase, before *handover) error {
 	return err
 }
 
-// recordLeft notes in journal and status that the run was left. Without that the run
-// is stale, like one that was killed, so an error changes nothing.
+// recordLeft records in the journal and the status that the run was abandoned. Without
+// that record the run is stale, like one that was killed, so errors are ignored.
 func (s *runner) recordLeft(attempt, step int, why error) {
 	now := s.u.now()
 	_ = s.folder.Record(runs.Entry{Time: now, Attempt: attempt, Step: step, Kind: runs.KindInterrupted, Text: why.Error() + "; no checkpoint written"})

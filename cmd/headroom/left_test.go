@@ -12,11 +12,11 @@ import (
 	"headroom/runs"
 )
 
-// soon is what "within a second" may be on a machine that is busy: far from the
-// time that what is waited for would take, which is for ever.
+// soon is how long "within a second" may take on a busy machine; without the signal
+// the wait would last for ever.
 const soon = 20 * time.Second
 
-// stuck is headroom with a device that says so and never answers again.
+// stuck is headroom with a device that announces that it hangs and never answers again.
 func stuck() {
 	wrapDevice = func(d device.Device) device.Device { return &stuckDevice{Device: d} }
 	main()
@@ -38,7 +38,7 @@ func (d *stuckDevice) Sync() error {
 // fifo puts a pipe in the place of a file. reader returns once somebody reads it.
 func fifo(t *testing.T, path string) (reader func()) {
 	t.Helper()
-	_ = os.Remove(path) // it may be there
+	_ = os.Remove(path) // if it exists
 	if err := syscall.Mkfifo(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestSecondSignalWaitsForNobody(t *testing.T) {
 	if got := p.end(); got != 75 || last.Status != 75 || time.Since(began) > soon {
 		t.Fatalf("exit status %d, told %d, after %v; want 75 at once\n%s", got, last.Status, time.Since(began), p.stderr.String())
 	}
-	if !strings.Contains(p.stderr.String(), ", not saved; the same command goes on from step 0") {
+	if !strings.Contains(p.stderr.String(), ", not saved; the same command continues from step 0") {
 		t.Errorf("%s", p.stderr.String())
 	}
 	if s, err := runs.ReadStatus("runs/endless"); err != nil || s.State != runs.StateInterrupted {
@@ -121,7 +121,7 @@ func TestSecondSignalWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestFindIsLeft is the same where nothing is kept.
+// TestFindIsLeft interrupts find, which keeps nothing, in a step that never ends.
 func TestFindIsLeft(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := begin(t, exec.Command("headroom-stuck", "find", "endless.yaml"))

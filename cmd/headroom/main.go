@@ -17,8 +17,8 @@ func mainStatus() int {
 	defer ahead.folder.Discard()
 	crashesAbort(os.LookupEnv, command == nil)
 	// A reader of stdout that goes away must not end a night's training: without
-	// this the runtime dies on the first write after it. It is caught, not ignored,
-	// because an ignored signal stays ignored in a command that is started.
+	// this call the runtime dies on the next write. The signal is caught, not ignored,
+	// because a command that is started would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	u := newUI(os.Stdout, os.Stderr, os.LookupEnv)
 	app := newApp(u)

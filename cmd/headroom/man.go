@@ -12,7 +12,7 @@ func manCommand(u *ui) *cli.Command {
 	return &cli.Command{
 		Name:        "man",
 		Usage:       "print the manual page",
-		Description: "headroom man | man -l -        reads it\nheadroom man > headroom.1      keeps it",
+		Description: "headroom man | man -l -        shows it\nheadroom man > headroom.1      saves it",
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
 				return err
@@ -31,7 +31,7 @@ func manPage(app *cli.App) string {
 	line(".SH NAME\nheadroom \\- %s", roff(app.Usage))
 	line(".SH SYNOPSIS\n.B headroom\n.I COMMAND\n[\\fIFLAGS\\fR] [\\fIARGUMENTS\\fR]")
 	line(".SH DESCRIPTION\n%s", roffParagraphs(app.Description))
-	line(".SH COMMANDS\nWith\n.B \\-\\-help\neach of them is described.")
+	line(".SH COMMANDS\nEach command is described by its\n.B \\-\\-help\nflag.")
 	for _, command := range app.VisibleCommands() {
 		line(".SS headroom %s %s\n%s", command.Name, roff(command.ArgsUsage), roff(command.Usage))
 		if command.Description != "" {
@@ -88,11 +88,11 @@ func roff(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// environment is what headroom reads from it.
+// environment lists the variables that headroom reads.
 var environment = []struct{ name, means string }{
 	{"NO_COLOR", "if it is not empty, nothing is coloured"},
 	{"TERM", "dumb: plain lines, none rewritten"},
-	{"GOTRACEBACK", "crash: a crash leaves a core, if ulimit -c allows it"},
+	{"GOTRACEBACK", "crash: a crash leaves a core dump, if ulimit -c allows it"},
 	{"HEADROOM_CUBLAS", "the cuBLAS to try first: a file, or its folder"},
 	{"VIRTUAL_ENV, CONDA_PREFIX", "Python environments, where cuBLAS is looked for next"},
 }

@@ -10,9 +10,9 @@ import (
 	"headroom/runs"
 )
 
-// oldConfig is what the run in testdata/folder-b563193 was made from, by the
-// program of that commit: the last one before runs were a package of their own. It
-// survived another process taking memory.
+// oldConfig is the configuration of the run in testdata/folder-b563193, which the
+// program of that commit made: the last commit before runs became a package of their
+// own. The run survived another process taking memory.
 const oldConfig = `name: old
 model: {kind: mlp, layers: 1, width: 8}
 data: {kind: blobs, samples: 640, features: 4, classes: 2}
@@ -22,8 +22,8 @@ device: {kind: host, capacity: 32KiB, squeeze: [{from: 5, to: 15, take: 9KiB}]}
 memory: {grow_after: 4}
 `
 
-// TestFolderOfAnOlderProgram holds that a run that was made by an earlier version
-// is shown, drawn and gone on with.
+// TestFolderOfAnOlderProgram checks that a run that was made by an earlier version
+// is shown, drawn and continued.
 func TestFolderOfAnOlderProgram(t *testing.T) {
 	old, err := filepath.Abs(filepath.Join("testdata", "folder-b563193"))
 	if err != nil {
@@ -45,7 +45,7 @@ func TestFolderOfAnOlderProgram(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	p := start(t, "run", "old.yaml", "--set", "train.steps=40")
-	if got, said := p.end(), p.stderr.String(); got != 0 || !strings.Contains(said, "the first 24 of them before this command, 2 failures of memory survived") {
+	if got, said := p.end(), p.stderr.String(); got != 0 || !strings.Contains(said, "the first 24 of them before this command, 2 out-of-memory failures survived") {
 		t.Errorf("run: exit status %d\n%s", got, said)
 	}
 	steps, err := runs.ReadMetrics(dir)

@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// fenced are the blocks of a page that stand between lines of three backticks.
+// fenced are the blocks of a page between lines of three backticks.
 func fenced(t *testing.T, page string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", page))
@@ -28,7 +28,7 @@ func fenced(t *testing.T, page string) []string {
 	return blocks
 }
 
-// blockWith is the one block of a page that has a text in it.
+// blockWith is the only block of a page that contains the given text.
 func blockWith(t *testing.T, page, text string) string {
 	t.Helper()
 	found := ""
@@ -46,7 +46,7 @@ func blockWith(t *testing.T, page, text string) string {
 	return found
 }
 
-// put writes files into the working directory, all of them programs.
+// put writes files, all executable, into the working directory.
 func put(t *testing.T, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -59,7 +59,7 @@ func put(t *testing.T, files map[string]string) {
 	}
 }
 
-// TestNightGoesOn holds that the script of docs/night.md names the newest whole
+// TestNightGoesOn checks that the script of docs/night.md names the newest complete
 // checkpoint, and none where there is none.
 func TestNightGoesOn(t *testing.T) {
 	script := blockWith(t, "docs/night.md", "# night.sh")
@@ -73,7 +73,7 @@ func TestNightGoesOn(t *testing.T) {
 		words := strings.Split(string(out), "|")
 		at := slices.Index(words, "--resume_from_checkpoint")
 		if err != nil || words[0] != "run" || words[1] != "--" || (at >= 0) != (want != "") || at >= 0 && words[at+1] != want {
-			t.Errorf("%q, %v; want it to go on from %q", words, err, want)
+			t.Errorf("%q, %v; want it to continue from %q", words, err, want)
 		}
 	}
 	begins("")
@@ -85,7 +85,7 @@ func TestNightGoesOn(t *testing.T) {
 }
 
 // TestSlurmScripts runs the batch scripts of docs/night.md with a headroom that ends
-// in every way: the job is queued again when its time is up, and then alone.
+// in every way: the job is queued again when its time is up, and only then.
 func TestSlurmScripts(t *testing.T) {
 	one, nodes := blockWith(t, "docs/night.md", "\n./night.sh &"), blockWith(t, "docs/night.md", "--nodes=2")
 	const asked = syscall.Signal(0)
@@ -129,7 +129,7 @@ func TestSlurmScripts(t *testing.T) {
 				t.Log(p.lines.Text())
 			}
 			err := p.cmd.Wait()
-			said, _ := os.ReadFile("scontrol.said") // it need not be there
+			said, _ := os.ReadFile("scontrol.said") // it need not exist
 			if again := strings.Contains(string(said), "requeue 17"); again != c.again {
 				t.Errorf("queued again: %v, want %v; %v\n%s", again, c.again, err, p.stderr.String())
 			}
@@ -137,7 +137,7 @@ func TestSlurmScripts(t *testing.T) {
 	}
 }
 
-// TestJobGivesUp holds the statuses that end a Job of Kubernetes against what a
+// TestJobGivesUp compares the statuses that end a Kubernetes Job with those that a
 // command ends with: none of a kill or of an end on request is among them.
 func TestJobGivesUp(t *testing.T) {
 	var job struct {
@@ -178,8 +178,8 @@ func TestJobGivesUp(t *testing.T) {
 
 const dryRun = "$ headroom run --dry-run "
 
-// showsWhatItPrints runs the command that a block begins with, which may go on over lines, and
-// holds the rest against its output.
+// showsWhatItPrints runs the command that a block begins with, which may span several lines,
+// and compares the rest of the block with the command's output.
 func showsWhatItPrints(t *testing.T, block string) {
 	t.Helper()
 	line, want, _ := strings.Cut(strings.ReplaceAll(block, "\\\n", ""), "\n")
@@ -201,8 +201,8 @@ func TestReadmeShowsADryRun(t *testing.T) {
 }
 
 // megatronish trains in the way for which docs/profiles.md writes a profile: the
-// accumulation follows from a global batch, and it goes on by itself from what a
-// pointer file names.
+// accumulation follows from a global batch, and the script continues by itself from
+// the checkpoint that a pointer file names.
 const megatronish = `import argparse, os, sys
 p = argparse.ArgumentParser()
 p.add_argument("--micro-batch-size", type=int); p.add_argument("--global-batch-size", type=int)
@@ -224,8 +224,8 @@ while step < 6:
 `
 
 // TestProfileInTenLines runs a script out of memory that no built-in profile knows,
-// with the profile of docs/profiles.md in the user's own folder, and holds what the
-// page shows of it.
+// with the profile of docs/profiles.md in the user's own folder, and compares the
+// output with what the page shows.
 func TestProfileInTenLines(t *testing.T) {
 	profile, shown := blockWith(t, "docs/profiles.md", "name: mygpt"), blockWith(t, "docs/profiles.md", dryRun)
 	if lines := strings.Count(profile, "\n"); lines > 10 {

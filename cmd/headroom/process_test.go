@@ -48,7 +48,7 @@ type printed struct {
 const patience = 3 * time.Minute
 
 // start starts headroom with --json in the current directory. A test that ends
-// early takes it along.
+// early ends headroom too.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	return begin(t, exec.Command("headroom", append(args, "--json")...))
@@ -81,7 +81,7 @@ func (p *process) next() (printed, bool) {
 	return l, true
 }
 
-// until reads on to the first line that is wanted.
+// until reads up to the first line that is wanted.
 func (p *process) until(what string, wanted func(printed) bool) printed {
 	p.t.Helper()
 	for {
@@ -102,7 +102,8 @@ func (p *process) signal(s os.Signal) {
 	}
 }
 
-// end reads what is left and is the exit status, -1 after a signal that killed.
+// end reads the remaining output and returns the exit status, -1 if a signal killed the
+// process.
 func (p *process) end() int {
 	p.t.Helper()
 	for {
@@ -143,7 +144,7 @@ func TestFirstSignalSavesAndTheSameCommandGoesOn(t *testing.T) {
 		if got := p.end(); got != 75 || last.Status != 75 {
 			t.Fatalf("%v: exit status %d, told %d, want 75", s, got, last.Status)
 		}
-		for _, want := range []string{"stopping after this step", "the same command goes on from there"} {
+		for _, want := range []string{"stopping after this step", "the same command continues from there"} {
 			if !strings.Contains(p.stderr.String(), want) {
 				t.Errorf("%v: no %q in\n%s", s, want, p.stderr.String())
 			}
@@ -181,7 +182,7 @@ func TestKilledRunIsStale(t *testing.T) {
 	if err := look.Run(); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(out.String(), " stale ") || !strings.Contains(errs.String(), "goes on from the newest checkpoint") {
+	if !strings.Contains(out.String(), " stale ") || !strings.Contains(errs.String(), "continues from the newest checkpoint") {
 		t.Errorf("%s%s", out.String(), errs.String())
 	}
 }
@@ -200,9 +201,9 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 			t.Fatalf("exit status %d, want 75\n%s", got, p.stderr.String())
 		}
 		if !strings.Contains(p.stderr.String(), "stopping now") || !strings.Contains(p.stderr.String(), "not saved") {
-			continue // the first signal came before the step, which nothing tells of, and ended the run
+			continue // the first signal came before the step, whose start is not reported, and ended the run
 		}
-		if want := "interrupted after step 0 of 100000000, not saved; the same command goes on from step 0"; !strings.Contains(p.stderr.String(), want) {
+		if want := "interrupted after step 0 of 100000000, not saved; the same command continues from step 0"; !strings.Contains(p.stderr.String(), want) {
 			t.Errorf("no %q in\n%s", want, p.stderr.String())
 		}
 		if saved, err := filepath.Glob("runs/endless/checkpoints/*"); err != nil || saved != nil {
@@ -235,7 +236,7 @@ func TestOneProcessARun(t *testing.T) {
 	}
 }
 
-// TestReaderGoesAway closes the other end of stdout: the run goes on to its end.
+// TestReaderGoesAway closes the other end of stdout: the run continues to its end.
 func TestReaderGoesAway(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := start(t, "run", "endless.yaml", "--set", "train.steps=2000")
@@ -246,7 +247,7 @@ func TestReaderGoesAway(t *testing.T) {
 	if got := p.end(); got != 0 {
 		t.Errorf("exit status %d, want 0", got)
 	}
-	if n := strings.Count(p.stderr.String(), "the run goes on without it"); n != 1 {
+	if n := strings.Count(p.stderr.String(), "the run continues without it"); n != 1 {
 		t.Errorf("told %d times that nobody reads, want once:\n%s", n, p.stderr.String())
 	}
 }
@@ -280,7 +281,7 @@ func (p *process) await(text string) {
 	}
 }
 
-// await reports whether text was written before that time was over.
+// await reports whether text was written within the given time.
 func (w *watched) await(text string, within time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,10 +17,11 @@ func profilesCommand(u *ui) *cli.Command {
 		Name:      "profiles",
 		Usage:     "list the profiles of training frameworks, or show one",
 		ArgsUsage: "[show NAME]",
-		Description: `headroom profiles lists them: the built-in ones, and your own in
-headroom/profiles of the folder for configurations (~/.config).
-headroom profiles show NAME prints the one that counts, as it was written; NAME
-may be a file, which is checked on the way. docs/profiles.md has the language.`,
+		Description: `headroom profiles lists them: the built-in ones, and your own, which are in
+headroom/profiles below the configuration folder (~/.config).
+headroom profiles show NAME prints the profile in effect, as it was written;
+NAME may be a file, which is checked first. docs/profiles.md describes the
+language.`,
 		Action: func(c *cli.Context) error { return profilesAction(u, c) },
 	}
 	command.BashComplete = completeShow(command, profileNames)
@@ -88,7 +89,7 @@ func namesOf(profiles []wrap.Profile) []string {
 	return names
 }
 
-// profileNames are those that can be asked for; none if one of them cannot be read.
+// profileNames are the names that can be asked for; none if a profile cannot be read.
 func profileNames() []string {
 	all, _, err := profilesFor("")
 	if err != nil {
@@ -101,7 +102,7 @@ func profileNames() []string {
 func isProfileFile(given string) bool { return strings.ContainsAny(given, "./") }
 
 // profilesFor are the profiles to choose from: the user's own before the built-in
-// ones. If given is a file, it holds the one to take.
+// ones. If given is a file, it holds the profile to use, whose name is returned.
 func profilesFor(given string) (all []wrap.Profile, name string, err error) {
 	all = wrap.Builtin()
 	if config, err := os.UserConfigDir(); err == nil {

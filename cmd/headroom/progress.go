@@ -18,11 +18,11 @@ type progress struct {
 	started  time.Time // of this command
 	shown    time.Time // the newest line or rewrite
 	pace     float64   // seconds a step, smoothed
-	failures int       // of memory, in this command
+	failures int       // out-of-memory failures, in this command
 	hidden   bool      // --no-progress
 }
 
-// rewriteEvery is as often as eyes can follow.
+// rewriteEvery is the shortest time between rewrites; eyes cannot follow faster ones.
 const rewriteEvery = 100 * time.Millisecond
 
 // step shows s if it is time to.
@@ -76,7 +76,7 @@ func (p *progress) parts(s runs.StepReport) []part {
 	return parts
 }
 
-// splits is how a step was cut, as people speak of it: "27×3".
+// splits is how a step was cut, in the usual notation: "27×3".
 func splits(sizes []int) string {
 	if len(sizes) == 0 {
 		return "?"
@@ -137,7 +137,7 @@ func smooth(mean, next float64) float64 {
 	return mean + (next-mean)/10
 }
 
-// roughly is d with the precision that a person wants.
+// roughly is d with as much precision as a person needs.
 func roughly(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:

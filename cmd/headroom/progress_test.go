@@ -36,7 +36,7 @@ func TestLiveLineFitsEveryWidth(t *testing.T) {
 	}
 }
 
-// TestLiveLineSaysAllOn80Columns has runs whose numbers are long.
+// TestLiveLineSaysAllOn80Columns shows runs whose numbers are long.
 func TestLiveLineSaysAllOn80Columns(t *testing.T) {
 	small, large := aStep(120), aStep(12000)
 	small.Splits = []int{16, 16}
@@ -80,7 +80,7 @@ func TestPlainLinesGetRarer(t *testing.T) {
 	}
 }
 
-// terminal is what a terminal of one line a row shows after what was written.
+// terminal is what a terminal, one string per row, shows after the given output.
 func terminal(written string) []string {
 	rows, row := []string{}, []rune{}
 	column := 0
@@ -131,8 +131,8 @@ func TestScreenLeavesNoGarbage(t *testing.T) {
 	}
 }
 
-// TestOwnLinesBeginALine holds that what headroom says stands on a line of its own behind a
-// command's progress bar.
+// TestOwnLinesBeginALine checks that a message of headroom's after a command's progress bar
+// begins on a line of its own.
 func TestOwnLinesBeginALine(t *testing.T) {
 	var out bytes.Buffer
 	open := true
@@ -145,8 +145,8 @@ func TestOwnLinesBeginALine(t *testing.T) {
 	}
 }
 
-// TestASizeThatIsTriedAgainIsOneLine holds that a search shows each answer once, and every
-// answer of the next search.
+// TestASizeThatIsTriedAgainIsOneLine checks that a search shows each answer once, and that the
+// next search shows all of its answers again.
 func TestASizeThatIsTriedAgainIsOneLine(t *testing.T) {
 	var out strings.Builder
 	u := &ui{screen: &screen{w: &out}, now: time.Now}

@@ -20,16 +20,16 @@ import (
 func reportCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "report",
-		Usage:     "draw a run's report again, or a page over all runs",
+		Usage:     "draw a run's report again, or a page about all runs",
 		ArgsUsage: "[RUN]",
 		Description: `Without flags report.html and report.md in the run's folder are replaced. With
---format or --output one page is written instead: to the file, or to stdout. With
---open it is opened in a browser. A run may be reported while it works.
+--format or --output one page is written instead: to the file, or to stdout.
+With --open the page is opened in a browser. The run may still be in progress.
 
-Without RUN it is a page with a row for each run in ./runs, and the reports that are
-older than their run are drawn again.`,
+Without RUN the page has a row for each run in ./runs, and reports that are out
+of date are drawn again.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "format", Usage: "`html or md`; by the name of the file if not given"},
+			&cli.StringFlag{Name: "format", Usage: "`html or md`; taken from the file's name if not given"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write to `FILE`; - is stdout"},
 			boolFlag("open", "open the page in a browser"),
 		},
@@ -61,7 +61,7 @@ older than their run are drawn again.`,
 	return command
 }
 
-// drawing is a report, or the page over several.
+// drawing is a report, or the page about several.
 type drawing interface {
 	Write(dir string) error
 	HTML(io.Writer) error
@@ -84,12 +84,13 @@ func asked(u *ui, c *cli.Context) (dir string, d drawing, err error) {
 	return dir, d, err
 }
 
-// overview redraws every run here whose report is older than its journal or its metrics,
-// and the page over all of them. A run that cannot be read costs a warning.
+// overview redraws the report of every run here whose report is older than its journal or
+// its metrics, and returns the page about all runs. A run that cannot be read only causes a
+// warning.
 func overview(u *ui) (*report.Overview, error) {
 	names := runNames()
 	if len(names) == 0 {
-		return nil, usagef("headroom run -- COMMAND makes one", "there are no runs in %s", runsFolder)
+		return nil, usagef("headroom run -- COMMAND starts one", "there are no runs in %s", runsFolder)
 	}
 	var all []*report.Report
 	for _, name := range names {
@@ -108,7 +109,7 @@ func overview(u *ui) (*report.Overview, error) {
 	return report.NewOverview(u.now(), all), nil
 }
 
-// outdated reports whether a run has gone on since its report was drawn.
+// outdated reports whether a run has continued since its report was drawn.
 func outdated(dir string) bool {
 	page, err := os.Stat(filepath.Join(dir, report.Page))
 	if err != nil {
@@ -117,8 +118,8 @@ func outdated(dir string) bool {
 	return slices.ContainsFunc(records(dir), func(info os.FileInfo) bool { return info.ModTime().After(page.ModTime()) })
 }
 
-// records are the files that the report of the run in dir is drawn from, as far as they are
-// there.
+// records are the files from which the report of the run in dir is drawn, without those that
+// do not exist.
 func records(dir string) (all []os.FileInfo) {
 	for _, name := range []string{"journal.jsonl", "metrics.jsonl", "status.json"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {
@@ -137,14 +138,14 @@ func formatOf(format, output string) (string, error) {
 		}
 	}
 	if format != "" && format != "html" && format != "md" {
-		return "", usagef("", "--format %s: html or md", format)
+		return "", usagef("", "--format %s: must be html or md", format)
 	}
 	return format, nil
 }
 
-// drawn is the report of the run in dir. A run's configuration says what the
-// journal does not have to; device is the name of the one it ran on, "" if that
-// is no longer known.
+// drawn is the report of the run in dir. The run's configuration supplies what the
+// journal need not record; device is the name of the device that the run used, "" if
+// it is no longer known.
 func drawn(dir, device string, now time.Time) (*report.Report, error) {
 	in, err := report.Read(dir)
 	if err != nil {
@@ -208,7 +209,7 @@ func openPage(u *ui, page string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("open %s: none of %s is here; copy the page to a machine with a browser", page, strings.Join(openers(), ", "))
+	return fmt.Errorf("open %s: none of %s is installed; copy the page to a machine with a browser", page, strings.Join(openers(), ", "))
 }
 
 // writePage writes one page. A file is whole or absent.

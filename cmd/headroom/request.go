@@ -18,7 +18,7 @@ import (
 	"headroom/wrap"
 )
 
-// commandKey is where main puts the words after "--" in the context.
+// commandKey is the key under which main puts the words after "--" into the context.
 type commandKey struct{}
 
 // afterDashes are the words after "--", and what their start needs.
@@ -33,31 +33,31 @@ func dashesOf(c *cli.Context) afterDashes {
 	return a
 }
 
-// ahead is what the start of a command waits for and what does not depend on it. It is
-// being made while the command line is read and the run's folder made; otherwise the
-// command would run 1 ms later. The folder must be discarded.
+// ahead is what the start of a command needs but what does not depend on the command. It
+// is prepared while the command line is read and the run's folder is made; otherwise the
+// command would start 1 ms later. The folder must be discarded.
 type ahead struct {
 	signals *wrap.Standby
 	folder  *worker.Standby // of the worker in the command's processes
 }
 
-// makeAhead begins to make it if the command line runs a command.
+// makeAhead begins to prepare an [ahead] if the command line runs a command.
 func makeAhead(ours, command []string) ahead {
 	if command == nil {
 		return ahead{}
 	}
-	go wrap.Builtin() // every command about a command needs them
+	go wrap.Builtin() // whatever is to be done with a command needs the profiles
 	if len(command) == 0 || ours[1] != "run" {
 		return ahead{}
 	}
-	go func() { // the first of a type makes its encoder
+	go func() { // encoding the first value of a type makes the encoder
 		_, _ = json.Marshal(runs.Entry{})
 		_, _ = json.Marshal(runs.Status{})
 	}()
 	return newAhead(!slices.Contains(ours, "--no-worker"))
 }
 
-// newAhead begins to make it, with the worker's folder if there is to be a worker.
+// newAhead begins to prepare an [ahead], with the worker's folder if there is to be a worker.
 func newAhead(worked bool) ahead {
 	a := ahead{signals: wrap.StandBy()}
 	if worked {
@@ -66,22 +66,22 @@ func newAhead(worked bool) ahead {
 	return a
 }
 
-// wrapFlags are those of run that are about a wrapped command.
+// wrapFlags are the flags of run that are about a wrapped command.
 func wrapFlags() []cli.Flag {
 	return append(append(knownFlags(), tendFlags()...), boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"))
 }
 
-// knownFlags are those that say what is known of a wrapped command.
+// knownFlags are the flags that say what is known about a wrapped command.
 func knownFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "knob", Usage: "with --: where the command takes a quantity, as in micro=--batch-size or accumulation=--accum; may be repeated (`NAME=FLAG`)"},
-		&cli.StringFlag{Name: "profile", Usage: "with --: how to read the command, a profile's name or a `FILE` with one"},
+		&cli.StringSliceFlag{Name: "knob", Usage: "with --: where the command takes a quantity from, as in micro=--batch-size or accumulation=--accum; may be repeated (`NAME=FLAG`)"},
+		&cli.StringFlag{Name: "profile", Usage: "with --: how to read the command: a profile's name, or a `FILE` with one"},
 		&cli.IntFlag{Name: "world", Usage: "with --: `N` data-parallel ranks, where the command does not say"},
-		boolFlag("trust", "with --: assume what headroom cannot prove of the command, such as that the loss is divided by the accumulation"),
+		boolFlag("trust", "with --: assume what headroom cannot prove about the command, such as that it divides the loss by the accumulation"),
 	}
 }
 
-// tendFlags are those that say how a wrapped command is looked after.
+// tendFlags are the flags that say how a wrapped command is looked after.
 func tendFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "free", Usage: "with --: start only once every GPU of the command has `SIZE` free, such as 60GiB"},
@@ -90,17 +90,17 @@ func tendFlags() []cli.Flag {
 		boolFlag("observe", "with --: the worker inside PyTorch only watches, and leaves a step that runs out of memory to the command"),
 		boolFlag("no-worker", "with --: put nothing inside the command's processes"),
 		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
-		boolFlag("restart-leaking", "with --: if a command that leaks would run out of memory before its next checkpoint, end it just after one and start it again from there"),
-		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile's that may be used although the training is then not the same to the bit, such as recompute or no-workers; may be repeated (`NAME`)"},
+		boolFlag("restart-leaking", "with --: if a command that leaks would run out of memory before its next checkpoint, end it just after a checkpoint and start it again from there"),
+		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile that may be used although the training is then no longer bit-identical, such as recompute or no-workers; may be repeated (`NAME`)"},
 	}
 }
 
-// request is a command of the user's and what is said of it, on the command line or in
-// a file; flags win over the file.
+// request is the user's command with its settings, from the command line or from a file;
+// flags win over the file.
 type request struct {
 	configs.Command
-	flags []string // knobs that flags name
-	file  string   // "" if the command stands after --
+	flags []string // knobs that are given by flags
+	file  string   // "" if the command comes after --
 }
 
 // commandRequest is what the command line asks for; asked is false if that is not a
@@ -116,7 +116,7 @@ func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 	case words != nil && len(words) == 0:
 		return r, true, usagef("headroom "+c.Command.Name+" -- python train.py", "there is no command after --")
 	case words != nil && c.Args().Present():
-		return r, true, usagef("flags of headroom's own go before --, and the command after it", "%q stands before --", c.Args().First())
+		return r, true, usagef("headroom's own flags go before --, and the command after it", "%q comes before --", c.Args().First())
 	case words != nil:
 		r.Args, r.Hang = words, configs.DefaultHang
 		if r.Dir, err = os.Getwd(); err != nil {
@@ -154,7 +154,7 @@ func notForCommands(c *cli.Context, but string, flags []cli.Flag) error {
 	return nil
 }
 
-// override takes what flags say.
+// override applies the flags to r.
 func (r *request) override(c *cli.Context) error {
 	r.flags = c.StringSlice("knob")
 	for _, knob := range r.flags {
@@ -191,11 +191,11 @@ func (r *request) override(c *cli.Context) error {
 	case r.Hang < 0:
 		return wrongValue("hang", r.Hang, outOfRange)
 	case r.Observe && r.NoWorker:
-		return usagef("leave out one of them", "--observe has nothing to act on with --no-worker")
+		return usagef("leave out one of them", "--observe has no effect with --no-worker")
 	case r.RestartLeaking && r.NoWorker:
-		return usagef("leave out one of them", "--restart-leaking has nothing to act on with --no-worker: it is the worker that sees a leak")
+		return usagef("leave out one of them", "--restart-leaking has no effect with --no-worker: it is the worker that sees a leak")
 	case r.RestartHung && r.Hang == 0:
-		return usagef("leave out one of them", "--restart-hung has nothing to act on with --hang 0")
+		return usagef("leave out one of them", "--restart-hung has no effect with --hang 0")
 	}
 	return nil
 }
@@ -204,14 +204,14 @@ func (r *request) override(c *cli.Context) error {
 // over every flag's name each time, which costs a start 0.3 ms in all.
 func isSet(c *cli.Context, name string) bool { return slices.Contains(c.LocalFlagNames(), name) }
 
-// given takes the value of a flag where it is given.
+// given copies the value of a flag to *to if the flag is given.
 func given[T any](c *cli.Context, name string, to *T, value func(name string) T) {
 	if isSet(c, name) {
 		*to = value(name)
 	}
 }
 
-// absoluteProfile is a profile, worded so that it means the same from any folder.
+// absoluteProfile is a profile, written so that it means the same in any folder.
 func absoluteProfile(given string) (string, error) {
 	if !isProfileFile(given) {
 		return given, nil
@@ -223,7 +223,7 @@ func absoluteProfile(given string) (string, error) {
 	return path, nil
 }
 
-// placed is err with places in the file instead of flags that were not given.
+// placed is err, naming places in the file where it names flags that were not given.
 func (r request) placed(err error) error {
 	if r.file == "" {
 		return err

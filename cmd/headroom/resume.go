@@ -19,12 +19,12 @@ func resumeCommand(u *ui) *cli.Command {
 		Name:      "resume",
 		Usage:     "continue a wrapped command's run",
 		ArgsUsage: "RUN",
-		Description: `RUN is a name, or a folder. The command of that run is started again in the folder
-where it was started then, from its newest complete checkpoint and with the
-micro-batch that it had come to, and is looked after as before. It is for a run that
-was interrupted, gave up, or was ended by a restart of the machine.
+		Description: `RUN is a name, or a folder. The command of that run is started again in the
+folder where it was first started, from its newest complete checkpoint and with
+the micro-batch that it had reached, and is looked after as before. Use this for
+a run that was interrupted, gave up, or was ended by a restart of the machine.
 
-A run of a configuration goes on by itself: give the same headroom run again.`,
+A run of a configuration needs no resume: give the same headroom run again.`,
 		Flags:  append(webFlags(), boolFlag("verbose", "show the log, and every checkpoint")),
 		Action: func(c *cli.Context) error { return resumeAction(u, c) },
 	}
@@ -38,7 +38,7 @@ func resumeAction(u *ui, c *cli.Context) error {
 		return usagef("headroom resume RUN", "the command is the run's own: nothing goes after --")
 	}
 	if c.NArg() != 1 {
-		return usagef("headroom status lists the runs", "it takes one run, and %d are given", c.NArg())
+		return usagef("headroom status lists the runs", "resume takes one run, not %d", c.NArg())
 	}
 	dir, err := runFolder(c.Args().First())
 	if err != nil {
@@ -53,7 +53,7 @@ func resumeAction(u *ui, c *cli.Context) error {
 		return err
 	}
 	if w.Match == nil {
-		return usagef("start it with headroom run", "nothing is known of the command, so it cannot be continued: %v", w.why)
+		return usagef("start it with headroom run", "nothing is known about the command, so it cannot be continued: %v", w.why)
 	}
 	live, err := openWeb(c)
 	if err != nil {
@@ -83,14 +83,14 @@ func readKept(dir string) (request, error) {
 	case missing(err):
 		return request{}, asUsage(fmt.Errorf("resume: %w", err))
 	case err != nil && !configs.IsCommand(path):
-		return request{}, usagef("headroom run "+path+" goes on with it", "%s is a run of a configuration, not of a command", dir)
+		return request{}, usagef("headroom run "+path+" continues it", "%s is a run of a configuration, not of a command", dir)
 	case err != nil:
 		return request{}, asUsage(err)
 	}
 	return request{Command: *kept, file: path}, nil
 }
 
-// earlier takes over what the run's earlier processes noted.
+// earlier takes over what the run's earlier processes recorded.
 func (w *wrapped) earlier(dir string) error {
 	status, err := runs.ReadStatus(dir)
 	if err == nil && status.State == runs.StateDone {
@@ -106,16 +106,16 @@ func (w *wrapped) earlier(dir string) error {
 }
 
 const (
-	// clocks is how far those of a disk over a network and of this machine may differ.
+	// clocks is how far the clocks of a network disk and of this machine may differ.
 	clocks = 5 * time.Second
-	// lastSave is how long a command whose headroom was killed, which is sent SIGTERM then,
-	// may have gone on to save.
+	// lastSave is how long a command may have kept saving after its headroom was killed, when
+	// it is sent SIGTERM.
 	lastSave = 2 * time.Minute
 )
 
-// own refuses to go on from a checkpoint that was written after the run in dir had
-// ended: it is another training's. A run that was killed ended when it was last seen, or
-// nobody knows when.
+// own refuses to continue from a checkpoint that was written after the run in dir had
+// ended: such a checkpoint belongs to another training. A run that was killed ended when
+// it was last seen alive, if that is known.
 func (w *wrapped) own(dir string) error {
 	status, err := runs.ReadStatus(dir)
 	if err != nil || len(w.before) == 0 {
@@ -124,7 +124,7 @@ func (w *wrapped) own(dir string) error {
 	last, how, margin := w.before[len(w.before)-1].Time, "had ended", clocks
 	switch {
 	case status.State == runs.StateInterrupted, status.State == runs.StateFailed:
-	case status.Every > 0: // it says running, and its folder is ours
+	case status.Every > 0: // the status says running, but the folder is ours
 		how, margin = "was last alive", clocks+lastSave+time.Duration(status.Every*float64(time.Second))
 		if status.Updated.After(last) {
 			last = status.Updated
@@ -134,10 +134,10 @@ func (w *wrapped) own(dir string) error {
 	}
 	newest, err := w.Newest()
 	if err != nil || newest == nil || newest.Time.Before(last.Add(margin)) {
-		return nil // it is looked at once more when the command is started
+		return nil // it is checked once more when the command is started
 	}
-	return usagef("move it away to continue from this run's own checkpoint; or start the command with headroom run, and name the checkpoint in it",
-		"%s was written at %s, after %s %s at %s: it is another training's", newest.Path, newest.Time.Format(time.DateTime), dir, how, last.Local().Format(time.DateTime))
+	return usagef("move that checkpoint elsewhere to continue from this run's own; or start the command with headroom run, and name that checkpoint in the command",
+		"%s was written at %s, after %s %s at %s: it belongs to another training", newest.Path, newest.Time.Format(time.DateTime), dir, how, last.Local().Format(time.DateTime))
 }
 
 // microAt is the micro-batch in force at a moment, according to the journal of a run

@@ -23,25 +23,25 @@ func runCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "run",
 		Usage:     "train to the end, in whatever memory there is",
-		ArgsUsage: "CONFIG",
-		Description: `headroom run [FLAGS] -- COMMAND takes any training command; all that follows the
-first -- is its own. It is run as it is. If it runs out of memory, and headroom
-knows where it takes its batch, it is started again from its newest complete
-checkpoint with a smaller micro-batch and the accumulation that keeps the
-effective batch exactly. Its status is passed on. --dry-run says what would be
-done, headroom explain all that is known. A file of headroom init stands for its
-command and the flags.
+		ArgsUsage: "-- COMMAND | CONFIG",
+		Description: `headroom run [FLAGS] -- COMMAND runs any training command, unchanged; everything
+after the first -- belongs to the command. If it runs out of memory, and
+headroom knows where it takes its batch size from, it is started again from its
+newest complete checkpoint with a smaller micro-batch and the accumulation that
+keeps the effective batch exactly. Its status is passed on. --dry-run says what
+would be done, headroom explain everything that is known. A file written by
+headroom init stands for its command and flags.
 
 CONFIG is a file, or the name of a preset. The run is kept in runs/NAME; the
-same command goes on with it after an interrupt, a crash or a loss of power, and
-does nothing if it is finished. If the device is lost, a new process takes this
-one's place and goes on from the newest checkpoint.
+same command continues it after an interrupt, a crash or a loss of power, and
+does nothing if it is finished. If the device is lost, a new process replaces
+this one and continues from the newest checkpoint.
 
 The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the
 second one stops at once. A command after -- gets such signals itself.`,
 		CustomHelpTemplate: jobHelp,
 		Flags: slices.Concat(configFlags(), []cli.Flag{quietFlag()}, wrapFlags(), webFlags(),
-			[]cli.Flag{&cli.StringFlag{Name: "name", Usage: "name the run, and so its folder, `NAME`"}}, configRunFlags(),
+			[]cli.Flag{&cli.StringFlag{Name: "name", Usage: "name the run and its folder `NAME`"}}, configRunFlags(),
 			[]cli.Flag{boolFlag("verbose", "show the log, and every checkpoint")}),
 		Action: func(c *cli.Context) error { return runAction(u, c) },
 	}
@@ -58,7 +58,7 @@ func runAction(u *ui, c *cli.Context) error {
 	}
 	for _, flag := range wrapFlags() {
 		if name := flag.Names()[0]; isSet(c, name) {
-			return usagef("headroom run --"+name+" … -- python train.py", "--%s applies to a command, and there is none after --", name)
+			return usagef("headroom run --"+name+" … -- python train.py", "--%s applies to a command, but there is none after --", name)
 		}
 	}
 	u.quiet = c.Bool("quiet")
@@ -112,7 +112,7 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 		return nil
 	}
 	if closed := s.crash.close(); closed != nil {
-		s.u.warn("close the file for a crash: %v", closed)
+		s.u.warn("close the crash log: %v", closed)
 	}
 	before.carry(&result)
 	if execs(err) {
@@ -124,8 +124,8 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 	return s.end(result, err)
 }
 
-// newJob is what the command line asks for, in its folder. A run that is in the
-// way is set aside if that was asked for.
+// newJob opens the job that the command line asks for, and its folder. A run that is
+// in the way is set aside if the flags say so.
 func newJob(u *ui, c *cli.Context) (*job.Job, *runs.Folder, error) {
 	cfg, err := loadConfig(c)
 	if err != nil {
@@ -163,7 +163,7 @@ type runner struct {
 	stage     stage
 	folder    *runs.Folder
 	crash     *crashLog
-	device    string // that it ran on, "" if it opened none
+	device    string // name of the device that it ran on, "" if it opened none
 	progress  progress
 	stream    *stream // nil without --json
 	web       *web
@@ -216,7 +216,7 @@ func (s *runner) step(r runs.StepReport) {
 	s.progress.step(r)
 }
 
-// end draws the report and says how it went.
+// end draws the report and says how the run went.
 func (s *runner) end(result harness.Result, err error) error {
 	already := err == nil && result.Attempts == 0
 	switch {
@@ -234,13 +234,13 @@ func (s *runner) end(result harness.Result, err error) error {
 		s.u.screen.show("")
 	}
 	if _, missing := os.Stat(filepath.Join(s.dir, report.Page)); !already || missing != nil {
-		s.report() // of a finished run too, if it was killed just before
+		s.report() // of a finished run too, if it was killed just before its report was drawn
 	}
 	s.last(result, err)
 	return err
 }
 
-// last is the last line with --json.
+// last prints the last line of --json.
 func (s *runner) last(result harness.Result, err error) {
 	last := resultLine{Kind: "result", Status: exitStatus(err), Name: s.name, Folder: s.dir,
 		Report: filepath.Join(s.dir, report.Page), Finished: result.Finished, Steps: result.Steps,
@@ -251,14 +251,14 @@ func (s *runner) last(result harness.Result, err error) {
 	s.stream.send(last)
 }
 
-// kept reports whether there is a checkpoint to go on from.
+// kept reports whether there is a checkpoint to continue from.
 func (s *runner) kept() bool {
 	all, err := filepath.Glob(filepath.Join(s.dir, "checkpoints", "step-*"))
 	return err == nil && len(all) > 0
 }
 
-// report draws the run's report. The run is what it is without one, so a failure
-// is only a warning.
+// report draws the run's report. The run is complete without one, so a failure is
+// only a warning.
 func (s *runner) report() {
 	r, err := drawn(s.dir, s.device, s.u.now())
 	if err == nil {
@@ -269,8 +269,8 @@ func (s *runner) report() {
 	}
 }
 
-// consoleLog shows the log between the other lines, except for what the end of the
-// command says.
+// consoleLog shows the log between the other lines, except for what is said anyway when
+// the command ends.
 func consoleLog(s *screen) *zap.Logger {
 	config := zap.NewDevelopmentEncoderConfig()
 	return zap.New(besides{zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(s), zapcore.DebugLevel)})

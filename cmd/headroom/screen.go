@@ -28,11 +28,11 @@ type screen struct {
 	breaks func() bool // whether a line break has to come before the next line; may be nil
 
 	mu     sync.Mutex
-	bottom string // what stands on the bottom line
+	bottom string // what the bottom line shows
 }
 
-// newScreen looks at what f is and at the environment: TERM=dumb has no cursor
-// to move, and NO_COLOR, whatever its value unless empty, turns colours off
+// newScreen checks whether f is a terminal, and the environment: TERM=dumb has no
+// cursor to move, and any NO_COLOR that is not empty turns colours off
 // (no-color.org).
 func newScreen(f *os.File, env func(string) (string, bool)) *screen {
 	kind, _ := env("TERM")
@@ -47,7 +47,7 @@ func newScreen(f *os.File, env func(string) (string, bool)) *screen {
 	}}
 }
 
-// units are those of quantities: a number and its unit stay on one line.
+// units are the units of quantities: a number and its unit stay on one line.
 var units = []string{"B", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "s", "ms", "min", "h"}
 
 // quantity reports whether two words are a number and its unit.
@@ -62,9 +62,9 @@ func quantity(number, unit string) bool {
 	return strings.HasPrefix(unit, "%") || slices.Contains(units, unit[:end])
 }
 
-// folded breaks text between words so that it fits into width columns; what
-// follows a break stands indent columns to the right. A word that is too long is
-// left to the terminal.
+// folded breaks text between words so that it fits into width columns; lines after
+// a break are indented by indent columns. A word that is too long is left to the
+// terminal.
 func folded(text string, width, indent int) string {
 	var b strings.Builder
 	column := 0
@@ -91,8 +91,8 @@ func folded(text string, width, indent int) string {
 	return b.String()
 }
 
-// printable is text with every invisible character written out, as in \x1b: what
-// a file says must not move the cursor, or colour what follows.
+// printable is text with every invisible character written out, as in \x1b: text
+// from a file must not move the cursor, or colour what follows.
 func printable(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -123,8 +123,8 @@ const (
 	plain     = ""
 )
 
-// print writes lines that stay, above the bottom line. Nobody could be told of a
-// failed write.
+// print writes lines that stay, above the bottom line. A failed write is ignored:
+// there is nowhere to report it.
 func (s *screen) print(colour, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"headroom/wrap"
 )
 
-// nativeScreen is a run of headroom's own, with everything that may happen in it.
+// nativeScreen is a run of a configuration, with everything that may happen in it.
 func nativeScreen(u *ui) {
 	p := progress{u: u, total: 200, started: u.now()}
 	say := func(kind runs.Kind, text string) {
@@ -48,14 +48,14 @@ func nativeScreen(u *ui) {
 	u.reportWritten("runs/gpt/report.html")
 }
 
-// wrappedScreen is a command that is survived in place, started again and given up.
+// wrappedScreen is a command that survives a failure in place, is started again and gives up.
 func wrappedScreen(u *ui) {
 	w := &wrapped{}
 	for _, e := range []runs.Entry{
 		{Kind: runs.KindWarning, Text: "a checkpoint every 500 of 20000 steps (--save_steps): a failure costs up to 500 steps"},
 		{Kind: runs.KindSurvived, Text: "out of memory at micro-batch 512 in forward: 1.9 GiB asked for, 944.5 MiB free of 18.2 GiB, 16.6 GiB allocated, 17.3 GiB reserved (train.py:36)" +
 			"; survived in place: 512 rows in 4 pieces: micro-batch 512 needs at least 18.5 GiB of 18.2 GiB"},
-		{Kind: runs.KindRefused, Text: "out of memory at micro-batch 512 in backward: 1 GiB asked for (train.py:38); left to the command's own code: its graph is to be used again"},
+		{Kind: runs.KindRefused, Text: "out of memory at micro-batch 512 in backward: 1 GiB asked for (train.py:38); left to the command's own code: the graph is kept to be used again (retain_graph)"},
 		{Kind: runs.KindExit, Text: "exit status 1 after 3.2 h: out of memory"},
 		{Kind: runs.KindOOM, Text: "out of memory in backward: 1 GiB asked for, 0.2 GiB free of 18.2 GiB", Verdict: &memory.Verdict{Cause: memory.Batch}},
 		{Kind: runs.KindDecision, Text: "micro-batch 512 → 256: the training needed at least 19 GiB of 18.2 GiB; accumulation 1 → 2 keeps the effective batch at 512"},
@@ -67,10 +67,10 @@ func wrappedScreen(u *ui) {
 		hint: "a warning above names what grows; loss.item() or loss.detach() keeps a value without the graph that made it"})
 	u.failed(&harness.GaveUpError{Decision: recovery.Decision{Reason: "out of memory in step 12, leak: nothing smaller is left to try", Hint: "a smaller model, an optimizer with less state, or a device with more memory"}})
 	u.failed(notASize("free", "much", errors.New("no number")))
-	_ = u.trialFailed(wrap.Command{}, &wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it ended with status 3"})
+	_ = u.trialFailed(wrap.Command{}, &wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it exited with status 3"})
 }
 
-// TestScreens keeps what runs look like: on terminals of 80 and 140 columns, with and
+// TestScreens records what runs look like: on terminals of 80 and 140 columns, with and
 // without colours, and in a log.
 func TestScreens(t *testing.T) {
 	for name, tell := range map[string]func(*ui){"native": nativeScreen, "wrapped": wrappedScreen} {

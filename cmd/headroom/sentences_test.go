@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// golden is the text that a file in testdata keeps; with -update that is got from now on.
+// golden is the text of a file in testdata; with -update the file is first replaced by got.
 func golden(t *testing.T, name, got string) string {
 	t.Helper()
 	path := filepath.Join("testdata", filepath.FromSlash(name))
@@ -34,8 +34,8 @@ func golden(t *testing.T, name, got string) string {
 	return string(kept)
 }
 
-// TestSentences keeps every text of the program in one file, to be read as a whole: what a
-// change says to users stands in its diff.
+// TestSentences keeps every message of the program in one file, to be read as a whole: the diff
+// of that file shows how a change affects what users read.
 func TestSentences(t *testing.T) {
 	var list strings.Builder
 	for _, file := range sourceFiles(t) {
@@ -60,11 +60,12 @@ func TestSentences(t *testing.T) {
 		}
 	}
 	if t.Failed() || kept != list.String() {
-		t.Error("read what the program says by now, then: go test -tags cuda ./cmd/headroom -run TestSentences -update")
+		t.Error("read what the program says now, then: go test -tags cuda ./cmd/headroom -run TestSentences -update")
 	}
 }
 
-// sourceFiles are those of the program: neither tests nor benchmarks, nor what reads the words of others.
+// sourceFiles are the program's source files: neither tests nor benchmarks, nor files with patterns for
+// the messages of other programs.
 func sourceFiles(t *testing.T) []string {
 	var files []string
 	root := filepath.Join("..", "..")
@@ -88,10 +89,11 @@ func sourceFiles(t *testing.T) []string {
 	return files
 }
 
-// words are two or more with a space between them, which names and keys do not have.
+// words matches two or more words with a space between them, which names and keys do not have.
 var words = regexp.MustCompile(`\pL[,;:.)%\w]* [(%"]?\w`)
 
-// goSentences are the texts of a file, in order; what recognises the texts of others is left out.
+// goSentences are the messages in a Go file, in order; patterns for the messages of other programs
+// are left out.
 func goSentences(t *testing.T, path string) []string {
 	parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {
@@ -128,7 +130,7 @@ func add(sentences *[]string, n ast.Node) bool {
 	return true
 }
 
-// pythonSentences are the same of a Python file, but for what documents it.
+// pythonSentences are the messages in a Python file, without its docstrings.
 func pythonSentences(t *testing.T, path string) []string {
 	const script = `
 import ast, json, sys

@@ -54,17 +54,17 @@ const (
 	opening phase = iota // reads, and leaves nothing half changed: may be left at once
 	working              // trains: may be left at the second signal
 	closing              // says how it went: is waited for
-	left                 // nobody waits for it any more
+	left                 // abandoned: nobody waits for it any more
 )
 
-// stage is the phase that a command is in. Two goroutines look at it: the one that
-// works, and the one that answers the signals.
+// stage is the phase that a command is in. Two goroutines use it: the one that works,
+// and the one that answers the signals.
 type stage struct{ phase atomic.Int32 }
 
 func (s *stage) in(p phase) bool { return s.phase.Load() == int32(p) }
 
-// move reports whether the command went from one phase to another. It did not if
-// the other goroutine was quicker.
+// move moves the command from one phase to another, and reports whether it did. It
+// did not if the other goroutine was quicker.
 func (s *stage) move(from, to phase) bool {
 	return s.phase.CompareAndSwap(int32(from), int32(to))
 }
@@ -72,11 +72,11 @@ func (s *stage) move(from, to phase) bool {
 // grace is how long work may take to answer the second signal.
 const grace = 500 * time.Millisecond
 
-// attended runs work, which moves s on from opening, and returns what it returns,
-// or what leave returns if a signal is not answered in time: neither a read of a
-// pipe that nobody writes to nor a long operation of a device hears one. Nothing
-// is lost by leaving either, since whatever work writes is whole or absent at every
-// moment; it ends with the process.
+// attended runs work, which moves s on from opening, and returns work's result, or
+// that of leave if a signal is not answered in time: neither a read of a pipe that
+// nobody writes to nor a long operation of a device hears one. Nothing is lost by
+// abandoning either, since whatever work writes is whole or absent at every moment;
+// work ends with the process.
 func (s *stage) attended(ctx context.Context, interrupt <-chan struct{}, work func() error, leave func(from phase) error) error {
 	worked := make(chan error, 1)
 	go func() { worked <- work() }()

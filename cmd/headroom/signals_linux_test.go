@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestNoSignalIsDropped signals this thread right before the signals are given
-// back, when nobody has answered it yet.
+// TestNoSignalIsDropped sends this thread a signal that nobody has answered yet when
+// the signals are given back.
 func TestNoSignalIsDropped(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

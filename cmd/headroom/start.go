@@ -11,8 +11,8 @@ import (
 	"headroom/wrap"
 )
 
-// notStarted is a command that could not be started, for err, with the status that a shell
-// ends with, and what was probably meant.
+// notStarted is the error for a command that could not be started because of err, with the
+// exit status that a shell would give, and with what was probably meant.
 func notStarted(c wrap.Command, err error) error {
 	var start *wrap.StartError
 	if !errors.As(err, &start) {
@@ -21,8 +21,8 @@ func notStarted(c wrap.Command, err error) error {
 	return &childError{code: start.Code, err: err, hint: meant(c, start.Err)}
 }
 
-// meant is what was probably meant by a command that cannot be started, for why, "" if
-// there is nothing to guess from.
+// meant is what was probably meant by a command that cannot be started because of why, ""
+// if there is nothing to guess from.
 func meant(c wrap.Command, why error) string {
 	if len(c.Args) == 0 {
 		return ""
@@ -36,13 +36,13 @@ func meant(c wrap.Command, why error) string {
 	case file && filepath.Ext(word) == ".sh":
 		return fmt.Sprintf("did you mean bash %v?", c)
 	case file && !strings.Contains(word, "/"):
-		return fmt.Sprintf("./%s is a file here; chmod +x lets it be executed", word)
+		return fmt.Sprintf("./%s is a file here; chmod +x makes it executable", word)
 	case file && errors.Is(why, fs.ErrPermission):
-		return fmt.Sprintf("chmod +x %v lets it be executed", wrap.Command{Args: c.Args[:1]})
+		return fmt.Sprintf("chmod +x %v makes it executable", wrap.Command{Args: c.Args[:1]})
 	case file && errors.Is(why, fs.ErrNotExist):
 		return "its first line names an interpreter that is not there"
 	case err != nil && len(words) > 1:
-		return fmt.Sprintf("each word of the command stands by itself, without quotes around all of them: -- %v", wrap.Command{Args: append(words, rest...)})
+		return fmt.Sprintf("give the words of the command separately, without quotes around the whole command: -- %v", wrap.Command{Args: append(words, rest...)})
 	case err != nil && !strings.Contains(word, "/"):
 		if near := nearest(word, c.Programs()); near != "" {
 			return fmt.Sprintf("did you mean %v?", wrap.Command{Args: append([]string{near}, rest...)})

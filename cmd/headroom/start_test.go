@@ -9,7 +9,7 @@ import (
 	"headroom/wrap"
 )
 
-// TestNotStarted has the commands that cannot be started, and what is said to whoever wrote them.
+// TestNotStarted starts commands that cannot be started, and checks what the user is told.
 func TestNotStarted(t *testing.T) {
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"python3": 0o755, "torchrun": 0o755, "train.py": 0o644, "train.sh": 0o644, "tool": 0o644, "moved": 0o755} {
@@ -29,8 +29,8 @@ func TestNotStarted(t *testing.T) {
 		{[]string{"train.py", "--bs", "8"}, 126, "did you mean python train.py --bs 8?"},
 		{[]string{"./train.py"}, 126, "did you mean python ./train.py?"},
 		{[]string{"./train.sh"}, 126, "did you mean bash ./train.sh?"},
-		{[]string{"./tool"}, 126, "chmod +x ./tool lets it be executed"},
-		{[]string{"python3 train.py"}, 127, "each word of the command stands by itself, without quotes around all of them: -- python3 train.py"},
+		{[]string{"./tool"}, 126, "chmod +x ./tool makes it executable"},
+		{[]string{"python3 train.py"}, 127, "give the words of the command separately, without quotes around the whole command: -- python3 train.py"},
 		{[]string{"./nowhere"}, 127, ""},
 		{[]string{dir}, 126, ""},
 	} {

@@ -16,8 +16,8 @@ func statusCommand(u *ui) *cli.Command {
 		Name:      "status",
 		Usage:     "show where a run stands, or all runs",
 		ArgsUsage: "[RUN]",
-		Description: `RUN is the name of a run in ./runs, or the path of its folder. A run may be
-looked at while it works.`,
+		Description: `RUN is the name of a run in ./runs, or the path of its folder. The run may
+still be in progress.`,
 		Flags: []cli.Flag{jsonFlag("print one JSON object per run, each on its own line")},
 		Action: func(c *cli.Context) error {
 			dirs, err := wantedRuns(u, c)
@@ -78,8 +78,8 @@ func standingOf(dir string) (standing, error) {
 }
 
 // made is how far the run has come. A wrapped command's processes count their own steps, so
-// those that one has made since are beside the step of the checkpoint that it went on from;
-// once that process has ended, the newest checkpoint says where the run stands.
+// the steps that a process has made are shown after the step of the checkpoint that it
+// continued from; once that process has ended, the newest checkpoint says where the run stands.
 func (s standing) made() string {
 	switch working := s.Seen != nil && s.Every > 0 && (s.State == runs.StateRunning || s.State == runs.StateStale); {
 	case s.Steps > 0:
@@ -94,7 +94,7 @@ func (s standing) made() string {
 	return "-"
 }
 
-// speed is how fast a run that works is now.
+// speed is the current speed of a run in progress.
 func (s standing) speed() string {
 	switch {
 	case s.State != runs.StateRunning:
@@ -106,7 +106,7 @@ func (s standing) speed() string {
 	return "-"
 }
 
-// memory is the largest peak that is known, and of how much.
+// memory is the largest peak that is known, as a share of the capacity.
 func (s standing) memory() string {
 	peak, capacity := s.Peak, s.Capacity
 	if s.Seen != nil {

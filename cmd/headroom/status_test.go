@@ -13,8 +13,8 @@ import (
 	"headroom/runs"
 )
 
-// TestStatusShowsNoRawControls reads what another program, or a damaged disk,
-// may have left.
+// TestStatusShowsNoRawControls reads files such as another program, or a damaged
+// disk, may have left.
 func TestStatusShowsNoRawControls(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, dir := range []string{"runs/a", "runs/b\x1b]0;title\a"} {
@@ -64,8 +64,8 @@ func TestAgo(t *testing.T) {
 	}
 }
 
-// TestStatusOfACommand holds that a command's steps are shown as its worker saw them, in the
-// attempt that they belong to, and how fast it is only while it works.
+// TestStatusOfACommand checks that a command's steps are shown as its worker saw them, in the
+// attempt that they belong to, and that its speed is shown only while it works.
 func TestStatusOfACommand(t *testing.T) {
 	const when = 40 * time.Second
 	now := time.Date(2030, 5, 6, 7, 8, 9, 0, time.UTC)

@@ -6,7 +6,7 @@ import (
 	"headroom/runs"
 )
 
-// stream is stdout with --json: one object per line, each with a "kind". Those of
+// stream is stdout with --json: one object per line, each with a "kind". Entries of
 // the journal are as in journal.jsonl. A nil stream sends nothing.
 type stream struct {
 	u    *ui
@@ -19,7 +19,7 @@ type stepLine struct {
 	runs.StepReport
 }
 
-// squeezeLine is another process that device.squeeze simulates, as it comes and goes.
+// squeezeLine says that a process that device.squeeze simulates begins or ends.
 type squeezeLine struct {
 	Kind   string       `json:"kind"` // "squeeze"
 	Begins bool         `json:"begins"`

@@ -30,7 +30,7 @@ func (u *ui) standings(all []standing) error {
 		if newest := s.newest(); !newest.IsZero() {
 			updated = ago(u.now(), newest)
 		}
-		if s.Plan.Micro > 0 && (s.Steps > 0 || s.Plan.Effective > 1) { // nothing is known of some commands
+		if s.Plan.Micro > 0 && (s.Steps > 0 || s.Plan.Effective > 1) { // about some commands nothing is known
 			micro = fmt.Sprintf("%d×%d", s.Plan.Largest(), s.Plan.Accumulation())
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n",
@@ -58,8 +58,8 @@ func (s standing) shown() string {
 	return printable(string(s.State))
 }
 
-// ago is how long before now t was, or t's day if the clock or the file that it is
-// from must have been wrong: ahead of ours, or years back.
+// ago is how long before now t was, or the date of t if the clock or the file that t is
+// from must have been wrong, because t is ahead of our clock or years back.
 func ago(now, t time.Time) string {
 	const decade = 10 * 365 * 24 * time.Hour
 	since := now.Sub(t) // saturates
@@ -99,7 +99,7 @@ func (f found) String() string {
 	}
 	fmt.Fprintf(&b, "\nrecommended: %s\n", f.Reason)
 	if f.Recompute {
-		fmt.Fprintf(&b, "activations are recomputed in the backward pass: nothing fits without\n")
+		fmt.Fprintf(&b, "activations are recomputed in the backward pass: nothing fits otherwise\n")
 	}
 	fmt.Fprintf(&b, "in the config: batch: {effective: %d, micro: %d}", f.Recommended.Effective, f.Recommended.Largest())
 	return b.String()
@@ -159,14 +159,14 @@ func (f foundMicro) String() string {
 
 func lineText(l search.Line) string {
 	if l.PerSample <= 0 {
-		return "by micro-batch: too few sizes fit to tell"
+		return "by micro-batch: unknown, because too few sizes fit"
 	}
 	return fmt.Sprintf("%v plus %v per sample", memory.Bytes(l.Base), memory.Bytes(l.PerSample))
 }
 
-// byMicro are the probes, smallest first, one for each size and whether it fitted: a size
-// that fitted once and not the next time has both. If it was tried again with the same
-// outcome, the larger peak counts.
+// byMicro are the probes, smallest first, one for each size and outcome: a size that fitted
+// once and not the next time has two. Of several probes of a size with the same outcome, the
+// one with the largest peak is kept.
 func byMicro(probes []search.Probe) []search.Probe {
 	sorted := slices.Clone(probes)
 	slices.SortStableFunc(sorted, func(a, b search.Probe) int {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// onTerminal runs headroom on a terminal of that many columns and returns what
-// it wrote there.
+// onTerminal runs headroom on a terminal with the given number of columns and returns
+// what it wrote there.
 func onTerminal(t *testing.T, env []string, columns string, args string) string {
 	t.Helper()
 	if _, err := exec.LookPath("script"); err != nil {

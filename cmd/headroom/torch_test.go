@@ -18,7 +18,7 @@ import (
 	"headroom/runs"
 )
 
-// made is what a script under test says of one optimizer step.
+// made is what a script under test reports about one optimizer step.
 type made struct {
 	Step    int     `json:"step"`
 	First   int     `json:"first"`
@@ -51,7 +51,7 @@ func scripts(t *testing.T) string {
 	return dir
 }
 
-// stepsOf are the steps that stand: of one made more than once the last one counts.
+// stepsOf are the steps that count: of a step that was made more than once, the last.
 func stepsOf(t *testing.T, path string) (steps []made, redone int) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -73,7 +73,7 @@ func stepsOf(t *testing.T, path string) (steps []made, redone int) {
 	return steps, redone
 }
 
-// limited runs a command line in a shell whose processes may hold so many bytes.
+// limited runs a command line in a shell whose processes may hold the given number of bytes.
 func limited(kib int, words ...string) *exec.Cmd {
 	quoted := make([]string, len(words))
 	for i, w := range words {
@@ -84,8 +84,8 @@ func limited(kib int, words ...string) *exec.Cmd {
 	return command
 }
 
-// begun starts a command that has all the room it wants, beside what it is compared
-// with, and returns what waits for it to succeed.
+// begun starts a command that has as much memory as it wants, in parallel with the command
+// that it is compared with, and returns a function that waits for it to succeed.
 func begun(t *testing.T, command *exec.Cmd) func(t *testing.T) {
 	t.Helper()
 	var said bytes.Buffer
@@ -94,7 +94,7 @@ func begun(t *testing.T, command *exec.Cmd) func(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := sync.OnceValue(command.Wait)
-	t.Cleanup(func() { _ = end() }) // its folder goes
+	t.Cleanup(func() { _ = end() }) // before its folder is removed
 	return func(t *testing.T) {
 		t.Helper()
 		if err := end(); err != nil {
@@ -104,9 +104,9 @@ func begun(t *testing.T, command *exec.Cmd) func(t *testing.T) {
 }
 
 // TestTorchRunsOutOfMemory wraps real training scripts that know nothing of
-// headroom, in so little memory that PyTorch's own allocator fails: each ends with 0,
-// and its steps are those of a run that had room: as many samples, from the same
-// place, at the same learning rate, with losses that differ by rounding.
+// headroom, in so little memory that PyTorch's own allocator fails: each exits with 0,
+// and its steps are those of a run that had enough memory: the same number of samples,
+// from the same place, at the same learning rate, with losses that differ by rounding.
 func TestTorchRunsOutOfMemory(t *testing.T) {
 	python, dir := pythonWithTorch(t), scripts(t)
 	for _, c := range []struct {
@@ -115,7 +115,7 @@ func TestTorchRunsOutOfMemory(t *testing.T) {
 		ours    []string // headroom's own flags
 		command []string // {out} stands for the output folder
 		micro   int      // largest micro-batch at the end
-		resumed bool     // the last life must go on from a checkpoint
+		resumed bool     // the last life must continue from a checkpoint
 		remedy  recovery.Remedy
 	}{
 		{"a plain script, too large from the start", 1_300_000, []string{"--profile", filepath.Join(dir, "plain.yaml")},
@@ -164,7 +164,7 @@ func TestTorchRunsOutOfMemory(t *testing.T) {
 			}
 			from, remedy := checkNight(t, string(said))
 			if resumed := from > 0 || got[0].Micro != got[len(got)-1].Micro; c.resumed && !resumed { // where memory is tight, others may fail late too
-				t.Errorf("it began anew: %+v", got)
+				t.Errorf("it began again from the start: %+v", got)
 			}
 			if remedy != c.remedy {
 				t.Errorf("%s, want %s\n%s", remedy, c.remedy, said)
@@ -186,8 +186,8 @@ func sameSteps(t *testing.T, got, want []made) {
 	}
 }
 
-// checkNight looks at what the run's folder says, and returns the step that the last
-// life began at, if its checkpoint tells, and the last remedy.
+// checkNight checks what the run's folder says, and returns the step that the last life
+// began at, if its checkpoint says so, and the last remedy.
 func checkNight(t *testing.T, said string) (from int, remedy recovery.Remedy) {
 	t.Helper()
 	dir := filepath.Join("runs", "night")
@@ -215,9 +215,9 @@ func checkNight(t *testing.T, said string) (from int, remedy recovery.Remedy) {
 	return from, remedy
 }
 
-// TestTorchRunsOutOfMemorySaving holds that a script that has no room to save ends as
-// it would without headroom: no smaller batch is tried, nothing is started again, and
-// what is said of it is about saving.
+// TestTorchRunsOutOfMemorySaving checks that a script without enough memory to save ends
+// as it would without headroom: no smaller batch is tried, nothing is started again, and
+// headroom's message is about saving.
 func TestTorchRunsOutOfMemorySaving(t *testing.T) {
 	python, dir := pythonWithTorch(t), scripts(t)
 	t.Chdir(t.TempDir())
@@ -229,7 +229,7 @@ func TestTorchRunsOutOfMemorySaving(t *testing.T) {
 	}
 	steps, redone := stepsOf(t, filepath.Join("out", "steps.jsonl"))
 	_, own, _ := strings.Cut(string(said), "headroom: ")
-	if len(steps) != 2 || redone != 0 || !strings.Contains(own, "saving puts the weights together") || strings.Contains(own, "micro-batch 4") {
+	if len(steps) != 2 || redone != 0 || !strings.Contains(own, "saving assembles the weights") || strings.Contains(own, "micro-batch 4") {
 		t.Errorf("%d steps, %d of them twice\n%s", len(steps), redone, said)
 	}
 	entries, err := runs.ReadJournal(filepath.Join("runs", "night"))
@@ -238,7 +238,7 @@ func TestTorchRunsOutOfMemorySaving(t *testing.T) {
 	}
 	stops := 0
 	for _, e := range entries {
-		if e.Kind == runs.KindDecision && e.Decision.Remedy == recovery.Stop && strings.Contains(e.Decision.Hint, "saving puts the weights together") {
+		if e.Kind == runs.KindDecision && e.Decision.Remedy == recovery.Stop && strings.Contains(e.Decision.Hint, "saving assembles the weights") {
 			stops++
 		} else if e.Attempt > 1 || e.Kind == runs.KindDecision || e.Kind == runs.KindRemedy {
 			t.Errorf("%+v", e)

@@ -10,8 +10,8 @@ import (
 )
 
 // TestTorchFindsMicroBatch looks for the micro-batch of a real Transformers training
-// in so little memory that PyTorch's own allocator fails: what is found has been run,
-// and nothing of the training's own is touched.
+// in so little memory that PyTorch's own allocator fails: the micro-batch that is found
+// has been run, and no file of the training is touched.
 func TestTorchFindsMicroBatch(t *testing.T) {
 	python, dir := pythonWithTorch(t), scripts(t)
 	t.Chdir(t.TempDir())
@@ -41,7 +41,7 @@ func TestTorchFindsMicroBatch(t *testing.T) {
 		tried = append(tried, one.Text)
 	}
 	// Of 1, 3, 127 and 381, which divide the 381 samples of a step.
-	if len(tried) != 2 || !strings.HasPrefix(tried[0], "micro-batch 381 does not fit: it needs ") || !strings.HasSuffix(tried[0], " more than there is room for") || tried[1] != "micro-batch 127 fits" {
+	if len(tried) != 2 || !strings.HasPrefix(tried[0], "micro-batch 381 does not fit: it needs ") || !strings.HasSuffix(tried[0], " more than is available") || tried[1] != "micro-batch 127 fits" {
 		t.Errorf("trials: %q", tried)
 	}
 	if f.Largest.Micro != 127 || f.Largest.Steps != 3 || f.Largest.PerSecond <= 0 || f.Recommended.Micro != 127 || f.Recommended.Effective != 381 {

@@ -1,12 +1,12 @@
 package main
 
 // This file holds every line that a user sees while headroom works; help texts
-// stand beside their flags. The rules:
+// are next to their flags. The rules:
 //
 //   - Messages go to stderr, each line with "headroom: " in front. stdout gets
 //     the answer of a command (u.answer) and JSON, nothing else.
 //   - A line starts with a small letter and ends without a full stop. It names
-//     the thing, its number, and what that is compared with.
+//     the thing, its number, and what the number is compared with.
 //   - An error is followed by a hint that names the next step to take, where
 //     there is one.
 //   - Sentences about memory are not written here: they come from the decision
@@ -39,7 +39,7 @@ import (
 	"headroom/wrap"
 )
 
-// ui is where a command speaks.
+// ui is where a command's messages and answers go.
 type ui struct {
 	out    io.Writer // stdout
 	screen *screen   // stderr
@@ -149,7 +149,7 @@ func hintFor(err error) string {
 	case errors.As(err, &unsaved):
 		return "" // the error itself says what to do
 	case errors.Is(err, syscall.ENOSPC) && !errors.Is(err, errStdout):
-		return "make room on that disk; the same command then goes on from the newest checkpoint"
+		return "make room on that disk; the same command then continues from the newest checkpoint"
 	}
 	return ""
 }
@@ -163,7 +163,7 @@ func (u *ui) entry(e runs.Entry) {
 	u.probed = ""
 	switch e.Kind {
 	case runs.KindDecision:
-		if e.Decision == nil || e.Decision.Remedy != recovery.Stop { // likewise
+		if e.Decision == nil || e.Decision.Remedy != recovery.Stop { // the end of the command says that too
 			u.done(e.Text)
 		}
 	case runs.KindRemedy:
@@ -187,7 +187,7 @@ func (u *ui) entry(e runs.Entry) {
 		}
 	case runs.KindCheckpointFailed, runs.KindReleased, runs.KindDamaged, runs.KindMissing, runs.KindJournalFailed, runs.KindFault, runs.KindWarning:
 		u.warn("%s", e.Text)
-	case runs.KindProbe: // a size that is tried for longer and longer gets one line
+	case runs.KindProbe: // a size that is tried several times, for longer and longer, gets one line
 		if u.probed = e.Text; u.probed != before {
 			u.say("  %s", e.Text)
 		}
@@ -204,12 +204,12 @@ func (u *ui) entry(e runs.Entry) {
 	}
 }
 
-// ending reports whether the end of the command also says what an entry of kind k does.
+// ending reports whether the end of the command also says what an entry of kind k says.
 func ending(k runs.Kind) bool {
 	return k == runs.KindDone || k == runs.KindFailed || k == runs.KindInterrupted
 }
 
-// finished is the last word on a run that has come to its end.
+// finished is the last word on a run that is finished.
 func (u *ui) finished(r harness.Result) {
 	u.screen.show("")
 	if u.quiet {
@@ -220,7 +220,7 @@ func (u *ui) finished(r harness.Result) {
 		text += fmt.Sprintf(", the first %d of them before this command", r.Resumed)
 	}
 	if r.AllFailures > 0 {
-		text += fmt.Sprintf(", %s of memory survived", plural(r.AllFailures, "failure"))
+		text += fmt.Sprintf(", %s survived", plural(r.AllFailures, "out-of-memory failure"))
 	}
 	if r.DeviceGone > 0 {
 		text += fmt.Sprintf(", the device lost %s", plural(r.DeviceGone, "time"))
@@ -233,7 +233,7 @@ func (u *ui) survived(r harness.Result) {
 	if u.quiet {
 		return
 	}
-	text := fmt.Sprintf("done: %s of memory survived", plural(r.Failures, "failure"))
+	text := fmt.Sprintf("done: %s survived", plural(r.Failures, "out-of-memory failure"))
 	switch {
 	case r.InPlace == r.Failures:
 		text += " in place"
@@ -247,7 +247,7 @@ func (u *ui) survived(r harness.Result) {
 }
 
 func (u *ui) alreadyFinished(name, dir string, steps int) {
-	u.say("%s is finished: all %s are made; %s", name, plural(steps, "step"), filepath.Join(dir, report.Page))
+	u.say("%s is finished: all %s are done; %s", name, plural(steps, "step"), filepath.Join(dir, report.Page))
 	if !u.quiet {
 		u.hint("--again sets it aside and starts over, --name starts another run")
 	}
@@ -263,12 +263,12 @@ func (u *ui) interrupted(r harness.Result, total int, saved, kept bool) {
 	} else if kept {
 		from = "the newest checkpoint"
 	}
-	u.line(yellow, fmt.Sprintf("interrupted after step %d of %d, %s; the same command goes on from %s", r.Steps, total, how, from))
+	u.line(yellow, fmt.Sprintf("interrupted after step %d of %d, %s; the same command continues from %s", r.Steps, total, how, from))
 }
 
 func (u *ui) setAside(from, to string) { u.say("the run in %s is now in %s", from, to) }
 
-// passed says once why device.kind auto did without a better device.
+// passed says, once for each kind, why device.kind auto uses no better device.
 func (u *ui) passed() func(kind string, why error) {
 	told := map[string]bool{}
 	return func(kind string, why error) {
@@ -281,11 +281,11 @@ func (u *ui) passed() func(kind string, why error) {
 
 func (u *ui) reportWritten(path string) { u.say("report: %s", path) }
 
-// noReport is only a warning, because the run is what it is without a report.
+// noReport is only a warning, because the run is complete without a report.
 func (u *ui) noReport(err error) { u.warn("no report: %v", err) }
 
 // noReader is said once, when whoever read the JSON has gone.
-func (u *ui) noReader(err error) { u.warn("%v; the run goes on without it", err) }
+func (u *ui) noReader(err error) { u.warn("%v; the run continues without it", err) }
 
 func (u *ui) noRuns() {
 	u.say("no runs in %s", runsFolder)
@@ -294,7 +294,7 @@ func (u *ui) noRuns() {
 	}
 }
 
-// squeezed says that what follows is staged.
+// squeezed says that a simulated process takes memory, or gives it back.
 func (u *ui) squeezed(s configs.Squeeze, begins bool) {
 	text := fmt.Sprintf("simulating another process that takes %v from step %d to %d", s.Take, s.From, s.To)
 	if !begins {
@@ -306,15 +306,15 @@ func (u *ui) squeezed(s configs.Squeeze, begins bool) {
 // shortSchedule warns that a run that was made longer learns little in the added
 // steps.
 func (u *ui) shortSchedule(c *configs.Config) {
-	u.warn("schedule.steps stays %d, as this run began, so the steps from there to %d are made at schedule.min (%g); schedule.steps=%[1]d says so on purpose, and --fresh starts over with a schedule of all %[2]d",
+	u.warn("schedule.steps stays %d, as when this run began, so the steps from there to %d are made at schedule.min (%g); set schedule.steps=%[1]d if that is intended, or --fresh to start over with a schedule of all %[2]d",
 		c.Schedule.Steps, c.Train.Steps, c.Schedule.Min)
 }
 
 // asked answers a signal, before the training or during it.
 func (u *ui) asked(training, again bool) {
-	text := "stopping after this step and saving a checkpoint; once more stops at once"
+	text := "stopping after this step and saving a checkpoint; a second signal stops at once"
 	if again {
-		text = "stopping now: the steps since the newest checkpoint will be made again"
+		text = "stopping now: the steps since the newest checkpoint will be repeated"
 	} else if !training {
 		text = "interrupted while the run was being opened; the same command opens it again"
 	}
@@ -330,12 +330,12 @@ func otherRun(cfg *configs.Config, different []configs.Difference) error {
 	return usagef("--name NAME starts another run beside it, --fresh sets it aside and starts over", "%s", text)
 }
 
-// goesOn is how a run whose process is gone goes on.
+// goesOn is how to continue a run whose process is gone.
 func (s standing) goesOn() string {
 	if configs.IsCommand(filepath.Join(s.Folder, "run.yaml")) {
 		return fmt.Sprintf("headroom resume %s starts its command again from the newest checkpoint", s.Name)
 	}
-	return "the command that started it goes on from the newest checkpoint"
+	return "rerunning the command that started it continues from the newest checkpoint"
 }
 
 // staleHint says what to do about runs whose process is gone.
@@ -356,9 +356,9 @@ func staleHint(all []standing) string {
 // configHint helps a user who named no configuration, or too many.
 func configHint(named int) string {
 	if named > 1 {
-		return "name one configuration; a command of yours goes after --, as in headroom run -- python train.py"
+		return "name one configuration; your own command goes after --, as in headroom run -- python train.py"
 	}
-	return "a training of yours goes after --, as in headroom run -- python train.py; presets: " + strings.Join(configs.Presets(), ", ")
+	return "your own training command goes after --, as in headroom run -- python train.py; presets: " + strings.Join(configs.Presets(), ", ")
 }
 
 func (u *ui) timed(t harness.Timing) {
@@ -371,17 +371,17 @@ func (u *ui) findStops(again bool) {
 	}
 }
 
-// looksAmong says what a search by trials of a command begins with.
+// looksAmong announces a search by trials of a command.
 func (u *ui) looksAmong(o wrap.FindOptions) {
-	u.say("looking for the largest of %s that keep the effective batch at %d; each trial starts the command for a moment, with a temporary folder to write into",
+	u.say("looking for the largest of %s that keep the effective batch at %d; each trial runs the command briefly, with a temporary folder to write into",
 		plural(len(o.Sizes), "micro-batch size"), o.Asked.Effective)
 }
 
-// tried tells of a trial.
+// tried reports a trial.
 func (u *ui) tried(t wrap.Tried) { u.say("  %s (%.0f s)", t.Text, t.Seconds) }
 
-// trialFailed is how find ends if the trials tell nothing: with the status of the one
-// that failed for a reason other than memory, after its last words.
+// trialFailed is the error with which find ends if a trial failed for a reason other than
+// memory: it has that trial's status, and the trial's last words are shown first.
 func (u *ui) trialFailed(c wrap.Command, err error) error {
 	var failed *wrap.TrialError
 	switch {
@@ -389,7 +389,7 @@ func (u *ui) trialFailed(c wrap.Command, err error) error {
 		for line := range strings.Lines(failed.Last) {
 			u.line(plain, "  | "+strings.TrimSuffix(line, "\n"))
 		}
-		return &childError{code: max(1, failed.Code), err: err, hint: "see whether the command runs without headroom; the micro-batch is not what stops it"}
+		return &childError{code: max(1, failed.Code), err: err, hint: "check whether the command runs without headroom; the micro-batch is not the cause"}
 	case errors.As(err, new(*wrap.StartError)):
 		return notStarted(c, err)
 	}

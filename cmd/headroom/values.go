@@ -15,23 +15,24 @@ import (
 	"headroom/configs"
 )
 
-// values are what flags take, for whoever has given something else: what is allowed, and
-// what to write.
+// values are the flags that can be given a wrong value, each with what is allowed and what to
+// write instead.
 var values = map[string]struct{ allowed, hint string }{
-	"hang":     {"0, or a time with its unit, as in 10m or 1h30m", "such as --hang 30m, or 0 for never"},
-	"flat-for": {"a time with its unit, more than 0, as in 90s or 2m", "such as --flat-for 90s, or leave it out"},
-	"world":    {"a whole number, at least 1", "such as --world 8, or leave it out"},
-	"free":     {"a size with its unit, more than 0, as in 60GiB", "such as --free 60GiB, or leave it out"},
-	"memory":   {"a size with its unit, more than 0, as in 24GiB", "such as --memory 24GiB, or leave it out"},
-	"metrics":  {"an address of this machine with a port that is free", "such as --metrics 127.0.0.1:9408"},
+	"hang":     {"0, or a time with its unit, as in 10m or 1h30m", "for example --hang 30m, or 0 for never"},
+	"flat-for": {"a time with its unit, more than 0, as in 90s or 2m", "for example --flat-for 90s, or leave it out"},
+	"world":    {"a whole number, at least 1", "for example --world 8, or leave it out"},
+	"free":     {"a size with its unit, more than 0, as in 60GiB", "for example --free 60GiB, or leave it out"},
+	"memory":   {"a size with its unit, more than 0, as in 24GiB", "for example --memory 24GiB, or leave it out"},
+	"metrics":  {"an address of this machine with a port that is free", "for example --metrics 127.0.0.1:9408"},
 }
 
-// wrongValue is a value that a flag of [values] does not take, and why.
+// wrongValue is the error for a value that a flag of [values] does not take, and why.
 func wrongValue(name string, value any, why string) error {
 	return usagef(values[name].hint, "--%s %v: %s; allowed: %s", name, value, why, values[name].allowed)
 }
 
-// notASize is the same of a size that could not be read, for err, or is too small.
+// notASize is the error for a size that could not be parsed because of err or, if err is nil,
+// is too small.
 func notASize(name, value string, err error) error {
 	if err != nil {
 		return wrongValue(name, value, "not a size")
@@ -41,13 +42,14 @@ func notASize(name, value string, err error) error {
 
 const outOfRange = "out of range"
 
-// valueFault rewords what the flag parser says of a value, nil if it says something else.
+// valueFault rewords the flag parser's error about a value; it is nil if text is about
+// something else.
 func valueFault(c *cli.Context, text string) error {
 	if name, without := strings.CutPrefix(text, "flag needs an argument: -"); without {
 		name = strings.TrimLeft(name, "-")
 		return usagef(values[name].hint, "flag %s needs a value", dashed(name))
 	}
-	notParsed := regexp.MustCompile(`^invalid (boolean )?value ("(?:[^"\\]|\\.)*") for (?:flag )?-(\S+): (.*)$`) // here, for no start but a wrong one needs it
+	notParsed := regexp.MustCompile(`^invalid (boolean )?value ("(?:[^"\\]|\\.)*") for (?:flag )?-(\S+): (.*)$`) // compiled here, because only a start that goes wrong needs it
 	wrong := notParsed.FindStringSubmatch(text)
 	if wrong == nil {
 		return nil
@@ -77,11 +79,11 @@ func valueFault(c *cli.Context, text string) error {
 	return wrongValue(name, value, why)
 }
 
-// dashed is a flag as it is written.
+// dashed is a flag's name with its dashes.
 func dashed(name string) string { return strings.Repeat("-", min(2, len(name))) + name }
 
-// noAddress is why an address cannot be listened at, without the words of the network
-// library around it.
+// noAddress is why an address cannot be listened on, without the network library's words
+// around it.
 func noAddress(err error) string {
 	var failed *net.OpError
 	if errors.As(err, &failed) {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestWrongValues gives a wrong value to every flag that takes a time, a number or a size: the
-// answer names the flag, the value, what is allowed and what to write, in words of headroom's.
+// message names the flag, the value, what is allowed and what to write, in headroom's own words.
 func TestWrongValues(t *testing.T) {
 	t.Chdir(t.TempDir())
 	u := silent(t)

@@ -29,7 +29,7 @@ func versionCommand(u *ui) *cli.Command {
 	}
 }
 
-// build is what is known of this binary.
+// build is what is known about this binary.
 type build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`

@@ -19,7 +19,7 @@ import (
 func webFlags() []cli.Flag {
 	return []cli.Flag{
 		boolFlag("web", "serve the report as a live page, for a browser on this machine, at the address that is printed"),
-		&cli.StringFlag{Name: "metrics", Usage: "serve numbers of the run for Prometheus at http://`ADDRESS`/metrics, such as 127.0.0.1:9408"},
+		&cli.StringFlag{Name: "metrics", Usage: "serve the run's metrics for Prometheus at http://`ADDRESS`/metrics, such as 127.0.0.1:9408"},
 	}
 }
 
@@ -30,8 +30,8 @@ type web struct {
 	live          *report.Live // nil before it is served
 }
 
-// openWeb takes the addresses that the flags ask for, so that one that cannot be had is
-// known before anything starts. The caller closes it.
+// openWeb takes the addresses that the flags ask for, so that an address that cannot be had
+// is reported before anything starts. The caller closes w.
 func openWeb(c *cli.Context) (w *web, err error) {
 	w = &web{}
 	listen := func(address string) (net.Listener, error) {
@@ -51,8 +51,8 @@ func openWeb(c *cli.Context) (w *web, err error) {
 	return w, nil
 }
 
-// serve serves the run in dir from now on, and says where, even when all else is quiet:
-// nobody could look at it otherwise.
+// serve serves the run in dir from now on, and says where, even with --quiet: nobody could
+// look at it otherwise.
 func (w *web) serve(u *ui, dir string) {
 	if w.page != nil {
 		w.live = &report.Live{Token: rand.Text(), Stamp: func() string { return stampOf(dir) },
@@ -72,10 +72,10 @@ func (w *web) start(l net.Listener, h http.Handler) {
 	go func() { _ = s.Serve(l) }() // ends with close
 }
 
-// lastLook is how long whoever is looking at a run has to read its last state.
+// lastLook is how long the viewers of a run have to read its last state.
 const lastLook = time.Second
 
-// close ends what is served: at once if nobody looks, else when they have the last state.
+// close stops serving: at once if there are no viewers, else when they have the last state.
 func (w *web) close() {
 	if w.live != nil {
 		w.live.End()
@@ -109,7 +109,7 @@ func answerMetrics(to http.ResponseWriter, q *http.Request, dir string) {
 	_, _ = to.Write(text.Bytes()) // the client may be gone
 }
 
-// stampOf changes with what a report of the run in dir is drawn from.
+// stampOf changes whenever a file from which the report of the run in dir is drawn changes.
 func stampOf(dir string) string {
 	var b strings.Builder
 	for _, info := range records(dir) {

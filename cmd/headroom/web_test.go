@@ -17,7 +17,7 @@ import (
 	"headroom/configs"
 )
 
-// read is what is at an address now.
+// read is what an address serves now.
 func read(t *testing.T, url string) (status int, text string) {
 	t.Helper()
 	answer, err := http.Get(url) //nolint:gosec // the test's own server
@@ -32,9 +32,9 @@ func read(t *testing.T, url string) (status int, text string) {
 	return answer.StatusCode, string(body)
 }
 
-// TestRunIsLookedAt holds that a run can be looked at while it works, at the addresses
-// that it prints, also when it is quiet; that its status and its output are the command's
-// own; and that nothing answers any more when it has ended.
+// TestRunIsLookedAt checks that a run can be viewed while it works, at the addresses that it
+// prints, even with --quiet; that its status and its output are the command's own; and that
+// nothing answers any more when it has ended.
 func TestRunIsLookedAt(t *testing.T) {
 	for _, quiet := range []bool{false, true} {
 		inEmptyFolder(t, "wait.py", "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('running', flush=True)\nsignal.pause()\n")
@@ -99,8 +99,8 @@ func TestRunIsLookedAt(t *testing.T) {
 	}
 }
 
-// TestAddressThatIsTaken holds that nothing is started where a run cannot be looked at as
-// was asked.
+// TestAddressThatIsTaken checks that nothing is started if a run cannot be served at the
+// address that was asked for.
 func TestAddressThatIsTaken(t *testing.T) {
 	inEmptyFolder(t, "a.py", "open('ran', 'w')\n")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -112,7 +112,7 @@ func TestAddressThatIsTaken(t *testing.T) {
 		c := exec.Command("headroom", "run", "--web", "--metrics", address, "--", "python3", "a.py")
 		said, err := c.CombinedOutput()
 		if c.ProcessState.ExitCode() != 2 || !strings.Contains(string(said), "--metrics "+address) || !strings.Contains(string(said), want) ||
-			!strings.Contains(string(said), "allowed: an address of this machine") || !strings.Contains(string(said), "hint: such as --metrics 127.0.0.1:") {
+			!strings.Contains(string(said), "allowed: an address of this machine") || !strings.Contains(string(said), "hint: for example --metrics 127.0.0.1:") {
 			t.Errorf("%s: %v\n%s", address, err, said)
 		}
 	}
@@ -123,7 +123,7 @@ func TestAddressThatIsTaken(t *testing.T) {
 	}
 }
 
-// TestTrained says what a preset trains.
+// TestTrained checks the words for what a preset trains.
 func TestTrained(t *testing.T) {
 	cfg, err := configs.Load("gpt", nil)
 	if err != nil {
@@ -134,15 +134,15 @@ func TestTrained(t *testing.T) {
 	}
 }
 
-// TestReportOfAllRuns holds that without a name there is a page over all runs, whose own
-// pages are there too.
+// TestReportOfAllRuns checks that without a name there is a page about all runs, and that
+// the runs' own pages are there too.
 func TestReportOfAllRuns(t *testing.T) {
 	inEmptyFolder(t, "a.py", "import sys\nsys.exit(int(sys.argv[1]))\n")
-	if said, err := exec.Command("headroom", "report").CombinedOutput(); err == nil || !strings.Contains(string(said), "hint: headroom run -- COMMAND makes one") {
+	if said, err := exec.Command("headroom", "report").CombinedOutput(); err == nil || !strings.Contains(string(said), "hint: headroom run -- COMMAND starts one") {
 		t.Errorf("%v\n%s", err, said)
 	}
 	for _, status := range []string{"0", "3"} {
-		_ = exec.Command("headroom", "run", "--", "python3", "a.py", status).Run() // one of them fails, as it is to
+		_ = exec.Command("headroom", "run", "--", "python3", "a.py", status).Run() // one of them is meant to fail
 	}
 	out, err := exec.Command("headroom", "report", "--format", "md").Output()
 	for _, want := range []string{"# 2 runs: 1 finished, 1 failed\n", "| a-run-2 | failed: exit status 3 ", "| a-run | finished |"} {

@@ -25,7 +25,7 @@ import (
 	"headroom/wrap"
 )
 
-// wrapAction runs a command of the user's. As long as nothing happens it says
+// wrapAction runs the user's command. As long as nothing happens it prints
 // nothing: the terminal is the command's.
 func wrapAction(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
@@ -45,7 +45,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if c.Bool("dry-run") {
 		return u.answer(explained(w, u.now()).brief())
 	}
-	if err := w.Command.Startable(); err != nil { // before a folder is made for a word that is mistyped
+	if err := w.Command.Startable(); err != nil { // before a folder is made for a mistyped command
 		return notStarted(w.Command, err)
 	}
 	ahead := dashesOf(c).ahead
@@ -54,7 +54,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 		defer ahead.folder.Discard()
 	}
 	w.ready = ahead.folder
-	if w.Standby = ahead.signals; w.Free > 0 { // it may be long until it starts
+	if w.Standby = ahead.signals; w.Free > 0 { // the start may be a long time off
 		w.Standby.Release()
 		w.Standby = nil
 	}
@@ -67,7 +67,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	return w.lead(c.Context, u, folder, name)
 }
 
-// wrapped is a command with what headroom knows of it.
+// wrapped is a command with what headroom knows about it.
 type wrapped struct {
 	wrap.Wrapped
 	request request
@@ -80,8 +80,8 @@ type wrapped struct {
 	ready   *worker.Standby // of the worker in the command's processes; if nil, made when it is needed
 }
 
-// recognised looks at the command. It is not an error if nothing is known of it: then
-// it is run all the same, and never changed.
+// recognised finds out what is known about the command. It is not an error if nothing is
+// known: then the command is run all the same, and never changed.
 func recognised(r request) (*wrapped, error) {
 	w := &wrapped{request: r, policy: recovery.Policy{Relaunches: 3, Waits: 10}}
 	w.Command, w.Trust = wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}, r.Trust
@@ -102,7 +102,7 @@ func recognised(r request) (*wrapped, error) {
 	if w.why != nil {
 		w.Match = nil
 		if len(r.Knobs)+len(r.Allow) > 0 || r.Profile != "" {
-			return nil, asUsage(r.placed(w.why)) // what was said of it is wrong
+			return nil, asUsage(r.placed(w.why)) // what the user said about the command is wrong
 		}
 		return w, nil
 	}
@@ -112,7 +112,7 @@ func recognised(r request) (*wrapped, error) {
 	return w, asUsage(err)
 }
 
-// onlyOfNames is s with a dash in place of characters that no name has.
+// onlyOfNames is s with dashes in place of characters that are not allowed in names.
 func onlyOfNames(s string) string {
 	var b strings.Builder
 	replaced := false
@@ -128,7 +128,7 @@ func onlyOfNames(s string) string {
 	return b.String()
 }
 
-// nameFor is a run's name after the script, or else the program.
+// nameFor names a run after the script, or else after the program.
 func nameFor(words []string) string {
 	name := filepath.Base(words[0])
 	for _, w := range words {
@@ -140,8 +140,8 @@ func nameFor(words []string) string {
 	return cmp.Or(strings.TrimLeft(onlyOfNames(name), ".-"), "command") + "-run"
 }
 
-// folder makes a new one for the run: a command that is given again is run again,
-// even while it is still running. A name that was asked for must be free.
+// folder makes a new folder for the run: the same command given again is a new run,
+// even while the old one is still going. A name that was asked for must be free.
 func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	if asked != "" && !configs.IsName(asked) {
 		return nil, "", usagef("", "--name %s: not a valid name for a folder; allowed: %s", asked, configs.NamesAllowed)
@@ -152,7 +152,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	base := cmp.Or(asked, nameFor(w.Command.Args))
 	name := base
 	for n := 1; ; {
-		err := os.Mkdir(filepath.Join(runsFolder, name), 0o755) // whoever makes it has the name
+		err := os.Mkdir(filepath.Join(runsFolder, name), 0o755) // whoever makes the folder has the name
 		if err == nil {
 			break
 		}
@@ -160,7 +160,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 			return nil, "", asUsage(fmt.Errorf("make the folder of the run: %w", err))
 		}
 		if asked != "" {
-			return nil, "", usagef("--name with another name, or none", "there is a run %s already%s", filepath.Join(runsFolder, name), inUse(filepath.Join(runsFolder, name)))
+			return nil, "", usagef("give a different --name, or none", "there is a run %s already%s", filepath.Join(runsFolder, name), inUse(filepath.Join(runsFolder, name)))
 		}
 		n = max(n, newestNumber(runsFolder, base)) + 1
 		name = fmt.Sprintf("%s-%d", base, n)
@@ -201,7 +201,7 @@ func newestNumber(dir, base string) int {
 	return newest
 }
 
-// inUse is what to say of a run's folder while a process works in it, "" if none does.
+// inUse is what to say about a run's folder while a process works in it, "" if none does.
 func inUse(dir string) string {
 	s, err := runs.ReadStatus(dir)
 	if err != nil || s.State != runs.StateRunning {
@@ -277,14 +277,14 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name string) error {
 	u.screen.breaks = w.BreakLine
 	result, code, err := w.run(ctx, u, folder, name)
-	if lost := folder.Close(); lost != nil { // the command has ended as it did all the same
+	if lost := folder.Close(); lost != nil { // that does not change how the command ended
 		u.warn("%v", lost)
 	}
 	return w.ended(u, folder.Dir(), result, code, err)
 }
 
-// claim keeps other headrooms away from the command's checkpoints. If one already has
-// them, a resume is refused; any other run is only watched, and resumes from nothing.
+// claim keeps other headrooms away from the command's checkpoints. If another headroom
+// already holds them, a resume is refused; any other run is only watched, and never resumed.
 func (w *wrapped) claim(u *ui) (release func(), err error) {
 	release = func() {}
 	if w.Match == nil {
@@ -295,16 +295,16 @@ func (w *wrapped) claim(u *ui) (release func(), err error) {
 	case err != nil && w.before != nil:
 		return nil, asUsage(err)
 	case err != nil:
-		u.warn("%v; this one is watched, and not started again", err)
+		u.warn("%v; this run is only watched, and not started again", err)
 		w.Match, w.why = nil, err
 	case held != nil:
-		release = func() { _ = held.Close() } // it ends with the process in any case
+		release = func() { _ = held.Close() } // the claim ends with the process in any case
 	}
 	return release, nil
 }
 
-// newest is the newest checkpoint, with the micro-batch that wrote it as far as an
-// earlier process of this run noted it.
+// newest is the newest checkpoint, with the micro-batch that wrote it if an earlier
+// process of this run recorded it.
 func (w *wrapped) newest() (*wrap.Saved, error) {
 	saved, err := w.Newest()
 	if saved != nil {
@@ -342,11 +342,11 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 	}
 }
 
-// ended says how the command ended where its own words do not, and passes its status
-// on.
+// ended says how the command ended where its own output does not, and passes on its
+// status.
 func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
 	if errors.As(err, new(*wrap.StartError)) && w.made && result.Attempts == 1 {
-		if failed := os.RemoveAll(dir); failed != nil { // it tells of nothing else
+		if failed := os.RemoveAll(dir); failed != nil { // the folder records nothing else
 			u.warn("%v", failed)
 		}
 		return notStarted(w.Command, err)
@@ -383,11 +383,11 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 }
 
 // longRun is how long a command must have run for its report to be drawn although nothing
-// happened: that takes a part of a second.
+// happened: drawing it takes a fraction of a second.
 const longRun = time.Minute
 
 // worthAReport reports whether the report of a command is drawn at its end although nothing
-// happened: it ran for long, or the report that is there would be out of date.
+// happened: it ran for a long time, or the existing report would be out of date.
 func (w *wrapped) worthAReport(dir string, now time.Time) bool {
 	_, err := os.Stat(filepath.Join(dir, report.Page))
 	return err == nil || now.Sub(w.Begun) >= longRun
@@ -395,7 +395,7 @@ func (w *wrapped) worthAReport(dir string, now time.Time) bool {
 
 // hint is what would help next time.
 func (w *wrapped) hint(exit *wrap.ExitError, err error) string {
-	resumes := "headroom resume " + w.Run + " goes on from its newest checkpoint, or from the beginning without one"
+	resumes := "headroom resume " + w.Run + " continues from its newest checkpoint, or from the beginning if there is none"
 	switch {
 	case exit == nil && isInterrupted(err) && w.Match != nil:
 		return resumes
@@ -409,8 +409,8 @@ func (w *wrapped) hint(exit *wrap.ExitError, err error) string {
 	return ""
 }
 
-// childError is a wrapped command that did not end with 0. Its status is the
-// command's own.
+// childError is the error of a wrapped command that did not exit with 0. Its status
+// is the command's own.
 type childError struct {
 	code int
 	err  error

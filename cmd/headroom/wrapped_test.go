@@ -19,7 +19,7 @@ import (
 	"headroom/wrap"
 )
 
-// obstinate says that it runs, and what it hears, and leaves a grandchild behind.
+// obstinate reports that it runs and which signals it gets, and leaves a grandchild behind.
 const obstinate = `trap "echo heard TERM; exit $1" TERM
 trap 'echo heard USR1' USR1
 (trap '' TERM; exec sleep 1000) &
@@ -28,20 +28,21 @@ echo running
 while :; do sleep 0.05; done
 `
 
-// lives reports whether a process is there, and not merely waiting to be reaped.
+// lives reports whether a process exists, and is not merely waiting to be reaped.
 func lives(pid int) bool {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	return err == nil && !strings.Contains(string(text), ") Z ")
 }
 
-// TestWrappedCommandIsSignalled holds that signals are the command's, that its status
-// is passed on, save that a job that was asked to end is not done, and that nothing of it is left, also if headroom is killed.
+// TestWrappedCommandIsSignalled checks that signals reach the command; that its status is
+// passed on, except that a job that was asked to end is not reported as done; and that nothing
+// of it is left, even if headroom is killed.
 func TestWrappedCommandIsSignalled(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		signals []syscall.Signal
 		heard   string
-		ends    string // status with which it answers SIGTERM
+		ends    string // status with which it exits on SIGTERM
 		status  int
 		state   runs.State
 	}{
@@ -90,7 +91,7 @@ func TestWrappedCommandIsSignalled(t *testing.T) {
 	}
 }
 
-// TestCommandCannotTell asks a command for all that it inherits, with and without
+// TestCommandCannotTell asks a command for everything that it inherits, with and without
 // headroom in front of it.
 func TestCommandCannotTell(t *testing.T) {
 	t.Chdir(t.TempDir())
@@ -178,8 +179,8 @@ func TestNameFor(t *testing.T) {
 	}
 }
 
-// TestTwoRunsOfOneOutput holds that of two commands with one place for checkpoints the
-// second one is run, and only watched.
+// TestTwoRunsOfOneOutput checks that of two commands that save to the same place, the second
+// one runs but is only watched.
 func TestTwoRunsOfOneOutput(t *testing.T) {
 	inEmptyFolder(t, "wait.py", "import sys\nif '--wait' in sys.argv:\n    print('running', flush=True)\n    __import__('signal').pause()\n")
 	wrap := func(name string, more ...string) *exec.Cmd {
@@ -202,7 +203,7 @@ func TestTwoRunsOfOneOutput(t *testing.T) {
 		t.Errorf("status %d\n%s", got, first.stderr.String())
 	}
 	if status, err := runs.ReadStatus(filepath.Join("runs", "one")); err != nil || status.Reason != "interrupted" {
-		t.Errorf("it says %q, %v: the same command would not go on", status.Reason, err)
+		t.Errorf("it says %q, %v: the same command would not continue", status.Reason, err)
 	}
 	if said, err := wrap("one").CombinedOutput(); err == nil || !strings.Contains(string(said), "there is a run runs/one already\n") {
 		t.Errorf("%v: %s", err, said)
@@ -212,8 +213,8 @@ func TestTwoRunsOfOneOutput(t *testing.T) {
 	}
 }
 
-// leaky tells a worker's socket of steps that hold more and more, as a training in PyTorch
-// would, and saves once. From a checkpoint it ends at once.
+// leaky reports to the worker's socket steps that hold more and more memory, as a training in
+// PyTorch would, and saves once. Started from a checkpoint, it ends at once.
 const leaky = `import json, os, socket, sys, time
 if "--from" in sys.argv:
     print("on from", os.path.basename(sys.argv[sys.argv.index("--from") + 1]))
@@ -235,14 +236,14 @@ while time.monotonic() - began < 60:
     time.sleep(0.02)
 `
 
-// TestLeakingCommandIsStartedAgain holds that with --restart-leaking a command that would
-// run out before its next checkpoint goes on from the one that it has, in a new process,
-// and that the run tells of it.
+// TestLeakingCommandIsStartedAgain checks that with --restart-leaking a command that would
+// run out of memory before its next checkpoint continues from the one that it has, in a new
+// process, and that the run reports this.
 func TestLeakingCommandIsStartedAgain(t *testing.T) {
 	inEmptyFolder(t, "train.py", leaky)
 	out, err := exec.Command("headroom", "run", "--name", "leaky", "--trust", "--restart-leaking", "--hang", "1s", "--knob", "micro=--bs", "--knob", "accumulation=--acc",
 		"--knob", "resume=--from", "--knob", "checkpoints=step-*.json", "--", "python3", "train.py", "--bs", "8", "--acc", "1").CombinedOutput()
-	for _, want := range []string{"on from step-7.json", "go on in a new process from step 7: memory would run out before the next checkpoint, about ", "what stays allocated between steps grows by "} {
+	for _, want := range []string{"on from step-7.json", "continue in a new process from step 7: memory would run out before the next checkpoint, due about ", "what stays allocated between steps grows by "} {
 		if err != nil || !strings.Contains(strings.Join(strings.Fields(string(out)), " "), want) {
 			t.Errorf("%v: no %q in\n%s", err, want, out)
 		}
@@ -253,7 +254,7 @@ func TestLeakingCommandIsStartedAgain(t *testing.T) {
 	}
 }
 
-// TestResumeFromAnothersCheckpoint holds that a run which has ended is not continued from
+// TestResumeFromAnothersCheckpoint checks that a run which has ended is not continued from
 // what another training wrote to the same place afterwards.
 func TestResumeFromAnothersCheckpoint(t *testing.T) {
 	inEmptyFolder(t, "train.py", "import sys\nprint(sys.argv[1:])\nsys.exit('--from' not in sys.argv)\n")
@@ -262,7 +263,7 @@ func TestResumeFromAnothersCheckpoint(t *testing.T) {
 	if err := exec.Command("headroom", run...).Run(); err == nil {
 		t.Fatal("it was to fail")
 	}
-	// All that was an hour ago, but for one checkpoint.
+	// Everything was written an hour ago, except for one checkpoint.
 	anHourAgo(t, filepath.Join("runs", "mine", "journal.jsonl"))
 	for name, ago := range map[string]time.Duration{"step-4.json": time.Hour, "step-9.json": time.Minute} {
 		at := time.Now().Add(-ago)
@@ -271,7 +272,7 @@ func TestResumeFromAnothersCheckpoint(t *testing.T) {
 		}
 	}
 	said, err := exec.Command("headroom", "resume", "mine").CombinedOutput()
-	if err == nil || !strings.Contains(string(said), "step-9.json was written at ") || !strings.Contains(string(said), "another training's") || strings.Contains(string(said), "--from") {
+	if err == nil || !strings.Contains(string(said), "step-9.json was written at ") || !strings.Contains(string(said), "belongs to another training") || strings.Contains(string(said), "--from") {
 		t.Errorf("%v\n%s", err, said)
 	}
 	if err := os.Remove("step-9.json"); err != nil {
@@ -302,9 +303,9 @@ func anHourAgo(t *testing.T, path string) {
 	}
 }
 
-// TestResumeOfAKilledRun holds that the status says, while a command that writes nothing
-// lives, when it was last alive; and that a run that was killed is not continued from what was
-// written long after that, while what its command still saved is its own.
+// TestResumeOfAKilledRun checks that, while a command that writes nothing lives, the status
+// says when it was last alive; and that a run that was killed is not continued from what was
+// written long after that, but is from what its command still saved.
 func TestResumeOfAKilledRun(t *testing.T) {
 	inEmptyFolder(t, "train.py", "import sys, time\nprint(sys.argv[1:])\nif '--from' not in sys.argv: time.sleep(1000)\n")
 	c := exec.Command("headroom", "run", "--name", "mine", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",
@@ -339,7 +340,7 @@ func TestResumeOfAKilledRun(t *testing.T) {
 		}
 	}
 	said, err := exec.Command("headroom", "resume", "mine").CombinedOutput()
-	if err == nil || !regexp.MustCompile(`step-9.json was written at .*, after runs/mine was last alive at .*: it is another training's`).Match(said) {
+	if err == nil || !regexp.MustCompile(`step-9.json was written at .*, after runs/mine was last alive at .*: it belongs to another training`).Match(said) {
 		t.Errorf("%v\n%s", err, said)
 	}
 	if err := os.Remove("step-9.json"); err != nil {
@@ -350,8 +351,8 @@ func TestResumeOfAKilledRun(t *testing.T) {
 	}
 }
 
-// TestWorthAReport holds when the report of a command to which nothing happened is drawn at
-// its end: after a long run, and where there is one that would be out of date.
+// TestWorthAReport checks when the report of a command to which nothing happened is drawn at
+// its end: after a long run, and where an existing report would be out of date.
 func TestWorthAReport(t *testing.T) {
 	dir, begun := t.TempDir(), time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
 	w := &wrapped{Wrapped: wrap.Wrapped{Begun: begun}}
@@ -368,10 +369,10 @@ func TestWorthAReport(t *testing.T) {
 	}
 }
 
-// TestHowARunGoesOn holds that of a command it is headroom resume that is named, and of a
-// run of a configuration the command that started it.
+// TestHowARunGoesOn checks that headroom resume is named for a command, and the command that
+// started it for a run of a configuration.
 func TestHowARunGoesOn(t *testing.T) {
-	for kept, want := range map[string]string{"command: [python, train.py]\n": "headroom resume night starts its command again", "name: night\n": "the command that started it goes on"} {
+	for kept, want := range map[string]string{"command: [python, train.py]\n": "headroom resume night starts its command again", "name: night\n": "rerunning the command that started it continues"} {
 		dir := filepath.Join(t.TempDir(), "night")
 		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "run.yaml"), []byte(kept), 0o600)); err != nil {
 			t.Fatal(err)

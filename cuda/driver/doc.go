@@ -1,5 +1,5 @@
-// Package driver connects the program to NVIDIA's driver when it is asked to,
-// and not before, so that one binary runs on machines with and without one.
+// Package driver connects the program to NVIDIA's driver when asked to, and not
+// before, so that one binary runs on machines with and without one.
 //
 // gorgonia.org/cu calls the driver's functions by name and calls cuInit from a
 // package initialiser; a program that links libcuda therefore does not start
@@ -8,6 +8,6 @@
 // (cuInit: success, so that the initialiser passes). Load opens libcuda.so.1 and
 // fills the table in.
 //
-// Without the build tag cuda the package is empty of all that, and Load says
-// that the program was built without GPU support.
+// Without the build tag cuda the package has none of this, and Load returns an
+// error that says that the program was built without GPU support.
 package driver

@@ -12,7 +12,7 @@ import (
 	"headroom/cuda/driver"
 )
 
-// TestWithoutLoad holds that a program that links cu starts, and that every
+// TestWithoutLoad checks that a program that links cu starts, and that every
 // call answers before Load, with or without a driver on the machine.
 func TestWithoutLoad(t *testing.T) {
 	if n, err := cu.NumDevices(); !errors.Is(err, cu.NoDevice) || n != 0 {

@@ -11,7 +11,7 @@ import (
 )
 
 // toolkits are where a real cuda.h is looked for: a toolkit, or the CUDA runtime
-// that a PyTorch installation brings along.
+// that comes with PyTorch.
 var toolkits = []string{
 	"/usr/local/cuda*/include", "/opt/cuda/include", "/usr/include",
 	"/usr/lib/python3*/dist-packages/nvidia/*/include",
@@ -68,17 +68,17 @@ func TestHeaderAgreesWithToolkit(t *testing.T) {
 	}
 }
 
-// assertions is a C program that compiles only if ours says the same as the
-// cuda.h on the include path. Layouts are compared by size and by the offset of
-// every member, against a copy of our structure under another name.
+// assertions is a C program that compiles only if our header says the same as
+// the cuda.h on the include path. Layouts are compared by size and by the
+// offset of every member, against a copy of our structure under another name.
 func assertions(ours string) string {
 	var b strings.Builder
 	b.WriteString("#include <stddef.h>\n#include <stdlib.h>\n#include <cuda.h>\n")
-	// Functions by their exported names take the structure of their time.
+	// Functions under their exported names take the structure of their version.
 	b.WriteString("#if CUDA_VERSION >= 12000\n#define CUDA_KERNEL_NODE_PARAMS CUDA_KERNEL_NODE_PARAMS_v1\n#endif\n")
 	for _, m := range constant.FindAllStringSubmatch(ours, -1) {
 		if strings.HasSuffix(m[1], "_MASK") {
-			continue // of all flags there are: grows with every version
+			continue // the union of all flags: it grows with every version
 		}
 		fmt.Fprintf(&b, "_Static_assert((long long)%s == %s, \"%s\");\n", m[1], m[2], m[1])
 	}
@@ -89,7 +89,7 @@ func assertions(ours string) string {
 		}
 	}
 	for _, p := range prototype.FindAllStringSubmatch(ours, -1) {
-		// A newer header may call a newer form by the plain name.
+		// In a newer header the plain name may stand for a newer form.
 		fmt.Fprintf(&b, "#undef %s\n%s\n", p[1], p[0])
 	}
 	return b.String()

@@ -5,7 +5,8 @@ import (
 	"headroom/memory"
 )
 
-// counted is what a tensor of n elements of type t counts as.
+// counted is how many bytes a tensor of n elements of type t counts as in
+// Stats.
 func counted(n int, t device.DType) memory.Bytes {
 	return memory.Bytes((n*t.Size() + 511) / 512 * 512)
 }
@@ -14,7 +15,7 @@ func testAlignment(r *rig) {
 	for _, n := range []int{1, 3, 127, 128, 129, 5000, 300_000} {
 		t := r.alloc(n, r.act)
 		if t.Addr%512 != 0 || t.Addr == 0 || t.Len != n || t.DType != r.act {
-			r.Errorf("alloc %d: %+v, want it at a multiple of 512", n, t)
+			r.Errorf("alloc %d: %+v, want an address that is a multiple of 512", n, t)
 		}
 		defer r.d.Free(t)
 	}
@@ -26,7 +27,7 @@ func testAlignment(r *rig) {
 func testStats(r *rig) {
 	start := r.d.Stats()
 	if start.Allocated != 0 || start.Capacity <= 0 || start.Capacity > suiteCapacity {
-		r.Fatalf("a fresh device of %v tells %+v", suiteCapacity, start)
+		r.Fatalf("a fresh device of %v reports %+v", suiteCapacity, start)
 	}
 	a, b := r.alloc(1000, r.act), r.alloc(70_000, device.I32)
 	one := counted(1000, r.act)
@@ -49,7 +50,7 @@ func (r *rig) wantStats(when string, allocated, peak memory.Bytes) {
 	r.sound(s)
 }
 
-// sound checks what holds of statistics at any time.
+// sound checks what must hold for statistics at any time.
 func (r *rig) sound(s memory.Stats) {
 	r.Helper()
 	idle := s.Reserved - s.Allocated
@@ -92,7 +93,7 @@ func testEmptyCache(r *rig) {
 }
 
 // testRandomAllocations compares the statistics with a sum, and fills every
-// tensor with a number of its own, which shows when two overlap.
+// tensor with a number of its own, so that an overlap of two shows.
 func testRandomAllocations(r *rig) {
 	type owned struct {
 		t device.Tensor
@@ -145,8 +146,8 @@ func testWrongFree(r *rig) {
 	}
 }
 
-// testCloseWithTensors checks that Close does not ask for tidiness: a run that
-// stops in the middle of a step closes its device all the same.
+// testCloseWithTensors checks that Close does not need all tensors to be freed:
+// a run that stops in the middle of a step closes its device all the same.
 func testCloseWithTensors(r *rig) {
 	r.d.Fill(r.alloc(1000, device.F32), 1)
 	if err := r.d.Close(); err != nil {

@@ -10,7 +10,7 @@ func testAttention(r *rig) {
 	for _, s := range []device.Attention{
 		{B: 1, T: 1, H: 1, D: 1}, {B: 2, T: 1, H: 3, D: 5}, {B: 1, T: 3, H: 1, D: 17}, {B: 3, T: 17, H: 2, D: 3}, {B: 1, T: 65, H: 3, D: 8},
 		{B: 2, T: 33, H: 1, D: 65}, {B: 2, T: 64, H: 4, D: 16}, {B: 1, T: 129, H: 1, D: 64}, {B: 1, T: 200, H: 1, D: 32},
-		{B: 2, T: 130, H: 2, D: 128}, {B: 1, T: 193, H: 1, D: 72}, {B: 1, T: 70, H: 2, D: 101}, // the widest, over several blocks of a GPU's
+		{B: 2, T: 130, H: 2, D: 128}, {B: 1, T: 193, H: 1, D: 72}, {B: 1, T: 70, H: 2, D: 101}, // the widest heads, over several blocks of a GPU's kernels
 	} {
 		n := s.B * s.T * s.H * s.D
 		qkv, dout := r.random(r.act, 3*n), r.random(r.act, n)

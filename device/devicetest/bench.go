@@ -54,7 +54,7 @@ func (x *bench) tensor(b *testing.B, dtype device.DType, n int) device.Tensor {
 	return t
 }
 
-// run times one operation and tells its work per nanosecond.
+// run times one operation and reports its work per nanosecond.
 func (x *bench) run(b *testing.B, name string, work int, unit string, op func()) {
 	b.Run(name, func(b *testing.B) {
 		for b.Loop() {
@@ -73,8 +73,8 @@ func (x *bench) matMul(b *testing.B, dtype device.DType, p device.MatMul) {
 	x.run(b, name, 2*p.M*p.N*p.K, "GFLOP/s", func() { x.d.MatMul(c, left, right, p) })
 }
 
-// attention counts the products of a full square of scores, as papers do for
-// attention that is not causal, halved.
+// attention counts half the products of a full square of scores; the full
+// square is what papers count for attention that is not causal.
 func (x *bench) attention(b *testing.B, dtype device.DType, s device.Attention) {
 	n := s.B * s.T * s.H * s.D
 	qkv, out, lse := x.tensor(b, dtype, 3*n), x.tensor(b, dtype, n), x.tensor(b, device.F32, s.B*s.H*s.T)
@@ -85,7 +85,7 @@ func (x *bench) attention(b *testing.B, dtype device.DType, s device.Attention) 
 }
 
 // rows times the operations that go row by row or element by element, in
-// elements a nanosecond.
+// elements per nanosecond.
 func (x *bench) rows(b *testing.B) {
 	const rows, cols, each = 2048, 256, "elements/ns"
 	const n = rows * cols

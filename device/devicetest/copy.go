@@ -8,7 +8,8 @@ import (
 	"headroom/device"
 )
 
-// testCopy wants every bit: a number either fits or is rounded to nearest.
+// testCopy requires every bit to match: a number either fits or is rounded to
+// nearest.
 func testCopy(r *rig) {
 	for _, n := range lengths {
 		for _, types := range r.pairs() {
@@ -19,7 +20,7 @@ func testCopy(r *rig) {
 				r.d.Copy(out, r.input(types.in, x))
 				src := narrow(x)
 				r.d.Upload(up, src)
-				clear(src) // the upload has its copy
+				clear(src) // the upload has copied it
 				return []result{exact("copy", out, want), exact("upload", up, want)}
 			})
 		}
@@ -43,7 +44,8 @@ func testCopyInts(r *rig) {
 }
 
 // testRounding copies every BF16 to F32, and to BF16 every value where rounding
-// turns: the middle between two neighbours and what is just beside it.
+// changes direction: the midpoint of two neighbours and the values just beside
+// it.
 func testRounding(r *rig) {
 	all := make([]float32, 1<<16)
 	var turns []float32
@@ -62,7 +64,7 @@ func testRounding(r *rig) {
 }
 
 // wantCopies checks an upload of x as one type and a copy of that as another.
-// What is no number must stay none; which one is open.
+// NaN must stay NaN; which NaN is left open.
 func (r *rig) wantCopies(name string, in, out device.DType, x, want []float32) {
 	r.Helper()
 	from, to, up := r.alloc(len(x), in), r.alloc(len(x), out), r.alloc(len(x), out)

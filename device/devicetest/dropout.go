@@ -48,7 +48,7 @@ func (r *rig) dropout(p device.Dropout, types pair, samples []int32) {
 func testDropoutEdge(r *rig) {
 	p := device.Dropout{Seed: r.rng.Uint64(), Each: 4}
 	word := p.Draw(1, 0)[0]
-	for ; word%256 != 0; word = p.Draw(1, 0)[0] { // until float32 holds it
+	for ; word%256 != 0; word = p.Draw(1, 0)[0] { // until float32 can hold it
 		p.Step++
 	}
 	p.P = float32(word) / (1 << 32)
@@ -78,8 +78,8 @@ func testDropoutCut(r *rig) {
 	}
 }
 
-// testDropoutRate checks the rate of keeping to five standard deviations, and
-// that seed, step and site each draw anew.
+// testDropoutRate checks the share of elements kept to within five standard
+// deviations, and that another seed, step or site gives another draw.
 func testDropoutRate(r *rig) {
 	const n = 200_000
 	base := device.Dropout{P: 0.3, Seed: r.rng.Uint64(), Step: 5, Site: 2, Each: n}
@@ -110,7 +110,7 @@ func testDropoutRate(r *rig) {
 	site.Site++
 	for name, p := range map[string]device.Dropout{"seed": seed, "step": step, "site": site} {
 		if _, same := sameBits(first, draw(p)); same {
-			r.Errorf("another %s draws the same", name)
+			r.Errorf("another %s gives the same draw", name)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"headroom/device"
 )
 
-// lengths are those of elementwise operations.
+// lengths are the lengths of the tensors of elementwise operations.
 var lengths = []int{1, 3, 17, 65, 1024, 33001}
 
 func testFill(r *rig) {
@@ -73,7 +73,7 @@ func testSum(r *rig) {
 	for _, n := range lengths {
 		x, before := r.random(device.F32, n), r.random(device.F32, 1)
 		for i := range x {
-			x[i] = math.Abs(x[i]) // no cancellation, which would make the bound one on the numbers, not on the device
+			x[i] = math.Abs(x[i]) // no cancellation, or the bound would test the numbers, not the device
 		}
 		sum, squares := 0.0, math.Abs(before[0])
 		for _, v := range x {

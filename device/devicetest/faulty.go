@@ -29,8 +29,8 @@ func NewFaulty(d device.Device) *Faulty {
 }
 
 // FailAt chooses the calls of Alloc that fail, counted from now on; the next
-// one is 1. It replaces what was chosen before; with no arguments nothing fails
-// and only Count starts again.
+// one is 1. It replaces what was chosen before; with no arguments nothing
+// fails, and only Count restarts.
 func (f *Faulty) FailAt(nth ...int) {
 	chosen := make(map[int]bool, len(nth))
 	for _, n := range nth {
@@ -39,21 +39,21 @@ func (f *Faulty) FailAt(nth ...int) {
 	f.FailIf(func(n int, _ memory.Bytes) bool { return chosen[n] })
 }
 
-// FailIf lets fails choose: it is asked once at every call of Alloc, with the
-// call's number counted from now on, the next one 1, and the size of the
-// contents. It replaces what was chosen before; nil fails nothing.
+// FailIf lets fails choose: it is called once for every call of Alloc, with the
+// call's number, counted from 1 from now on, and the size of the contents. It
+// replaces what was chosen before; nil fails nothing.
 func (f *Faulty) FailIf(fails func(nth int, size memory.Bytes) bool) {
 	f.fails, f.count = fails, 0
 }
 
 // Count is how many times Alloc was called since failures were last chosen,
-// with failed calls.
+// failed calls included.
 func (f *Faulty) Count() int { return f.count }
 
 // Injected is how many calls of Alloc were made to fail, ever.
 func (f *Faulty) Injected() int { return f.injected }
 
-// Live is how many tensors allocated through f were not freed yet.
+// Live is how many tensors allocated through f have not been freed yet.
 func (f *Faulty) Live() int { return len(f.live) }
 
 // LiveBytes is the size of the contents of the tensors that Live counts.

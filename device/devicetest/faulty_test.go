@@ -60,7 +60,7 @@ func TestFaulty(t *testing.T) {
 	countsLive(t, f, old)
 }
 
-// failing makes n allocations and tells which of them failed.
+// failing makes n allocations and returns which of them failed.
 func failing(t *testing.T, f *Faulty, d *asked, n int) (failed []int) {
 	t.Helper()
 	for i := 1; i <= n; i++ {

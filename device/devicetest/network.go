@@ -82,11 +82,11 @@ func testCrossEntropy(r *rig) {
 	}
 }
 
-// crossEntropy tests rows that go on for behind elements after the classes.
+// crossEntropy tests rows with behind more elements after the classes.
 func (r *rig) crossEntropy(n, classes, behind int) {
 	logits, target := r.random(r.act, n*classes), r.indices(n, classes)
 	for i := range logits {
-		logits[i] = logits[i]*5 + 200 // exp overflows unless the largest is taken off
+		logits[i] = logits[i]*5 + 200 // exp overflows unless the largest is subtracted
 	}
 	rounded(r.act, logits)
 	for i := 1; i < n; i += 3 {
@@ -97,7 +97,8 @@ func (r *rig) crossEntropy(n, classes, behind int) {
 	}
 	const scale float32 = 0.03125
 	loss, grad := refCrossEntropy(logits, target, classes, float64(scale))
-	// What lies behind is NaN, which counts for nothing only if nobody reads it.
+	// Elements behind the classes are NaN, which has no effect only if nobody
+	// reads them.
 	logits, grad = padded(logits, classes, behind, math.NaN()), padded(grad, classes, behind, 0)
 	r.verify(fmt.Sprintf("%dx%d+%d", n, classes, behind), func(r *rig) []result {
 		losses, x := r.output(device.F32, n), r.inout(r.act, logits)
@@ -106,7 +107,7 @@ func (r *rig) crossEntropy(n, classes, behind int) {
 	})
 }
 
-// padded is x with behind times v after each cols of its elements.
+// padded is x with v repeated behind times after every cols elements.
 func padded(x []float64, cols, behind int, v float64) []float64 {
 	var y []float64
 	for row := range slices.Chunk(x, cols) {

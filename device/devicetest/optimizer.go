@@ -66,7 +66,8 @@ func testSGD(r *rig) {
 	}
 }
 
-// apart is steady for an update: weights grow, so that none comes near 0.
+// apart is like steady, but for an update: it makes weights grow, so that none
+// comes near 0.
 func apart(w []float64, against ...[]float64) {
 	if len(w) >= 16 {
 		return

@@ -33,7 +33,7 @@ func testOutOfMemory(r *rig) {
 		}
 	}
 	r.d.Free(filled[0])
-	filled[0] = r.alloc(n, device.F32) // what was freed can be had again
+	filled[0] = r.alloc(n, device.F32) // freed memory can be allocated again
 	if got := r.read(kept); got[1] != 2 {
 		r.Errorf("a live tensor changed to %v", got)
 	}
@@ -43,7 +43,7 @@ func testOutOfMemory(r *rig) {
 	// All of it as one tensor, for which the cache must be emptied.
 	large := r.alloc(3*len(filled)/4*n, device.F32)
 	if r.d.Stats().Retries == 0 {
-		r.Error("an allocation that needs the cache emptied counts no retry")
+		r.Error("an allocation that needs the cache emptied was not counted as a retry")
 	}
 	r.d.Free(large)
 }
@@ -66,7 +66,7 @@ func (r *rig) wantOutOfMemory(err error, least memory.Bytes) {
 	now := r.d.Stats()
 	r.sound(now)
 	if oom.Requested < least || oom.Stats.Allocated != now.Allocated || oom.Stats.Capacity != now.Capacity || oom.Stats.Failures == 0 {
-		r.Errorf("%+v while the device tells %+v; at least %v were asked for", oom, now, least)
+		r.Errorf("%+v while the device reports %+v; at least %v were asked for", oom, now, least)
 	}
 	if oom.Stats.Free >= oom.Requested {
 		r.Errorf("%v asked for with %v free", oom.Requested, oom.Stats.Free)

@@ -6,8 +6,8 @@ import (
 	"headroom/device"
 )
 
-// The references: every formula as its operation's documentation has it, in
-// float64, with no thought of speed.
+// The references: every formula as its operation's documentation gives it, in
+// float64, without regard to speed.
 
 func refMatMul(c, a, b []float64, p device.MatMul) []float64 {
 	aRow, aCol, bRow, bCol := p.K, 1, p.N, 1

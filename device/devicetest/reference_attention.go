@@ -6,15 +6,15 @@ import (
 	"headroom/device"
 )
 
-// places of element d of query, key or value (part 0, 1, 2) of a sample, head
-// and position in qkv, and in out.
+// inQKV and inOut are the index of element d for a given sample, head and
+// position: in qkv, of its query, key or value (part 0, 1, 2), and in out.
 func inQKV(s device.Attention, b, h, t, part, d int) int {
 	return (((b*s.T+t)*3+part)*s.H+h)*s.D + d
 }
 
 func inOut(s device.Attention, b, h, t, d int) int { return ((b*s.T+t)*s.H+h)*s.D + d }
 
-// scores of query t with the keys it sees, 0 to t.
+// refScores are the scores of query t with the keys it sees, 0 to t.
 func refScores(qkv []float64, s device.Attention, b, h, t int) []float64 {
 	scores := make([]float64, t+1)
 	for key := range scores {

@@ -87,7 +87,7 @@ func TestReferenceAttention(t *testing.T) {
 	})
 }
 
-// A position must not see what comes after it.
+// A position must not see later positions.
 func TestReferenceAttentionIsCausal(t *testing.T) {
 	s := device.Attention{B: 1, T: 4, H: 1, D: 2}
 	qkv := reals(testRNG(t), 4*3*2)
@@ -125,8 +125,8 @@ func TestReferenceEmbed(t *testing.T) {
 	wantSlope(t, "positions", positions, dpositions, loss)
 }
 
-// The gradients of a product are products too: with these shapes and
-// transpositions models compute them.
+// The gradients of a product are products too: models compute them with these
+// shapes and transpositions.
 func TestReferenceMatMul(t *testing.T) {
 	rng := testRNG(t)
 	p := device.MatMul{M: 3, N: 4, K: 5}
@@ -136,7 +136,7 @@ func TestReferenceMatMul(t *testing.T) {
 	wantSlope(t, "b", b, refMatMul(nil, a, dc, device.MatMul{M: 5, N: 4, K: 3, TransA: true}), loss)
 }
 
-// Numbers cut off to BF16 lean towards 0, rounded ones nowhere.
+// Numbers truncated to BF16 lean towards 0, rounded ones lean nowhere.
 func TestLean(t *testing.T) {
 	x := reals(testRNG(t), 1000)
 	cut := make([]float32, len(x))

@@ -13,8 +13,8 @@ import (
 	"headroom/device"
 )
 
-// rig is a device on the bench with what a test needs around it. Failures of
-// the rig itself end the test.
+// rig is a device under test with what a test needs around it. Failures of the
+// rig itself end the test.
 type rig struct {
 	*testing.T
 	d      device.Device
@@ -34,11 +34,11 @@ type operand struct {
 	input       []float32 // what it must still hold; nil for outputs
 }
 
-// guard surrounds every operand. It is no NaN, so that it compares with ==, and
-// BF16 holds it.
+// guard surrounds every operand. It is not NaN, so that it compares with ==,
+// and BF16 can hold it.
 const guard float32 = -0x1.ap92
 
-// guards is how many guarding elements lie behind an operand, and before an
+// guards is how many guarding elements lie after an operand, and before an
 // aligned one: at least 512 bytes.
 const guards = 256
 
@@ -59,7 +59,7 @@ func Seed(t testing.TB) uint64 {
 }
 
 // newRig draws its numbers from the seed and the test's name, so that a test
-// alone repeats what it did among others.
+// run alone repeats what it did among others.
 func newRig(t *testing.T, d device.Device, seed uint64, act device.DType, tol Tolerance) *rig {
 	h := fnv.New64()
 	h.Write([]byte(t.Name()))
@@ -88,7 +88,7 @@ func (r *rig) freeAll() {
 	r.placed = nil
 }
 
-// random is n numbers from a normal distribution, as t has them.
+// random is n numbers from a normal distribution, rounded to what t can hold.
 func (r *rig) random(t device.DType, n int) []float64 {
 	x := make([]float64, n)
 	for i := range x {
@@ -122,8 +122,8 @@ func (r *rig) pairs() []pair {
 
 func (p pair) String() string { return fmt.Sprintf("%v from %v", p.out, p.in) }
 
-// steady makes numbers positive where they end in few outputs: a sum that
-// happens to cancel would test the luck of the draw instead of the device.
+// steady makes numbers positive where they are summed into few outputs: a sum
+// that happens to cancel would test the luck of the draw instead of the device.
 func steady(outputs int, all ...[]float64) {
 	if outputs >= 16 {
 		return

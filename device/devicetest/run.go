@@ -30,10 +30,10 @@ func Run(t *testing.T, open Opener, tolerance Tolerance) {
 }
 
 // RunMixed runs the part of the suite in which types matter as subtests of t,
-// with BF16 wherever it is allowed, alone and together with F32. tolerance is
-// for what is stored as BF16, at least 1/256, the most that rounding changes a
-// number; what is stored as F32 is held to [Float32], because sums are F32
-// whatever the operands are.
+// with BF16 wherever it is allowed, alone and together with F32. tolerance
+// applies to results stored as BF16 and must be at least 1/256, the most by
+// which rounding changes a number; results stored as F32 are held to [Float32],
+// because sums are F32 whatever the operands are.
 func RunMixed(t *testing.T, open Opener, tolerance Tolerance) {
 	run(t, open, device.BF16, tolerance, slices.Concat(activations, []part{{"Rounding", testRounding}}))
 }

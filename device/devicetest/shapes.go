@@ -14,9 +14,9 @@ type wrongCall struct {
 	call func(d device.Device)
 }
 
-// testShapes makes every operation with each of its operands too long, of every
-// wrong type, and missing: all panic with *device.ShapeError, write nothing and
-// leave the device as it was.
+// testShapes calls every operation with each of its operands too long, of every
+// wrong type, and missing: every call must panic with a *device.ShapeError,
+// write nothing and leave the device usable.
 func testShapes(r *rig) {
 	on := canaries{r.inout(device.F32, r.random(device.F32, 64)), r.inout(r.act, r.random(r.act, 64)), r.ints(make([]int32, 64))}
 	before, beforeAct := r.read(on.f32), r.read(on.act)
@@ -46,7 +46,7 @@ func testShapes(r *rig) {
 // canaries are tensors of 64 elements in which all operands lie.
 type canaries struct{ f32, act, i32 device.Tensor }
 
-// fitting is an operand that fits, and the types with which it would not.
+// fitting is an operand that fits, and the types with which it would not fit.
 type fitting struct {
 	t     device.Tensor
 	wrong []device.DType
@@ -62,7 +62,8 @@ func (c canaries) either(n int) fitting {
 	return fitting{c.act.View(0, n), []device.DType{device.I32}}
 }
 
-// tied is n elements of an activation whose type must be that of another.
+// tied is n elements of an activation whose type must be that of another
+// operand.
 func (c canaries) tied(n int) fitting {
 	other := device.F32
 	if c.act.DType == device.F32 {

@@ -4,8 +4,8 @@ import (
 	"headroom/device"
 )
 
-// testSync checks that wrong data, unlike a wrong shape, comes back at Sync:
-// once, the first of several, and without harm to what follows.
+// testSync checks that wrong data, unlike a wrong shape, is reported at Sync:
+// once, only the first of several errors, and without harm to what follows.
 func testSync(r *rig) {
 	r.sync()
 	for name, op := range r.wrongData() {
@@ -30,7 +30,7 @@ func testSync(r *rig) {
 	r.usable()
 }
 
-// testSyncSkips checks that weights are safe once something went wrong.
+// testSyncSkips checks that weights are safe once something has gone wrong.
 func testSyncSkips(r *rig) {
 	x, y := r.inout(device.F32, []float64{1, 2, 3}), r.inout(r.act, []float64{1, 2, 3})
 	grad := r.input(device.F32, []float64{1, 1, 1})
@@ -49,7 +49,7 @@ func testSyncSkips(r *rig) {
 		}
 	}
 	if r.d.Sync() == nil {
-		r.Error("a download took the failure from Sync")
+		r.Error("a download cleared the failure that Sync should return")
 	}
 	for _, t := range []device.Tensor{x, y} {
 		for i, got := range r.read(t) {
@@ -98,7 +98,7 @@ func (r *rig) usable() {
 	r.sync()
 	for i, got := range r.read(x) {
 		if want := float32(11 * (i + 1)); got != want {
-			r.Errorf("afterwards the device adds to %v, not %v", got, want)
+			r.Errorf("afterwards an addition gives %v, not %v", got, want)
 		}
 	}
 }

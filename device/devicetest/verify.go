@@ -24,10 +24,10 @@ func (r *rig) gradient(name string, got device.Tensor, want []float64) result {
 	return result{name, got, want, r.tolerance(got).Gradient}
 }
 
-// exact is for results whose every bit is the contract.
+// exact is for results that must match in every bit.
 func exact(name string, got device.Tensor, want []float64) result { return result{name, got, want, 0} }
 
-// tolerance is the rig's, but not for sums that a mixed operation keeps as F32.
+// tolerance is the rig's, except for sums that a mixed operation keeps as F32.
 func (r *rig) tolerance(got device.Tensor) Tolerance {
 	if got.DType == device.F32 && r.act != device.F32 {
 		return Float32
@@ -35,9 +35,9 @@ func (r *rig) tolerance(got device.Tensor) Tolerance {
 	return r.tol
 }
 
-// verify runs a case on aligned operands and on others, each twice. call
-// places its operands on the rig it is given, runs the operation and says what
-// came of it; it must place the same numbers each time.
+// verify runs a case on aligned operands and on unaligned ones, twice each.
+// call places its operands on the rig it is given, runs the operation and
+// returns the results; it must place the same numbers each time.
 func (r *rig) verify(name string, call func(r *rig) []result) {
 	r.Run(name, func(t *testing.T) {
 		for _, lead := range []int{guards, guards + 1} {
@@ -72,31 +72,31 @@ func (r *rig) once(call func(r *rig) []result, compare bool) [][]float32 {
 	return outputs
 }
 
-// near compares by norm. What is not a number is infinitely far.
+// near compares by norm. NaN counts as infinitely far.
 func (r *rig) near(name string, got []float32, want []float64, tol float64) {
 	r.Helper()
 	if off, at := distance(got, want); !(off <= tol) {
-		r.Errorf("%s (operands off by %d): relative error %.3g, allowed %.3g; most at %d: %v, want %v",
+		r.Errorf("%s (operands off by %d): relative error %.3g, allowed %.3g; largest at %d: %v, want %v",
 			name, r.lead-guards, off, tol, at, got[at], want[at])
 	}
 }
 
-// fair checks that BF16 results are rounded and not cut off. It needs many to
-// tell.
+// fair checks that BF16 results are rounded and not truncated. It needs many
+// results to tell.
 func (r *rig) fair(name string, got []float32, want []float64) {
 	r.Helper()
 	if len(want) < 1000 {
 		return
 	}
 	if off := lean(got, want); !(math.Abs(off) <= 1e-3) {
-		r.Errorf("%s (operands off by %d): off by %+.3g of its size on the average, allowed 0.001", name, r.lead-guards, off)
+		r.Errorf("%s (operands off by %d): off by %+.3g of its size on average, allowed 0.001", name, r.lead-guards, off)
 	}
 }
 
 // lean is how much larger BF16 results are than they should be, relative to
-// their size, on the average: about -0.0026 if they are cut off, 0 if they are
-// rounded. They are compared with what rounding makes of want, because many
-// numbers of one size are all rounded one way.
+// their size, on average: about -0.0026 if they are truncated, 0 if they are
+// rounded. They are compared with want after rounding, because many numbers of
+// one size are all rounded the same way.
 func lean(got []float32, want []float64) float64 {
 	var off, size float64
 	for i, w := range rounded(device.BF16, slices.Clone(want)) {

@@ -9,11 +9,11 @@ import (
 )
 
 // queryRows is how many queries an attention takes at a time. Their scores with
-// all keys before them are the only thing it keeps that is not as long as one
-// head, so its memory grows with T.
+// all keys before them are all that it keeps beyond copies of one head, so its
+// memory grows with T.
 const queryRows = 32
 
-// head is one head of one sample: T rows of D values, some values apart.
+// head is one head of one sample: T rows of D values, stride values apart.
 type head struct {
 	x      []float32
 	stride int
@@ -21,8 +21,8 @@ type head struct {
 
 func (h head) row(t, d int) []float32 { return h.x[t*h.stride:][:d] }
 
-// heads gives the queries, keys and values of a pair of sample and head within
-// B×T×3×H×D, or, with parts 1, its rows within B×T×H×D.
+// heads returns the queries, keys and values of one (sample, head) pair within
+// B×T×3×H×D, or, if parts is 1, the pair's rows within B×T×H×D.
 func heads(x []float32, pair, parts int, s device.Attention) [3]head {
 	var all [3]head
 	stride := parts * s.H * s.D
@@ -33,7 +33,7 @@ func heads(x []float32, pair, parts int, s device.Attention) [3]head {
 	return all
 }
 
-// Attention computes out = softmax(q·kᵀ/√D)·v with later keys left out.
+// Attention computes out = softmax(q·kᵀ/√D)·v with later keys masked out.
 func (d *Device) Attention(out, lse, qkv device.Tensor, s device.Attention) {
 	const op = "Attention"
 	s.Check(out, lse, qkv)
@@ -98,16 +98,16 @@ func dot(a, b []float32) float32 {
 
 // tile is what one worker needs for one head. Keys, values and their gradients
 // are kept as D rows of T values, so that every product runs along T, which is
-// longer than D: gonum then does most in one call.
+// longer than D: gonum then does most of the work in one call.
 type tile struct {
 	shape          device.Attention
 	q              head
-	stride         int       // of the rows below: T rounded up to 16 bytes, see panel
+	stride         int       // of the fields below: T rounded up to 16 bytes, see panel
 	k, v, dk, dv   []float32 // D×T
 	scores, dscore []float32 // queryRows×T
 }
 
-// load brings a head's keys and values in.
+// load copies in a head's keys and values.
 func (t *tile) load(from [3]head, s device.Attention) {
 	t.shape, t.q, t.stride = s, from[0], (s.T+3)&^3
 	n := s.D * t.stride
@@ -117,13 +117,14 @@ func (t *tile) load(from [3]head, s device.Attention) {
 	t.scores = grow(&t.scores, queryRows*t.stride)
 }
 
-// span is queries [at, at+rows), which see the first keys keys.
+// span returns how many queries the tile takes from at on, and how many keys,
+// from the first on, they see.
 func (t *tile) span(at int) (rows, keys int) {
 	rows = min(queryRows, t.shape.T-at)
 	return rows, at + rows
 }
 
-// forward does the queries from at on.
+// forward computes the outputs of the queries from at on.
 func (t *tile) forward(out head, lse []float32, at int) {
 	rows, keys := t.span(at)
 	gemm(blas.NoTrans, blas.NoTrans, rows, keys, t.shape.D, t.q.x[at*t.q.stride:], t.q.stride, t.k, t.stride, 0, t.scores, t.stride)
@@ -152,8 +153,8 @@ func (t *tile) clearGrad() {
 	t.dscore = grow(&t.dscore, queryRows*t.stride)
 }
 
-// backward does the queries from at on: it writes their dq and adds to dk and
-// dv.
+// backward computes the gradients of the queries from at on: it writes their dq
+// and adds to dk and dv.
 func (t *tile) backward(dq, dout head, lse, delta []float32, at int) {
 	rows, keys := t.span(at)
 	q, dO := t.q.x[at*t.q.stride:], dout.x[at*dout.stride:]

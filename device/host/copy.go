@@ -31,7 +31,7 @@ func (d *Device) Download(dst []float32, src device.Tensor) error {
 	device.CheckDownload(src, len(dst))
 	from := d.floats("Download", "src", src)
 	if d.failed() {
-		return fmt.Errorf("download: after %w", d.pending)
+		return fmt.Errorf("download: an earlier operation failed: %w", d.pending)
 	}
 	copy(dst, from)
 	return nil

@@ -19,7 +19,7 @@ func (d *Device) CrossEntropy(loss, logits, target device.Tensor, rows, classes 
 	}
 	for r, t := range targets {
 		if t != device.IgnoreIndex && (t < 0 || int(t) >= classes) {
-			d.fail(fmt.Errorf("%s: target %d in row %d: 0 to %d, or %d to leave the row out", op, t, r, classes-1, device.IgnoreIndex))
+			d.fail(fmt.Errorf("%s: target %d in row %d: must be 0 to %d, or %d to leave the row out", op, t, r, classes-1, device.IgnoreIndex))
 			return
 		}
 	}
@@ -42,7 +42,7 @@ func crossEntropyRow(x []float32, target int, scale float32) (loss float32) {
 	most := largest(x)
 	below := most - x[target]
 	sum := expRow(x, x, 1, most)
-	// Not norm·x[target] − scale: near a probability of 1 little would be left.
+	// Not norm·x[target] − scale, which would cancel near a probability of 1.
 	hit := float32(float64(scale) * (float64(x[target]) - sum) / sum)
 	norm := float32(float64(scale) / sum)
 	for i := range x {
@@ -52,7 +52,8 @@ func crossEntropyRow(x []float32, target int, scale float32) (loss float32) {
 	return float32(math.Log(sum)) + below
 }
 
-// largest is the largest of x, NaN left out: that one comes back in the sum.
+// largest is the largest element of x, ignoring NaN, which will show in the
+// sum.
 func largest(x []float32) float32 {
 	most := x[0]
 	for _, v := range x[1:] {

@@ -76,8 +76,8 @@ func (d *Device) GELUGrad(dx, x, dy device.Tensor) {
 	d.store(dx, to)
 }
 
-// Dropout multiplies what [device.Dropout.Draw] keeps by Scale and makes the
-// rest 0.
+// Dropout multiplies the elements that [device.Dropout.Draw] keeps by Scale and
+// sets the rest to 0.
 func (d *Device) Dropout(y, x, samples device.Tensor, p device.Dropout) {
 	const op = "Dropout"
 	p.Check(y, x, samples)

@@ -51,12 +51,12 @@ func (d *Device) EmbedGrad(dtokens, dpositions, dout, tok device.Tensor, s devic
 	})
 }
 
-// tokensIn reports whether all tokens are in [0, vocabulary); if not, that is an
-// error for Sync.
+// tokensIn reports whether all tokens are in [0, vocabulary); if not, Sync will
+// return an error.
 func (d *Device) tokensIn(op string, ids []int32, vocabulary int) bool {
 	for i, id := range ids {
 		if id < 0 || int(id) >= vocabulary {
-			d.fail(fmt.Errorf("%s: token %d at place %d: 0 to %d", op, id, i, vocabulary-1))
+			d.fail(fmt.Errorf("%s: token %d at place %d: must be 0 to %d", op, id, i, vocabulary-1))
 			return false
 		}
 	}

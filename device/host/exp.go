@@ -2,13 +2,13 @@ package host
 
 import "math"
 
-// exp is eˣ to 2e-7 relative, in two thirds of the time of math.Exp. Below the
-// smallest normal float32 it is 0, above 88.3 it is +Inf.
+// exp is eˣ to a relative error of 2e-7, in two thirds of the time of math.Exp.
+// Below the smallest normal float32 it is 0, above 88.3 it is +Inf.
 //
 // It writes x = k·ln 2 + r with |r| ≤ ln 2 / 2 and sums the Taylor series of eʳ
-// to r⁷/7!; what is left out is below r⁸/8! < 6e-9. It stays in float32
-// because the compiler's conversions to float64 wait for whatever was in their
-// register before, which makes a loop over them run one element at a time.
+// to r⁷/7!; the remainder is below r⁸/8! < 6e-9. It stays in float32 because
+// the compiler's conversions to float64 wait for whatever was in their register
+// before, which makes a loop over them run one element at a time.
 func exp(x float32) float32 {
 	const (
 		least, most = -87.33, 88.3

@@ -27,8 +27,7 @@ func TestExp(t *testing.T) {
 	}
 }
 
-// What is no number must come out as no number: that is how a trainer finds a
-// run that diverged.
+// NaN must come out as NaN: that is how a trainer finds a run that diverged.
 func TestNaNComesThrough(t *testing.T) {
 	for _, act := range []device.DType{device.F32, device.BF16} {
 		t.Run(act.String(), func(t *testing.T) { nanComesThrough(t, act) })

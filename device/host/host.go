@@ -14,8 +14,8 @@ type Options struct {
 	Capacity memory.Bytes
 	// Name is shown to people; "host" if empty.
 	Name string
-	// Poison fills fresh tensors with NaN or [PoisonInt], so that reading what
-	// nobody wrote shows. It is for tests.
+	// Poison fills fresh tensors with NaN or [PoisonInt], so that reading
+	// memory that nobody wrote shows. It is for tests.
 	Poison bool
 	// Workers is how many goroutines an operation may use; 0 is GOMAXPROCS. It
 	// changes no result.
@@ -34,20 +34,20 @@ type Device struct {
 
 	left, right []float32            // panels of a matrix product
 	partial     []float64            // partial sums of reductions
-	tiles       []tile               // of attention, one a worker
+	tiles       []tile               // of attention, one per worker
 	wide        map[string][]float32 // BF16 operands widened, by name
 }
 
 var _ device.Device = (*Device)(nil)
 
 // Open makes a device of o.Capacity bytes. Memory is taken from the operating
-// system as tensors need it. The device is the caller's until Close.
+// system as tensors need it. The device belongs to the caller until Close.
 func Open(o Options) (*Device, error) {
 	if o.Capacity < 1 {
-		return nil, fmt.Errorf("open host device: capacity %v: at least 1 byte", o.Capacity)
+		return nil, fmt.Errorf("open host device: capacity %v: must be at least 1 byte", o.Capacity)
 	}
 	if o.Workers < 0 {
-		return nil, fmt.Errorf("open host device: %d workers: at least 1, or 0 for one per processor", o.Workers)
+		return nil, fmt.Errorf("open host device: %d workers: must be at least 1, or 0 for one per processor", o.Workers)
 	}
 	d := &Device{name: o.Name, poison: o.Poison, workers: o.Workers, wide: map[string][]float32{}}
 	if d.name == "" {
@@ -84,8 +84,8 @@ func (d *Device) Close() error {
 
 // SetForeign makes n bytes of the capacity belong to others, as when another
 // process takes them: unused segments are given back first, tensors stay. Stats
-// then tells n as Foreign and has that much less Free. A later call replaces n;
-// 0 ends the squeeze. Negative amounts count as 0.
+// then reports n as Foreign, and that much less as Free. A later call replaces
+// n; 0 ends the squeeze. Negative amounts count as 0.
 func (d *Device) SetForeign(n memory.Bytes) {
 	if _, err := d.EmptyCache(); err != nil {
 		d.fail(fmt.Errorf("give unused memory back: %w", err))

@@ -38,8 +38,8 @@ func moments(row []float32, eps float32) (mean, rstd float32) {
 	return mean, float32(1 / math.Sqrt(float64(sumOff(row, mean)/n+eps)))
 }
 
-// sum adds up in four lanes, which an addition each need not wait for one
-// another and round less than one long sum.
+// sum adds up in four lanes, whose additions need not wait for one another, and
+// which round less than one long sum.
 func sum(x []float32) float32 {
 	var a, b, c, d float32
 	for ; len(x) >= 4; x = x[4:] {
@@ -51,7 +51,7 @@ func sum(x []float32) float32 {
 	return (a + b) + (c + d)
 }
 
-// sumOff is the sum of (x−mean)², like sum.
+// sumOff is the sum of (x−mean)², added up in four lanes like sum.
 func sumOff(x []float32, mean float32) float32 {
 	var a, b, c, d float32
 	for ; len(x) >= 4; x = x[4:] {

@@ -21,9 +21,9 @@ const (
 // MatMul computes c = op(a)·op(b) + beta·c.
 //
 // gonum's Sgemm splits over goroutines by size alone, so its bits do not depend
-// on GOMAXPROCS; but it is slow where an operand is transposed (2 of 12 GFLOP/s
-// on two cores where both are), stays serial for outputs under 4 blocks of
-// 64×64, and sums in another order when there are more rows. So every
+// on GOMAXPROCS; but it is slow where an operand is transposed (2 instead of 12
+// GFLOP/s on two cores where both are), stays serial for outputs under 4 blocks
+// of 64×64, and sums in another order when there are more rows. So every
 // product is brought into the one form it is fastest in, rows of a times rows
 // of bᵀ, and cut into tiles too small for it to split. An element of c is then
 // the sum over slices of depth of one dot product each, whatever m and n are.
@@ -60,21 +60,21 @@ func (d *Device) tiled(c []float32, m, n, k int, left, right panel, beta float32
 	})
 }
 
-// operand is rows×k values: stored so, or as k×rows if transposed.
+// operand is rows×k values: stored that way, or as k×rows if transposed.
 type operand struct {
 	x          []float32
 	rows, k    int
 	transposed bool
 }
 
-// panel is some rows of at most depth values each.
+// panel holds rows of at most depth values each.
 type panel struct {
 	x      []float32
 	stride int
 }
 
-// panel is values [from, to) of every row of o: in place where they lie as
-// needed, else packed into scratch. Rows must be 16-byte aligned because
+// panel is values [from, to) of every row of o: used in place if they already
+// lie as needed, else packed into scratch. Rows must be 16-byte aligned because
 // gonum's dot product begins at such a boundary, so that elsewhere the order of
 // its sum, hence its bits, would depend on the address.
 func (d *Device) panel(scratch *[]float32, o operand, from, to int) panel {
@@ -94,8 +94,8 @@ func (d *Device) panel(scratch *[]float32, o operand, from, to int) panel {
 	return panel{x, panelStride}
 }
 
-// transpose writes the rows×cols matrix src to dst, column by column. It goes
-// by blocks so that the lines written to stay in the cache.
+// transpose writes the rows×cols matrix src to dst, column by column. It works
+// in blocks, so that the cache lines written to stay in the cache.
 func transpose(dst []float32, dstStride int, src []float32, srcStride, rows, cols int) {
 	const block = 32
 	for r := 0; r < rows; r += block {
@@ -110,7 +110,7 @@ func transpose(dst []float32, dstStride int, src []float32, srcStride, rows, col
 	}
 }
 
-// grow is n elements of scratch, which keeps its room for the next call.
+// grow returns n elements of scratch, whose capacity is kept for the next call.
 func grow[E any](scratch *[]E, n int) []E {
 	if cap(*scratch) < n {
 		*scratch = make([]E, n)

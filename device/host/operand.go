@@ -8,8 +8,8 @@ import "headroom/device"
 // is done with it and calls store.
 
 // floats is the values of t, which the operation's check found to be F32 or
-// BF16. The scratch of a BF16 operand goes by the operand's name: those of one
-// operation have different ones.
+// BF16. The scratch of a BF16 operand is found by the operand's name, since the
+// operands of one operation have different names.
 func (d *Device) floats(op, name string, t device.Tensor) []float32 {
 	if t.DType != device.BF16 {
 		return view[float32](d, op, name, t)
@@ -29,7 +29,7 @@ func (d *Device) floats(op, name string, t device.Tensor) []float32 {
 	return to
 }
 
-// store makes values, which floats gave for t, the contents of t.
+// store writes values, which floats returned for t, back to t.
 func (d *Device) store(t device.Tensor, values []float32) {
 	if t.DType != device.BF16 {
 		return

@@ -7,7 +7,7 @@ import (
 )
 
 // An F32 operand is the memory itself, and costs nothing; scratch is kept for
-// the next BF16 operand of the name, which may be smaller or larger.
+// the next BF16 operand of the same name, which may be smaller or larger.
 func TestOperands(t *testing.T) {
 	k := newDesk(t, 1)
 	x, large, small := k.out(100), k.alloc(device.BF16, 100), k.alloc(device.BF16, 3)

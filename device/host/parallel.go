@@ -9,8 +9,8 @@ import (
 
 // parallel calls f for consecutive pieces [from, to) of [0, n), each of grain
 // elements but the last. Pieces are the same however many workers there are;
-// which worker gets which is not. f may use worker, in [0, d.workers), to pick
-// scratch of its own.
+// which worker gets which piece may vary. f may use worker, in [0, d.workers),
+// to pick scratch of its own.
 func (d *Device) parallel(n, grain int, f func(worker, from, to int)) {
 	pieces := (n + grain - 1) / grain
 	workers := min(d.workers, pieces)
@@ -49,8 +49,9 @@ func (d *Device) parallel(n, grain int, f func(worker, from, to int)) {
 	}
 }
 
-// workerPanicError is a panic of a worker as its caller sees it. Left alone in its
-// goroutine it would end the process, and no recover could stop it.
+// workerPanicError is a panic of a worker as its caller sees it. Left in the
+// worker's goroutine it would end the process, and no recover in the caller could
+// stop it.
 type workerPanicError struct {
 	value any
 	stack []byte

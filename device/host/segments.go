@@ -10,8 +10,8 @@ import (
 )
 
 // segments is the device's memory: a [device.Source] that takes pages from the
-// operating system up to a capacity. It knows what it handed out, so that an
-// address is turned into memory only where there is some.
+// operating system up to a capacity. It knows which segments it handed out, so
+// that an address is turned into a slice only if it lies in one of them.
 type segments struct {
 	capacity, foreign, reserved memory.Bytes
 	held                        []segment // by address
@@ -53,7 +53,7 @@ func (s *segments) Release(a device.Addr, n memory.Bytes) error {
 	return nil
 }
 
-// Room says what is left when others hold foreign bytes.
+// Room reports what is left while others hold foreign bytes.
 func (s *segments) Room() (free, capacity, foreign memory.Bytes) {
 	return max(0, s.capacity-s.foreign-s.reserved), s.capacity, s.foreign
 }

@@ -24,7 +24,7 @@ func address(mem []byte) device.Addr {
 }
 
 // aligned reports whether x begins at a multiple of 16 bytes. x may be scratch on
-// Go's heap: only its address is looked at, and what is there does not move.
+// Go's heap: only its address is used, and objects there do not move.
 func aligned(x []float32) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(x)))%16 == 0 }
 
 // ints is the memory of t, which the operation's check found to be I32.
@@ -32,7 +32,7 @@ func (d *Device) ints(op, name string, t device.Tensor) []int32 {
 	return view[int32](d, op, name, t)
 }
 
-// view is the memory of t as elements of type E, which must be those of t.
+// view is the memory of t as elements of type E, which must match t's type.
 func view[E float32 | int32 | uint16](d *Device, op, name string, t device.Tensor) []E {
 	if t.Len == 0 {
 		return nil
@@ -44,8 +44,8 @@ func view[E float32 | int32 | uint16](d *Device, op, name string, t device.Tenso
 	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(mem))), t.Len)
 }
 
-// Alloc is the allocator's; on a poisoned device the contents are undefined in
-// the way that shows most.
+// Alloc is the allocator's Alloc; on a poisoned device it fills the contents,
+// which are undefined, with the values that show most when they are used.
 func (d *Device) Alloc(n int, dtype device.DType) (device.Tensor, error) {
 	t, err := d.Allocator.Alloc(n, dtype)
 	if err != nil || !d.poison {

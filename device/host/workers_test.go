@@ -100,7 +100,8 @@ func (k *desk) bits(tensors ...device.Tensor) []uint32 {
 	return all
 }
 
-// everything runs each operation whose work is split, at sizes that are.
+// everything runs each operation that splits its work, at sizes for which it
+// does.
 func everything(k *desk) []uint32 {
 	const rows, cols = 1500, 65
 	const n = rows * cols
@@ -156,8 +157,8 @@ func TestResultsDoNotDependOnWorkers(t *testing.T) {
 	}
 }
 
-// Sums over rows are rounded to float32 in the end, which hides most of a
-// difference; here it is seen.
+// Sums over rows are rounded to float32 at the end, which hides most of a
+// difference; here any difference shows.
 func TestSumsOverRowsDoNotDependOnWorkers(t *testing.T) {
 	const rows, cols = 3001, 40
 	sums := func(workers int) (all [cols]float64) {
@@ -201,7 +202,7 @@ func matMulRowsStandAlone(t *testing.T, act device.DType) {
 	}
 }
 
-// The order of gonum's dot product goes by the address modulo 16.
+// The order of the sum in gonum's dot product depends on the address modulo 16.
 func TestMatMulDoesNotDependOnAddress(t *testing.T) {
 	for _, act := range []device.DType{device.F32, device.BF16} {
 		matMulDoesNotDependOnAddress(t, act)

@@ -36,7 +36,7 @@ const BlobRadius = 4
 // NewBlobs draws the centres.
 func NewBlobs(o BlobOptions) (*Blobs, error) {
 	if o.Samples < 1 || o.Features < 1 || o.Classes < 2 {
-		return nil, fmt.Errorf("draw blobs: %d samples of %d features in %d classes: at least 1, 1 and 2", o.Samples, o.Features, o.Classes)
+		return nil, fmt.Errorf("draw blobs: %d samples of %d features in %d classes: must be at least 1, 1 and 2", o.Samples, o.Features, o.Classes)
 	}
 	b := &Blobs{o: o, centres: make([][]float32, o.Classes)}
 	for c := range b.centres {
@@ -60,8 +60,8 @@ func centre(o BlobOptions, class int) []float32 {
 	return v
 }
 
-// sign hashes the first points along with the options: another version of the
-// generator would be other data.
+// sign hashes the first points along with the options: with another version of
+// the generator the data would be different.
 func (b *Blobs) sign() error {
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "%+v\n", b.o)
@@ -81,7 +81,7 @@ func (b *Blobs) sign() error {
 // Len is the number of samples.
 func (b *Blobs) Len() int { return b.o.Samples }
 
-// Shape is as the options said.
+// Shape is what the options say.
 func (b *Blobs) Shape() Shape { return Shape{Features: b.o.Features, Classes: b.o.Classes} }
 
 // Fingerprint depends on the options and on what they make of the first points.

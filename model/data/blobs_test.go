@@ -24,7 +24,7 @@ func TestBlobs(t *testing.T) {
 			right++
 		}
 	}
-	// The classes can be told apart, but not all of the time.
+	// The classes can be told apart, but not always.
 	if right < 950 || right == b.Len() {
 		t.Errorf("the nearest centre is right for %d of %d", right, b.Len())
 	}

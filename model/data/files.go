@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// listFiles is the regular files of a folder in lexical order, or the one file
-// that name is.
+// listFiles returns the regular files of the folder name in lexical order, or
+// name itself if it is a file.
 func listFiles(name, glob string) ([]string, error) {
 	if _, err := path.Match(glob, ""); err != nil {
 		return nil, fmt.Errorf("pattern %q: %w", glob, err)
@@ -22,7 +22,7 @@ func listFiles(name, glob string) ([]string, error) {
 	// WalkDir does not follow a root that is a symbolic link.
 	root, err := filepath.EvalSymlinks(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: %w", name, err) // of a circle of links it names none
+		return nil, fmt.Errorf("%s: %w", name, err) // for a cycle of links, err itself names no file
 	}
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func pattern(glob string) string {
 const goTimeout = 20 * time.Second
 
 // GoSource is the folder of Go's own source, as the go command on the PATH
-// tells it.
+// reports it.
 func GoSource() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), goTimeout)
 	defer cancel()

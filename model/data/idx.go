@@ -13,9 +13,9 @@ import (
 // IDXOptions say which images to read.
 type IDXOptions struct {
 	Path    string       // folder with train-images-idx3-ubyte and train-labels-idx1-ubyte, each possibly .gz
-	Classes int          // labels are below it; at least 2
-	Limit   int          // at most so many images, the first ones; 0 reads all
-	Room    memory.Bytes // memory that may be taken; 0 is not known, and no bound
+	Classes int          // labels are below this; at least 2
+	Limit   int          // at most this many images, the first ones; 0 reads all
+	Room    memory.Bytes // memory that may be used; 0 if not known, which sets no bound
 }
 
 // Images is a set of labelled images in the IDX format of MNIST and its family.
@@ -24,18 +24,18 @@ type IDXOptions struct {
 type Images struct {
 	pixels      []byte
 	labels      []byte
-	size        int // pixels an image
+	size        int // pixels per image
 	classes     int
 	scale       [256]float32 // a pixel's feature
 	fingerprint string
 }
 
 // OpenIDX reads a folder. Missing, truncated and inconsistent files are errors,
-// as is a label that is not below Classes. Images that do not fit into o.Room are
-// a *[TooLargeError], before any of them is read.
+// as is a label that is not below Classes. If the images do not fit into o.Room,
+// the error is a *[TooLargeError] and none of them is read.
 func OpenIDX(o IDXOptions) (*Images, error) {
 	if o.Classes < 2 || o.Classes > 256 {
-		return nil, fmt.Errorf("read images: %d classes: 2 to 256", o.Classes)
+		return nil, fmt.Errorf("read images: %d classes: must be 2 to 256", o.Classes)
 	}
 	dims, pixels, name, err := o.read("train-images", 3)
 	if err != nil {
@@ -46,11 +46,11 @@ func OpenIDX(o IDXOptions) (*Images, error) {
 		return nil, fmt.Errorf("read images: %w", err)
 	}
 	if dims[0] != counts[0] {
-		return nil, fmt.Errorf("read images: %d images in %s, %d labels in %s", dims[0], name, counts[0], labelName)
+		return nil, fmt.Errorf("read images: %d images in %s, but %d labels in %s", dims[0], name, counts[0], labelName)
 	}
 	for i, label := range labels {
 		if int(label) >= o.Classes {
-			return nil, fmt.Errorf("read images: %s: label %d of image %d: below data.classes (%d)", labelName, label, i, o.Classes)
+			return nil, fmt.Errorf("read images: %s: label %d of image %d: must be below data.classes (%d)", labelName, label, i, o.Classes)
 		}
 	}
 	s := &Images{pixels: pixels, labels: labels, size: dims[1] * dims[2], classes: o.Classes}
@@ -93,7 +93,7 @@ func (s *Images) digest() string {
 // Len is the number of images.
 func (s *Images) Len() int { return len(s.labels) }
 
-// Shape has a feature a pixel.
+// Shape has one feature per pixel.
 func (s *Images) Shape() Shape { return Shape{Features: s.size, Classes: s.classes} }
 
 // Fingerprint depends on pixels, labels and their order.

@@ -101,15 +101,15 @@ func TestIDXErrors(t *testing.T) {
 	}{
 		{"no images", "", twoLabels, "DIR/IMG, also with .gz: file does not exist"},
 		{"no labels", twoImages, "", "DIR/LAB, also with .gz: file does not exist"},
-		{"empty", idx(nil, 0, 2, 2), twoLabels, "DIR/IMG: dimension 0 is 0: nothing in it"},
+		{"empty", idx(nil, 0, 2, 2), twoLabels, "DIR/IMG: dimension 0 is 0: must be at least 1"},
 		{"magic", "\x89PNG" + twoImages, twoLabels, "DIR/IMG: begins with 89 50 4e 47, an IDX file of 3 dimensions with 00 00 08 03"},
 		{"swapped", twoLabels + "........", twoLabels, "DIR/IMG: begins with 00 00 08 01, an IDX file of 3 dimensions with 00 00 08 03"},
 		{"header", twoImages[:7], twoLabels, "DIR/IMG: truncated: 7 of 16 bytes of header: unexpected EOF"},
 		{"truncated", twoImages[:20], twoLabels, "DIR/IMG: truncated: 4 of 8 bytes"},
 		{"too long", twoImages + "x", twoLabels, "DIR/IMG: more than the 8 bytes that its header declares"},
-		{"hostile", idx(nil, 1<<31, 1<<31, 1<<31), twoLabels, "DIR/IMG: dimension 1 is 2147483648: more than the 4294967296 bytes that are read"},
-		{"counts", twoImages, idx([]byte{1}, 1), "2 images in DIR/IMG, 1 labels in DIR/LAB"},
-		{"label", twoImages, idx([]byte{1, 4}, 2), "DIR/LAB: label 4 of image 1: below data.classes (4)"},
+		{"hostile", idx(nil, 1<<31, 1<<31, 1<<31), twoLabels, "DIR/IMG: dimension 1 is 2147483648: the contents would exceed the 4294967296 bytes that may be read"},
+		{"counts", twoImages, idx([]byte{1}, 1), "2 images in DIR/IMG, but 1 labels in DIR/LAB"},
+		{"label", twoImages, idx([]byte{1, 4}, 2), "DIR/LAB: label 4 of image 1: must be below data.classes (4)"},
 	} {
 		files := map[string]string{imageFile: test.images, labelFile: test.labels}
 		for name, content := range files {
@@ -135,8 +135,8 @@ func TestIDXDamagedGzip(t *testing.T) {
 	}
 }
 
-// The real thing, where Debian's package dataset-fashion-mnist is installed; its
-// smaller half, under the names of the larger one.
+// The real thing, if Debian's package dataset-fashion-mnist is installed: its
+// smaller part, under the names of the larger one.
 func TestFashionMNIST(t *testing.T) {
 	const from = "/usr/share/datasets/fashion-mnist"
 	dir := t.TempDir()

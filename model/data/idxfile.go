@@ -18,8 +18,8 @@ import (
 // for all memory: the largest of the family (EMNIST) holds 0.6 GB.
 const maxIDX = 4 << 30
 
-// read reads the first file there is of those that [candidates] names, of its
-// items those below the limit.
+// read reads the first file that exists of those that [candidates] names, and
+// of its items those below the limit.
 func (o IDXOptions) read(stem string, dims int) (shape []int, content []byte, name string, err error) {
 	names := candidates(o.Path, stem, dims)
 	for _, name = range names {
@@ -44,7 +44,7 @@ func (o IDXOptions) read(stem string, dims int) (shape []int, content []byte, na
 	return nil, nil, "", fmt.Errorf("%s, also with .gz: %w", names[0], fs.ErrNotExist)
 }
 
-// mostInflated is how many bytes one of a gzip file may stand for.
+// mostInflated is the most bytes to which one byte of a gzip file can expand.
 const mostInflated = 1032
 
 func (o IDXOptions) decodeFile(f *os.File, dims int) ([]int, []byte, error) {
@@ -69,8 +69,9 @@ func (o IDXOptions) decodeFile(f *os.File, dims int) ([]int, []byte, error) {
 	return o.decode(z, dims, most)
 }
 
-// decode reads one IDX file, which is no longer than most. Content has the items
-// below the limit; the rest is read too, to know that the file is whole.
+// decode reads one IDX file of at most the given number of bytes. Content has
+// the items below the limit; the rest is read too, to check that the file is
+// complete.
 func (o IDXOptions) decode(r io.Reader, dims int, most int64) (shape []int, content []byte, err error) {
 	shape, size, err := idxHeader(r, dims)
 	if err != nil {
@@ -84,8 +85,8 @@ func (o IDXOptions) decode(r io.Reader, dims int, most int64) (shape []int, cont
 	if err := fits(TooLargeError{Size: kept, Needs: kept, Room: o.Room, Key: "data.samples"}); err != nil {
 		return nil, nil, err
 	}
-	// All at once: growing would copy, and hold the images twice. What a damaged
-	// header asks for beyond the file is not taken.
+	// Allocated all at once: growing would copy, and hold the images twice. What
+	// a damaged header asks for beyond the file's size is not allocated.
 	content = make([]byte, min(keep, most))
 	n, err := io.ReadFull(r, content)
 	read := int64(n)
@@ -108,8 +109,8 @@ func (o IDXOptions) decode(r io.Reader, dims int, most int64) (shape []int, cont
 }
 
 // idxHeader reads the header of an IDX file of unsigned bytes: two zero bytes, the
-// type (8), the number of dimensions, and each dimension in four bytes, big end
-// first. Size is how many bytes of contents follow.
+// type (8), the number of dimensions, and each dimension in four bytes,
+// big-endian. Size is how many bytes of contents follow.
 func idxHeader(r io.Reader, dims int) (shape []int, size int64, err error) {
 	header := make([]byte, 4+4*dims)
 	if n, err := io.ReadFull(r, header); err != nil {
@@ -123,10 +124,10 @@ func idxHeader(r io.Reader, dims int) (shape []int, size int64, err error) {
 	for d := range dims {
 		n := int64(binary.BigEndian.Uint32(header[4+4*d:]))
 		if n == 0 {
-			return nil, 0, fmt.Errorf("dimension %d is 0: nothing in it", d)
+			return nil, 0, fmt.Errorf("dimension %d is 0: must be at least 1", d)
 		}
 		if size > maxIDX/n {
-			return nil, 0, fmt.Errorf("dimension %d is %d: more than the %d bytes that are read", d, n, int64(maxIDX))
+			return nil, 0, fmt.Errorf("dimension %d is %d: the contents would exceed the %d bytes that may be read", d, n, int64(maxIDX))
 		}
 		size *= n
 		shape = append(shape, int(n))

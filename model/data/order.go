@@ -48,7 +48,7 @@ func feistel(x, key uint64, half uint) uint64 {
 }
 
 // mix is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) after one
-// increment: every input bit moves every output bit.
+// increment: every input bit affects every output bit.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -56,7 +56,7 @@ func TestOrderDiffersBetweenEpochsAndSeeds(t *testing.T) {
 	}
 }
 
-// Every sample must come to every place about equally often: a weak network
+// Every sample must come in every place about equally often: a weak network
 // would leave a pattern in small sets, where halves have few bits.
 func TestOrderIsUniform(t *testing.T) {
 	for _, size := range []int{2, 3, 5, 17} {

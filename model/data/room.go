@@ -6,23 +6,23 @@ import (
 	"headroom/memory"
 )
 
-// TooLargeError is data that would not fit into the memory there is. It is found
-// by size, before anything is read: the system would end the process without a
-// word.
+// TooLargeError means that data would not fit into the memory that is left. This
+// is found from its size, before anything is read, because the system would
+// otherwise kill the process without a word.
 type TooLargeError struct {
 	Path  string
-	Size  memory.Bytes // of what would be read
+	Size  memory.Bytes // of the data that would be read
 	Needs memory.Bytes // the memory that it takes
-	Room  memory.Bytes // what there is
-	Key   string       // the setting that reads less
+	Room  memory.Bytes // the memory that is left
+	Key   string       // the setting that makes a run read less
 }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("%s: %v of data needs %v of memory, and %v is left; set %s to read less, give a smaller data.path, or run where there is more memory",
+	return fmt.Sprintf("%s: %v of data needs %v of memory, and %v is left; set %s to read less, point data.path at less data, or run where there is more memory",
 		e.Path, e.Size, e.Needs, e.Room, e.Key)
 }
 
-// fits refuses what needs more than room, if that is known.
+// fits refuses data that needs more than Room, if that is known.
 func fits(e TooLargeError) error {
 	if e.Room > 0 && e.Needs > e.Room {
 		return &e

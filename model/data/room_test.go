@@ -22,8 +22,8 @@ func sparse(t *testing.T, name string, begin []byte, size memory.Bytes) {
 	}
 }
 
-// TestTextLargerThanMemory holds that text is refused by its size: reading it
-// would take minutes, and end the process.
+// TestTextLargerThanMemory checks that text is refused by its size: reading it
+// would take minutes, and the process would be killed.
 func TestTextLargerThanMemory(t *testing.T) {
 	dir := folder(t, map[string]string{"a.txt": "hello"})
 	book := filepath.Join(dir, "book.txt")
@@ -60,7 +60,7 @@ func TestTextLargerThanMemory(t *testing.T) {
 
 func TestTooLargeSaysWhatToDo(t *testing.T) {
 	_, err := OpenText(TextOptions{Path: filepath.Join(folder(t, map[string]string{"a": "12345678"}), "a"), Context: 4, Room: 39})
-	if err == nil || !strings.HasSuffix(err.Error(), "/a: 8 B of data needs 40 B of memory, and 39 B is left; set data.limit to read less, give a smaller data.path, or run where there is more memory") {
+	if err == nil || !strings.HasSuffix(err.Error(), "/a: 8 B of data needs 40 B of memory, and 39 B is left; set data.limit to read less, point data.path at less data, or run where there is more memory") {
 		t.Error(err)
 	}
 	if _, err := OpenText(TextOptions{Path: folder(t, map[string]string{"a": "12345678"}), Context: 4, Room: 40}); err != nil {
@@ -94,7 +94,7 @@ func TestImagesLargerThanMemory(t *testing.T) {
 	}
 }
 
-// taken is how many bytes f allocates, whether or not they are given back.
+// taken is how many bytes f allocates, whether or not they are freed.
 func taken(f func()) memory.Bytes {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -103,8 +103,8 @@ func taken(f func()) memory.Bytes {
 	return memory.Bytes(after.TotalAlloc - before.TotalAlloc)
 }
 
-// TestReadingTakesNoMore holds that what data needs is what reading it takes: with
-// a copy in between, what was found to fit would not.
+// TestReadingTakesNoMore checks that reading data takes no more than what it is
+// said to need: with a copy in between, data that was found to fit would not fit.
 func TestReadingTakesNoMore(t *testing.T) {
 	const size = 8 * memory.MiB
 	text := folder(t, map[string]string{"a": strings.Repeat("a", int(size/2)), "b": strings.Repeat("b", int(size/2))})
@@ -128,8 +128,8 @@ func TestReadingTakesNoMore(t *testing.T) {
 	}
 }
 
-// TestDamagedHeaderTakesNothing holds that a header that tells of more than there
-// can be in the file costs no memory.
+// TestDamagedHeaderTakesNothing checks that a header that declares more than
+// there can be in the file costs no memory.
 func TestDamagedHeaderTakesNothing(t *testing.T) {
 	short := idx([]byte{1, 2, 3}, 1<<10, 1<<10, 1<<11)
 	for name, files := range map[string]map[string]string{

@@ -5,8 +5,8 @@ import "fmt"
 // Sample is one training example.
 //
 // Text has Tokens and as many Targets: Targets[t] is the token that follows
-// Tokens[t], or device.IgnoreIndex where nothing counts. Images and other
-// features have Features and one target, their class.
+// Tokens[t], or device.IgnoreIndex for a target that does not count. Images and
+// other features have Features and one target, their class.
 type Sample struct {
 	Tokens   []int32
 	Features []float32
@@ -20,10 +20,10 @@ type Shape struct {
 	Classes  int // size of the vocabulary, or number of classes; targets are below it
 }
 
-// Targets is the number of targets a sample: one a token, or one class.
+// Targets is the number of targets per sample: one per token, or one class.
 func (s Shape) Targets() int { return max(1, s.Tokens) }
 
-// New is a sample of this shape, to be filled by [Set].
+// New returns a sample of this shape, to be filled by a [Set].
 func (s Shape) New() *Sample {
 	return &Sample{
 		Tokens:   make([]int32, s.Tokens),
@@ -39,10 +39,10 @@ type Set interface {
 	// Shape is the same for every sample of the set.
 	Shape() Shape
 	// Sample writes sample i, 0 ≤ i < Len, into s, whose slices have the lengths
-	// that Shape tells and stay the caller's. Another index or other lengths are
-	// an error.
+	// that Shape gives and stay the caller's. Any other index or lengths are an
+	// error.
 	Sample(i int, s *Sample) error
-	// Fingerprint identifies the contents and their order: sets of one
+	// Fingerprint identifies the contents and their order: sets with the same
 	// fingerprint have the same samples at the same indices.
 	Fingerprint() string
 }
@@ -50,7 +50,7 @@ type Set interface {
 // check refuses what would read or write out of bounds.
 func check(set Set, i int, s *Sample) error {
 	if i < 0 || i >= set.Len() {
-		return fmt.Errorf("sample %d: 0 to %d", i, set.Len()-1)
+		return fmt.Errorf("sample %d: must be 0 to %d", i, set.Len()-1)
 	}
 	shape := set.Shape()
 	got := [3]int{len(s.Tokens), len(s.Features), len(s.Targets)}

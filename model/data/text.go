@@ -14,23 +14,23 @@ import (
 	"headroom/memory"
 )
 
-// Vocabulary is the number of tokens of [Text]: one a byte value.
+// Vocabulary is the number of tokens of [Text]: one per byte value.
 const Vocabulary = 256
 
 // TextOptions say which bytes to read and how to cut them.
 type TextOptions struct {
 	Path    string       // a file, or a folder that is read with everything below it
-	Glob    string       // base names to read in a folder, as path.Match has them; "" reads all
-	Limit   memory.Bytes // at most so many bytes, the last file cut short; 0 reads all
+	Glob    string       // base names to read in a folder, a pattern of path.Match; "" reads all
+	Limit   memory.Bytes // at most this many bytes, the last file cut short; 0 reads all
 	Context int          // tokens per sample, T; at least 1
-	Room    memory.Bytes // memory that may be taken; 0 is not known, and no bound
+	Room    memory.Bytes // memory that may be used; 0 if not known, which sets no bound
 }
 
 // Text is files cut into windows of bytes. A sample is T tokens and the token
 // that follows each; so a window spans T+1 bytes, and the next one begins with
-// the last byte of the one before. Windows never cross files: what is missing
-// in a file's last window is padded with token 0 and targets that do not count.
-// The bytes are held in memory. Text is safe for concurrent use.
+// the last byte of the one before. Windows never cross files: a file's last
+// window is padded with token 0 and targets that do not count. The bytes are
+// held in memory. Text is safe for concurrent use.
 type Text struct {
 	context     int
 	bytes       []byte
@@ -42,13 +42,14 @@ type Text struct {
 // window is a sample: bytes [from, to), at most T+1 of them and at least two.
 type window struct{ from, to int }
 
-// OpenText reads the files that o names: folders in lexical order, without
-// names that begin with a dot and without following symbolic links below Path.
-// Unreadable files and too little text for one sample are errors. Text that does
-// not fit into o.Room is a *[TooLargeError], before any of it is read.
+// OpenText reads the files that o names: folders in lexical order, without names
+// that begin with a dot and without following symbolic links below Path.
+// Unreadable files and too little text for one sample are errors. If the text
+// does not fit into o.Room, the error is a *[TooLargeError] and none of it is
+// read.
 func OpenText(o TextOptions) (*Text, error) {
 	if o.Context < 1 {
-		return nil, fmt.Errorf("read text: %d tokens per sample: at least 1", o.Context)
+		return nil, fmt.Errorf("read text: %d tokens per sample: must be at least 1", o.Context)
 	}
 	files, err := listFiles(o.Path, o.Glob)
 	if err != nil {
@@ -62,8 +63,8 @@ func OpenText(o TextOptions) (*Text, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read text: %w", err)
 	}
-	// All at once: growing would copy, and hold the text twice. The end of the last
-	// file is found with the byte more.
+	// Allocated all at once: growing would copy, and hold the text twice. The extra
+	// byte is for finding the end of the last file.
 	t := &Text{context: o.Context, bytes: make([]byte, 0, size+1), windows: make([]window, 0, windows)}
 	for _, name := range files {
 		if o.Limit > 0 && memory.Bytes(len(t.bytes)) >= o.Limit {
@@ -74,16 +75,17 @@ func OpenText(o TextOptions) (*Text, error) {
 		}
 	}
 	if len(t.windows) == 0 {
-		return nil, fmt.Errorf("read text: %s: %d files with %d bytes: a sample needs a file of at least 2", o.Path, len(files), len(t.bytes))
+		return nil, fmt.Errorf("read text: %s: %d files with %d bytes: a sample needs a file of at least 2 bytes", o.Path, len(files), len(t.bytes))
 	}
 	t.fingerprint = t.digest()
 	return t, nil
 }
 
-// windowBytes is what a window takes.
+// windowBytes is the memory that a window takes.
 const windowBytes = 16
 
-// measure is how many bytes o reads of files, and how many windows they make.
+// measure returns how many bytes of files o reads, and how many windows they
+// make.
 func (o TextOptions) measure(files []string) (size memory.Bytes, windows int, err error) {
 	for _, name := range files {
 		if o.Limit > 0 && size >= o.Limit {
@@ -120,8 +122,8 @@ func (t *Text) read(name string, limit memory.Bytes) (err error) {
 	return nil
 }
 
-// fill reads r to its end or to limit. Files that say nothing of their size, or
-// grow, are read too.
+// fill reads r to its end or to limit. Files that do not report their size, or
+// that grow, are read too.
 func (t *Text) fill(r io.Reader, limit memory.Bytes) error {
 	for limit == 0 || memory.Bytes(len(t.bytes)) < limit {
 		t.bytes = slices.Grow(t.bytes, 1)
@@ -141,8 +143,8 @@ func (t *Text) fill(r io.Reader, limit memory.Bytes) error {
 	return nil
 }
 
-// digest covers the windows too, so that the same bytes in other files, or cut
-// otherwise, are other data.
+// digest covers the windows too, so that the same bytes split into other files,
+// or cut otherwise, count as different data.
 func (t *Text) digest() string {
 	h := sha256.New()
 	var cut [windowBytes]byte
@@ -165,7 +167,7 @@ func (t *Text) Shape() Shape { return Shape{Tokens: t.context, Classes: Vocabula
 // of files.
 func (t *Text) Fingerprint() string { return t.fingerprint }
 
-// Files is how many files were read, and Bytes how many bytes of them.
+// Files is how many files were read.
 func (t *Text) Files() int { return t.files }
 
 // Bytes is how much text was read.

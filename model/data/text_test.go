@@ -32,8 +32,8 @@ func folder(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// show prints the samples of a set of text, one a string: what comes in, what
-// is to be predicted, "_" where nothing counts.
+// show returns the samples of a set of text, one string per sample: the input,
+// then what is to be predicted, with "_" where no target counts.
 func show(t *testing.T, set Set) []string {
 	t.Helper()
 	s := set.Shape().New()
@@ -84,8 +84,8 @@ func TestTextWindows(t *testing.T) {
 	}
 }
 
-// Every byte but the first of each file is a target exactly once, and follows
-// the tokens it is a target of.
+// Every byte except the first of each file is a target exactly once, and
+// follows the token whose target it is.
 func TestTextCoversEveryByteOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		text := rapid.SliceOfN(rapid.Byte(), 2, 200).Draw(rt, "text")
@@ -167,12 +167,12 @@ func TestTextErrors(t *testing.T) {
 		want string
 	}{
 		{"missing", TextOptions{Path: dir + "/none", Context: 4}, "read text: lstat DIR/none: no such file or directory"},
-		{"empty", TextOptions{Path: dir + "/empty", Context: 4}, "read text: DIR/empty: 1 files with 0 bytes: a sample needs a file of at least 2"},
-		{"one byte", TextOptions{Path: dir + "/one", Context: 4}, "read text: DIR/one: 1 files with 1 bytes: a sample needs a file of at least 2"},
+		{"empty", TextOptions{Path: dir + "/empty", Context: 4}, "read text: DIR/empty: 1 files with 0 bytes: a sample needs a file of at least 2 bytes"},
+		{"one byte", TextOptions{Path: dir + "/one", Context: 4}, "read text: DIR/one: 1 files with 1 bytes: a sample needs a file of at least 2 bytes"},
 		{"no match", TextOptions{Path: dir, Glob: "*.go", Context: 4}, `read text: DIR: no file there matches "*.go"`},
 		{"pattern", TextOptions{Path: dir, Glob: "[", Context: 4}, `read text: pattern "[": syntax error in pattern`},
 		{"device", TextOptions{Path: os.DevNull, Context: 4}, "read text: /dev/null: neither a file nor a folder"},
-		{"context", TextOptions{Path: dir}, "read text: 0 tokens per sample: at least 1"},
+		{"context", TextOptions{Path: dir}, "read text: 0 tokens per sample: must be at least 1"},
 	} {
 		_, err := OpenText(test.o)
 		if got := strings.ReplaceAll(fmt.Sprint(err), dir, "DIR"); got != test.want {
@@ -190,8 +190,8 @@ func TestSampleRefusesWrongRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, err := range map[string]error{
-		"sample 1: 0 to 0":  set.Sample(1, set.Shape().New()),
-		"sample -1: 0 to 0": set.Sample(-1, set.Shape().New()),
+		"sample 1: must be 0 to 0":  set.Sample(1, set.Shape().New()),
+		"sample -1: must be 0 to 0": set.Sample(-1, set.Shape().New()),
 		"sample 0: room for 3 tokens, 0 features and 3 targets, needs 2, 0 and 2": set.Sample(0, Shape{Tokens: 3}.New()),
 	} {
 		if fmt.Sprint(err) != want {

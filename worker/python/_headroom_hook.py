@@ -1,13 +1,13 @@
 """Waits until torch has been imported, and then starts the worker.
 
-This module is all of headroom that a Python which never imports torch gets to see. It is not part
-of the package, whose name a user's own module may have.
+This module is the only part of headroom that a Python process which never imports torch loads. It is
+not part of the package, since a module of the user's may have the package's name.
 """
 
 import os
 import sys
 
-TYPE_CHECKING = False  # typing's own costs more than all that is here
+TYPE_CHECKING = False  # importing typing's own costs more than everything here
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any, Optional
@@ -18,7 +18,7 @@ OLDEST = (3, 9)
 
 
 class _Finder:
-    """Finds torch as the finders behind it do, and has it call us when it has been executed."""
+    """Finds torch through the finders after this one, and has the loader call us once torch has been executed."""
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Optional[ModuleSpec]":
         if name != "torch":
@@ -32,7 +32,7 @@ class _Finder:
         return None
 
     def _follow(self, loader: "Any") -> None:
-        """Attach ourselves to the loader, which stays unused if torch is looked up but not
+        """Attach ourselves to the loader, which remains unused if torch is looked up but not
         imported."""
 
         def exec_module(module: "Any") -> None:
@@ -42,20 +42,20 @@ class _Finder:
                 sys.meta_path.remove(self)
             start()
 
-        # Frames of the import system are left out of tracebacks: a torch that cannot be imported
-        # looks as it would without us.
+        # Python leaves frames of the import system out of tracebacks: the traceback of a torch that
+        # cannot be imported looks as it would without us.
         try:
             exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
             loader.exec_module = exec_module
         except Exception:  # torch is imported without us
-            leave("failed", f"{type(loader).__name__} lets nobody see when torch has been imported")
+            leave("failed", f"the loader {type(loader).__name__} does not let the worker see when torch has been imported")
 
 
 def watch() -> None:
-    """Start the worker when torch has been imported, or now if it has been. Does nothing twice."""
+    """Start the worker once torch has been imported, or now if it already has. A second call does nothing."""
     leave("python")
     if sys.version_info < OLDEST:
-        leave("failed", f"Python {sys.version.split()[0]} is too old for it")
+        leave("failed", f"Python {sys.version.split()[0]} is too old for the worker")
         return
     if any(type(finder) is _Finder for finder in sys.meta_path):
         return
@@ -66,13 +66,13 @@ def watch() -> None:
 
 
 def start() -> None:
-    """Start the worker in a process that has torch, once. Whatever goes wrong with it stays here."""
+    """Start the worker in a process that has torch, once. None of its errors leave this function."""
     global _started
     if _started:
         return
     _started = True
     leave("torch")
-    hidden = _here not in sys.path  # while a sitecustomize of the user's is looked for
+    hidden = _here not in sys.path  # removed while Python looks for the user's own sitecustomize
     if hidden:
         sys.path.append(_here)
     try:
@@ -92,7 +92,7 @@ def start() -> None:
 
 
 def _ours() -> bool:
-    """Return whether importing headroom gives our package, without importing a user's."""
+    """Return whether importing headroom would give our package, without importing a module of the user's."""
     from importlib.machinery import PathFinder
 
     if "headroom" in sys.modules:
@@ -104,8 +104,8 @@ def _ours() -> bool:
 
 
 def leave(name: str, text: str = "") -> None:
-    """Leave a file beside the socket, by which headroom can tell how far a process got that never
-    said a word."""
+    """Leave a file beside the socket, from which headroom can tell how far a process got that never
+    sent a message."""
     socket = os.environ.get("HEADROOM_SOCKET")
     if not socket:
         return

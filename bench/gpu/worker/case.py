@@ -1,11 +1,11 @@
-"""Runs a training with room, then with a fraction of the memory it took: bare, and under headroom.
+"""Runs a training with enough memory, then with a fraction of what it took: bare, and under headroom.
 
 case.py HEADROOM OUT PART SCRIPT TASK FRACTION…
 case.py HEADROOM OUT peers FRACTION
 case.py HEADROOM OUT leak SHARE
 
-Prints a row of a Markdown table for each. On a CPU BENCH_LIMIT, in MiB of data, stands for a fraction; the share
-of a leak is of the whole device.
+Prints a row of a Markdown table for each. On a CPU, BENCH_LIMIT, in MiB of data, replaces the fraction; the share
+of a leak is a share of the whole device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Bench:
         self.headroom, self.out = os.path.abspath(headroom), os.path.abspath(out)
 
     def run(self, name: str, script: str, task: str, fraction: Optional[float] = None, under: bool = False, around: Sequence[str] = ()) -> Ran:
-        """Runs one training in a process of its own, fraction being of the device's memory."""
+        """Runs one training in a process of its own, with the given fraction of the device's memory."""
         folder = os.path.join(self.out, name)
         os.makedirs(folder)
         command = [sys.executable, os.path.join(HERE, script), task, folder]
@@ -55,7 +55,7 @@ class Bench:
     def reference(self, part: str, script: str, task: str) -> Ran:
         ran = self.run(f"{part}-reference", script, task)
         if ran.status != 0:
-            sys.exit(f"{part}: the reference ended with {ran.status}: see {ran.folder}/output.log")
+            sys.exit(f"{part}: the reference exited with status {ran.status}: see {ran.folder}/output.log")
         end, steady = ran.end, ran.median()
         print(
             f"\n{part}: peak {end['allocated'] / 2**30:.2f} GiB allocated, {end['reserved'] / 2**30:.2f} GiB reserved; "
@@ -74,10 +74,10 @@ class Bench:
             print(row(part, fraction, reference, bare, armed), flush=True)
 
     def leak(self, fraction: float) -> None:
-        """What headroom says of a training that keeps ever more, in that share of the device."""
+        """What headroom says of a training that keeps more and more memory, in that share of the device."""
         os.environ["STEPS"] = "10000"
         ran = self.run("leak", "raw.py", "leak", fraction, under=True)
-        print(f"\nleak: {ran.ended()}; of it was said:\n")
+        print(f"\nleak: {ran.ended()}; headroom said:\n")
         with open(os.path.join(ran.folder, "output.log")) as f:
             print("".join(text for text in f if text.startswith("headroom:")), flush=True)
 
@@ -103,12 +103,12 @@ class Bench:
 
 
 def portion(end: dict[str, Any], fraction: float) -> float:
-    """The share of the device that is a fraction of what a run had allocated at most; 0 without a GPU."""
+    """The share of the device that is the given fraction of a run's peak of allocated memory; 0 without a GPU."""
     return fraction * end["allocated"] / end["total"] if end["total"] else 0.0
 
 
 def watched(out: str) -> list[str]:
-    """guarftrain around a command, told how to set the batch and that it can be started again."""
+    """guarftrain around a command, told how to set the batch size and that it can restart the command."""
     contract = os.path.join(out, "contract.yaml")
     with open(contract, "w") as f:
         f.write("script_contract:\n  resumable: {entry: trainers.py, resume_flag: --resume, ckpt_flag: --checkpoint}\n")

@@ -1,4 +1,4 @@
-"""Reads what trainings left, and says in a row of a Markdown table how one compares to its reference."""
+"""Reads the files that trainings left, and says in a row of a Markdown table how a training compares with its reference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(path: str) -> list[dict[str, Any]]:
 
 
 class Ran:
-    """A training that has ended: of a step made more than once the last one counts."""
+    """A training that has ended. If a step was made more than once, the last one counts."""
 
     def __init__(self, folder: str, run: Optional[str], status: int, seconds: float) -> None:
         self.folder, self.status, self.seconds = folder, status, seconds
@@ -59,7 +59,7 @@ class Ran:
         return {s for s, made in self.steps.items() if any(made["at"] - made["seconds"] <= t <= made["at"] + 0.005 for t in times)}
 
     def median(self, after: int = WARM) -> float:
-        """Seconds of a step behind a step, NaN if there is none."""
+        """The median seconds of the steps after the given one, NaN if there are none."""
         return median([made["seconds"] for s, made in self.steps.items() if s > after] or [float("nan")])
 
 
@@ -75,15 +75,15 @@ def difference(want: Ran, got: Ran) -> str:
 
 
 def batch(want: Ran, got: Ran) -> str:
-    """Whether every step that was made took the samples that the reference's took."""
+    """Whether every step that was made took as many samples as the reference's."""
     found = {made["samples"] for s, made in got.steps.items() if want.steps.get(s, made)["samples"] != made["samples"]}
     asked = want.steps[min(want.steps)]["samples"]
     return f"{asked}, kept" if not found else f"{', '.join(map(str, sorted(found)))} instead of {asked}"
 
 
 def row(part: str, fraction: float, reference: Ran, bare: Ran, armed: Ran) -> str:
-    """Seconds lost: what failing steps took beyond the later steady state, less what those steps
-    of the reference took beyond its own, as first steps do."""
+    """Seconds lost: the time that failing steps took beyond the later steady state, less the time that the
+    same steps of the reference took beyond the reference's own, since first steps are slower."""
     failing = armed.failing()
     behind = max([WARM, *failing])
     steady, usual = armed.median(behind), reference.median()

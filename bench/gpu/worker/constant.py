@@ -1,6 +1,6 @@
-"""A thousand failures of memory in a row, one in every step, in a small raw loop.
+"""A thousand out-of-memory failures in a row, one in every step, in a small raw loop.
 
-constant.py FOLDER [FAILURES]: allocated bytes at the ends of steps, as end.json and in a sentence.
+constant.py FOLDER [FAILURES]: the allocated bytes at the ends of steps, in end.json and as a sentence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from models import DEVICE, gpt2, shifted, tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 
-FAILS = int(os.environ.get("FAILS", "40"))  # the operation of every step that is failed
+FAILS = int(os.environ.get("FAILS", "40"))  # which operation of every step fails
 
 
 class Fail(TorchDispatchMode):
@@ -49,7 +49,7 @@ def main() -> None:
         loss = loss.item()
         if DEVICE == "cuda":
             allocated.append(torch.cuda.memory_allocated())
-    late = allocated[1:] or [0]  # the first step makes the optimizer's state and workspaces
+    late = allocated[1:] or [0]  # the first step creates the optimizer's state and workspaces
     end = {"failures": raised, "steps": failures, "first": allocated[:1], "min": min(late), "max": max(late), "distinct": sorted(set(late))[:20]}
     with open(os.path.join(folder, "end.json"), "w") as f:
         json.dump(end, f)

@@ -1,5 +1,5 @@
-"""What the worker costs while nothing fails: bare and armed in turn, in processes of their own.
-Two of them are measured at a time, a few steps of one and then a few of the other.
+"""What the worker costs while nothing fails: bare and armed training, each in a process of its own.
+Two processes are measured at a time, a few steps of one and then a few of the other.
 
 cost.py HEADROOM OUT [CASE…]
 """
@@ -40,12 +40,12 @@ def start(headroom: str, out: str, name: str, case: str, armed: bool) -> subproc
 def wait_ready(process: subprocess.Popen, path: str) -> None:
     while not os.path.exists(path):
         if process.poll() is not None:
-            sys.exit(f"{path}: its process ended with {process.returncode}: see output.log there")
+            sys.exit(f"{path}: its process exited with status {process.returncode}: see output.log there")
         time.sleep(0.05)
 
 
 def pair(headroom: str, out: str, case: str, number: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of a bare step and of an armed one, medians of each slice of two processes that took turns."""
+    """Milliseconds of a bare and of an armed step: the medians of each slice of two processes that took turns."""
     names = {kind: f"cost-{case}-{number}-{kind}" for kind in ("bare", "armed")}
     processes = {kind: start(headroom, out, name, case, kind == "armed") for kind, name in names.items()}
     found = {}
@@ -69,14 +69,14 @@ def pair(headroom: str, out: str, case: str, number: int) -> tuple[list[float], 
 
 
 def measure(headroom: str, out: str, case: str) -> None:
-    """Slices that were made one after the other are compared: the median of all of them, which the
-    processor's other work moves by several percent, is not as steady as that of their ratios."""
+    """Compares slices that were made one after the other: the median of all slices, which other work of the
+    processor moves by several percent, is not as steady as the median of the ratios of such slices."""
     begun = time.monotonic()
     pairs = [pair(headroom, out, case, number) for number in range(ROUNDS)]
     bare, armed = ([median(p[side]) for p in pairs] for side in (0, 1))
     ratios = [[b / a for b, a in zip(*p)] for p in pairs]
     every = [r for p in ratios for r in p]
-    # Of the median of so many, as of normal ones.
+    # The standard error of the median of this many ratios, as if they were normal.
     error = 1.25 * stdev(every) / len(every) ** 0.5
     print(f"| {case} | {median(every):.4f} ± {error:.4f} | {show(map(median, ratios))} | {show(bare)} | {show(armed)} | {time.monotonic() - begun:.0f} |", flush=True)
 

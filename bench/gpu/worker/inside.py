@@ -1,5 +1,5 @@
 """What recording costs while nothing fails, in one process: steps that are recorded, that rest
-and that go by the worker, in turn. Prints the medians of a row of a Markdown table.
+and that bypass the worker, in turn. Prints the medians as a row of a Markdown table.
 
 inside.py LAYERS ROWS LENGTH COMPILED, under `headroom run --`. Times end when the GPU is done.
 """
@@ -18,7 +18,7 @@ KINDS = ("by", "rests", "recorded")
 
 
 class Set:
-    """In the place of what decides about resting: always the same."""
+    """Replaces the object that decides whether to rest: always the same decision."""
 
     def __init__(self, resting: bool) -> None:
         self.resting = resting

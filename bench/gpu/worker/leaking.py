@@ -1,5 +1,5 @@
 """A training that keeps every output of its steps, and saves a checkpoint every few seconds:
-its memory runs out after a while, wherever it began. Prints the steps that each process made."""
+its memory runs out after a while, whichever step it started from. Prints the steps that each process made."""
 
 import argparse
 import os
@@ -11,8 +11,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--accum", type=int, default=1)
 parser.add_argument("--steps", type=int, default=3000)
-parser.add_argument("--every", type=float, default=8, help="seconds from one checkpoint to the next")
-parser.add_argument("--capacity", type=float, default=6, help="GiB of the GPU that it may use")
+parser.add_argument("--every", type=float, default=8, help="seconds between checkpoints")
+parser.add_argument("--capacity", type=float, default=6, help="GiB of the GPU that this process may use")
 parser.add_argument("--resume", default="")
 args = parser.parse_args()
 
@@ -32,7 +32,7 @@ for step in range(begin + 1, args.steps + 1):
         x = torch.randn(args.batch_size, 4096, generator=torch.Generator().manual_seed(step)).cuda()
         out = net(x)
         (out.square().mean() / args.accum).backward()
-        kept.append(out.detach())  # the leak: 4 MiB a step
+        kept.append(out.detach())  # the leak: 4 MiB per step
     optimizer.step()
     optimizer.zero_grad()
     torch.cuda.synchronize()

@@ -12,7 +12,7 @@ import torch
 
 
 class Log:
-    """A context around a training. Seconds of a step reach from the end of the one before it."""
+    """A context around a training. The seconds of a step count from the end of the step before it."""
 
     def __init__(self, folder: str, asked: int) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -21,7 +21,7 @@ class Log:
         self.done = 0
 
     def step(self, samples: int, loss: Any, **more: Any) -> None:
-        """Takes a step down; a loss on a device is waited for."""
+        """Records a step; waits for a loss that is on a device."""
         value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
         now = time.perf_counter()
         self.done += 1
@@ -47,7 +47,7 @@ class Log:
 
 
 def memory() -> dict[str, int]:
-    """The peaks of the whole process and what the device has, in bytes; zeros without a GPU."""
+    """The peaks of the whole process and the memory of the device, in bytes; zeros without a GPU."""
     if not torch.cuda.is_available():
         return {"allocated": 0, "reserved": 0, "total": 0}
     return {

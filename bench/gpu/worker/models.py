@@ -1,4 +1,4 @@
-"""Models with random weights, and batches that can be learned and made again from their number."""
+"""Models with random weights, and batches that can be learned and that can be made again from their number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-TINY = bool(os.environ.get("BENCH_TINY"))  # sizes for a try on a CPU
+TINY = bool(os.environ.get("BENCH_TINY"))  # sizes for trying it on a CPU
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 VOCAB = 101 if TINY else 50257
 CLASSES = 1000
@@ -38,7 +38,7 @@ def gpt2(layers: int = 12) -> nn.Module:
 
 
 def tokens(first: int, rows: int, length: int) -> torch.Tensor:
-    """Rows of tokens from a number on: each counts up in a stride of its own."""
+    """Rows of random tokens, seeded by first: each row counts up with a stride of its own."""
     g = torch.Generator().manual_seed(first)
     start, stride = torch.randint(VOCAB, (rows, 1), generator=g), torch.randint(1, 8, (rows, 1), generator=g)
     return (start + stride * torch.arange(length)) % VOCAB
@@ -50,7 +50,7 @@ def shifted(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 class Rows(torch.utils.data.IterableDataset):
-    """Rows of tokens in a fixed order, so many; those in late are twice as long."""
+    """The given number of rows of tokens in a fixed order; those in late are twice as long."""
 
     def __init__(self, count: int, length: int, late: range = range(0)) -> None:
         self.count, self.length, self.late = count, length, late
@@ -79,7 +79,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet(blocks: tuple[int, ...] = (3, 4, 6, 3)) -> nn.Module:
-    """A ResNet with bottlenecks, ResNet-50 with these blocks."""
+    """A ResNet with bottlenecks; with the default blocks, ResNet-50."""
     torch.manual_seed(0)
     into, first = 64, [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     layers: list[nn.Module] = first

@@ -1,8 +1,8 @@
-"""Steps that headroom runs in pieces, and the same pieces made by hand, in one process and in turn.
+"""Steps that headroom runs in pieces, and the same pieces cut by hand, in one process and in turn.
 Prints a row of a Markdown table.
 
-pieces.py FRACTION, under `headroom run --`: of the memory that a step takes that is not cut. Times end when
-the GPU is done. On a CPU more than half of the rows fail.
+pieces.py FRACTION, under `headroom run --`. FRACTION is of the memory that an uncut step takes. Times end when
+the GPU is done. On a CPU, more than half of the rows at once fail.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from models import DEVICE, gpt2, shifted, size, tokens
 
 ROWS, LENGTH = size(40, 8), size(512, 32)
-SETTLED, MEASURED = size(40, 12), size(120, 20)  # steps of a kind
+SETTLED, MEASURED = size(40, 12), size(120, 20)  # steps of each kind
 ROUNDS = 5
 
 
@@ -27,7 +27,7 @@ class Training:
         self.batches = [tokens(i, ROWS, LENGTH).to(DEVICE) for i in range(8)]
 
     def whole(self, i: int) -> float:
-        """As a script has it that knows nothing of pieces."""
+        """A step as in a script that knows nothing of pieces."""
         ids = self.batches[i % len(self.batches)]
         self.optimizer.zero_grad()
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
@@ -37,7 +37,7 @@ class Training:
         return loss.item()
 
     def by_hand(self, i: int, pieces: int) -> float:
-        """As gradient accumulation is written."""
+        """A step as gradient accumulation is usually written."""
         ids = self.batches[i % len(self.batches)]
         self.optimizer.zero_grad()
         total = torch.zeros((), device=DEVICE)

@@ -1,4 +1,4 @@
-"""Trainings in loops of their own, which know nothing of headroom.
+"""Trainings in hand-written loops, which know nothing of headroom.
 
 raw.py TASK FOLDER
 """
@@ -23,7 +23,7 @@ def autocast(dtype: torch.dtype = torch.bfloat16) -> AbstractContextManager[Any]
 
 
 def language(log: Log, layers: int, compiled: bool = False, small: int = 0) -> None:
-    """GPT-2 over its logits, in bf16; the first so many batches are half as large."""
+    """GPT-2 with the loss computed from its logits, in bf16; the first small batches are half as large."""
     full, length = size(40, 8), size(512, 32)
     model = gpt2(layers).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
@@ -40,7 +40,7 @@ def language(log: Log, layers: int, compiled: bool = False, small: int = 0) -> N
 
 
 def scaler(log: Log) -> None:
-    """GPT-2 of 4 layers in fp16, its gradients scaled."""
+    """GPT-2 of 4 layers in fp16, with loss scaling."""
     rows, length = size(40, 8), size(512, 32)
     model = gpt2(4).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
@@ -59,7 +59,7 @@ def scaler(log: Log) -> None:
 
 
 def vision(log: Log) -> None:
-    """ResNet-50, whose statistics are over the batch, in fp32."""
+    """ResNet-50 in fp32, whose normalisation takes its statistics over the batch."""
     rows, side = size(128, 8), size(128, 32)
     model = resnet().to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
@@ -73,7 +73,7 @@ def vision(log: Log) -> None:
 
 
 def optimizer(log: Log) -> None:
-    """Weights, gradients and Adam's state are all that takes memory, as in a fine-tuning on the edge."""
+    """Only weights, gradients and Adam's state take memory, as in fine-tuning that barely fits."""
     width = size(4096, 64)
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(12))).to(DEVICE)
@@ -88,7 +88,7 @@ def optimizer(log: Log) -> None:
 
 
 def evaluation(log: Log) -> None:
-    """GPT-2 of 4 layers on small batches, evaluated every 4 steps on large ones with the loss inside."""
+    """GPT-2 of 4 layers on small batches, evaluated every 4 steps on large ones, with the loss inside the model."""
     rows, large, length = size(8, 2), size(64, 16), size(512, 32)
     model = gpt2(4).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)

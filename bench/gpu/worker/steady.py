@@ -1,8 +1,8 @@
-"""Steps of GPT-2 with ample memory, timed a few at a time, in steps.json of a folder.
+"""Steps of GPT-2 with ample memory, timed a few at a time; writes steps.json to a folder.
 
 steady.py FOLDER LAYERS ROWS LENGTH COMPILED SLICES. It makes its first steps, leaves a file "ready" in the
 folder, and then makes a slice of steps whenever somebody opens its "go", and opens its "done" after it:
-processes can take turns. All of it runs on the same few cores, whoever the parent is.
+this is how processes can take turns. All processes run on the same few cores, whichever parent they have.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 import transformers.models.gpt2.modeling_gpt2  # noqa: F401, before the wait
 from models import DEVICE, gpt2, shifted, size, tokens
 
-WARM, STEPS = 40, 10  # of a process, and of a slice
+WARM, STEPS = 40, 10  # warm-up steps of a process, and steps of a slice
 
 
 def training(layers: int, rows: int, length: int, compiled: bool) -> Callable[[int], float]:
-    """A training that is ready: makes the step with a number, and returns its loss when the
-    GPU is done."""
+    """A training that is ready: calling it makes the step with the given number, and returns the
+    loss when the GPU is done."""
     model = gpt2(layers).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     called = torch.compile(model) if compiled else model

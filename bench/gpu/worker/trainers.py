@@ -1,4 +1,4 @@
-"""Trainings in the hands of Transformers and Lightning, and the ways these have to find a batch.
+"""Trainings run by Transformers and Lightning, and the ways that these offer to find a batch size.
 
 trainers.py TASK FOLDER
 """
@@ -17,7 +17,7 @@ LENGTH = size(512, 32)
 
 
 def transformers(log: Log, rows: int, data: Rows, **more: Any) -> None:
-    """The Trainer, its loss inside the model."""
+    """The Trainer, with the loss inside the model."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Counted(Trainer):
@@ -86,14 +86,14 @@ def lightning(log: Log, *callbacks: Any) -> None:
 
 
 def finder(log: Log) -> None:
-    """Lightning's BatchSizeFinder, from the batch asked for."""
+    """Lightning's BatchSizeFinder, starting from the batch size asked for."""
     from lightning.pytorch.callbacks import BatchSizeFinder
 
     lightning(log, BatchSizeFinder(init_val=size(40, 8), steps_per_trial=1, max_trials=1 if DEVICE == "cpu" else 8))
 
 
 def executable(log: Log) -> None:
-    """Accelerate's find_executable_batch_size around all of a training."""
+    """Accelerate's find_executable_batch_size around a whole training."""
     from accelerate.utils import find_executable_batch_size
 
     @find_executable_batch_size(starting_batch_size=size(40, 8))
@@ -118,7 +118,7 @@ def watched(log: Log) -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch_size", type=int, required=True)
-    for flag in ("--resume", "--checkpoint"):  # without which it does not start anything again
+    for flag in ("--resume", "--checkpoint"):  # without them guarftrain does not restart anything
         parser.add_argument(flag)
     rows = parser.parse_known_args()[0].batch_size
     transformers(log, rows, Rows(STEPS * rows, LENGTH))

@@ -1,8 +1,8 @@
 """The part of headroom that works inside a PyTorch process.
 
-``headroom run -- python train.py`` brings it along by itself. A program that is started in
+``headroom run -- python train.py`` makes it available by itself. A program that is started in
 another way imports it and calls :func:`attach`, or is started by ``python -m headroom``.
-Without headroom around the process it does nothing. Importing it imports nothing else.
+In a process that does not run under headroom it does nothing. Importing it imports nothing else.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from headroom._version import __version__
 
 __all__ = ["__version__", "attach", "step"]
 
-TYPE_CHECKING = False  # typing's own costs more than all that is here
+TYPE_CHECKING = False  # importing typing's own costs more than everything here
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional, Sequence, TypeVar, Union
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def attach() -> bool:
-    """Start the worker as soon as torch is imported, or now if it is there already.
+    """Start the worker as soon as torch is imported, or now if it has been imported already.
 
-    Returns whether headroom is around this process, or HEADROOM_WORKER says what to do without
-    it; if not, nothing was done.
+    Returns whether this process runs under headroom, or HEADROOM_WORKER says what to do without
+    it; if neither, nothing was done.
     """
     import os
 
@@ -37,8 +37,8 @@ def attach() -> bool:
 
 
 def step(model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Optional[torch.optim.Optimizer] = None) -> Callable[[F], F]:
-    """A decorator for the function that does forward and backward of one batch, in loops that
-    the worker cannot follow by itself::
+    """A decorator for the function that runs the forward and backward pass of one batch, in loops
+    that the worker cannot follow by itself::
 
         @headroom.step(model, optimizer)
         def train_step(x, y):
@@ -46,14 +46,15 @@ def step(model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Op
             loss.backward()
             return loss
 
-    If the function runs out of memory, it is called again with some rows at a time of every tensor
+    If the function runs out of memory, it is called again for some rows at a time of every tensor
     argument that has as many rows as the first one, and the gradients add up to those of the
-    whole batch. What it does besides is done once for each piece, so zeroing gradients, clipping and
-    the optimizer's step belong outside. It may return nothing, numbers, or tensors of rows, which are
-    joined.
+    whole batch. Anything else it does is done once for each piece, so zeroing gradients, clipping and
+    the optimizer's step belong outside. It may return nothing, numbers, or tensors of rows; the results
+    of the pieces are joined.
 
-    Where that cannot be exact, its exception is raised. Without headroom around the process the
-    function is what it was. ``model`` is what is trained, or several of them; ``optimizer`` may have more parameters.
+    Where that cannot be exact, the function's exception is raised. In a process that does not run under
+    headroom the function is unchanged. ``model`` is the model that is trained, or a sequence of models;
+    ``optimizer`` may add further parameters.
     """
     from functools import wraps
 

@@ -1,7 +1,7 @@
 """``python -m headroom script.py …`` and ``python -m headroom -m module …``.
 
 Runs a program with the worker in it, as ``python script.py`` and ``python -m module`` would run
-it without. With nobody at the other end of the wire the worker decides by itself.
+it without the worker. With nobody at the other end of the wire the worker decides by itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
         return
     sys.argv = words
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.path.dirname(os.path.realpath(words[0]))  # it was the working directory
+        sys.path[0] = os.path.dirname(os.path.realpath(words[0]))  # python -m had put the working directory there
     runpy.run_path(words[0], run_name="__main__")
 
 

@@ -1,4 +1,4 @@
-"""What is changed in torch, once, after it was imported."""
+"""The changes made to torch, once, after it has been imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tape import Recorded
 _recorder: Optional[Recorder] = None
 
 
-FIRST, LAST = (2, 4), (2, 15)  # versions of PyTorch that the tests have passed with
+FIRST, LAST = (2, 4), (2, 15)  # the oldest and the newest version of PyTorch with which the tests have passed
 
 
 def only_watches(version: str = torch.__version__) -> Optional[str]:
@@ -26,15 +26,15 @@ def only_watches(version: str = torch.__version__) -> Optional[str]:
     if os.environ.get("HEADROOM_WORKER") == "observe":
         return "as requested"
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        return "several ranks would have to agree"
+        return "several ranks would have to agree on the pieces"
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or not FIRST <= (int(found[1]), int(found[2])) <= LAST:
-        return f"it is not known to be right with PyTorch {version}; it is with {FIRST[0]}.{FIRST[1]} to {LAST[0]}.{LAST[1]}"
+        return f"the worker has not been tested with PyTorch {version}, only with {FIRST[0]}.{FIRST[1]} to {LAST[0]}.{LAST[1]}"
     return None
 
 
 def install() -> None:
-    """Arms this process. A second call does nothing."""
+    """Installs the worker in this process. A second call does nothing."""
     global _recorder
     if _recorder is not None:
         return
@@ -42,7 +42,7 @@ def install() -> None:
     report = Report(why or "")
     check = None
     if os.environ.get("HEADROOM_WORKER") == "check":
-        from .check import Check  # which no training needs
+        from .check import Check  # not needed for training
 
         check = Check(report)
     optimizer = torch.optim.Optimizer
@@ -88,7 +88,7 @@ def install() -> None:
 
 
 def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Optimizer]) -> Optional[Callable]:
-    """What is called for a function of headroom.step; None if nothing may be done for it."""
+    """The runner of a function of headroom.step; None if the function must be left as it is."""
     from .explicit import Explicit
 
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
@@ -98,12 +98,12 @@ def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Opt
 
 
 def shared(module: torch.nn.Module) -> Optional[str]:
-    """Why a module's calls are not this process's own affair; None if they are."""
+    """Why a module's calls concern more than this process; None if they do not."""
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-        return "several ranks would have to agree"
+        return "several ranks would have to agree on the pieces"
     for m in module.modules():
         if type(m).__name__ in _SHARED:
-            return f"{type(m).__name__} is in charge"
+            return f"the model is managed by {type(m).__name__}"
     return None
 
 
@@ -111,17 +111,17 @@ _SHARED = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"
 
 
 class Finder:
-    """Finds the modules to record: those whose outermost calls are a training's."""
+    """Finds the modules to record: those that are trained and are called outermost."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.trained: set[int] = set()  # ids of parameters that an optimizer has
-        self._call: Optional[Callable] = None  # torch's own, while ours stands in its place
+        self.trained: set[int] = set()  # ids of the parameters that an optimizer has
+        self._call: Optional[Callable] = None  # torch's own Module.__call__, while ours is in its place
         self._new = 0
         self._inside = False
 
     def look(self) -> None:
-        """Begins to look at every call of a module."""
+        """Begins to inspect every call of a module."""
         if self._call is not None:
             return
         call = self._call = torch.nn.Module.__call__
@@ -149,7 +149,7 @@ class Finder:
         torch.nn.Module.__call__ = looking  # type: ignore[method-assign]
 
     def step(self) -> None:
-        """An optimizer has made a step: one that brought nothing new ends the looking."""
+        """An optimizer has made a step: a step that brought nothing new ends the inspection."""
         if self._call is not None and self._new == 0 and not self._inside:
             torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
             self._call = None

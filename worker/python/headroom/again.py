@@ -1,11 +1,11 @@
-"""Whether calls that went well give the same when they are made again.
+"""Whether calls that succeeded return the same results when they are repeated.
 
-A script may change something around a call and change it back, an attribute or a global
-say. A replay would then compute something else, without a word. So when something fails,
-some values of what the script holds by then are kept; and before pieces are run the same
-calls are made once more, on the whole batch, with the same draws, in the same modes, but
-without what autograd saves. Where there is no room for that, a few rows are compared,
-unless there were draws.
+A script may change something around a call and then change it back: an attribute or a global,
+for example. A replay would then silently compute something else. So when a call fails, some
+values of the results that the script holds at that moment are kept; and before pieces are run,
+the same calls are repeated on the whole batch, with the same random numbers, in the same modes,
+but without the tensors that autograd saves. Where there is not enough memory for that, a few
+rows are compared, unless random numbers were drawn.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .tape import Tape, place_of, random_state, same_random_state, set_random_st
 
 
 class Sampled(NamedTuple):
-    """What the script held of a tape when something failed."""
+    """The results of a tape that the script held when something failed."""
 
-    values: dict[int, torch.Tensor]  # some of each, by slot
-    steps: dict[int, tuple]  # with which they were taken
+    values: dict[int, torch.Tensor]  # some values of each result, by slot
+    steps: dict[int, tuple]  # the steps with which the values were taken
     graphs: dict[int, int]  # signatures
-    entries: int  # of the tape by then
-    drawn: bool  # random numbers
+    entries: int  # of the tape at that moment
+    drawn: bool  # random numbers were drawn
 
 
 def note(tape: Tape) -> None:
-    """Keeps some values of the results that the script holds, unless there are some already.
-    Raises :class:`Refused` if there is no room for that."""
+    """Keeps some values of the results that the script holds, unless some are kept already.
+    Raises :class:`Refused` if there is not enough memory for that."""
 
     def sampled() -> Sampled:
         values, steps, graphs = {}, {}, {}
@@ -48,12 +48,12 @@ def note(tape: Tape) -> None:
         return Sampled(values, steps, graphs, len(tape.entries), not same_random_state(tape.random, random_state()))
 
     if tape.sampled is None and tape.entries:
-        tape.sampled = patiently(sampled, "there is no room to look at a call's results")
+        tape.sampled = patiently(sampled, "there is not enough memory to inspect a call's results")
 
 
 def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
-    """Raises :class:`Refused` if one of these entries, made again, gives other values than those
-    that were kept."""
+    """Raises :class:`Refused` if one of these entries, when it is repeated, gives values that differ
+    from those that were kept."""
     sampled: Optional[Sampled] = tape.sampled
     made = {s for i in entries for s in tape.entries[i].slots}
     slots = [s for s in sampled.values if s in made] if sampled is not None else []
@@ -61,10 +61,10 @@ def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
         return
     again = [i for i in needed(tape, slots) if i < sampled.entries]
     keys = tuple(plan.keys[i] for i in again)
-    if tape.straight and keys in Plan.same:  # nothing has failed: of such steps one is looked at
+    if tape.straight and keys in Plan.same:  # nothing has failed: one step of each kind is compared
         return
     unchanged(tape, again)
-    why = "there is no room to make its calls again"
+    why = "there is not enough memory to repeat the step's calls"
     try:
         same = patiently(lambda: _whole(tape, sampled, again, slots), why)
     except Refused:
@@ -73,14 +73,14 @@ def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
         same = patiently(lambda: _rows(tape, plan, sampled, again, slots), why)
     if not same:
         Plan.forget()
-        raise Refused("a call gives other results when it is made again")
+        raise Refused("a call returns different results when it is repeated")
     Plan.same.add(keys)
     for s in slots:
         del sampled.values[s]
 
 
 def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
-    """Whether the calls give the same for the whole batch."""
+    """Whether the repeated calls return the same results for the whole batch."""
     modules = modules_of(tape)
     with undone(modules), unwarned(), unsaved(), torch.enable_grad():
         env: dict[int, torch.Tensor] = {}
@@ -98,7 +98,7 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
 
 
 def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
-    """The same for the first rows alone, whose kernels are others."""
+    """The same for the first rows alone, for which other kernels may be used."""
     modules, rows = modules_of(tape), Rows(plan.batch, 0, 2)
     with rehearsal(modules), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         env = run(tape, plan, again, rows)
@@ -113,15 +113,15 @@ def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots:
 
 
 def unsaved() -> Any:
-    """A context in which autograd makes graphs, so that the same kernels run, and keeps no tensors
-    for them. What is compiled meanwhile keeps those it is traced with."""
+    """A context in which autograd builds graphs, so that the same kernels run, but saves no tensors
+    for them. A function compiled in the meantime keeps the tensors it is traced with."""
 
     def pack(tensor: torch.Tensor) -> Any:
         return None if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
 
     def unpack(kept: Any) -> torch.Tensor:
         if kept is None:
-            raise RuntimeError("a graph that was made to be compared has no values")
+            raise RuntimeError("a graph that was made only for comparison has no values")
         return kept
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

@@ -1,4 +1,4 @@
-"""A backward that has failed: which parameters have their gradients, and those of the others."""
+"""A failed backward pass: which parameters already have their gradients, and the gradients of the rest."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .weights import Rule
 
 
 def state_of(param: torch.Tensor) -> Any:
-    """What shows whether a backward has reached a parameter."""
+    """A value that changes once a backward pass has reached a parameter."""
     grad = param.grad
     return None if grad is None else (id(grad), grad._version)
 
 
 def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
-    """Why the graph of a loss enters a module of the tape in another way than through the
-    module's recorded outputs; None if it does not."""
+    """Why the graph of a loss enters a module of the tape by a way other than the module's
+    recorded outputs; None if it does not."""
     spans = [(e.between, e.exits, e.module) for e in tape.entries if e.module is not None]
 
     def made_by(node: Any) -> Any:
@@ -36,22 +36,22 @@ def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
     for node in walk([loss.grad_fn], enter=lambda n: made_by(n) is None, most=10000):
         span = made_by(node)
         if span is not None and node._sequence_nr() not in span[1]:
-            return f"a tensor that {type(span[2]).__name__} left behind enters the loss"
+            return f"the loss uses a tensor that {type(span[2]).__name__} computed but did not return"
     return None
 
 
 class Planned(NamedTuple):
-    """How the gradients of a loss can be had once more: in pieces by ``plan``, or for the whole
-    batch if that is None, for the reason ``why``."""
+    """How the gradients of a loss can be computed again: in pieces by ``plan``, or, if that is
+    None, for the whole batch, for the reason ``why``."""
 
     plan: Optional[Plan]
-    targets: dict[int, tuple[Any, Rule]]  # scalars that pieces add up to, with the loss's derivatives with respect to them
-    extra: dict[torch.Tensor, torch.Tensor]  # gradients of what enters behind those scalars
+    targets: dict[int, tuple[Any, Rule]]  # scalars to which the pieces add up, with the loss's derivatives with respect to them
+    extra: dict[torch.Tensor, torch.Tensor]  # gradients of leaves that enter the loss after those scalars
     why: str
 
 
 def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Planned:
-    """Finds the pieces and proves them. ``given`` is what backward was given, None for 1."""
+    """Plans the pieces and proves that they are right. ``given`` is the gradient passed to backward, None for 1."""
     modules = modules_of(tape)
     try:
         refuse_batchwise(modules)
@@ -70,8 +70,8 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
 
 
 def refuse_writing(tape: Tape) -> None:
-    """Raises :class:`Writes` if a call of a module writes to what was there before, as far as a few
-    rows show it."""
+    """Raises :class:`Writes` if a call of a module writes to a tensor that existed before, as far as a
+    few rows can show."""
     if all(f is None or f.tried for f in map(found_of, modules_of(tape))):
         return
     try:
@@ -79,12 +79,12 @@ def refuse_writing(tape: Tape) -> None:
             Plan(tape, tape.entries[0]).extend()
     except Writes:
         raise
-    except Exception:  # then it cannot be seen
+    except Exception:  # then the rows show nothing
         pass
 
 
 def summed(inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tensor]) -> dict[int, Optional[torch.Tensor]]:
-    """The gradients, keyed by the ids of what they belong to."""
+    """The gradients, keyed by the ids of the tensors to which they belong."""
     grads = {id(t): g for t, g in zip(inputs.tensors, sums.all())}
     for t, g in extra.items():
         had = grads.get(id(t))
@@ -93,7 +93,7 @@ def summed(inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tens
 
 
 def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, failure: BaseException, sizes: Any, report: Any) -> None:
-    """Gives the parameters that a failed backward has not reached their gradients."""
+    """Gives their gradients to the parameters that a failed backward pass has not reached."""
     loss = place_of(args[0]).slot  # type: ignore[union-attr]
     tape.drop(args[:1])
     clean(failure)
@@ -102,18 +102,18 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     founds = [f for f in map(found_of, modules) if f is not None]
     changing = [f for f in founds if f.changing]
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
-    if plan is not None:  # the whole batch is judged by its loss
+    if plan is not None:  # otherwise the whole batch is judged by its loss
         confirm(tape, plan, needed(tape, [loss]))
     elif any(f.writes for f in founds) or any(e.held is None and found_of(e.module).moving for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
-        raise Refused("a module's calls change what it keeps")
+        raise Refused("a module's calls change its attributes or frozen parameters")
     else:
         refuse_writing(tape)
     offload = plan is None and any(t.is_cuda for t in params)
     written = [(b, b.detach().clone()) for f in changing for b in f.changing or ()]
     if any(found_of(e.module) in changing and e.nth != found_of(e.module).calls for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
-        raise Refused(f"{why}, and has been called again")
+        raise Refused(f"{why}, and a module that changes its buffers has been called again since")
     if not all([f.put_back() for f in changing]):
-        raise Refused(f"{why}, and it is not known what they were before")
+        raise Refused(f"{why}, and the earlier values of the buffers are not known")
     after = random_state()
     set_random_state(tape.random)
     held = Held(submodules(modules), plan is None or plan.deep)
@@ -129,18 +129,18 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         raise Refused(why or str(e)) from None
     finally:
         set_random_state(after)
-    if plan is not None:  # for the whole batch it is what the user's own call would have left
+    if plan is not None:  # after a run of the whole batch, keep what the user's own call would have left
         held.put_back()
     rounded = plan is None or half_in(tape, modules)  # the whole batch may use other kernels where there is little room
     if (plan is None or same_random_state(tape.random, after)) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
-        raise Refused("the loss is different when the step is made again")
+        raise Refused("the loss is different when the step is repeated")
     if inputs.graphs:
-        raise Refused("a graph of the user's own enters the step, and may have been used up")
+        raise Refused("the step depends on a graph that the script built outside it, which may already have been freed")
     grads = summed(inputs, sums, extra)
     reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
     tensors = {id(t): t for t in [*inputs.tensors, *extra]}
     if any(i not in reached for i in tensors):
-        raise Refused("it cannot be told whether a tensor has its gradient already")
+        raise Refused("it is not known whether a tensor has its gradient already")
     rest = [t for i, t in tensors.items() if not reached[i]]
     if rest:
         with torch.enable_grad():
@@ -158,30 +158,30 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
 
 
 def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:
-    """Whether a scalar is what the script had, as far as that is known."""
+    """Whether a scalar has the value that the script had, as far as that is known."""
     had = tape.scalars.get(slot)
     if had is None:
         return True
     tolerance = 5e-3 if rounded else 1e-3 if had.is_cuda else 1e-4
     a, b = (float(torch.as_tensor(v).detach().double().reshape(())) for v in (had, value))
-    # A sum that cancels out is near zero, and rounding is large beside it.
+    # A sum that cancels out is near zero, and rounding errors are large relative to it.
     return not abs(a - b) > tolerance * max(abs(a), 0.1)
 
 
 def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:
-    """The first scalars that the loss is made of, with its derivatives with respect to them."""
+    """The first scalars of which the loss is made, with the loss's derivatives with respect to them."""
     first = [s for i in entries for s in tape.entries[i].slots if s is not None and late.is_scalar(s) and late.is_first(s)]
     if not first:
         raise Refused("the loss has no part that is a sum over rows")
     if first == [loss]:
         return {loss: (1.0 if given is None else given, None)}, {}
     if any(s not in tape.scalars for s in first):
-        raise Refused("the batch is summed into more than one number")
+        raise Refused("the batch is reduced to more than one number")
     rest = [i for i in entries if tape.entries[i].module is None and all(late.plan.slots[r].dim is None for r in references(tape.entries[i])[0])]
     leaves = {s: tape.scalars[s].clone().requires_grad_() for s in first}
     beside = [tape.outside[i] for e in rest for i in references(tape.entries[e])[1] if tape.outside[i].requires_grad]
     if any(not t.is_leaf for t in beside):
-        raise Refused("a graph of the user's own enters the step, and may have been used up")
+        raise Refused("the step depends on a graph that the script built outside it, which may already have been freed")
     beside = list({id(t): t for t in beside}.values())
     with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
         rest = [i for i in rest if not set(tape.entries[i].slots) & set(first)]

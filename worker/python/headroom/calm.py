@@ -1,4 +1,4 @@
-"""Running modules once more without consequences: the same draws, the same buffers."""
+"""Running modules again without consequences: the same random numbers, the same buffers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _DRAWS = {"rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "no
 
 
 class Calm(TorchDispatchMode):
-    """Takes chance out of what runs inside, so that two runs can be compared: masks of
-    dropout keep everything, and every other draw is a constant. Sees whether any of it is
-    computed in half precision, as under an autocast inside a module, and what would be drawn."""
+    """Takes randomness out of the code that runs inside, so that two runs can be compared: dropout
+    keeps everything, and every other random number is a constant. Records whether anything is computed in
+    half precision, as under an autocast inside a module, and which random numbers would be drawn."""
 
     def __init__(self) -> None:
         super().__init__()
         self.half = False
-        self.draws: list[tuple] = []  # what would have been drawn: names and numbers
+        self.draws: list[tuple] = []  # random operations that would have drawn: names and numbers
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = _named(func)
@@ -62,15 +62,15 @@ class Calm(TorchDispatchMode):
 
 @lru_cache(maxsize=None)
 def _named(func: Any) -> str:
-    """The name of an operation that may draw, "" of any other."""
+    """The name of an operation that may draw random numbers, "" for any other."""
     name: str = func._schema.name.split("::")[-1]
     return name if name in _FILLS or name in _DRAWS or name == "native_dropout" or "attention" in name else ""
 
 
 class Sealed(TorchDispatchMode):
-    """Raises :class:`Writes` before anything is written to a tensor that was there before and is not
-    one of ``free``: to its argument, to a frozen parameter, to what a module keeps for itself. What a
-    ``backward`` writes may be left out."""
+    """Raises :class:`Writes` before anything is written to a tensor that existed before and is not
+    one of ``free``: to an argument, to a frozen parameter, to a tensor that a module keeps for itself.
+    Writes made by a ``backward`` can be exempted."""
 
     def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Sealed(TorchDispatchMode):
         for i, name in written if self._backward or torch._C._current_graph_task_id() == -1 else ():
             given = args[i] if i < len(args) else kwargs.get(name)
             if not self._free.issuperset(map(_memory, tree_leaves(given))):
-                raise Writes(f"{self._name} writes to a tensor that was there before")
+                raise Writes(f"{self._name} writes in place to a tensor that existed before")
         result = func(*args, **kwargs)
         if fresh:
             self._free.update(map(_memory, (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)))
@@ -91,17 +91,17 @@ class Sealed(TorchDispatchMode):
 
 
 def _memory(value: Any) -> int:
-    """What is the same for all tensors that share memory; 0 for what has none of its own."""
+    """A number that is the same for all tensors that share memory; 0 for a value without memory of its own."""
     try:
         return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else 0
-    except NotImplementedError:  # a sparse one
+    except NotImplementedError:  # a sparse tensor
         return 0
 
 
 @lru_cache(maxsize=None)
 def _effects(func: Any) -> tuple[list[tuple[int, str]], bool]:
-    """Places and names of the arguments that an operation writes to, and whether what it returns has
-    memory of its own."""
+    """Positions and names of the arguments to which an operation writes, and whether its results have
+    memory of their own."""
     schema = func._schema
     written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
     return written, all(r.alias_info is None for r in schema.returns) or schema.name == "aten::lift_fresh"  # of torch.tensor
@@ -117,7 +117,7 @@ def eager() -> Any:
 @contextmanager
 def ready_attention() -> Iterator[None]:
     """A context without cuDNN's attention, which compiles a kernel for every new number of
-    rows, where there is another to use."""
+    rows, where another implementation can be used."""
     backends = torch.backends.cuda
     off = getattr(backends, "cudnn_sdp_enabled", bool)() and (backends.flash_sdp_enabled() or backends.mem_efficient_sdp_enabled() or backends.math_sdp_enabled())
     if off:
@@ -131,9 +131,9 @@ def ready_attention() -> Iterator[None]:
 
 @contextmanager
 def unwarned() -> Iterator[None]:
-    """A context in which no warning is shown: a trial with a few rows of one tensor and all of
-    another is warned of, and nobody wrote it. The filters stay, since changing them has every
-    warning that was shown shown again."""
+    """A context in which no warning is shown: a trial with a few rows of one tensor and all rows of
+    another may cause warnings about code that the user never wrote. The filters stay unchanged, since
+    changing them would show every earlier warning again."""
     shown = warnings.showwarning
     warnings.showwarning = lambda *_args, **_kwargs: None
     try:
@@ -144,8 +144,8 @@ def unwarned() -> Iterator[None]:
 
 @contextmanager
 def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-    """A context after which generators, buffers and what is attached to the modules are as
-    before, and parameters have the memory that they had."""
+    """A context after which generators, buffers and everything attached to the modules are as
+    before, and parameters have the same memory as before."""
     state = random_state()
     found = submodules(modules)
     data = [(p, p.data) for m in found for p in m.parameters(recurse=False) if type(p) is torch.nn.Parameter]
@@ -161,7 +161,7 @@ def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
             for buffer, value, version in zip(buffers, kept, versions):
                 # Batch normalisation writes its statistics without raising the version.
                 if buffer._version != version or not torch.equal(buffer, value):
-                    buffer.data.copy_(value)  # an earlier call's graph may have seen these values: no new version
+                    buffer.data.copy_(value)  # an earlier call's graph may have saved these values: keep the version
         held.put_back()
         for p, had in data:
             if p.data_ptr() != had.data_ptr():
@@ -170,7 +170,7 @@ def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-    """A context for running modules on a few rows: nothing of it remains, and what is particular
-    to a number of rows is spared."""
+    """A context for running modules on a few rows: nothing of the run remains, and work that is specific
+    to a number of rows, such as compiling, is avoided."""
     with undone(modules), eager(), ready_attention(), unwarned():
         yield

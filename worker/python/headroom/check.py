@@ -1,8 +1,8 @@
 """headroom check: the first step of a training, as it would be if memory ran out in it.
 
-After each of its backward calls the gradients are computed twice more, at once and in
-pieces, and compared. Nothing is trained: the process waits to be ended before its
-optimizer's first step.
+After each of its backward calls the gradients are computed twice more, once for the whole batch
+and once in pieces, and compared. Nothing is trained: before its optimizer's first step the process
+waits to be ended.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .failure import Refused, is_out_of_memory
 from .replay import gradients, in_two, modules_of, precisely
 from .tape import Tape, place_of
 
-MOST = 16  # backward calls that are looked at
-ENDING = 60.0  # seconds that headroom has to end this process
+MOST = 16  # backward calls that are checked
+ENDING = 60.0  # seconds within which headroom must end this process
 
 
 class Check:
-    """Looks at the first step, and reports what it has found."""
+    """Checks the first step, and reports its findings."""
 
     def __init__(self, report: Any) -> None:
         self._report = report
         self._found: list[dict[str, Any]] = []
 
     def backward(self, recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
-        """After a backward that went well: what is on its tape is still there."""
+        """Checks a backward that has succeeded, while its tape is still there."""
         given = args[1] if len(args) > 1 else kwargs.get("gradient")
 
         def look() -> dict[str, Any]:
@@ -45,8 +45,8 @@ class Check:
         self._look(recorder, modules_of(tape), look)
 
     def function(self, recorder: Any, gradients_of: Callable, models: Sequence[torch.nn.Module]) -> None:
-        """After a function of headroom.step that went well; ``gradients_of`` is what
-        ``Explicit.compared`` makes of it."""
+        """Checks a function of headroom.step that has succeeded; ``gradients_of`` calls
+        ``Explicit.compared`` for it."""
 
         def look() -> dict[str, Any]:
             with refusing():
@@ -67,7 +67,7 @@ class Check:
         self._found.append({**found, "where": self._report.here()})
 
     def instead(self, step: Callable) -> Callable:
-        """What replaces an optimizer's step: it reports what was found, and makes no step.
+        """A replacement for an optimizer's step: it reports what was found, and makes no step.
         A closure, in which some loops call backward, is called."""
 
         @wraps(step)
@@ -79,15 +79,15 @@ class Check:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
             time.sleep(ENDING)
-            raise SystemExit("headroom check: the first step has been looked at, and nobody has ended this process")
+            raise SystemExit("headroom check: the first step has been checked, and nothing has ended this process")
 
         return looked
 
 
 def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict[str, Any]:
-    """How far the gradients in two pieces are from those of the whole batch, relative to the
-    largest of each tensor: neither draws random numbers. Raises :class:`Refused` if pieces
-    would be wrong, or if there is no room."""
+    """How far the gradients of two pieces are from those of the whole batch, relative to the
+    largest element of each tensor; neither run draws random numbers. Raises :class:`Refused` if
+    pieces would be wrong, or if there is not enough memory."""
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
     if plan is None:
         raise Refused(why)
@@ -102,17 +102,17 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """A context that raises :class:`Refused` where memory runs out: a look at a batch is no step to survive."""
+    """A context that raises :class:`Refused` where memory runs out: a check is not a step that must be survived."""
     try:
         yield
     except Exception as e:
         if not is_out_of_memory(e):
             raise
-        raise Refused("there is no room to compute the batch twice") from None
+        raise Refused("there is not enough memory to compute the batch twice") from None
 
 
 def judged(gradients: Iterable[tuple[Optional[torch.Tensor], Optional[torch.Tensor]]], rows: int, pieces: int, precise: bool) -> dict[str, Any]:
-    """What is reported of gradients of the whole batch beside those of pieces; refused if they differ."""
+    """The report on pairs of gradients, of the whole batch and of pieces. Raises :class:`Refused` if they differ."""
     off = max([distance(whole, parts) for whole, parts in gradients], default=0.0)
     if not off <= (1e-3 if precise else 2e-2):
         raise Refused(f"the gradients of {pieces} pieces are off by {off:.1g} from the whole batch's")

@@ -1,6 +1,6 @@
-"""Adam's step over all tensors at once needs room for one more of each, and changes its state
-before it asks for it. Where there is no such room the step goes tensor by tensor, which needs
-room for the largest alone: all at once would have ended the training.
+"""Adam's step over all tensors at once needs memory for one more copy of each, and changes its
+state before it allocates that. Where there is not enough memory, the step goes tensor by tensor, which
+needs memory for the largest tensor alone: the step over all at once would have ended the training.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from .failure import is_out_of_memory, release_frames
 from .rest import Memory, memories
 
 KNOWN = (torch.optim.Adam, torch.optim.AdamW)
-FIRST, EVERY = 4, 16  # so many steps at first, then one in so many, look at a GPU's memory
-SINGLY = 64  # steps that go tensor by tensor before all at once is tried again, twice as many each time up to 16-fold
+FIRST, EVERY = 4, 16  # a GPU's memory is checked in the first 4 steps, then in every 16th
+SINGLY = 64  # steps that go tensor by tensor before all at once is tried again; twice as many each time, up to 16-fold
 
 Group = dict[str, Any]
 
@@ -48,7 +48,7 @@ class Crowd:
 
 
 def plenty(known: Sequence[Memory], need: int) -> bool:
-    """Whether there is so much room that no part of it matters."""
+    """Whether there is so much room that an exact check is unnecessary."""
     return all(min(m.free, m.allowed - m.reserved) + m.reserved - m.allocated > 2 * need for m in known)
 
 
@@ -57,8 +57,8 @@ _crowds: weakref.WeakKeyDictionary[torch.optim.Optimizer, Crowd] = weakref.WeakK
 
 @contextmanager
 def one_by_one(optimizer: torch.optim.Optimizer) -> Iterator[bool]:
-    """A context in which a step goes tensor by tensor if it has to; yields whether it is the
-    first of those that do."""
+    """A context in which a step goes tensor by tensor if it must; yields whether it is the
+    first step to do so."""
     groups = [g for g in optimizer.param_groups if at_once(g)] if type(optimizer) in KNOWN else []
     if groups:
         crowd = _crowds.setdefault(optimizer, Crowd())
@@ -84,8 +84,8 @@ def at_once(group: Group) -> bool:
 
 
 def _takes(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Tensors like the state that a group's step will make, and like those that it will make for
-    itself: those of the largest of its parts, by device and type."""
+    """Tensors like the state that a group's step will allocate, and tensors like its temporaries: those of
+    the largest of the group's parts, by device and dtype."""
     params = [p for p in group["params"] if p.grad is not None]
     state = [p for p in params if not optimizer.state.get(p) for _ in range(3 if group.get("amsgrad") else 2)]
     parts: dict[tuple, list[torch.Tensor]] = {}
@@ -95,7 +95,7 @@ def _takes(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[torch.T
 
 
 def needed(optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> int:
-    """Bytes of all that the groups' step will make."""
+    """Bytes of everything that the groups' step will allocate."""
     return sum(_bytes(state) + _bytes(more) for state, more in (_takes(optimizer, g) for g in groups))
 
 
@@ -104,7 +104,7 @@ def _bytes(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def fits(optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> bool:
-    """Whether there is room for all that a step will make. Nothing of it stays."""
+    """Whether there is room for everything that a step will allocate. None of it is kept."""
     held: list[torch.Tensor] = []
     try:
         for group in groups:

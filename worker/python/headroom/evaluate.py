@@ -1,9 +1,9 @@
 """A module's call in evaluation that ran out of memory: the same rows, some at a time.
 
-Nothing carries a gradient, so the call is all there is to make again: its results are
-computed in pieces and joined. What a row gives must not depend on the rows beside it,
-which is tried on a few rows first. The training's pieces are another matter: an
-evaluation's batch is often a larger one, and needs less memory for each row.
+Nothing carries a gradient, so only the call has to be repeated: its results are computed in
+pieces and joined. The result of a row must not depend on the other rows, which is tried on a
+few rows first. Evaluation has piece sizes of its own: its batches are often larger than those
+of training, and need less memory for each row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .weights import typed, weight
 
 
 class Watch:
-    """What an evaluation's call must not have changed, if it is to be made again."""
+    """Watches for the changes that an evaluation's call must not have made if it is to be repeated."""
 
     def __init__(self, found: Found, given: Sequence[torch.Tensor]) -> None:
         self._tensors = {"a buffer": found.buffers, "an argument": given}
@@ -42,19 +42,19 @@ class Watch:
 
 
 def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tuple[Any, int]:
-    """What the one call of a tape returns, and in how many pieces it was made. ``leaves``
-    and ``tree`` are what :meth:`Plan.result` has returned for it, in the tape's order of slots.
-    Raises :class:`Refused` if it cannot be had exactly."""
+    """The result of a tape's only call, and in how many pieces it was computed. ``leaves``
+    and ``tree`` are what :meth:`Plan.result` returned for the call, in the tape's order of slots.
+    Raises :class:`Refused` if the result cannot be computed exactly."""
     [entry] = tape.entries
     slots = {s: plan.slots[s] for s in entry.slots if s is not None}
     proof = Proof(tape, plan)
     proof.alone([0])
     pieces = pieces_of(plan.batch, sizes.first(plan.batch))
     scalars = [s for s, known in slots.items() if known.dim is None and not known.fixed and not any(n > 1 for n in known.shape)]
-    rules = {s: patiently(lambda s=s: proof.rules(s, pieces), "there is no room to tell by which weights pieces add up") for s in scalars}  # type: ignore[misc]
+    rules = {s: patiently(lambda s=s: proof.rules(s, pieces), "there is not enough memory to find the weights of the pieces") for s in scalars}  # type: ignore[misc]
     sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
     whole: dict[int, torch.Tensor] = {
-        s: patiently(lambda known=known: torch.empty(known.shape, dtype=known.dtype, device=known.device), "there is no room for its results")  # type: ignore[misc]
+        s: patiently(lambda known=known: torch.empty(known.shape, dtype=known.dtype, device=known.device), "there is not enough memory for the results")  # type: ignore[misc]
         for s, known in slots.items()
         if known.dim is not None
     }
@@ -64,7 +64,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     def take(rows: Optional[Rows], env: dict[int, torch.Tensor]) -> None:
         assert rows is not None
         if not all(torch.equal(a, b) for a, b in zip(random_state(), state) if a is not None):
-            raise Refused("it draws random numbers")
+            raise Refused("the call draws random numbers")
         for s, value in env.items():
             known = slots[s]
             if known.dim is not None:
@@ -72,14 +72,14 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
             elif s in rules:
                 parts = [weight(rule, range(rows.start, rows.stop)) for rule in rules[s]]
                 like[s] = value
-                sums[s] = [old + value.double() * part if part else old for old, part in zip(sums[s], parts)]  # a mean over no row is NaN
+                sums[s] = [old + value.double() * part if part else old for old, part in zip(sums[s], parts)]  # a mean over no rows is NaN
             elif not torch.equal(whole.setdefault(s, value), value):
-                raise Refused("a result belongs neither to rows nor to their sum")
+                raise Refused("a result is neither made of rows nor a sum over them")
 
     count = by_pieces(plan.batch, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
     for s, found in sums.items():
         if any(not torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
-            raise Refused("it cannot be told by which weights the losses of pieces add up")
+            raise Refused("the weights with which the losses of pieces add up cannot be determined")
         whole[s] = typed(found[0], like[s])
     made = iter([whole[s] for s in entry.slots if s is not None])
     return tree_unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count

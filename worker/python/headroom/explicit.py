@@ -1,10 +1,10 @@
-"""headroom.step: a function that does forward and backward of one batch, for loops that
+"""headroom.step: a function that runs the forward and backward pass of one batch, for loops that
 recording cannot follow.
 
-If it runs out of memory it is called again for some rows at a time. Its gradients are
-weighed as those of a replay are, by a rule that is tried on a few real rows first; what
-it returns is joined. What cannot be had exactly is refused, and the exception is the
-user's.
+If the function runs out of memory it is called again for some rows at a time. Its gradients are
+weighted as those of a replay are, by a rule that is tried on a few real rows first; its results
+are joined. Where this cannot be exact it is refused, and the exception is left to the user's
+code.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .rows import Rows
 from .tape import random_state, set_random_state
 from .weights import Rule, candidates, distinct, others, settled, typed, weight
 
-IGNORED = [-100]  # what PyTorch's losses ignore unless told otherwise
+IGNORED = [-100]  # the label that PyTorch's losses ignore by default
 
 
 class Run(NamedTuple):
-    """What the function did for some rows."""
+    """The outcome of the function for some rows."""
 
     sketches: list[tuple[float, float]]  # of each parameter's gradient
-    leaves: list  # of what it returned
+    leaves: list  # of its result
     tree: Any
 
 
@@ -104,7 +104,7 @@ class Explicit:
             trial = Trial(self, args, kwargs, batch)
             rule, joins, tree = trial.proven(pieces_of(batch, self._sizes.first(batch)))
             if trial.backwards > 1 and any(reached):
-                raise Refused("backward is called more than once, and had come to some of the gradients")
+                raise Refused("the function calls backward more than once, and some gradients had already been computed")
             sums, parts, count = self._summed(args, kwargs, batch, rule, self._sizes.next, reached)
             result = tree_unflatten([join(column) for join, column in zip(joins, zip(*parts))], tree)
         for p, g in zip(self._params, sums):
@@ -113,7 +113,7 @@ class Explicit:
         return result, count
 
     def _batch_of(self, args: tuple, kwargs: dict) -> int:
-        """How many rows a call has, unless it may not be cut."""
+        """How many rows a call has. Raises :class:`Refused` if it may not be cut."""
         refuse_batchwise(self._models)
         if any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in self._params):
             raise Refused("a parameter has a hook, which would see the gradients of pieces")
@@ -129,8 +129,8 @@ class Explicit:
                 p.grad = g
 
     def _summed(self, args: tuple, kwargs: dict, batch: int, rule: Rule, size: Callable[[int], int], reached: Sequence[bool]) -> tuple[list, list, int]:
-        """The gradients of all pieces, weighed, but for those that had been reached; of each
-        piece what the function returned; and how many there were."""
+        """The weighted sums of the gradients of all pieces, except those that the failed call had
+        reached; the leaves of each piece's result; and the number of pieces."""
         sums: list[Optional[torch.Tensor]] = [None] * len(self._params)
         parts: list[list] = []
 
@@ -151,8 +151,8 @@ class Explicit:
         return sums, parts, by_pieces(batch, size, work, take)
 
     def compared(self, founds: Sequence[Found], args: tuple, kwargs: dict) -> tuple[list, list, int, int, bool]:
-        """For headroom check: each parameter's gradient of the whole batch and of two pieces, how many
-        rows and pieces there were, and whether any of it was computed in half precision."""
+        """For headroom check: each parameter's gradient for the whole batch and for two pieces, how many
+        rows and pieces there were, and whether anything was computed in half precision."""
         if any(f.changing or f.moving for f in founds):
             raise Refused("a call of the model changes its buffers or attributes")
         batch = self._batch_of(args, kwargs)
@@ -164,7 +164,7 @@ class Explicit:
         return whole, parts, batch, count, calm.half
 
     def run(self, args: tuple, kwargs: dict, batch: int, rows: Rows) -> tuple[list, list]:
-        """The gradients that the function makes for some rows, and the leaves of its result."""
+        """The gradients that the function computes for some rows, and the leaves of its result."""
         for p in self._params:
             p.grad = None
         try:
@@ -182,8 +182,8 @@ class Explicit:
 
 
 class Trial:
-    """What a few rows of a batch show about a function: by which rule its gradients add up,
-    and how its results are joined."""
+    """Finds out from a few rows of a batch by which rule a function's gradients add up, and how
+    its results are joined."""
 
     def __init__(self, explicit: Explicit, args: tuple, kwargs: dict, batch: int) -> None:
         self._explicit, self._args, self._kwargs, self._batch = explicit, args, kwargs, batch
@@ -192,7 +192,7 @@ class Trial:
         self.backwards = 0
 
     def proven(self, pieces: Sequence[Rows]) -> tuple[Rule, list[Callable], Any]:
-        """The rule for the gradients, and for each leaf of the result what joins those of
+        """The rule for the gradients; for each leaf of the result, a function that joins the leaves of
         the pieces, given as (rows, leaf); and the result's tree."""
         tensors: list[torch.Tensor] = []
         mapped((self._args, self._kwargs), tensors.append)
@@ -221,7 +221,7 @@ class Trial:
                 own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule, if it is right for them
                 return rules[0], [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree
             chosen = others(rules, self._batch, count, again)
-        raise Refused("it cannot be told by which weights the gradients of pieces add up")
+        raise Refused("the weights with which the gradients of pieces add up cannot be determined")
 
     def _run(self, rows: Sequence[int]) -> Run:
         key = tuple(rows)
@@ -235,9 +235,9 @@ class Trial:
         return [halves(chosen), tuple(sorted(part) for part in halves(mixed))]  # type: ignore[list-item]
 
     def _residual(self, rule: Rule, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> float:
-        """How far the gradients of two parts, weighed by a rule, are from the whole's."""
+        """How far the gradients of two parts, weighted by a rule, are from those of the whole."""
         if rule is not None and not sum(rule[r] for r in chosen):
-            return 0.0  # there is nothing in these rows that could tell
+            return 0.0  # these rows say nothing about the rule
         weights = [(weight(rule, part, chosen), part) for part in split]
         return residual(whole.sketches, [[(w * v, w * norm) for v, norm in self._run(part).sketches] for w, part in weights if w])
 
@@ -245,7 +245,7 @@ class Trial:
         return 1e-2 if self._calm.half else 1e-3
 
     def _sums(self, rule: Rule, i: int, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> bool:
-        """Whether a rule makes a number of the result."""
+        """Whether a rule gives a number of the result as the weighted sum of the parts' numbers."""
         value = whole.leaves[i]
         if not number(value):
             return False
@@ -265,14 +265,14 @@ class Trial:
             def total(parts: Sequence) -> Any:
                 sums = [sum(w * v for w, v in ((weight(rule, range(r.start, r.stop)), v) for r, v in parts) if w) for rule in rules]
                 if any(abs(float(s) - float(sums[0])) > 1e-6 * abs(float(sums[0])) for s in sums):
-                    raise Refused("it cannot be told by which weights what the function returns adds up")
+                    raise Refused("the weights with which the results of the function add up cannot be determined")
                 return typed(sums[0], leaf)
 
             return total
-        raise Refused("what the function returns can be joined neither by rows nor by weights")
+        raise Refused("a result of the function can be joined neither by rows nor as a weighted sum")
 
     def _looked(self, rows: list[int]) -> None:
-        """One run to see what else the function does."""
+        """Runs the function once to see what else it does."""
         backward, params = torch.autograd.backward, self._explicit._params
         least = min(params, key=lambda p: p.numel())
 
@@ -293,8 +293,8 @@ class Trial:
         if versions != [b._version for b in buffers] or next(held.changed(), None) is not None:
             raise Refused("a call of the model changes its buffers or attributes")
         if written.found:
-            raise Refused("gradients are changed inside the function, by clipping say: that belongs after it")
-        # Gradients that are there already are added to, unless the function takes them away.
+            raise Refused("gradients are changed inside the function, for example by clipping: do that after the function")
+        # Backward adds to gradients that exist already, unless the function removes them first.
         at = Rows(self._batch, 0, self._batch, rows[:2])
         given = cut(self._args, self._batch, at), cut(self._kwargs, self._batch, at)
         try:
@@ -302,7 +302,7 @@ class Trial:
             self._explicit._recorder.stepping = True
             self._explicit._function(*given[0], **given[1])
             if least.grad is None or not bool(least.grad.isnan().all()):
-                raise Refused("gradients are set to zero inside the function: that belongs before it")
+                raise Refused("gradients are set to zero inside the function: do that before the function")
         finally:
             self._explicit._recorder.stepping = False
             for p in params:
@@ -310,7 +310,7 @@ class Trial:
 
 
 class Written(TorchDispatchMode):
-    """Sees whether a gradient is written to outside of backward."""
+    """Records whether a gradient is written to outside of backward."""
 
     def __init__(self, params: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -334,7 +334,7 @@ def number(value: Any) -> bool:
 
 
 def rows_of(args: tuple, kwargs: dict) -> int:
-    """The rows of a batch: of the first tensor that has any dimension."""
+    """The number of rows of a batch: the size of the first tensor that has any dimension."""
     found: list[int] = []
     mapped((args, kwargs), lambda t: found.append(t.shape[0]) if t.dim() else None)
     if not found:
@@ -346,8 +346,8 @@ def rows_of(args: tuple, kwargs: dict) -> int:
 
 
 def whole(tree: Any, batch: int) -> None:
-    """Raises :class:`Refused` if anything but a tensor may belong to the rows: a list of
-    texts, an array."""
+    """Raises :class:`Refused` if anything but a tensor might belong to the rows: a list of
+    strings, an array."""
     if isinstance(tree, Mapping):
         tree = list(tree.values())
     elif isinstance(tree, (list, tuple)):
@@ -361,12 +361,12 @@ def whole(tree: Any, batch: int) -> None:
 
 
 def cut(tree: Any, batch: int, rows: Rows) -> Any:
-    """Some rows of every tensor that has as many as the batch."""
+    """The given rows of every tensor that has as many rows as the batch."""
     return mapped(tree, lambda t: rows.of(t, 1) if t.dim() and t.shape[0] == batch else t)
 
 
 def mapped(tree: Any, work: Callable[[torch.Tensor], Any]) -> Any:
-    """The tree with ``work`` applied to its tensors, even in mappings that PyTorch does not
+    """The tree with ``work`` applied to its tensors, even in mappings of types that PyTorch does not
     know."""
 
     def one(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What counts as running out of memory, and how its traces are cleaned up."""
+"""Which exceptions count as out of memory, and how to clean up after one."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _TEXTS = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that an allocation of a tensor failed."""
+    """Whether an exception reports that the allocation of a tensor failed."""
     if isinstance(error, OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and _TEXTS.search(str(error)) is not None
 
 
 class Refused(Exception):
-    """A step that cannot be replayed exactly, with the reason in a sentence."""
+    """A step that cannot be replayed exactly, with the reason as a sentence."""
 
 
 class Writes(Refused):
-    """A call that would do to something twice what it does to it once."""
+    """A call that must not be repeated, since it writes to something that existed before."""
 
 
 def bare(failure: Any) -> Any:
-    """The same exception without the frames that it came through."""
+    """The same exception without its traceback."""
     return None if failure is None else type(failure)(*failure.args)
 
 
@@ -47,16 +47,16 @@ def release_frames(error: Optional[BaseException]) -> None:
 
 
 def clean(error: Optional[BaseException] = None, thorough: bool = True) -> None:
-    """Gives back what a failed try left behind. Not to be called inside ``except``. Reference
-    cycles are looked for among the newest objects alone if not ``thorough``: among all of them
-    that takes a fifth of a second in a process with Transformers."""
+    """Releases the memory that a failed try left behind. Not to be called inside ``except``. If not
+    ``thorough``, only the newest objects are searched for reference cycles: searching all of them
+    takes a fifth of a second in a process with Transformers."""
     release_frames(error)
     cuda = torch.cuda.is_initialized()
     if cuda:
         try:
             torch.cuda.synchronize()
         except RuntimeError:
-            return  # the context is gone, and whoever uses it next hears of it
+            return  # the CUDA context is broken, and its next user gets the error
     gc.collect(2 if thorough else 1)
     torch.clear_autocast_cache()
     if cuda:
@@ -66,9 +66,9 @@ def clean(error: Optional[BaseException] = None, thorough: bool = True) -> None:
 
 
 def patiently(work: Callable[[], Any], why: str, release: Callable[[], Any] = lambda: None) -> Any:
-    """Does something small of ours, and once more, after ``release``, if memory ran out in it. It
-    must have changed nothing by then. Raises :class:`Refused`, for ``why``, if there is no
-    room."""
+    """Does a small piece of our own work, and repeats it after ``release`` if it runs out of memory.
+    The failed work must have changed nothing. Raises :class:`Refused`, for the reason ``why``, if there
+    is not enough memory the second time either."""
     for _ in range(2):
         failed: Optional[BaseException] = None
         try:

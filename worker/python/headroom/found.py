@@ -1,4 +1,4 @@
-"""A module whose outermost calls are recorded, and what a call of it changes."""
+"""A module whose outermost calls are recorded, and what its calls change."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ import torch
 from .held import Held, attributes, plain_reached, tensors
 from .rest import Known
 
-MANY = 1000  # containers that are looked at before every call
+MANY = 1000  # the most containers that are inspected before every call
 _NUMBERS = count(1)
-_NORMS = torch.nn.modules.batchnorm._NormBase  # they keep running statistics, and write them without raising a version
+_NORMS = torch.nn.modules.batchnorm._NormBase  # modules that keep running statistics, and write them without raising a version
 
 
 class Limits:
     """What is known of the sizes of a module's calls, as costs: see :mod:`headroom.pieces`."""
 
     def __init__(self) -> None:
-        self.limit: Optional[int] = None  # the smallest of a call that failed
-        self.hosted: Optional[int] = None  # the smallest of one that fits only with what is saved on the host
+        self.limit: Optional[int] = None  # the smallest cost of a call that failed
+        self.hosted: Optional[int] = None  # the smallest cost of a call that fits only with saved tensors on the host
 
 
 class Found(Limits):
-    """A module whose outermost calls are recorded. It stands in ``_compiled_call_impl``
-    of the module, which neither pickles nor deep copies carry."""
+    """A module whose outermost calls are recorded. It is kept in ``_compiled_call_impl``
+    of the module, which neither pickles nor deep copies include."""
 
     def __init__(self, recorder: Any, module: torch.nn.Module) -> None:
         super().__init__()
         self.evaluation = Limits()  # of calls without gradients
         self.recorder, self.module = recorder, weakref.ref(module)
-        self.known = Known()  # shapes that have gone well
+        self.known = Known()  # shapes of arguments with which calls have succeeded
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
         self.params = list(module.parameters())  # frozen ones too
         self.buffers = list(module.buffers())
         self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call changes; None: not known yet
         self.kept: list[torch.Tensor] = []  # their values before the newest call
         self.calls = 0
-        self.half = False  # a trial has seen half precision in it
-        self.whole = False  # kept has the values of all of them
-        self.number = next(_NUMBERS)  # never used again, as an id may be
+        self.half = False  # a trial has seen half precision in the module
+        self.whole = False  # kept has the values of all changing buffers
+        self.number = next(_NUMBERS)  # never reused, as an id may be
         self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call was made yet
-        self.moving: list[torch.nn.Module] = []  # modules of which a call has changed one
-        self.now: Optional[Held] = None  # what those held before the newest call
-        self.plain = False  # what calls change there is nothing but numbers and texts
-        self.deep = False  # they change something inside what these hold, too
-        self.frozen: list[torch.Tensor] = []  # parameters that no call is to write to
-        self.tensors: list[weakref.ref[torch.Tensor]] = []  # among the attributes of all of them, the same
-        self.marks: list[Optional[int]] = []  # versions of these before the newest call
-        self.writes = False  # a call has written to some of them
-        self.tried = False  # a trial has seen that none does
-        self.unread: set[tuple[int, str]] = set()  # attributes that calls change and do not look at, by module
+        self.moving: list[torch.nn.Module] = []  # modules whose attributes a call has changed
+        self.now: Optional[Held] = None  # what the moving modules held before the newest call
+        self.plain = False  # calls change only numbers and strings among their attributes
+        self.deep = False  # calls also change something inside the objects in their attributes
+        self.frozen: list[torch.Tensor] = []  # parameters to which no call may write
+        self.tensors: list[weakref.ref[torch.Tensor]] = []  # tensors among the attributes, to which no call may write either
+        self.marks: list[Optional[int]] = []  # versions of frozen and tensors before the newest call
+        self.writes = False  # a call has written to one of frozen or tensors
+        self.tried = False  # a trial has shown that no call does
+        self.unread: set[tuple[int, str]] = set()  # attributes that calls change but do not read, by module
         module.__dict__["_compiled_call_impl"] = self
 
-    def __reduce__(self) -> Any:  # a module that pickles all of itself finds None here
+    def __reduce__(self) -> Any:  # a module that pickles its whole __dict__ gets None here
         return type(None), ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -76,7 +76,8 @@ class Found(Limits):
         return result
 
     def before(self, frozen: int) -> None:
-        """Keeps what a call changes, so that it can be put back. So many parameters are ``frozen``."""
+        """Keeps whatever a call may change, so that it can be put back. ``frozen`` is the number of
+        frozen parameters."""
         if self.changing is None:
             module = self.module()
             self.params = list(module.parameters())  # type: ignore[union-attr]
@@ -86,7 +87,7 @@ class Found(Limits):
         elif self.changing:
             with torch.no_grad():
                 torch._foreach_copy_(self.kept, self.changing)
-        every = self.module().modules() if self.still is None else self.moving  # type: ignore[union-attr]  # no call has gone well yet
+        every = self.module().modules() if self.still is None else self.moving  # type: ignore[union-attr]  # no call has succeeded yet
         self.now = Held(every, self.still is None or self.deep) if self.still is None or self.moving else None
         if self.still is None:
             self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
@@ -98,13 +99,13 @@ class Found(Limits):
         self.whole = True
 
     def after(self) -> Optional[Held]:
-        """Looks at what a call that went well has changed. Returns what the modules held before it, if
-        that may be kept."""
+        """Determines what a successful call has changed. Returns what the modules held before the call,
+        if that may be kept."""
         if self.still is None:
             self._settle(self.now)  # type: ignore[arg-type]
             self.writes = self.writes or self._wrote()
         held = self.now if self.moving and self.plain else None
-        self.now = None  # else a state, and its graph, would be kept longer than the script does
+        self.now = None  # otherwise a state, and its graph, would be kept longer than the script keeps it
         if [b._version for b in self.buffers] != self.versions:
             known = {id(b) for b in self.changing or ()}
             for b, v in zip(self.buffers, self.versions):
@@ -115,23 +116,23 @@ class Found(Limits):
         return held
 
     def _versions(self) -> list[Optional[int]]:
-        """By which it is seen whether frozen parameters, and tensors among the attributes, are written to;
-        None for one that is gone."""
+        """Versions of the frozen parameters and of the tensors among the attributes, which show whether they
+        are written to; None for a tensor that is gone."""
         there = [*self.frozen, *(ref() for ref in self.tensors)]
         return [None if t is None or t.is_inference() else t._version for t in there]
 
     def _wrote(self) -> bool:
-        """Whether the newest call has written to some of them."""
+        """Whether the newest call has written to a frozen parameter or to a tensor among the attributes."""
         return any(a != b for a, b in zip(self.marks, self._versions()) if a is not None and b is not None)
 
     def put_back(self) -> bool:
-        """Undoes what a failed call did to buffers and attributes; whether all of it was known."""
+        """Undoes what a failed call did to buffers and attributes. Returns whether everything could be undone."""
         known = {id(b) for b in self.changing or ()}
         self.writes = self.writes or self._wrote()
         if self.writes or not self.whole or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
             return False
         for b, k in zip(self.changing or (), self.kept):
-            b.data.copy_(k)  # an earlier call's graph has seen these values: no new version
+            b.data.copy_(k)  # an earlier call's graph may have saved these values: keep the version
         if self.now is not None:
             self.now.put_back()
         if self.still is None or next(self.still.changed(), None) is None:
@@ -140,10 +141,10 @@ class Found(Limits):
         return False
 
     def _settle(self, held: Held) -> None:
-        """Separates the modules whose attributes calls have changed from the others."""
+        """Separates the modules whose attributes calls have changed from the rest."""
         changes = list(held.changed())
         self.deep = self.deep or any(c.inside is not None for c in changes)
-        self.writes = self.writes or self.deep and held.size() > MANY  # to look at all of that before every call would take too long
+        self.writes = self.writes or self.deep and held.size() > MANY  # inspecting all of that before every call would take too long
         self.plain = (self.plain or self.still is None) and all(map(held.plain, changes))
         moved = {id(m): m for m in (c.module() for c in changes)}
         self.moving = list({**{id(m): m for m in self.moving}, **moved}.values())
@@ -152,13 +153,13 @@ class Found(Limits):
 
 
 def found_of(module: Any) -> Optional[Found]:
-    """What is known of a module that is recorded."""
+    """The :class:`Found` of a module that is recorded; None for any other."""
     found = module.__dict__.get("_compiled_call_impl")
     return found if isinstance(found, Found) else None
 
 
 def number_of(module: Any) -> int:
-    """What tells a recorded module from every other in this process; 0 for None."""
+    """A number that tells a recorded module from every other in this process; 0 for None."""
     found = None if module is None else found_of(module)
     return 0 if found is None else found.number
 
@@ -169,9 +170,9 @@ _PLAIN = {bool, str, type(None), FunctionType, MethodType, *_NUMERIC}
 
 
 def state_of(module: torch.nn.Module) -> tuple[int, int]:
-    """What is recognised when a module is as it was: its submodules, parameters, hooks, flags and
-    names in the first number, and in the second the numbers among its attributes besides, and what
-    globals are that its methods name."""
+    """Two hashes that are the same while a module is unchanged: the first of its submodules, parameters,
+    hooks, flags and names; the second also of the numbers among its attributes and the values of the
+    globals that its methods name."""
     found = found_of(module)
     unread = found.unread if found is not None else ()
     names: list = []

@@ -1,4 +1,4 @@
-"""What is known of PyTorch's functions by their names."""
+"""What the names of PyTorch's functions say about them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch.utils._pytree import tree_flatten
 
 from .tape import LEAVES, Recorded
 
-# Methods that ask for no values.
+# Methods that read no values.
 METADATA = {
     "size", "dim", "ndimension", "numel", "nelement", "__len__", "stride", "is_contiguous", "is_floating_point",
     "is_complex", "element_size", "get_device", "__hash__", "is_pinned", "is_signed", "is_inference", "is_shared",
     "is_conj", "is_neg", "has_names", "storage_offset", "is_set_to", "is_same_size", "is_tensor",
 }  # fmt: skip
-# Properties that have none.
+# Properties that read no values.
 GETTERS = {
     getattr(torch.Tensor, n).__get__
     for n in "shape dtype device requires_grad is_leaf ndim layout is_cuda is_cpu is_sparse is_quantized is_meta is_mps is_xpu is_nested names output_nr _version".split()
@@ -23,7 +23,7 @@ GETTERS = {
 }
 _IN_PLACE = {f"__i{n}__" for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()} | {"__setitem__"}
 ASKS = {"item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__", "__str__", "__complex__", "equal", "allclose"}
-# What cannot be shown to leave a replay as it was.
+# Functions that cannot be shown to leave a replay unaffected.
 OPAQUE = {"register_hook", "retain_grad", "set_", "resize_", "share_memory_", "requires_grad_", "register_post_accumulate_grad_hook", "__set__", "data_ptr", "untyped_storage", "storage", "__dlpack__"}
 
 
@@ -51,7 +51,7 @@ def _search(tree: Any, found: list) -> None:
 
 
 def changes(name: str) -> bool:
-    """Whether a function changes its first argument, by its name."""
+    """Whether a function of this name changes its first argument in place."""
     return name.endswith("_") and not name.endswith("__") or name in _IN_PLACE
 
 

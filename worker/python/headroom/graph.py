@@ -1,9 +1,9 @@
-"""Autograd's graphs: walking through one, and letting go of what it has saved although it
-is still held.
+"""Autograd's graphs: walking through one, and releasing the tensors that it has saved while the
+graph itself is still held.
 
 A user's variables (``out``, ``loss``) keep the graph of a failed try alive, and with it
 every activation. Each tensor that a node has saved is replaced by a hook that raises:
-the activations are free, whoever still holds the graph. Nothing is done before a failure.
+the activations are freed, whoever still holds the graph. Nothing is done before a failure.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ KEEP = 16  # elements; the graphs of scalars stay usable
 
 
 def sequence() -> int:
-    """The number that autograd gives its next node."""
+    """The sequence number that autograd will give its next node."""
     return torch._C._autograd._get_sequence_nr()
 
 
 def within(node: Any, spans: Iterable[tuple[int, int]]) -> bool:
-    """Whether a node was made in one of some spans of sequence numbers."""
+    """Whether a node's sequence number is in one of the given spans."""
     number = node._sequence_nr()
     return any(a <= number < b for a, b in spans)
 
 
 def walk(roots: Iterable[Any], closed: Iterable[Any] = (), enter: Callable[[Any], bool] = lambda _: True, most: float = float("inf")) -> Iterator[Any]:
-    """The nodes that can be reached from some, each once, ``most`` of them at most, and none
-    of ``closed``. What is behind a node is reached only if ``enter`` says so."""
+    """The nodes that can be reached from ``roots``, each once, at most ``most`` of them, and none
+    of ``closed``. The nodes behind a node are visited only if ``enter`` returns true for it."""
     todo, seen = list(roots), set(closed)
     while todo and len(seen) < most:
         node = todo.pop()
@@ -56,16 +56,16 @@ _COPIES = ("ToCopyBackward", "CloneBackward")
 
 
 def _behind(node: Any) -> Any:
-    """A node, or what it copies."""
+    """The node itself, or, for a copy, the node that it copies."""
     while node is not None and node.name().startswith(_COPIES):
         node = node.next_functions[0][0]
     return node
 
 
 def signature(tensors: Iterable[Any], most: int = 10000) -> int:
-    """What the graphs of some tensors are recognised by: which functions made them of what, with
-    which numbers, to which leaves. Copies and conversions are left out: autocast keeps those of
-    weights, and a scalar that is changed in place is replayed on a copy."""
+    """A hash by which the graphs of some tensors are recognised: which functions made them from which,
+    with which constants, down to which leaves. Copies and conversions are left out: autocast caches
+    those of weights, and a scalar that is changed in place is replayed on a copy."""
     parts = []
     for node in walk([t.grad_fn for t in tensors], most=most):
         name = node.name()
@@ -77,10 +77,9 @@ def signature(tensors: Iterable[Any], most: int = 10000) -> int:
 
 
 def drop(nodes: Iterable[Any], borders: Iterable[Any], failure: BaseException) -> None:
-    """Empties the graphs that end in some nodes. ``borders`` are nodes of the user's own
-    graphs, which are not entered. Whoever uses one of these graphs all the same gets
-    ``failure``, which must have no traceback: its frames hold the tensors that hold the
-    graph."""
+    """Empties the graphs that end in the given nodes. ``borders`` are nodes of the user's own
+    graphs, which are not entered. Code that uses an emptied graph anyway gets ``failure``, which
+    must have no traceback: its frames would hold the tensors that hold the graph."""
 
     def pack(tensor: torch.Tensor) -> Any:
         return tensor if tensor.numel() <= KEEP else failure
@@ -95,9 +94,9 @@ def drop(nodes: Iterable[Any], borders: Iterable[Any], failure: BaseException) -
             try:
                 found = getattr(node, name)
             except RuntimeError:
-                continue  # a backward has been here
+                continue  # a backward pass has freed it
             for saved in found if isinstance(found, tuple) else (found,):
                 try:
                     saved.register_hooks(pack, unpack)
                 except (RuntimeError, AttributeError):
-                    pass  # nothing was saved, or it lies where the user's own hooks have put it
+                    pass  # nothing was saved, or the user's own hooks have packed it

@@ -1,5 +1,5 @@
-"""What grows in a training whose memory does: tensors of which there are ever more, and
-what holds them. Looked at twice, some steps apart, and only when headroom asks."""
+"""What grows in a training whose memory keeps growing: the kinds of tensors that become more and more
+numerous, and what holds them. All tensors are counted twice, some steps apart, and only when headroom asks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
-STEPS = 50  # between the two looks
+STEPS = 50  # between the two counts
 LINES = 3  # kinds that are reported
 
 
 class Kind(NamedTuple):
     dtype: torch.dtype
     shape: tuple
-    graph: bool  # it holds the graph that made it
+    graph: bool  # tensors of this kind hold the graph that made them
 
     def __str__(self) -> str:
         shape = " × ".join(map(str, self.shape)) or "a number"
@@ -26,14 +26,14 @@ class Kind(NamedTuple):
 
 
 class Growth:
-    """One such look. Not safe for concurrent use."""
+    """One search for what grows. Not safe for concurrent use."""
 
     def __init__(self, steps: int) -> None:
         self._until = steps + STEPS
         self._before = census()
 
     def said(self, steps: int) -> Optional[str]:
-        """After the step with that number: what has grown, or None if it is too early."""
+        """What has grown by the step with this number, in a sentence; None if it is too early."""
         if steps < self._until:
             return None
         after, taken = census(), steps - self._until + STEPS
@@ -41,7 +41,7 @@ class Growth:
         # A graph holds more than its tensor shows.
         largest = sorted((k for k, n in grown.items() if n >= STEPS // 2), key=lambda k: (k.graph, grown[k] * size(k)), reverse=True)
         if not largest:
-            return f"in {taken} steps no kind of tensor that Python knows has become more: what grows is held elsewhere"
+            return f"in {taken} steps no kind of tensor that Python knows of has become more numerous: what grows is held elsewhere"
         known = {i for ids in self._before.values() for i in ids}
         lines = []
         for kind in largest[:LINES]:
@@ -53,7 +53,7 @@ class Growth:
 
 
 def census() -> dict[Kind, list[int]]:
-    """The ids of all tensors that Python knows, by kind."""
+    """The ids of all tensors that Python knows of, by kind."""
     found: dict[Kind, list[int]] = {}
     for t in tensors():
         with torch._C.DisableTorchFunctionSubclass():
@@ -73,7 +73,7 @@ def size(kind: Kind) -> int:
 
 
 def holder(number: int) -> str:
-    """In which variable or attribute a tensor is held, as far as that can be told."""
+    """The variable or attribute that holds the tensor with this id, as far as it can be determined."""
     held: Any = [t for t in tensors() if id(t) == number]
     if not held:
         return ""
@@ -89,7 +89,7 @@ def holder(number: int) -> str:
 
 
 def variable(value: Any) -> str:
-    """A variable of the functions that are running, or of their files, with this value."""
+    """A variable with this value, local to a running function or global in its file."""
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None:
         code = frame.f_code

@@ -1,6 +1,6 @@
-"""What modules hold: their attributes, and what is in the lists and dicts among them. Where that
-is asked for, also what is inside those, and inside objects of the script's own classes; and what the
-script's own modules and hooks reach besides: attributes of classes, globals, closures."""
+"""What modules hold: their attributes, and the contents of the lists and dicts among them. On
+request also everything nested inside those and inside objects of the script's own classes, and
+whatever else the script's own modules and hooks can reach: attributes of classes, globals, closures."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any, Iterable, Iterator, NamedTuple, Optional
 import torch
 from torch.utils._pytree import tree_flatten
 
-MOST = 10000  # elements of a container that are compared, and containers of all modules
-DEPTH = 4  # of objects in one another
-WIDE = 64  # elements of a container, of which what is inside them is looked at
-# What every module has, and no call changes.
+MOST = 10000  # the most elements of a container that are compared, and the most containers of all modules
+DEPTH = 4  # levels of nested objects
+WIDE = 64  # the most elements that a container may have for their insides to be inspected, too
+# Attributes that every module has and no call changes.
 USUAL = set(vars(torch.nn.Module())) - {"_parameters", "_buffers", "training"}
 PLAIN = (int, float, str, bool, bytes, type(None), torch.Size, torch.dtype, torch.device)
-_FIRST = len(vars(torch.nn.Module()))  # attributes that every module is given before any of its own
+_FIRST = len(vars(torch.nn.Module()))  # attributes that every module has before any of its own
 
 
 def attributes(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    """What a module holds, but for :data:`USUAL`."""
+    """A module's attributes except those in :data:`USUAL`."""
     own = vars(module)
     if next(iter(own)) == "training":
         return [(n, own[n]) for n in ("training", "_parameters", "_buffers")] + list(islice(own.items(), _FIRST, None))
@@ -34,13 +34,13 @@ def attributes(module: torch.nn.Module) -> list[tuple[str, Any]]:
 
 
 def submodules(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
-    """The modules and what they consist of, each once."""
+    """The modules and all their submodules, each once."""
     return list({id(m): m for root in modules for m in root.modules()}.values())
 
 
 def tensors(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Those among a module's attributes and in the containers among them, but for parameters, buffers
-    and what has a graph."""
+    """The tensors among a module's attributes and in the containers among them, except parameters, buffers
+    and tensors that require a gradient."""
     found: list[torch.Tensor] = []
     for name, value in attributes(module):
         if name not in ("_parameters", "_buffers"):
@@ -54,12 +54,12 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _plain(values: list) -> bool:
-    """Whether there is nothing but numbers, texts and the like in some values."""
+    """Whether the given values contain nothing but numbers, strings and other plain values."""
     return all(isinstance(leaf, PLAIN) for leaf in tree_flatten(values)[0])
 
 
 class Contents:
-    """A dict, list, deque or set, and what was in it. Of a long one only how much that was."""
+    """A dict, list, deque or set, and its former contents; of a long one only its former length."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
@@ -67,7 +67,7 @@ class Contents:
         self.before: Any = len(container) if len(container) > MOST else copied(container)
 
     def keys(self) -> list:
-        """Keys or indices at which there is something other than before; of a set what is different."""
+        """Keys or indices whose values have changed; for a set, the elements that differ."""
         now, before = self.container, self.before
         if isinstance(before, int):
             return list(islice(now, before, None)) if isinstance(now, (dict, set)) else list(range(before, len(now)))
@@ -78,12 +78,12 @@ class Contents:
         return [i for i, v in enumerate(now) if i >= len(before) or not _same(before[i], v)] + list(range(len(now), len(before)))
 
     def plain(self, keys: Iterable) -> bool:
-        """Whether at these keys there was, and is, nothing but numbers, texts and the like."""
+        """Whether the values at these keys were, and are, nothing but numbers, strings and other plain values."""
         every = [self.container] if isinstance(self.before, int) else [self.container, self.before]
         return all(_plain(_at(c, keys)) for c in every)
 
     def put(self, key: Any, value: Any) -> None:
-        """Puts something at a key at which there was something once."""
+        """Puts a value at a key at which there once was one."""
         if isinstance(self.container, set):
             self.container.discard(key)
             self.container.add(value)
@@ -110,7 +110,7 @@ class Contents:
 
 
 class Names(Contents):
-    """Some globals, or attributes of a class or of an object with slots, and what they stood for."""
+    """Some globals, or attributes of a class or of an object with slots, and their former values."""
 
     def __init__(self, owner: Any, names: Iterable[str]) -> None:
         self._owner, self._names = owner, list(names)
@@ -118,7 +118,7 @@ class Names(Contents):
 
     @property
     def container(self) -> dict:  # type: ignore[override]
-        """What they stand for now."""
+        """Their present values, by name."""
         if isinstance(self._owner, dict):
             return {n: self._owner[n] for n in self._names if n in self._owner}
         return {n: getattr(self._owner, n) for n in self._names if hasattr(self._owner, n)}
@@ -140,15 +140,15 @@ class Names(Contents):
 
 
 def _at(container: Any, keys: Iterable) -> list:
-    """What is in a container at some keys, where there is something."""
+    """The values in a container at the given keys, as far as they exist."""
     if isinstance(container, set):
         return list(keys)
     return [container[k] for k in keys if (k < len(container) if isinstance(container, (list, deque)) else k in container)]
 
 
 class Lost:
-    """Stands for an object that a call would have returned or read, and that there is not: a cache of keys
-    and values, say, which a few rows do not make. Whoever uses it gets the failure."""
+    """Stands in for an object that a call would have returned or read but that does not exist: a cache of
+    keys and values, for example, which a few rows cannot fill. Any use of it raises the failure."""
 
     def __init__(self, failure: BaseException) -> None:
         object.__setattr__(self, "_failure", failure)
@@ -168,7 +168,7 @@ class Lost:
 
 @lru_cache(maxsize=None)
 def _own(module: str) -> bool:
-    """Whether what a module of this name defines is the script's own, and not a library's: those hold
+    """Whether a module of this name is the script's own and not a library's. Objects of libraries reach
     the whole training, much of which other threads change."""
     if module == "__main__":
         return True
@@ -178,7 +178,7 @@ def _own(module: str) -> bool:
 
 
 def _inner(value: Any) -> Any:
-    """The container that something is, or that an object of the script's own has for its attributes."""
+    """The value itself if it is a container; the ``__dict__`` of an object of the script's own classes; else None."""
     if isinstance(value, (dict, list, set, deque)):
         return value
     if isinstance(value, (torch.nn.Module, torch.Tensor, type, FunctionType)) or not _own(type(value).__module__):
@@ -196,7 +196,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _within(value: Any, seen: set[int]) -> Iterator[Contents]:
-    """Every container inside a value, itself among them."""
+    """Every container inside a value, including the value itself."""
     todo = [(value, 0)]
     while todo and len(seen) < MOST:
         value, depth = todo.pop()
@@ -217,20 +217,20 @@ def _within(value: Any, seen: set[int]) -> Iterator[Contents]:
 
 @lru_cache(maxsize=None)
 def _names(code: CodeType) -> frozenset[str]:
-    """The globals that a function may use, and those inside it."""
+    """The names of the globals that a function, and the functions inside it, may use."""
     return frozenset(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 @lru_cache(maxsize=None)
 def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
-    """The methods of a class that the script has defined, and the classes that define them."""
+    """The methods of a class that the script itself has defined, and the classes that define them."""
     classes = [c for c in kind.__mro__ if _own(c.__module__)]
     return [f for c in classes for f in vars(c).values() if isinstance(f, FunctionType)], classes
 
 
 def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """What the script's own methods and hooks of a module may change that is none of its attributes, by name.
-    Of what is plain, which has no identity, the :class:`Names` that stand for it."""
+    """Everything but its attributes that the script's own methods and hooks of a module may change, by name.
+    Plain values, which have no identity, are represented by their :class:`Names`."""
     functions, classes = _classes(type(module))
     functions = functions + [f for f in vars(module).values() if isinstance(f, FunctionType) and _own(f.__module__)]
     for kind in classes:
@@ -253,26 +253,26 @@ def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
                 pass
         for name, value in (*_named(function.__globals__, names), *values.items()):
             inner = None if isinstance(value, (Names, dict, list, deque, set)) else _inner(value)
-            # Of an object that is not the model's the rest may be others' business, and other threads'.
+            # The other attributes of an object outside the model may belong to other code, and to other threads.
             yield from [(name, value)] if inner is None else _named(inner, names)
 
 
 def plain_reached(module: torch.nn.Module) -> list[tuple]:
-    """The plain ones among these, by name."""
+    """The plain values among those that :func:`_reached` yields, by name."""
     return [item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items()] if _classes(type(module))[1] else []
 
 
 def _named(values: dict, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    """What some names stand for, of those that there are."""
+    """The values of the given names, as far as they exist."""
     found = [n for n in names if n in values]
     yield "", Names(values, [n for n in found if isinstance(values[n], PLAIN)])
     yield from ((n, values[n]) for n in found if not isinstance(values[n], PLAIN))
 
 
 class Change(NamedTuple):
-    """An attribute that is not as it was, with the keys that differ if it is a container that has
-    stayed the same object, else with none. If it is something ``inside`` that, or something else that is
-    reached from the module, the keys are of that."""
+    """An attribute that has changed. If it is a container that has stayed the same object, ``keys`` are those
+    that differ; otherwise there are none. If the change is ``inside`` a nested container, or in one that the
+    module reaches by other ways, the keys are those of that container."""
 
     module: weakref.ref
     name: str
@@ -280,7 +280,7 @@ class Change(NamedTuple):
     inside: Optional[Contents] = None
 
     def values(self) -> list:
-        """What stands in the attribute now, at these keys."""
+        """The present values of the attribute at these keys."""
         value = vars(self.module()).get(self.name)
         if not self.keys:
             return tree_flatten(value)[0] or [None]
@@ -289,7 +289,7 @@ class Change(NamedTuple):
         return [value[k] if k < len(value) else None for k in self.keys]
 
     def replace(self, value: Any) -> None:
-        """Puts something in the place of what a call has left there."""
+        """Replaces what a call has left there by a value."""
         module = self.module()
         if module is None:
             return
@@ -303,12 +303,12 @@ class Change(NamedTuple):
 
 
 class Held:
-    """What some modules held at a moment, and what was inside that if ``deep``. Holds references,
-    and copies no tensor."""
+    """What some modules held at one moment; if ``deep``, also what was nested inside. Keeps references,
+    and copies no tensors."""
 
     def __init__(self, modules: Iterable[torch.nn.Module], deep: bool = False) -> None:
         self._own: list[tuple[torch.nn.Module, dict]] = []
-        self._contents: list[tuple[torch.nn.Module, str, Contents, bool]] = []  # the last: an attribute's own
+        self._contents: list[tuple[torch.nn.Module, str, Contents, bool]] = []  # the last: whether it is an attribute's own value
         seen: set[int] = set()
         for m in modules:
             own = dict(attributes(m))
@@ -322,11 +322,11 @@ class Held:
                 self._contents += [(m, name, c, False) for c in ([value] if isinstance(value, Names) else _within(value, seen))]
 
     def size(self) -> int:
-        """How many containers were looked at."""
+        """How many containers are compared."""
         return len(self._contents)
 
     def changed(self) -> Iterator[Change]:
-        """What is not as it was."""
+        """Everything that has changed since."""
         for m, own in self._own:
             now = vars(m)
             for name in [*own, *(n for n in now if n not in own and n not in USUAL)]:
@@ -338,7 +338,7 @@ class Held:
                 yield Change(weakref.ref(m), name or str(keys[0]), tuple(keys), None if attribute else contents)
 
     def plain(self, change: Change) -> bool:
-        """Whether what has changed was, and is, nothing but numbers, texts and the like."""
+        """Whether the changed values were, and are, nothing but numbers, strings and other plain values."""
         if change.inside is not None:
             return change.inside.plain(change.keys)
         module, name, keys, _ = change

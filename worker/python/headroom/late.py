@@ -1,8 +1,8 @@
 """Tensors without values, after a failure.
 
-What the user holds of a failed try, and what the rest of the step makes of it, are
-*late*: shape, type and device are there, values are not. The first use of a scalar
-with a gradient runs the tape in pieces and hands back the real one; the first use of
+The tensors of a failed try that the user holds, and those that the rest of the step makes of
+them, are *late*: they have a shape, a dtype and a device, but no values. The first use of a
+scalar with a gradient runs the tape in pieces and hands back the real scalar; the first use of
 other values computes them by a forward pass in pieces.
 """
 
@@ -27,12 +27,12 @@ from .rows import Plan, Slot, references
 from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 
 KEPT = 1 << 20  # elements of a result whose values are kept for the user
-LEFT = -1  # slot of what a module left behind
+LEFT = -1  # the slot of a tensor that a module left behind
 
 
 def gone(tape: Tape) -> torch.Tensor:
-    """What stands on a module in the place of a tensor that a try or a replay has left
-    there. Whoever uses it gets the failure, and not a gradient of a part of the batch."""
+    """A stand-in on a module for a tensor that a try or a replay has left there. Code that
+    uses it gets the failure, and not a gradient of a part of the batch."""
     empty = torch.full((), float("nan"))
     empty.__class__ = Recorded
     place = empty._headroom = Place(tape, LEFT)  # type: ignore[attr-defined]
@@ -41,15 +41,15 @@ def gone(tape: Tape) -> torch.Tensor:
 
 
 def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
-    """Takes away the tensors that tries and replays have left on modules, such as a loss of their
-    own: they know one piece alone."""
+    """Removes the tensors that tries and replays have left on modules, such as a loss of the
+    module's own: they were computed from one piece alone."""
     if not tape.spans:
         return
 
     def left(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.grad_fn is not None and within(value.grad_fn, tape.spans)
 
-    with torch._C.DisableTorchFunctionSubclass():  # what stands there since an earlier step is not used by being looked at
+    with torch._C.DisableTorchFunctionSubclass():  # inspecting a stand-in left by an earlier step must not count as using it
         for module in submodules(modules):
             for name, value in attributes(module):
                 if left(value):
@@ -62,7 +62,7 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
 
 @contextmanager
 def unseen(tape: Tape, plan: Plan) -> Iterator[None]:
-    """A context for a replay: the script does not find on modules what pieces leave there."""
+    """A context for a replay: nothing that pieces leave on modules remains there for the script."""
     begin = sequence()
     held = Held(submodules(modules_of(tape)), plan.deep) if plan.leaves or tape.complete else None
     try:
@@ -74,9 +74,10 @@ def unseen(tape: Tape, plan: Plan) -> Iterator[None]:
 
 
 class HandBack(torch.autograd.Function):
-    """A scalar whose gradients are known already: they flow on, multiplied by what arrives.
+    """A scalar whose gradients are already known: backward passes them on, multiplied by the incoming
+    gradient.
 
-    The node must not hold its tape, which holds the scalar: nobody would see that cycle."""
+    The node must not hold its tape, which holds the scalar: Python could not detect that cycle."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, tape: Tape, sums: list, scale: float, *inputs: torch.Tensor) -> torch.Tensor:
@@ -86,13 +87,13 @@ class HandBack(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         if not ctx.sums or torch.is_grad_enabled():
-            # Used up, or to be differentiated again, about which nothing is known here.
+            # Freed already, or to be differentiated a second time, for which nothing is known here.
             raise ctx.failure
         tape = ctx.tape()
         retain = tape is not None and tape.retain
         if tape is not None:
             tape.done = True
-            tape.failure = ctx.failure  # the other's traceback holds what the step was given
+            tape.failure = ctx.failure  # the original's traceback holds the step's arguments
         factor = grad.reshape(()) if ctx.scale == 1.0 else grad.reshape(()) / ctx.scale
         if retain:
             return (None, None, None, None, *(None if g is None else g * factor.to(g.device) for g in ctx.sums[0]))
@@ -102,7 +103,7 @@ class HandBack(torch.autograd.Function):
 
 
 def scaled(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
-    """Multiplies tensors by one number, in place; those that are like it with few kernels."""
+    """Multiplies tensors by one factor, in place; those of its device and dtype with few kernels."""
     alike, others = [], []
     for t in tensors:
         (alike if t.layout == torch.strided and t.device == factor.device and t.dtype == factor.dtype else others).append(t)
@@ -113,7 +114,7 @@ def scaled(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
 
 
 def hollow(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """One element, which is not the value of anything, to be expanded to any shape."""
+    """A tensor of one meaningless element, to be expanded to any shape."""
     return torch.full((), float("nan") if dtype.is_floating_point or dtype.is_complex else 0, dtype=dtype, device=device)
 
 
@@ -142,8 +143,8 @@ def _empty(tensor: torch.Tensor) -> None:
 
 
 def _release(tape: Tape, view: torch.Tensor) -> None:
-    """Empties what a view was made from, a linear layer's flat output say, if the tape's
-    modules have made it and nobody else has a name for it."""
+    """Empties the base of a view, for example a linear layer's flat output, if the tape's
+    modules have made the base and nobody else holds a reference to it."""
     base = view._base
     if base is None or base.grad_fn is None or type(base) is Recorded:
         return
@@ -154,15 +155,15 @@ def _release(tape: Tape, view: torch.Tensor) -> None:
 
 @lru_cache(maxsize=1)
 def _unnamed() -> int:
-    """How many references Python counts to a view's base that nobody has a name for."""
+    """The reference count of a view's base to which nothing but the view refers."""
     view = torch.zeros(2).view(2, 1)
     base = view._base
     return sys.getrefcount(base)
 
 
 def foreign(tape: Tape, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether tensors that are not on the tape have graphs that a try or a replay of it
-    has made: a loss that a module left behind, a feature that a hook took."""
+    """Whether any of the tensors is not on the tape but has a graph made by a try or a replay of
+    the tape: a loss that a module left behind, a feature that a hook captured."""
     spans = tape.spans + [e.between for e in tape.entries if e.module is not None]
     roots = [t.grad_fn for t in tensors if place_of(t) is None]
     return any(within(node, spans) for node in walk(roots, most=1000))
@@ -183,17 +184,17 @@ class Late:
         raise KeyError(slot)
 
     def is_scalar(self, slot: int) -> bool:
-        """Whether a slot is the batch's, and carries a gradient."""
+        """Whether a slot belongs to the batch as a whole, and carries a gradient."""
         known = self.plan.slots[slot]
         return known.dim is None and known.requires_grad and not known.fixed
 
     def is_first(self, slot: int) -> bool:
-        """Whether it is made from rows, not from other scalars."""
+        """Whether a scalar is computed from rows, not from other scalars."""
         refs = references(self.maker(slot))[0]
         return not refs or any(self.plan.slots[r].dim is not None for r in refs) or self.maker(slot).module is not None
 
     def scalar(self, slot: int) -> torch.Tensor:
-        """The real scalar, with a graph. Raises Refused if it cannot be had exactly."""
+        """The real scalar, with a graph. Raises Refused if it cannot be computed exactly."""
         if slot not in self._scalars:
             self._scalars[slot] = self._replayed(slot) if self.is_first(slot) else self._computed(slot)
         return self._scalars[slot]
@@ -207,16 +208,16 @@ class Late:
     def _replayed(self, slot: int) -> torch.Tensor:
         known = self.plan.slots[slot]
         if len(known.shape) and max(known.shape) > 1:
-            raise Refused("the batch is summed into more than one number")
+            raise Refused("the batch is reduced to more than one number")
         plan, rule, why = self.plan, None, ""
         entries = needed(self.tape, [slot])
         self._confirm(entries)
         try:
             rule = proven(Proof(self.tape, plan), slot, pieces_of(plan.batch, self.sizes.first(plan.batch)))
-        except Refused as refused:  # then the whole batch again, with what is saved on the host
+        except Refused as refused:  # then the whole batch again, with saved tensors on the host
             plan, why = None, str(refused)  # type: ignore[assignment]
         confirm(self.tape, self.plan, entries)
-        if not self.tape.straight:  # what is cached has the sizes of the whole batch, and pieces that would fit fail for it
+        if not self.tape.straight:  # cached blocks have the sizes of the whole batch, and would make pieces fail that fit
             clean(thorough=False)
         scale, after = self.sizes.scale(self.tape), random_state()
         if self.tape.complete:
@@ -252,18 +253,18 @@ class Late:
                 self.plan.confirm(entries)
 
         if any(self.tape.entries[i].seen is not None for i in entries):
-            patiently(again, "there is no room to try it on a few rows")
+            patiently(again, "there is not enough memory for a trial on a few rows")
 
     def _kept(self) -> dict[int, list]:
-        """Results that are small enough to be kept from the pieces, for a user who asks
-        for them when the weights have changed."""
+        """Results that are small enough to be kept from the pieces, in case the user asks for
+        them after the weights have changed."""
         places = [place_of(t) for t in (ref() for ref in self.tape.live) if t is not None]
         slots = {p.slot for p in places if p is not None and p.late and p.slot not in self._values}
         known = {s: self.plan.slots[s] for s in slots if s in self.plan.slots}
         return {s: [] for s, k in known.items() if k.dim is not None and math.prod(k.shape) <= KEPT}
 
     def value(self, slot: int) -> torch.Tensor:
-        """Values without a graph, as the whole batch would have them."""
+        """A slot's values for the whole batch, without a graph."""
         if slot in self._values:
             return self._values[slot]
         if slot in self.tape.scalars:
@@ -290,14 +291,14 @@ class Late:
         return found
 
     def _has(self, slot: int) -> bool:
-        """Whether a slot can be computed from modules' results that were kept."""
+        """Whether a slot can be computed from results of modules that were kept."""
         if slot in self._values:
             return True
         entry = self.maker(slot)
         return entry.module is None and not entry.inplace and all(self._has(r) for r in references(entry)[0])
 
     def keep(self, slot: int, tensor: torch.Tensor) -> None:
-        """Takes note of what the user still has of a slot, for late ones that are made from it."""
+        """Keeps the values of a tensor that the user still holds, for late tensors that are computed from it."""
         if not any(e.inplace for e in self.tape.entries):
             with unrecorded():
                 self._values.setdefault(slot, tensor.detach())

@@ -1,4 +1,4 @@
-"""The optimizer's step: where a step ends, which parameters are trained, and a failure in it."""
+"""The optimizer's step, and what happens when memory runs out in it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from .crowded import KNOWN, one_by_one
 from .failure import clean, is_out_of_memory, release_frames
 
-_inside = False  # one step calls another in optimizers that wrap others
+_inside = False  # an optimizer that wraps another calls that one's step within its own
 
 
 def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
-    """``step`` that is run once more if memory ran out before it had changed anything.
-    State that the failed call made, and nobody else has seen, is taken away again.
-    ``begins`` is called before, and says whether it is to be guarded. With a closure it is
-    only made tensor by tensor where it must be."""
+    """A version of ``step`` that is run once more if memory runs out before it has changed anything.
+    State that the failed call created, and nobody else has seen, is removed again.
+    ``begins`` is called before the step, and returns whether to guard it. A step with a closure is
+    not run again, but it goes tensor by tensor where it must."""
 
     @wraps(step)
     def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -30,10 +30,10 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
 
             def crowded() -> None:
                 if stack.enter_context(one_by_one(self)):
-                    report.remark("there is no room for the optimizer's step over all tensors at once: it goes tensor by tensor")
+                    report.remark("there is not enough memory for the optimizer's step over all tensors at once: it goes tensor by tensor")
 
             given = [*args, *kwargs.values()]
-            if type(self) in KNOWN and len(given) == 1 and callable(given[0]):  # a closure, which makes the gradients
+            if type(self) in KNOWN and len(given) == 1 and callable(given[0]):  # a closure, which computes the gradients
                 return step(self, lambda: (given[0](), crowded())[0])
             if given:
                 return step(self, *args, **kwargs)

@@ -1,7 +1,7 @@
 """How many rows a piece may have, and when a batch is cut before it fails.
 
-Sizes are kept as cost: elements of a module's first tensor argument, so that a batch
-that is longer than any before is cut finer.
+Sizes are kept as a cost, the number of elements of a module's first tensor argument, so that a
+batch whose rows are longer than ever before is cut into smaller pieces.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import torch
 from .failure import OutOfMemoryError, bare
 from .replay import on_host
 
-PATIENCE = 64  # batches that are cut at once, before a whole one is tried again
-GROWS = 4  # batches whose pieces all fitted, before larger ones are tried
+PATIENCE = 64  # batches that are cut at once before a whole one is tried again
+GROWS = 4  # batches whose pieces have all fitted before larger pieces are tried
 
 
 class Sizes:
-    """What has been learned of sizes in this process."""
+    """What has been learned about sizes in this process."""
 
     def __init__(self) -> None:
         self.failure: Optional[BaseException] = None  # the newest, to be raised again if nothing helps
-        self.learned: Optional[Callable[[], int]] = None  # rows at once that an earlier attempt settled on; 0 if none did
+        self.learned: Optional[Callable[[], int]] = None  # rows at once on which an earlier attempt settled; 0 if none did
         self.ask: Optional[Callable[[int, BaseException], Optional[int]]] = None  # rows that failed → rows to try
         self._fits: Optional[int] = None  # cost of a piece
         self._tried = 0  # cost of a piece of this batch
-        self._good = 0  # the largest cost of a piece that has gone well
-        self._bad: Optional[int] = None  # the smallest cost of one that has failed since
+        self._good = 0  # the largest cost of a piece that has succeeded
+        self._bad: Optional[int] = None  # the smallest cost of a piece that has failed since
         self._again = False  # a piece that seems to have failed by chance is being run once more
         self._calm, self._grows = 0, GROWS  # batches without a failure, and how many it takes to grow
         self._per_row = 1
         self._rows = 1
-        self._pieces = 1  # that the newest batch was run in
+        self._pieces = 1  # in which the newest batch was run
         self._last: Any = lambda: None  # the module called last, weakly
         self._quiet, self._patience = 0, PATIENCE
         self._scaler: Any = None  # the user's GradScaler, weakly
@@ -51,7 +51,7 @@ class Sizes:
         return cost
 
     def too_large(self, found: Any, args: tuple, kwargs: dict) -> bool:
-        """Whether a call is known to fail, so that it goes in pieces at once."""
+        """Whether a call is known to fail and so is run in pieces at once."""
         cost = self._see(found, args, kwargs)
         if self.learned is not None:
             self._begin(found, cost, self.learned())
@@ -65,8 +65,8 @@ class Sizes:
         return False
 
     def _begin(self, found: Any, cost: int, rows: int) -> None:
-        """The first call of more rows than an earlier attempt could run at once is treated as one
-        that has failed. That attempt no longer counts if something has failed by then."""
+        """Treats the first call with more rows than an earlier attempt could run at once as one that
+        has failed. That attempt no longer counts once something has failed."""
         if rows <= 0 or self.failure is not None:
             self.learned = None
         elif self._rows > rows:
@@ -79,8 +79,8 @@ class Sizes:
         return self._per_row * self._rows
 
     def hosting(self, found: Any) -> Any:
-        """A context for a call that fits only with what is saved on the host; None for
-        others, and for one after many that may fit without."""
+        """A context for a call that fits only with saved tensors on the host; None for any other
+        call, and for one after many such calls, which may fit without."""
         if found.hosted is None or self.cost() < found.hosted:
             return None
         self._quiet += 1
@@ -96,7 +96,7 @@ class Sizes:
         self._fail(found, cost, failure)
 
     def failed_after(self, failure: BaseException) -> None:
-        """Notes that what followed the last module's call failed."""
+        """Notes that something after the last module's call failed."""
         self._fail(self._last(), self.cost(), failure)
 
     def _fail(self, found: Any, cost: int, failure: BaseException) -> None:
@@ -109,14 +109,14 @@ class Sizes:
             self._fits = rows * self._per_row
 
     def first(self, batch: int) -> int:
-        """Rows of a piece, for as few pieces as possible of nearly one size."""
+        """Rows of a piece, so that there are as few pieces as possible, of nearly equal size."""
         most = max(1, batch // 2) if self._fits is None else max(1, min(batch, self._fits // self._per_row))
         return -(-batch // -(-batch // most))
 
     def next(self, failed: int = 0) -> int:
-        """Rows of the next piece, ``failed`` being those of one that just failed. A size
-        that has gone well before is tried once more; another is replaced by half of it, or by one
-        that has gone well if that is larger. 0 if there is no smaller one."""
+        """Rows of the next piece, after a piece of ``failed`` rows has just failed. A size that has
+        succeeded before is tried once more; any other is replaced by half of it, or by a size that has
+        succeeded if that is larger. 0 if there is no smaller size."""
         if not failed:
             rows = self.first(self._rows)
             self._tried = rows * self._per_row
@@ -136,13 +136,13 @@ class Sizes:
         return smaller
 
     def ran(self) -> tuple[int, int]:
-        """Rows of the newest batch, and in how many pieces they were run; no rows until
-        something has failed, for they are the command's affair."""
+        """Rows of the newest batch, and in how many pieces they were run; 0 rows until something
+        has failed, since until then the rows are no concern of headroom's."""
         return (self._rows, self._pieces) if self.failure is not None else (0, 1)
 
     def confirm(self, pieces: int) -> None:
-        """A batch went well in so many pieces: from now on one like it is cut at once, and
-        after many of them into fewer."""
+        """A batch has succeeded in this many pieces: from now on a batch like it is cut at once, and
+        after many such batches into fewer pieces."""
         self._pieces = pieces
         if self._pending is not None and self._pending[0] is not None:
             found, cost = self._pending
@@ -155,14 +155,14 @@ class Sizes:
             self._grow(self._fits)
 
     def _grow(self, fits: int) -> None:
-        """Sizes double up to one that has failed, and then halve the distance to it."""
+        """Doubles the size while no size is known to fail, and then halves the distance to the one that failed."""
         count = -(-self._rows // self.first(self._rows))
-        fewer = -(-self._rows // max(1, count - 1)) * self._per_row  # of a piece, if there is one less
+        fewer = -(-self._rows // max(1, count - 1)) * self._per_row  # of a piece, if there is one piece fewer
         if self._bad is None or self._bad > fewer:
             halfway = 2 * fits if self._bad is None else (fits + self._bad) // 2
             self._fits = max(fits, min(max(halfway, fewer), self.cost() - 1))
             self._calm = 0
-        elif self._calm >= 4 * self._grows:  # what failed long ago may fit by now
+        elif self._calm >= 4 * self._grows:  # a size that failed long ago may fit by now
             self._bad = None
 
     def refused(self) -> None:
@@ -173,8 +173,8 @@ class Sizes:
             found.limit = None
 
     def scale(self, tape: Any) -> float:
-        """What losses are multiplied by before they are differentiated, so that gradients
-        in half precision do not vanish: what the user's GradScaler has, else 1."""
+        """The factor by which losses are multiplied before they are differentiated, so that gradients in
+        half precision do not vanish: the scale of the user's GradScaler, or 1."""
         if not any(e.autocast and any(d == torch.float16 and on for _, on, d in e.autocast[:-1]) for e in tape.entries):
             return 1.0
         scaler = self._scaler() if self._scaler is not None else None

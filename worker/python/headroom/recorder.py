@@ -1,8 +1,8 @@
-"""Takes note of what a training calls, and answers a failure.
+"""Records the calls that a training makes, and answers a failure.
 
-One per process. It works on the thread on which it was installed; what other threads
-call passes through. :meth:`Recorder.call` sees the outermost module calls,
-:meth:`Recorder.function` the functions on what they return.
+One per process. It works on the thread on which it was installed; the calls of other threads
+pass through. :meth:`Recorder.call` sees the outermost module calls, and
+:meth:`Recorder.function` the functions that are called on their results.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_st
 
 
 def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """By which it is seen whether recorded tensors are written to."""
+    """The versions of recorded tensors, which show whether they are written to."""
     with unrecorded():
         return [t._version for t in tensors]
 
 
 class Recorder:
-    """See the module's text. Not safe for concurrent use; other threads pass through."""
+    """See the module's docstring. Not safe for concurrent use; other threads pass through."""
 
     def __init__(self, report: Any) -> None:
         self.report = report
@@ -50,10 +50,10 @@ class Recorder:
         self.tape: Optional[Tape] = None
         self.sizes = Sizes()
         self.evaluation = Sizes()  # of calls without gradients
-        self.stepping = False  # in a function of headroom.step, of which only gradients are wanted
-        self.check: Any = None  # for headroom check: what looks at the first step
-        self.observe: Optional[str] = None  # nothing is replayed, and this is why
-        self.kinds: dict[tuple, Optional[str]] = {}  # tapes that were walked → what bypasses them
+        self.stepping = False  # in a function of headroom.step, from which only gradients are wanted
+        self.check: Any = None  # for headroom check: the object that checks the first step
+        self.observe: Optional[str] = None  # the reason why nothing is replayed, if so
+        self.kinds: dict[tuple, Optional[str]] = {}  # kinds of tapes that were walked → what bypasses their outputs
         self.rest = Rest()
 
     def here(self) -> bool:
@@ -65,16 +65,16 @@ class Recorder:
         return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
     def step_begins(self) -> bool:
-        """An optimizer is about to make a step: what comes next is another tape. Returns
-        whether a failure of the step is to be survived."""
+        """An optimizer is about to make a step: the tape ends here. Returns whether a failure of the
+        step is to be survived."""
         if self.stepping:
-            raise Refused("the optimizer's step is inside the function: it belongs after it")
+            raise Refused("the optimizer's step is inside the function: call it after the function")
         self._close()
         self.report.phases.backward_ends()
         return not self.rest.resting
 
     def step_ends(self) -> None:
-        """An optimizer has made a step, perhaps with a closure, which begins unannounced."""
+        """An optimizer has made a step, perhaps with a closure; such a step begins without :meth:`step_begins`."""
         self._close()
         if self.sizes.failure is not None or self.evaluation.failure is not None:
             self.rest.failed()
@@ -224,19 +224,19 @@ class Recorder:
     def _left_behind(self, places: Sequence[Place]) -> None:
         for place in places:
             if place.slot == LEFT:
-                self._refused(place.failure, Refused("a tensor that a module left behind is used"))
+                self._refused(place.failure, Refused("the script uses a tensor that a module computed but did not return"))
 
     def _valued(self, args: tuple, kwargs: dict, found: Sequence[torch.Tensor]) -> tuple[tuple, dict]:
-        """Arguments with values, for a function that a module calls on a late tensor it holds."""
+        """The arguments with values, for a function that a module calls on a late tensor that it holds."""
         self._left_behind([place_of(t) for t in found])  # type: ignore[misc]
         args, kwargs = tree_map(self._old, args), tree_map(self._old, kwargs)
         for t in recorded(args, kwargs):
             if place_of(t).late:  # type: ignore[union-attr]
-                self._refused(place_of(t).tape.failure, Refused("a module holds a tensor that has no values"))  # type: ignore[union-attr, arg-type]
+                self._refused(place_of(t).tape.failure, Refused("a module uses a stored tensor whose values are not in memory"))  # type: ignore[union-attr, arg-type]
         return args, kwargs
 
     def _old(self, t: Any) -> Any:
-        """The values of a late tensor of a step that is done, if it has no graph to carry on."""
+        """The values of a late tensor if its step is done and it requires no gradient; else ``t`` itself."""
         place = place_of(t) if isinstance(t, torch.Tensor) else None
         return t if place is None or not place.late or not place.tape.done or t.requires_grad else self.value_of(t)
 
@@ -251,8 +251,8 @@ class Recorder:
         return self.tape
 
     def _late_call(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, again: Optional[Callable] = None, worn: Sequence = ()) -> Any:
-        """Answers a module that ran out of memory, or would: with late results, or by
-        running it once more where pieces would be wrong."""
+        """Answers the call of a module that ran out of memory, or would: with late results, or by
+        repeating the call where pieces would be wrong."""
         release_frames(failure)
         tape.failure = failure
         module, state = entry.module, random_state()
@@ -271,17 +271,17 @@ class Recorder:
                 self._guarded(lambda: self._made_once(tape, entry, again, worn))
             return self._guarded(lambda: self._postponed(tape, late, entry, leaves, tree))
         except Refused as why:
-            if isinstance(why, Writes):  # it may have done so before it failed
+            if isinstance(why, Writes):  # the call may have written before it failed
                 again = None
-            if entry.held is not None:  # it was made for what it leaves behind
+            if entry.held is not None:  # the call may have been repeated for what it leaves behind
                 entry.held.put_back()
                 set_random_state(state)
             return self._once_more(tape, found, entry, failure, why, again, worn)
 
     def _made_once(self, tape: Tape, entry: Entry, call: Optional[Callable], worn: Sequence) -> None:
-        """A call that is to go in pieces, for what it leaves behind: a number for a log, a count. It keeps
-        nothing for a backward."""
-        refused = f"a call of {entry.call_name()} changes {tape.late.plan.keeps}, and there is no room to make that call for the whole batch"
+        """Repeats a call that is to go in pieces, for what it leaves behind: a number for a log, a count.
+        Nothing is saved for a backward pass."""
+        refused = f"a call of {entry.call_name()} changes {tape.late.plan.keeps}, and there is not enough memory to repeat the call for the whole batch"
         if call is None or any(place_of(t).late for t in worn if place_of(t) is not None):  # type: ignore[union-attr]
             raise Refused(refused)
         state, begin = random_state(), sequence()
@@ -298,7 +298,7 @@ class Recorder:
         patiently(made, refused)
 
     def _sealed(self, tape: Tape, late: Late, found: Found, entry: Entry) -> None:
-        """Raises :class:`Writes` if a call that is to be made again, on the whole batch, must not be."""
+        """Raises :class:`Writes` if a call that is to be repeated on the whole batch must not be."""
         if not found.tried:
             try:
                 self._result(tape, late, entry)
@@ -323,16 +323,16 @@ class Recorder:
 
     @staticmethod
     def _tried(tape: Tape, modules: Sequence, trial: Callable) -> Any:
-        """A trial on a few rows. If there is no room for it the failed try is released first."""
+        """Runs a trial on a few rows. If there is not enough memory for it, the failed try is released first."""
 
         def rehearsed() -> Any:
             with rehearsal(modules):
                 return trial()
 
-        return patiently(rehearsed, "there is no room to try it on a few rows", lambda: postpone(tape))
+        return patiently(rehearsed, "there is not enough memory for a trial on a few rows", lambda: postpone(tape))
 
     def _result(self, tape: Tape, late: Late, entry: Entry) -> tuple[list, Any]:
-        """What a call would return, without a trial if such a call was tried before."""
+        """The leaves and the tree that a call would return, without a trial if such a call was tried before."""
         plan = late.plan
         if len(plan.cuts) == len(tape.entries) and plan.known(entry):
             return plan.result(entry)
@@ -345,17 +345,17 @@ class Recorder:
     @staticmethod
     def _made(tape: Tape, leaf: Any) -> Any:
         if isinstance(leaf, Slot):
-            return patiently(lambda: make(leaf), "there is no room for a single element")
+            return patiently(lambda: make(leaf), "there is not enough memory for a single element")
         return Lost(tape.failure) if leaf is ... else leaf  # type: ignore[arg-type]
 
     def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
-        """The same call on the same rows, after cleaning up: the rung for what cannot be
-        cut. On a GPU, if it has to be, with what autograd saves kept on the host."""
+        """Repeats the call on the same rows, after cleaning up: the rung for calls that cannot be
+        cut. On a GPU, if necessary, with the tensors that autograd saves on the host."""
         if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):
             self._refused(failure, why)
         tape.failure = tape.sampled = None
         clean(failure)
-        found.before(entry.versions.count(-1))  # type: ignore[union-attr]  # of a batch that was to go in pieces at once this is the first call
+        found.before(entry.versions.count(-1))  # type: ignore[union-attr]  # if the batch was to go in pieces at once, this is the first call
         entry.nth = found.calls
         state = random_state()
         hosts = (None, on_host) if any(p.is_cuda for p in found.params) else (None,)
@@ -386,7 +386,7 @@ class Recorder:
     # Functions.
 
     def opaque(self, call: Callable) -> Callable:
-        """A compiled function as one entry of the tape: it never sees our kind of tensor."""
+        """A compiled function as one entry of the tape: it never sees our class of tensors."""
 
         def plainly(*args: Any, **kwargs: Any) -> Any:
             with plain_class(recorded(args, kwargs)):
@@ -436,8 +436,8 @@ class Recorder:
             return self._failed_function(tape, func, name, args, kwargs, failed)
         try:
             self._note(tape, func, name, args, kwargs, result)
-        except Exception as e:  # the call itself went well, and is the user's
-            tape.refuse(f"{name} could not be noted: {type(e).__name__}")
+        except Exception as e:  # the call itself succeeded, and its result is the user's
+            tape.refuse(f"{name} could not be recorded: {type(e).__name__}")
         return result
 
     def _note(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, result: Any) -> None:
@@ -446,11 +446,11 @@ class Recorder:
             first = place_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
             if name in OPAQUE or kwargs.get("out") is not None:
                 if name not in ("data_ptr", "untyped_storage", "storage"):
-                    tape.refuse(f"{name} is used on a result")
+                    tape.refuse(f"{name} is used on a result of the model")
                 return
-            if first is None or first.tape is not tape:  # somebody else's tensor is changed, once
+            if first is None or first.tape is not tape:  # a tensor from outside the tape is changed, only once
                 if isinstance(result, torch.Tensor) and result.requires_grad:
-                    tape.refuse("a tensor from elsewhere is changed in place, and carries the graph on")
+                    tape.refuse("a tensor from outside the step is changed in place, and becomes part of its graph")
                 return
             entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
             entry.fresh = args[0].numel() == 1
@@ -464,7 +464,7 @@ class Recorder:
         release_frames(failure)
 
         def again(why: str) -> tuple[Any, Optional[BaseException]]:
-            """The same call after cleaning up: its result, or why there is none."""
+            """Repeats the call after cleaning up. Returns its result, or the exception."""
             clean(failure)
             with torch._C.DisableTorchFunctionSubclass():
                 try:
@@ -476,7 +476,7 @@ class Recorder:
             self._note(tape, func, name, args, kwargs, result)
             return result, None
 
-        # Arithmetic of scalars holds nothing that could be cut, nor does counting in a handful of labels.
+        # Arithmetic on scalars contains nothing that could be cut, nor does counting a handful of labels.
         given = recorded(args, kwargs)
         if not changes(name) and all(t.numel() == 1 or t.numel() <= KEEP and not t.requires_grad for t in given):
             result, failed = again("")
@@ -518,7 +518,7 @@ class Recorder:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if name in ("__set__", "data_ptr") or name in OPAQUE or kwargs.get("out") is not None:
-            self._refused(failure, Refused(f"{name} is used on a result that has no values"))  # type: ignore[arg-type]
+            self._refused(failure, Refused(f"{name} is used on a result whose values are not in memory"))  # type: ignore[arg-type]
 
         def resolved(t: Any) -> Any:
             place = place_of(t) if isinstance(t, torch.Tensor) else None
@@ -533,7 +533,7 @@ class Recorder:
         try:
             self._may(tape)
             if foreign(tape, [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]):
-                raise Refused("a tensor that a module left behind enters the loss")
+                raise Refused("the loss uses a tensor that a module computed but did not return")
             args, kwargs = self._guarded(lambda: (tree_map(resolved, args), tree_map(resolved, kwargs)))
             if any(place_of(t).late for t in recorded(args, kwargs)):  # type: ignore[union-attr]
                 return self._guarded(lambda: self._late_result(tape, late, func, name, args, kwargs))
@@ -542,8 +542,8 @@ class Recorder:
         return self._with_values(tape, lambda: func(*args, **kwargs), name in ("backward", "grad") or changes(name))
 
     def _with_values(self, tape: Tape, call: Callable, once: bool) -> Any:
-        """A function of results that have been handed back; ``once`` for one that must
-        not be called twice."""
+        """Calls a function of results that have been handed back; ``once`` if it must not be called
+        twice."""
         for _ in range(1 if once else 2):
             with torch._C.DisableTorchFunctionSubclass():
                 try:
@@ -553,13 +553,13 @@ class Recorder:
                         raise
                     failed = e
             clean(failed)
-        self._refused(tape.failure, Refused("what follows the loss runs out too"))  # type: ignore[arg-type]
+        self._refused(tape.failure, Refused("what follows the loss runs out of memory too"))  # type: ignore[arg-type]
 
     def _late_result(self, tape: Tape, late: Late, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         if name == "backward":
-            raise Refused("backward from a result that is not a scalar")
+            raise Refused("backward is called on a result that is not a scalar")
         if changes(name) and (place_of(args[0]) is None or not place_of(args[0]).late):
-            raise Refused("a tensor from elsewhere is changed by a result that has no values")
+            raise Refused("a tensor from outside the step is changed in place with a result whose values are not in memory")
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
         if changes(name):
             entry.inplace = True
@@ -573,7 +573,7 @@ class Recorder:
         return self._postponed(tape, late, entry, leaves, tree)
 
     def _changed(self, tape: Tape, late: Late, entry: Entry, target: torch.Tensor) -> None:
-        """An in-place function of a result that has no values, or that is about to lose them."""
+        """Records an in-place function of a result that has no values, or is about to lose them."""
         self._result(tape, late, entry)
         tape.add(entry, target)
         late.plan.accept()
@@ -595,7 +595,7 @@ class Recorder:
         usual = func is torch.Tensor.backward and not any(kwargs.get(k) for k in ("create_graph", "retain_graph", "inputs")) and len(args) <= 2
         if not usual:
             if not kwargs.get("retain_graph") or kwargs.get("create_graph"):
-                tape.refuse("gradients are asked for in a special way")
+                tape.refuse("gradients are computed by autograd.grad, or by backward with special arguments")
         else:
             self._walk(tape, args[0])
         params = list({id(p): p for f in map(found_of, modules_of(tape)) if f is not None for p in f.params if p.requires_grad}.values())
@@ -623,16 +623,16 @@ class Recorder:
         try:
             self._may(tape)
             if not usual:
-                raise Refused("its graph is to be used again")
+                raise Refused("the graph is kept to be used again (retain_graph)")
             self._guarded(lambda: note(tape))
             return self._guarded(lambda: finish(tape, args, kwargs, params, before, failed, self.sizes, self.report))
         except Refused as why:
             self._refused(failed, why)
 
-    # What both need.
+    # Shared by the above.
 
     def _late(self, tape: Tape, first: Entry) -> Late:
-        """What is known of the tape's late tensors; ``first`` if the tape is still empty."""
+        """The :class:`Late` of the tape; ``first`` is its first entry if the tape is still empty."""
         if tape.late is None:
             tape.late = Late(tape, self._guarded(lambda: Plan(tape, tape.entries[0] if tape.entries else first)), self.sizes, self.report)
         return tape.late
@@ -643,7 +643,7 @@ class Recorder:
             raise Refused(tape.why_not)
 
     def _guarded(self, work: Callable) -> Any:
-        """Work of ours: nothing is recorded, and whatever it raises is a refusal."""
+        """Does work of our own: nothing in it is recorded, and any exception becomes a refusal."""
         was, self.busy = self.busy, True
         try:
             return work()
@@ -660,13 +660,13 @@ class Recorder:
 
     def _refused(self, failure: BaseException, why: Exception) -> None:
         self.sizes.refused()
-        self.tape = None  # what the user's own handler runs next is a step of its own
+        self.tape = None  # whatever the user's own handler runs next is a new step
         self.report.refused(failure, str(why))
         raise failure from None
 
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
-        """Checks, once per kind of tape, that the loss enters every module through its
-        outputs alone: a tensor that a module left behind would be missed by a replay."""
+        """Checks, once per kind of tape, that the loss depends on every module through its
+        outputs alone: a replay would miss a tensor that a module left behind."""
         kind = tuple((number_of(e.module), e.call_name()) for e in tape.entries)
         if kind not in self.kinds:
             with torch._C.DisableTorchFunctionSubclass():

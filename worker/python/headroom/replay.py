@@ -1,4 +1,4 @@
-"""The tape once more, some rows at a time.
+"""Runs the tape again, some rows at a time.
 
 Nothing is visible outside until the last piece is done: gradients are summed in
 accumulators of our own, so a piece that fails is simply run again, smaller.
@@ -21,18 +21,18 @@ from .rows import NOTHING, Plan, Rows, arguments, perform, references
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
 from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
 
-SMALL = 1 << 22  # elements of all outputs, up to which rules are tried on the whole batch
-ROUNDS = 6  # of rows on which rules are told apart
-ELEMENT = 64  # bytes of free memory for each element of an output that rules are tried on
-MOST = 256  # rows on which rules are tried at most
-PAIRS = 4  # of rows on which rules are tried if there is no room for three: two can be cut one way only, and a wrong rule may pass by chance
-SOME = 8  # rows on which they are tried otherwise
-FEW = 4  # the same of large outputs, where each row takes time
+SMALL = 1 << 22  # elements of all outputs up to which rules are tried on the whole batch
+ROUNDS = 6  # tries, each on other rows, to tell the rules apart
+ELEMENT = 64  # bytes of free memory for each element of an output on which rules are tried
+MOST = 256  # the most rows on which rules are tried
+PAIRS = 4  # pairs of rows on which rules are tried if three do not fit: two can be cut one way only, and a wrong rule may pass by chance
+SOME = 8  # rows on which everything else is tried
+FEW = 4  # the same for large outputs, where each row takes time
 
 
 def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
-    """The entries that make some slots, in order. With functions that change
-    their arguments on the tape these are all entries up to the last."""
+    """The entries that make the given slots, in order. If the tape has functions that change
+    their arguments, these are all entries up to the last one needed."""
     maker: dict[int, int] = {}
     for i, e in enumerate(tape.entries):
         for s in e.slots:
@@ -53,7 +53,7 @@ def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
 
 
 def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional[Rows], env: Optional[dict] = None, leaves: Optional[dict] = None) -> dict:
-    """Makes entries for some rows, all of them if None; returns values by slot."""
+    """Makes the calls of the entries for the given rows, or all rows if None; returns values by slot."""
     env = {} if env is None else env
     for i in entries:
         entry = tape.entries[i]
@@ -73,7 +73,7 @@ def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional
 
 
 def unchanged(tape: Tape, entries: Sequence[int]) -> None:
-    """Raises Refused if what some entries were given, or their modules' parameters, has
+    """Raises Refused if an argument of the given entries, or a parameter of their modules, has
     been written to since."""
     for i in entries:
         why = altered(tape, tape.entries[i])
@@ -82,7 +82,7 @@ def unchanged(tape: Tape, entries: Sequence[int]) -> None:
 
 
 def altered(tape: Tape, entry: Entry) -> Optional[str]:
-    """What a call was given, or its parameters, that has been written to since: in a sentence."""
+    """A sentence about the arguments or parameters of a call that have been written to since; None if none have."""
     for index in references(entry)[1]:
         if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
             return "an argument has been changed since it was used"
@@ -92,17 +92,17 @@ def altered(tape: Tape, entry: Entry) -> Optional[str]:
 
 
 def versions_of(params: Iterable[torch.Tensor]) -> list[int]:
-    """By which it is seen that trained parameters are as they were; -1 for frozen ones."""
+    """Versions, which show whether trained parameters have changed; -1 for frozen ones."""
     return [p._version if p.requires_grad else -1 for p in params]
 
 
 class Inputs:
-    """What a replayed scalar is differentiated with respect to: parameters of the modules on the
-    tape, leaves that enter it, and tensors with a graph of their own that enter it."""
+    """The tensors with respect to which a replayed scalar is differentiated: parameters of the modules
+    on the tape, leaves from outside that the tape uses, and tensors from outside with a graph of their own."""
 
     def __init__(self, tape: Tape, plan: Optional[Plan], entries: Sequence[int]) -> None:
         found: dict[int, torch.Tensor] = {}
-        self.entering: dict[int, torch.Tensor] = {}  # by outside index, those that are cut or have a graph
+        self.entering: dict[int, torch.Tensor] = {}  # tensors from outside that are cut or have a graph, by index
         self.cut: dict[int, int] = {}
         for i in entries:
             entry = tape.entries[i]
@@ -116,7 +116,7 @@ class Inputs:
                     continue
                 per_row = 0 if plan is None else plan.cuts[i].outside.get(index, 0)
                 if per_row and self.cut.setdefault(index, per_row) != per_row:
-                    raise Refused("a tensor with a graph enters the step in two ways")
+                    raise Refused("a tensor with a graph is used by the step in two different ways")
                 if per_row or not tensor.is_leaf:
                     self.entering[index] = tensor
                 else:
@@ -142,7 +142,7 @@ class Inputs:
 
 
 class Gradients:
-    """Sums over pieces, in the order of :class:`Inputs`."""
+    """Sums of the gradients of pieces, in the order of :class:`Inputs`."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
@@ -183,22 +183,22 @@ class Gradients:
 
 
 def pieces_of(batch: int, size: int) -> list[Rows]:
-    """The batch in as few pieces of at most ``size`` rows as possible, of nearly one size."""
+    """The batch in as few pieces of at most ``size`` rows as possible, of nearly equal size."""
     count = -(-batch // size)
     edges = [batch * i // count for i in range(count + 1)]
     return [Rows(batch, a, b) for a, b in zip(edges, edges[1:])]
 
 
 def in_two(batch: int) -> Callable[[int], int]:
-    """Sizes for :func:`by_pieces`: two pieces, and halves of what fails."""
+    """Sizes for :func:`by_pieces`: two pieces, and halves of any piece that fails."""
     return lambda failed: -(-batch // 2) if not failed else failed // 2
 
 
 def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[Optional[Rows]], Any], take: Callable[[Optional[Rows], Any], None]) -> int:
-    """Gives ``take`` what ``work`` makes of each piece of a batch of so many rows, one after the
-    other, or of all of it if ``batch`` is None. Returns how many pieces there were.
+    """Passes to ``take`` what ``work`` returns for each piece of a batch of ``batch`` rows, one after
+    the other, or for the whole batch if ``batch`` is None. Returns the number of pieces.
 
-    ``size(failed)`` says how many rows a piece may have after one of ``failed`` rows has failed,
+    ``size(failed)`` is how many rows a piece may have after a piece of ``failed`` rows has failed,
     or, for 0, when none has; it returns 0 to stop. Raises what the work raises, and
     :class:`Refused` if one row does not fit."""
     todo: list[Optional[Rows]] = [None] if batch is None else [*pieces_of(batch, max(1, min(batch, size(0))))]
@@ -214,7 +214,7 @@ def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[
             failed = e
         if failed is None:
             take(rows, got)
-            got = None  # the next piece is made without it
+            got = None  # free it before the next piece
             done += 1
             todo.pop(0)
             continue
@@ -222,7 +222,7 @@ def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[
         clean(failed, thorough=failures > 1)
         fits = 0 if rows is None else size(rows.count)
         if fits < 1 or rows is None or batch is None:
-            raise Refused("one row alone does not fit" if rows is not None else "the whole batch does not fit again")
+            raise Refused("one row alone does not fit" if rows is not None else "the whole batch does not fit on a second try either")
         if fits < rows.count:
             left = pieces_of(batch - rows.start, fits)
             todo = [Rows(batch, rows.start + p.start, rows.start + p.stop) for p in left]
@@ -240,15 +240,15 @@ def gradients(
 ) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
     """Values of scalars, and Σ G·gradient over ``targets`` (slot → (G, rule)), in pieces.
 
-    ``size`` as in :func:`by_pieces`. Rules that the first piece refutes are looked for once more. Returns
-    values by slot, inputs, their gradients and the number of pieces. Raises what a replay raises,
-    :class:`Refused` if one row does not fit."""
+    ``size`` is as in :func:`by_pieces`. If the first piece refutes a rule, all rules are determined once
+    more. Returns values by slot, inputs, their gradients and the number of pieces. Raises what a replay
+    raises, and :class:`Refused` if one row does not fit."""
     entries = needed(tape, list(targets))
     unchanged(tape, entries)
     inputs = Inputs(tape, plan, entries)
     sums = Gradients(inputs)
     values: dict[int, Any] = dict.fromkeys(targets, 0.0)
-    rules = {} if plan is None else {s: rule for s, (_, rule) in targets.items()}  # that are still to be looked at
+    rules = {} if plan is None else {s: rule for s, (_, rule) in targets.items()}  # that are still to be checked
 
     def work(rows: Optional[Rows]) -> Any:
         return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
@@ -277,7 +277,7 @@ def gradients(
 
 
 class Refuted(Refused):
-    """A rule that held for earlier batches does not for this one."""
+    """A rule that held for earlier batches does not hold for this one."""
 
 
 def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep, rules):  # type: ignore[no-untyped-def]
@@ -285,10 +285,10 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep, rul
     for slot, (_, rule) in targets.items():
         weights[slot] = 1.0 if rows is None else weight(rule, range(rows.start, rows.stop))
     if not any(weights.values()) and not keep:
-        return None  # none of these rows has a say, and a mean over none of them is NaN
+        return None  # none of these rows has a weight, and a mean over none of them is NaN
     leaves = inputs.leaves(rows)
     hooks = on_host() if offload else nullcontext()
-    if not any(weights.values()):  # none of these rows has a say, but their results are wanted
+    if not any(weights.values()):  # none of these rows has a weight, but their results are wanted
         with torch.no_grad():
             env = run(tape, plan, entries, rows)
         return {}, [None] * len(inputs.tensors), leaves, {s: env[s].clone() for s in keep if s in env}
@@ -314,16 +314,17 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep, rul
 
 
 def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: dict) -> Callable[[], bool]:
-    """What tells whether a rule holds for a few rows of a piece, whose results are in ``env``: it was
-    tried on an earlier batch, and the labels' weights, say, may be others in this one. Whoever
-    calls it waits for the GPU, which is best done with backward under way."""
+    """A function that returns whether a rule holds for a few rows of a piece, whose results are in
+    ``env``: the rule was tried on an earlier batch, and in this one the weights of the labels, for
+    example, may differ. Calling the function waits for the GPU, which is best done once backward has
+    been started."""
     entries = needed(tape, [slot])
     first, tail = parted(tape, plan, entries)
     if not tail:
         return lambda: True
     slots = {s for i in first for s in tape.entries[i].slots if s is not None and s in env}
     changing = any(tape.entries[i].inplace for i in tail)
-    there = piece.count > 1 and not changing  # else env has one row, or values that were changed
+    there = piece.count > 1 and not changing  # otherwise env has only one row, or values that were changed
     count = min(piece.count, max(2, min(SOME, SMALL * piece.count // max(1, sum(env[s].numel() for s in slots))))) if there else 2
     start = min(piece.start, plan.batch - count)
     rows = list(range(start, start + count))
@@ -357,8 +358,8 @@ def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: di
 
 
 def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Modules' calls, and the functions of their results; no functions if there is no such order, or
-    if a loss is inside a module."""
+    """The modules' calls, and the functions of their results; no functions if they do not all come after
+    the modules' calls, or if a loss is computed inside a module."""
     first = [i for i in entries if tape.entries[i].module is not None]
     tail = [i for i in entries if tape.entries[i].module is None]
     inside = any(plan.slots[s].dim is None and not plan.slots[s].fixed for i in first for s in tape.entries[i].slots if s is not None)
@@ -366,7 +367,7 @@ def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], l
 
 
 def on_host() -> Any:
-    """A context in which what autograd saves lies in pinned memory of the host."""
+    """A context in which the tensors that autograd saves are kept in pinned host memory."""
     return torch.autograd.graph.save_on_cpu(pin_memory=True)
 
 
@@ -384,7 +385,7 @@ def batchwise(modules: Sequence[torch.nn.Module]) -> Optional[str]:
 
 
 def refuse_batchwise(modules: Sequence[torch.nn.Module]) -> None:
-    """Raises :class:`Refused` if one of them computes statistics over the batch."""
+    """Raises :class:`Refused` if one of the modules computes statistics over the batch."""
     name = batchwise(modules)
     if name:
         raise Refused(f"{name} computes statistics over the batch")
@@ -392,7 +393,7 @@ def refuse_batchwise(modules: Sequence[torch.nn.Module]) -> None:
 
 class Proof:
     """Tries, on real rows, whether a tape may be cut and by which rules. Costs some forward
-    and backward passes of a few rows, once for a kind of tape; nothing of it remains."""
+    and backward passes of a few rows, once for each kind of tape, and leaves no traces."""
 
     known: dict[tuple, set] = {}  # names of the rules that no batch has refuted, by kind of tape
 
@@ -402,22 +403,22 @@ class Proof:
         refuse_batchwise(self.modules)
 
     def rule(self, slot: int, pieces: Sequence[Rows]) -> Rule:
-        """The rule of one scalar, for pieces like these. :class:`Refused` if none fits, or
-        if two do that weigh the pieces differently."""
+        """The rule of one scalar, for pieces like these. Raises :class:`Refused` if no rule fits, or
+        if two rules fit that weight the pieces differently."""
         rules = self.rules(slot, pieces)
         if not settled(rules, pieces):
-            raise Refused("it cannot be told by which weights the losses of pieces add up")
+            raise Refused("the weights with which the losses of pieces add up cannot be determined")
         return rules[0]
 
     def rules(self, slot: int, pieces: Sequence[Rows]) -> list[Rule]:
-        """The rules of one scalar that no try refutes. :class:`Refused` if none is left."""
+        """The rules of one scalar that no try refutes. Raises :class:`Refused` if none is left."""
         tape, plan = self.tape, self.plan
         entries = needed(tape, [slot])
         first, tail = parted(tape, plan, entries)
         named = candidates(plan.batch, self._targets(), ignored(tape))
         kind = (slot, *self._kind(entries))
         known = self.known.get(kind)
-        if known is not None:  # tried on earlier batches: only what those could not tell apart is open
+        if known is not None:  # tried on earlier batches: only the rules that these could not tell apart are left
             rules = distinct([rule for name, rule in named if name in known])
             if rules and settled(rules, pieces):
                 return rules
@@ -428,16 +429,16 @@ class Proof:
         return self._tried(entries, count, lambda n, tolerance: self._rule(slot, first, tail, n, pieces, tolerance, named, kind))
 
     def alone(self, entries: Sequence[int]) -> None:
-        """Raises :class:`Refused` if what modules give for a row depends on the rows beside it."""
+        """Raises :class:`Refused` if what modules return for a row depends on the other rows."""
         kind = ("alone", *self._kind(entries))
         if kind not in self.known:
             self._tried(entries, min(self.plan.batch, SOME), lambda n, tolerance: self._compare(entries, spread(self.plan.batch, n), tolerance))
             self.known[kind] = set()
 
     def agree(self, slot: int, rule: Rule) -> None:
-        """Raises :class:`Refused` if the gradients of some rows in two parts, weighed by the
+        """Raises :class:`Refused` if the gradients of some rows in two parts, weighted by the
         rule, are not those of the same rows at once. Of all the tries this is the least likely to
-        go well by chance: it holds for every element of every parameter."""
+        succeed by chance: it must hold for every element of every parameter."""
         entries = needed(self.tape, [slot])
         kind = ("gradients", slot, *self._kind(entries, numbers=False))
         rows = [r for r in range(self.plan.batch) if rule is None or rule[r]]
@@ -451,11 +452,11 @@ class Proof:
         whole = self._sketch(slot, rule, entries, inputs, chosen, chosen)
         parts = [self._sketch(slot, rule, entries, inputs, part, chosen) for part in halves(chosen)]
         if residual(whole, parts) > max(1e-3, 2 * tolerance):
-            raise Refused("the gradients of pieces are not those of the whole")
+            raise Refused("the gradients of pieces do not add up to those of the whole batch")
 
     def _sketch(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, rows: list[int], within: list[int]) -> list[tuple[float, float]]:
-        """Each parameter's gradient as its product with a vector and its norm: two numbers
-        instead of a second set of gradients."""
+        """Each parameter's gradient, represented by its dot product with a vector and its norm: two
+        numbers instead of a second set of gradients."""
         at = Rows(self.plan.batch, 0, self.plan.batch, rows)
         with torch.enable_grad():
             total = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))[slot].sum() * weight(rule, rows, within)
@@ -463,19 +464,19 @@ class Proof:
         return sketched(grads)
 
     def _size(self, entries: Sequence[int]) -> int:
-        """Elements of all that modules give for the whole batch."""
+        """The number of elements of all results of modules for the whole batch."""
         made = [s for i in entries if self.tape.entries[i].module is not None for s in self.tape.entries[i].slots if s is not None]
         return sum(math.prod(self.plan.slots[s].shape) for s in made)
 
     def _kind(self, entries: Sequence[int], numbers: bool = True) -> tuple:
-        """What is recognised when a tape is like an earlier one; but for the numbers among the modules'
-        attributes if not ``numbers``."""
+        """The kind of a tape, by which one like an earlier one is recognised; without the numbers among the
+        modules' attributes if not ``numbers``."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
         return tuple((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], words(e)) for e in made)
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
-        """``work`` done for so many rows and a tolerance, without chance or consequences; for
-        fewer rows where there is no room."""
+        """What ``work`` returns for ``count`` rows and a tolerance, without randomness or consequences; for
+        fewer rows where there is not enough memory."""
         with precisely(self.tape, entries) as single:
 
             def calmly(n: int, calm: Calm) -> Any:
@@ -491,11 +492,11 @@ class Proof:
             return rehearsed(self.modules, count, calmly)
 
     def _targets(self) -> list[torch.Tensor]:
-        """What a batch's weights could be counted in: its tensors without a gradient."""
+        """The tensors from which a batch's weights could be counted: those without a gradient."""
         batch, tape = self.plan.batch, self.tape
         found = [tape.outside[i] for cut in self.plan.cuts for i in cut.outside if not tape.outside[i].requires_grad]
         found = list({id(t): t for t in found if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
-        # A shape of (B·k, …) has B rows of k lines.
+        # A tensor of shape (B·k, …) has B rows of k lines.
         return [t if t.shape[0] == batch else t.unflatten(0, (batch, t.shape[0] // batch)) for t in found]
 
     def _rule(self, slot, first, tail, count, pieces, tolerance, named, kind):  # type: ignore[no-untyped-def]
@@ -503,7 +504,7 @@ class Proof:
         within = not tail
         rules = distinct([rule for _, rule in named])
         chosen = spread(batch, count)
-        if within:  # there are no outputs to keep: everything is run
+        if within:  # there are no outputs to keep: everything is run each time
             self._compare(first, chosen, tolerance)
         least = PAIRS if count == 2 < batch else 1
         for again in range(ROUNDS):
@@ -519,7 +520,7 @@ class Proof:
                 return float(run(tape, plan, tail, at, env)[slot])
 
             exact = tolerance
-            if not within:  # the tail alone, on the same outputs: it may be in single precision where these are not
+            if not within:  # the tail alone, on the same outputs: it may be in single precision where they are not
                 with Calm() as calm:
                     value(chosen)
                 exact = tolerance / 10 if calm.half else 1e-5
@@ -533,7 +534,7 @@ class Proof:
         return rules
 
     def _outputs(self, first: Sequence[int], chosen: list[int], tolerance: float) -> dict[int, torch.Tensor]:
-        """The modules' outputs for some rows, seen to be the same in company and in parts."""
+        """The modules' outputs for some rows, checked to be the same for all rows together and in parts."""
         plan, tape, batch = self.plan, self.tape, self.plan.batch
         found: dict[int, list] = {}
         step = max(2, SOME // 2)
@@ -553,7 +554,8 @@ class Proof:
         return outputs
 
     def _compare(self, first: Sequence[int], chosen: list[int], tolerance: float, whole: Optional[dict] = None) -> None:
-        """``whole`` is what these rows gave at once, if they have been run by then."""
+        """Raises :class:`Refused` if rows have other outputs together than in parts. ``whole`` has the
+        outputs of the chosen rows together, if they have been run already."""
         plan, tape, batch = self.plan, self.tape, self.plan.batch
         together = chosen[: max(2, min(len(chosen), SOME, batch - 1))]
         parts = halves(together)
@@ -566,12 +568,12 @@ class Proof:
                 continue  # a loss inside the module is judged by its rule
             other = torch.cat([e[s] for e in split], dim)
             if not same(v, other, tolerance):
-                raise Refused("a row's result depends on the rows beside it")
+                raise Refused("a row's result depends on the other rows of the batch")
 
 
 def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
-    """Whether a step computes in half precision; only a trial has seen it where that is inside a
-    module."""
+    """Whether a step computes in half precision; where this happens inside a module, only a trial can
+    have seen it."""
     return any(e.autocast for e in tape.entries) or any(
         f.half or any(p.dtype in HALF for p in f.params) for f in map(found_of, modules) if f is not None
     )
@@ -579,7 +581,7 @@ def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
 
 @contextmanager
 def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
-    """A context in which entries run without the rounding of mixed precision, if all
+    """A context in which entries run without the rounding errors of mixed precision, if all
     parameters are in single precision; yields whether they are."""
     single = all(p.dtype == torch.float32 for m in modules_of(tape) for p in m.parameters())
     autocast = {i: tape.entries[i].autocast for i in entries}
@@ -594,8 +596,8 @@ def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
 
 
 def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, Calm], Any]) -> Any:
-    """``work`` done for so many rows, without chance or consequences; for fewer where there is no
-    room. Raises :class:`Refused` if there is none for two."""
+    """What ``work`` returns for ``count`` rows, without randomness or consequences; for fewer rows where
+    there is not enough memory. Raises :class:`Refused` if even two do not fit."""
     while True:
         failed: Optional[BaseException] = None
         try:
@@ -610,14 +612,14 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
             failed = e
         clean(failed)
         if count <= 2:
-            raise Refused("there is no room to try it on two rows")
+            raise Refused("there is not enough memory for a trial on two rows")
         count = max(2, min(count // 2, SOME))
 
 
 def proven(proof: Proof, slot: int, pieces: Sequence[Rows]) -> Rule:
-    """The rule of a scalar for such pieces, seen to be right for its gradients."""
-    rule = patiently(lambda: proof.rule(slot, pieces), "there is no room to tell by which weights pieces add up")
-    patiently(lambda: proof.agree(slot, rule), "there is no room to try gradients on a few rows")
+    """The rule of a scalar for these pieces, checked to be right for its gradients as well."""
+    rule = patiently(lambda: proof.rule(slot, pieces), "there is not enough memory to find the weights of the pieces")
+    patiently(lambda: proof.agree(slot, rule), "there is not enough memory to check the gradients on a few rows")
     return rule
 
 
@@ -625,14 +627,14 @@ def same(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
     if a.shape != b.shape:
         return False
     if not a.is_floating_point():
-        return True  # an argmax may turn on a rounding
+        return True  # an argmax may depend on a rounding error
     a, b = a.float(), b.float()
     size = float(a.abs().max()) if a.numel() else 0.0
     return bool(((a - b).abs() <= tolerance * max(size, 1e-12)).all()) if a.isfinite().all() else torch.equal(a, b)
 
 
 def halves(rows: list[int]) -> tuple[list[int], list[int]]:
-    """Two parts of some rows, of different sizes where there are more than three."""
+    """The rows in two parts, of different sizes if there are more than three rows."""
     cut = len(rows) // 2 + (1 if len(rows) > 3 else 0)
     return rows[:cut], rows[cut:]
 
@@ -643,7 +645,7 @@ def words(entry: Entry) -> tuple:
 
 
 def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float]]:
-    """Each gradient as its product with a vector that has nothing to do with it, and its norm."""
+    """Each gradient, represented by its dot product with an unrelated vector, and its norm."""
     flat = [None if g is None or not g.numel() else _flat(g) for g in grads]
     longest: dict[torch.device, int] = {}
     for f in flat:
@@ -652,7 +654,7 @@ def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float
     vectors = {d: torch.arange(1, n + 1, dtype=torch.float32, device=d).mul_(1.618034).cos_().mul_(math.sqrt(2)) for d, n in longest.items()}
     sketches = [torch.zeros(2) if f is None else _sketched(f, vectors[f.device]) for f in flat]
     device = next(iter(vectors), None)
-    return [(a, b) for a, b in torch.stack([s.to(device) for s in sketches]).tolist()] if sketches else []  # at once, for every read waits
+    return [(a, b) for a, b in torch.stack([s.to(device) for s in sketches]).tolist()] if sketches else []  # all at once, for every read waits for the GPU
 
 
 def _flat(grad: torch.Tensor) -> torch.Tensor:
@@ -666,8 +668,8 @@ def _sketched(flat: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
 
 
 def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float, float]]]) -> float:
-    """How far sketches of weighed parts are from the whole's, relative to the norms. What is zero
-    but for rounding is measured against a tenth of the largest."""
+    """How far the sketches of weighted parts are from those of the whole, relative to the norms. A gradient
+    that is zero except for rounding errors is measured against a tenth of the largest."""
     sizes = [norm + sum(p[i][1] for p in parts) for i, (_, norm) in enumerate(whole)]
     least = 0.1 * max(sizes, default=0.0) or 1.0
     off = [abs(value - sum(p[i][0] for p in parts)) / (size + least) for i, ((value, _), size) in enumerate(zip(whole, sizes))]
@@ -675,7 +677,7 @@ def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float,
 
 
 def spread(batch: int, count: int) -> list[int]:
-    """``count`` rows from all over the batch."""
+    """``count`` rows, spread evenly over the batch."""
     return sorted({batch * i // count for i in range(count)})
 
 

@@ -1,4 +1,4 @@
-"""What is reported about failures: to headroom over the wire, or to the user if nobody is there."""
+"""Reports about failures: to headroom over the wire, or to the user if there is no headroom."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ELSEWHERE = tuple(os.path.join(os.path.dirname(p), "") for p in (torch.__file__
 
 
 class Report:
-    """What headroom hears of this process. ``watches`` is why it only watches, if it does."""
+    """This process's reports to headroom. ``watches`` is the reason why the process only watches, if it does."""
 
     def __init__(self, watches: str = "") -> None:
         self._watches = {"mode": "observe", "why": watches} if watches else {}
@@ -35,13 +35,13 @@ class Report:
         self._rows = 0  # of the newest failure
         self.ran: Callable[[], tuple[int, int]] = lambda: (0, 1)  # as Sizes.ran
         self.phases = Phases()
-        self._ended = time.monotonic()  # the step before
-        self._growth: Optional[Growth] = None  # that is being looked at
-        self._cuts: set[tuple[int, int]] = set()  # that were reported
-        self.told: list[dict[str, Any]] = []  # of what was survived or refused: the newest few
+        self._ended = time.monotonic()  # when the previous step ended
+        self._growth: Optional[Growth] = None  # the search for what grows, while there is one
+        self._cuts: set[tuple[int, int]] = set()  # rows and pieces that were reported
+        self.told: list[dict[str, Any]] = []  # the newest failures that were survived or refused
 
     def wire(self) -> Optional[Wire]:
-        """This process's wire after its hello; None if nobody is there."""
+        """This process's wire, after its hello; None if there is no headroom."""
         wire = Wire.get()
         if wire is not None and wire is not self._greeted:
             self._greeted = wire
@@ -49,20 +49,20 @@ class Report:
         return wire
 
     def ask(self, rows: int, failure: BaseException) -> Optional[int]:
-        """How many rows to run at once after so many failed; None if nobody knows."""
+        """How many rows to run at once after a call of ``rows`` rows has failed; None if there is no answer."""
         wire = self.wire()
         if wire is None:
             return None
         self._rows, self._next = rows, 0.0
         said = {name: value for name, value in evidence(failure).items() if value}
-        decision = wire.oom(rows=rows, micro=rows, **{**_memory(), **said})  # many texts have no numbers
+        decision = wire.oom(rows=rows, micro=rows, **{**_memory(), **said})  # many messages have no amounts
         decided = decision.get("rows") if decision else None
         if not isinstance(decided, int) or not 0 < decided <= rows:
             return None
         return decided
 
     def limit(self) -> int:
-        """Rows to run at once from the start, as headroom has them from an earlier attempt; 0 if it has none."""
+        """Rows to run at once from the start, as headroom knows them from an earlier attempt; 0 if it does not."""
         wire = self.wire()
         return 0 if wire is None else wire.limit
 
@@ -84,7 +84,7 @@ class Report:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 
     def remark(self, text: str) -> None:
-        """Have something kept in the journal that the user need not hear at once."""
+        """Have a sentence kept in the journal that the user need not read at once."""
         wire = self.wire()
         if wire is not None:
             wire.note(text)
@@ -100,12 +100,12 @@ class Report:
             say(f"check: {found}")
 
     def here(self) -> str:
-        """The line of the user's that is being run."""
+        """The line of the user's code that is being run."""
         return _where(None)
 
     def step(self, *_: Any) -> None:
-        """Report an optimizer's step: the first, those that are cut as none was before, and
-        otherwise one every so often."""
+        """Report an optimizer's step: the first one, each that is cut as no step was before, and
+        otherwise one every 0.2 s."""
         self._steps += 1
         now, ran = time.monotonic(), self.ran()
         phases = self.phases.step_ends(whole=ran[1] == 1)
@@ -124,7 +124,7 @@ class Report:
             self._look(wire)
 
     def _look(self, wire: Wire) -> None:
-        """What grows, if headroom has asked for it: two looks, with steps between."""
+        """Find out what grows, if headroom has asked for it: tensors are counted twice, some steps apart."""
         if wire.asked_to_look:
             wire.asked_to_look, self._growth = False, Growth(self._steps)
         said = self._growth.said(self._steps) if self._growth is not None else None
@@ -134,7 +134,7 @@ class Report:
 
 
 def evidence(failure: BaseException) -> dict[str, Any]:
-    """What an exception about memory says of the moment at which it was made."""
+    """What an out-of-memory exception says about the moment at which it was raised."""
     text = str(failure)
     found = {
         "requested": _size(rf"(?i:tried to allocate|allocate) {_SIZE}", text),
@@ -144,7 +144,7 @@ def evidence(failure: BaseException) -> dict[str, Any]:
     }
     found["reserved"] = found["allocated"] + _size(rf"{_SIZE} is reserved by PyTorch", text)
     allowed = _size(rf"{_SIZE} allowed", text)
-    if allowed:  # less than the device has
+    if allowed:  # the process may use less than the device has
         found["capacity"] = allowed
         found["free"] = min(found["free"], max(0, allowed - found["reserved"]))
     return {**found, "phase": _phase(failure), "where": _where(failure)}
@@ -157,7 +157,7 @@ def _size(pattern: str, text: str) -> int:
 
 
 def _phase(failure: BaseException) -> str:
-    """The part of the work in which a failure happened: forward, backward, update, eval or
+    """The phase in which a failure happened: forward, backward, update, eval or
     generation."""
     trace = failure.__traceback__
     while trace is not None:
@@ -176,8 +176,8 @@ def _phase(failure: BaseException) -> str:
 
 
 def _where(failure: Optional[BaseException]) -> str:
-    """The user's line that failed, being the innermost one on the way to it, or that is being
-    run."""
+    """The innermost line of the user's code on the way to the failure; without one, the line that is
+    being run."""
     where = ""
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None and _foreign(frame.f_code.co_filename):
@@ -210,7 +210,7 @@ def _memory() -> dict[str, int]:
 
 
 def say(text: str) -> None:
-    """Tell the user, and the file that HEADROOM_LOG names; HEADROOM_QUIET leaves out the first."""
+    """Write a line to the user, unless HEADROOM_QUIET is set, and to the file that HEADROOM_LOG names."""
     if os.environ.get("HEADROOM_LOG"):
         with open(os.environ["HEADROOM_LOG"], "a") as f:
             f.write(text + "\n")

@@ -1,8 +1,8 @@
-"""When nothing has to be recorded: while a training's steps take a small part of the memory.
+"""When nothing has to be recorded: while a training's steps use only a small part of the memory.
 
-Recording costs 0.3 ms of a step's time on the processor, which a step of a few milliseconds
-feels and a step that fills a GPU does not. What is not recorded cannot be recovered either, so
-calls rest only on GPUs with plenty of room, only at sizes that have gone well, and no longer
+Recording costs 0.3 ms of CPU time per step, which matters in a step of a few milliseconds and
+not in a step that fills a GPU. A call that is not recorded cannot be recovered either, so calls
+rest only on GPUs with plenty of room, only at sizes that have succeeded before, and never again
 once memory has run out.
 """
 
@@ -14,35 +14,35 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 import torch
 
 STEPS = 20  # optimizer steps that are recorded first
-EVERY = 0.2  # seconds between two looks at the memory
-SHARE = 0.5  # the most that this process may have taken of the memory that it could have
-MOST = 1024  # shapes that are remembered of a module
+EVERY = 0.2  # seconds between two checks of the memory
+SHARE = 0.5  # the largest share of the memory open to this process that it may have used
+MOST = 1024  # shapes that are remembered for each module
 
 
 class Memory(NamedTuple):
-    """Of one GPU, in bytes."""
+    """The memory of one GPU, in bytes."""
 
     allowed: int  # to this process
     free: int
     reserved: int
     allocated: int
     peak: int  # of reserved
-    failures: int  # allocations that were refused
+    failures: int  # allocations that have failed
 
 
 def roomy(memories: Sequence[Memory]) -> bool:
-    """Whether steps that have taken so much can go on without a failure; False where
+    """Whether steps that have used this much memory can continue without a failure; False where
     nothing is known."""
     return bool(memories) and all(not m.failures and m.peak <= SHARE * min(m.allowed, m.free + m.reserved) for m in memories)
 
 
 def may_ask() -> bool:
-    """Whether a GPU is in use that may be asked for its memory: none may while a graph is captured."""
+    """Whether a GPU is in use and may be queried for its memory: it may not while a graph is captured."""
     return torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
 
 
 def memories() -> list[Memory]:
-    """Of the GPUs on which this process has memory; empty if one of them does not say."""
+    """The memory of each GPU on which this process has some; empty if one of them does not report it."""
     if not may_ask():
         return []
     found = []
@@ -63,8 +63,8 @@ def memories() -> list[Memory]:
 
 
 def allowed_of(total: int, device: Optional[int] = None) -> Optional[int]:
-    """How much this process may have of so many bytes of a GPU, the current one if None.
-    None where an older PyTorch or another allocator does not say."""
+    """How many of the ``total`` bytes of a GPU this process may use; the GPU is the current one if
+    ``device`` is None. None where an older PyTorch or another allocator does not report it."""
     try:
         return int(total * torch.cuda.get_per_process_memory_fraction(device))
     except (AttributeError, RuntimeError):
@@ -72,7 +72,7 @@ def allowed_of(total: int, device: Optional[int] = None) -> Optional[int]:
 
 
 def unreserved() -> tuple[int, int]:
-    """Bytes of the current GPU that this process could still reserve, and all that it may have."""
+    """Bytes of the current GPU that this process could still reserve, and bytes that it may use in all."""
     free, total = torch.cuda.mem_get_info()
     allowed = allowed_of(total)
     capacity = total if allowed is None else allowed
@@ -94,7 +94,7 @@ def shapes_of(args: tuple, kwargs: dict) -> Shapes:
 
 
 class Known:
-    """Shapes of a module's arguments that have gone well."""
+    """Shapes of arguments with which a module's calls have succeeded."""
 
     def __init__(self) -> None:
         self._shapes: set[Shapes] = set()
@@ -104,8 +104,8 @@ class Known:
             self._shapes.add(shapes)
 
     def covers(self, shapes: Shapes) -> bool:
-        """Whether a call at least as large in every dimension has gone well. Without any
-        tensor nothing is known of a call's size."""
+        """Whether a call at least as large in every dimension has succeeded. Without any
+        tensor, nothing is known about a call's size."""
         if not shapes:
             return False
         if shapes in self._shapes:
@@ -123,7 +123,7 @@ def _within(shapes: Shapes, known: Shapes) -> bool:
 
 
 class Rest:
-    """Says which calls rest. ``look`` reports the memory, and ``clock`` the time in seconds."""
+    """Decides which calls rest. ``look`` returns the memory, and ``clock`` the time in seconds."""
 
     def __init__(self, look: Callable[[], Sequence[Memory]] = memories, clock: Callable[[], float] = time.monotonic) -> None:
         self._look, self._clock = look, clock
@@ -132,7 +132,7 @@ class Rest:
         self.resting = False
 
     def step(self) -> None:
-        """An optimizer has made its step: calls begin or stop resting only here, and when memory
+        """An optimizer has made its step: calls begin or stop resting only here, or when memory
         runs out."""
         self._steps += 1
         if self._failed or self._steps < STEPS:

@@ -1,9 +1,9 @@
 """Which dimension of each tensor of a tape is the batch, found by trying.
 
-The tape is run on two small numbers of rows. What grows in proportion belongs to the
-batch, what stays is shared, and anything else (a similarity of every row with every
-other, a shape that depends on values) cannot be cut: :class:`Refused`. Nothing is
-taken to belong to the batch because its size happens to be the batch's.
+The tape is run on two small numbers of rows. A dimension that grows in proportion belongs to the
+batch, a tensor that stays the same size is shared, and anything else (a similarity of every row
+with every other, a shape that depends on values) cannot be cut: :class:`Refused`. Nothing is
+taken to belong to the batch merely because its size happens to be the batch's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "
 
 
 class Rows:
-    """Rows i…j of a batch of ``batch`` rows, or, with ``index``, any of them."""
+    """Rows ``start`` to ``stop`` of a batch of ``batch`` rows, or, with ``index``, any rows."""
 
     __slots__ = ("batch", "start", "stop", "index", "count")
 
@@ -37,7 +37,7 @@ class Rows:
         self.count = stop - start if index is None else len(index)
 
     def of(self, tensor: torch.Tensor, per_row: int) -> torch.Tensor:
-        """These rows of a tensor that has ``per_row`` lines of dimension 0 for each."""
+        """These rows of a tensor that has ``per_row`` lines of dimension 0 for each row."""
         if self.count == self.batch and self.index is None:
             return tensor
         if self.index is None:
@@ -49,15 +49,15 @@ class Rows:
 
 
 class Slot(NamedTuple):
-    """What is known of a tensor of the tape."""
+    """What is known about a tensor of the tape."""
 
-    shape: tuple  # with the whole batch
-    dim: Optional[int]  # that grows with the batch; None: it has none
+    shape: tuple  # for the whole batch
+    dim: Optional[int]  # the dimension that grows with the batch; None: there is none
     per_row: int
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool
-    fixed: bool  # it does not depend on the batch at all
+    fixed: bool  # the tensor does not depend on the batch at all
 
 
 class Cut(NamedTuple):
@@ -71,26 +71,27 @@ class Cut(NamedTuple):
 class Given(NamedTuple):
     """What a call returned for each of two numbers of rows."""
 
-    values: dict[tuple[int, int], torch.Tensor]  # some of each tensor's, by the number and the place in the result
-    graphs: list[int]  # their signatures
-    draws: list[tuple]  # of chance, which was taken out
-    half: bool  # computed in half precision
+    values: dict[tuple[int, int], torch.Tensor]  # some values of each tensor, by the number and the place in the result
+    graphs: list[int]  # signatures of the graphs
+    draws: list[tuple]  # random numbers that would have been drawn
+    half: bool  # something was computed in half precision
 
     def like(self, now: Given, most: float) -> bool:
-        """Whether another call has returned the same but for rounding, of at most so much of the largest element."""
+        """Whether another call has returned the same except for rounding errors of at most ``most``, relative to the
+        largest element."""
         same = self.draws == now.draws and self.graphs == now.graphs and self.values.keys() == now.values.keys()
         return same and all(alike(value, now.values[key], most) for key, value in self.values.items())
 
 
 def given(results: list, graphs: list[int], calm: Calm) -> Given:
-    """What a call has returned for two numbers of rows."""
+    """The :class:`Given` of a call's results for two numbers of rows."""
     flat = [tree_flatten(result)[0] for result in results]
     values = {(n, i): sample(v) for n, leaves in enumerate(flat) for i, v in enumerate(leaves) if isinstance(v, torch.Tensor)}
     return Given(values, graphs, calm.draws, calm.half)
 
 
 NOTHING = Cut({}, False)
-SAMPLE = 4096  # values that are kept of a result
+SAMPLE = 4096  # the most values of a result that are kept
 MANY = 10000  # kinds of calls that are remembered
 _NUMBERS = count(1)
 _PLAIN = (int, float, str, type(None))
@@ -109,15 +110,15 @@ class Plan:
         sizes = (2, 3) if self.batch > 3 else (1, 2)
         self._rows = [Rows(self.batch, 0, sizes[0]), Rows(self.batch, self.batch - sizes[1], self.batch)]
         self._env: list[dict[int, torch.Tensor]] = [{}, {}]
-        self._recognised: tuple = (None, 0)  # the entry for which a key was made last, and that key
+        self._recognised: tuple = (None, 0)  # the entry for which a key was computed last, and that key
         self.left: list[Change] = []  # attributes in which the newest trial has left tensors with a graph
-        self.keeps = ""  # what its call changes besides, if anything
+        self.keeps = ""  # anything else that its call changes, by name
         self.keys: list[int] = []  # of the entries
-        self.leaves = False  # some of them leave something behind
-        self.deep = False  # which may be anywhere
+        self.leaves = False  # some entries leave something behind
+        self.deep = False  # what they leave may be anywhere
 
     def extend(self) -> None:
-        """Takes in the entries that the tape has gained, which the script has made."""
+        """Adds the entries that the tape has gained since; the script has made their calls."""
         with torch._C.DisableTorchFunctionSubclass():
             while len(self.cuts) < len(self.tape.entries):
                 entry = self.tape.entries[len(self.cuts)]
@@ -128,20 +129,20 @@ class Plan:
                 self._note_left(entry)
 
     memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree, left, keeps) by key; shared by all plans
-    numbers: dict[tuple, int] = {}  # of what is called, with what, after what
-    sure: set[int] = set()  # keys of calls that gave the same for a few rows when they were made again
-    same: set[tuple[int, ...]] = set()  # keys of calls that did so together for the whole batch
+    numbers: dict[tuple, int] = {}  # keys by what is called, with what, after what
+    sure: set[int] = set()  # keys of calls that returned the same for a few rows when they were repeated
+    same: set[tuple[int, ...]] = set()  # keys of calls that together did so for the whole batch
 
     def known(self, entry: Entry) -> bool:
         """Whether such a call, after such calls, was tried on earlier batches of this size, and, where
-        gradients depend on it, gave the same when it was made again."""
+        gradients depend on it, returned the same when it was repeated."""
         key = self._key(entry)
         return key in Plan.memory and (entry.module is None or not entry.grad or key in Plan.sure)
 
     def result(self, entry: Entry) -> tuple[list, Any]:
-        """What a call that is not on the tape yet returns, as leaves and their tree:
-        a :class:`Slot` for each tensor, ``...`` for objects that are not known. What a module's call
-        gives here and now, where the script makes it, is kept unless it was tried on an earlier batch."""
+        """The result of a call that is not on the tape yet, as leaves and their tree:
+        a :class:`Slot` for each tensor, ``...`` for objects of unknown types. What a module's call
+        returns now, where the script makes it, is kept unless it was tried on an earlier batch."""
         key = self._key(entry)
         if self.known(entry):
             cut, leaves, tree, self.left, self.keeps = Plan.memory[key]
@@ -163,9 +164,9 @@ class Plan:
         return leaves, tree
 
     def confirm(self, entries: Sequence[int]) -> None:
-        """Repeats, on the same few rows, the modules' calls of which it is known what they gave.
-        Raises :class:`Refused` if one now gives something else: a script that changes something
-        around a call, and changes it back, has other gradients than a replay."""
+        """Repeats, on the same few rows, the modules' calls whose results were kept.
+        Raises :class:`Refused` if a result is now different: a script that changes something
+        around a call, and then changes it back, gets different gradients from those of a replay."""
         self._catch_up()
         for i in entries:
             entry = self.tape.entries[i]
@@ -175,19 +176,19 @@ class Plan:
                     results = self._both(entry, self.cuts[i], graphs=graphs)
                 if not entry.seen.like(given(results, graphs, calm), rounding(self.tape, entry.seen.half)):
                     Plan.forget()
-                    raise Refused(f"a call of {named(entry)} gives other results when it is made again")
+                    raise Refused(f"a call of {named(entry)} returns different results when it is repeated")
                 entry.seen = None
                 Plan.sure.add(self.keys[i])
 
     @staticmethod
     def forget() -> None:
-        """What was tried is tried again: something is not as it was."""
+        """Forgets all trials, so that they are made again: something has changed."""
         Plan.memory.clear()
         Plan.sure.clear()
         Plan.same.clear()
 
     def accept(self) -> None:
-        """Takes in the call of the last :meth:`result`, which the tape has gained."""
+        """Adds the call of the last :meth:`result`, which is now on the tape."""
         entry, cut, results, leaves, key = self._pending
         self.keys.append(key)
         self._note_left(entry)
@@ -205,7 +206,7 @@ class Plan:
             self.leaves |= bool(self.keeps or self.left)
 
     def _key(self, entry: Entry) -> int:
-        """What a call is recognised by: what is called, with what, after what."""
+        """A number by which a call is recognised: by what is called, with what, after what."""
         if self._recognised[0] is entry:
             return self._recognised[1]
         outside = [self.tape.outside[i] for i in references(entry)[1]]
@@ -223,7 +224,7 @@ class Plan:
         return number
 
     def _catch_up(self) -> None:
-        """Makes the small results of the entries that were known without being tried."""
+        """Computes the results for a few rows of those entries that were known without a trial."""
         for entry, cut in zip(self.tape.entries, self.cuts):
             if all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace:
                 continue
@@ -241,7 +242,7 @@ class Plan:
     def _slot(self, small: torch.Tensor, large: torch.Tensor, entry: Entry) -> Slot:
         n = [r.count for r in self._rows]
         if small.dim() != large.dim():
-            raise Refused(f"{named(entry)} has results of different ranks for different batches")
+            raise Refused(f"{named(entry)} returns results with different numbers of dimensions for different batches")
         moved = [d for d in range(small.dim()) if small.shape[d] != large.shape[d]]
         shape, dim, per_row = list(small.shape), None, 1
         if len(moved) > 1:
@@ -250,10 +251,10 @@ class Plan:
             dim = moved[0]
             per_row, rest = divmod(small.shape[dim], n[0])
             if rest or per_row * n[1] != large.shape[dim]:
-                raise Refused(f"{named(entry)} has a result whose size is not in proportion to the batch")
+                raise Refused(f"{named(entry)} returns a result whose size is not proportional to the batch")
             shape[dim] = per_row * self.batch
         refs = references(entry)[0]
-        if entry.module is not None:  # a temperature, say; the losses of two batches differ unless they are zero
+        if entry.module is not None:  # fixed, such as a temperature; the losses of two batches differ unless they are zero
             fixed = not moved and small.is_floating_point() and torch.equal(small.detach(), large.detach()) and bool(small.any())
         else:
             fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)
@@ -264,7 +265,7 @@ class Plan:
         known = [self.slots[r] for r in refs]
         rowful = [s for s in known if s.dim is not None]
         if rowful and any(s.dim is None and not s.fixed for s in known):
-            raise Refused(f"{named(entry)} mixes single rows with a value of the whole batch")
+            raise Refused(f"{named(entry)} combines single rows with a value of the whole batch")
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
             before = Held(entry.module.modules(), deep=True)
@@ -287,9 +288,9 @@ class Plan:
         return self._alternatives(entry, rowful, outside)
 
     def _reads(self, entry: Entry, cut: Cut, kept: list[Change]) -> bool:
-        """Whether a call looks at attributes that it changes, so that it must find there what the script's
-        call has found. Raises :class:`Refused` if that may belong to the rows of a batch, as a state does that
-        is carried on."""
+        """Whether a call reads attributes that it changes, so that a repeated call must find there what the
+        script's call found. Raises :class:`Refused` if their values may belong to the rows of a batch, like a
+        state that is carried from one batch to the next."""
         why = Refused(f"a call of {named(entry)} changes {self.keeps}")
         after = Held(entry.module.modules(), deep=True)  # type: ignore[union-attr]
 
@@ -361,15 +362,15 @@ class Plan:
         return slots
 
     def _sized(self, index: int) -> int:
-        """How many lines of an outside tensor a row would have, 0 if it cannot be cut."""
+        """How many lines of an outside tensor would belong to a row; 0 if it cannot be cut."""
         tensor = self.tape.outside[index]
         if tensor.dim() == 0 or tensor.shape[0] == 0 or tensor.shape[0] % self.batch:
             return 0
         return tensor.shape[0] // self.batch
 
     def _both(self, entry: Entry, cut: Cut, rehearse: bool = False, graphs: Optional[list] = None) -> list:
-        """What a call returns for each of the two numbers of rows, without graphs, whose signatures are
-        added to ``graphs``."""
+        """What a call returns for each of the two numbers of rows, without graphs. The signatures of the
+        graphs are added to ``graphs``."""
         results = []
         for env, rows in zip(self._env, self._rows):
             if rehearse and entry.inplace:
@@ -386,7 +387,7 @@ class Plan:
                 continue
             if entry.held is not None:
                 entry.held.put_back()
-            if rows is self._rows[1]:  # by the second call, for the first may have filled a cache
+            if rows is self._rows[1]:  # changes are those of the second call: the first may have filled a cache
                 self._before = Held(entry.module.modules(), deep=True)
             results.append(self._one(entry, cut, env, rows, graphs))
         return results
@@ -404,13 +405,13 @@ class Plan:
         if versions != [b._version for b in buffers]:
             raise Refused(f"{named(entry)} changes its buffers")
         if places != [p.data_ptr() for p in params]:
-            raise Writes(f"a call of {named(entry)} gives a parameter another value")
-        return tree_map(_cut_off, result)  # its activations are not needed beside those of the next
+            raise Writes(f"a call of {named(entry)} assigns new data to a parameter")
+        return tree_map(_cut_off, result)  # free its activations before the next call
 
 
 def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """The steps in each dimension with which :data:`SAMPLE` values or fewer are taken from all over
-    a tensor. The last dimensions are thinned first, so that there are some of every row."""
+    """The steps in each dimension with which at most :data:`SAMPLE` values are taken from all over
+    a tensor. The last dimensions are thinned first, so that there are values of every row."""
     left, steps = math.prod(shape), []
     for size in reversed(shape):
         step = min(max(1, size), -(-left // SAMPLE)) or 1
@@ -427,14 +428,15 @@ def sample(tensor: torch.Tensor, steps: Optional[Sequence[int]] = None) -> torch
 
 
 def alike(a: torch.Tensor, b: torch.Tensor, most: float) -> bool:
-    """Whether two samples are the same but for rounding, of at most so much of the largest element."""
+    """Whether two samples are the same except for rounding errors of at most ``most``, relative to the largest
+    element."""
     scale = float(torch.nan_to_num(a, posinf=0.0, neginf=0.0).abs().max()) if a.numel() else 0.0
     return a.shape == b.shape and torch.allclose(a, b, rtol=most, atol=most * scale, equal_nan=True)
 
 
 def rounding(tape: Tape, half: bool) -> float:
-    """How far apart the same call's results may be: on a GPU other kernels may be chosen where
-    there is little room."""
+    """How far apart the results of the same call may be: on a GPU, other kernels may be chosen where
+    little memory is free."""
     if any(t.is_cuda for t in tape.outside):
         return 5e-2 if half else 1e-2
     return 1e-2 if half else 1e-5
@@ -445,14 +447,14 @@ def _called(change: Change) -> str:
 
 
 def _cut_off(value: Any) -> Any:
-    """The same values without the graph that made them, whose activations would stay."""
+    """The same values without the graph that made them, which would keep its activations."""
     if not isinstance(value, torch.Tensor) or value.grad_fn is None:
         return value
     return value.detach().requires_grad_()
 
 
 def batch_of(tape: Tape, first: Entry) -> int:
-    """The rows of a tape: the first dimension of what its first module was given."""
+    """The number of rows of a tape: the first dimension of its first module's arguments."""
     sizes = [tape.outside[i].shape[0] for i in references(first)[1] if tape.outside[i].dim() > 0]
     sizes = [s for s in sizes if s > 1] or sizes
     if not sizes:
@@ -464,8 +466,8 @@ def batch_of(tape: Tape, first: Entry) -> int:
 
 
 def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
-    """Makes an entry's call again, in the modes in which it was made. In a trial there is
-    no graph, so that what is changed in place may be a leaf."""
+    """Repeats an entry's call, in the modes in which it was made. In a trial, a function that changes its
+    argument in place builds no graph, so that the argument may be a leaf."""
     with ExitStack() as stack:
         for context in [modes_as(entry.modes), *autocast_as(entry.autocast)]:
             stack.enter_context(context)
@@ -479,8 +481,8 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
 def arguments(
     tape: Tape, entry: Entry, cut: Cut, env: dict, rows: Optional[Rows], also: Optional[Callable] = None, leaves: Optional[dict] = None
 ) -> tuple[Any, Any]:
-    """An entry's arguments for some rows; None for all of them. ``leaves`` stand in for
-    outside tensors whose gradient is wanted."""
+    """An entry's arguments for the given rows, or for all rows if None. ``leaves`` stand in for
+    outside tensors whose gradients are wanted."""
 
     def outer(index: int) -> torch.Tensor:
         if leaves is not None and index in leaves:
@@ -509,7 +511,7 @@ def arguments(
     try:
         return put(entry.args), put(entry.kwargs)
     finally:
-        del put  # a function that knows itself keeps what it has seen, until cycles are looked for
+        del put  # a function that refers to itself keeps its tensors until the garbage collector runs
 
 
 def put_tree(tree: Any, put: Callable) -> Any:
@@ -517,7 +519,7 @@ def put_tree(tree: Any, put: Callable) -> Any:
 
 
 def references(entry: Entry) -> tuple[list[int], list[int]]:
-    """Slots and outside tensors among an entry's arguments."""
+    """The slots, and the indices of the outside tensors, among an entry's arguments."""
     leaves = tree_flatten((entry.args, entry.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
     slots = [leaf.slot for leaf in leaves if type(leaf) is Ref]
     return slots, list(dict.fromkeys(leaf.index for leaf in leaves if type(leaf) is Outside))
@@ -529,7 +531,7 @@ def mentions(entry: Entry, batch: int) -> bool:
 
 
 def sliced(entry: Entry) -> bool:
-    """Whether an entry takes elements by numbers and slices alone, which are checked before anything
+    """Whether an entry indexes by numbers and slices alone, which are checked before anything
     runs. A list, an array or a tensor of indices is not."""
     if entry.call_name() not in ("__getitem__", "__setitem__") or len(entry.args) < 2:
         return False

@@ -1,10 +1,10 @@
-"""What a step called, from its first outermost module call to ``backward``.
+"""The calls of a step, from its first outermost module call to ``backward``.
 
-The tape holds functions and their arguments, and no value in between: a tensor that
-was made on the tape stands in later arguments as a :class:`Ref`, one that came from
-elsewhere as an :class:`Outside`. Tensors made on the tape are the user's own objects,
-whose class is :class:`Recorded` until the tape is closed; storage, graph and identity
-stay what they were, so nothing is computed twice and nothing stays behind.
+The tape holds functions and their arguments, and no values in between: in later arguments a
+tensor that was made on the tape is represented by a :class:`Ref`, one that came from elsewhere
+by an :class:`Outside`. Tensors made on the tape are the user's own objects, whose class is
+:class:`Recorded` until the tape is closed; storage, graph and identity stay the same, so nothing
+is computed twice and nothing stays behind.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .graph import drop
 
 LEAVES = {
     int, float, bool, complex, str, bytes, type(None), type(...), slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
-}  # fmt: skip  # types of arguments in which there is no tensor
-LONGEST = 4096  # entries; a loop that never calls backward must not collect for ever
+}  # fmt: skip  # types of arguments that contain no tensor
+LONGEST = 4096  # entries; in a loop that never calls backward the tape must not grow for ever
 
 
 class Ref(NamedTuple):
@@ -39,14 +39,14 @@ class Outside(NamedTuple):
 
 
 class Place:
-    """Where a recorded tensor stands: its tape and slot. A *late* one has no values:
-    they were never computed, or have been released, and can be had from the tape."""
+    """The place of a recorded tensor: its tape and slot. A *late* tensor has no values:
+    they were never computed, or have been released, and can be computed from the tape."""
 
     __slots__ = ("tape", "slot", "late", "failure")
 
     def __init__(self, tape: "Tape", slot: int) -> None:
         self.tape, self.slot, self.late = tape, slot, False
-        self.failure: Optional[BaseException] = None  # for whoever uses what a module left behind
+        self.failure: Optional[BaseException] = None  # raised when a tensor that a module left behind is used
 
 
 class Entry:
@@ -62,14 +62,14 @@ class Entry:
         self.slots: list[Optional[int]] = []  # of the tensors among the flattened outputs
         self.inplace = False
         self.nth = 0  # of the module's calls
-        self.random: Optional[tuple] = None  # state before a module's call
+        self.random: Optional[tuple] = None  # random state before a module's call
         self.state: Optional[tuple[int, int]] = None  # of the module when its call was tried: see found.state_of
-        self.held: Any = None  # what the module held before its call, if that looks at what it changes
-        self.seen: Any = None  # what it gave for a few rows when the script made it: see Plan.result
+        self.held: Any = None  # what the module held before its call, if the call reads what it changes
+        self.seen: Any = None  # what the call returned for a few rows when the script made it: see Plan.result
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
-        self.fresh = False  # it changed a scalar in place, and is replayed on a copy
-        self.exits: set[int] = set()  # those of the nodes that made its results
+        self.fresh = False  # the call changed a scalar in place, and is replayed on a copy
+        self.exits: set[int] = set()  # sequence numbers of the nodes that made its results
 
     def call_name(self) -> str:
         """The function's name, or the module's class."""
@@ -79,33 +79,33 @@ class Entry:
 
 
 class Tape:
-    """One step's calls. Used on the thread that trains, and on no other."""
+    """The calls of one step. Used only on the thread that trains."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.outside: list[torch.Tensor] = []
-        self.versions: list[int] = []  # of outside, as they were recorded
+        self.versions: list[int] = []  # of the outside tensors when they were recorded
         self._known: dict[int, int] = {}  # id of an outside tensor → index
         self.live: list[weakref.ref[torch.Tensor]] = []
-        self._held = 0  # of them, by the user
-        self.scalars: dict[int, torch.Tensor] = {}  # values of 0-dim floating results by slot
+        self._held = 0  # how many of the live tensors the user still holds
+        self.scalars: dict[int, torch.Tensor] = {}  # values of results with one element that require a gradient, by slot
         self.sampled: Any = None  # what the script held when something failed: see again.note
         self.count = 0  # slots
-        self.why_not: Optional[str] = None  # it cannot be replayed, and this is why
-        self.failure: Optional[BaseException] = None  # of the user's, once something has failed
+        self.why_not: Optional[str] = None  # the reason why the tape cannot be replayed, if so
+        self.failure: Optional[BaseException] = None  # the user's exception, once something has failed
         self.random = random_state()
         self.closed = False
         self.done = False  # its gradients have been handed back
-        self.complete = False  # every module's call had come to its end when something failed
-        self.spans: list[tuple[int, int]] = []  # sequence numbers of graphs that must not be used: of tries and replays
+        self.complete = False  # every module's call had finished when something failed
+        self.spans: list[tuple[int, int]] = []  # sequence numbers of graphs that must not be used: those of tries and replays
         self.straight = False  # it goes in pieces at once, and nothing has failed
-        self.retain = False  # what has been handed back is to be used again
-        self.late: Any = None  # what is known of its late tensors
+        self.retain = False  # the gradients that were handed back are to be used again
+        self.late: Any = None  # what is known about its late tensors
 
     # Recording.
 
     def encode(self, tree: Any) -> Any:
-        """The tree of arguments with references for tensors."""
+        """The tree of arguments, with references in place of tensors."""
         kind = type(tree)
         if kind is Recorded and place_of(tree).tape is self:  # type: ignore[union-attr]
             return Ref(place_of(tree).slot)  # type: ignore[union-attr]
@@ -132,13 +132,13 @@ class Tape:
         return Outside(index)
 
     def add(self, entry: Entry, result: Any) -> None:
-        """Appends a call that has succeeded, and makes its results the tape's. A function
+        """Appends a call that has succeeded, and puts its results on the tape. A function
         that had nothing to do, and returned its argument, is left out."""
         if type(result) is Recorded and not (entry.inplace or entry.fresh) and entry.module is None and result._headroom.tape is self:
             return
         self.entries.append(entry)
         if len(self.entries) > LONGEST:
-            self.refuse("the step calls more functions than are kept")
+            self.refuse("the step calls more functions than the worker records")
         if type(result) is torch.Tensor or type(result) is Recorded:
             entry.slots = [self._adopt(result, entry)]
             return
@@ -147,18 +147,18 @@ class Tape:
     def _adopt(self, tensor: torch.Tensor, entry: Entry) -> Optional[int]:
         place = place_of(tensor)
         if place is not None and place.tape is self and entry.fresh:
-            place.slot = self.count  # the same object, and another value
+            place.slot = self.count  # the same object with a new value
             self.count += 1
             with unrecorded():
                 self._value(tensor, place.slot)
             return place.slot
         if place is not None and place.tape is self:
-            return place.slot  # an in-place function's, or a module that returns its argument
+            return place.slot  # the result of an in-place function, or of a module that returns its argument
         if type(tensor) is not torch.Tensor:
-            return None  # a parameter, or somebody's own kind of tensor
+            return None  # a parameter, or another subclass of Tensor
         if id(tensor) in self._known:
             if tensor.requires_grad:
-                self.refuse("a tensor from elsewhere is changed in place, and carries the graph on")
+                self.refuse("a tensor from outside the step is changed in place, and becomes part of its graph")
             return None
         slot = self.count
         self.count += 1
@@ -175,29 +175,29 @@ class Tape:
         if tensor.requires_grad and tensor.numel() == 1:
             try:
                 self.scalars[slot] = tensor.detach().clone()
-            except Exception:  # ours to bear: without it this scalar cannot be weighed, and is refused
+            except Exception:  # our own error: without its value this scalar cannot be weighted, and is refused
                 pass
 
     def drop(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Lets go of what the graphs of some tensors have saved, as far as they are this
-        tape's."""
+        """Releases the tensors that the graphs of the given tensors have saved, as far as the graphs
+        belong to this tape."""
         with unrecorded():
             drop([t.grad_fn for t in tensors], [t.grad_fn for t in self.outside if t.grad_fn is not None], bare(self.failure))  # type: ignore[arg-type]
 
     def refuse(self, why: str) -> None:
-        """Notes that this tape cannot be replayed; the first reason stays."""
+        """Notes that this tape cannot be replayed, and why; the first reason is kept."""
         if self.why_not is None:
             self.why_not = why
 
     # Its end.
 
     def alive(self) -> bool:
-        """Whether the user still holds anything that was made on it."""
+        """Whether the user still holds any tensor that was made on the tape."""
         return self._held > 0
 
     def _dropped(self, _: Any) -> None:
         self._held -= 1
-        if not self._held:  # nobody can ask for anything any more
+        if not self._held:  # nothing can be asked of the tape any more
             self._release()
 
     def _release(self) -> None:
@@ -206,7 +206,7 @@ class Tape:
         self.scalars, self.sampled, self._known = {}, None, {}
 
     def close(self) -> None:
-        """Makes the user's tensors plain again, but for late ones, which keep the tape."""
+        """Makes the user's tensors plain again, except late ones, which keep the tape alive."""
         if self.closed:
             return
         late = False
@@ -227,7 +227,7 @@ class Tape:
 
 
 class Recorded(torch.Tensor):
-    """A tensor of the user's while a tape knows it. See :class:`Tape`."""
+    """A tensor of the user's while it is on a tape. See :class:`Tape`."""
 
     _headroom: Place
     intercept: Callable[..., Any]  # set by the recorder
@@ -236,7 +236,7 @@ class Recorded(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return Recorded.intercept(func, args, kwargs or {})
 
-    def __reduce_ex__(self, protocol: Any) -> Any:  # pickles are the user's, without us
+    def __reduce_ex__(self, protocol: Any) -> Any:  # pickles contain nothing of ours
         return as_plain_copy(self).__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -244,13 +244,13 @@ class Recorded(torch.Tensor):
 
 
 def place_of(tensor: torch.Tensor) -> Optional[Place]:
-    """A tensor's place on a tape, None for one that is on none."""
+    """A tensor's place on a tape, None for a tensor that is on none."""
     return tensor.__dict__.get("_headroom") if type(tensor) is Recorded else None
 
 
 class plain_class:
-    """A context in which recorded tensors have the class of plain ones: for code that looks
-    at the class, or runs faster for it."""
+    """A context in which recorded tensors have the class of plain ones: for code that checks
+    the class, or runs faster with it."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._tensors = tensors
@@ -276,7 +276,7 @@ class unrecorded:
 
 
 def as_plain_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """What a pickle or a deep copy is made of: values asked for, nothing of ours."""
+    """The plain tensor from which a pickle or a deep copy is made: with values, and nothing of ours."""
     place = place_of(tensor)
     if place is not None and place.late:
         tensor = Recorded.value_of(tensor)  # type: ignore[attr-defined]
@@ -285,7 +285,7 @@ def as_plain_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def autocast_state() -> Optional[tuple]:
-    """What :class:`autocast_as` puts back; None if autocast is off."""
+    """The state of autocast, for :func:`autocast_as`; None if autocast is off."""
     if not torch._C._is_any_autocast_enabled():
         return None
     kinds = _kinds()
@@ -295,7 +295,7 @@ def autocast_state() -> Optional[tuple]:
 
 
 def autocast_as(state: Optional[tuple]) -> list:
-    """Contexts that bring autocast to a recorded state."""
+    """Contexts that set autocast to a recorded state."""
     if state is None:
         return [torch.autocast(k, enabled=False) for k in _kinds()] if torch._C._is_any_autocast_enabled() else []
     return [torch.autocast(k, dtype=d, enabled=on, cache_enabled=state[-1]) for k, on, d in state[:-1]]
@@ -303,14 +303,14 @@ def autocast_as(state: Optional[tuple]) -> list:
 
 def function_modes() -> tuple:
     """The user's modes over torch's functions, such as ``torch.set_default_device`` makes. While
-    a function of torch runs, those that have seen it already are not among them."""
+    a function of torch runs, the modes that have already handled it are not included."""
     return tuple(torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
 
 
 @contextmanager
 def modes_as(modes: tuple) -> Iterator[None]:
-    """A context under exactly these modes, which are not entered again: a default device
-    would then be left for itself."""
+    """A context under exactly these modes, without entering them again: a default device would then take
+    itself for the one to restore later."""
     now = function_modes()
     _put_modes(now, modes)
     try:
@@ -334,7 +334,7 @@ def _kinds() -> tuple:
 
 
 def random_state() -> tuple:
-    """The states of the generators that a step may draw from."""
+    """The states of the generators from which a step may draw."""
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     return torch.default_generator.get_state(), cuda
 

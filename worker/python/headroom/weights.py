@@ -1,10 +1,10 @@
 """The weights by which the losses of pieces add up to the loss of the batch.
 
-A rule is a number for each row: a piece weighs its rows' share of the sum of all numbers.
-``None`` is the rule of a sum: every piece weighs 1. The rules are tried on the
+A rule is a number for each row: the weight of a piece is its rows' share of the sum of all
+numbers. ``None`` is the rule of a sum: every piece has weight 1. The rules are tried on the
 functions after the modules, on outputs computed once, with rows and cuts that tell the
-candidates apart. One that is not refuted by any try, and does not differ from another
-such on the pieces that are really used, is the rule; else there is none.
+candidates apart. If the rules that no try refutes all agree on the pieces that are really used,
+any of them is the rule; otherwise there is none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRIES = 6
 
 
 def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = None) -> float:
-    """What ``rows`` weigh among ``within``, all rows if None."""
+    """The weight of ``rows`` among the rows ``within``, or among all rows if None."""
     if rule is None:
         return 1.0
     whole = sum(rule) if within is None else sum(rule[r] for r in within)
@@ -30,8 +30,8 @@ def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = No
 
 
 def typed(value: Any, like: Any) -> Any:
-    """A sum of weighed numbers, turned back into what they were: a tensor of the same type, or a
-    number of Python's. Whole numbers are rounded, for weights are not exact."""
+    """A sum of weighted numbers, converted back to their type: a tensor of the same dtype, or a
+    Python number. Whole numbers are rounded, for weights are not exact."""
     if isinstance(like, torch.Tensor):
         value = torch.as_tensor(value, device=like.device)
         return (value if like.is_floating_point() or like.is_complex() else value.round()).to(like.dtype).reshape(like.shape)
@@ -40,8 +40,8 @@ def typed(value: Any, like: Any) -> Any:
 
 def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int]) -> list[tuple[tuple, Rule]]:
     """The rules worth trying, with names that hold for other batches of the same kind:
-    sum, mean over rows, and means over what each of the batch's tensors counts: valid
-    targets, the sum of a mask, whole or shifted by one."""
+    sum, mean over rows, and means over whatever each of the batch's tensors may count: valid
+    targets, the sum of a mask, both whole or shifted by one."""
     rules: list[tuple[tuple, Rule]] = [(("sum",), None), (("rows",), [1.0] * batch)]
     for i, tensor in enumerate(tensors):
         for n, rule in enumerate(counted(batch, tensor, ignored)):
@@ -51,7 +51,7 @@ def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[in
 
 
 def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int]) -> list[list]:
-    """What a tensor could count in each row. Looked at on the CPU, a few rows at a time."""
+    """What a tensor could count in each row. Computed on the CPU, a few rows at a time."""
     columns: list[list] = []
     step = max(1, min(64, batch // 2))
     with torch.no_grad():
@@ -65,7 +65,7 @@ def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int]) -> list[li
                 lines = part.reshape(len(some), -1)
                 if not (tensor.dtype == torch.bool or tensor.is_floating_point()):
                     found += [lines != value for value in dict.fromkeys((-100, *ignored))]
-                found.append(lines)  # a mask's sum; of other tensors a rule that a try refutes
+                found.append(lines)  # the sum of a mask; for other tensors, a rule that a try refutes
             columns.append([f.double().sum(1).tolist() for f in found])
     return [[v for column in columns for v in column[i]] for i in range(len(columns[0]))]
 
@@ -79,7 +79,7 @@ def same_rule(one: Rule, other: Rule) -> bool:
 
 
 def distinct(rules: Sequence[Rule]) -> list[Rule]:
-    """The rules without those that say the same as one before."""
+    """The rules without those that are the same as an earlier one."""
     kept: list[Rule] = []
     for rule in rules:
         if not any(same_rule(rule, k) for k in kept):
@@ -88,7 +88,7 @@ def distinct(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def cuts(rules: Sequence[Rule], rows: Sequence[int], seed: int = 0) -> list[tuple[list[int], list[int]]]:
-    """Ways to part some rows in two: uneven ones, and for each pair of rules the one on which
+    """Ways to part the rows in two: uneven ones, and for each pair of rules those on which
     they differ the most."""
     draw = random.Random(seed)
     found = []
@@ -107,7 +107,7 @@ def cuts(rules: Sequence[Rule], rows: Sequence[int], seed: int = 0) -> list[tupl
 
 
 def surviving(rules: Sequence[Rule], rows: Sequence[int], value: Callable[[Sequence[int]], float], tolerance: float) -> list[Rule]:
-    """The rules that no try refutes. ``value`` is the loss of some rows, computed from
+    """The rules that no try refutes. ``value`` returns the loss of some rows, computed from
     outputs that do not change between calls."""
     left, whole = list(rules), value(rows)
     for one, two in cuts(rules, rows):
@@ -119,20 +119,20 @@ def surviving(rules: Sequence[Rule], rows: Sequence[int], value: Callable[[Seque
 
 
 def agrees(rule: Rule, parts: tuple, values: tuple, rows: Sequence[int], whole: float, tolerance: float) -> bool:
-    """Whether a rule makes the parts' values the whole's."""
+    """Whether the parts' values, weighted by a rule, add up to the value of the whole."""
     if rule is not None and not sum(rule[r] for r in rows):
-        return True  # there is nothing in these rows that could tell
+        return True  # these rows say nothing about the rule
     total, size = 0.0, abs(whole)
     for part, v in zip(parts, values):
         w = weight(rule, part, rows)
-        if w:  # a piece without valid targets has no mean, and no say
+        if w:  # a piece without valid targets has no mean, and does not count
             total += w * v
             size = max(size, abs(w * v))
     return total == total and abs(total - whole) <= tolerance * max(size, 1e-12)
 
 
 def settled(rules: Sequence[Rule], pieces: Sequence[Rows]) -> bool:
-    """Whether rules say the same about the pieces that are really used."""
+    """Whether the rules agree on the weights of the pieces that are really used."""
     for piece in pieces:
         said = [weight(r, range(piece.start, piece.stop)) for r in rules]
         if max(said) - min(said) > 1e-6 * max(said):
@@ -141,7 +141,7 @@ def settled(rules: Sequence[Rule], pieces: Sequence[Rows]) -> bool:
 
 
 def telling(rules: Sequence[Rule], batch: int, count: int) -> list[int]:
-    """Rows on which the first two rules that differ do so the most: half of ``count``
+    """The rows on which the first two different rules differ the most: half of ``count``
     from either end."""
     vectors = [r if r is not None else [1.0] * batch for r in rules]
     ones, others = vectors[0], next((v for v in vectors[1:] if v != vectors[0]), vectors[0])
@@ -151,7 +151,7 @@ def telling(rules: Sequence[Rule], batch: int, count: int) -> list[int]:
 
 
 def others(rules: Sequence[Rule], batch: int, count: int, again: int) -> list[int]:
-    """The rows of the next try: at first those that tell the rules apart, then any."""
+    """The rows of the next try: at first those that best tell the rules apart, then random ones."""
     if again == 0 and len(rules) > 1:
         return telling(rules, batch, count)
     return sorted(random.Random(again).sample(range(batch), count))

@@ -1,7 +1,7 @@
-"""The wire to headroom: JSON, one message a line, over the Unix socket named in HEADROOM_SOCKET.
+"""The wire to headroom: JSON, one message per line, over the Unix socket named by HEADROOM_SOCKET.
 
 Training never waits for it, except where memory has run out and the answer is worth the wait.
-Nothing here raises. What comes in is read as JSON and nothing else.
+Nothing here raises. Incoming data is parsed as JSON and nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINE = 1 << 20  # bytes of the longest line, either way
 PENDING = 1 << 18  # bytes that may wait to be sent
 GREETING = 2.0  # seconds to wait for the plan, once in a process
 PATIENCE = 30.0  # seconds to wait for the decision about a failure
-HEARING = 2.0  # seconds to wait until a refusal has been said
+HEARING = 2.0  # seconds to wait until a refusal has been acknowledged
 FLAGS = getattr(socket, "MSG_NOSIGNAL", 0) | getattr(socket, "MSG_DONTWAIT", 0)
 
 Message = dict[str, Any]
@@ -43,8 +43,8 @@ class Wire:
         self._out = b""
         self._asked = 0
         self._plan: Message = {}
-        self.dropped = 0  # messages that found no room
-        self.asked_to_look = False  # at what grows
+        self.dropped = 0  # messages for which there was no room
+        self.asked_to_look = False  # headroom has asked what grows
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(GREETING)
         try:
@@ -55,7 +55,7 @@ class Wire:
 
     @classmethod
     def get(cls) -> Wire | None:
-        """This process's wire, connected at the first call; None if nobody is there."""
+        """This process's wire, connected at the first call; None if there is no headroom."""
         if not cls._tried:
             with cls._making:
                 path = os.environ.get("HEADROOM_SOCKET")
@@ -68,7 +68,7 @@ class Wire:
 
     @classmethod
     def _forked(cls) -> None:
-        """A child of this process has a connection of its own, if it needs one."""
+        """Gives a forked child a connection of its own, if it needs one."""
         wire, cls._of, cls._tried, cls._making = cls._of, None, False, threading.Lock()
         if wire is not None:
             wire._lose()
@@ -80,17 +80,17 @@ class Wire:
 
     @property
     def armed(self) -> bool:
-        """Whether failures are to be recovered from, and not only observed."""
+        """Whether the process is to recover from failures, and not only to observe them."""
         return bool(self._plan.get("mode", os.environ.get("HEADROOM_WORKER", "armed")) == "armed")
 
     @property
     def limit(self) -> int:
-        """Rows to run at once from the start, by what was learned before; 0 if nothing was."""
+        """Rows to run at once from the start, according to what was learned before; 0 if nothing was."""
         limit = self._plan.get("limit")
         return limit if isinstance(limit, int) and limit > 0 else 0
 
     def hello(self, **f: Any) -> Message | None:
-        """Say who this is, and return the plan; None if there is no answer. Once a process."""
+        """Introduce this process, and return the plan; None if there is no answer. Called once per process."""
         fields = {
             "v": VERSION,
             "pid": os.getpid(),
@@ -111,7 +111,7 @@ class Wire:
             return dict(self._plan)
 
     def step(self, **f: Any) -> None:
-        """Report a finished optimizer step. Never waits: with no room the step goes unreported."""
+        """Report a finished optimizer step. Never waits: if there is no room, the step goes unreported."""
         if not self._lock.acquire(blocking=False):
             self.dropped += 1
             return
@@ -130,15 +130,15 @@ class Wire:
     def note(self, text: str, level: str = "info", **f: Any) -> None:
         """Have a sentence kept in the journal.
 
-        A level of "warning" has it shown to the user as well. "survived" says that the failures
-        told by oom since the last step were recovered from in place; seconds says how long it took.
+        A level of "warning" has it shown to the user as well. "survived" means that the failures
+        reported by oom since the last step were recovered from in place; seconds is how long it took.
         """
         with self._lock:
             self._send("note", {**f, "text": str(text)[:4000], "level": level})
 
     def refused(self, why: str, **f: Any) -> None:
-        """Report that a failure goes to the user's code, why, and what is known of it, as for
-        oom. Waits until that has been said, so that it stands before the traceback."""
+        """Report that a failure is left to the user's code, why, and what is known about it, as for
+        oom. Waits until headroom has acknowledged it, so that its message appears before the traceback."""
         self._ask("refused", "heard", HEARING, {**f, "why": str(why)[:4000]})
 
     def check(self, **f: Any) -> None:
@@ -151,7 +151,7 @@ class Wire:
         return self._ask("oom", "decision", PATIENCE, f)
 
     def _ask(self, kind: str, answer: str, patience: float, fields: Message) -> Message | None:
-        """Send a message and wait so many seconds for its answer; None if there is none."""
+        """Send a message and wait up to ``patience`` seconds for its answer; None if there is none."""
         with self._lock:
             self._asked += 1
             asked = self._asked
@@ -172,17 +172,17 @@ class Wire:
             self._lose()
 
     def _take(self, message: Message) -> None:
-        """Take in what headroom says unasked."""
+        """Handle a message that headroom sends unasked."""
         if message.get("type") == "plan":
             if message.get("v") == VERSION:
                 self._plan = message
             else:
-                self._lose()  # it speaks another language
+                self._lose()  # headroom uses another version of the protocol
         elif message.get("type") == "look":
             self.asked_to_look = True
 
     def _send(self, kind: str, fields: Message) -> None:
-        """Put a message behind those that wait, if there is room, and send what can be sent."""
+        """Append a message to those that are waiting, if there is room, and send what can be sent."""
         try:
             line = json.dumps({"type": kind, **fields}, allow_nan=False, default=str).encode() + b"\n"
         except (TypeError, ValueError, RecursionError):
@@ -195,7 +195,7 @@ class Wire:
         self._flush()
 
     def _flush(self) -> bool:
-        """Send what waits, as far as there is room for it now. Returns whether nothing waits."""
+        """Send as much of the waiting messages as there is room for now. Returns whether none are left."""
         while self._out and self._socket is not None:
             try:
                 self._out = self._out[self._socket.send(self._out, FLAGS) :]
@@ -206,8 +206,8 @@ class Wire:
         return self._socket is not None
 
     def _receive(self, until: float) -> Message | None:
-        """The next message, None if none comes until then, by the monotonic clock; 0 does not
-        wait."""
+        """The next message; None if none arrives by the time ``until`` on the monotonic clock. With 0 it
+        does not wait."""
         while True:
             end = self._in.find(b"\n")
             if end >= 0:
@@ -234,7 +234,7 @@ class Wire:
             self._in += got
 
     def _wait(self, until: float) -> bool:
-        """Wait for something to read, and send meanwhile what waits. False if nothing came."""
+        """Wait for something to read, and meanwhile send what is waiting. Returns False if nothing arrived."""
         if until == 0 or self._socket is None:
             return True
         left = until - time.monotonic()
@@ -252,7 +252,7 @@ class Wire:
         return bool(events) and self._socket is not None
 
     def _lose(self) -> None:
-        """Nobody is there any more."""
+        """Close the connection: headroom is gone."""
         lost, self._socket, self._out = self._socket, None, b""
         if lost is not None:
             try:
@@ -262,7 +262,7 @@ class Wire:
 
 
 def notice(text: str) -> None:
-    """Say something to the user where nobody else can."""
+    """Write a line to the user where no headroom can."""
     try:
         sys.stderr.write(f"headroom: {text}\n")
         sys.stderr.flush()

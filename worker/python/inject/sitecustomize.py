@@ -1,7 +1,7 @@
-"""What headroom has Python run at its start: it looks out for torch, then steps aside.
+"""The module that headroom has Python run at startup: it starts watching for torch, then steps aside.
 
-Its folder stands in PYTHONPATH in front of the user's own. It must cost next to
-nothing, and whatever it does wrong must not be seen: Python starts as if it were not there.
+Its folder comes before the user's own in PYTHONPATH. It must cost next to nothing, and its
+errors must not show: Python starts as if it were not there.
 """
 
 import os
@@ -21,7 +21,7 @@ def _watch():
 
 
 def _chain():
-    """Import the sitecustomize that this one stands in front of, as Python would have."""
+    """Import the sitecustomize that this one shadows, as Python would have."""
     ours = sys.modules.pop(__name__)
     at = sys.path.index(_here) if _here in sys.path else None
     if at is not None:

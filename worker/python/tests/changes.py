@@ -1,10 +1,10 @@
-"""Steps that are not alike, and calls around which a script changes something and changes it
-back: what was found out in one step must not make another one's gradients wrong.
+"""Steps that are not alike, and calls around which a script changes something and then changes it
+back: what was found out in one step must not make the gradients of another wrong.
 
     python changes.py
 
-Every script is made to fail in its module, in its loss and in backward: in the first step
-alone, after which the others go in pieces at once, and in every step anew.
+Every script is made to fail in its module, in its loss and in backward: either in the first step
+alone, after which the other steps go in pieces at once, or in every step again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 @contextmanager
 def put(on: Any, name: str, value: Any) -> Iterator[None]:
-    """Another value for a while."""
+    """Sets another value for a while."""
     before = getattr(on, name)
     setattr(on, name, value)
     yield
@@ -54,7 +54,7 @@ def put(on: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def around(context: Callable[[Net], Any], every: int = 2) -> Callable:
-    """A loss of a call around which something is another in every so many steps."""
+    """The loss of a call around which something is different in some of the steps."""
 
     def loss(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
         with context(net) if i % every == every - 1 else nullcontext():
@@ -105,7 +105,7 @@ def annealed(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
 
 
 def dropped(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
-    """Of one call in step 1 nothing is used; in step 3 one like it is trained."""
+    """In step 1 the result of one call is not used; in step 3 a call like it is trained."""
     if i == 1:
         with put(net, "scale", 3.0):
             net(x)
@@ -134,7 +134,7 @@ EXACT: dict[str, Callable] = {
     "thawing": thawing,
 }
 
-# Scripts of which the odd steps, or all, may be refused, with what is dropped out.
+# Scripts whose odd steps, or all steps, may be refused, with their dropout.
 REFUSED: dict[str, tuple[Callable, float]] = {
     "class weights": (lambda net, x, y, i: F.cross_entropy(net(x), y, classes(i % 2 == 0)), 0.0),
     "new class weights": (lambda net, x, y, i: F.cross_entropy(net(x), y, classes(False) if i % 2 else None), 0.0),
@@ -161,7 +161,7 @@ REFUSED: dict[str, tuple[Callable, float]] = {
 
 
 def steps(loss: Callable, drop: float, fails: Callable[[int], str], anew: bool) -> list[Any]:
-    """The gradients of each step, or what was raised. All steps begin with the same weights."""
+    """The gradients of each step, or the exception raised in it. All steps begin with the same weights."""
     torch.manual_seed(1)
     net, found = Net(drop).to(trial.DEVICE), []
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
@@ -204,7 +204,7 @@ def check(name: str, loss: Callable, drop: float, exact: bool) -> Callable[[], s
                     another = not exact and (i % 2 == 1 or "always" in name)
                     if isinstance(b, str):
                         wrong += [] if another else [f"{where} is refused"]
-                    elif (not drop or another) and off(a, b) > 1e-5:  # with dropout the gradients of pieces are others
+                    elif (not drop or another) and off(a, b) > 1e-5:  # with dropout the gradients of pieces are different
                         wrong.append(f"{where} is off by {off(a, b):.2g}")
         return ", ".join(wrong)
 

@@ -1,4 +1,4 @@
-"""Whether a run that was recovered came to what the undisturbed one did."""
+"""Whether a recovered run has the same results as the undisturbed one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from trial import ROUNDING, Record, Tensors
 
 def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
     """The worst tensor that is off by more than tolerance, relative to its largest
-    element; those that are zero but for rounding are held to a tenth of the largest of
-    all. Empty if there is none.
+    element; tensors that are zero except for rounding errors are measured against a tenth of
+    the largest of all. Empty if there is none.
     """
     if want.keys() != got.keys():
         return f"other tensors: {sorted(want.keys() ^ got.keys())}"
@@ -37,8 +37,8 @@ def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
 
 
 def roughly(want: Tensors, got: Tensors) -> str:
-    """For gradients of other random numbers: finite, of the same shapes, and of about
-    the same length and direction.
+    """For gradients computed with different random numbers: finite, of the same shapes, and of
+    about the same length and direction.
     """
     if said := differs(want, got, math.inf):
         return said
@@ -66,7 +66,7 @@ def wrong(want: Record, got: Record, step: int, tolerance: float, dropout: bool)
 
 def exact(want: Record, got: Record, step: int, tolerance: float) -> str:
     for i in range(step + 2):
-        # What follows a step that was put together from pieces begins at weights that differ by rounding.
+        # The steps after one that was put together from pieces begin at weights that differ by rounding errors.
         allowed = 0.0 if i < step else tolerance if i == step else 10 * tolerance
         for a, b in zip(want.gradients[i], got.gradients[i]):
             if said := differs(a, b, allowed):

@@ -1,5 +1,5 @@
 """Calls without gradients that run out of memory: every operation of each fails in turn.
-Its results must be those of a call that had room, or the exception must be the user's.
+Its results must be those of a call that had room, or the exception must reach the user.
 
     python evaluation.py
 """
@@ -32,7 +32,7 @@ class Classifier(nn.Module):
 
 
 class WithLoss(Classifier):
-    """As language models do: the loss of the targets that count, and what is in no batch."""
+    """Like a language model: the loss of the targets that count, and results that have no batch dimension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class WithLoss(Classifier):
 
 
 class Turned(Classifier):
-    """Rows in another dimension, two lines a row, and no rows at all."""
+    """Results with rows in another dimension, with two lines per row, and with no rows at all."""
 
     def forward(self, x: Tensor) -> Any:
         z = self.body(x)
@@ -131,8 +131,8 @@ class Follows(Classifier):
 
 
 class Case:
-    """``survives`` is what it must survive: a whole batch that never fits, a failure that
-    does not come again, or nothing at all."""
+    """``survives`` is what the call must survive: a whole batch that never fits, a failure that
+    does not happen again, or nothing at all."""
 
     def __init__(self, kind: type[Classifier], survives: str, train: bool = False, autocast: bool = False) -> None:
         self.kind, self.survives, self.train, self.autocast = kind, survives, train, autocast
@@ -200,7 +200,7 @@ def called(case: Case, net: nn.Module, mode: Callable[[], Any], given: tuple) ->
 
 
 def judged(case: Case, mode: Callable[[], Any], fault: Fault | None) -> tuple[str, int, bool]:
-    """What is wrong, how many operations there were, and whether the failure was survived."""
+    """Returns what is wrong, how many operations there were, and whether the failure was survived."""
     net = case.made()
     given = case.given()
     before = torch.get_rng_state()
@@ -235,7 +235,7 @@ def judged(case: Case, mode: Callable[[], Any], fault: Fault | None) -> tuple[st
 
 
 class Most(TorchDispatchMode):
-    """The most rows that are run at once."""
+    """Records the most rows that are run at once."""
 
     rows = 0
 
@@ -246,8 +246,8 @@ class Most(TorchDispatchMode):
 
 
 def steady(case: Case) -> str:
-    """What is wrong with the batches after a failure, which go in pieces at once: those of
-    an evaluation alone, and now and then a whole one is tried."""
+    """Returns what is wrong with the batches after a failure: only those of the evaluation go in pieces
+    at once, and now and then a whole batch is tried."""
     net, at_once, training = case.made(), [], 0
     for i in range(100):
         given, injector, most = case.given(), Injector(Fault("again", 1, ROWS) if i == 0 else None), Most()

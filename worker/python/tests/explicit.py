@@ -1,5 +1,5 @@
 """Functions decorated with headroom.step: every operation of one call fails in turn. The
-gradients and the result must be those of a call that had room, or the exception the user's.
+gradients and the result must be those of a call that had room, or the exception must reach the user.
 
     python explicit.py
 """
@@ -59,7 +59,7 @@ class Sums(Training):
 
 
 class Penalised(Training):
-    """A gradient of a gradient, which no recording follows."""
+    """A gradient of a gradient, which recording cannot follow."""
 
     survives = "most"
 
@@ -101,9 +101,9 @@ class Autocast(Training):
 
 
 class Twice(Training):
-    """Two backwards: one that had come half way cannot be told from one that had not."""
+    """Two backward calls: once one has failed half way, the gradients that it reached cannot be told from the rest."""
 
-    survives = "some"  # those before the first
+    survives = "some"  # failures before the first backward call
     accumulates = True
 
     def step(self, x: Tensor, y: Tensor) -> Any:
@@ -112,7 +112,7 @@ class Twice(Training):
 
 
 class Texts(Training):
-    """What cannot be cut, and may belong to the rows."""
+    """Arguments that cannot be cut but may belong to the rows."""
 
     survives = ""
 
@@ -173,7 +173,7 @@ class Listed(Training):
 
 
 class Logs(Training):
-    """Adds to a tensor of the script's own, once a call."""
+    """Adds to a tensor of the script's own, once per call."""
 
     survives = ""
 
@@ -230,7 +230,7 @@ def left(t: Training) -> dict[str, Any]:
 
 
 def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
-    """What is wrong, how many operations there were, and whether a failure was survived."""
+    """Returns what is wrong, how many operations there were, and whether a failure was survived."""
     t, given = begun(kind)
     want_result, want, random = t.step(*given), left(t), torch.get_rng_state()
     t, given = begun(kind)
@@ -261,8 +261,8 @@ def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
 
 
 def checked(kind: type[Training]) -> str:
-    """What is wrong of headroom check: it says that pieces are right exactly where a failure would
-    be survived, and leaves no trace."""
+    """Returns what is wrong with headroom check: it must say that pieces are right exactly where a
+    failure would be survived, and leave no trace."""
     from headroom import _torch
     from headroom.check import Check
 

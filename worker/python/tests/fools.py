@@ -1,5 +1,5 @@
-"""Losses made to fool the rules by which pieces are weighed, over random shapes, masks
-and labels: each is survived exactly or refused, never wrong.
+"""Losses made to fool the rules by which pieces are weighted, over random shapes, masks
+and labels: each must be survived exactly or refused, and never be wrong.
 
     python fools.py [--count N] [--seed S]
 """
@@ -25,7 +25,7 @@ from sweep import MUST, Found, Sweep, Task
 
 CLASSES = 5
 
-# Of logits [N, C] or [B, T, C], labels (some -100), and another integer tensor like them.
+# Losses of logits [N, C] or [B, T, C], labels (some -100), and another integer tensor like them.
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -56,7 +56,7 @@ def dice(z: Tensor, y: Tensor) -> Tensor:
 
 
 def balanced(z: Tensor, y: Tensor) -> Tensor:
-    """Weights from how often each class is in this batch."""
+    """Weights by how often each class occurs in this batch."""
     counts = torch.bincount(y[y >= 0].reshape(-1), minlength=CLASSES).float()
     return flat(z, y, weight=1 / (counts + 1))
 
@@ -139,7 +139,7 @@ class Fool(Raw):
             half = self.rows // 2
             gone[half : 2 * half] = gone[:half]
         y[gone] = -100
-        y.view(self.rows, -1)[0, 0] = 2  # so that something is left
+        y.view(self.rows, -1)[0, 0] = 2  # so that at least one label is left
         return y
 
     def loss(self, i: int) -> Tensor:

@@ -1,8 +1,8 @@
 """Runs functions in forked children, a few at a time.
 
-A child begins with everything imported and nothing of another trial: no patch, no plan,
-no random state. The parent must never run a backward itself: PyTorch refuses to after a
-fork.
+A child begins with everything imported and with nothing from another trial: no patch, no plan,
+no random state. The parent must never call backward itself: PyTorch then refuses to run it in a
+forked child.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Child:
 
 
 class Died:
-    """Why a child has no result: a signal, an exit, a limit of time, an exception."""
+    """Why a child has no result: a signal, an exit, a time limit, an exception."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -52,12 +52,12 @@ def start(work: Callable[[Any], Any], task: Any, seconds: float) -> tuple[int, C
         with os.fdopen(write, "wb") as f:
             f.write(said)
     finally:
-        os._exit(0)  # no handler of the parent's runs twice, even if it has gone
+        os._exit(0)  # none of the parent's exit handlers runs twice, even if the parent is gone
 
 
 def silenced() -> Callable[[], str]:
-    """In a child: keeps what is written to stdout and stderr from here on, and returns
-    what reads it.
+    """In a child: captures everything written to stdout and stderr from here on, and returns
+    a function that reads it.
     """
     kept = os.memfd_create("said")
     os.dup2(kept, 1)
@@ -83,7 +83,7 @@ def finish(child: Child, late: bool) -> Any:
 
 
 def checked(checks: Iterable[Callable[[], str]], jobs: int) -> int:
-    """Runs checks, each in a child, which return what is wrong or nothing. Prints how each
+    """Runs checks, each in a child. A check returns what is wrong, or "". Prints how each
     ended, and returns how many failed."""
     failed = 0
     for check, got in forked(lambda check: check(), checks, jobs):
@@ -94,7 +94,7 @@ def checked(checks: Iterable[Callable[[], str]], jobs: int) -> int:
 
 
 def status(checks: Collection[Callable[[], str]]) -> int:
-    """Runs the checks of a script, and returns the status that it ends with."""
+    """Runs the checks of a script, and returns the script's exit status."""
     failed = checked(checks, 2)
     print(f"{len(checks)} checks, {failed} failed")
     return 1 if failed else 0
@@ -102,7 +102,7 @@ def status(checks: Collection[Callable[[], str]]) -> int:
 
 def forked(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, seconds: float = 60) -> Iterator[tuple[Any, Any]]:
     """Yields each task with what work returned for it in a child, or Died, as they end."""
-    gc.freeze()  # a collection in a child then leaves alone what it shares with the parent
+    gc.freeze()  # a garbage collection in a child then leaves alone the memory that it shares with the parent
     left, running = iter(tasks), selectors.DefaultSelector()
     more = True
     while True:

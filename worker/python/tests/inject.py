@@ -1,4 +1,4 @@
-"""Fails operations of a training step where PyTorch dispatches them, as an allocator
+"""Makes operations of a training step fail where PyTorch dispatches them, as an allocator
 that has no memory left would: with a real torch.OutOfMemoryError, before the operation
 has changed anything.
 """
@@ -26,9 +26,9 @@ class Fault:
 
     once: operation number `at` fails, once. again: that operation, with arguments of
     these shapes, fails until the end of the step if one of them has the batch's rows
-    first: the whole batch never fits there, pieces do, and so does what had gone well before and
-    is made once more to be compared, which keeps nothing for a backward. limit: everything that allocates
-    more than `elements` elements fails until the end of the step.
+    first: the whole batch never fits there, but pieces do, and so does a call that had succeeded before
+    and is repeated for comparison, which saves nothing for backward. limit: every operation that
+    allocates more than `elements` elements fails until the end of the step.
     """
 
     mode: str = "again"
@@ -43,7 +43,7 @@ class Operation:
     name: str
     phase: str  # before, module, tail, own, backward, between, optimizer
     where: str  # file:line of the innermost frame that is no part of PyTorch
-    elements: int  # of the largest tensor that came out
+    elements: int  # of the largest result
 
 
 Sizes = tuple[tuple[int, ...], ...]
@@ -67,7 +67,7 @@ def imagined(args: Any, kwargs: Any) -> bool:
 
 
 class Injector(TorchDispatchMode):
-    """Counts what is dispatched between begin and end, and fails what a Fault names."""
+    """Counts the operations dispatched between begin and end, and makes those fail that a Fault names."""
 
     def __init__(self, fault: Fault | None = None, phases: Phases | None = None) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Injector(TorchDispatchMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """For the test's own operations."""
+        """A context for the test's own operations, which are not counted."""
         before, self.quiet = self.quiet, True
         try:
             yield
@@ -136,7 +136,7 @@ class Injector(TorchDispatchMode):
 
 
 def compared(frame: FrameType | None) -> bool:
-    """Whether an operation belongs to a call that is made again to be compared."""
+    """Whether an operation belongs to a call that is repeated for comparison."""
     while frame is not None:
         if frame.f_code.co_filename.endswith("/headroom/again.py"):
             return True
@@ -145,17 +145,17 @@ def compared(frame: FrameType | None) -> bool:
 
 
 class Phases:
-    """Says in which part of a step an operation was dispatched, from the Python frames
-    it was called from. For steps in which nothing fails: looking at frames keeps what
-    they hold.
+    """Determines in which part of a step an operation was dispatched, from the Python frames
+    from which it was called. For steps in which nothing fails: inspecting frames keeps alive
+    what they hold.
 
     own is an operation on tensors that did not come out of a module, after the first
-    module call: the user's labels, say, which no recording of outputs can see.
+    module call: on the user's labels, for example, which no recording of outputs can see.
     """
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
-        self.kept: list[torch.UntypedStorage] = []  # so that no address is used twice
+        self.kept: list[torch.UntypedStorage] = []  # so that no address is reused
         self.recorded: set[int] = set()
         self.seen = False  # a module's call since the last backward
 
@@ -166,7 +166,7 @@ class Phases:
         phase, where = innermost(sys._getframe(2))
         arguments = [t for t in tree_leaves(given) if isinstance(t, Tensor)]
         if phase == "module" and not torch.is_grad_enabled():
-            phase = ""  # a teacher, an evaluation: not what is trained
+            phase = ""  # a teacher, an evaluation: no part of what is trained
         if phase == "module":
             self.seen = True
         elif phase == "backward":
@@ -187,7 +187,7 @@ def innermost(frame: FrameType | None) -> tuple[str, str]:
     """backward, module, optimizer or nothing, and the user's file:line."""
     phase, where = "", ""
     if threading.current_thread() is not threading.main_thread():
-        return "backward", where  # of a GPU, which has a thread of its own
+        return "backward", where  # the backward pass of a GPU, which has a thread of its own
     while frame is not None:
         file, function = frame.f_code.co_filename, frame.f_code.co_name
         if not where and "/torch/" not in file and "/headroom/" not in file:
@@ -203,7 +203,7 @@ def innermost(frame: FrameType | None) -> tuple[str, str]:
 
 
 class Whole(TorchDispatchMode):
-    """One operation has no room for a batch of so many rows."""
+    """One operation has no room for a batch with this many rows."""
 
     def __init__(self, name: str, rows: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""What a training loop under test is, and the list of them all.
+"""The base class of the training loops under test, and the list of them all.
 
-A loop is small enough that every operation of a step can be failed in turn, and is
-written as people write theirs: it knows nothing of headroom.
+A loop is small enough that every operation of a step can be made to fail in turn, and is
+written as people write theirs: it knows nothing about headroom.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class Loop:
-    """A model, an optimizer, and batches that depend on the seed and the step alone.
+    """A model, an optimizer, and batches that depend only on the seed and the step.
 
     A subclass builds its modules and optimizers as attributes in build, and makes one
     whole optimizer step in step, which returns what the loop would print.
@@ -36,7 +36,7 @@ class Loop:
         raise NotImplementedError
 
     def run(self, steps: int, begin: Callable[[int], None]) -> None:
-        """Makes so many optimizer steps; begin is called before each."""
+        """Makes the given number of optimizer steps; begin is called before each."""
         for i in range(steps):
             begin(i)
             self.printed.append(self.step(i))
@@ -87,7 +87,7 @@ class Shape:
     kind: str  # "exact": must survive from the first module call to the end of backward; "refuse": must not go wrong
     dropout: bool  # draws random numbers, so that only the size of a gradient can be compared
     tolerance: float  # relative, of gradients
-    every: int  # how many operations a sampled sweep goes on by, beside its own --every
+    every: int  # the stride of a sampled sweep in operations, on top of its own --every
 
 
 SHAPES: dict[str, Shape] = {}
@@ -109,7 +109,7 @@ def shape(kind: str = "exact", *, dropout: bool = False, tolerance: float = 1e-5
 
 
 def load(names: list[str] | None = None) -> list[Shape]:
-    """The loops of these names, or all of them; frameworks are imported only if needed."""
+    """The loops with these names, or all of them; frameworks are imported only if needed."""
     for file in FILES:
         importlib.import_module(f"loops_{file}")
     if not names or not set(names) <= set(SHAPES):

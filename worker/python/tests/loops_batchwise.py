@@ -80,7 +80,7 @@ class NormOfErrors(Batchwise):
 
 @shape("refuse")
 class VarianceOfBatch(Batchwise):
-    """VICReg's regulariser beside an ordinary loss."""
+    """VICReg's regulariser added to an ordinary loss."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -118,7 +118,7 @@ class MixedRows(Batchwise):
 
 @shape("refuse")
 class ClassesAsManyAsRows(Batchwise):
-    """A plain tensor whose first dimension is as long as the batch and means classes."""
+    """A plain tensor whose first dimension is as long as the batch but stands for classes."""
 
     def build(self) -> None:
         self.net = mlp(10, 12, self.rows)
@@ -133,7 +133,7 @@ class ClassesAsManyAsRows(Batchwise):
 
 @shape("refuse")
 class WeightsByRowNumber(Batchwise):
-    """The loss weighs a row by its place in the batch."""
+    """The loss weights a row by its position in the batch."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)

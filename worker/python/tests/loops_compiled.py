@@ -1,6 +1,6 @@
-"""torch.compile: modules and losses. A dispatch mode cannot see into what was compiled,
-so these are only run undisturbed. The backend traces as the real one does and generates
-no code: that takes a compiler and half a minute.
+"""torch.compile: modules and losses. A dispatch mode cannot see into compiled code, so these
+are only run undisturbed. The backend traces as the real one does but generates no code, which
+would take a compiler and half a minute.
 """
 
 from __future__ import annotations

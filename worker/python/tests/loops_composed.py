@@ -25,7 +25,7 @@ def mlp(*widths: int) -> nn.Sequential:
 
 
 class Classified(Raw):
-    """Vectors that one model puts into classes; of it everything is trained that is not frozen."""
+    """Vectors that one model classifies; everything in the model that is not frozen is trained."""
 
     model: Callable[[], nn.Module]
 
@@ -94,7 +94,7 @@ class SiameseTriplet(Raw):
 
 @shape()
 class LearnedTemperature(Raw):
-    """A tensor that is trained beside the module: a leaf, and one with a graph of its own."""
+    """A tensor that is trained along with the module: a leaf, and one with a graph of its own."""
 
     def build(self) -> None:
         self.net = mlp(10, 12, 5)
@@ -109,7 +109,7 @@ class LearnedTemperature(Raw):
 
 @shape("refuse")
 class LearnedTemperatureExp(LearnedTemperature):
-    """exp of it was made before the failure, and backward may have used its graph up."""
+    """Its exp was computed before the failure, and backward may have freed that graph."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)

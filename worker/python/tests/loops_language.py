@@ -1,5 +1,5 @@
-"""Token sequences: the loss inside the model and outside, shifted labels of which
-unevenly many are ignored, rows and positions folded.
+"""Token sequences: the loss inside and outside of the model, shifted labels with uneven numbers
+of ignored ones, rows and positions folded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Gpt(nn.Module):
 
 
 def tokens(loop: Raw, i: int) -> tuple[Tensor, Tensor]:
-    """ids, and labels of which row r keeps about r of its positions."""
+    """ids, and labels; row r keeps the labels of about r of its positions."""
     source = loop.draw(i)
     ids = torch.randint(0, VOCABULARY, (loop.rows, LENGTH), generator=source)
     lengths = torch.randint(2, LENGTH + 1, (loop.rows,), generator=source)
@@ -89,7 +89,7 @@ class GptDropout(Language):
 
 
 class WithLoss(nn.Module):
-    """nanoGPT's shape: logits and loss out of one forward."""
+    """nanoGPT's shape: logits and loss from one forward pass."""
 
     def __init__(self, shift: bool) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class LogSoftmaxNll(Language):
 
 @shape()
 class Distillation(Language):
-    """A teacher without gradients beside the student."""
+    """A teacher without gradients next to the student."""
 
     def build(self) -> None:
         super().build()

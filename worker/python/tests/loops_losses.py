@@ -1,4 +1,4 @@
-"""Regression and penalties: ordinary losses that are no cross-entropy."""
+"""Regression and penalties: ordinary losses other than cross-entropy."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ class Marked(TorchFunctionMode):
 
 @shape()
 class UnderAMode(Plain):
-    """A mode of the user's over torch's functions: seen once by what is called inside a
-    module and by what is called outside."""
+    """A mode of the user's over torch's functions: it must handle each call once, inside a module
+    and outside."""
 
     def build(self) -> None:
         super().build()
@@ -96,7 +96,7 @@ class OnesAdded(nn.Module):
 
 @shape()
 class DefaultDevice(Plain):
-    """Under a mode in which backward is called too, and which is entered for the whole program."""
+    """Under a mode that is entered for the whole program, so that backward is called in it too."""
 
     def build(self) -> None:
         super().build()
@@ -108,7 +108,7 @@ class DefaultDevice(Plain):
 
 
 class Scaled(nn.Module):
-    """Whose results depend on a number of its own, and on one of the program's."""
+    """A model whose results depend on a number of its own, and on one of the program's."""
 
     everywhere = 1.0
 
@@ -122,8 +122,8 @@ class Scaled(nn.Module):
 
 @shape("refuse")
 class SwitchedAround(Plain):
-    """An attribute has another value during the call than before and after it, as where
-    adapters are disabled for it."""
+    """An attribute has a different value during the call than before and after it, as when
+    adapters are disabled for the call."""
 
     def build(self) -> None:
         super().build()
@@ -139,7 +139,7 @@ class SwitchedAround(Plain):
 
 @shape("refuse")
 class SwitchedEverywhere(Plain):
-    """The same with what is no attribute of a module."""
+    """The same with values that are not attributes of a module."""
 
     def build(self) -> None:
         super().build()
@@ -155,7 +155,7 @@ class SwitchedEverywhere(Plain):
 
 @shape("refuse")
 class OtherWeights(Plain):
-    """A call with weights that are not the module's: one step of a learner that learns to learn."""
+    """A call with weights that are not the module's own: one step of meta-learning."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -196,7 +196,7 @@ class AutocastBf16(Language):
 
 @shape(tolerance=3e-2)
 class AutocastInside(Language):
-    """As Accelerate has it: the module's own forward is in half precision, and gives back single."""
+    """As in Accelerate: the module's own forward runs in half precision and returns single precision."""
 
     def build(self) -> None:
         super().build()
@@ -279,7 +279,7 @@ class CheckpointingReentrant(Checkpointing):
 
 @shape("refuse")
 class TwoBackwards(Plain):
-    """One graph, two backwards."""
+    """One graph, two backward calls."""
 
     def step(self, i: int) -> list[float]:
         x, y = vectors(self, i)
@@ -322,7 +322,7 @@ class GradientHooks(Plain):
 
 @shape()
 class UnevenRows(Plain):
-    """Batches that are shorter, and one that is longer than any before."""
+    """Shorter batches, and one that is longer than any before."""
 
     rows = 13
 
@@ -337,12 +337,12 @@ class UnevenRows(Plain):
 
 @shape()
 class ThreeRows(Plain):
-    """So few that three of them would be all."""
+    """So few rows that three of them are all."""
 
     rows = 3
 
     def build(self) -> None:
-        self.net = mlp(10, 11, 5)  # no size but the batch's is a multiple of it
+        self.net = mlp(10, 11, 5)  # no other size is a multiple of the batch's
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
 

@@ -1,4 +1,4 @@
-"""What modules return, and what loops do with it besides the loss."""
+"""What modules return, and what loops do with it apart from the loss."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class SumOverLen(Classifying):
 
 @shape()
 class RootOfMean(Classifying):
-    """The mean is the first scalar; what is made of it is arithmetic."""
+    """The mean is the first scalar; everything after it is arithmetic."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -135,7 +135,7 @@ class RootOfMean(Classifying):
 
 @shape()
 class GatheredRows(Classifying):
-    """Rows gathered by their labels, and a plain mask of booleans."""
+    """Rows gathered by their labels, and a plain boolean mask."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)

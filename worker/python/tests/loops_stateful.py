@@ -49,7 +49,7 @@ class CarriedInside(Classified):
 
 
 class Leaning(nn.Module):
-    """Leans on what the loop has put there after the last step."""
+    """Uses the value that the loop has put there after the last step."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Counted(nn.Module):
 
 @shape("refuse")
 class CountedCalls(Classified):
-    """The count is printed: a call for each piece would be seen there."""
+    """The count is printed: one call per piece would show there."""
 
     model = Counted
 
@@ -213,7 +213,7 @@ class Target(nn.Module):
 
 @shape("refuse")
 class TargetInside(Classified):
-    """With every call that is made again the target would come closer."""
+    """With every repeated call the target would come closer."""
 
     model = staticmethod(lambda: Target(norm=False))
 
@@ -235,7 +235,7 @@ class Unseen(Target):
 
 @shape("refuse")
 class TargetWithNorm(TargetInside):
-    """Only the whole batch could be run again, and no version shows what that did."""
+    """Only the whole batch could be run again, and no version shows what that would change."""
 
     model = staticmethod(lambda: Unseen(norm=True))
 
@@ -295,7 +295,7 @@ class ScaledInputOfNorm(Classified):
 
 @shape("refuse")
 class ScaledFeature(Raw):
-    """The same with what another module has returned."""
+    """The same with the result of another module."""
 
     def build(self) -> None:
         self.backbone, self.head = nn.Linear(10, 10), Scaling(True)
@@ -335,7 +335,7 @@ class Metered(nn.Module):
 
 @shape("refuse")
 class MeteredCalls(Classified):
-    """What the model has metered is printed."""
+    """The model's meter is printed."""
 
     model = Metered
 
@@ -352,7 +352,7 @@ NORMS: list[float] = []  # of a model's results, as a script keeps them
 
 
 class Watched(nn.Module):
-    """Leaves for a log whatever it likes: a tensor without a graph, a number, a number in a global list."""
+    """Leaves all kinds of things for a log: a tensor without a graph, a number, a number in a global list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -372,7 +372,7 @@ class Watched(nn.Module):
 
 @shape("refuse")
 class LoggedInside(Classified):
-    """It is all printed, with what a hook has taken."""
+    """Everything left for the log is printed, as is what a hook has captured."""
 
     model = Watched
 
@@ -389,7 +389,7 @@ class LoggedInside(Classified):
 
 
 class Echoing(nn.Module):
-    """Adds what it kept of the last batch, if that was as large: fewer rows go another way."""
+    """Adds what it kept of the last batch, if that was as large: fewer rows take another path."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -410,7 +410,7 @@ class Echoes(Classified):
 
 
 class Glancing(nn.Module):
-    """Looks at what it kept only when it is told to."""
+    """Reads what it kept only when told to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -456,7 +456,7 @@ class TwoForwards(Raw):
 
 @shape("refuse")
 class ChangedTargets(Raw):
-    """The user writes into the batch after the forward."""
+    """The user writes to the batch after the forward pass."""
 
     def build(self) -> None:
         self.net = mlp(10, 12, 5)
@@ -468,6 +468,6 @@ class ChangedTargets(Raw):
         z = self.net(noisy.clone())
         noisy.zero_()
         wanted = F.one_hot(y, 5).float()
-        loss = (0.3 * (z - wanted)).exp().mean()  # saves nothing of what is wanted
+        loss = (0.3 * (z - wanted)).exp().mean()  # saves nothing of the targets
         wanted.zero_()
         return loss

@@ -1,4 +1,4 @@
-"""Losses whose weights are easily taken for others: focal, smoothed, by class."""
+"""Losses whose weights are easily mistaken for others: focal, smoothed, by class."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FocalMean(Batchwise):
 
 @shape("refuse")
 class FocalOverPositives(Batchwise):
-    """RetinaNet's: a sum over the number of rows that are not background."""
+    """RetinaNet's loss: a sum divided by the number of rows that are not background."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -78,7 +78,7 @@ class AllIgnoredInSomePieces(Batchwise):
 
 @shape("refuse")
 class BooleanIndex(Batchwise):
-    """Rows picked by a mask: how many there are is known only then."""
+    """Rows picked by a mask: their number is known only when it is applied."""
 
     def loss(self, i: int) -> Tensor:
         x, y = ignoring(self, i)

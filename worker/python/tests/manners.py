@@ -1,6 +1,6 @@
-"""The user's things stay the user's: outputs, copies, exceptions, handlers, hooks.
+"""Whatever belongs to the user is left untouched: outputs, copies, exceptions, handlers, hooks.
 
-Each check runs in a child with headroom attached, and returns what is wrong, or nothing.
+Each check runs in a child with headroom attached, and returns what is wrong, or "".
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Net(nn.Module):
 
 
 class Training:
-    """Three steps of an ordinary loop have been made, and the next batch is there."""
+    """An ordinary loop that has made three steps, and has its next batch ready."""
 
     def __init__(self) -> None:
         trial.attach()
@@ -175,7 +175,7 @@ def exceptions_keep_type_and_traceback(t: Training) -> str:
 
 @check
 def the_users_handler_gets_the_failure(t: Training) -> str:
-    """A loss over the batch cannot be split: the user's own handler halves it, as it would."""
+    """A loss over the batch cannot be split: the user's own handler halves the batch, as without headroom."""
 
     kept: list[Tensor] = []
 
@@ -184,7 +184,7 @@ def the_users_handler_gets_the_failure(t: Training) -> str:
 
         def loss(x: Tensor) -> Tensor:
             z = t.net(x)
-            kept.append(z)  # a failed step's outputs may well be alive in a handler
+            kept.append(z)  # the outputs of a failed step may still be alive in a handler
             return F.cross_entropy(z @ z.t(), torch.arange(len(z)))
 
         try:
@@ -233,7 +233,7 @@ def hooks_run_once(t: Training) -> str:
 
 @check
 def nothing_is_kept(t: Training) -> str:
-    """Outputs die with the user's last name for them, at once; so do models."""
+    """Outputs are freed at once with the user's last reference to them, and so are models."""
     gc.disable()
     seen: list[weakref.ref] = []
     for _ in range(4):
@@ -258,7 +258,7 @@ def nothing_is_kept(t: Training) -> str:
 
 @check
 def outputs_without_backward_are_freed(t: Training) -> str:
-    """A forward in training mode that nobody calls backward on."""
+    """A forward pass in training mode for which nobody calls backward."""
     gc.disable()
     seen = []
     for _ in range(5):
@@ -286,8 +286,8 @@ def evaluation_is_untouched(t: Training) -> str:
 
 @check
 def failures_leave_nothing(t: Training) -> str:
-    """A failure in every step, anywhere before the optimizer's: what is allocated at the
-    ends of the steps is what it is without."""
+    """A failure in every step, anywhere before the optimizer's: the memory allocated at the end
+    of each step is the same as without failures."""
 
     def allocated() -> int:
         gc.collect()
@@ -314,13 +314,13 @@ def failures_leave_nothing(t: Training) -> str:
         survived += bool(injector.raised)
         del out, loss, injector
         t.optimizer.zero_grad()
-        if i >= 40 and allocated() != want:  # by then every place has failed once
+        if i >= 40 and allocated() != want:  # by then every operation has failed once
             return f"{allocated()} bytes after failure {i}, {want} without"
     return "" if survived > 50 else f"only {survived} of 120 were survived"
 
 
 class Failing(TorchDispatchMode):
-    """Fails the operations of a name so many times, whatever their size."""
+    """Makes operations of the given name fail a number of times, whatever their size."""
 
     def __init__(self, name: str, times: int) -> None:
         super().__init__()
@@ -335,7 +335,7 @@ class Failing(TorchDispatchMode):
 
 @check
 def released_values_are_never_used(t: Training) -> str:
-    """The call fails, and so do two trials on a few rows; the outputs have been released by then."""
+    """The call fails, and so do two trials on a few rows, after which the outputs have been released."""
     out = t.net(t.x)
     try:
         with Failing("_log_softmax.default", 3):
@@ -347,7 +347,7 @@ def released_values_are_never_used(t: Training) -> str:
 
 @check
 def scalars_are_only_called_again(t: Training) -> str:
-    """What fails in arithmetic on the loss costs no pass through the model."""
+    """A failure in arithmetic on the loss does not cost another pass through the model."""
     calls = []
     t.net.register_forward_hook(lambda *_: calls.append(1))
     loss = F.cross_entropy(t.net(t.x), t.y)
@@ -359,7 +359,7 @@ def scalars_are_only_called_again(t: Training) -> str:
 
 @check
 def our_own_work_is_tried_twice(t: Training) -> str:
-    """In steps that go in pieces at once everything is headroom's: one failure of anything is survived."""
+    """In steps that go in pieces at once all work is headroom's: a single failure anywhere is survived."""
     for k in (9, *range(0, 75, 2)):
         injector = Injector(Fault("again" if k == 9 else "once", k, 7))
         t.optimizer.zero_grad()
@@ -375,7 +375,7 @@ def our_own_work_is_tried_twice(t: Training) -> str:
 
 @check
 def a_state_survives_failures_in_a_row(t: Training) -> str:
-    """From the very first call on: what a module counts is what it would have counted."""
+    """From the very first call on, a module counts what it would have counted without failures."""
     net = Warming()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for k in (3, 3, 5, 3):
@@ -395,12 +395,12 @@ def only_watches_where_it_must(t: Training) -> str:
     armed = [v for v in ("2.3.1", "2.4.0", "2.11.0+cu130", "2.15.1", "2.16.0a0+git1234", "3.0", "unknown") if only_watches(v) is None]
     if armed != ["2.4.0", "2.11.0+cu130", "2.15.1"]:
         return f"armed with {armed}"
-    os.environ["WORLD_SIZE"] = "2"  # and no torch.distributed: another library may have them wait for each other
+    os.environ["WORLD_SIZE"] = "2"  # and no torch.distributed: the ranks may wait for each other through another library
     return "" if only_watches() else "armed as one of two ranks"
 
 
 class Deaf:
-    """A wire that keeps what it is told."""
+    """A wire that keeps the messages it is given."""
 
     told: list[dict] = []
     asked_to_look = False
@@ -465,7 +465,7 @@ def evidence_tells_the_phase(t: Training) -> str:
 
 
 class Products(TorchDispatchMode):
-    """How many rows every product has that may be differentiated."""
+    """Records how many rows each matrix product has that may be differentiated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -479,7 +479,7 @@ class Products(TorchDispatchMode):
 
 @check
 def an_earlier_attempt_is_known(t: Training) -> str:
-    """What it could run at once is all that is run at once, and nothing has to fail first."""
+    """No more rows run at once than an earlier attempt could, and nothing has to fail first."""
     from headroom import _torch
 
     sizes = _torch._recorder.sizes
@@ -505,8 +505,8 @@ def an_earlier_attempt_is_known(t: Training) -> str:
 
 @check
 def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
-    """For so many steps, and for twice as many if there is no room then either. It is said
-    once, and the user's settings stay."""
+    """For a number of steps, and for twice as many if there is no room after them either. This is
+    reported once, and the user's settings remain."""
     from headroom import _torch, crowded
 
     class Own(torch.optim.Adam):
@@ -541,7 +541,7 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
 
 @check
 def what_grows_is_named(t: Training) -> str:
-    """A list of losses, an attribute, a dict of an object's, and nothing at all."""
+    """A list of losses, an attribute, an object's dict, and nothing at all."""
     from headroom.growth import STEPS, Growth
 
     losses: list[Tensor] = []
@@ -602,7 +602,7 @@ def what_grows_is_told_when_asked(t: Training) -> str:
 
 @check
 def what_a_hook_raises_in_a_second_try_is_the_users(t: Training) -> str:
-    """An optimizer's step that failed for want of memory is made again, and goes well then."""
+    """An optimizer's step that ran out of memory is repeated, and then succeeds."""
     optimizer = torch.optim.SGD(t.net.parameters(), lr=0.1)
     F.cross_entropy(t.net(t.x), t.y).backward()
 

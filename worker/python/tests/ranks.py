@@ -1,5 +1,5 @@
-"""Two ranks, of which one runs out of memory: what headroom does about it must leave no
-rank waiting for the other. Both must end as they do without it, and with its exception.
+"""Two ranks, one of which runs out of memory: whatever headroom does about it must not leave
+either rank waiting for the other. Both must end as they do without headroom, with the same exception.
 
     python ranks.py
 """
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECONDS = 120  # after which a run counts as one that waits for ever
+SECONDS = 120  # after which a run counts as waiting for ever
 
 TRAIN = """
 import os, sys, traceback
@@ -71,7 +71,7 @@ if __name__ == '__main__':
 
 
 def ran(launcher: str, how: str, attached: bool) -> tuple[bool, list[str], bool, str]:
-    """Whether it failed; its steps; whether the exception was seen; and all that it said."""
+    """Whether the run failed, its steps, whether the exception was seen, and its whole output."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(TRAIN)

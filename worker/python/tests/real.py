@@ -1,6 +1,6 @@
 """Trainings that really run out of memory: the CPU's allocator fails under RLIMIT_DATA.
-Each is run with room, in too little without headroom (it must die, or the test proves
-nothing), and in too little with headroom: that one ends, with the losses of the first.
+Each is run with enough memory, with too little and without headroom (it must die, or the test
+proves nothing), and with too little but with headroom: this run finishes, with the losses of the first.
 
     python real.py [--kinds raw,transformers,lightning,accelerate,evaluation,optimizer,optimizer_closure,evaluation_transformers]
 """
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# What is freed goes back, so that the limit means something. Read when a process begins.
+# Freed memory goes back to the system, so that the limit means something. Read when a process begins.
 MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "1048576"}
 if __name__ == "__main__" and not MALLOC.keys() <= os.environ.keys():
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **MALLOC})
@@ -50,7 +50,7 @@ class Ended:
 
 
 class Tokens(nn.Module):
-    """A language model all of whose memory is in its logits."""
+    """A language model whose memory is all in its logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def raw() -> tuple[list[float], nn.Module]:
 
 
 def transformers(evaluate: int = 0) -> tuple[list[float], nn.Module]:
-    """With an evaluation of so many rows after each step, if it is not 0."""
+    """With an evaluation of the given number of rows after each step, if it is not 0."""
     import tempfile
 
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -150,7 +150,7 @@ def accelerate() -> tuple[list[float], nn.Module]:
 
 
 class Wide(nn.Module):
-    """A classifier of tokens all of whose memory is inside."""
+    """A classifier of tokens whose memory is all in its activations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def evaluation() -> tuple[list[float], nn.Module]:
 
 def optimizer(closed: bool = False) -> tuple[list[float], nn.Module]:
     """All memory is in weights, gradients and Adam's state: four batches of logits, four, and eight. A step
-    over all tensors at once takes four more when it has begun to change its state, one tensor by tensor."""
+    over all tensors at once takes four more once it has begun to change its state, a step tensor by tensor one."""
     net = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8)))
     adam = torch.optim.AdamW(net.parameters(), lr=1e-3, eps=1e-4, foreach=True)
     losses = []
@@ -203,7 +203,7 @@ def optimizer(closed: bool = False) -> tuple[list[float], nn.Module]:
     return losses, net
 
 
-# What trains, and the rooms that it is given, in whole batches of logits: too little for
+# The trainings, and the memory that each is given, in whole batches of logits: too little for
 # the model, the loss, backward; for the evaluation alone; for the optimizer's step alone.
 KINDS: dict[str, tuple[Callable[[], tuple[list[float], nn.Module]], tuple[float, ...]]] = {
     "raw": (raw, (1.3, 2.2, 3.0)),
@@ -220,7 +220,7 @@ LOGITS = 4 * ROWS * LENGTH * VOCABULARY  # bytes
 
 
 def held() -> int:
-    """What counts against RLIMIT_DATA now."""
+    """The memory that counts against RLIMIT_DATA at present."""
     with open("/proc/self/status") as f:
         found = re.search(r"VmData:\s+(\d+) kB", f.read())
     assert found

@@ -1,4 +1,4 @@
-"""What a replay costs before it can begin, and the small rules that it goes by.
+"""What a replay costs before it can begin, and the small rules that it follows.
 
     python replays.py
 """
@@ -41,7 +41,7 @@ from headroom.wire import Wire  # noqa: E402
 
 
 def sketches() -> str:
-    """A product and a norm for each gradient, whatever its kind."""
+    """A dot product and a norm for each gradient, whatever its kind."""
     torch.manual_seed(0)
     gradients = [torch.randn(3, 4), None, torch.zeros(0), torch.randn(7, dtype=torch.float64), torch.randn(5).bfloat16()]
     gradients += [torch.randn(4, dtype=torch.complex64), torch.eye(3).to_sparse()]
@@ -54,7 +54,7 @@ def sketches() -> str:
 
 
 def sums() -> str:
-    """Gradients of every kind are added up over pieces, and multiplied by what arrives at the loss."""
+    """Gradients of every kind are added up over pieces, and multiplied by the loss's incoming gradient."""
     torch.manual_seed(0)
     params = [torch.randn(3, 4), torch.randn(7).double(), torch.randn(5).bfloat16(), torch.randn(6, 2), torch.randn(2)]
     made = [[torch.randn_like(p) for p in params[:-1]] + [None if i == 1 else torch.randn(2)] for i in range(3)]
@@ -74,7 +74,7 @@ def sums() -> str:
 
 
 def indices() -> str:
-    """Which calls take elements by numbers and slices alone: an index beyond its tensor ends a CUDA context otherwise."""
+    """Which calls index by numbers and slices alone: any other index beyond its tensor breaks a CUDA context."""
     calls: list[tuple[Any, tuple, bool]] = [
         (torch.Tensor.__getitem__, (Ref(0), (slice(None), slice(None, -1))), True),
         (torch.Tensor.__getitem__, (Ref(0), 3), True),
@@ -94,7 +94,7 @@ def indices() -> str:
 
 
 def listing(names: list[str]) -> Any:
-    """What stands for Plan._both, and adds the names of the calls that it tries."""
+    """A replacement for Plan._both that collects the names of the calls that it tries."""
     both = Plan._both
 
     def counting(self: Plan, entry: Entry, *args: Any, **kwargs: Any) -> list:
@@ -117,14 +117,14 @@ def tried_once() -> str:
         F.cross_entropy(net(x)[:, :-1].flatten(0, 1).float(), y.flatten()).backward()
         injector.end()
     optimizer.step()
-    # The module's for its shapes and what it gives there, and before the gradients; that of the
-    # loss with its targets whole and cut.
+    # The module's call for its shapes and results, and again before the gradients; the loss's call
+    # with its targets whole and cut.
     want = ["Linear", "__getitem__", "flatten", "float", "cross_entropy", "cross_entropy", "Linear"]
     return "" if injector.raised and tried == want else f"{tried}"
 
 
 class Leaving(nn.Module):
-    """Leaves a loss of its own on itself, in a list and in a dict; others may use it or not."""
+    """Leaves a loss of its own on itself, in a list and in a dict; a loop may use it or not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,8 +140,8 @@ class Leaving(nn.Module):
 
 
 def left_behind() -> str:
-    """What a module leaves on itself is the whole batch's, or nobody has it: pieces leave their own.
-    Where the module's own call had gone well, it is there. Training goes on either way."""
+    """A tensor that a module leaves on itself is the whole batch's or cannot be used: pieces leave their
+    own. Where the module's own call had succeeded, it is there. Training continues either way."""
     wrong = []
     for at in ("", "addmm", "_log_softmax", "_log_softmax_backward_data"):
         torch.manual_seed(0)
@@ -153,7 +153,7 @@ def left_behind() -> str:
             with Whole(f"aten.{at}.default", 8):
                 z = net(x)
                 if step % 2 == 0:
-                    z.detach().argmax().item()  # values are asked for, which pieces compute
+                    z.detach().argmax().item()  # asks for values, which pieces compute
                 found = [net.own, net.listed[0], net.named["own"]]
                 F.cross_entropy(z, y).backward()
             for what in (*found, net.own, net.listed[0], net.named["own"]):
@@ -173,8 +173,8 @@ def left_behind() -> str:
 
 
 def logged_once() -> str:
-    """What a model leaves for a log, and what it counts, is what it would be without the failure, whether
-    its own call had gone well or was not made; such a training is not given up."""
+    """What a model leaves for a log, and what it counts, is the same as without the failure, whether
+    its own call had succeeded or was not made; such a training is not given up."""
     wrong = []
     for kind in (loops_stateful.LoggedInside, loops_stateful.MeteredCalls, loops_stateful.AttributesThatChange, loops_stateful.CountedCalls):
         for every in (False, True):
@@ -192,12 +192,12 @@ def logged_once() -> str:
 
 
 def a_log_is_tried_once() -> str:
-    """A number that a model leaves and does not look at is not what its calls are recognised by."""
+    """A number that a model leaves but does not read plays no part in recognising its calls."""
     loop = loops_stateful.LoggedInside(0)
     tried: list[str] = []
     with Whole("aten._log_softmax.default", loop.rows):
         for i in range(5):
-            if i == 3:  # in the second step in pieces it is known what the first has shown
+            if i == 3:  # the second step in pieces uses what the first has shown
                 Plan._both = listing(tried)  # type: ignore[method-assign]
             loop.step(i)
     return f"{tried}" if tried else ""
@@ -210,7 +210,7 @@ class Rebuilt(nn.Linear):
 
 
 def a_new_parameter() -> str:
-    """A model that gives itself another parameter has its gradient there, and pieces would not: that is refused."""
+    """A model that replaces its own parameter would have the gradient in the new one, and pieces would not: this is refused."""
     net, x = Rebuilt(6, 2), torch.randn(8, 6)
     torch.optim.SGD(net.parameters())
     raised = False
@@ -224,12 +224,12 @@ def a_new_parameter() -> str:
 
 
 class Crowded(nn.Module):
-    """Counts its calls, of which the first ones with eight rows fail. With ``keeps`` it leaves a tensor beside the count."""
+    """Counts its calls, of which the first few with eight rows fail. With ``keeps`` it leaves a tensor as well as the count."""
 
     def __init__(self, fails: int, keeps: bool) -> None:
         super().__init__()
         self.body, self.seen, self.keeps, self.kept = nn.Linear(6, 5), 0, keeps, torch.zeros(0)
-        self.fails = iter([True] * fails + [False] * 99)  # in which nobody looks
+        self.fails = iter([True] * fails + [False] * 99)  # an iterator, so that nothing inspects its contents
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen += 1
@@ -241,21 +241,21 @@ class Crowded(nn.Module):
 
 
 def counted_once() -> str:
-    """However often a call was made in vain, and refused where it is not known what it had found."""
+    """A call counts once however many times it failed, and is refused where it is not known what it had found."""
     said = []
     x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
 
     def refused(_: Any) -> Any:
-        raise failure.Refused("there is no room for a single element")
+        raise failure.Refused("there is not enough memory for a single element")
 
-    for fails in (0, 1, 2, 3):  # the script's call, and two that are made for what it leaves
+    for fails in (0, 1, 2, 3):  # the script's call, and two repeats for what it leaves
         net = Crowded(fails, False)
         torch.optim.SGD(net.parameters())
         F.cross_entropy(net(x), y).backward()
         said.append(net.seen)
     make, net = late.make, Crowded(1, False)
     torch.optim.SGD(net.parameters())
-    recorder.make = refused  # what would stand for its result
+    recorder.make = refused  # makes the stand-in for its result
     F.cross_entropy(net(x), y).backward()
     recorder.make = make
     said.append(net.seen)
@@ -271,13 +271,13 @@ def counted_once() -> str:
 
 
 def after_a_refusal() -> str:
-    """A script that goes on after a failure that pieces do not survive finds what the model left there,
-    and the random state that it had."""
+    """A script that continues after a failure that pieces do not survive finds what the model itself had
+    left, and its earlier random state."""
     wrong = []
 
     def refused(*args: Any, **kwargs: Any) -> Any:
         replay.gradients(*args, **kwargs)
-        torch.rand(3)  # of a piece that is tried in vain
+        torch.rand(3)  # drawn by a piece that is tried in vain
         raise failure.Refused("one row alone does not fit")
 
     for at in ("_log_softmax", "_log_softmax_backward_data"):
@@ -308,7 +308,7 @@ def small_batches() -> str:
     torch.manual_seed(0)
     wrong = []
     for rows in (2, 3, 4, 5):
-        net = nn.Linear(6, 7)  # of which nothing is known yet
+        net = nn.Linear(6, 7)  # about which nothing is known yet
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         x, y = torch.randn(rows, 6), torch.randint(0, 7, (rows,))
         gradients = []
@@ -331,7 +331,7 @@ def small_batches() -> str:
 
 
 class Rounding(nn.Module):
-    """Mixed precision inside, whose results are in single precision; of a small scale they are
+    """Mixed precision inside, and results in single precision; with a small scale they are
     nearly the same for every row."""
 
     def __init__(self, scale: float) -> None:
@@ -341,15 +341,15 @@ class Rounding(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             h = self.inner(x).float() * self.scale
-        return h * (1 + 2e-3 * (len(x) % 2))  # as kernels for other numbers of rows round
+        return h * (1 + 2e-3 * (len(x) % 2))  # rounding errors like those of kernels for other numbers of rows
 
 
 def alike() -> str:
-    """Losses that hardly differ from row to row tell by which weights they add up, also behind
-    modules that round."""
+    """Losses that hardly differ from row to row still show the weights by which they add up, even
+    after modules that round."""
     torch.manual_seed(0)
     net, x, y = Rounding(1e-3), torch.randn(8, 3, 6), torch.randint(0, 7, (8, 3))
-    y[1, 1:] = y[6, 2:] = -100  # rows of three, of two and of one that count
+    y[1, 1:] = y[6, 2:] = -100  # rows with three, two and one labels that count
     return rounded(net, lambda: F.cross_entropy(net(x).flatten(0, 1), y.flatten()))
 
 
@@ -361,7 +361,7 @@ def half_behind() -> str:
 
 
 def rounded(net: nn.Module, loss: Callable[[], torch.Tensor]) -> str:
-    """Whether a step of 8 rows is made in pieces, with the gradients of the whole but for rounding."""
+    """Whether a step of 8 rows is made in pieces, with the gradients of the whole except for rounding errors."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     gradients = []
     for fault in (None, Fault("again", 0, 8)):
@@ -391,8 +391,8 @@ def attention() -> str:
 
 
 def trials_are_gone() -> str:
-    """Once the gradients of pieces are computed nothing of what was tried before takes room, and
-    no piece leaves anything to the next one: without a search for cycles."""
+    """Once the gradients of pieces are computed, nothing from earlier tries takes memory, and
+    no piece leaves anything for the next one, even without a search for reference cycles."""
     torch.manual_seed(0)
     net, x, y = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 5)), torch.randn(12, 4, 6), torch.randint(0, 5, (12, 4))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -420,7 +420,7 @@ def trials_are_gone() -> str:
 
 
 def failing(net: nn.Module, rows: int, fault: Fault | None) -> None:
-    """A step of so many rows."""
+    """A step with the given number of rows."""
     torch.manual_seed(rows)
     x, y = torch.randn(rows, 6), torch.randint(0, 5, (rows,))
     with Injector(fault) as injector:
@@ -431,7 +431,8 @@ def failing(net: nn.Module, rows: int, fault: Fault | None) -> None:
 
 
 def the_cache_is_emptied() -> str:
-    """Before the first pieces of a batch that has failed, and not where one goes in pieces at once."""
+    """The cache is emptied before the first pieces of a batch that has failed, and not where a batch goes
+    in pieces at once."""
     net = nn.Linear(6, 5)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     called: list[str] = []
@@ -446,7 +447,7 @@ def the_cache_is_emptied() -> str:
 
 
 def large_outputs_take_few_rows() -> str:
-    """Rules and gradients are tried on four rows then; otherwise on as many as there are, or eight."""
+    """For large outputs, rules and gradients are tried on four rows; otherwise on all rows, or on eight."""
     found = []
     for small in (replay.SMALL, 1):
         net, seen = nn.Linear(6, 5), []
@@ -467,8 +468,8 @@ def large_outputs_take_few_rows() -> str:
 
 
 def compiled() -> str:
-    """A compiled model whose loss runs out is survived, with what its dropout drew; nothing is
-    compiled again for the whole batch."""
+    """A compiled model whose loss runs out of memory is survived, with the masks that its dropout drew;
+    nothing is compiled again for the whole batch."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.Linear(9, 5))
     model = torch.compile(net, backend="aot_eager")
@@ -499,8 +500,8 @@ def compiled() -> str:
 
 
 def attributes_come_back() -> str:
-    """Of every call that fails, to what they were before that call: also where none has gone well.
-    A call may fail, and go well when it is made once more."""
+    """After every call that fails, attributes are as they were before that call, even if no call has
+    succeeded yet. A call may fail, and succeed when it is repeated."""
     seen = []
     for once_more in (False, True):
         net = nn.Linear(2, 2)
@@ -519,8 +520,8 @@ def attributes_come_back() -> str:
 
 
 def too_much_to_look_at() -> str:
-    """What a call changes among very many containers is not looked at before every call, and so such a
-    call is not made again; among few it is put back."""
+    """If a call changes one of very many containers, they are not inspected before every call, and so the
+    call is not repeated; among few containers the change is put back."""
     for many in (False, True):
         net: Any = nn.Linear(2, 2)
         net.log = [[[0] for _ in range(20)] for _ in range(60 if many else 2)]
@@ -536,8 +537,8 @@ def too_much_to_look_at() -> str:
 
 
 def sealed() -> str:
-    """A trial stops before anything is written to that was there before it, in whatever way, and lets a
-    call do as it likes with what it has made."""
+    """A trial stops before a call writes, in whatever way, to a tensor that existed before it, and lets the
+    call do as it likes with tensors that it has made."""
     torch.manual_seed(0)
     x, own, weight, images = torch.randn(4, 6), torch.zeros(6), nn.Parameter(torch.randn(6, 6)), torch.randn(2, 3, 4, 4)
     indices, attention, recurrent, normed = torch.tensor([0, 1]), nn.MultiheadAttention(6, 2), nn.LSTM(6, 3), nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))
@@ -586,13 +587,13 @@ def sealed() -> str:
             if stopped != (n >= len(harmless)) or not all(torch.equal(a, b) for a, b in zip(before, (x, own, weight))):
                 return f"{n}, stopped: {stopped}"
     with Sealed("it", [own]):
-        own.add_(1)  # it is free to be written to
+        own.add_(1)  # this one may be written to
     return ""
 
 
 def everything_comes_back() -> str:
-    """What a trial does to containers inside containers, to objects of the script's own, and to where
-    parameters have their memory."""
+    """Everything that a trial changes is put back: containers inside containers, objects of the script's
+    own, and the memory of parameters."""
     net: Any = nn.Linear(2, 2)
     net.log, net.seen, net.last = {"a": [1]}, {1}, deque([1, 2], maxlen=2)
     net.long = {"list": list(range(MOST + 1)), "dict": dict.fromkeys(range(MOST + 1)), "deque": deque(range(MOST + 1))}
@@ -659,7 +660,7 @@ KEEPER = Keeper()
 
 
 def reached() -> str:
-    """What a model and its hooks change that is none of their attributes is seen and comes back; nothing
+    """Changes that a model and its hooks make outside the model's attributes are seen and put back; nothing
     else of the script's is touched."""
     net, keeper, closed = Reaching(2, 2), Keeper(), [0]
     net.register_forward_hook(keeper.hook)
@@ -682,11 +683,11 @@ def reached() -> str:
 
 
 class Slow:
-    """A headroom that hears a refusal, and says so when it has written it down."""
+    """A headroom that receives a refusal, and acknowledges it once it has recorded it."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
-        self.returned = threading.Event()  # the process has gone on
+        self.returned = threading.Event()  # the process has continued
         self.folder = tempfile.mkdtemp()
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.bind(os.path.join(self.folder, "s"))
@@ -701,7 +702,7 @@ class Slow:
 
 
 def a_refusal_is_heard() -> str:
-    """What the user's exception prints comes after it has been written down."""
+    """The user's exception prints only after the refusal has been recorded."""
     there = Slow()
     Wire(os.path.join(there.folder, "s")).refused("because")
     there.returned.set()

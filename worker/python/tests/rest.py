@@ -1,4 +1,4 @@
-"""When calls are not recorded, and what becomes of failures then.
+"""When calls are not recorded, and what happens to failures then.
 
     python rest.py
 """
@@ -60,11 +60,11 @@ def phases() -> str:
 
 
 def rooms() -> str:
-    """What is reserved and not allocated is room too, and what this process may not have is none."""
+    """Memory that is reserved but not allocated is room too; memory that this process may not use is not."""
     wrong = []
     for fraction, want, left in ((1.0, 25, 15), (0.5, 15, 5), (0.2, 10, 0), (None, 25, 15)):
         told = {"is_initialized": True, "mem_get_info": (15, 100), "memory_reserved": 45, "memory_allocated": 35}
-        for name, value in told.items():  # in a child of its own
+        for name, value in told.items():  # each check runs in a child of its own
             setattr(torch.cuda, name, lambda *_, value=value: value)
         torch.cuda.get_per_process_memory_fraction = (lambda *_, value=fraction: value) if fraction is not None else None  # type: ignore[assignment]
         if fraction is None:
@@ -85,7 +85,7 @@ def shapes() -> str:
         ((2, 1024), (1, 900)): True,
         ((9, 512), (9, 512)): False,
         ((8, 513), (8, 513)): False,
-        ((3, 1024), (3, 1024)): False,  # each of its dimensions was there, and not together
+        ((3, 1024), (3, 1024)): False,  # each dimension has been seen, but not together
         ((8, 512),): False,
         ((8, 512), (8,)): False,
         (): False,
@@ -96,7 +96,7 @@ def shapes() -> str:
 
 
 def times() -> str:
-    """Looks once in so many seconds, at optimizers' steps alone; a failure ends it for good."""
+    """The memory is checked once in a number of seconds, only at optimizers' steps; a failure ends resting for good."""
     looks, now, memory = 0, 0.0, [ROOM]
 
     def look() -> list[Memory]:
@@ -130,7 +130,7 @@ def times() -> str:
 
 
 class Training:
-    """A backbone and a head, resting from the beginning on."""
+    """A backbone and a head that rest from the beginning."""
 
     def __init__(self, rests: bool = True) -> None:
         torch.manual_seed(0)
@@ -146,7 +146,7 @@ class Training:
             self.seen = []
 
     def step(self, rows: int, more: int = 0, fails: int = -1) -> list[Tensor]:
-        """A step; ``more`` rows come behind the backbone, or are left out there if negative.
+        """A step; ``more`` rows are added after the backbone, or left out there if negative.
         Returns its gradients."""
         source = torch.Generator().manual_seed(rows)
         x, y = torch.randn(rows, 6, generator=source), torch.randint(0, 4, (rows + more,), generator=source)
@@ -167,7 +167,7 @@ class Training:
 
 
 def with_a_closure() -> str:
-    """Calls rest in a closure too, as Lightning makes its steps, and the step is survived that is larger."""
+    """Calls rest in a closure too, as in Lightning's steps, and a larger step is survived."""
     t = Training(rests=False)
     t.recorder.rest = Rest(lambda: [ROOM], lambda: 0.0)
     x, y = torch.randn(14, 6), torch.randint(0, 4, (14,))
@@ -195,8 +195,8 @@ def with_a_closure() -> str:
 
 
 def steps_are_measured() -> str:
-    """After each of two modules' calls and before the optimizer's step, whether the calls rest or
-    not; and a step that comes soon is not."""
+    """Memory is measured after each of two modules' calls and before the optimizer's step, whether the
+    calls rest or not; a step that follows too soon is not measured."""
     t = Training(rests=False)
     report, said = t.recorder.report, []
     wire = type("Said", (), {"step": lambda _, **message: said.append(message), "asked_to_look": False, "limit": 0})()
@@ -219,7 +219,7 @@ def steps_are_measured() -> str:
         t.step(7)
         if "forward" in said[-1] or report.phases.measuring:
             return f"not asked for: {said[-1]}"
-        report._ended -= 1e6  # a step of days: the next one is due when it ends
+        report._ended -= 1e6  # a step that took days: the next one is due when it ends
         t.step(7)
         if not report.phases.measuring:
             return "a step that is due is not measured"
@@ -242,8 +242,8 @@ def rests() -> str:
 
 
 def a_step_that_is_recorded_is_recorded_whole() -> str:
-    """Its head does not rest, though it has seen as many rows before: it is a module on the
-    tape, and not the functions that it calls."""
+    """The head does not rest, though it has seen as many rows before: the tape has it as a module,
+    and not the functions that it calls."""
     t = Training()
     t.step(8, more=-1)
     return "" if t.called == ["Sequential", "__getitem__", "Linear"] else f"{t.called}"
@@ -297,7 +297,7 @@ def a_failure_reaches_the_user() -> str:
 
 
 def an_optimizer_that_rests_raises() -> str:
-    """It is not guarded while it rests, and is after a failure."""
+    """An optimizer's step is not guarded while calls rest, but is guarded after a failure."""
     t = Training()
     for guarded in (False, True):
         t.optimizer.zero_grad()

@@ -1,5 +1,5 @@
-"""Whether the sweep finds what is wrong: recoveries that are broken on purpose, each in a
-way of its own, beside one that is right and one that does nothing.
+"""Whether the sweep finds errors: recoveries that are broken on purpose, each in a way of its own,
+along with one that is right and one that does nothing.
 
     python selfcheck.py
 """
@@ -20,8 +20,8 @@ from sweep import Found, Sweep
 
 
 def patched(failed: Callable[[nn.Module, BaseException], None], after: Callable[[torch.Tensor], None]) -> None:
-    """A module that fails is asked to do something, and called again; after a backward
-    that follows, the loss is handed to after.
+    """Patches modules so that one that fails is first asked to do something, and then called again;
+    after the next backward the loss is passed to after.
     """
     call, backward = nn.Module.__call__, torch.Tensor.backward
     pending: list[bool] = []
@@ -90,7 +90,7 @@ def own(_: nn.Module, error: BaseException) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
-BROKEN: dict[str, tuple[Callable[[], None], bool]] = {  # and whether something must be found
+BROKEN: dict[str, tuple[Callable[[], None], bool]] = {  # the patch, and whether the sweep must find something
     "does nothing": (nothing, False),
     "tries again": (partial(patched, nothing, nothing), False),
     "gradients doubled": (partial(patched, note, partial(scale, 2.0)), True),

@@ -1,5 +1,5 @@
-"""How the size of pieces moves: batches of any size against a memory of any size, as
-trajectories. Nothing is allocated.
+"""How the size of pieces changes over time: batches of any size in a memory of any size.
+Nothing is allocated.
 
     python sizes.py
 """
@@ -27,7 +27,7 @@ class Module:
 
 
 class Machine:
-    """A memory in which a piece of at most so many elements fits, and a training on it."""
+    """A memory in which a piece of at most a given number of elements fits, and a training on it."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.sizes, self.module = capacity, Sizes(), Module()
@@ -41,7 +41,7 @@ class Machine:
         return cost <= self.capacity
 
     def batch(self, rows: int, length: int = 1) -> bool:
-        """Whether a batch of rows goes well, whole or in pieces."""
+        """Runs a batch of rows, whole or in pieces. Returns whether it succeeds."""
         given = (torch.empty(rows, length, device="meta"),)
         if not self.sizes.too_large(self.module, given, {}):
             if self.fits(rows * length):
@@ -69,7 +69,7 @@ class Machine:
 
 
 def settles(draw: random.Random) -> str:
-    """Whatever fits one row runs to the end: few failures, pieces of no less than half of what fits."""
+    """If one row fits, everything runs to the end: with few failures, and pieces of at least half of what fits."""
     rows, length = draw.randint(2, 300), draw.randint(1, 50)
     capacity = draw.randint(length, rows * length)
     m = Machine(capacity)
@@ -88,7 +88,7 @@ def one_row_is_too_large(draw: random.Random) -> str:
 
 
 def chance_costs_nothing(draw: random.Random) -> str:
-    """A piece that fails, of a size that has always fitted, is run again as it is."""
+    """If a piece fails whose size has always fitted before, it is run again unchanged."""
     rows = draw.randint(8, 200)
     m = Machine(rows // 2)
     for _ in range(3):
@@ -111,7 +111,7 @@ def grows_back(draw: random.Random) -> str:
 
 
 def longer_is_cut_finer(draw: random.Random) -> str:
-    """What fitted is known in rows × length: a batch twice as long is cut before it fails."""
+    """Sizes that fit are known as rows × length: a batch twice as long is cut before it fails."""
     rows = 2 * draw.randint(4, 64)
     m = Machine(rows * 10)
     m.batch(rows, 10)
@@ -123,7 +123,7 @@ def longer_is_cut_finer(draw: random.Random) -> str:
 
 
 def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
-    """What was learned is used before anything fails, by the first batch that is larger."""
+    """The size learned earlier is used by the first larger batch, before anything fails."""
     rows, learned = draw.randint(2, 200), draw.randint(1, 250)
     m = Machine(learned)
     m.sizes.learned = lambda: learned
@@ -138,7 +138,7 @@ def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
     m.batch(min(rows, learned))
     if rows > learned and m.sizes.ran() != (min(rows, learned), 1):
         return f"a whole batch after those in pieces: {m.sizes.ran()}"
-    failed = Machine(learned)  # what has failed in this process is known better
+    failed = Machine(learned)  # a failure in this process says more
     failed.batch(rows)
     before = failed.sizes.ran()
     failed.sizes.learned = lambda: 1
@@ -152,7 +152,7 @@ def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
 
 
 def the_host_is_left_again(draw: random.Random) -> str:
-    """A batch that fits only with saved tensors on the host is tried without, ever more rarely."""
+    """A batch that fits only with saved tensors on the host is tried without that, more and more rarely."""
     m = Machine(10)
     given = (torch.empty(8, 1, device="meta"),)
     tried = []

@@ -6,7 +6,7 @@ reach the user's code as the exception it is.
 
 With HEADROOM_TEST_DEVICE=cuda on a GPU; loops that are written for the CPU are left out, and named.
 
-Ends with 1 if anything went wrong, or if a loop that is to survive did not.
+Exits with status 1 if anything went wrong, or if a loop did not survive that must.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass
 class Outcome:
-    """Of one run; what is empty does not apply."""
+    """The outcome of one run; empty fields do not apply."""
 
     kind: str  # survived, approximate, raised, WRONG, none (nothing failed)
     why: str = ""
@@ -81,7 +81,7 @@ class Found:
 
 
 def tried(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
-    """Runs in a child. What it writes is kept: headroom gives its reason there."""
+    """Runs in a child. Its output is kept: headroom writes its reasons there."""
     said = silenced()
     out = judged(shape, seed, want, task)
     out.said = " | ".join(line[:250] for line in said().splitlines() if line.startswith("headroom:"))
@@ -89,7 +89,7 @@ def tried(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
 
 
 def users(error: BaseException) -> bool:
-    """Whether nothing of headroom's was on the way to an exception, but for the guard of an
+    """Whether no frame of headroom's was on the way to an exception, except for the guard of an
     optimizer's step, which raises what it gets."""
     trace = error.__traceback__
     while trace is not None:
@@ -112,7 +112,7 @@ def judged(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
         elif got.step != task.step:
             out.kind, out.why = "WRONG", f"raised in step {got.step}, in which nothing had failed: {out.error}"
         elif str(got.error) == got.failed[-1] != got.failed[0] and users(got.error):
-            out.kind = "none"  # what had failed first was survived, and then an operation of the user's own failed
+            out.kind = "none"  # the first failure was survived, and then an operation of the user's own failed
         elif str(got.error) not in (got.failed if later(want.operations[task.step], got) else got.failed[:1]):  # a step in pieces raises a copy
             out.kind, out.why = "WRONG", f"not the exception that was raised first: {out.error}"
         elif said := made(want, got, task.step, shape):
@@ -128,7 +128,7 @@ def judged(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
 
 
 def made(want: Record, got: Record, step: int, shape: Shape) -> str:
-    """What is wrong with the steps that optimizers made before the one that failed."""
+    """What is wrong with the optimizer steps made before the one that failed."""
     if shape.dropout:
         return ""
     pairs = zip(want.gradients[step], got.gradients[step])
@@ -137,8 +137,8 @@ def made(want: Record, got: Record, step: int, shape: Shape) -> str:
 
 def faults(operations: list[Operation], rows: int, every: int, seed: int, step: int) -> Iterator[Fault]:
     """Every operation, always failing for the whole batch; some of them failing once;
-    and everything that is larger than a limit. Of a sampled sweep, fewer in the data
-    and in the optimizer.
+    and everything that is larger than a limit. A sampled sweep takes fewer operations from
+    the data and from the optimizer.
     """
     for n, k in enumerate(range((seed + step) % every, len(operations), every)):
         if every == 1 or operations[k].phase in MUST or n % 4 == 0:
@@ -151,18 +151,18 @@ def faults(operations: list[Operation], rows: int, every: int, seed: int, step: 
 
 
 def later(bare: list[Operation], got: Record) -> bool:
-    """Whether what failed first may have been survived before something else failed: it came
-    before the step's first call with gradients, or what reached the user is the optimizer's."""
+    """Whether the first failure may have been survived before something else failed: it came
+    before the step's first call with gradients, or the exception that reached the user is the optimizer's."""
     assert got.error is not None
     optimizers = any("/torch/optim/" in f.filename for f in traceback.extract_tb(got.error.__traceback__))
     return 0 <= got.at < len(bare) and bare[got.at].phase == "before" or optimizers
 
 
 def places(bare: list[Operation], out: Outcome) -> list[int]:
-    """The operations of the bare step of which one is that which failed, the likeliest
-    first. Recording may add or spare a detach where autograd keeps a tensor, and add
-    operations of its own; if what failed is one of those, it is the place where the bare
-    step would have gone on.
+    """The operations of the bare step that may be the one that failed, the likeliest first.
+    Recording may add or save a detach where autograd keeps a tensor, and may add operations
+    of its own; if one of those failed, the operation at which the bare step would have
+    continued counts.
     """
     names, i = [o.name for o in bare], 0
     matched = False
@@ -185,10 +185,10 @@ def places(bare: list[Operation], out: Outcome) -> list[int]:
 
 
 def changed(out: Outcome, bare: Outcome, later: bool) -> str:
-    """What a failed step changed, beside what the bare script's failure does; ``later`` if
-    a failure was survived and another in backward was not, which leaves parts of gradients."""
+    """What a failed step changed, beyond what the bare script's failure changes; ``later`` if
+    a failure was survived and another one in backward was not, which leaves partial gradients."""
     assert out.before and out.after and bare.after
-    if out.steps > bare.steps:  # the failure was survived, and another in the same step was not
+    if out.steps > bare.steps:  # the failure was survived, and another one in the same step was not
         return ""
     for name in ("parameters", "buffers") if later else ("parameters", "gradients", "buffers"):
         now = getattr(out.after, name)
@@ -219,7 +219,7 @@ class Sweep:
         return self.want
 
     def tasks(self) -> Iterator[Task]:
-        """The very first step, and one after two that went well."""
+        """The very first step, and one after two that succeeded."""
         every = self.every * self.shape.every
         for step in (0, 2):
             rows = self.shape.make.rows_in(self.shape.make, step)  # type: ignore[attr-defined]
@@ -245,7 +245,7 @@ class Sweep:
         return self.found
 
     def compare(self, unsure: list[tuple[Task, Outcome]]) -> None:
-        """Raised, and something is not as it was before the step: as the bare script leaves it?"""
+        """Raised, and something is not as it was before the step: is it as the bare script leaves it?"""
         wanted = {(t.step, k) for t, o in unsure for k in places(self.want.operations[t.step], o)}
         bare = [Task(step, Fault("once", k), attached=False) for step, k in sorted(wanted)]
         for task, out in forked(lambda task: tried(self.shape, self.seed, self.want, task), bare, self.jobs):
@@ -293,7 +293,7 @@ class Sweep:
 
 
 def pairs(sweep: Sweep, every: int) -> Found:
-    """A second failure after the first, anywhere in what is done about that one."""
+    """A second failure after the first, anywhere in the recovery from it."""
     sweep.reference()
     operations = sweep.want.operations[2]
     inside = [k for k, o in enumerate(operations) if o.phase in MUST]

@@ -66,7 +66,7 @@ class HfTrainer(Loop):
 
     def run(self, steps: int, begin: Callable[[int], None]) -> None:
         rows = []
-        for i in range(60 * self.accumulation):  # as many however few steps are made: they are shuffled
+        for i in range(60 * self.accumulation):  # the same number however few steps are made: they are shuffled
             rows += [{"input_ids": a, "labels": b} for a, b in zip(*tokens(self, i))]
         with tempfile.TemporaryDirectory() as out:
             arguments = TrainingArguments(

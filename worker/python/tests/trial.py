@@ -1,4 +1,4 @@
-"""One run of a loop in which an operation fails, and what is known of it afterwards."""
+"""One run of a loop in which an operation fails, and what is recorded about it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from loop import Loop, Shape
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # headroom, unless PYTHONPATH has one
 
 STEPS = 4  # of a reference
-DEVICE = os.environ.get("HEADROOM_TEST_DEVICE", "cpu")  # on which loops run
-ROUNDING = 0.0 if DEVICE == "cpu" else 1e-6  # between two runs' losses: CUDA adds some of them up in any order
+DEVICE = os.environ.get("HEADROOM_TEST_DEVICE", "cpu")  # the device on which loops run
+ROUNDING = 0.0 if DEVICE == "cpu" else 1e-6  # difference between two runs' losses: CUDA adds some of them up in any order
 
 Tensors = dict[str, Optional[Tensor]]
 
@@ -38,12 +38,12 @@ def attach() -> None:
 
     headroom.attach()
     if "headroom._torch" not in sys.modules:
-        raise RuntimeError("headroom did not arm this process")  # or all that follows would prove nothing
+        raise RuntimeError("headroom did not arm this process")  # otherwise the tests would prove nothing
 
 
 def attach_for_many() -> None:
-    """attach, for a process that survives many failures on one thread: what is there stays,
-    and need not be looked at by the garbage collector after each of them."""
+    """attach, for a process that survives many failures on one thread: existing objects stay,
+    and the garbage collector need not inspect them after each failure."""
     attach()
     torch.set_num_threads(1)
     gc.collect()
@@ -51,7 +51,7 @@ def attach_for_many() -> None:
 
 
 class Placed(TorchFunctionMode):
-    """Puts what a loop makes on DEVICE: models, batches, and what it counts in. What a loader
+    """Puts whatever a loop makes on DEVICE: models, batches, and its counters. What a loader
     makes stays where it is, for the loop to move."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -65,7 +65,7 @@ MAKERS = {*_device_constructors(), torch.from_numpy}
 
 
 def placed() -> Any:
-    """A context in which loops are on DEVICE, and where one run equals another."""
+    """A context in which loops are on DEVICE, and in which every run is the same."""
     if DEVICE == "cpu":
         return nullcontext()
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
@@ -79,7 +79,7 @@ def copied(tensors: dict[str, Tensor]) -> Tensors:
 
 
 def digest(tensors: Tensors) -> str:
-    """Of names, types, shapes and bytes."""
+    """A digest of names, types, shapes and bytes."""
     whole = hashlib.sha256()
     for name, t in sorted(tensors.items()):
         whole.update(f"{name} {None if t is None else (t.dtype, tuple(t.shape))}".encode())
@@ -89,7 +89,7 @@ def digest(tensors: Tensors) -> str:
 
 
 def chance() -> str:
-    """Of the generators."""
+    """A digest of the generators' states."""
     return digest({"cpu": torch.get_rng_state(), **({"cuda": torch.cuda.get_rng_state()} if DEVICE == "cuda" else {})})
 
 
@@ -112,7 +112,7 @@ def state(loop: Loop) -> State:
 
 @dataclass
 class Record:
-    """What a run left behind."""
+    """What is recorded about a run."""
 
     gradients: list[list[Tensors]] = field(default_factory=list)  # of each step, of each optimizer's step in it
     weights: list[Tensors] = field(default_factory=list)  # and buffers, before each step and at the end
@@ -122,14 +122,14 @@ class Record:
     after: State | None = None  # when the exception reached the user
     error: BaseException | None = None
     failed: list[str] = field(default_factory=list)  # messages of what was injected
-    mine: bool = False  # error is the first of what was injected, itself
+    mine: bool = False  # error is the very exception that was injected first
     step: int = -1  # in which the run ended
     at: int = -1  # the operation that failed first; -1: none did
     names: list[str] = field(default_factory=list)  # operations of the failing step
 
 
 def run(shape: Shape, seed: int, steps: int, at: int = -1, fault: Fault | None = None, trace: bool = False) -> Record:
-    """Makes so many steps of a fresh loop; in step `at`, what fault names fails."""
+    """Makes the given number of steps of a fresh loop; in step `at`, the operations that fault names fail."""
     phases = Phases() if trace else None
     injector, record = Injector(fault, phases), Record()
     with placed():

@@ -1,10 +1,10 @@
-"""With nothing failing, a training cannot tell that headroom is there: 50 steps with and
+"""As long as nothing fails, a training cannot tell that headroom is there: 50 steps with and
 without it, each in a process of its own, end with the same bits.
 
     python undisturbed.py [--loops a,b] [--steps N]
 
-With HEADROOM_TEST_DEVICE=cuda on a GPU. Left out, and named, are loops that are written for the CPU,
-and those that end with other bits each time, as some of CUDA's sums do.
+With HEADROOM_TEST_DEVICE=cuda on a GPU. Loops that are written for the CPU, and those that end with
+different bits each time, as some of CUDA's sums do, are left out, and named.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from forked import Died, checked, forked
 from loop import SHAPES, Loop, Shape, load
 from manners import CHECKS
 
-SEAM = "_compiled_call_impl"  # PyTorch's own, which no copy and no pickle takes along
+SEAM = "_compiled_call_impl"  # PyTorch's own attribute, which no copy and no pickle includes
 
 
 @dataclass
 class Left:
-    """What a training leaves behind, as far as it can be compared."""
+    """The outcome of a training, as far as it can be compared."""
 
     weights: str = ""
     gradients: str = ""

@@ -1,4 +1,4 @@
-"""The harness goes in the middle: every call returns, and the script ends with 0."""
+"""The harness disappears in the middle: every call returns, and the script exits with status 0."""
 
 import signal
 import sys

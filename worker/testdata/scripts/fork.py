@@ -9,7 +9,7 @@ for steps in (0, 1):
     pid = os.fork()
     if pid == 0:
         for _ in range(steps):
-            # A hook runs once in a process; a child has to begin anew.
+            # A hook runs once per process; a child has to start again.
             from headroom.wire import Wire
 
             Wire.get().hello(torch="of a child")

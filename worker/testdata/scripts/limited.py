@@ -1,4 +1,4 @@
-"""A loop that knows nothing of headroom, in so many MiB more than it has after its start; 0 for all there is."""
+"""A loop that knows nothing about headroom, limited to the given number of MiB more than it has after its start; 0 for no limit."""
 
 import resource
 import sys

@@ -1,5 +1,5 @@
-"""A loop of its user's own with Accelerate: accumulate, backward, save_state and
-load_state. It knows nothing of headroom.
+"""A user's own loop with Accelerate: accumulate, backward, save_state and
+load_state. It does not know about headroom.
 
 Every optimizer step appends what it did to OUT/steps.jsonl, for the tests to read.
 """
@@ -31,7 +31,7 @@ def main() -> None:
     p.add_argument("--steps", type=int, default=6)
     p.add_argument("--width", type=int, default=2048)
     p.add_argument("--rows", type=int, default=4096)
-    p.add_argument("--long-from", type=int, default=1 << 30, help="a row; those from it on take more memory")
+    p.add_argument("--long-from", type=int, default=1 << 30, help="samples from this row on take more memory")
     p.add_argument("--save-every", type=int, default=2)
     p.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path("out"))
     p.add_argument("--resume", type=pathlib.Path)

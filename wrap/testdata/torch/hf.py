@@ -1,6 +1,6 @@
 """A Transformers script in the shape of run_clm.py: TrainingArguments on the command
-line, the real Trainer, and a checkpoint to resume from if one is named. It knows
-nothing of headroom; a callback appends what every step did to steps.jsonl.
+line, the real Trainer, and a checkpoint to resume from if one is named. It does not
+know about headroom; a callback appends what every step did to steps.jsonl.
 """
 
 import dataclasses

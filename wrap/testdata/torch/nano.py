@@ -1,6 +1,6 @@
 """A script in nanoGPT's shape: settings are assignments, a configuration file and
---key=value set others, and one checkpoint is overwritten in place. It knows nothing
-of headroom.
+--key=value override them, and one checkpoint is overwritten in place. It does not
+know about headroom.
 
 Every optimizer step appends what it did to out_dir/steps.jsonl, for the tests to read.
 """
@@ -15,7 +15,7 @@ from tiny import GPT, GPTConfig
 
 out_dir = "out"
 init_from = "scratch"  # or "resume"
-eval_interval = 2  # saves as often
+eval_interval = 2  # it saves at the same interval
 gradient_accumulation_steps = 1  # over all ranks
 batch_size = 12
 block_size = 16

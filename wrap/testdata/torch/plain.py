@@ -1,5 +1,5 @@
 """A training script as people write them: a batch size, an accumulation, a folder
-for checkpoints and a flag to resume. It knows nothing of headroom.
+for checkpoints and a flag to resume. It does not know about headroom.
 
 Every optimizer step appends what it did to OUT/steps.jsonl, for the tests to read.
 """
@@ -28,10 +28,10 @@ def main() -> None:
     p.add_argument("--width", type=int, default=2048)
     p.add_argument("--long-step", type=int, default=0, help="a step whose samples take more memory")
     p.add_argument("--save-every", type=int, default=4)
-    p.add_argument("--save-in-memory", action="store_true", help="put a checkpoint together before it is written")
+    p.add_argument("--save-in-memory", action="store_true", help="assemble a checkpoint in memory before it is written")
     p.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path("out"))
     p.add_argument("--resume", type=pathlib.Path)
-    p.add_argument("--resume-copies", type=int, default=0, help="checkpoints in memory at once, the first time that it resumes")
+    p.add_argument("--resume-copies", type=int, default=0, help="more copies of the checkpoint in memory, the first time that it resumes")
     args = p.parse_args()
 
     torch.manual_seed(0)
