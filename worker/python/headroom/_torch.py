@@ -81,6 +81,7 @@ def install() -> None:
         return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.opaque(made)
 
     torch.compile = compile  # type: ignore[assignment]
+    recorder.watch_functions()
     optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
     register_optimizer_step_post_hook(lambda *_: finder.step())
     register_optimizer_step_post_hook(lambda *_: recorder.step_ends())

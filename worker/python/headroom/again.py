@@ -19,7 +19,7 @@ from .failure import Refused, patiently
 from .graph import signature
 from .replay import half_in, modules_of, needed, run, unchanged
 from .rows import Plan, Rows, alike, rounding, sample, steps_of
-from .tape import Tape, place_of, random_state, same_random_state, set_random_state, unrecorded
+from .tape import Tape, place_of, random_state, same_random_state, unrecorded
 
 
 class Sampled(NamedTuple):
@@ -85,8 +85,6 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
     with undone(modules), unwarned(), unsaved(), torch.enable_grad():
         env: dict[int, torch.Tensor] = {}
         for i in again:
-            if tape.entries[i].random is not None:
-                set_random_state(tape.entries[i].random)  # type: ignore[arg-type]
             run(tape, None, [i], None, env)
         half = half_in(tape, modules)
         most, total = rounding(tape, half), 5e-3 if half else 1e-3  # of a loss, which is a sum

@@ -8,7 +8,7 @@ import torch
 
 from .again import confirm
 from .calm import rehearsal
-from .failure import Refused, Writes, clean
+from .failure import Refused, Writes, clean, is_out_of_memory
 from .found import found_of
 from .graph import walk, within
 from .held import Held, submodules
@@ -65,8 +65,13 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
         targets, extra = weighed(tape, Late(tape, plan, sizes, report), loss, given, entries)
         proof, pieces = Proof(tape, plan), pieces_of(plan.batch, sizes.first(plan.batch))
         return Planned(plan, {s: (g, proven(proof, s, pieces)) for s, (g, _) in targets.items()}, extra, "")
-    except Refused as why:
-        return Planned(None, {loss: (1.0 if given is None else given, None)}, {}, str(why))
+    except Writes:
+        raise
+    except Exception as why:  # what a module raises if it is given a few rows, for example
+        if is_out_of_memory(why):
+            raise
+        reason = str(why) if isinstance(why, Refused) else f"the step cannot be run on fewer rows: {type(why).__name__}: {str(why).splitlines()[0] if str(why) else ''}"
+        return Planned(None, {loss: (1.0 if given is None else given, None)}, {}, reason)
 
 
 def refuse_writing(tape: Tape) -> None:

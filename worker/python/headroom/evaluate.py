@@ -18,7 +18,7 @@ from .found import Found
 from .held import Held
 from .replay import Proof, by_pieces, pieces_of, run
 from .rows import Plan, Rows, Slot
-from .tape import Tape, random_state
+from .tape import Tape, random_state, same_random_state
 from .weights import typed, weight
 
 
@@ -63,7 +63,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
 
     def take(rows: Optional[Rows], env: dict[int, torch.Tensor]) -> None:
         assert rows is not None
-        if not all(torch.equal(a, b) for a, b in zip(random_state(), state) if a is not None):
+        if not same_random_state(random_state(), state):
             raise Refused("the call draws random numbers")
         for s, value in env.items():
             known = slots[s]

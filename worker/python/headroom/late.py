@@ -13,7 +13,7 @@ import sys
 import weakref
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, Optional, Sequence
 
 import torch
 
@@ -24,7 +24,7 @@ from .graph import KEEP, sequence, walk, within
 from .held import Held, attributes, submodules
 from .replay import Proof, gradients, modules_of, needed, pieces_of, proven, run, unchanged
 from .rows import Plan, Slot, references
-from .tape import Entry, Place, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
+from .tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 
 KEPT = 1 << 20  # elements of a result whose values are kept for the user
 LEFT = -1  # the slot of a tensor that a module left behind
@@ -175,6 +175,7 @@ class Late:
     def __init__(self, tape: Tape, plan: Plan, sizes: Any, report: Any) -> None:
         self.tape, self.plan, self.sizes, self.report = tape, plan, sizes, report
         self._scalars: dict[int, torch.Tensor] = {}
+        self._begun: Optional[RandomState] = None  # before the first replay: every scalar is computed with the same draws
         self._values: dict[int, torch.Tensor] = {}
 
     def maker(self, slot: int) -> Entry:
@@ -220,8 +221,8 @@ class Late:
         if not self.tape.straight:  # cached blocks have the sizes of the whole batch, and would make pieces fail that fit
             clean(thorough=False)
         scale, after = self.sizes.scale(self.tape), random_state()
-        if self.tape.complete:
-            set_random_state(self.tape.random)
+        begun, self._begun = self._begun, self._begun or (self.tape.random if self.tape.complete else after)
+        set_random_state(self._begun)
         kept = self._kept()
         try:
             with unseen(self.tape, self.plan):
@@ -231,7 +232,7 @@ class Late:
         except Refused as refused:
             raise Refused(why or str(refused)) from None
         finally:
-            if self.tape.complete:
+            if self.tape.complete or begun is not None:  # otherwise the draws are those that the script's own calls would have made
                 set_random_state(after)
         if plan is not None:
             self.sizes.confirm(count)

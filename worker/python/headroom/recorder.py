@@ -11,7 +11,7 @@ import os
 import threading
 import traceback
 from contextlib import contextmanager, nullcontext
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
@@ -268,34 +268,41 @@ class Recorder:
             leaves, tree = self._guarded(lambda: self._result(tape, late, entry))
             if late.plan.keeps:
                 entry.held = entry.held or Held(module.modules(), deep=True)  # type: ignore[union-attr]
-                self._guarded(lambda: self._made_once(tape, entry, again, worn))
+            if late.plan.keeps or any(isinstance(leaf, (int, float)) for leaf in leaves):
+                leaves = self._guarded(lambda: self._made_once(tape, entry, leaves, again, worn))
             return self._guarded(lambda: self._postponed(tape, late, entry, leaves, tree))
         except Refused as why:
             if isinstance(why, Writes):  # the call may have written before it failed
                 again = None
             if entry.held is not None:  # the call may have been repeated for what it leaves behind
                 entry.held.put_back()
-                set_random_state(state)
+            set_random_state(state)
             return self._once_more(tape, found, entry, failure, why, again, worn)
 
-    def _made_once(self, tape: Tape, entry: Entry, call: Optional[Callable], worn: Sequence) -> None:
-        """Repeats a call that is to go in pieces, for what it leaves behind: a number for a log, a count.
-        Nothing is saved for a backward pass."""
-        refused = f"a call of {entry.call_name()} changes {tape.late.plan.keeps}, and there is not enough memory to repeat the call for the whole batch"
+    def _made_once(self, tape: Tape, entry: Entry, leaves: Sequence, call: Optional[Callable], worn: Sequence) -> list:
+        """Repeats a call that is to go in pieces, for what it leaves behind, a number for a log, a count, and
+        for the numbers among its results, which a few rows do not show. Nothing is saved for a backward pass.
+        Returns the leaves of its result, with these numbers."""
+        does = f"changes {tape.late.plan.keeps}" if tape.late.plan.keeps else "returns a number"
+        refused = f"a call of {entry.call_name()} {does}, and there is not enough memory to repeat the call for the whole batch"
         if call is None or any(place_of(t).late for t in worn if place_of(t) is not None):  # type: ignore[union-attr]
             raise Refused(refused)
         state, begin = random_state(), sequence()
 
-        def made() -> None:
-            entry.held.put_back()
+        def made() -> list:
+            if entry.held is not None:
+                entry.held.put_back()
             set_random_state(state)
             try:
                 with self._inside(worn), unsaved():
-                    call()
+                    whole = tree_flatten(call())[0]
             finally:
                 tape.spans.append((begin, sequence()))
+            if len(whole) != len(leaves):
+                raise Refused(f"{entry.call_name()} returns something different for another batch")
+            return [w if isinstance(leaf, (int, float)) else leaf for leaf, w in zip(leaves, whole)]
 
-        patiently(made, refused)
+        return patiently(made, refused)
 
     def _sealed(self, tape: Tape, late: Late, found: Found, entry: Entry) -> None:
         """Raises :class:`Writes` if a call that is to be repeated on the whole batch must not be."""
@@ -388,6 +395,7 @@ class Recorder:
     def opaque(self, call: Callable) -> Callable:
         """A compiled function as one entry of the tape: it never sees our class of tensors."""
 
+        @wraps(call)
         def plainly(*args: Any, **kwargs: Any) -> Any:
             with plain_class(recorded(args, kwargs)):
                 return call(*args, **kwargs)
@@ -399,6 +407,38 @@ class Recorder:
             return self.function(plainly, args, kwargs)
 
         return compiled
+
+    def watch_functions(self) -> None:
+        """Has a custom autograd function that is applied to recorded tensors recorded as one call, with its own
+        backward: what its forward consists of is none of the script's graph."""
+        original = vars(torch.autograd.Function)["apply"] if "apply" in vars(torch.autograd.Function) else torch.autograd.Function.apply
+
+        def applied(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            return original.__get__(None, kind)(*args, **kwargs)
+
+        @lru_cache(maxsize=256)
+        def opaque(kind: Any) -> Callable:
+            def whole(*args: Any, **kwargs: Any) -> Any:
+                given = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+                versions = [t._version for t in given]
+                result = applied(kind, *args, **kwargs)
+                if versions != [t._version for t in given] or any(r is t for r in tree_flatten(result)[0] for t in given):
+                    why = f"{kind.__name__} changes its argument"
+                    if self.busy:
+                        raise Refused(why)
+                    for place in filter(None, (t.__dict__.get("_headroom") for t in given)):
+                        place.tape.refuse(why)
+                return result
+
+            whole.__name__ = kind.__name__
+            return self.opaque(whole)
+
+        def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.busy or not recorded(args, kwargs):
+                return applied(kind, *args, **kwargs)
+            return opaque(kind)(*args, **kwargs)
+
+        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
 
     def function(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         name = getattr(func, "__name__", "")

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten
 from .calm import HALF, Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory, patiently
 from .found import found_of, number_of
+from .held import submodules
 from .rest import room
 from .rows import NOTHING, Plan, Rows, arguments, perform, references
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
@@ -61,6 +62,8 @@ def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional
         args, kwargs = arguments(tape, entry, cut, env, rows, leaves=leaves)
         if entry.held is not None:
             entry.held.put_back()
+        if plan is None and entry.random is not None:
+            set_random_state(entry.random)
         result = perform(entry, args, kwargs)
         if isinstance(result, torch.Tensor):
             if entry.slots[0] is not None:
@@ -306,8 +309,9 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep, rul
     env.clear()
     if scale != 1.0:
         total = total * scale
-    wrt = inputs.own + list(leaves.values())
-    grads = torch.autograd.grad(total, wrt, allow_unused=True) if total.requires_grad else [None] * len(wrt)
+    if not total.requires_grad:
+        raise Refused("the loss has no gradient when the step is repeated")
+    grads = torch.autograd.grad(total, inputs.own + list(leaves.values()), allow_unused=True)
     if not all(holds() for holds in hold):
         raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")
     return values, grads, leaves, kept
@@ -396,11 +400,14 @@ class Proof:
     and backward passes of a few rows, once for each kind of tape, and leaves no traces."""
 
     known: dict[tuple, set] = {}  # names of the rules that no batch has refuted, by kind of tape
+    uses: dict[tuple, int] = {}  # how many times the rules of each kind were asked for
 
     def __init__(self, tape: Tape, plan: Plan) -> None:
         self.tape, self.plan = tape, plan
         self.modules = modules_of(tape)
         refuse_batchwise(self.modules)
+        # Before PyTorch 2.6 compiled modules are compiled for trials, too, which fails for a fourth size.
+        self.few = not hasattr(torch.compiler, "set_stance") and any("_orig_mod" in m._modules for m in submodules(self.modules))
 
     def rule(self, slot: int, pieces: Sequence[Rows]) -> Rule:
         """The rule of one scalar, for pieces like these. Raises :class:`Refused` if no rule fits, or
@@ -417,6 +424,9 @@ class Proof:
         first, tail = parted(tape, plan, entries)
         named = candidates(plan.batch, self._targets(), ignored(tape))
         kind = (slot, *self._kind(entries))
+        self.uses[kind] = uses = self.uses.get(kind, 0) + 1
+        if uses & (uses - 1) == 0:  # in steps 1, 2, 4, 8, …: what rows do to each other may depend on what they hold
+            Proof.known.clear()
         known = self.known.get(kind)
         if known is not None:  # tried on earlier batches: only the rules that these could not tell apart are left
             rules = distinct([rule for name, rule in named if name in known])
@@ -449,10 +459,19 @@ class Proof:
             self.known[kind] = set()
 
     def _agree(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float) -> None:
-        whole = self._sketch(slot, rule, entries, inputs, chosen, chosen)
-        parts = [self._sketch(slot, rule, entries, inputs, part, chosen) for part in halves(chosen)]
-        if residual(whole, parts) > max(1e-3, 2 * tolerance):
-            raise Refused("the gradients of pieces do not add up to those of the whole batch")
+        def sketch(rows: list[int]) -> list[tuple[float, float]]:
+            return self._sketch(slot, rule, entries, inputs, rows, chosen)
+
+        refused = Refused("the gradients of pieces do not add up to those of the whole batch")
+        if residual(sketch(chosen), [sketch(part) for part in halves(chosen)]) > max(1e-3, 2 * tolerance):
+            raise refused
+        if self.few:
+            return
+        # Calls of the same size, in each of which a row is computed by the same kernels: what is left is what rows
+        # do to each other, however small a part of the loss that is, such as the balance of a router's experts.
+        one, two, other, another = crossing(chosen)
+        if residual(added(sketch(one + two), sketch(other + another)), [sketch(one + another), sketch(other + two)]) > tolerance / (10 if tolerance < 1e-3 else 4):
+            raise refused
 
     def _sketch(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, rows: list[int], within: list[int]) -> list[tuple[float, float]]:
         """Each parameter's gradient, represented by its dot product with a vector and its norm: two
@@ -558,17 +577,29 @@ class Proof:
         outputs of the chosen rows together, if they have been run already."""
         plan, tape, batch = self.plan, self.tape, self.plan.batch
         together = chosen[: max(2, min(len(chosen), SOME, batch - 1))]
-        parts = halves(together)
         if whole is None or len(together) < len(chosen):
             whole = run(tape, plan, first, Rows(batch, 0, batch, together))
-        split = [run(tape, plan, first, Rows(batch, 0, batch, p)) for p in parts]
+        split = [run(tape, plan, first, Rows(batch, 0, batch, p)) for p in halves(together)]
+        alone = [(i, self._alone(first, together[i])) for i in {0, len(together) - 1} if len(together) > 2 and not self.few]
         for s, v in whole.items():
             dim = plan.slots[s].dim
             if dim is None:
                 continue  # a loss inside the module is judged by its rule
-            other = torch.cat([e[s] for e in split], dim)
-            if not same(v, other, tolerance):
+            each = v.shape[dim] // len(together)
+            parts = [(v, torch.cat([e[s] for e in split], dim))]
+            parts += [(v.narrow(dim, i * each, each), e[s]) for i, e in alone if s in e and e[s].shape == v.narrow(dim, 0, each).shape]
+            if not all(same(a, b, tolerance) for a, b in parts):
                 raise Refused("a row's result depends on the other rows of the batch")
+
+    def _alone(self, first: Sequence[int], row: int) -> dict[int, torch.Tensor]:
+        """The modules' outputs for a single row, which is not padded to the length of another; none if they do not
+        accept a batch of one."""
+        try:
+            return run(self.tape, self.plan, first, Rows(self.plan.batch, 0, self.plan.batch, [row]))
+        except Exception as e:
+            if is_out_of_memory(e):
+                raise
+            return {}
 
 
 def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
@@ -637,6 +668,19 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
     """The rows in two parts, of different sizes if there are more than three rows."""
     cut = len(rows) // 2 + (1 if len(rows) > 3 else 0)
     return rows[:cut], rows[cut:]
+
+
+def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Rows for four calls, one + two, other + another, one + another and other + two, of a size that
+    :func:`halves` has too, so that nothing is compiled for another."""
+    n = next((len(part) for part in reversed(halves(rows)) if len(part) > 1), 2)
+    another = rows[-n] if rows[-n] != rows[n - 1] else rows[0]
+    return rows[: n - 1], [rows[n - 1]], rows[1 - n :], [another]
+
+
+def added(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The sketch of the sum of two gradients, whose norm is no more than this."""
+    return [(a + c, b + d) for (a, b), (c, d) in zip(one, other)]
 
 
 def words(entry: Entry) -> tuple:

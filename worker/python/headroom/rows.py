@@ -21,10 +21,11 @@ from .failure import Refused, Writes, is_out_of_memory
 from .found import found_of, number_of, state_of
 from .graph import signature
 from .held import Change, Held, Lost
-from .tape import Entry, Outside, Ref, Tape, autocast_as, modes_as
+from .tape import Entry, Outside, Ref, Tape, autocast_as, modes_as, random_state, same_outside_torch
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
 INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter", "scatter_", "__setitem__"}
+SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}  # their results have as many elements as values say
 
 
 class Rows:
@@ -357,9 +358,27 @@ class Plan:
         if len(small) != len(large):
             raise Refused(f"{named(entry)} returns something different for another batch")
         slots = [self._slot(a, b, entry) for a, b in zip(small, large) if isinstance(a, torch.Tensor)]
+        shapes = self._imagined(entry)
+        if shapes is not None and shapes != [s.shape for s in slots]:
+            raise Refused(f"{named(entry)} returns a result whose size is not proportional to the batch")
         if entry.call_name() in SHAPING and all(s.dim == 0 for s in rowful) and any(s.dim != 0 for s in slots):
             raise Refused(f"{named(entry)} folds the batch into another dimension")
         return slots
+
+    def _imagined(self, entry: Entry) -> Optional[list[tuple]]:
+        """The shapes of what a function returns for the whole batch: numbers among its arguments, such as the
+        end of a slice, may be larger than the few rows of a trial. None if they cannot be computed without
+        values. Raises :class:`Refused` if they depend on values."""
+        env = {r: torch.empty(self.slots[r].shape, dtype=self.slots[r].dtype, device="meta") for r in references(entry)[0]}
+        args, kwargs = arguments(self.tape, entry, NOTHING, env, None, lambda t: torch.empty_like(t, device="meta", requires_grad=False))
+        if entry.call_name() in SELECTING or entry.call_name() == "__getitem__" and any(t.dtype in (torch.bool, torch.uint8) for t in tensors_in(args[1:])):
+            raise Refused(f"{named(entry)} returns a result whose size depends on values")
+        try:
+            with torch.no_grad():
+                result = perform(entry, args, kwargs, trial=True)
+        except Exception:
+            return None
+        return [tuple(t.shape) for t in tensors_in(result)]
 
     def _sized(self, index: int) -> int:
         """How many lines of an outside tensor would belong to a row; 0 if it cannot be cut."""
@@ -399,7 +418,10 @@ class Plan:
         buffers = [b for m in modules for b in m.buffers(recurse=False)]
         params = [p for m in modules for p in m.parameters(recurse=False) if type(p) is torch.nn.Parameter]
         versions, places = [b._version for b in buffers], [p.data_ptr() for p in params]
+        state = random_state()
         result = perform(entry, args, kwargs, trial=True)
+        if not same_outside_torch(state, random_state()):
+            raise Refused(f"a call of {named(entry)} draws random numbers from Python or NumPy")
         if graphs is not None:
             graphs.append(signature(t for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)))
         if versions != [b._version for b in buffers]:
@@ -440,6 +462,10 @@ def rounding(tape: Tape, half: bool) -> float:
     if any(t.is_cuda for t in tape.outside):
         return 5e-2 if half else 1e-2
     return 1e-2 if half else 1e-5
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    return [t for t in tree_flatten(tree)[0] if isinstance(t, torch.Tensor)]
 
 
 def _called(change: Change) -> str:

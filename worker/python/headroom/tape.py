@@ -9,6 +9,8 @@ is computed twice and nothing stays behind.
 
 from __future__ import annotations
 
+import random
+import sys
 import weakref
 from contextlib import contextmanager
 from functools import lru_cache
@@ -62,7 +64,7 @@ class Entry:
         self.slots: list[Optional[int]] = []  # of the tensors among the flattened outputs
         self.inplace = False
         self.nth = 0  # of the module's calls
-        self.random: Optional[tuple] = None  # random state before a module's call
+        self.random: Optional[RandomState] = None  # before a module's call
         self.state: Optional[tuple[int, int]] = None  # of the module when its call was tried: see found.state_of
         self.held: Any = None  # what the module held before its call, if the call reads what it changes
         self.seen: Any = None  # what the call returned for a few rows when the script made it: see Plan.result
@@ -333,18 +335,37 @@ def _kinds() -> tuple:
     return ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",)
 
 
-def random_state() -> tuple:
+class RandomState(NamedTuple):
     """The states of the generators from which a step may draw."""
+
+    cpu: torch.Tensor
+    cuda: Optional[torch.Tensor]
+    python: tuple
+    numpy: Optional[tuple]  # None if NumPy is not there
+
+
+def random_state() -> RandomState:
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    return torch.default_generator.get_state(), cuda
+    numpy = sys.modules.get("numpy.random")
+    return RandomState(torch.default_generator.get_state(), cuda, random.getstate(), None if numpy is None else numpy.get_state())
 
 
-def same_random_state(a: tuple, b: tuple) -> bool:
+def same_random_state(a: RandomState, b: RandomState) -> bool:
     """Whether nothing was drawn between two such states."""
-    return all(x is y or x is not None and y is not None and torch.equal(x, y) for x, y in zip(a, b))
+    cuda = a.cuda is b.cuda or a.cuda is not None and b.cuda is not None and torch.equal(a.cuda, b.cuda)
+    return cuda and torch.equal(a.cpu, b.cpu) and same_outside_torch(a, b)
 
 
-def set_random_state(state: tuple) -> None:
-    torch.default_generator.set_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1])
+def same_outside_torch(a: RandomState, b: RandomState) -> bool:
+    """Whether nothing was drawn from Python's and NumPy's generators between two such states."""
+    numpy = a.numpy is None or b.numpy is None or a.numpy[2:] == b.numpy[2:] and bool((a.numpy[1] == b.numpy[1]).all())
+    return numpy and a.python == b.python
+
+
+def set_random_state(state: RandomState) -> None:
+    torch.default_generator.set_state(state.cpu)
+    if state.cuda is not None:
+        torch.cuda.set_rng_state(state.cuda)
+    random.setstate(state.python)
+    if state.numpy is not None:
+        sys.modules["numpy.random"].set_state(state.numpy)
