@@ -400,6 +400,8 @@ class Recorder:
             with plain_class(recorded(args, kwargs)):
                 return call(*args, **kwargs)
 
+        plainly.opaque = True  # type: ignore[attr-defined]
+
         @wraps(call)
         def compiled(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or self.busy or not recorded(args, kwargs):

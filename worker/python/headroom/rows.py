@@ -368,12 +368,18 @@ class Plan:
     def _imagined(self, entry: Entry) -> Optional[list[tuple]]:
         """The shapes of what a function returns for the whole batch: numbers among its arguments, such as the
         end of a slice, may be larger than the few rows of a trial. None if they cannot be computed without
-        values. Raises :class:`Refused` if they depend on values."""
-        env = {r: torch.empty(self.slots[r].shape, dtype=self.slots[r].dtype, device="meta") for r in references(entry)[0]}
-        args, kwargs = arguments(self.tape, entry, NOTHING, env, None, lambda t: torch.empty_like(t, device="meta", requires_grad=False))
-        if entry.call_name() in SELECTING or entry.call_name() == "__getitem__" and any(t.dtype in (torch.bool, torch.uint8) for t in tensors_in(args[1:])):
-            raise Refused(f"{named(entry)} returns a result whose size depends on values")
+        values, or if the function is not PyTorch's own: a kernel may not check where its memory is.
+        Raises :class:`Refused` if they depend on values."""
+        if getattr(entry.call, "opaque", False):
+            return None
+        name, index = entry.call_name(), tree_flatten(entry.args[1:], is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+        dtypes = [self.slots[t.slot].dtype if type(t) is Ref else self.tape.outside[t.index].dtype for t in index if type(t) in (Ref, Outside)]
+        masked = name == "__getitem__" and (torch.bool in dtypes or torch.uint8 in dtypes)
+        if name in SELECTING or masked or name == "where" and not index:
+            raise Refused(f"{name} returns a result whose size depends on values")
         try:
+            env = {r: torch.empty(self.slots[r].shape, dtype=self.slots[r].dtype, device="meta") for r in references(entry)[0]}
+            args, kwargs = arguments(self.tape, entry, NOTHING, env, None, lambda t: torch.empty_like(t, device="meta", requires_grad=False))
             with torch.no_grad():
                 result = perform(entry, args, kwargs, trial=True)
         except Exception:

@@ -9,6 +9,7 @@ is computed twice and nothing stays behind.
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
 import weakref
@@ -346,8 +347,27 @@ class RandomState(NamedTuple):
 
 def random_state() -> RandomState:
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return RandomState(torch.default_generator.get_state(), cuda, random.getstate(), _numpy_state())
+
+
+_newest: tuple = (b"", None)  # the memory of NumPy's generator when its state was read last, and that state
+
+
+def _numpy_state() -> Optional[tuple]:
+    """The state of NumPy's global generator. Reading it takes longer than all the others; it is read again only
+    where its memory is different."""
+    global _newest
     numpy = sys.modules.get("numpy.random")
-    return RandomState(torch.default_generator.get_state(), cuda, random.getstate(), None if numpy is None else numpy.get_state())
+    if numpy is None:
+        return None
+    try:
+        generator = numpy.mtrand._rand._bit_generator
+        memory = ctypes.string_at(generator.ctypes.state_address, 625 * 4) if type(generator).__name__ == "MT19937" else b""
+    except Exception:  # a NumPy that is organised differently
+        memory = b""
+    if not memory or memory != _newest[0]:
+        _newest = memory, numpy.get_state()
+    return _newest[1]  # type: ignore[no-any-return]
 
 
 def same_random_state(a: RandomState, b: RandomState) -> bool:
@@ -358,7 +378,7 @@ def same_random_state(a: RandomState, b: RandomState) -> bool:
 
 def same_outside_torch(a: RandomState, b: RandomState) -> bool:
     """Whether nothing was drawn from Python's and NumPy's generators between two such states."""
-    numpy = a.numpy is None or b.numpy is None or a.numpy[2:] == b.numpy[2:] and bool((a.numpy[1] == b.numpy[1]).all())
+    numpy = a.numpy is b.numpy or a.numpy is None or b.numpy is None or a.numpy[2:] == b.numpy[2:] and bool((a.numpy[1] == b.numpy[1]).all())
     return numpy and a.python == b.python
 
 

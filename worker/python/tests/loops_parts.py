@@ -3,6 +3,7 @@ custom autograd functions: what a trial on a few rows could miss."""
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -162,10 +163,12 @@ class Unchanged(Reversed):
 
 
 class Rounded(torch.autograd.Function):
-    """A straight-through estimator."""
+    """A straight-through estimator, which ends the process for a tensor without memory, as a kernel may."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        if x.is_meta:
+            os._exit(3)
         return (4 * x).round() / 4
 
     @staticmethod
