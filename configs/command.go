@@ -152,7 +152,7 @@ func (l *loader) command(c *Command, root *yaml.Node) {
 		first, twice := lines[key.Value]
 		lines[key.Value] = key.Line
 		if twice {
-			l.add(l.line(key), key.Value, inline(val), fmt.Sprintf("given twice, first in line %d", first))
+			l.add(l.line(key), key.Value, inline(val), fmt.Sprintf("given twice, first on line %d", first))
 			continue
 		}
 		l.commandKey(c, key, val, names)

@@ -83,7 +83,7 @@ func TestLoadCommandProblems(t *testing.T) {
 		{"command: [a]\nhang: never\nrestart_hung: true\n", []string{"night.yaml:3: restart_hung: true: has no effect with hang: never"}},
 		{"command: [a, [b]]\n", []string{"line 1: a list, not a word"}},
 		{"command:\n  - a\n  -\n", []string{"line 3: no value, expected a word"}},
-		{"command: [a]\ncommand: [b]\n", []string{"night.yaml:2: command: [b]: given twice, first in line 1"}},
+		{"command: [a]\ncommand: [b]\n", []string{"night.yaml:2: command: [b]: given twice, first on line 1"}},
 		{"command: [a]\nknobs: {micro: --a, micro: --b}\n", []string{"micro: given twice"}},
 		{"command: [a]\nknobs: {micro: [--a]}\n", []string{"micro in line 2: a list, not text"}},
 		{"command: [a]\nknobs: [micro]\n", []string{"not a mapping; allowed: names and values"}},

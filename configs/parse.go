@@ -109,7 +109,7 @@ func (l *loader) group(group string, n *yaml.Node) {
 		case key.Kind != yaml.ScalarNode:
 			l.add(l.line(key), group, inline(key), "not a key")
 		case twice:
-			l.add(l.line(key), full, inline(val), fmt.Sprintf("given twice, first in line %d", first))
+			l.add(l.line(key), full, inline(val), fmt.Sprintf("given twice, first on line %d", first))
 		case group == "" && strings.Contains(key.Value, ".") && known:
 			head, tail, _ := strings.Cut(full, ".")
 			l.add(l.line(key), full, inline(val), fmt.Sprintf("write %s below %s", tail, head))

@@ -45,7 +45,7 @@ func Open(o Options) (device.Device, error) {
 		return nil, err
 	}
 	if o.Ordinal >= n {
-		return nil, &driver.UnavailableError{Reason: fmt.Sprintf("GPU %d was asked for, but %d are visible; see CUDA_VISIBLE_DEVICES", o.Ordinal, n)}
+		return nil, &driver.UnavailableError{Reason: fmt.Sprintf("GPU %d was asked for, but the number of visible GPUs is %d; see CUDA_VISIBLE_DEVICES", o.Ordinal, n)}
 	}
 	g := &gpu{ordinal: cu.Device(o.Ordinal)}
 	context, err := g.ordinal.RetainPrimaryCtx()

@@ -182,7 +182,7 @@ func (s *Session) closeLog() {
 	file := s.logFile
 	s.log, s.logFile = s.o.Log, nil
 	if err := file.Close(); err != nil {
-		s.log.Warn("close the log of the attempt", zap.Error(err))
+		s.log.Warn("the log of the attempt cannot be closed", zap.Error(err))
 	}
 }
 

@@ -38,7 +38,7 @@ func (r *Report) HTML(w io.Writer) error {
 	return r.html(w, "")
 }
 
-// html is HTML, with the script of a live page if a nonce is given.
+// html does what HTML does, and adds the script of a live page if a nonce is given.
 func (r *Report) html(w io.Writer, nonce string) error {
 	return written(w, page(), struct {
 		*Report

@@ -31,7 +31,7 @@ func TestForeseen(t *testing.T) {
 	const (
 		nothing = "if memory runs out, nothing can be made smaller: "
 		later   = "if memory runs out after a checkpoint, nothing can be made smaller: "
-		epoch   = "a smaller micro-batch requires that an epoch has as many steps as before, which it has if its number of samples is a multiple of the effective batch"
+		epoch   = "a smaller micro-batch requires that an epoch has as many steps as before, which is the case if its number of samples is a multiple of the effective batch"
 		within  = "cannot resume: lightning counts in micro-batches, and this checkpoint may be from within an epoch: with micro-batch 8 instead of 16 its position would change; save only at the ends of epochs, and give the length in epochs"
 		hf      = "python run_clm.py --output_dir o --per_device_train_batch_size 16"
 		lit     = "python main.py fit --trainer.accumulate_grad_batches 1 --data.batch_size 16"

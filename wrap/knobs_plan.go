@@ -147,7 +147,7 @@ func (m *Match) schedule(s *step, derived bool) error {
 		return &KnobError{rampup, at.where, at.text, fmt.Sprintf(format, args...)}
 	}
 	if !derived {
-		return refused("needs %s, up to which the effective batch grows, and no accumulation", m.places(global))
+		return refused("needs %s, the size that the effective batch grows to, and cannot be combined with accumulation", m.places(global))
 	}
 	all, err := amountsOf(at.text)
 	if err != nil || len(all) != 3 {

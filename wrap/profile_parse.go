@@ -80,7 +80,7 @@ func (r *profileReader) mapping(key string, n *yaml.Node, known fields) {
 		read, ok := known[name]
 		switch first, twice := seen[name]; {
 		case twice:
-			r.add(k.Line, full, "", fmt.Sprintf("given twice, first in line %d", first))
+			r.add(k.Line, full, "", fmt.Sprintf("given twice, first on line %d", first))
 		case !ok:
 			r.add(k.Line, full, "", unknownKey(name, sortedKeys(known)))
 		default:

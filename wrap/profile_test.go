@@ -75,7 +75,7 @@ func TestParseProfileRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                        "the file is empty",
 		"name: x\n---\nname: y\n": "more than one document",
-		"name: x\nname: y\n":      "given twice, first in line 1",
+		"name: x\nname: y\n":      "given twice, first on line 1",
 		"name: [x\n":              "invalid YAML",
 		"version: 2\nnope: 1\n":   "p.yaml:1: version: 2: this headroom reads version 1 of the profile language",
 		"name: x\nversion: a\n":   "p.yaml:2: version: a: this headroom reads version 1",

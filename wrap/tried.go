@@ -77,7 +77,7 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 	case o.Kind != Done && !stayed:
 		return tried, t.failed(tried, o, exit)
 	case t.Memory > 0 && tried.Peak > t.Memory:
-		tried.Text = fmt.Sprintf("%s: it held %v, more than the %v to simulate", short, tried.Peak, t.Memory)
+		tried.Text = fmt.Sprintf("%s: it held %v, more than the %v being simulated", short, tried.Peak, t.Memory)
 		return tried, nil
 	}
 	tried.Fits, tried.Text = true, fmt.Sprintf("micro-batch %d fits", tried.Micro)

@@ -147,9 +147,9 @@ func room(root string, free, each memory.Bytes) []Warning {
 	root = path.Clean(root)
 	switch {
 	case each > 0 && free < 2*each:
-		w.add("disk", "a checkpoint takes %v, and %v is free where %s is: make room, or save to another disk", each, free, root)
+		w.add("disk", "a checkpoint takes %v, and %v is free on the disk that holds %s: make room, or save to another disk", each, free, root)
 	case each == 0 && free < leastRoom:
-		w.add("disk", "%v is free where %s is: make room for checkpoints, or save to another disk", free, root)
+		w.add("disk", "%v is free on the disk that holds %s: make room for checkpoints, or save to another disk", free, root)
 	}
 	return w
 }

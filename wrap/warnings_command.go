@@ -61,7 +61,7 @@ func allocator(w *warnings, c Command, launch Launch) {
 	case said["max_split_size_mb"] != "":
 		w.advise(about, "max_split_size_mb:%s keeps larger blocks whole, which itself leaves memory unused; expandable_segments:True does more against fragmentation", said["max_split_size_mb"])
 	case !expandable && launch.Script+launch.Module != "":
-		w.advise(about, "expandable_segments is not on: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (from PyTorch 2.9 on, PYTORCH_ALLOC_CONF) helps where free memory is fragmented, and against nothing else")
+		w.advise(about, "expandable_segments is not on: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (from PyTorch 2.9 on, PYTORCH_ALLOC_CONF) helps where free memory is fragmented, but not otherwise")
 	}
 	if fraction := said["per_process_memory_fraction"]; fraction != "" && fraction != "1" && fraction != "1.0" {
 		w.add(about, "per_process_memory_fraction:%s leaves the rest of the GPU unused", fraction)

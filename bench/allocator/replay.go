@@ -97,7 +97,7 @@ func (p *player) step(length int) error {
 	return nil
 }
 
-// attempt makes a step. After an error nothing of the step is allocated.
+// attempt makes a step. After an error, none of the step's tensors are allocated any more.
 func (p *player) attempt(length int) error {
 	for _, o := range p.trace.Ops {
 		if o.frees() {

@@ -183,7 +183,7 @@ func checkTonight(m site, now time.Time) []check {
 	}
 	if left := m.JobEnds.Sub(now); !m.JobEnds.IsZero() && left < night {
 		checks = append(checks, check{"time", warn, fmt.Sprintf("the batch system takes the machine back in %v", max(0, left).Round(time.Minute)),
-			"ask for a signal before the end (--signal=B:TERM@120) and for requeueing: exit status 75 means that the same command continues"})
+			"ask for a signal before the end (--signal=B:TERM@120) and for requeueing: exit status 75 means that the same command, run again, continues the run"})
 	}
 	return checks
 }

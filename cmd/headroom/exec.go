@@ -97,7 +97,7 @@ func (r *handover) exec() error {
 	}
 	path := program()
 	err = syscall.Exec(path, os.Args, append(os.Environ(), execKey+"="+string(text)))
-	return fmt.Errorf("exec %s: %w; the same command continues from the newest checkpoint", path, err)
+	return fmt.Errorf("exec %s: %w; run the same command again to continue from the newest checkpoint", path, err)
 }
 
 // program is the file that this process runs. If an update or a build has replaced

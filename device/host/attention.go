@@ -124,7 +124,7 @@ func (t *tile) span(at int) (rows, keys int) {
 	return rows, at + rows
 }
 
-// forward computes the outputs of the queries from at on.
+// forward computes the outputs of the tile's queries, the first of which has the index at.
 func (t *tile) forward(out head, lse []float32, at int) {
 	rows, keys := t.span(at)
 	gemm(blas.NoTrans, blas.NoTrans, rows, keys, t.shape.D, t.q.x[at*t.q.stride:], t.q.stride, t.k, t.stride, 0, t.scores, t.stride)

@@ -56,7 +56,7 @@ func (d *Device) EmbedGrad(dtokens, dpositions, dout, tok device.Tensor, s devic
 func (d *Device) tokensIn(op string, ids []int32, vocabulary int) bool {
 	for i, id := range ids {
 		if id < 0 || int(id) >= vocabulary {
-			d.fail(fmt.Errorf("%s: token %d at place %d: must be 0 to %d", op, id, i, vocabulary-1))
+			d.fail(fmt.Errorf("%s: token %d at position %d: must be 0 to %d", op, id, i, vocabulary-1))
 			return false
 		}
 	}

@@ -58,9 +58,8 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
         if any(f is not None and f.changing for f in map(found_of, modules)):
             raise Refused("a module changes its buffers")
         with rehearsal(modules):
-            plan = Plan(tape, tape.entries[0])
-            plan.extend()
-            entries = needed(tape, [loss])
+            plan, entries = Plan(tape, tape.entries[0]), needed(tape, [loss])
+            plan.extend(entries)
             plan.confirm(entries)
         targets, extra = weighed(tape, Late(tape, plan, sizes, report), loss, given, entries)
         proof, pieces = Proof(tape, plan), pieces_of(plan.batch, sizes.first(plan.batch))

@@ -83,7 +83,7 @@ class Sealed(TorchDispatchMode):
         for i, name in written if self._backward or torch._C._current_graph_task_id() == -1 else ():
             given = args[i] if i < len(args) else kwargs.get(name)
             if not self._free.issuperset(map(_memory, tree_leaves(given))):
-                raise Writes(f"{self._name} writes in place to a tensor that existed before")
+                raise Writes(f"{self._name} writes in place to a tensor that existed before the call")
         result = func(*args, **kwargs)
         if fresh:
             self._free.update(map(_memory, (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)))

@@ -79,7 +79,7 @@ class Explicit:
         set_random_state(state)
         try:
             if not all([f.put_back() for f in founds]) or any(f.changing or f.moving for f in founds):
-                raise Refused("a call of the model changes its buffers or attributes")
+                raise Refused("a call to the model changes its buffers or attributes")
             clean(failed)
             result, count = recorder._guarded(lambda: self._in_pieces(args, kwargs, before))
         except Refused as why:
@@ -154,7 +154,7 @@ class Explicit:
         """For headroom check: each parameter's gradient for the whole batch and for two pieces, how many
         rows and pieces there were, and whether anything was computed in half precision."""
         if any(f.changing or f.moving for f in founds):
-            raise Refused("a call of the model changes its buffers or attributes")
+            raise Refused("a call to the model changes its buffers or attributes")
         batch = self._batch_of(args, kwargs)
         with self._gradients_kept():
             rule, _, _ = Trial(self, args, kwargs, batch).proven(pieces_of(batch, in_two(batch)(0)))
@@ -291,7 +291,7 @@ class Trial:
         finally:
             torch.autograd.backward = backward
         if versions != [b._version for b in buffers] or next(held.changed(), None) is not None:
-            raise Refused("a call of the model changes its buffers or attributes")
+            raise Refused("a call to the model changes its buffers or attributes")
         if written.found:
             raise Refused("gradients are changed inside the function, for example by clipping: do that after the function")
         # Backward adds to gradients that exist already, unless the function removes them first.

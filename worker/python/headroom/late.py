@@ -103,7 +103,7 @@ class HandBack(torch.autograd.Function):
 
 
 def scaled(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
-    """Multiplies tensors by one factor, in place; those of its device and dtype with few kernels."""
+    """Multiplies tensors by one factor, in place; those with the factor's device and dtype take few kernels."""
     alike, others = [], []
     for t in tensors:
         (alike if t.layout == torch.strided and t.device == factor.device and t.dtype == factor.dtype else others).append(t)

@@ -284,7 +284,7 @@ class Recorder:
         for the numbers among its results, which a few rows do not show. Nothing is saved for a backward pass.
         Returns the leaves of its result, with these numbers."""
         does = f"changes {tape.late.plan.keeps}" if tape.late.plan.keeps else "returns a number"
-        refused = f"a call of {entry.call_name()} {does}, and there is not enough memory to repeat the call for the whole batch"
+        refused = f"a call to {entry.call_name()} {does}, and there is not enough memory to repeat the call for the whole batch"
         if call is None or any(place_of(t).late for t in worn if place_of(t) is not None):  # type: ignore[union-attr]
             raise Refused(refused)
         state, begin = random_state(), sequence()
@@ -609,13 +609,18 @@ class Recorder:
             return args[0] if name != "__setitem__" else None
         if name in ASKS:
             return self._asked(late, func, args, kwargs)
-        leaves, tree = self._result(tape, late, entry)
+        try:
+            leaves, tree = self._result(tape, late, entry)
+        except Refused:
+            if any(late.plan.slots[place_of(t).slot].requires_grad for t in recorded(args, kwargs)):  # type: ignore[union-attr]
+                raise
+            return self._asked(late, func, args, kwargs)  # an accuracy, for example
         if not any(isinstance(leaf, Slot) for leaf in leaves):
             return self._asked(late, func, args, kwargs)
         return self._postponed(tape, late, entry, leaves, tree)
 
     def _changed(self, tape: Tape, late: Late, entry: Entry, target: torch.Tensor) -> None:
-        """Records an in-place function of a result that has no values, or is about to lose them."""
+        """Records an in-place operation on a result that has no values, or is about to lose them."""
         self._result(tape, late, entry)
         tape.add(entry, target)
         late.plan.accept()

@@ -117,13 +117,20 @@ class Plan:
         self.keys: list[int] = []  # of the entries
         self.leaves = False  # some entries leave something behind
         self.deep = False  # what they leave may be anywhere
+        self.skipped: set[int] = set()  # entries that are not needed
 
-    def extend(self) -> None:
-        """Adds the entries that the tape has gained since; the script has made their calls."""
+    def extend(self, wanted: Optional[Sequence[int]] = None) -> None:
+        """Adds the entries that the tape has gained since; the script has made their calls. Functions that are
+        not ``wanted``, such as an accuracy for a log, are not tried."""
         with torch._C.DisableTorchFunctionSubclass():
             while len(self.cuts) < len(self.tape.entries):
                 entry = self.tape.entries[len(self.cuts)]
                 key = self._key(entry)
+                if wanted is not None and entry.module is None and len(self.cuts) not in wanted:
+                    self.skipped.add(len(self.cuts))
+                    self.cuts.append(NOTHING)
+                    self.keys.append(key)
+                    continue
                 cut, results = self._try(entry, made=True)
                 self._accept(entry, cut, results)
                 self.keys.append(key)
@@ -177,7 +184,7 @@ class Plan:
                     results = self._both(entry, self.cuts[i], graphs=graphs)
                 if not entry.seen.like(given(results, graphs, calm), rounding(self.tape, entry.seen.half)):
                     Plan.forget()
-                    raise Refused(f"a call of {named(entry)} returns different results when it is repeated")
+                    raise Refused(f"a call to {named(entry)} returns different results when it is repeated")
                 entry.seen = None
                 Plan.sure.add(self.keys[i])
 
@@ -226,8 +233,8 @@ class Plan:
 
     def _catch_up(self) -> None:
         """Computes the results for a few rows of those entries that were known without a trial."""
-        for entry, cut in zip(self.tape.entries, self.cuts):
-            if all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace:
+        for i, (entry, cut) in enumerate(zip(self.tape.entries, self.cuts)):
+            if i in self.skipped or all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace:
                 continue
             for env, result in zip(self._env, self._both(entry, cut)):
                 env.update({s: v for s, v in zip(entry.slots, tree_flatten(result)[0]) if s is not None})
@@ -270,14 +277,14 @@ class Plan:
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
             before = Held(entry.module.modules(), deep=True)
-            with Sealed(f"a call of {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)]):
+            with Sealed(f"a call to {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)]):
                 results = self._both(entry, cut, graphs=graphs)
                 changes = list(self._before.changed())
                 kept = [c for c in changes if c.inside or c.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())]
                 self.left, self.keeps = [c for c in changes if c not in kept], _called(kept[0]) if kept else ""
                 if kept:
                     if self._reads(entry, cut, kept) and made and entry.held is None:
-                        raise Refused(f"a call of {named(entry)} changes {self.keeps}")
+                        raise Refused(f"a call to {named(entry)} changes {self.keeps}")
                     if not made:
                         entry.held = before
                     if graphs is not None:
@@ -292,7 +299,7 @@ class Plan:
         """Whether a call reads attributes that it changes, so that a repeated call must find there what the
         script's call found. Raises :class:`Refused` if their values may belong to the rows of a batch, like a
         state that is carried from one batch to the next."""
-        why = Refused(f"a call of {named(entry)} changes {self.keeps}")
+        why = Refused(f"a call to {named(entry)} changes {self.keeps}")
         after = Held(entry.module.modules(), deep=True)  # type: ignore[union-attr]
 
         def called(lost: list[Change]) -> Given:
@@ -314,7 +321,7 @@ class Plan:
 
         rows = [c for c in kept if not self._before.plain(c)]
         if any(c.name == "_parameters" for c in kept):
-            raise Writes(f"a call of {named(entry)} replaces a parameter")
+            raise Writes(f"a call to {named(entry)} replaces a parameter")
         usual = called([])
         if unread(kept):
             found_of(entry.module).unread.update((id(c.module()), c.name) for c in kept if c.inside is None)  # type: ignore[union-attr]
@@ -427,13 +434,13 @@ class Plan:
         state = random_state()
         result = perform(entry, args, kwargs, trial=True)
         if not same_outside_torch(state, random_state()):
-            raise Refused(f"a call of {named(entry)} draws random numbers from Python or NumPy")
+            raise Refused(f"a call to {named(entry)} draws random numbers from Python or NumPy")
         if graphs is not None:
             graphs.append(signature(t for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)))
         if versions != [b._version for b in buffers]:
             raise Refused(f"{named(entry)} changes its buffers")
         if places != [p.data_ptr() for p in params]:
-            raise Writes(f"a call of {named(entry)} assigns new data to a parameter")
+            raise Writes(f"a call to {named(entry)} assigns new data to a parameter")
         return tree_map(_cut_off, result)  # free its activations before the next call
 
 
