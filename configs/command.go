@@ -242,7 +242,8 @@ func (k commandKey) unset(c *Command) bool {
 	return n.Kind == none.Kind && n.Value == none.Value && len(n.Content) == 0
 }
 
-// graphic keeps a comment on its line.
+// graphic returns a space for a rune that is not graphic, such as a line break, so that
+// a comment stays on its line.
 func graphic(r rune) rune {
 	if unicode.IsGraphic(r) {
 		return r

@@ -294,8 +294,8 @@ func (s *Session) Number() int { return s.attempt }
 
 // Handle asks [recovery.Decide] about an event, and records both event and decision. took
 // is how long the event took, 0 if that does not matter. For an out-of-memory failure the
-// caller fills in Failure and what the session cannot have seen, for a device that is
-// gone Why and Ending; the rest of the evidence is in the books. The caller carries the
+// caller fills in Failure and what the session cannot have seen; for a device that was
+// lost, it fills in Why and Ending. The rest of the evidence is in the books. The caller carries the
 // decision out.
 //
 // A decision to stop because of memory is returned as a *[GaveUpError].

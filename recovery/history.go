@@ -100,7 +100,7 @@ func (h History) Running() Plan {
 }
 
 // Recomputing reports whether activations are to be recomputed. A caller
-// restores it in the trainer of every attempt.
+// restores this setting in the trainer of every attempt.
 func (h History) Recomputing() bool { return h.recompute }
 
 // Eased is how many of the policy's ways to need less host memory are in force.

@@ -116,8 +116,8 @@ func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 const forecastLeast = 2 * time.Minute
 
 // news reports whether a forecast is to be reported, and whether it is the first: the
-// first one is, and then each that leaves at most half as long as the one reported last,
-// until little time is left.
+// first one is, and then each that leaves at most half as much time as the one reported
+// last, until little time is left.
 func (t *trend) news(f forecast) (tell, first bool) {
 	first = t.told == 0
 	if !first && (f.left > t.told/2 || f.left < forecastLeast) {

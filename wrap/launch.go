@@ -169,7 +169,7 @@ func (p *peeler) through(l layer) (done bool, err error) {
 }
 
 // option reads one option of a layer and moves past it. The name that it returns has
-// no dashes, and _ for -.
+// no leading dashes, and _ in place of every other -.
 func (p *peeler) option(l layer, arg string) (string, error) {
 	name, value, given := strings.Cut(arg, "=")
 	bare := strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_")

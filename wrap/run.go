@@ -321,7 +321,7 @@ func (r *runner) progressed() bool {
 
 func life(exit Exit) time.Duration { return time.Duration(exit.Seconds * float64(time.Second)) }
 
-// describe is the end of a life in a sentence.
+// describe says in one sentence how a life ended.
 func describe(o Outcome, exit Exit) string {
 	how := fmt.Sprintf("exit status %d", exit.Code)
 	if exit.Signal != 0 {

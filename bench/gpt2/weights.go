@@ -57,8 +57,8 @@ func (c *contents) of(name string) []byte {
 	return c.values[t.Offsets[0]:t.Offsets[1]]
 }
 
-// loadWeights replaces the weights of t, which has made no step, by those in a
-// safetensors file with the names of GPT-2, "transformer." in front or not.
+// loadWeights replaces the weights of t, which has made no step, with those in a
+// safetensors file that uses GPT-2's names, with or without the prefix "transformer.".
 // Whatever else the file holds does not matter.
 //
 // A trainer loads nothing but its own checkpoints. So this is one: what t saves,

@@ -193,8 +193,8 @@ type place struct {
 	arguments int    // how many there are already
 }
 
-// askedOf takes a script's question apart: the place, and the word as far as it is
-// typed. A command without a name is headroom itself.
+// askedOf splits what a completion script passes in args into the place of the cursor
+// and the word as far as it is typed. A command without a name is headroom itself.
 func askedOf(args []string, command *cli.Command) (place, string) {
 	if len(args) < 3 {
 		return place{}, ""

@@ -33,8 +33,8 @@ var exits = []exit{
 	{signalled, "killed by signal n, or crashed (134): the same command continues", func(error) bool { return false }},
 }
 
-// signalled is the row for ends that no error represents: the shell counts signals
-// from here, and a crash is a SIGABRT.
+// signalled is the code of the row for ends that no error represents: a shell adds the
+// signal's number to it, and a crash is a SIGABRT.
 const signalled = 128
 
 // label is the status as the tables name it.

@@ -73,8 +73,8 @@ func (s *stage) move(from, to phase) bool {
 const grace = 500 * time.Millisecond
 
 // attended runs work, which moves s on from opening, and returns work's result, or
-// that of leave if a signal is not answered in time: neither a read of a pipe that
-// nobody writes to nor a long operation of a device hears one. Nothing is lost by
+// that of leave if work does not respond to a signal in time: neither a read from a
+// pipe that nobody writes to nor a long device operation notices one. Nothing is lost by
 // abandoning either, since whatever work writes is whole or absent at every moment;
 // work ends with the process.
 func (s *stage) attended(ctx context.Context, interrupt <-chan struct{}, work func() error, leave func(from phase) error) error {
