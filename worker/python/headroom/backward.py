@@ -69,7 +69,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
     except Exception as why:  # what a module raises if it is given a few rows, for example
         if is_out_of_memory(why):
             raise
-        reason = str(why) if isinstance(why, Refused) else f"the step cannot be run on fewer rows: {type(why).__name__}: {str(why).splitlines()[0] if str(why) else ''}"
+        reason = str(why) if isinstance(why, Refused) else f"the step cannot be run on fewer rows: {type(why).__name__}: {why}".splitlines()[0]
         return Planned(None, {loss: (1.0 if given is None else given, None)}, {}, reason)
 
 

@@ -30,7 +30,7 @@ from .late import LEFT, Late, disown, foreign, gone, make, postpone
 from .pieces import Sizes
 from .replay import altered, batchwise, modules_of, on_host, refuse_batchwise, versions_of
 from .rest import Rest, shapes_of
-from .rows import Plan, Slot
+from .rows import Plan, Slot, tensors_in
 from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state, unrecorded
 
 
@@ -413,7 +413,7 @@ class Recorder:
     def watch_functions(self) -> None:
         """Has a custom autograd function that is applied to recorded tensors recorded as one call, with its own
         backward: what its forward consists of is none of the script's graph."""
-        original = vars(torch.autograd.Function)["apply"] if "apply" in vars(torch.autograd.Function) else torch.autograd.Function.apply
+        original = vars(torch.autograd.Function)["apply"]
 
         def applied(kind: Any, *args: Any, **kwargs: Any) -> Any:
             return original.__get__(None, kind)(*args, **kwargs)
@@ -421,7 +421,7 @@ class Recorder:
         @lru_cache(maxsize=256)
         def opaque(kind: Any) -> Callable:
             def whole(*args: Any, **kwargs: Any) -> Any:
-                given = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+                given = tensors_in((args, kwargs))
                 versions = [t._version for t in given]
                 result = applied(kind, *args, **kwargs)
                 if versions != [t._version for t in given] or any(r is t for r in tree_flatten(result)[0] for t in given):
@@ -574,7 +574,7 @@ class Recorder:
             tape.retain = True
         try:
             self._may(tape)
-            if foreign(tape, [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]):
+            if foreign(tape, tensors_in((args, kwargs))):
                 raise Refused("the loss uses a tensor that a module computed but did not return")
             args, kwargs = self._guarded(lambda: (tree_map(resolved, args), tree_map(resolved, kwargs)))
             if any(place_of(t).late for t in recorded(args, kwargs)):  # type: ignore[union-attr]

@@ -424,7 +424,8 @@ class Proof:
         first, tail = parted(tape, plan, entries)
         named = candidates(plan.batch, self._targets(), ignored(tape))
         kind = (slot, *self._kind(entries))
-        self.uses[kind] = uses = self.uses.get(kind, 0) + 1
+        step = (slot, *self._kind(entries, numbers=False))
+        self.uses[step] = uses = self.uses.get(step, 0) + 1
         if uses & (uses - 1) == 0:  # in steps 1, 2, 4, 8, …: what rows do to each other may depend on what they hold
             Proof.known.clear()
         known = self.known.get(kind)
@@ -582,7 +583,7 @@ class Proof:
         if whole is None or len(together) < len(chosen):
             whole = run(tape, plan, first, Rows(batch, 0, batch, together))
         split = [run(tape, plan, first, Rows(batch, 0, batch, p)) for p in halves(together)]
-        alone = [(i, self._alone(first, together[i])) for i in {0, len(together) - 1} if len(together) > 2 and not self.few]
+        alone = [(i, self._alone(first, together[i])) for i in range(2) if len(together) > 2 and not self.few]
         for s, v in whole.items():
             dim = plan.slots[s].dim
             if dim is None:

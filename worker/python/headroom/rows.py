@@ -436,7 +436,7 @@ class Plan:
         if not same_outside_torch(state, random_state()):
             raise Refused(f"a call to {named(entry)} draws random numbers from Python or NumPy")
         if graphs is not None:
-            graphs.append(signature(t for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)))
+            graphs.append(signature(tensors_in(result)))
         if versions != [b._version for b in buffers]:
             raise Refused(f"{named(entry)} changes its buffers")
         if places != [p.data_ptr() for p in params]:
@@ -478,6 +478,7 @@ def rounding(tape: Tape, half: bool) -> float:
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """The tensors among the leaves of a tree."""
     return [t for t in tree_flatten(tree)[0] if isinstance(t, torch.Tensor)]
 
 

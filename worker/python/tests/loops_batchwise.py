@@ -9,13 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from loop import Raw, shape
-from loops_composed import mlp, vectors
+from loops_composed import Classified, mlp, vectors
 
 
-class Batchwise(Raw):
-    def build(self) -> None:
-        self.net: nn.Module = mlp(10, 12, 5)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+class Batchwise(Classified):
+    model = staticmethod(lambda: mlp(10, 12, 5))
 
 
 @shape("refuse")
@@ -49,14 +47,8 @@ class Centred(nn.Module):
 
 
 @shape("refuse")
-class NormalisedInside(Batchwise):
-    def build(self) -> None:
-        self.net = Centred()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
+class NormalisedInside(Classified):
+    model = Centred
 
 
 @shape("refuse")

@@ -7,9 +7,11 @@ import os
 import random
 from typing import Any
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from loop import shape
 from loops_batchwise import Batchwise
@@ -72,9 +74,7 @@ class Counting(nn.Module):
 
 @shape("refuse")
 class CountedByModel(Batchwise):
-    def build(self) -> None:
-        self.net = Counting()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    model = Counting
 
     def loss(self, i: int) -> Tensor:
         x, _ = vectors(self, i)
@@ -106,11 +106,7 @@ class Routed(nn.Module):
 
 @shape("refuse")
 class BalancedExperts(Batchwise):
-    balance = 1e-3
-
-    def build(self) -> None:
-        self.net = Routed(self.balance)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    model = staticmethod(lambda: Routed(1e-3))
 
     def loss(self, i: int) -> Tensor:
         return self.net(*vectors(self, i))
@@ -118,7 +114,7 @@ class BalancedExperts(Batchwise):
 
 @shape()
 class Experts(BalancedExperts):
-    balance = 0.0
+    model = staticmethod(lambda: Routed(0.0))
 
 
 class Trimmed(nn.Module):
@@ -136,9 +132,7 @@ class Trimmed(nn.Module):
 class LongestRow(Batchwise):
     """Every second row is long."""
 
-    def build(self) -> None:
-        self.net = Trimmed()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    model = Trimmed
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -223,7 +217,7 @@ class DoubledInPlace(GradientReversal):
 
 
 class Teacher(nn.Module):
-    """Tosses a coin of Python's at each of some layers."""
+    """Tosses a coin at each of some layers, Python's and NumPy's in turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -231,21 +225,19 @@ class Teacher(nn.Module):
         self.last = nn.Linear(10, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x).tanh() if random.random() < 0.5 else layer(x)
+        for coin, layer in zip((random.random, numpy.random.random) * 2, self.layers):
+            x = layer(x).tanh() if coin() < 0.5 else layer(x)
         return self.last(x)
 
 
 @shape("refuse")
 class Coins(Batchwise):
-    def build(self) -> None:
-        self.net = Teacher()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    model = Teacher
 
     def loss(self, i: int) -> Tensor:
         random.seed(i)
-        x, y = vectors(self, i)
-        return F.cross_entropy(self.net(x), y)
+        numpy.random.seed(i)
+        return super().loss(i)
 
 
 class Mixing(nn.Module):
@@ -264,12 +256,41 @@ class Mixing(nn.Module):
 class MixedInside(Batchwise):
     """Two losses of one call, which must see the same draws."""
 
-    def build(self) -> None:
-        self.net = Mixing()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    model = Mixing
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
         torch.manual_seed(i)
         out, other = self.net(x, y)
         return 0.7 * F.cross_entropy(out, y) + 0.3 * F.cross_entropy(out, other)
+
+
+@shape("refuse")
+class ReentrantLoss(Batchwise):
+    """The gradients come only from backward itself."""
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return checkpoint(F.cross_entropy, self.net(x), y, use_reentrant=True)
+
+
+class Coupled(nn.Module):
+    """How much rows affect each other is an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp(10, 12, 5)
+
+    def forward(self, x: Tensor, y: Tensor, factor: Tensor) -> Tensor:
+        out = self.net(x)
+        return F.cross_entropy(out, y) - factor * out.var(0, correction=0).mean()
+
+
+@shape("refuse")
+class CoupledLater(Batchwise):
+    """In the steps after those that fail in a sweep."""
+
+    model = Coupled
+
+    def loss(self, i: int) -> Tensor:
+        return self.net(*vectors(self, i), torch.tensor(0.5 * (i % 2)))

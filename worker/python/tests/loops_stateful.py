@@ -90,15 +90,11 @@ class Balanced(nn.Module):
 
 
 @shape("refuse")
-class LossOnModule(Raw):
-    def build(self) -> None:
-        self.net = Balanced()
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+class LossOnModule(Classified):
+    model = Balanced
 
     def loss(self, i: int) -> Tensor:
-        x, y = vectors(self, i)
-        loss = F.cross_entropy(self.net(x), y)
-        return loss + 0.5 * self.net.aux_loss
+        return super().loss(i) + 0.5 * self.net.aux_loss
 
 
 @shape("refuse")

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import loops_parts
 import loops_stateful
 import trial
 from forked import status
@@ -323,11 +324,105 @@ def an_accuracy() -> str:
                     right = best.eq(y.view(1, -1).expand_as(best))[:2].reshape(-1).float().sum()
                 loss.backward()
             found.append((float(right), *(p.grad.clone() for p in net.parameters())))  # type: ignore[union-attr]
-        told = _torch._recorder.report.told[-1]  # type: ignore[union-attr]
         same = found[0][0] == found[1][0] and all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found[0][1:], found[1][1:]))
-        if not same or not told["how"].startswith("8 rows in"):
-            wrong.append(f"{name}: {told}")
+        if not same or not told().startswith("8 rows in"):
+            wrong.append(f"{name}: {told()}")
     return "; ".join(wrong)
+
+
+def told() -> str:
+    """How the newest failure was survived."""
+    return str(_torch._recorder.report.told[-1]["how"])  # type: ignore[union-attr]
+
+
+class Fail(torch.utils._python_dispatch.TorchDispatchMode):
+    """One operation fails, once."""
+
+    def __init__(self, name: str = "aten.addmm.default") -> None:
+        super().__init__()
+        self.name, self.raised = name, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func) == self.name and not self.raised:
+            self.raised = True
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
+        return func(*args, **(kwargs or {}))
+
+
+def a_single_row() -> str:
+    """A model that cuts its batch to the longest row is not run in pieces, though every part of several rows that is
+    tried has a long one."""
+    torch.manual_seed(0)
+    net = loops_parts.Trimmed()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    lengths = torch.tensor([10, 3] * 4)
+    x, y = torch.randn(8, 10) * (torch.arange(10) < lengths[:, None]), torch.randint(0, 5, (8,))
+    optimizer.zero_grad()
+    with Fail():
+        F.cross_entropy(net(x, lengths), y).backward()
+    return "" if told() == "the whole batch again" else told()
+
+
+def sizes_by_values() -> str:
+    """How many elements a selection has is never taken from a few rows: it is what it is for the whole batch, or
+    the script gets the failure."""
+    selections: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+        "mask": lambda out, keep: out[keep],
+        "masked_select": lambda out, keep: out[:, 0].masked_select(keep),
+        "nonzero": lambda out, keep: out[keep.nonzero()[:, 0]],
+        "argwhere": lambda out, keep: out[torch.argwhere(keep)[:, 0]],
+        "where": lambda out, keep: out[torch.where(keep)[0]],
+        "unique": lambda out, keep: out[torch.unique(torch.arange(8) * keep)],
+    }
+    wrong = []
+    for name, select in selections.items():
+        sizes = []
+        for fault in (nullcontext(), Fail()):
+            torch.manual_seed(0)
+            net = nn.Linear(6, 5)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            x = torch.randn(8, 6)
+            x[3, 0] = -1e4  # neither of the first two rows nor of the last three
+            net.weight.data[0, 0] = net.weight.data[1, 0] = 1.0
+            optimizer.zero_grad()
+            try:
+                with fault:
+                    out = net(x)
+                    some = select(out, out[:, 1] > -100)
+                    sizes.append(some.numel())
+                    some.sum().backward()
+            except torch.OutOfMemoryError:
+                sizes.append(sizes[0])
+        if sizes[0] != sizes[-1]:
+            wrong.append(f"{name}: {sizes}")
+    return "; ".join(wrong)
+
+
+def time_first() -> str:
+    """What a model raises for a few rows does not keep a failed backward from running the whole batch again."""
+    torch.manual_seed(0)
+    net = nn.LSTM(6, 5, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, state = torch.randn(7, 11, 6), (torch.zeros(2, 11, 5), torch.zeros(2, 11, 5))
+    found = []
+    for fault in (nullcontext(), Fail("aten.div.Scalar")):
+        optimizer.zero_grad()
+        with fault:
+            net(x, state)[0].square().mean().backward()
+        found.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
+    same = all(torch.allclose(a, b, atol=1e-7) for a, b in zip(*found))
+    return "" if same and told() == "the whole batch again" else told()
+
+
+def crossing() -> str:
+    """Rows change places between calls of one size, of which something could be left."""
+    for n in range(2, 10):
+        one, two, other, another = replay.crossing(list(range(n)))
+        before, after = {(*one, *two), (*other, *another)}, {(*one, *another), (*other, *two)}
+        sizes = {len(rows) for rows in before | after}
+        if len(sizes) != 1 or before & after or n > 2 and not sizes & {len(part) for part in replay.halves(list(range(n)))}:
+            return f"{n}: {before} and {after}"
+    return ""
 
 
 def small_batches() -> str:
@@ -738,7 +833,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, small_batches, alike, half_behind, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, small_batches, alike, half_behind, attention]
 
 
 if __name__ == "__main__":
