@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .held import Held, attributes, plain_reached, tensors
+from .held import Held, attributes, plain_reached, submodules, tensors
 from .rest import Known
 
 MANY = 1000  # the most containers that are inspected before every call
@@ -177,20 +177,18 @@ def state_of(module: torch.nn.Module) -> tuple[int, int]:
     unread = found.unread if found is not None else ()
     names: list = []
     numbers: list = []
-    seen, todo = set(), [module]
-    while todo:
-        m = todo.pop()
-        if m is None or id(m) in seen:
-            continue
-        seen.add(id(m))
+    for m in submodules([module]):
         own = m.__dict__
-        todo += own["_modules"].values()
-        names += (id(m), *map(id, own["_parameters"].values()))
+        names.append(id(m))
+        if own["_parameters"]:
+            names += map(id, own["_parameters"].values())
         for hooks in _HOOKS:
-            names += own[hooks]
+            if own[hooks]:
+                names += own[hooks]
         for name, value in attributes(m):
-            if type(value) in _PLAIN and not (unread and (id(m), name) in unread):
-                (numbers if type(value) in _NUMERIC else names).append(value)
+            kind = type(value)
+            if kind in _PLAIN and not (unread and (id(m), name) in unread):
+                (numbers if kind in _NUMERIC else names).append(value)
         numbers += plain_reached(m)
     first = hash(tuple(names))
     return first, hash((first, *numbers))

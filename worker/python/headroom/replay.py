@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 from .calm import HALF, Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory, patiently
 from .found import found_of, number_of
-from .held import submodules
+from .held import parameters, submodules
 from .rest import room
 from .rows import NOTHING, Plan, Rows, arguments, perform, references
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
@@ -89,7 +89,7 @@ def altered(tape: Tape, entry: Entry) -> Optional[str]:
     for index in references(entry)[1]:
         if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
             return "an argument has been changed since it was used"
-    if entry.module is not None and entry.versions is not None and entry.versions != versions_of(entry.module.parameters()):
+    if entry.module is not None and entry.versions is not None and entry.versions != versions_of(parameters([entry.module])):
         return "parameters have been changed since they were used"
     return None
 
@@ -110,7 +110,7 @@ class Inputs:
         for i in entries:
             entry = tape.entries[i]
             if entry.module is not None:
-                for p in entry.module.parameters():
+                for p in parameters([entry.module]):
                     if p.requires_grad:
                         found.setdefault(id(p), p)
             for index in references(entry)[1]:
@@ -320,8 +320,8 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep, rul
 def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: dict) -> Callable[[], bool]:
     """A function that returns whether a rule holds for a few rows of a piece, whose results are in
     ``env``: the rule was tried on an earlier batch, and in this one the weights of the labels, for
-    example, may differ. Calling the function waits for the GPU, which is best done once backward has
-    been started."""
+    example, may differ. Calling the function waits until the GPU has computed these rows' losses, which is
+    best done once backward has been started."""
     entries = needed(tape, [slot])
     first, tail = parted(tape, plan, entries)
     if not tail:
@@ -354,8 +354,14 @@ def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: di
                 found = losses()
             set_random_state(state)
 
+    here, copied = found.to("cpu", non_blocking=True), torch.cuda.Event() if found.is_cuda else None
+    if copied is not None:
+        copied.record(torch.cuda.current_stream(found.device))
+
     def holds() -> bool:
-        whole, *split = found.tolist()
+        if copied is not None:
+            copied.synchronize()  # waiting for the stream would be waiting for the whole of backward
+        whole, *split = here.tolist()
         return not math.isfinite(whole) or agrees(rule, parts, tuple(split), rows, whole, 1e-2 if half else 1e-3)
 
     return holds
@@ -381,10 +387,9 @@ def modules_of(tape: Tape) -> list[torch.nn.Module]:
 
 def batchwise(modules: Sequence[torch.nn.Module]) -> Optional[str]:
     """The name of a module that computes statistics over the batch, if there is one."""
-    for root in modules:
-        for module in root.modules():
-            if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
-                return type(module).__name__
+    for module in submodules(modules):
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
+            return type(module).__name__
     return None
 
 
@@ -460,8 +465,12 @@ class Proof:
             self.known[kind] = set()
 
     def _agree(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float) -> None:
+        made: dict[tuple[int, ...], list[tuple[float, float]]] = {}
+
         def sketch(rows: list[int]) -> list[tuple[float, float]]:
-            return self._sketch(slot, rule, entries, inputs, rows, chosen)
+            if tuple(rows) not in made:
+                made[tuple(rows)] = self._sketch(slot, rule, entries, inputs, rows, chosen)
+            return made[tuple(rows)]
 
         refused = Refused("the gradients of pieces do not add up to those of the whole batch")
         if residual(sketch(chosen), [sketch(part) for part in halves(chosen)]) > max(1e-3, 2 * tolerance):
@@ -472,8 +481,8 @@ class Proof:
         # do to each other, however small a part of the loss that is, such as the balance of a router's experts.
         cuda = any(t.is_cuda for t in inputs.tensors)
         least = (2e-5 if cuda else 1e-5) if tolerance < 1e-3 else 5e-3
-        one, two, other, another = crossing(chosen)
-        if residual(added(sketch(one + two), sketch(other + another)), [sketch(one + another), sketch(other + two)]) > least:
+        one, two, another, other = crossing(chosen)
+        if residual(added(sketch(one + two), sketch(another + other)), [sketch(one + another), sketch(two + other)]) > least:
             raise refused
 
     def _sketch(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, rows: list[int], within: list[int]) -> list[tuple[float, float]]:
@@ -617,7 +626,7 @@ def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
 def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
     """A context in which entries run without the rounding errors of mixed precision, if all
     parameters are in single precision; yields whether they are."""
-    single = all(p.dtype == torch.float32 for m in modules_of(tape) for p in m.parameters())
+    single = all(p.dtype == torch.float32 for p in parameters(modules_of(tape)))
     autocast = {i: tape.entries[i].autocast for i in entries}
     try:
         if single:
@@ -674,11 +683,11 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
 
 
 def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Rows for four calls, one + two, other + another, one + another and other + two, of a size that
-    :func:`halves` has too, so that nothing is compiled for another."""
+    """Rows for four calls, one + two, another + other, one + another and two + other, of which one is a part that
+    :func:`halves` has too: of its size, nothing has to be compiled, and its gradients are known."""
     n = next((len(part) for part in reversed(halves(rows)) if len(part) > 1), 2)
     another = rows[-n] if rows[-n] != rows[n - 1] else rows[0]
-    return rows[: n - 1], [rows[n - 1]], rows[1 - n :], [another]
+    return rows[: n - 1], [rows[n - 1]], [another], rows[1 - n :]
 
 
 def added(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -688,30 +697,27 @@ def added(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> l
 
 def words(entry: Entry) -> tuple:
     """The names and flags among a call's arguments, such as a reduction."""
-    return tuple(v for v in tree_flatten((entry.args, entry.kwargs))[0] if isinstance(v, (str, bool)))
+    return tuple(v for v in entry.leaves() if isinstance(v, (str, bool)))
 
 
 def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float]]:
     """Each gradient, represented by its dot product with an unrelated vector, and its norm."""
-    flat = [None if g is None or not g.numel() else _flat(g) for g in grads]
+    flat = {i: _flat(g) for i, g in enumerate(grads) if g is not None and g.numel()}
     longest: dict[torch.device, int] = {}
-    for f in flat:
-        if f is not None:
-            longest[f.device] = max(longest.get(f.device, 0), f.numel())
+    for f in flat.values():
+        longest[f.device] = max(longest.get(f.device, 0), f.numel())
     vectors = {d: torch.arange(1, n + 1, dtype=torch.float32, device=d).mul_(1.618034).cos_().mul_(math.sqrt(2)) for d, n in longest.items()}
-    sketches = [torch.zeros(2) if f is None else _sketched(f, vectors[f.device]) for f in flat]
+    products = [(f.real if f.is_complex() else f).mul(vectors[f.device][: f.numel()]).sum() for f in flat.values()]
+    norms = torch._foreach_norm(list(flat.values())) if flat else []
     device = next(iter(vectors), None)
-    return [(a, b) for a, b in torch.stack([s.to(device) for s in sketches]).tolist()] if sketches else []  # all at once, for every read waits for the GPU
+    found = torch.stack([t.to(device, torch.float32) for t in (*products, *norms)]).tolist() if flat else []  # all at once, for every read waits for the GPU
+    sketches = dict(zip(flat, zip(found, found[len(flat) :])))
+    return [sketches.get(i, (0.0, 0.0)) for i in range(len(grads))]
 
 
 def _flat(grad: torch.Tensor) -> torch.Tensor:
     flat = (grad if grad.layout == torch.strided else grad.to_dense()).reshape(-1)
     return flat if flat.dtype in (torch.float32, torch.float64, torch.complex64) else flat.float()
-
-
-def _sketched(flat: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-    product = (flat.real if flat.is_complex() else flat).mul(vector[: flat.numel()]).sum()
-    return torch.stack([product, torch.linalg.vector_norm(flat)])
 
 
 def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float, float]]]) -> float:

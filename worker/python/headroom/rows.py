@@ -560,14 +560,13 @@ def put_tree(tree: Any, put: Callable) -> Any:
 
 def references(entry: Entry) -> tuple[list[int], list[int]]:
     """The slots, and the indices of the outside tensors, among an entry's arguments."""
-    leaves = tree_flatten((entry.args, entry.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+    leaves = entry.leaves()
     slots = [leaf.slot for leaf in leaves if type(leaf) is Ref]
     return slots, list(dict.fromkeys(leaf.index for leaf in leaves if type(leaf) is Outside))
 
 
 def mentions(entry: Entry, batch: int) -> bool:
-    leaves = tree_flatten((entry.args, entry.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
-    return any(type(leaf) is int and leaf > 0 and leaf % batch == 0 for leaf in leaves)
+    return any(type(leaf) is int and leaf > 0 and leaf % batch == 0 for leaf in entry.leaves())
 
 
 def sliced(entry: Entry) -> bool:

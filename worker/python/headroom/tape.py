@@ -55,7 +55,7 @@ class Place:
 class Entry:
     """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
 
-    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between", "exits", "fresh", "nth", "random", "state", "held", "seen")
+    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between", "exits", "fresh", "nth", "random", "state", "held", "seen", "_leaves")
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
         self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
@@ -73,6 +73,13 @@ class Entry:
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
         self.fresh = False  # the call changed a scalar in place, and is replayed on a copy
         self.exits: set[int] = set()  # sequence numbers of the nodes that made its results
+        self._leaves: Optional[list] = None
+
+    def leaves(self) -> list:
+        """The leaves of its arguments, with a :class:`Ref` or an :class:`Outside` for each tensor."""
+        if self._leaves is None:
+            self._leaves = tree_flatten((self.args, self.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+        return self._leaves
 
     def call_name(self) -> str:
         """The function's name, or the module's class."""

@@ -417,10 +417,10 @@ def time_first() -> str:
 def crossing() -> str:
     """Rows change places between calls of one size, of which something could be left."""
     for n in range(2, 10):
-        one, two, other, another = replay.crossing(list(range(n)))
-        before, after = {(*one, *two), (*other, *another)}, {(*one, *another), (*other, *two)}
+        one, two, another, other = replay.crossing(list(range(n)))
+        before, after = {(*one, *two), (*another, *other)}, {(*one, *another), (*two, *other)}
         sizes = {len(rows) for rows in before | after}
-        if len(sizes) != 1 or before & after or n > 2 and not sizes & {len(part) for part in replay.halves(list(range(n)))}:
+        if len(sizes) != 1 or before & after or n > 2 and not (before | after) & {tuple(part) for part in replay.halves(list(range(n)))}:
             return f"{n}: {before} and {after}"
     return ""
 
