@@ -72,6 +72,8 @@ class Bench:
             bare = self.run(f"{part}-{fraction}-bare", script, task, share)
             armed = self.run(f"{part}-{fraction}-headroom", script, task, share, under=True)
             print(row(part, fraction, reference, bare, armed), flush=True)
+            for refused in armed.entries("refused"):
+                print(f"\nrefused: {refused.get('text')}\n", flush=True)
 
     def leak(self, fraction: float) -> None:
         """What headroom says of a training that keeps more and more memory, in that share of the device."""

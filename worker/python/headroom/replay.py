@@ -7,7 +7,9 @@ accumulators of our own, so a piece that fails is simply run again, smaller.
 from __future__ import annotations
 
 import math
+import time
 from contextlib import contextmanager, nullcontext
+from threading import get_ident
 from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 import torch
@@ -29,6 +31,7 @@ MOST = 256  # the most rows on which rules are tried
 PAIRS = 4  # pairs of rows on which rules are tried if three do not fit: two can be cut one way only, and a wrong rule may pass by chance
 SOME = 8  # rows on which everything else is tried
 FEW = 4  # the same for large outputs, where each row takes time
+PAUSE = 100  # times as long as a trial of rules took, after which they are tried again
 
 
 def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
@@ -400,16 +403,36 @@ def refuse_batchwise(modules: Sequence[torch.nn.Module]) -> None:
         raise Refused(f"{name} computes statistics over the batch")
 
 
+class Uses:
+    """How many times the rules of one kind of step have been used, and when they were tried."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.passed = 0  # the count when a trial last found them to be right; 0 if none has
+        self.begun, self.took = 0.0, math.inf  # of the newest trial, in seconds; infinite where rounding errors are large
+
+    def due(self, now: float) -> bool:
+        """Counts one more use. Whether the rules have to be tried in it: what rows do to each other may depend on
+        what they hold, and on numbers that change as the training goes on. So it is in uses 1, 2, 4, 8, … and whenever
+        all trials together take no more than a hundredth of the time."""
+        self.count += 1
+        if self.count & (self.count - 1) and now - self.begun < PAUSE * self.took:
+            return False
+        self.begun, self.took = now, math.inf
+        return True
+
+
 class Proof:
     """Tries, on real rows, whether a tape may be cut and by which rules. Costs some forward
     and backward passes of a few rows, once for each kind of tape, and leaves no traces."""
 
     known: dict[tuple, set] = {}  # names of the rules that no batch has refuted, by kind of tape
-    uses: dict[tuple, int] = {}  # how many times the rules of each kind were asked for
+    uses: dict[tuple, Uses] = {}  # by kind of tape
 
     def __init__(self, tape: Tape, plan: Plan) -> None:
         self.tape, self.plan = tape, plan
         self.modules = modules_of(tape)
+        self.used = Uses()
         refuse_batchwise(self.modules)
         # Before PyTorch 2.6 compiled modules are compiled for trials, too, which fails for a fourth size.
         self.few = not hasattr(torch.compiler, "set_stance") and any("_orig_mod" in m._modules for m in submodules(self.modules))
@@ -429,9 +452,8 @@ class Proof:
         first, tail = parted(tape, plan, entries)
         named = candidates(plan.batch, self._targets(), ignored(tape))
         kind = (slot, *self._kind(entries))
-        step = (slot, *self._kind(entries, numbers=False))
-        self.uses[step] = uses = self.uses.get(step, 0) + 1
-        if uses & (uses - 1) == 0:  # in steps 1, 2, 4, 8, …: what rows do to each other may depend on what they hold
+        self.used = self.uses.setdefault((slot, *self._kind(entries, numbers=False)), Uses())
+        if self.used.due(time.monotonic()):
             Proof.known.clear()
         known = self.known.get(kind)
         if known is not None:  # tried on earlier batches: only the rules that these could not tell apart are left
@@ -461,10 +483,14 @@ class Proof:
         if kind not in self.known and len(rows) > 1:
             inputs = Inputs(self.tape, self.plan, entries)
             most = SOME if self._size(entries) <= SMALL else FEW
-            self._tried(entries, min(len(rows), most), lambda n, tolerance: self._agree(slot, rule, entries, inputs, [rows[i] for i in spread(len(rows), n)], tolerance))
+            exact = self._tried(entries, min(len(rows), most), lambda n, tolerance: self._agree(slot, rule, entries, inputs, [rows[i] for i in spread(len(rows), n)], tolerance))
             self.known[kind] = set()
+            self.used.passed = self.used.count
+            if exact:
+                self.used.took = time.monotonic() - self.used.begun
 
-    def _agree(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float) -> None:
+    def _agree(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float) -> bool:
+        """Compares gradients as said above. Returns whether this was done in single precision."""
         made: dict[tuple[int, ...], list[tuple[float, float]]] = {}
 
         def sketch(rows: list[int]) -> list[tuple[float, float]]:
@@ -476,14 +502,15 @@ class Proof:
         if residual(sketch(chosen), [sketch(part) for part in halves(chosen)]) > max(1e-3, 2 * tolerance):
             raise refused
         if self.few:
-            return
+            return tolerance < 1e-3
         # Calls of the same size, in each of which a row is computed by the same kernels: what is left is what rows
         # do to each other, however small a part of the loss that is, such as the balance of a router's experts.
         cuda = any(t.is_cuda for t in inputs.tensors)
-        least = (2e-5 if cuda else 1e-5) if tolerance < 1e-3 else 5e-3
+        least = (2e-5 if cuda else 1e-5) if tolerance < 1e-3 else 1e-2
         one, two, another, other = crossing(chosen)
         if residual(added(sketch(one + two), sketch(another + other)), [sketch(one + another), sketch(two + other)]) > least:
             raise refused
+        return tolerance < 1e-3
 
     def _sketch(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, rows: list[int], within: list[int]) -> list[tuple[float, float]]:
         """Each parameter's gradient, represented by its dot product with a vector and its norm: two
@@ -508,19 +535,26 @@ class Proof:
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
         """What ``work`` returns for ``count`` rows and a tolerance, without randomness or consequences; for
         fewer rows where there is not enough memory."""
-        with precisely(self.tape, entries) as single:
 
-            def calmly(n: int, calm: Calm) -> Any:
-                with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-                    if single:
-                        try:
-                            return work(n, 1e-4)
-                        except Refused:
-                            if not calm.half:
-                                raise
-                    return work(n, 2e-2)
+        def tried(n: int, tolerance: float) -> Any:
+            try:
+                return work(n, tolerance)
+            except Refused as why:
+                ago = self.used.count - self.used.passed
+                raise Refused(f"{why}; {ago} step{'s' * (ago != 1)} ago, when this was last tried, it was not so" if self.used.passed else str(why)) from None
 
-            return rehearsed(self.modules, count, calmly)
+        def calmly(n: int, calm: Calm) -> Any:
+            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+                try:
+                    with precisely(self.tape, entries) as single:
+                        if single:
+                            return tried(n, 1e-4)
+                except Exception as e:  # such as that of a kernel for half precision alone
+                    if is_out_of_memory(e) or isinstance(e, Refused) and not calm.half:
+                        raise
+                return tried(n, 2e-2)
+
+        return rehearsed(self.modules, count, calmly)
 
     def _targets(self) -> list[torch.Tensor]:
         """The tensors from which a batch's weights could be counted: those without a gradient."""
@@ -624,16 +658,32 @@ def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
 
 @contextmanager
 def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
-    """A context in which entries run without the rounding errors of mixed precision, if all
-    parameters are in single precision; yields whether they are."""
-    single = all(p.dtype == torch.float32 for p in parameters(modules_of(tape)))
-    autocast = {i: tape.entries[i].autocast for i in entries}
+    """A context in which entries run without the rounding errors of mixed precision, if all parameters are in
+    single precision; yields whether they are. No autocast is enabled on this thread then, not even by a module itself."""
+    if any(p.dtype != torch.float32 for p in parameters(modules_of(tape))):
+        yield False
+        return
+    autocast, enter = {i: tape.entries[i].autocast for i in entries}, torch.autocast.__enter__
+    thread = get_ident()
+
+    def disabled(context: Any) -> Any:
+        if get_ident() != thread:
+            return enter(context)
+        wanted, context._enabled = context._enabled, False
+        for found in filter(None, map(found_of, modules_of(tape))):
+            found.half = found.half or wanted
+        try:
+            return enter(context)
+        finally:
+            context._enabled = wanted
+
     try:
-        if single:
-            for i in entries:
-                tape.entries[i].autocast = None
-        yield single
+        for i in entries:
+            tape.entries[i].autocast = None
+        torch.autocast.__enter__ = disabled  # type: ignore[method-assign]
+        yield True
     finally:
+        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
         for i, state in autocast.items():
             tape.entries[i].autocast = state
 

@@ -83,11 +83,11 @@ class Report:
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 
-    def remark(self, text: str) -> None:
-        """Have a sentence kept in the journal that the user need not read at once."""
+    def remark(self, text: str, level: str = "info") -> None:
+        """Have a sentence kept in the journal; with the level "warning" the user is to read it at once."""
         wire = self.wire()
         if wire is not None:
-            wire.note(text)
+            wire.note(text, level)
         else:
             say(text)
 

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from loop import Raw, shape
-from loops_composed import mlp, vectors
+from loops_composed import Classified, mlp, vectors
 from loops_language import VOCABULARY, Language, tokens
 
 
@@ -186,7 +186,7 @@ class AutocastBf16(Language):
     def step(self, i: int) -> list[float]:
         ids, labels = tokens(self, i)
         self.optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(ids.device.type, dtype=torch.bfloat16):
             logits = self.net(ids)
             loss = F.cross_entropy(logits.view(-1, VOCABULARY).float(), labels.view(-1))
         loss.backward()
@@ -201,7 +201,7 @@ class AutocastInside(Language):
     def build(self) -> None:
         super().build()
         forward = self.net.forward
-        self.net.forward = lambda ids: torch.autocast("cpu", dtype=torch.bfloat16)(forward)(ids).float()
+        self.net.forward = lambda ids: torch.autocast(ids.device.type, dtype=torch.bfloat16)(forward)(ids).float()
 
     def step(self, i: int) -> list[float]:
         ids, labels = tokens(self, i)
@@ -210,6 +210,25 @@ class AutocastInside(Language):
         loss.backward()
         self.optimizer.step()
         return [loss.item()]
+
+
+class HalfAlone(nn.Module):
+    """As a kernel that has no single precision."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype not in (torch.float16, torch.bfloat16):
+            raise RuntimeError("HalfAlone only supports fp16 and bf16")
+        return x.tanh()
+
+
+@shape(tolerance=3e-2)
+class KernelForHalf(Classified):
+    model = staticmethod(lambda: nn.Sequential(nn.Linear(10, 12), HalfAlone(), nn.Linear(12, 5)))
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return F.cross_entropy(self.net(x).float(), y)
 
 
 @shape(tolerance=3e-2)

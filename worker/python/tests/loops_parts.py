@@ -112,6 +112,25 @@ class BalancedExperts(Batchwise):
         return self.net(*vectors(self, i))
 
 
+class InHalf(nn.Module):
+    """A model that enables autocast itself."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, *args: Tensor) -> Tensor:
+        with torch.autocast(args[0].device.type, dtype=torch.bfloat16):
+            return self.net(*args)
+
+
+@shape("refuse")
+class BalancedInHalf(BalancedExperts):
+    """The loss that balances changes gradients by less than half precision does."""
+
+    model = staticmethod(lambda: InHalf(Routed(1e-3)))
+
+
 @shape()
 class Experts(BalancedExperts):
     model = staticmethod(lambda: Routed(0.0))

@@ -425,6 +425,47 @@ def crossing() -> str:
     return ""
 
 
+def tried_again() -> str:
+    """Rules are tried in uses 1, 2, 4, 8, …, and whenever a hundred times as long as a trial took has passed, if
+    that is known."""
+    took, found = {3: 0.02, 6: 0.1}, []  # seconds, by trial
+    uses = replay.Uses()
+    for second in range(200):
+        if uses.due(float(second)):
+            found.append(second)
+            uses.took = took.get(len(found), math.inf)
+    return "" if found == [0, 1, 3, 3 + 2, 7, 15, 15 + 10, 31, 63, 127] else f"{found}"
+
+
+def timed() -> str:
+    """How long a trial took is known where it was in single precision, so that it is made again after a while."""
+    for net, exact in ((nn.Linear(6, 7), True), (Rounding(3.0), False)):
+        torch.optim.SGD(net.parameters(), lr=0.1)
+        replay.Proof.uses.clear()
+        with Fail("aten._log_softmax.default"):
+            F.cross_entropy(net(torch.randn(8, 6)), torch.randint(0, 7, (8,))).backward()
+        if [uses.took < math.inf for uses in replay.Proof.uses.values()] != [exact]:
+            return f"{type(net).__name__}: {told()}"
+    return ""
+
+
+def coupled_at_last() -> str:
+    """A step that must not go in pieces, as earlier ones did, is run whole, and the user is told when the same was
+    last found to be right."""
+    torch.manual_seed(0)
+    report, remarks = _torch._recorder.report, []
+    report.remark = lambda text, level="info": remarks.append((level, text))  # type: ignore[method-assign]
+    net = loops_parts.Coupled()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for i in range(8):
+        optimizer.zero_grad()
+        with Fail() if i == 0 else nullcontext():
+            net(torch.randn(8, 10), torch.randint(0, 5, (8,)), torch.tensor(0.5 * (i == 7))).backward()
+    (level, text), *more = remarks
+    begins, ends = "this step is run whole, where those before it were run in pieces: ", "; 4 steps ago, when this was last tried, it was not so"
+    return "" if level == "warning" and text.startswith(begins) and text.endswith(ends) and not more else f"{remarks}"
+
+
 def small_batches() -> str:
     """Batches of few rows go in pieces too, with the same gradients."""
     torch.manual_seed(0)
@@ -453,17 +494,21 @@ def small_batches() -> str:
 
 
 class Rounding(nn.Module):
-    """Mixed precision inside, and results in single precision; with a small scale they are
-    nearly the same for every row."""
+    """Half precision inside, from autocast or explicitly, and results in single precision; with a small scale they
+    are nearly the same for every row."""
 
-    def __init__(self, scale: float) -> None:
+    def __init__(self, scale: float, autocast: bool = False) -> None:
         super().__init__()
-        self.inner, self.scale = nn.Linear(6, 7), scale
+        self.inner, self.scale, self.autocast = nn.Linear(6, 7), scale, autocast
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            h = self.inner(x).float() * self.scale
-        return h * (1 + 2e-3 * (len(x) % 2))  # rounding errors like those of kernels for other numbers of rows
+        if self.autocast:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                h = self.inner(x)
+        else:
+            h = F.linear(x.bfloat16(), self.inner.weight.bfloat16(), self.inner.bias.bfloat16())
+        off = 2e-3 * (len(x) % 2) if h.dtype == torch.bfloat16 else 0.0  # as with kernels for other numbers of rows
+        return h.float() * self.scale * (1 + off)
 
 
 def alike() -> str:
@@ -482,20 +527,44 @@ def half_behind() -> str:
     return rounded(net, lambda: F.cross_entropy(net(x), y, reduction="none").half().mean().float())
 
 
-def rounded(net: nn.Module, loss: Callable[[], torch.Tensor]) -> str:
-    """Whether a step of 8 rows is made in pieces, with the gradients of the whole except for rounding errors."""
+def half_between() -> str:
+    """What a model computes under its own autocast is not held to single precision, though it is tried without."""
+    torch.manual_seed(0)
+    net, x, y = Rounding(3.0, True), torch.randn(6, 6), torch.randint(0, 7, (6,))  # in two pieces of three
+    return rounded(net, lambda: F.cross_entropy(net(x), y), lambda: Whole("aten.nll_loss_backward.default", 6))
+
+
+def without_autocast() -> str:
+    """Autocast is left out of a trial, and only there: not on other threads, and not afterwards."""
+    found = []
+
+    def enabled() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found.append(torch.is_autocast_enabled("cpu"))
+
+    with replay.precisely(SimpleNamespace(entries=[]), []):  # type: ignore[arg-type]
+        enabled()
+        thread = threading.Thread(target=enabled)
+        thread.start()
+        thread.join()
+    enabled()
+    return "" if found == [False, True, True] else f"{found}"
+
+
+def rounded(net: nn.Module, loss: Callable[[], torch.Tensor], fault: Callable[[], Any] = lambda: Injector(Fault("again", 0, 8))) -> str:
+    """Whether a step is made in pieces, with the gradients of the whole except for rounding errors."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     gradients = []
-    for fault in (None, Fault("again", 0, 8)):
+    for failing in (False, True):
         optimizer.zero_grad()
-        with Injector(fault) as injector:
-            injector.begin()
+        with fault() if failing else nullcontext() as injector:
+            if isinstance(injector, Injector):
+                injector.begin()
             loss().backward()
-            injector.end()
         gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
     told = _torch._recorder.report.told[-1]
     same = all(torch.allclose(a, b, rtol=2e-2, atol=2e-2 * float(a.abs().max())) for a, b in zip(*gradients))
-    return "" if same and told["how"] == "8 rows in 2 pieces" else f"{same}, {told}"
+    return "" if same and told["how"].endswith(" rows in 2 pieces") else f"{same}, {told}"
 
 
 def attention() -> str:
@@ -833,7 +902,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, small_batches, alike, half_behind, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, small_batches, alike, half_behind, half_between, without_autocast, attention]
 
 
 if __name__ == "__main__":
