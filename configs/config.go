@@ -69,7 +69,7 @@ type Schedule struct {
 }
 
 // Train is how long to train, and what is kept. Exactly one of Steps and Epochs is
-// set until [Config.Open] turns epochs into steps.
+// set until the data is opened and epochs become steps.
 type Train struct {
 	Steps           int
 	Epochs          float64

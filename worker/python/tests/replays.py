@@ -9,6 +9,7 @@ import gc
 import json
 import math
 import os
+import random
 import shutil
 import socket
 import sys
@@ -534,6 +535,64 @@ def half_between() -> str:
     return rounded(net, lambda: F.cross_entropy(net(x), y), lambda: Whole("aten.nll_loss_backward.default", 6))
 
 
+class Tossing(nn.Module):
+    """Draws a number that has no effect on a few rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * (0.0 if random.random() > 1.0 else 1.0)
+
+
+def reasons() -> str:
+    """What must not be run in pieces, for reasons that neither results nor gradients of a few rows show."""
+    net, x, y = nn.Sequential(nn.Linear(6, 5), nn.Softplus()), torch.randn(8, 6), torch.randint(0, 5, (8,))
+    steps: list[tuple[str, nn.Module, Callable[[Any], torch.Tensor]]] = [
+        ("Doubled changes its argument", net, loops_parts.Doubled.apply),
+        ("a call to Tossing draws random numbers from Python or NumPy", Tossing(), torch.square),
+    ]
+    wrong = []
+    for why, model, function in steps:
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            with Whole("aten.nll_loss_backward.default", 8):
+                F.cross_entropy(function(model(x)), y).backward()
+        except torch.OutOfMemoryError:
+            pass
+        told = _torch._recorder.report.told[-1]
+        if told["why"] != why:
+            wrong.append(f"{why}: {told}")
+    return "; ".join(wrong)
+
+
+def same_draws() -> str:
+    """Two numbers that a script reads from one call in pieces are of the same draws."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5))
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    with Whole("aten.addmm.default", 8):
+        out = net(torch.randn(8, 6))
+        once, twice = out.sum(), (2 * out).sum()
+    return "" if abs(2 * once.item() - twice.item()) < 1e-4 * abs(twice.item()) else f"{once.item()} and {twice.item()}"
+
+
+def draws_between() -> str:
+    """A batch that is run whole again has the draws of the script, whatever it drew between calls."""
+    net, head = nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5)), nn.Sequential(nn.Linear(50, 5), nn.Dropout(0.5), nn.BatchNorm1d(5))
+    optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
+    x, gradients = torch.randn(8, 6), []
+    for fault in (nullcontext(), Fail("aten.native_batch_norm_backward.default")):
+        torch.manual_seed(1)
+        optimizer.zero_grad()
+        with fault:
+            hidden = net(x)
+            head(hidden + torch.randn(8, 50)).square().mean().backward()
+        gradients.append([p.grad.clone() for p in (*net.parameters(), *head.parameters())])  # type: ignore[union-attr]
+    return "" if all(torch.equal(a, b) for a, b in zip(*gradients)) and told() == "the whole batch again" else told()
+
+
 def without_autocast() -> str:
     """Autocast is left out of a trial, and only there: not on other threads, and not afterwards."""
     found = []
@@ -902,7 +961,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, small_batches, alike, half_behind, half_between, without_autocast, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, without_autocast, attention]
 
 
 if __name__ == "__main__":
