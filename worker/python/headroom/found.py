@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from itertools import count
 from types import FunctionType, MethodType
 from typing import Any, Callable, Optional
@@ -167,16 +168,18 @@ def number_of(module: Any) -> int:
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NUMERIC = {int, float}
 _PLAIN = {bool, str, type(None), FunctionType, MethodType, *_NUMERIC}
+_NO_OBJECTS = {dict, OrderedDict, list, tuple, set, torch.Tensor, torch.Size, torch.dtype, Found}
 
 
 def state_of(module: torch.nn.Module) -> tuple[int, int]:
-    """Two hashes that are the same while a module is unchanged: the first of its submodules, parameters,
-    hooks, flags and names; the second also of the numbers among its attributes and the values of the
-    globals that its methods name."""
+    """Two hashes that are the same while a module is unchanged: the first of its submodules, parameters, hooks, flags
+    and names, and of which numbers are zero in the objects among its attributes, such as a configuration; the second
+    also of the numbers among its attributes and the values of the globals that its methods name."""
     found = found_of(module)
     unread = found.unread if found is not None else ()
     names: list = []
     numbers: list = []
+    seen: set[int] = set()
     for m in submodules([module]):
         own = m.__dict__
         names.append(id(m))
@@ -189,6 +192,9 @@ def state_of(module: torch.nn.Module) -> tuple[int, int]:
             kind = type(value)
             if kind in _PLAIN and not (unread and (id(m), name) in unread):
                 (numbers if kind in _NUMERIC else names).append(value)
+            elif kind not in _PLAIN and kind not in _NO_OBJECTS and id(value) not in seen:
+                seen.add(id(value))
+                names += [v == 0 for v in getattr(value, "__dict__", {}).values() if type(v) in _NUMERIC]
         numbers += plain_reached(m)
     first = hash(tuple(names))
     return first, hash((first, *numbers))

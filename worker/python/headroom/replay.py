@@ -526,9 +526,12 @@ class Proof:
 
     def _kind(self, entries: Sequence[int], numbers: bool = True) -> tuple:
         """The kind of a tape, by which one like an earlier one is recognised; without the numbers among the
-        modules' attributes if not ``numbers``."""
+        modules' attributes if not ``numbers``. Of coefficients among the arguments it tells only which are zero:
+        they often change in every step, but what they multiply matters once they are not."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
-        return tuple((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], words(e)) for e in made)
+        given = {i: self.tape.outside[i] for e in made for i in references(e)[1]}
+        zero = tuple(bool(t.detach() == 0) for t in given.values() if t.numel() == 1 and not t.requires_grad and t.is_floating_point())
+        return tuple((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], words(e)) for e in made) + zero
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
         """What ``work`` returns for ``count`` rows and a tolerance, without randomness or consequences; for

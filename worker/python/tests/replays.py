@@ -454,17 +454,50 @@ def coupled_at_last() -> str:
     """A step that must not go in pieces, as earlier ones did, is run whole, and the user is told when the same was
     last found to be right."""
     torch.manual_seed(0)
-    report, remarks = _torch._recorder.report, []
+    report, remarks, replay.PAUSE = _torch._recorder.report, [], math.inf  # type: ignore[misc]
     report.remark = lambda text, level="info": remarks.append((level, text))  # type: ignore[method-assign]
     net = loops_parts.Coupled()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for i in range(8):
+    for i in range(8):  # the rules are tried in steps 0, 1, 3 and 7
         optimizer.zero_grad()
         with Fail() if i == 0 else nullcontext():
-            net(torch.randn(8, 10), torch.randint(0, 5, (8,)), torch.tensor(0.5 * (i == 7))).backward()
+            net(torch.randn(8, 10), torch.randint(0, 5, (8,)), torch.tensor(0.5 if i == 7 else 1e-9)).backward()
     (level, text), *more = remarks
     begins, ends = "this step is run whole, where those before it were run in pieces: ", "; 4 steps ago, when this was last tried, it was not so"
     return "" if level == "warning" and text.startswith(begins) and text.endswith(ends) and not more else f"{remarks}"
+
+
+class Annealed(loops_parts.Coupled):
+    """How much rows affect each other is an argument, an attribute, or a number in an object, which no code names."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where, self.factor, self.config = where, 0.0, SimpleNamespace(factor=0.0, steps=3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, y, {"argument": factor, "attribute": self.factor, "object": getattr(self.config, "fac" + "tor")}[self.where])
+
+
+def annealed() -> str:
+    """A coefficient that is no longer zero has the rules tried again, wherever it is."""
+    wrong, replay.PAUSE = [], math.inf  # type: ignore[misc]
+    for where in ("argument", "attribute", "object"):
+        gradients: list[list[torch.Tensor]] = []
+        for fault in (nullcontext(), Fail()):
+            torch.manual_seed(0)
+            net = Annealed(where)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for i in range(3):  # the rules are tried in steps 0 and 1 anyway
+                factors = {where: 0.5 * (i == 2)}
+                net.factor, net.config.factor = factors.get("attribute", 0.0), factors.get("object", 0.0)
+                optimizer.zero_grad()
+                with fault if i == 0 else nullcontext():
+                    net(torch.randn(8, 10), torch.randint(0, 5, (8,)), torch.tensor(factors.get("argument", 0.0))).backward()
+                optimizer.step()
+            gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
+        if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients)):
+            wrong.append(where)
+    return ", ".join(wrong)
 
 
 def small_batches() -> str:
@@ -961,7 +994,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, without_autocast, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, annealed, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, without_autocast, attention]
 
 
 if __name__ == "__main__":
