@@ -58,7 +58,7 @@ func (l *loader) only() {
 			continue
 		}
 		condition, _ := find(k.Only.Key)
-		l.add(where, k.Name, inline(k.value(l.c).node()), fmt.Sprintf("only for %s %s, but here that is %s; leave this key out%s",
+		l.add(where, k.Name, inline(k.value(l.c).node()), fmt.Sprintf("only for %s %s, but this configuration has %s; leave this key out%s",
 			k.Only.Key, list(k.Only.Values, "or"), condition.value(l.c).node().Value, l.without(k.Name)))
 	}
 }

@@ -52,9 +52,9 @@ type commandKey struct {
 
 // commandKeys are in the order in which they are written.
 var commandKeys = []commandKey{
-	{"command", "The command, one word per item. No shell reads it: no $VARIABLE, no ~ and no * is\nreplaced.", "[python, train.py]",
+	{"command", "The command, one word per item. No shell reads it: $VARIABLE, ~ and * are\nnot expanded.", "[python, train.py]",
 		func(c *Command) value { return words{&c.Args, "words, as in [python, train.py]"} }},
-	{"dir", "Where it runs, relative to the folder of this file.", ".",
+	{"dir", "Where the command runs, relative to the folder of this file.", ".",
 		func(c *Command) value { return text{&c.Dir} }},
 	{"name", "The run is kept in runs/NAME; if not given, it is named after the script.", "train-run",
 		func(c *Command) value { return name{&c.Name} }},
@@ -212,7 +212,7 @@ func (c *Command) Document(notes map[string][]string) ([]byte, error) {
 		comment(strings.Split(k.means, "\n"))
 		comment(notes[k.name])
 		n := k.value(c).node()
-		if k.unset(c) && k.name != "trust" { // which everybody should think about
+		if k.unset(c) && k.name != "trust" { // trust is never commented out: everybody should think about it
 			fmt.Fprintf(&b, "# %s: %s\n", k.name, k.example)
 			continue
 		}

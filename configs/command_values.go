@@ -42,7 +42,7 @@ func (v words) node() *yaml.Node {
 	for _, word := range *v.p {
 		node := quoted(word)
 		if strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsGraphic(r) }) {
-			node.Style = yaml.DoubleQuotedStyle // as a block of lines, some would not be read back unchanged
+			node.Style = yaml.DoubleQuotedStyle // as a block of lines, some words would not be read back unchanged
 		}
 		n.Content = append(n.Content, node)
 	}

@@ -47,7 +47,7 @@ func (k Key) open(c *Config) bool {
 func (c *Config) Inherit(old *Config) {
 	for _, k := range keys {
 		if k.open(c) {
-			// A value that was written by node is read by set.
+			// set reads every value that node writes.
 			_ = k.value(c).set(k.value(old).node())
 		}
 	}

@@ -57,8 +57,8 @@ func TestBadFiles(t *testing.T) {
 		{"tab", "model:\n\tkind: gpt\n", "my.yaml:2: invalid YAML: found character that cannot start any token; indent with spaces, not tabs, and put values that begin with % @ or ` in quotes"},
 		{"unclosed", "model: {kind: gpt\n", "my.yaml:1: invalid YAML: did not find expected ',' or '}'"},
 		{"binary", "\x00", "my.yaml: invalid YAML: control characters are not allowed"},
-		{"two documents", good + "---\nseed: 2\n", "my.yaml: more than one document, or something after its end; a configuration is a single document"},
-		{"rubbish behind", good + "...\nx", "my.yaml: more than one document, or something after its end; a configuration is a single document"},
+		{"two documents", good + "---\nseed: 2\n", "my.yaml: more than one document, or text after the end of the first; a configuration is a single document"},
+		{"rubbish behind", good + "...\nx", "my.yaml: more than one document, or text after the end of the first; a configuration is a single document"},
 		{"group twice", good + "model:\n  kind: mlp\n", "my.yaml:11: model: {kind: mlp}: given twice, first on line 1"},
 		{"key twice", good + "seed: 1\nseed: 2\n", "my.yaml:12: seed: 2: given twice, first on line 11"},
 		{"tag", spoilt("64", "!!int 64"), "my.yaml:3: tag !!int: not allowed; text that begins with ! needs quotes"},
@@ -141,8 +141,8 @@ batch: {effective: 8, micro: 9, min_micro: 10}
 			"my.yaml:2: data.limit: 0B: out of range; allowed: all, or a size of at least 1B with its unit, as in 512MiB or 24GiB",
 			`my.yaml:2: data.glob: "[": not a pattern; allowed: a pattern for names, as in *.go`,
 			"my.yaml:4: train.keep: none: not a whole number; allowed: a whole number, 1 to 1000000",
-			"my.yaml:1: model.heads: 2: only for model.kind gpt, but here that is mlp; leave this key out, for example with --unset model.heads",
-			"my.yaml:3: schedule.min: 3: only for schedule.kind cosine or linear, but here that is constant; leave this key out, for example with --unset schedule.min",
+			"my.yaml:1: model.heads: 2: only for model.kind gpt, but this configuration has mlp; leave this key out, for example with --unset model.heads",
+			"my.yaml:3: schedule.min: 3: only for schedule.kind cosine or linear, but this configuration has constant; leave this key out, for example with --unset schedule.min",
 			"my.yaml:2: data.kind: text: model.kind mlp reads features: idx or blobs",
 			"my.yaml:5: batch.micro: 9: must be at most batch.effective (8)",
 			"my.yaml:5: batch.min_micro: 10: must be at most batch.effective (8)",
@@ -226,7 +226,7 @@ func TestBadOverrides(t *testing.T) {
 		"data.glob=a/*.go":       `--set: data.glob: a/*.go: is matched against names, which have no /; allowed: a pattern for names, as in *.go`,
 		"data.path=a\nb":         `--set: data.path: "a\nb": has a control character; allowed: text`,
 		"train.steps=null":       "--set: train.steps: null: no value, expected a whole number; allowed: a whole number, 1 to 1000000000",
-		"optimizer.momentum=0.5": "--set: optimizer.momentum: 0.5: only for optimizer.kind sgd, but here that is adamw; leave this key out",
+		"optimizer.momentum=0.5": "--set: optimizer.momentum: 0.5: only for optimizer.kind sgd, but this configuration has adamw; leave this key out",
 	} {
 		t.Run(set, func(t *testing.T) { expect(t, good, []string{set}, []string{want}) })
 	}

@@ -34,7 +34,7 @@ func (l *loader) document(content []byte) *yaml.Node {
 		return nil
 	}
 	if !errors.Is(dec.Decode(&second), io.EOF) {
-		l.add(l.where, "", "", "more than one document, or something after its end; a configuration is a single document")
+		l.add(l.where, "", "", "more than one document, or text after the end of the first; a configuration is a single document")
 		return nil
 	}
 	if root := doc.Content[0]; l.simple(root) {

@@ -23,8 +23,8 @@ func openGPU(t testing.TB, o Options) device.Device {
 	return g
 }
 
-// skipOrFail ends a test that got err, if it did: with a skip if the only
-// problem is that something is missing that nothing requires.
+// skipOrFail ends the test if err is not nil: it skips the test if something is
+// missing that is not required, and fails it otherwise.
 func skipOrFail(t testing.TB, err error, missing bool) {
 	t.Helper()
 	switch {

@@ -152,8 +152,8 @@ func (a *Allocator) Free(t Tensor) {
 	b.pool.insert(b)
 }
 
-// join makes b and its neighbour next one block. The first block of a segment
-// stays the first.
+// join merges b and its neighbour next into one block. The first block of a
+// segment stays the first.
 func (a *Allocator) join(b, next *block) {
 	b.size += next.size
 	b.next = next.next

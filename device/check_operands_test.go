@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// kinds are the kinds of operands: which types each may be, given that of the
-// operands of kind "s".
+// kinds are the kinds of operands: the types that each allows, given the type
+// of the operands of kind "s".
 var kinds = map[string]func(same DType) []DType{
 	"i": func(DType) []DType { return []DType{I32} },
 	"f": func(DType) []DType { return []DType{F32} },
@@ -141,8 +141,8 @@ func (c checked) wantTypes(t *testing.T, tensors []Tensor) {
 	}
 }
 
-// allows reports whether tensors have the types of c's kinds, with those of one
-// type being of type same.
+// allows reports whether tensors have types that c's kinds allow, if operands
+// of kind "s" are of type same.
 func (c checked) allows(same DType, tensors []Tensor) bool {
 	operands, _ := c.right()
 	for i, o := range operands {

@@ -219,7 +219,7 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// TestFinishedCheckpointOfAnotherRun holds that a checkpoint which was written
+// TestFinishedCheckpointOfAnotherRun checks that a checkpoint which was written
 // under another configuration does not end a run before the run's model has been loaded.
 func TestFinishedCheckpointOfAnotherRun(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 3)
@@ -237,7 +237,7 @@ func TestFinishedCheckpointOfAnotherRun(t *testing.T) {
 	}
 }
 
-// TestCheckpointsRemoved holds that a run whose checkpoints are gone says so and
+// TestCheckpointsRemoved checks that a run whose checkpoints are gone says so and
 // starts over, and that a run whose checkpoints are removed under it makes new ones.
 func TestCheckpointsRemoved(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 4)
@@ -258,14 +258,14 @@ func TestCheckpointsRemoved(t *testing.T) {
 		t.Errorf("%+v", result)
 	}
 	if !slices.ContainsFunc(j.entries, func(e runs.Entry) bool {
-		return e.Kind == runs.KindMissing && strings.Contains(e.Text, "a checkpoint of step 4 was written, but there is none any more")
+		return e.Kind == runs.KindMissing && strings.Contains(e.Text, "a checkpoint of step 4 was written, but no checkpoint is left")
 	}) {
 		t.Errorf("%s", j.kinds())
 	}
 	j.account(4)
 }
 
-// TestLockTakenAway holds that of two processes that got into one folder, because
+// TestLockTakenAway checks that of two processes that got into one folder, because
 // somebody removed the lock, the one that held the removed lock ends.
 func TestLockTakenAway(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 9)
@@ -291,7 +291,7 @@ func TestLockTakenAway(t *testing.T) {
 	}
 }
 
-// TestFilesRemovedFromUnderARun holds that a live run continues in new files, and
+// TestFilesRemovedFromUnderARun checks that a live run continues in new files, and
 // says what is missing.
 func TestFilesRemovedFromUnderARun(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 9)

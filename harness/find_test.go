@@ -13,7 +13,7 @@ import (
 )
 
 // coarse is a trainer on which some sizes fit alone but not in a whole step:
-// those above most, or above cut where the step has several micro-batches.
+// those above c.most, or above c.cut if the step has several micro-batches.
 type coarse struct {
 	*toy
 	most, cut int
@@ -26,7 +26,7 @@ func (c *coarse) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, er
 	return c.toy.Step(ctx, p)
 }
 
-// TestFindStepsDown holds that what Find recommends has run in whole steps, and
+// TestFindStepsDown checks that what Find recommends has run in whole steps, and
 // that a step that does not fit is no reason to give up.
 func TestFindStepsDown(t *testing.T) {
 	for _, c := range []struct {
@@ -59,7 +59,7 @@ func TestFindStepsDown(t *testing.T) {
 	}
 }
 
-// TestFindGivesUp holds what Find returns where nothing fits, and when it is asked
+// TestFindGivesUp checks what Find returns where nothing fits, and when it is asked
 // to stop.
 func TestFindGivesUp(t *testing.T) {
 	plan := recovery.Plan{Effective: 64, World: 1}
@@ -98,7 +98,7 @@ func (h *heavy) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, err
 	return h.coarse.Step(ctx, p)
 }
 
-// TestFindPrefersWhatIsMuchFaster holds that the recommended size is not much slower than
+// TestFindPrefersWhatIsMuchFaster checks that the recommended size is not much slower than
 // another in the same table.
 func TestFindPrefersWhatIsMuchFaster(t *testing.T) {
 	clock := time.Unix(1e9, 0)

@@ -89,7 +89,7 @@ func doomed(j *journey, processes int, call string, nth int) (last **mortal) {
 }
 
 // TestLostDevice loses the device in every kind of call: the process ends
-// without another try, and the next one makes what is missing.
+// without another try, and the next one makes the missing steps.
 func TestLostDevice(t *testing.T) {
 	for _, c := range []struct {
 		call  string
@@ -145,8 +145,9 @@ func TestLostWhileLoading(t *testing.T) {
 	j.account(4)
 }
 
-// TestLostAgainAndAgain holds that losses without a new checkpoint are counted
-// over processes, and that a checkpoint or a new start by the user starts over.
+// TestLostAgainAndAgain checks that losses without a new checkpoint are counted
+// across processes, and that a checkpoint or a new start by the user resets the
+// count.
 func TestLostAgainAndAgain(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -182,8 +183,9 @@ func TestLostAgainAndAgain(t *testing.T) {
 	}
 }
 
-// TestLostAndInterrupted requests a stop before the device is lost in a step or
-// in the checkpoint that an end needs, and while the driver is given time.
+// TestLostAndInterrupted requests a stop before the device is lost, in a step
+// or in the checkpoint that an end needs, and while the driver is given time to
+// report the fault.
 func TestLostAndInterrupted(t *testing.T) {
 	for _, c := range []struct {
 		name, call  string
@@ -223,7 +225,7 @@ func TestLostAndInterrupted(t *testing.T) {
 	}
 }
 
-// TestLossesAreTheCallersToName holds that without RunOptions.Gone no error counts as a lost device.
+// TestLossesAreTheCallersToName checks that without RunOptions.Gone no error counts as a lost device.
 func TestLossesAreTheCallersToName(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(32), 3)
 	doomed(j, 1, "load", 1)

@@ -30,9 +30,10 @@ func (s *Session) Stepped(p runs.ProcessStep) {
 	}
 }
 
-// Beat brings status.json up to date while a command is alive, when nothing else may be written for
-// hours: a caller that does so at this interval makes known when the run was last alive, should it be
-// killed. 0 says that the command has ended; that is written with the next status.
+// Beat brings status.json up to date while a command is alive, because nothing else may be written
+// for hours: if the run is killed, the file shows when it was last alive. every is the interval at
+// which the caller calls Beat; 0 means that the command has ended, which is written with the next
+// status.
 func (s *Session) Beat(every time.Duration) {
 	if s.status.Every = every.Seconds(); every > 0 {
 		s.setStatus(runs.StateRunning, s.status.Reason)
@@ -43,7 +44,7 @@ func (s *Session) Beat(every time.Duration) {
 // it never ran out of memory.
 func (s *Session) Pieces() int { return s.pieces }
 
-// KeepPieces passes that number on to the next attempt.
+// KeepPieces sets the number that Pieces returns, for the next attempt too.
 func (s *Session) KeepPieces(rows int) {
 	if rows == s.pieces {
 		return

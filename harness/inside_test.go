@@ -10,7 +10,7 @@ import (
 	"headroom/runs"
 )
 
-// TestWhatAWorkerLearnsIsKept holds that a failure which was survived inside a process is
+// TestWhatAWorkerLearnsIsKept checks that a failure which was survived inside a process is
 // counted and changes no plan, and that how many rows fit is known to the next process.
 func TestWhatAWorkerLearnsIsKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
@@ -61,7 +61,7 @@ func TestWhatAWorkerLearnsIsKept(t *testing.T) {
 	}
 }
 
-// TestACommandsStartIsTold holds that a command's start is reported without steps and samples, which are not known.
+// TestACommandsStartIsTold checks that a command's start is reported without steps and samples, which are not known.
 func TestACommandsStartIsTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		o    SessionOptions

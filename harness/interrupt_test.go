@@ -14,7 +14,7 @@ import (
 func TestInterrupt(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		steps int // finished then
+		steps int // finished when the run ends
 		arm   func(j *journey, interrupt func())
 	}{
 		{"in a step, which is finished", 3, func(j *journey, interrupt func()) {

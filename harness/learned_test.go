@@ -14,8 +14,8 @@ import (
 	"headroom/runs"
 )
 
-// killed runs j until step begins, then leaves as a process that is killed does:
-// with whatever is on disk by then.
+// killed runs j until step begins, then stops as a killed process does, leaving
+// whatever is on disk by then.
 func killed(t *testing.T, j *journey, step int) {
 	t.Helper()
 	gone, dead := errors.New("the process is gone"), false
@@ -131,8 +131,9 @@ func TestDoneText(t *testing.T) {
 	}
 }
 
-// TestSessionOfAnotherBody holds what a body that counts no steps asks of its books: the
-// plan before the first attempt, and that its evidence of a checkpoint arrives.
+// TestSessionOfAnotherBody checks what a body that counts no steps needs from its books:
+// that the plan is known before the first attempt, and that the body's evidence of a
+// checkpoint counts.
 func TestSessionOfAnotherBody(t *testing.T) {
 	folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
 	if err != nil {

@@ -19,8 +19,8 @@ const statusEvery = time.Second
 
 // Note writes an entry to the journal, reports it to the caller and logs it;
 // time, attempt and step are filled in. A journal that cannot be written does not
-// end training: that is reported once, and the folder keeps the entries until it
-// can be.
+// end training: the failure is reported once, and the folder keeps the entries
+// until the journal can be written again.
 func (s *Session) Note(e runs.Entry) {
 	e.Time, e.Attempt, e.Step = s.o.Now(), s.attempt, s.step
 	err := s.f.Record(e)

@@ -303,7 +303,7 @@ func TestModelDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestWaitsToLoad holds that a run that finds the device occupied waits for it.
+// TestWaitsToLoad checks that a run that finds the device occupied waits for it.
 func TestWaitsToLoad(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 5)
 	slept := 0
@@ -321,7 +321,7 @@ func TestWaitsToLoad(t *testing.T) {
 	j.account(5)
 }
 
-// TestWaitsAreBoundedWhileLoading holds that memory.waits counts every wait until a
+// TestWaitsAreBoundedWhileLoading checks that memory.waits counts every wait until a
 // step is made, also where the model can be built but its checkpoint cannot be loaded.
 func TestWaitsAreBoundedWhileLoading(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 2)
@@ -339,7 +339,7 @@ func TestWaitsAreBoundedWhileLoading(t *testing.T) {
 	}
 }
 
-// TestGrownPlanIsKeptOnceItHasRun holds that learned.json has the size grown to
+// TestGrownPlanIsKeptOnceItHasRun checks that learned.json has the size grown to
 // only after a step: if that size takes the process down, the next process must not
 // begin with it.
 func TestGrownPlanIsKeptOnceItHasRun(t *testing.T) {
@@ -376,7 +376,7 @@ func TestGrownPlanIsKeptOnceItHasRun(t *testing.T) {
 	}
 }
 
-// TestNothingBelowTheSmallestIsProbed holds that a search stays within what is
+// TestNothingBelowTheSmallestIsProbed checks that a search stays within what is
 // allowed.
 func TestNothingBelowTheSmallestIsProbed(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(0), 2)

@@ -72,7 +72,7 @@ type Session struct {
 	history recovery.History
 	seen    Evidence
 	kept    recovery.Learned // what a later process will know
-	pieces  int              // likewise: rows that a worker may run at once
+	pieces  int              // rows that a worker may run at once; also kept for a later process
 	result  Result
 	planned bool // history has been started
 
@@ -85,7 +85,7 @@ type Session struct {
 	status      runs.Status
 	interval    interval // what was done since the last status
 	journalDown bool     // the journal cannot be written, which has been reported
-	statusDown  bool     // likewise
+	statusDown  bool     // the status cannot be written, which has been reported
 }
 
 // place is where memory ran out.
@@ -167,7 +167,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 		}
 	}
 	if from == nil && tally.Checkpoint >= 0 {
-		s.Note(runs.Entry{Kind: runs.KindMissing, Text: fmt.Sprintf("the journal says that a checkpoint of step %d was written, but there is none any more: the run starts over", tally.Checkpoint)})
+		s.Note(runs.Entry{Kind: runs.KindMissing, Text: fmt.Sprintf("the journal says that a checkpoint of step %d was written, but no checkpoint is left: the run starts over", tally.Checkpoint)})
 	}
 	s.result.Attempts++
 	if !s.planned {
@@ -212,7 +212,7 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 	s.planned, s.history = true, recovery.NewHistory(s.o.Plan)
 	learned, err := s.f.Learned()
 	if err != nil {
-		s.log.Warn("only what the newest checkpoint says about earlier searches is known", zap.Error(err))
+		s.log.Warn("earlier searches are known only from the newest checkpoint", zap.Error(err))
 	}
 	switch {
 	case learned != nil && learned.Since(from):
@@ -331,7 +331,7 @@ func (s *Session) complete(e recovery.Event) recovery.Event {
 	case e.OOM != nil:
 		found := s.seen.Of(e.OOM.Failure, s.history.Running(), least)
 		found.Host, found.Resuming = e.OOM.Host, e.OOM.Resuming
-		if len(e.OOM.Boundary) > 0 { // the caller has seen more of it
+		if len(e.OOM.Boundary) > 0 { // the caller has seen more of the attempt
 			found.Boundary, found.Every = e.OOM.Boundary, e.OOM.Every
 		}
 		e.OOM = &found

@@ -116,7 +116,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestMostChannels holds that the schema knows what the kernels can do.
+// TestMostChannels checks that the schema knows what the kernels can do.
 func TestMostChannels(t *testing.T) {
 	if configs.MostChannels != cuda.MostChannels {
 		t.Errorf("configs allows heads of %d channels, the kernels take %d", configs.MostChannels, cuda.MostChannels)
@@ -181,7 +181,7 @@ func TestTrainerTooLargeForTheDevice(t *testing.T) {
 	}
 }
 
-// TestPrecision holds that only bf16 is mixed precision, and that heads may be as wide as
+// TestPrecision checks that only bf16 is mixed precision, and that heads may be as wide as
 // a GPU allows, and wider on the host.
 func TestPrecision(t *testing.T) {
 	for _, c := range []struct {
@@ -301,7 +301,7 @@ func images(t *testing.T, count int) string {
 }
 
 // Every preset can be started. The images are made here; where the preset looks
-// for them is up to the machine.
+// for them depends on the machine.
 func TestPresetsStart(t *testing.T) {
 	for _, name := range configs.Presets() {
 		t.Run(name, func(t *testing.T) {

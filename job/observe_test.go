@@ -30,7 +30,7 @@ func TestWatchKeepsToItsGPU(t *testing.T) {
 	}
 }
 
-// TestNoGPUNoFaults holds that faults of a GPU are not blamed on a run that does
+// TestNoGPUNoFaults checks that faults of a GPU are not blamed on a run that does
 // not use it.
 func TestNoGPUNoFaults(t *testing.T) {
 	w := &observer{job: &Job{}, faults: []nvml.Xid{{Code: 79, UUID: "GPU-1"}}}

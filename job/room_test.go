@@ -26,7 +26,7 @@ func TestHostFits(t *testing.T) {
 	}
 }
 
-// TestFits holds that this machine's memory is checked, and only where it would be
+// TestFits checks that this machine's memory is checked, and only where it would be
 // used.
 func TestFits(t *testing.T) {
 	n, err := cuda.Visible()

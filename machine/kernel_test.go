@@ -53,7 +53,7 @@ func TestKillsSince(t *testing.T) {
 	}
 }
 
-// TestCountKills holds that the real files are found: the system's counter has
+// TestCountKills checks that the real files are found: the system's counter has
 // been there since Linux 4.13.
 func TestCountKills(t *testing.T) {
 	if runtime.GOOS != "linux" {

@@ -26,7 +26,7 @@ func vars(all ...string) Environment {
 	}
 }
 
-// TestLook holds that this machine is seen and that looking leaves nothing behind.
+// TestLook checks that this machine is seen and that looking leaves nothing behind.
 func TestLook(t *testing.T) {
 	dir := t.TempDir()
 	m := Look(filepath.Join(dir, "runs"), vars("CUDA_VISIBLE_DEVICES=", "SLURM_JOB_END_TIME=1000000000"))

@@ -79,8 +79,8 @@ var (
 
 // cgroup is the limit and use of the group that leaves the least, of all that
 // this process is in, in either version of the interface: 0 if none has a limit.
-// In a container the path may be the host's; then none but the top is found,
-// which is the container's.
+// In a container the path may be the host's; then only the top is found, which
+// is the container's.
 func cgroup(root fs.FS) (limit, used memory.Bytes) {
 	for line := range strings.Lines(read(root, "proc/self/cgroup")) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -113,7 +113,7 @@ func cgroup(root fs.FS) (limit, used memory.Bytes) {
 func (h hierarchy) read(root fs.FS, group string) (limit, used memory.Bytes) {
 	l, err := strconv.ParseInt(read(root, path.Join(group, h.limit)), 10, 64)
 	if err != nil || l <= 0 || l >= 1<<60 {
-		return 0, 0 // "max", or a number that means it
+		return 0, 0 // "max", or a number that means "max"
 	}
 	u, _ := strconv.ParseInt(read(root, path.Join(group, h.used)), 10, 64)
 	stat := fields(read(root, path.Join(group, "memory.stat")))

@@ -129,7 +129,7 @@ func foreign(e Evidence) (Verdict, bool) {
 }
 
 func resume(e Evidence) (Verdict, bool) {
-	return Verdict{Resume, fmt.Sprintf("the training had got further with a micro-batch as large, and resuming from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
+	return Verdict{Resume, fmt.Sprintf("the training had got further with a micro-batch at least this large, and resuming from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
 }
 
 // heldByOthers is how much of its capacity other processes keep a process from holding.
@@ -158,8 +158,8 @@ func leak(e Evidence) (Verdict, bool) {
 	return Verdict{Leak, why}, rises
 }
 
-// Rising is by how much each of two or more equally spaced amounts exceeds the one
-// before, and whether they rise by more than [LeakShare] of the capacity, both along that
+// Rising returns by how much each of two or more equally spaced amounts typically exceeds the one
+// before (the median of all slopes), and whether they rise by more than [LeakShare] of the capacity, both along that
 // slope and from the first to the last.
 func Rising(held []Bytes, capacity Bytes) (slope float64, rises bool) {
 	slope = medianSlope(held)

@@ -97,7 +97,7 @@ func TestDiagnose(t *testing.T) {
 		{"a device that says nothing", Evidence{Failure: OutOfMemoryError{Requested: GiB, Micro: 4}},
 			Unknown, nil},
 		{"a request nobody knows, in memory seen from outside", Evidence{Failure: failure(full, 0), Baseline: alone},
-			Batch, []string{"micro-batch 32 needs more than the 23 GiB that it held, of 24 GiB"}},
+			Batch, []string{"micro-batch 32 needs more than the 23 GiB already held, of 24 GiB"}},
 		{"such a request after others took room", Evidence{Failure: failure(squeezed, 0), Baseline: alone},
 			Foreign, []string{"an unknown amount asked for", "other processes took 10 GiB"}},
 		{"such a request where others were there first", Evidence{Failure: failure(squeezed, 0), Baseline: squeezed},
@@ -150,7 +150,7 @@ func TestOutOfMemorySaysWhatWasTrue(t *testing.T) {
 	}
 }
 
-// TestBlocksNotKnown holds that the largest free block is left out where nobody knows it.
+// TestBlocksNotKnown checks that the largest free block is left out if it is not known.
 func TestBlocksNotKnown(t *testing.T) {
 	v := Diagnose(Evidence{Failure: OutOfMemoryError{Requested: GiB, Phase: PhaseForward, Micro: 8,
 		Stats: Stats{Capacity: 24 * GiB, Reserved: 24 * GiB, Allocated: 20 * GiB}}})
@@ -201,7 +201,7 @@ func TestAvailable(t *testing.T) {
 	}
 }
 
-// TestAssumed holds that memory which reports nothing about itself is enough for a verdict,
+// TestAssumed checks that memory which reports nothing about itself is enough for a verdict,
 // and that no number which was made up for it is reported.
 func TestAssumed(t *testing.T) {
 	ranOut := OutOfMemoryError{Requested: 32 * MiB, Phase: PhaseForward, Micro: 8}

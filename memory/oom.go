@@ -71,7 +71,7 @@ func (e *OutOfMemoryError) Shortage() string {
 	case e.Assumed:
 		return fmt.Sprintf("%v more than is available", e.Requested)
 	case e.Requested <= 0:
-		return fmt.Sprintf("more than the %v that it held, of %v", need, there)
+		return fmt.Sprintf("more than the %v already held, of %v", need, there)
 	}
 	return "at least " + Short(need, there)
 }

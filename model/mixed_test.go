@@ -81,7 +81,7 @@ func TestResidualStreamIsFloat32(t *testing.T) {
 	}
 }
 
-// TestProbeReadsNothingUndefined, on a device whose fresh memory is NaN.
+// TestProbeReadsNothingUndefined probes on a device whose fresh memory is NaN.
 func TestProbeReadsNothingUndefined(t *testing.T) {
 	for _, s := range subjects() {
 		tr, _ := s.open(t)

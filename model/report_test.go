@@ -54,8 +54,8 @@ func TestPlansThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestClip shows the norm before clipping in the report and the clipped one in
-// the weights.
+// TestClip checks that the report has the norm before clipping, and that the
+// weights follow from the clipped one.
 func TestClip(t *testing.T) {
 	s := tiny(MLP)
 	s.spec.Optimizer = Optimizer{Kind: SGD, LR: 1}

@@ -12,7 +12,8 @@ import (
 	"headroom/model/data"
 )
 
-// TestFailedStepsThatAreNotAboutMemory leave no trace either.
+// TestFailedStepsThatAreNotAboutMemory checks that steps that fail for reasons other than memory
+// leave no trace either.
 func TestFailedStepsThatAreNotAboutMemory(t *testing.T) {
 	var notFinite *harness.NotFiniteError
 	failures := map[string]struct {
@@ -61,7 +62,7 @@ func isPlain(err error) bool {
 	return err != nil && !errors.As(err, &oom)
 }
 
-// TestNotFinite makes the loss NaN by a weight, which the retry must still see.
+// TestNotFinite makes the loss NaN through a weight, which the retry must still see.
 func TestNotFinite(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {

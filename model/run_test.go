@@ -70,8 +70,8 @@ type wholeRun struct {
 	weights []float32     // at the end
 }
 
-// reach runs until a run ends with want after that many steps. Before it there
-// are runs that gave up, where the smallest micro-batch failed too.
+// reach starts runs until one ends with want after the given number of steps.
+// The runs before it gave up, because even the smallest micro-batch failed.
 func (r *wholeRun) reach(step int, want error) {
 	r.t.Helper()
 	var gaveUp *harness.GaveUpError

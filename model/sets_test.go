@@ -98,7 +98,7 @@ func (s subject) mixed() subject {
 	return s
 }
 
-// near is how far apart the weights of runs may be whose steps were cut in
+// near is how far the weights may differ between runs whose steps were cut in
 // different ways.
 func (s subject) near() float64 {
 	switch {

@@ -127,8 +127,8 @@ func TestInitialWeights(t *testing.T) {
 	}
 }
 
-// TestInitialWeightsAreIndependent checks that they do not depend on the rest
-// of the model.
+// TestInitialWeightsAreIndependent checks that a parameter's initial weights do
+// not depend on the rest of the model.
 func TestInitialWeightsAreIndependent(t *testing.T) {
 	a, b := make([]float32, 50), make([]float32, 100)
 	(&parameter{name: "wte.weight", std: 1}).fill(a, 1)

@@ -54,7 +54,7 @@ func (t *Trainer) ready(p recovery.Plan) error {
 		return err
 	}
 	if p.World != 1 {
-		return fmt.Errorf("world size %d: a native trainer is one rank, so it must be 1", p.World)
+		return fmt.Errorf("world size %d: must be 1, because a native trainer is a single rank", p.World)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ type GPU struct {
 	PCI            string       `json:"pci"` // domain:bus:device.function
 	Total          memory.Bytes `json:"total"`
 	Free           memory.Bytes `json:"free"`
-	Used           memory.Bytes `json:"used"`            // includes Reserved where that is Unknown
+	Used           memory.Bytes `json:"used"`            // includes the reserved memory if Reserved is Unknown
 	Reserved       memory.Bytes `json:"reserved"`        // by the driver; no process can use it
 	Utilisation    int          `json:"utilisation"`     // per cent of the last sampling period during which a kernel ran
 	Temperature    int          `json:"temperature"`     // °C

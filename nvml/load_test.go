@@ -126,7 +126,7 @@ func TestBeforeLoad(t *testing.T) {
 
 func TestNoLibrary(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, library), nil, 0o644); err != nil { // no library, in front of any
+	if err := os.WriteFile(filepath.Join(dir, library), nil, 0o644); err != nil { // not a library, but found before any real one
 		t.Fatal(err)
 	}
 	if got, want := child(t, "versions", "LD_LIBRARY_PATH="+dir), "libnvidia-ml.so.1 cannot be opened"; !strings.Contains(got, want) {

@@ -152,8 +152,8 @@ var throttles = []struct {
 	{nvml.ClocksEventReasonSwPowerCap, "power cap"},
 	{nvml.ClocksThrottleReasonHwSlowdown, "hardware slowdown"},
 	{nvml.ClocksEventReasonSyncBoost, "clocks are synchronised with another GPU"},
-	{nvml.ClocksEventReasonSwThermalSlowdown, "too hot for the driver"},
-	{nvml.ClocksThrottleReasonHwThermalSlowdown, "too hot for the hardware"},
+	{nvml.ClocksEventReasonSwThermalSlowdown, "software thermal slowdown"},
+	{nvml.ClocksThrottleReasonHwThermalSlowdown, "hardware thermal slowdown"},
 	{nvml.ClocksThrottleReasonHwPowerBrakeSlowdown, "external power brake"},
 	{nvml.ClocksEventReasonDisplayClockSetting, "display clocks are set"},
 }

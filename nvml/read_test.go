@@ -17,7 +17,7 @@ func TestThrottled(t *testing.T) {
 		nvml.ClocksEventReasonNone:       "",
 		nvml.ClocksEventReasonGpuIdle:    "",
 		nvml.ClocksEventReasonSwPowerCap: "power cap",
-		nvml.ClocksEventReasonGpuIdle | nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwThermalSlowdown: "hardware slowdown, too hot for the hardware",
+		nvml.ClocksEventReasonGpuIdle | nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwThermalSlowdown: "hardware slowdown, hardware thermal slowdown",
 		1 << 40: "",
 	} {
 		words, ret := throttled(func() (uint64, nvml.Return) { return bits, nvml.SUCCESS })()

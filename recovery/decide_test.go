@@ -504,7 +504,7 @@ func TestDecideEnds(t *testing.T) {
 	})
 }
 
-// TestStopSaysWhy holds the two verdicts that are never answered with a remedy.
+// TestStopSaysWhy checks the two verdicts that are never answered with a remedy.
 func TestStopSaysWhy(t *testing.T) {
 	for _, c := range []struct {
 		evidence memory.Evidence

@@ -23,7 +23,7 @@ func TestAfterGone(t *testing.T) {
 	}
 }
 
-// TestAfterGoneStops holds that a run can always be stopped, and that restarts which
+// TestAfterGoneStops checks that a run can always be stopped, and that restarts which
 // cannot be counted are not made.
 func TestAfterGoneStops(t *testing.T) {
 	for want, g := range map[string]DeviceGone{

@@ -33,7 +33,7 @@ func grow(p Policy, h History, s Progress) Decision {
 	}
 	why := fmt.Sprintf("%v is available again", available)
 	if h.room > 0 {
-		why += fmt.Sprintf(", up from %v when it was made smaller", h.room)
+		why += fmt.Sprintf(", up from %v when the micro-batch was reduced", h.room)
 	}
 	return Decision{Remedy: Grow, Plan: plan, Reason: changeReason(h.Plan, plan, why)}
 }

@@ -195,7 +195,7 @@ func (h History) changePlan(d Decision, available memory.Bytes) History {
 	h.quiet, h.outliers = 0, 0
 	h.room = available
 	if d.Verdict != nil && (d.Verdict.Cause == memory.Spike || d.Verdict.Cause == memory.Fragmentation) {
-		h.room = 0 // it passes by itself, not when other processes leave
+		h.room = 0 // the cause passes by itself, not when other processes leave
 	}
 	return h
 }

@@ -26,7 +26,7 @@ func tell(p Policy, h History, e Event) (History, Decision) {
 	return h.Apply(e, d), d
 }
 
-// TestProvenRoomIsTheLeast holds that a size which has run in little memory is
+// TestProvenRoomIsTheLeast checks that a size which has run in little memory is
 // grown back to when no more than that is available.
 func TestProvenRoomIsTheLeast(t *testing.T) {
 	p := Policy{GrowAfter: 1, Able: native}
@@ -41,7 +41,7 @@ func TestProvenRoomIsTheLeast(t *testing.T) {
 	}
 }
 
-// TestPatienceIsBounded holds that the waits between tries at growing back do not
+// TestPatienceIsBounded checks that the waits between tries at growing back do not
 // themselves grow without end.
 func TestPatienceIsBounded(t *testing.T) {
 	p := Policy{GrowAfter: 3, Able: native}
@@ -66,7 +66,7 @@ func TestPatienceIsBounded(t *testing.T) {
 	}
 }
 
-// TestSettled holds that a plan grown to is settled once it has run.
+// TestSettled checks that a plan grown to is settled once it has run.
 func TestSettled(t *testing.T) {
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
 	h = h.Apply(failed(64), Decision{Remedy: Shrink, Plan: h.Plan.WithMicro(16)})
@@ -79,7 +79,7 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// TestNoGrowthInTheDark holds that a body which knows nothing about the memory does
+// TestNoGrowthInTheDark checks that a body which knows nothing about the memory does
 // not grow back.
 func TestNoGrowthInTheDark(t *testing.T) {
 	p := Policy{GrowAfter: 1}
@@ -90,9 +90,9 @@ func TestNoGrowthInTheDark(t *testing.T) {
 	}
 }
 
-// TestCheckpointsAreProgress holds that a body which reports checkpoints alone
-// gets a fresh start for every bound with each, and that its reasons name no step
-// that nobody has counted.
+// TestCheckpointsAreProgress checks that a body which reports only checkpoints
+// gets a fresh start for every bound with each checkpoint, and that the reasons
+// name no step that nobody has counted.
 func TestCheckpointsAreProgress(t *testing.T) {
 	p := Policy{Waits: 1, GrowAfter: 100}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 1})
@@ -123,7 +123,7 @@ func TestCheckpointsAreProgress(t *testing.T) {
 	}
 }
 
-// TestLoad holds the answers to a model that cannot be built.
+// TestLoad checks the answers to a model that cannot be built.
 func TestLoad(t *testing.T) {
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
 	load := func(s memory.Stats) Event {
@@ -155,7 +155,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestEvaluation holds that evaluation shrinks its own batch or nothing.
+// TestEvaluation checks that evaluation shrinks its own batch or nothing.
 func TestEvaluation(t *testing.T) {
 	plan := Plan{Effective: 64, World: 1, Micro: 64, Eval: 10}
 	e := failed(0)
@@ -186,7 +186,8 @@ func TestEvaluation(t *testing.T) {
 	}
 }
 
-// TestGeneration holds that generation outside evaluation is blamed on no batch.
+// TestGeneration checks that no batch is blamed if memory runs out in generation outside
+// evaluation.
 func TestGeneration(t *testing.T) {
 	e := failed(0)
 	e.OOM.Failure.Phase = memory.PhaseGenerate
@@ -198,23 +199,24 @@ func TestGeneration(t *testing.T) {
 	}
 }
 
-// TestHeadroomThatCannotBeKept holds that the reason says so, and how much is left.
+// TestHeadroomThatCannotBeKept checks that the reason says that the headroom cannot be kept, and
+// how much is left.
 func TestHeadroomThatCannotBeKept(t *testing.T) {
 	found := Searched{Stats: with(24 * memory.GiB), Result: search.Result{Fits: 16, Fails: 17, Probes: []search.Probe{
 		{N: 1, Peak: 18 * memory.GiB, Fits: true}, {N: 17, Peak: 25 * memory.GiB}, {N: 16, Peak: 23 * memory.GiB, Fits: true}}}}
 	h := NewHistory(Plan{Effective: 64, World: 1})
 	_, d := tell(Policy{Headroom: 0.5, Able: native}, h, Event{Search: &found})
-	if want := "no size leaves 50 % of it unused, and 1, the smallest allowed, leaves the most: 25 %"; d.Plan.Micro != 1 || !strings.HasSuffix(d.Reason, want) {
+	if want := "no size leaves 50 % of the memory unused, and 1, the smallest allowed, leaves the most: 25 %"; d.Plan.Micro != 1 || !strings.HasSuffix(d.Reason, want) {
 		t.Errorf("micro-batch %d: %s", d.Plan.Micro, d.Reason)
 	}
 	found.Result.Recommended = 9
 	_, d = tell(Policy{Headroom: 0.08, Able: native}, h, Event{Search: &found})
-	if want := "up to 9 leaves 8 % of it unused"; d.Plan.Micro != 9 || !strings.HasSuffix(d.Reason, want) {
+	if want := "sizes up to 9 leave 8 % of the memory unused"; d.Plan.Micro != 9 || !strings.HasSuffix(d.Reason, want) {
 		t.Errorf("micro-batch %d: %s", d.Plan.Micro, d.Reason)
 	}
 }
 
-// TestHelpsNamesWhatIsNotAllowed holds that no hint advises raising the limit of a remedy that is off.
+// TestHelpsNamesWhatIsNotAllowed checks that no hint advises raising the limit of a remedy that is off.
 func TestHelpsNamesWhatIsNotAllowed(t *testing.T) {
 	e := Event{Load: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseLoad, Stats: with(0)}}}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})

@@ -31,7 +31,7 @@ func (l ladder) climb() Decision {
 	case l.hopeless():
 		return l.giveUp()
 	case training && l.history.grown > 0:
-		return l.to(Shrink, l.history.grown, "growing back came too early")
+		return l.to(Shrink, l.history.grown, "the micro-batch was raised again too early")
 	case l.policy.Able.EmptyCache && !l.history.emptied:
 		return l.decide(EmptyCache, fmt.Sprintf("empty the cache and run %s again with micro-batch %d: %s", l.step(), l.micro(), l.verdict.Why))
 	case !training:

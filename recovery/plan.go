@@ -137,8 +137,8 @@ func (p Plan) Above(micro int) int {
 }
 
 // within is the largest micro-batch of at most n that a step of p can run, or if
-// that is below least, the smallest one that is not. It is 0 if none reaches
-// least.
+// that is below least, the smallest micro-batch that is not. It is 0 if none
+// reaches least.
 func (p Plan) within(n, least int) int {
 	found := 0
 	for size := p.Below(p.Share(0) + 1); size >= max(1, least); size = p.Below(size) {
@@ -150,7 +150,7 @@ func (p Plan) within(n, least int) int {
 }
 
 // String prints the plan the way people say it: "micro-batch 27 × 3, effective
-// 80". Micro-batches may be one smaller than the one named.
+// 80". Some micro-batches may be one sample smaller than the size named.
 func (p Plan) String() string {
 	world := ""
 	if p.World > 1 {

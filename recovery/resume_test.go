@@ -6,7 +6,7 @@ import (
 	"headroom/memory"
 )
 
-// TestResumeRemembers holds that a new process of a run neither fails again
+// TestResumeRemembers checks that a new process of a run neither fails again
 // where the last one failed nor forgets to grow back.
 func TestResumeRemembers(t *testing.T) {
 	const gib = memory.GiB
@@ -42,7 +42,7 @@ func TestResumeRemembers(t *testing.T) {
 	}
 }
 
-// TestResumeRemembersTheHost holds that the ways to need less host memory stay in force in
+// TestResumeRemembersTheHost checks that the ways to need less host memory stay in force in
 // a new process, and that the next one is taken there.
 func TestResumeRemembersTheHost(t *testing.T) {
 	policy, plan := Policy{Host: []string{"a", "b"}}, Plan{Effective: 8, World: 1, Micro: 8}
@@ -68,7 +68,7 @@ func TestResumeSearchesOnce(t *testing.T) {
 	}
 }
 
-// TestResumeVerdict holds what is done about a checkpoint that takes more than the
+// TestResumeVerdict checks what is done about a checkpoint that takes more than the
 // training did: the same plan once per checkpoint, then a smaller one, or the end where
 // that would not help.
 func TestResumeVerdict(t *testing.T) {

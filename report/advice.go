@@ -141,7 +141,7 @@ func adviseSpike(_ Input, r *Report) string {
 	if counted(r, memory.Spike) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s needed far more than similar ones: limit the longest sample, or bucket samples by length", plural(counted(r, memory.Spike), "step"))
+	return fmt.Sprintf("%s needed far more memory than similar ones: limit the longest sample, or bucket samples by length", plural(counted(r, memory.Spike), "step"))
 }
 
 func adviseFragmentation(_ Input, r *Report) string {
@@ -194,7 +194,7 @@ func adviseTight(_ Input, r *Report) string {
 		return ""
 	}
 	if m := r.Memory; r.Simulated && m.ForeignFrom > 0 && m.ForeignFrom <= m.TightestStep && m.TightestStep <= m.ForeignTo {
-		return "" // it was tight because of the simulation
+		return "" // memory was tight because of the simulation
 	}
 	return fmt.Sprintf("step %s came within %s of what was available: a slightly larger memory.headroom gives the next run more room",
 		count(r.Memory.TightestStep), percent(max(0, r.Memory.Tightest)))

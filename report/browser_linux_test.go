@@ -32,8 +32,8 @@ import (
 	"headroom/runs"
 )
 
-// browser starts a headless Chromium that is gone, with all that it wrote, when
-// the test ends.
+// browser starts a headless Chromium, which is stopped when the test ends, and
+// whose files are removed then.
 func browser(t testing.TB) context.Context {
 	t.Helper()
 	program := ""
@@ -106,7 +106,7 @@ func awaitEnd(t testing.TB, folder string) {
 	}
 }
 
-// trouble collects what a page should not do: complain, or load anything.
+// trouble collects what a page should not do: report an error, or load anything.
 type trouble struct {
 	mu   sync.Mutex
 	page string
@@ -145,7 +145,7 @@ type layout struct {
 		Width, Height float64
 	}
 	Headline string
-	Overflow float64 // pixels that the page is wider than its window
+	Overflow float64 // pixels by which the page is wider than its window
 	Cut      []string
 	Hidden   []string
 	Faint    []string
@@ -154,7 +154,8 @@ type layout struct {
 
 // measure runs in the page. Cut is text that reaches out of its picture, Faint
 // text with a contrast below 4.5 to what is behind it (WCAG 2.1, 1.4.3). Hidden is
-// what is wider than its frame where nothing says that it can be scrolled.
+// content wider than its frame, where nothing shows that the frame can be
+// scrolled.
 const measure = `(() => {
 	const box = e => e.getBoundingClientRect();
 	const rgb = c => c.match(/[\d.]+/g).map(Number);
@@ -318,7 +319,8 @@ func grown(steps int) *diary {
 	return d
 }
 
-// onTheAir serves a live page of whatever run is put into it, for a tab that watch listens to.
+// onTheAir serves a live page of the run that now points to, and loads it in a tab that watch
+// listens to.
 func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (live *Live, server *httptest.Server, watch *trouble) {
 	t.Helper()
 	live = &Live{Token: "secret", Draw: func() (*Report, error) { return New(now.Load().Input), nil },
@@ -334,7 +336,7 @@ func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (li
 }
 
 // TestLivePageInABrowser holds that the page follows a run without being loaded again, keeps scroll
-// positions and the focus, and says when nobody answers any more.
+// positions and the focus, and says so when the server no longer answers.
 func TestLivePageInABrowser(t *testing.T) {
 	ctx, cancel := chromedp.NewContext(browser(t))
 	defer cancel()
@@ -343,7 +345,7 @@ func TestLivePageInABrowser(t *testing.T) {
 	live, server, watch := onTheAir(ctx, t, &now)
 	var before string
 	const table = `document.querySelector(".sizes")`
-	err := chromedp.Run(ctx, chromedp.Poll(`document.documentElement.dataset.redrawn`, nil), // it has asked once
+	err := chromedp.Run(ctx, chromedp.Poll(`document.documentElement.dataset.redrawn`, nil), // the page has asked once
 		chromedp.Text("h1", &before), chromedp.Evaluate(table+`.scrollLeft = 120; `+table+`.focus({preventScroll: true}); window.same = true`, nil))
 	if err != nil {
 		t.Fatal(err)
@@ -377,7 +379,7 @@ func TestLivePageInABrowser(t *testing.T) {
 	}
 }
 
-// BenchmarkLivePage measures how long the browser takes to show a run of 10,000 steps again,
+// BenchmarkLivePage measures how long the browser takes to redraw a run of 10,000 steps,
 // layout included, and how large the page is.
 func BenchmarkLivePage(b *testing.B) {
 	ctx, cancel := chromedp.NewContext(browser(b))
@@ -493,7 +495,7 @@ func firstDifference(got, want string) string {
 	return fmt.Sprintf("%d lines, want %d", len(a), len(b))
 }
 
-// at is the moment that many seconds after the diaries begin.
+// at is the moment the given number of seconds after the diaries begin.
 func at(seconds int) time.Time {
 	return time.Date(2026, 3, 2, 22, 14, 5, 0, time.UTC).Add(time.Duration(seconds) * time.Second)
 }

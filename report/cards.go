@@ -41,7 +41,7 @@ func (r *Report) commandsBatchCard() Card {
 	c := Card{Question: "Effective batch", Answer: "as the command sets it", Tone: Info, Note: "no plan was changed"}
 	var notes []string
 	if r.Failures.InPlace > 0 {
-		notes = append(notes, "steps that ran out of memory gave the result of the whole batch")
+		notes = append(notes, "steps that ran out of memory still gave the result of the whole batch")
 	}
 	// A plan has run only if an attempt began after it was made.
 	if slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < len(r.Attempts) }) {
@@ -70,7 +70,7 @@ func (r *Report) batchCard() Card {
 		c.Tone = Warn
 	}
 	if a.Redone > 0 {
-		c.Note += fmt.Sprintf("; %s made again after going back to a checkpoint", plural(a.Redone, "step"))
+		c.Note += fmt.Sprintf("; %s repeated after going back to a checkpoint", plural(a.Redone, "step"))
 	}
 	return c
 }

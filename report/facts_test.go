@@ -109,7 +109,8 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// A run does not continue from a damaged checkpoint: the next attempt shows from which it does.
+// A run does not continue from a damaged checkpoint: the next attempt shows which checkpoint it
+// continues from.
 func TestNewestCheckpoint(t *testing.T) {
 	d := newDiary("damaged", 200)
 	d.plan.Micro = 16

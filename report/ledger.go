@@ -144,8 +144,8 @@ func (b *bookkeeper) outOfMemory(e runs.Entry) {
 	b.spend(e)
 }
 
-// survived is a failure that a worker recovered from inside a process: its decision is
-// about pieces of one call, and the run's plan does not change.
+// survived adds a row for a failure that a worker recovered from inside a process: its
+// decision is about pieces of one call, and the run's plan does not change.
 func (b *bookkeeper) survived(e runs.Entry) {
 	b.outOfMemory(e)
 	b.failure = false
@@ -197,8 +197,8 @@ func (b *bookkeeper) blame(v *memory.Verdict) {
 	row.Cause, row.What, row.Why = v.Cause, "out of memory: "+string(v.Cause), v.Why
 }
 
-// decision completes the failure before it, or is a row of its own: the end of a
-// search, or growing back.
+// decision completes the row of the failure before it, or adds a row of its own:
+// for the end of a search, or for growing back.
 func (b *bookkeeper) decision(e runs.Entry) {
 	d := e.Decision
 	if d == nil {
@@ -230,7 +230,7 @@ func (b *bookkeeper) answer(e runs.Entry) {
 		row.Remedy = string(d.Remedy)
 		if b.search {
 			row.Remedy = fmt.Sprintf("%s, then %s", recovery.Search, d.Remedy)
-			row.Result = "" // the reason gives it, along with what followed
+			row.Result = "" // the reason gives the result, along with what followed
 		}
 	}
 	if row.Reason == "" {
@@ -319,8 +319,8 @@ func (b *bookkeeper) open(e runs.Entry, row Row) {
 
 func (b *bookkeeper) newest() *Row { return &b.rows[len(b.rows)-1] }
 
-// spend adds the time that e took to the newest row. If no entry says how long it
-// took, the time between entries is used.
+// spend adds the time that e took to the newest row. If no entry gives a duration,
+// the time between entries is used.
 func (b *bookkeeper) spend(e runs.Entry) {
 	row := b.newest()
 	switch {

@@ -51,8 +51,8 @@ func TestLedgerSaysTheVerdictOnce(t *testing.T) {
 	}
 }
 
-// No failure causes the first search of a run, and the resulting plan is an
-// entry of its own kind.
+// The first search of a run is not caused by a failure, and the resulting plan
+// is an entry of its own kind.
 func TestLedgerOfAFirstSearch(t *testing.T) {
 	d := newDiary("auto", 10)
 	d.attempt = 1
@@ -113,7 +113,7 @@ func TestLedgerOfGivingUp(t *testing.T) {
 	}
 }
 
-// A run that gave up on memory once, and later failed for another reason.
+// A run gave up once because of memory, and later failed for another reason.
 func TestOnlyTheLastAttemptEndsARun(t *testing.T) {
 	d := newDiary("twice", 10)
 	d.begin()
@@ -160,7 +160,7 @@ func TestLedgerOfOtherTroubles(t *testing.T) {
 	}
 }
 
-// Where no entry says how long it took, the times of the journal's entries do.
+// Where no entry gives a duration, it is taken from the times of the journal's entries.
 func TestLedgerTakesTimeFromTheClock(t *testing.T) {
 	in := night().Input
 	for i := range in.Entries {

@@ -147,7 +147,7 @@ func TestPicturesShowValues(t *testing.T) {
 	r := New(night().Input)
 	for _, p := range r.Pictures() {
 		for i, name := range map[string][]string{
-			"memory":     {"peak allocated: 12", "peak reserved: 12", "left by other processes: 15 GiB", "capacity: 24 GiB"},
+			"memory":     {"peak allocated: 12", "peak reserved: 12", "available to this run: 15 GiB", "capacity: 24 GiB"},
 			"throughput": {"each step: 4", "median of 5 steps: 4"}, "loss": {"each step: "},
 		}[p.Name] {
 			strip := regexp.MustCompile(`<title>step (9\d|1[01]\d)&#xA;[^<]*` + regexp.QuoteMeta(name)).FindString(svg(t, p))

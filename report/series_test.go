@@ -16,7 +16,7 @@ func points(s series) []point {
 	return all
 }
 
-// Thinning out keeps the ends and the extremes, in order, of at most
+// Thinning out keeps the ends and the extremes, in order: at most
 // 4 × bucketLimit points, none of them invented.
 func TestSampleKeepsExtremes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -43,7 +43,7 @@ func TestSampleKeepsExtremes(t *testing.T) {
 	})
 }
 
-// A single step out of very many is visible.
+// A spike in a single step out of very many is visible.
 func TestSampleKeepsASpike(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(bucketLimit, 200_000).Draw(t, "n")

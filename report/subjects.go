@@ -38,7 +38,7 @@ func memoryChart(r *Report) chart {
 	if slices.ContainsFunc(r.steps, func(s runs.StepReport) bool { return s.Memory.Foreign > 0 }) {
 		room := of(memory.Stats.Available)
 		c.areas = append(c.areas, area{name: "held by other processes", shade: "violetfill", points: room, edge: in(r.Memory.Capacity)})
-		c.lines = append(c.lines, line{name: "left by other processes", shade: "violet", points: room, width: 1.5})
+		c.lines = append(c.lines, line{name: "available to this run", shade: "violet", points: room, width: 1.5})
 	}
 	c.lines = append(c.lines, line{name: "capacity", shade: "ink", points: capacity, width: 1.5, dashed: true})
 	top := in(r.Memory.Capacity)
@@ -57,7 +57,7 @@ func memoryChart(r *Report) chart {
 func memoryAlt(r *Report) string {
 	m := r.Memory
 	if m.Peak == 0 {
-		return fmt.Sprintf("%s on a capacity of %v", r.Failures.Summary, m.Capacity)
+		return fmt.Sprintf("%s with a capacity of %v", r.Failures.Summary, m.Capacity)
 	}
 	return fmt.Sprintf("the peak was %v of %v at step %s; %s", m.Peak, m.Capacity, count(m.PeakStep), r.Failures.Summary)
 }

@@ -46,7 +46,7 @@ func (d *diary) begin() {
 	d.entry(runs.Entry{Kind: runs.KindPlan, Plan: &plan, Text: plan.String()})
 }
 
-// stats are a device of 24 GiB on which a sample costs 0.78 GiB above 1.9 GiB.
+// stats are a device of 24 GiB on which each sample takes 0.78 GiB on top of a base of 1.9 GiB.
 func stats(micro int, foreign memory.Bytes) memory.Stats {
 	peak := 1900*memory.MiB + memory.Bytes(0.78*float64(micro)*float64(memory.GiB))
 	reserved := peak + 300*memory.MiB
@@ -109,7 +109,7 @@ func night() *diary {
 	d.walk(80, 0)
 	d.squeeze()
 	d.walk(120, 9*memory.GiB)
-	d.decide(recovery.Grow, 22, nil, "micro-batch 13 → 22: 24 GiB is available again, up from 15 GiB when it was made smaller; accumulation 5 → 3 keeps the effective batch at 64")
+	d.decide(recovery.Grow, 22, nil, "micro-batch 13 → 22: 24 GiB is available again, up from 15 GiB when the micro-batch was reduced; accumulation 5 → 3 keeps the effective batch at 64")
 	d.walk(200, 0)
 	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done: 200 steps, 4 out-of-memory failures survived"})
 	return d

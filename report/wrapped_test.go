@@ -43,7 +43,7 @@ func TestWrappedCommand(t *testing.T) {
 	if err := r.HTML(&page); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"# train-run: finished\n", "Ran: python train.py --note \"two words\"", "| Effective batch | **kept** | steps that ran out of memory gave the result of the whole batch |",
+	for _, want := range []string{"# train-run: finished\n", "Ran: python train.py --note \"two words\"", "| Effective batch | **kept** | steps that ran out of memory still gave the result of the whole batch |",
 		"at micro-batch 40 in forward: 1 GiB asked for (train.py:31). micro-batch 40 needs at least 14 GiB of 12 GiB |",
 		"**shrink, in place**. 40 rows in 4 pieces |", "| – | **out of memory: batch**"} {
 		if !strings.Contains(markdown.String(), want) {
@@ -72,7 +72,7 @@ func TestWrappedBatch(t *testing.T) {
 		want    string
 	}{
 		"nothing":            {func(*diary) {}, "as the command sets it, no plan was changed"},
-		"survived":           {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory gave the result of the whole batch"},
+		"survived":           {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory still gave the result of the whole batch"},
 		"refused, and ended": {func(d *diary) { d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"}) }, "as the command sets it, no plan was changed"},
 		"relaunched": {func(d *diary) {
 			smaller(d)

@@ -67,7 +67,7 @@ func (OSDisk) SyncDir(path string) error {
 }
 
 // writeFile puts data at path, whole or not at all: with durable even after a power
-// loss, though what was there before may come back until its folder is synced.
+// loss, though the previous file may come back until the folder is synced.
 func writeFile(d Disk, path string, data []byte, durable bool) (err error) {
 	beside := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
 	defer func() {

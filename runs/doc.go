@@ -4,6 +4,6 @@
 // may read it meanwhile with [ReadJournal], [ReadMetrics] and [ReadStatus], which
 // need no lock.
 //
-// A checkpoint is whole or absent, whatever is killed, at any moment. What
+// A checkpoint is whole or absent, whatever is killed and whenever. What
 // cannot be written is kept in memory, up to a limit, and written later.
 package runs

@@ -45,8 +45,7 @@ type Folder struct {
 // that holds something other than a run, is refused at once.
 func Open(dir string) (*Folder, error) { return OpenOn(dir, OSDisk{}) }
 
-// OpenOn is Open with another way to change files, such as a test's, where some
-// calls fail.
+// OpenOn is Open on a given [Disk], such as a test's, on which some calls fail.
 func OpenOn(dir string, d Disk) (*Folder, error) {
 	if err := makeFolder(dir, d); err != nil {
 		return nil, fmt.Errorf("open run folder %s: %w", dir, err)
@@ -196,7 +195,7 @@ func (f *Folder) TakeRemovals() []string {
 	for _, l := range []*lines{f.journal, f.metrics} {
 		if l.removed {
 			l.removed = false
-			f.removals = append(f.removals, filepath.Base(l.path)+" was removed or replaced while the run was writing it: what it said before is missing from reports")
+			f.removals = append(f.removals, filepath.Base(l.path)+" was removed or replaced while the run was writing it: its earlier content is missing from reports")
 		}
 	}
 	removals := f.removals
@@ -226,9 +225,9 @@ func (f *Folder) Close() error {
 	return nil
 }
 
-// HandOver is Close, except that the folder stays held: by lock, which stays
-// open in a program that this process executes, for [Inherit]; otherwise the
-// caller closes it.
+// HandOver is Close, except that lock keeps the folder held. If this process
+// executes another program, lock stays open in that program, which passes it to
+// [Inherit]; otherwise the caller closes lock.
 func (f *Folder) HandOver() (lock *os.File, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

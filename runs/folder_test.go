@@ -262,7 +262,7 @@ func checkLines(t *testing.T, dir, name string, want int, torn bool) {
 }
 
 // TestStepsOfACommandStay holds that what was seen of a command's steps is on disk at once, and
-// that an attempt from step 0 on leaves what the one before it did.
+// that an attempt from step 0 on does not remove the steps of the attempt before it.
 func TestStepsOfACommandStay(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	f := mustOpen(t, dir)
@@ -307,7 +307,7 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// What the user can fix is not damage: an older checkpoint would lose work.
+// What the user can fix is not damage: falling back to an older checkpoint would lose work.
 func TestReadErrorsThatAreDamage(t *testing.T) {
 	for cause, want := range map[error]bool{fs.ErrNotExist: true, syscall.EIO: true, fs.ErrPermission: false, syscall.EMFILE: false} {
 		found := (*damageError)(nil)

@@ -34,7 +34,7 @@ const (
 	KindJournalFailed    Kind = "journal failed"    // the journal could not be written for a while, and why
 	KindDone             Kind = "done"              // the job finished
 	KindFailed           Kind = "failed"            // the run ended without finishing
-	KindDevice           Kind = "device"            // how the device was, read from outside every so often
+	KindDevice           Kind = "device"            // the condition of the device, read from outside every so often
 	KindFault            Kind = "fault"             // the device's driver reported an error, such as an Xid
 	KindGone             Kind = "gone"              // the device is gone; a decision follows
 	KindSurvived         Kind = "survived"          // a step ran out of memory inside a wrapped process and was finished there: the failure, and what was done
@@ -93,8 +93,8 @@ func (e Entry) Failed() bool {
 }
 
 // Record appends e to the journal and returns when it and all before it are safely on
-// disk. An entry that nothing depends on (that the run or an attempt starts, what may go
-// wrong, that a command ended, that all is done, what a worker said) is only written, so
+// disk. An entry that nothing depends on (the start of the run or of an attempt, a warning,
+// the exit of a command, the end of the job, a message from a worker) is only written, so
 // that it survives this process; the next entry of another kind, or Close, syncs it to the
 // disk. After an error, e is kept in memory and written by a later Record, Flush or
 // Close, in order; only when 16 MiB are waiting are the oldest entries dropped.

@@ -22,8 +22,8 @@ type lines struct {
 	path    string
 	file    File
 	size    int64  // bytes of whole lines in the file
-	torn    bool   // the file may hold more than that
-	synced  bool   // nothing was written since the last fsync
+	torn    bool   // the file may hold more than size bytes
+	synced  bool   // nothing has been written since the last fsync
 	pending []byte // whole lines still to be written
 	limit   int    // of pending
 	lost    int    // lines dropped because of the limit

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLockOfAFolderThatWasSetAside has the folder renamed, and another run's
-// made in its place, while its lock is waited for: neither may be taken.
+// TestLockOfAFolderThatWasSetAside renames the folder and makes another run's
+// in its place while its lock is waited for: neither folder may be taken.
 func TestLockOfAFolderThatWasSetAside(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if err := mustOpen(t, dir).Close(); err != nil {

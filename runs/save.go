@@ -38,7 +38,7 @@ type Checkpoint struct {
 func CheckpointName(step int) string { return fmt.Sprintf("step-%06d", step) }
 
 // SaveCheckpoint writes c, whose Step must be new, beside its final name, waits
-// for the disk and renames it. After an error nothing of c is left and the newest
+// for the disk and renames it. After an error no part of c is left and the newest
 // whole checkpoint is unchanged. On a full disk the oldest checkpoints are removed to
 // make room, as long as the newest is whole; released lists their steps.
 func (f *Folder) SaveCheckpoint(c Checkpoint, save func(io.Writer) error) (saved Checkpoint, released []int, err error) {

@@ -71,7 +71,7 @@ func ReadStatus(dir string) (Status, error) {
 	}
 	old := struct {
 		*Status
-		Losses int `json:"losses"` // DeviceGone in earlier versions
+		Losses int `json:"losses"` // what earlier versions called DeviceGone
 	}{Status: &s}
 	if err := json.Unmarshal(text, &old); err != nil {
 		return s, fmt.Errorf("read status: %s: %w", filepath.Join(dir, "status.json"), err)

@@ -131,7 +131,8 @@ func (c Checkpoint) verifyState(path string) error {
 	return nil
 }
 
-// readError is err as damage if the file or the disk under it is broken.
+// readError is a *damageError for err if the file or the disk under it is broken, and err
+// otherwise.
 func readError(name string, err error) error {
 	for _, broken := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.EISDIR, syscall.EIO} {
 		if errors.Is(err, broken) {

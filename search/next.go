@@ -11,8 +11,9 @@ const (
 	// the device can refuse. Within this factor they are harmless, since the
 	// activations of a sample take well more than 16 times its input.
 	reach = 16
-	// leap is that factor where there is enough memory even if it grows in
-	// proportion to the size, which is the most that an affine curve can need.
+	// leap takes the place of reach where there is enough memory even if the need
+	// grows in proportion to the size, which is the most that an affine curve can
+	// need.
 	leap = 256
 	// noise is the share by which a peak may lie off the line, whether the size
 	// really needs that or was only measured so.
@@ -127,8 +128,8 @@ func (s *searcher) sure(bytes float64) int {
 	return int(min(max(s.curve.reaches(bytes), float64(s.lo)), float64(s.hi)))
 }
 
-// grow multiplies the size; by more where less would leave too few probes to
-// bisect the rest.
+// grow multiplies the size by growth, or by more where that would leave too few
+// probes to bisect the rest.
 func (s *searcher) grow() int {
 	k := s.curve.top().k
 	if s.straight {

@@ -44,7 +44,8 @@ func TestAffineTakesFiveProbes(t *testing.T) {
 	})
 }
 
-// The same on a grid of lines and smallest sizes.
+// TestAffineGrid checks the same as TestAffineTakesFiveProbes, on a grid of lines and smallest
+// sizes.
 func TestAffineGrid(t *testing.T) {
 	for _, most := range []int{1, 2, 3, 5, 16, 33, 64, 100, 255, 512, 4096, 65536} {
 		for least := 1; least <= most; least *= 8 {

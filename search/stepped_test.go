@@ -113,8 +113,9 @@ func TestStepThatFillsTheCapacity(t *testing.T) {
 	}
 }
 
-// The same for all sizes, evenly drawn, and how often it does not hold where there
-// are few sizes or the capacity is not known.
+// TestSteppedMisses checks what TestStepped does for sizes that are evenly drawn,
+// and how often the search is not within 2 % where there are few sizes or the
+// capacity is not known.
 func TestSteppedMisses(t *testing.T) {
 	const runs = 6000
 	for _, kind := range slices.Sorted(maps.Keys(steps)) {

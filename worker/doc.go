@@ -1,5 +1,5 @@
-// Package worker looks after a training from inside its processes: it makes the Python
-// package in python/headroom available to a command, and answers its messages.
+// Package worker looks after a training run from inside its processes: it makes the
+// Python package in python/headroom available to a command, and answers its messages.
 //
 //	Begin     starts one life of a command: unpacks the package, opens the socket
 //	Life.Env  adds the variables through which Python finds both

@@ -38,7 +38,7 @@ func TestEverythingIsEmbedded(t *testing.T) {
 }
 
 // TestFolderIsPrivate holds that nobody else can read the package or reach the socket,
-// and that a life leaves nothing.
+// and that a life leaves nothing behind.
 func TestFolderIsPrivate(t *testing.T) {
 	l := begun(t, &books{}, Armed)
 	modes := map[string]fs.FileMode{"": 0o700, "wire": 0o600, "package": 0o700, "package/sitecustomize.py": 0o600, "package/headroom/wire.py": 0o600}
@@ -58,8 +58,8 @@ func TestFolderIsPrivate(t *testing.T) {
 	ended(t, l)
 }
 
-// TestFoldersOfTheDeadAreRemoved holds that what a killed process left goes with the
-// next life, and nothing else does.
+// TestFoldersOfTheDeadAreRemoved holds that the next life removes what a killed
+// process left behind, and nothing else.
 func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	temp := t.TempDir()
 	made := func() *folder {
@@ -97,7 +97,8 @@ func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	}
 }
 
-// TestLongFolderForTemporaryFiles holds that a socket is where one can be.
+// TestLongFolderForTemporaryFiles holds that the socket is in /tmp if the path of a socket in the
+// folder for temporary files would be too long.
 func TestLongFolderForTemporaryFiles(t *testing.T) {
 	long := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
 	if err := os.Mkdir(long, 0o700); err != nil {
@@ -115,8 +116,9 @@ func TestLongFolderForTemporaryFiles(t *testing.T) {
 	ended(t, l)
 }
 
-// TestStandby holds that the first life takes the folder that was made ahead, that the
-// next one has one of its own, and that one that no life took is removed.
+// TestStandby holds that the first life takes the folder that was made in advance,
+// that the next life makes a folder of its own, and that a folder that no life took is
+// removed.
 func TestStandby(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	s := StandBy("1.2.3")

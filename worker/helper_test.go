@@ -17,7 +17,7 @@ import (
 	"headroom/runs"
 )
 
-// books are a session's, of a test. Only End's caller may read them.
+// books stands in for a session's books in a test. Only the caller of End may read it.
 type books struct {
 	mu      sync.Mutex
 	entries []runs.Entry
@@ -41,7 +41,7 @@ func (b *books) Survived(e runs.Entry) {
 func (b *books) Pieces() int         { return b.pieces }
 func (b *books) KeepPieces(rows int) { b.pieces = rows }
 
-// texts are the entries of a kind.
+// texts are the texts of the entries of one kind.
 func (b *books) texts(k runs.Kind) (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,7 +53,7 @@ func (b *books) texts(k runs.Kind) (all []string) {
 	return all
 }
 
-// begun is a life of a test, in a folder of its own.
+// begun begins a life for a test, in a folder of its own.
 func begun(t testing.TB, b *books, mode Mode) *Life {
 	t.Helper()
 	temp, err := os.MkdirTemp("", "hw") // a test's own folder may have too long a name for a socket
@@ -85,7 +85,7 @@ func ended(t testing.TB, l *Life) Ended {
 	return seen
 }
 
-// client is a process of a test.
+// client plays a process of the command in a test.
 type client struct {
 	t     testing.TB
 	conn  net.Conn
@@ -109,7 +109,7 @@ func (c *client) send(text string) {
 	}
 }
 
-// hears is what the harness says next.
+// hears returns the next answer from headroom.
 func (c *client) hears() (a answer) {
 	c.t.Helper()
 	if err := c.conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
@@ -121,8 +121,9 @@ func (c *client) hears() (a answer) {
 	return a
 }
 
-// stub puts a worker into the life's package that only says hello, at the first step of
-// an optimizer: how a process is reached does not hang on what is done there.
+// stub replaces the worker in the life's package by one that only says hello, at the
+// first step of an optimizer: how a process is reached does not depend on what the
+// worker does there.
 func stub(t testing.TB, l *Life) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "_torch.py"))
@@ -134,20 +135,20 @@ func stub(t testing.TB, l *Life) {
 	}
 }
 
-// python is any Python 3, with a torch that is none.
+// python is any Python 3, with a fake torch.
 type python struct {
 	program string
-	env     []string // beside what the test has
-	path    []string // PYTHONPATH, in front of the torch that is none
+	env     []string // in addition to the test's own
+	path    []string // PYTHONPATH, in front of the fake torch
 }
 
-// said is what a Python came to.
+// said is what a Python process printed, and its exit status.
 type said struct {
 	out, err string
 	status   int
 }
 
-// run runs it, in the life's environment unless that is nil.
+// run runs Python, in the life's environment unless l is nil.
 func (p python) run(t testing.TB, l *Life, words ...string) said {
 	t.Helper()
 	fake, err := filepath.Abs(filepath.Join("testdata", "fake"))
@@ -168,12 +169,12 @@ func (p python) run(t testing.TB, l *Life, words ...string) said {
 	return said{out.String(), errs.String(), c.ProcessState.ExitCode()}
 }
 
-// anyPython is a Python 3 of this machine; the one that make torch builds is one.
+// anyPython is a Python 3 of this machine, preferably the one that make torch builds.
 func anyPython(t testing.TB) python {
 	t.Helper()
 	for _, name := range []string{os.Getenv("HEADROOM_PYTHON"), "python3"} {
 		if path, err := exec.LookPath(name); err == nil {
-			found, err := exec.Command(path, "-c", "import sys; print(sys.executable)").Output() // past shims
+			found, err := exec.Command(path, "-c", "import sys; print(sys.executable)").Output() // the program itself rather than a shim
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -199,7 +200,7 @@ func pythonWithTorch(t testing.TB) string {
 
 func script(name string) string { return filepath.Join("testdata", "scripts", name) }
 
-// helloLine is a process's first word.
+// helloLine is a process's first message.
 func helloLine(rank, world int) string {
 	return fmt.Sprintf(`{"type":"hello","v":1,"rank":%d,"world":%d,"python":"3.11.7","torch":"2.11.0","mode":"armed","colour":"red"}`, rank, world)
 }

@@ -22,7 +22,7 @@ type Mode string
 const (
 	Armed   Mode = "armed"   // it recovers from out-of-memory failures in place
 	Observe Mode = "observe" // it only reports them
-	Check   Mode = "check"   // it recovers, and checks the first step, which is not made
+	Check   Mode = "check"   // it recovers, and checks the first step instead of making it
 )
 
 // Books is where a life is recorded: a [harness.Session], behind a lock if others
@@ -177,7 +177,7 @@ func (l *Life) End() (Ended, error) {
 	err := l.close()
 	l.mu.Lock()
 	for t := range l.talks {
-		_ = t.conn.SetReadDeadline(time.Now().Add(farewell)) // otherwise it waits for its process
+		_ = t.conn.SetReadDeadline(time.Now().Add(farewell)) // otherwise the read waits for the process
 	}
 	l.mu.Unlock()
 	l.cancel()

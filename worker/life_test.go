@@ -17,13 +17,13 @@ import (
 
 const gib = memory.GiB
 
-// oom is a failure as a process tells it, of 24 GiB.
+// oom is the message with which a process reports a failure, on a device of 24 GiB.
 func oom(id, rows, micro int, more string) string {
 	return fmt.Sprintf(`{"type":"oom","id":%d,"rows":%d,"micro":%d,"phase":"forward","requested":%d,"free":%d,"allocated":%d,"reserved":%d,"capacity":%d,"where":"train.py:31"%s}`,
 		id, rows, micro, 2*gib, gib, 22*gib, 23*gib, 24*gib, more)
 }
 
-// TestFailureSurvived is the way of a failure from the process to the books.
+// TestFailureSurvived follows a failure from the process to the books.
 func TestFailureSurvived(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -80,7 +80,8 @@ func TestFailureSurvived(t *testing.T) {
 	}
 }
 
-// TestGrowthIsTold holds that a leak is told before it ends a run, and looked into.
+// TestGrowthIsTold holds that a leak is reported before it ends a run, and that the process is
+// asked to look for its cause.
 func TestGrowthIsTold(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -94,7 +95,7 @@ func TestGrowthIsTold(t *testing.T) {
 	if a := c.hears(); a.Type != "look" {
 		t.Errorf("%+v", a)
 	}
-	c.send(oom(6, 8, 8, "")) // it is answered in turn, after the last of the steps
+	c.send(oom(6, 8, 8, "")) // messages are answered in order: this one after the last of the steps
 	c.hears()
 	if at, why := l.RunsOut(); time.Until(at) > time.Minute || at.IsZero() || !strings.HasSuffix(why, "grows by 103.7 MiB per step") {
 		t.Errorf("runs out at %v: %q", at, why)
@@ -111,7 +112,7 @@ func TestGrowthIsTold(t *testing.T) {
 		t.Errorf("it has ended, and runs out at %v", at)
 	}
 	told := b.texts(runs.KindWarning)
-	if len(told) == 0 || !strings.HasPrefix(told[0], "what stays allocated between steps grows by ") || !strings.Contains(told[0], "memory runs out in about ") {
+	if len(told) == 0 || !strings.HasPrefix(told[0], "memory held between steps grows by ") || !strings.Contains(told[0], "memory runs out in about ") {
 		t.Errorf("%q", told)
 	}
 }
@@ -127,7 +128,7 @@ func TestNextLifeKnows(t *testing.T) {
 	c.send(oom(7, 8, 8, ""))
 	c.hears()
 	c.send(`{"type":"bye"}`)
-	next := dial(t, l) // it may train something else: what the first has come to is nothing to it
+	next := dial(t, l) // it may train something else: the first process's new limit does not matter to it
 	next.send(helloLine(0, 1))
 	if a := next.hears(); a.Limit != 12 {
 		t.Errorf("%+v", a)
@@ -137,7 +138,7 @@ func TestNextLifeKnows(t *testing.T) {
 }
 
 // TestEndAfterAFailure holds that the numbers of a failure that the process did not
-// come back from are there, and of no other.
+// recover from are kept, and those of no other failure.
 func TestEndAfterAFailure(t *testing.T) {
 	refused := strings.Replace(oom(0, 8, 8, `,"why":"in-batch negatives"`), `"oom"`, `"refused"`, 1)
 	for name, c := range map[string]struct {
@@ -175,14 +176,14 @@ func TestEndAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestRefusalIsHeard holds that a process learns when its refusal has been written down.
+// TestRefusalIsHeard holds that a process learns when its refusal has been recorded.
 func TestRefusalIsHeard(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
 	c := dial(t, l)
 	c.send(helloLine(0, 1))
 	c.hears()
-	for id := 8; id < 10; id++ { // the second time it is not worth an entry
+	for id := 8; id < 10; id++ { // the second refusal is not worth an entry
 		c.send(strings.Replace(oom(id, 8, 8, `,"why":"in-batch negatives"`), `"oom"`, `"refused"`, 1))
 		if a := c.hears(); a.Type != "heard" || a.ID != int64(id) {
 			t.Errorf("%+v", a)
@@ -195,8 +196,8 @@ func TestRefusalIsHeard(t *testing.T) {
 	}
 }
 
-// TestOnlyArmedDecides holds that who only watches, and one rank of several, is told to
-// leave the failure to the command's code.
+// TestOnlyArmedDecides holds that a process that only observes, and one rank of
+// several, are told to leave the failure to the command's code.
 func TestOnlyArmedDecides(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode  Mode
@@ -220,8 +221,8 @@ func TestOnlyArmedDecides(t *testing.T) {
 	}
 }
 
-// TestStrangersAreNotAdmitted is the rule by which a connection is refused; what is
-// asked is the kernel's own word on who is there.
+// TestStrangersAreNotAdmitted checks the rule by which a connection is refused; in
+// use, the kernel itself says which user has connected.
 func TestStrangersAreNotAdmitted(t *testing.T) {
 	for _, c := range []struct {
 		uid, own int
@@ -233,8 +234,8 @@ func TestStrangersAreNotAdmitted(t *testing.T) {
 	}
 }
 
-// TestNobodyIsKeptWaiting has a process say more than headroom could write down, and
-// lines that are no messages.
+// TestNobodyIsKeptWaiting has a process send more than headroom records, and lines
+// that are not messages.
 func TestNobodyIsKeptWaiting(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -255,7 +256,7 @@ func TestNobodyIsKeptWaiting(t *testing.T) {
 	}
 }
 
-// TestLongLineEndsATalk holds that nobody can make headroom hold more than a line.
+// TestLongLineEndsATalk holds that nobody can make headroom keep more than one line in memory.
 func TestLongLineEndsATalk(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -269,7 +270,8 @@ func TestLongLineEndsATalk(t *testing.T) {
 	ended(t, l)
 }
 
-// TestOtherProtocolIsLeftAlone holds that a package of another time is not answered.
+// TestOtherProtocolIsLeftAlone holds that a package with another version of the protocol is not
+// answered.
 func TestOtherProtocolIsLeftAlone(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -283,8 +285,8 @@ func TestOtherProtocolIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestWatchingIsSaid holds that a process that will not recover says so at its start, to
-// the user if nobody asked for it.
+// TestWatchingIsSaid holds that it is recorded at the start that a process will only
+// watch, with a warning to the user if nobody asked for that.
 func TestWatchingIsSaid(t *testing.T) {
 	for mode, warnings := range map[Mode]int{Armed: 1, Observe: 0} {
 		b := &books{}
@@ -295,14 +297,14 @@ func TestWatchingIsSaid(t *testing.T) {
 		c.send(`{"type":"bye"}`)
 		ended(t, l)
 		said := b.texts(runs.KindWorker)
-		if len(said) != 1 || !strings.Contains(said[0], "only watches: the worker has not been tested with PyTorch 9.9") || len(b.texts(runs.KindWarning)) != warnings {
+		if len(said) != 1 || !strings.Contains(said[0], "only watching: the worker has not been tested with PyTorch 9.9") || len(b.texts(runs.KindWarning)) != warnings {
 			t.Errorf("%s: %q, %q", mode, said, b.texts(runs.KindWarning))
 		}
 	}
 }
 
-// TestLastWordsAreHeard holds that what a process said just before its end counts, also
-// if it had not been let in yet.
+// TestLastWordsAreHeard holds that what a process said just before its end counts, even
+// if its connection had not been accepted yet.
 func TestLastWordsAreHeard(t *testing.T) {
 	for range 50 {
 		b := &books{}
@@ -323,8 +325,8 @@ func TestLastWordsAreHeard(t *testing.T) {
 	}
 }
 
-// FuzzServer sends a life whatever comes, as one process and after a hello: it neither
-// ends nor hangs, and what it decides is possible.
+// FuzzServer sends a life arbitrary bytes, as one process and after a hello: the life
+// neither ends nor hangs, and its decisions are possible ones.
 func FuzzServer(f *testing.F) {
 	for _, text := range []string{helloLine(0, 1), oom(1, 8, 8, ""), oom(1, 8, 4, ""), `{"type":"step","rows":-1,"pieces":99999999999}`,
 		`{"type":"tomorrow","rows":4}`, `{"type":"refused"}`, "\x00\xff", `{"type":"oom","rows":0,"requested":-5,"phase":"update"}`,
@@ -336,7 +338,7 @@ func FuzzServer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c := dial(t, l)
 		c.send(helloLine(0, 1))
-		_, _ = c.conn.Write(append(text, '\n')) // it may have been closed
+		_, _ = c.conn.Write(append(text, '\n')) // the connection may have been closed
 		if unix, ok := c.conn.(*net.UnixConn); ok {
 			_ = unix.CloseWrite()
 		}
@@ -352,7 +354,7 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// BenchmarkLife is what a life costs a command that says nothing.
+// BenchmarkLife measures what a life costs a command that says nothing.
 func BenchmarkLife(b *testing.B) {
 	temp := b.TempDir()
 	for b.Loop() {
@@ -366,8 +368,8 @@ func BenchmarkLife(b *testing.B) {
 	}
 }
 
-// TestFirstStepIsLookedAt holds that the first word about a first step counts, what was
-// found of it or why nothing can be.
+// TestFirstStepIsLookedAt holds that the first report about a first step counts,
+// whether it says what was found or why the step cannot be checked.
 func TestFirstStepIsLookedAt(t *testing.T) {
 	looked := func(l *Life) bool {
 		select {

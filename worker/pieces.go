@@ -36,7 +36,7 @@ func (p *Pieces) Limit() int { return p.limit }
 // Rows is how many rows to run at once in the rest of the call that failed.
 func (p *Pieces) Rows() int { return p.history.Running().Largest() }
 
-// begin makes the history one of calls of the given number of rows.
+// begin switches the history to calls of the given number of rows.
 func (p *Pieces) begin(rows int) {
 	if p.history.Plan.Effective == rows {
 		return

@@ -9,9 +9,9 @@ import (
 	"headroom/recovery"
 )
 
-// night plays steps of a process in so much memory, where a piece of n rows needs
-// base + n GiB, and writes what happened: "40! 20 20" failed with 40 rows and made two
-// steps with 20.
+// night plays steps of a process on a device of a given capacity, where a piece of n
+// rows needs base + n GiB, and records what happened: "40! 20 20" means a failure with
+// 40 rows and then two steps with 20.
 type night struct {
 	*Pieces
 	said []string
@@ -71,7 +71,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestPiecesGrowBack holds that a limit that others caused goes when they leave.
+// TestPiecesGrowBack holds that a limit that other processes caused is lifted when they leave.
 func TestPiecesGrowBack(t *testing.T) {
 	n := &night{Pieces: NewPieces(0)}
 	n.steps(growAfter, 40, 24*gib, gib)
@@ -84,8 +84,8 @@ func TestPiecesGrowBack(t *testing.T) {
 	}
 }
 
-// TestSameAgain holds that a failure without a reason costs one more try and no limit,
-// once a step.
+// TestSameAgain holds that a failure without a reason leads to one more try and sets
+// no limit, once per step.
 func TestSameAgain(t *testing.T) {
 	p := NewPieces(0)
 	f := memory.OutOfMemoryError{Requested: gib, Phase: memory.PhaseForward, Micro: 8,
@@ -106,8 +106,8 @@ func TestSameAgain(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutNumbers holds that a processor's allocator, which tells no more than
-// what was asked for, is enough to go on.
+// TestDeviceWithoutNumbers holds that the CPU's allocator, which reports only how much
+// was requested, says enough to decide on.
 func TestDeviceWithoutNumbers(t *testing.T) {
 	p := NewPieces(0)
 	d := p.Failed(memory.OutOfMemoryError{Requested: 3 * gib, Phase: memory.PhaseBackward, Micro: 16}, 16)

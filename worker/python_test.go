@@ -19,8 +19,8 @@ import (
 )
 
 // TestReachesEveryPython starts Python in the ways in which people do, with the
-// environment of a life: the worker is there, and what the script sees and says is what
-// it does without.
+// environment of a life: the worker is there, and what the script sees and prints is
+// the same as without headroom.
 func TestReachesEveryPython(t *testing.T) {
 	p := anyPython(t)
 	venv := python{program: filepath.Join(t.TempDir(), "venv", "bin", "python")}
@@ -32,7 +32,7 @@ func TestReachesEveryPython(t *testing.T) {
 	for name, c := range map[string]struct {
 		python
 		words []string
-		left  bool // out
+		left  bool // out: no worker attaches
 		skip  bool
 	}{
 		"plain":                       {p, []string{train, "--a", "b c"}, false, false},
@@ -90,7 +90,8 @@ func TestForkHasItsOwnWire(t *testing.T) {
 	}
 }
 
-// TestUsersOwnSitecustomize holds that it runs as it would, whatever it does.
+// TestUsersOwnSitecustomize holds that the user's own sitecustomize runs as it would without
+// headroom, whatever it does.
 func TestUsersOwnSitecustomize(t *testing.T) {
 	for name, text := range map[string]string{
 		"speaks":           "import sys; print('mine', __name__, __file__, sys.modules[__name__].__file__)",
@@ -120,7 +121,8 @@ func TestUsersOwnSitecustomize(t *testing.T) {
 	}
 }
 
-// TestUsersOwnHeadroom holds that a module of that name stays the user's.
+// TestUsersOwnHeadroom holds that a user's own module called headroom is the one that the user's
+// code imports.
 func TestUsersOwnHeadroom(t *testing.T) {
 	dir := t.TempDir()
 	train := filepath.Join(dir, "train.py")
@@ -139,7 +141,7 @@ func TestUsersOwnHeadroom(t *testing.T) {
 	}
 }
 
-// TestWorkerThatCannotStart holds that the command runs on, and that why is known.
+// TestWorkerThatCannotStart holds that the command continues, and that the reason is known.
 func TestWorkerThatCannotStart(t *testing.T) {
 	for _, text := range []string{"syntax error", "def install(): raise RuntimeError('no')", "import no_such_module"} {
 		l := begun(t, &books{}, Armed)
@@ -156,8 +158,8 @@ func TestWorkerThatCannotStart(t *testing.T) {
 	}
 }
 
-// TestModule is the other way in: a program's arguments, folder and name are what they
-// are without it.
+// TestModule starts programs by python -m headroom: a program's arguments, folder and
+// name are the same as without it.
 func TestModule(t *testing.T) {
 	p := anyPython(t)
 	dir := t.TempDir()
@@ -188,7 +190,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestHarnessGoes holds that a process whose headroom is gone continues, and soon.
+// TestHarnessGoes holds that a process continues without a long wait once its headroom is gone.
 func TestHarnessGoes(t *testing.T) {
 	p := anyPython(t)
 	l := begun(t, &books{pieces: 6}, Armed)
@@ -214,7 +216,7 @@ func TestHarnessGoes(t *testing.T) {
 	}
 	l.mu.Lock()
 	for t := range l.talks {
-		_ = t.conn.SetReadDeadline(time.Now()) // as its death would end it
+		_ = t.conn.SetReadDeadline(time.Now()) // this ends the connection, as headroom's death would
 	}
 	l.mu.Unlock()
 	if seen := ended(t, l); !seen.Attached {
@@ -229,7 +231,7 @@ func TestHarnessGoes(t *testing.T) {
 	}
 }
 
-// TestRealTorch says hello from the torch that is trained with.
+// TestRealTorch holds that a process that trains with the real torch says hello.
 func TestRealTorch(t *testing.T) {
 	path := pythonWithTorch(t)
 	b := &books{}
@@ -256,7 +258,8 @@ print(torch.__version__)
 	}
 }
 
-// TestNextAttemptBegins where the one before it had come to: nothing has to fail first.
+// TestNextAttemptBegins holds that an attempt begins with the limit that the one before it settled
+// on: nothing has to fail first.
 func TestNextAttemptBegins(t *testing.T) {
 	path := pythonWithTorch(t)
 	b := &books{pieces: 12}
@@ -272,8 +275,8 @@ func TestNextAttemptBegins(t *testing.T) {
 	}
 }
 
-// BenchmarkStart is a Python that never imports torch, bare and in the environment of a
-// life.
+// BenchmarkStart starts a Python that never imports torch, bare and in the environment
+// of a life.
 func BenchmarkStart(b *testing.B) {
 	p := anyPython(b)
 	l := begun(b, &books{}, Armed)
@@ -295,8 +298,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// TestPythonIsFuzzed answers a process with whatever comes to mind: nothing is raised
-// there, and nothing hangs.
+// TestPythonIsFuzzed answers a process with random messages: the process neither
+// raises an exception nor hangs.
 func TestPythonIsFuzzed(t *testing.T) {
 	temp, err := os.MkdirTemp("", "hw")
 	if err != nil {
@@ -330,7 +333,7 @@ func TestPythonIsFuzzed(t *testing.T) {
 				return
 			}
 			served.Go(func() {
-				_, _ = io.WriteString(c, text) // it may not listen to the end
+				_, _ = io.WriteString(c, text) // the process may not listen to the end
 				_, _ = io.Copy(io.Discard, c)
 				_ = c.Close()
 			})
@@ -345,8 +348,8 @@ func TestPythonIsFuzzed(t *testing.T) {
 	}
 }
 
-// TestLoaderWorkersSayNothing holds that the processes which load for a training connect
-// to nobody, forked or spawned.
+// TestLoaderWorkersSayNothing holds that a data loader's processes connect to nobody,
+// forked or spawned.
 func TestLoaderWorkersSayNothing(t *testing.T) {
 	path := pythonWithTorch(t)
 	train := filepath.Join(t.TempDir(), "loads.py")

@@ -86,14 +86,14 @@ func TestEveryOperationFails(t *testing.T) {
 	}
 }
 
-// TestFailuresInPairs lets a second operation fail in what is done about the first.
+// TestFailuresInPairs lets a second operation fail while the failure of the first is being handled.
 func TestFailuresInPairs(t *testing.T) {
 	if loops := sweeps(t, "--pairs", "learned_temperature", "--every", "3"); loops != 1 {
 		t.Errorf("%d loops, want 1", loops)
 	}
 }
 
-// TestProofs runs the other scripts, which end with 0 when all that they say holds.
+// TestProofs runs the other scripts, which exit with status 0 if everything that they check holds.
 func TestProofs(t *testing.T) {
 	for _, c := range [][]string{
 		{"sizes.py"},

@@ -144,7 +144,7 @@ func (t *talk) say(a answer) {
 
 func (t *talk) hello(m message) error {
 	if m.V != protocol {
-		t.once("protocol", fmt.Sprintf("process %d has headroom %s, which uses another version of the protocol: it is left alone", t.pid, m.Headroom))
+		t.once("protocol", fmt.Sprintf("process %d has headroom %s, which uses another version of the protocol: the process is left alone", t.pid, m.Headroom))
 		return errSilent
 	}
 	l := t.life
@@ -161,7 +161,7 @@ func (t *talk) hello(m message) error {
 			text += fmt.Sprintf(", rank %d of %d", m.Rank, t.world)
 		}
 		if m.Why != "" {
-			text += ", which only watches: " + m.Why
+			text += ", only watching: " + m.Why
 		}
 		l.o.Books.Note(runs.Entry{Kind: runs.KindWorker, Text: text})
 	}
@@ -228,7 +228,7 @@ func (t *talk) grows(m message, now time.Time) {
 	t.life.mu.Lock()
 	t.out, t.grown = time.Time{}, ""
 	if ok {
-		t.out, t.grown = now.Add(f.left), fmt.Sprintf("what stays allocated between steps grows by %v per step", f.perStep)
+		t.out, t.grown = now.Add(f.left), fmt.Sprintf("memory held between steps grows by %v per step", f.perStep)
 	}
 	t.life.mu.Unlock()
 	if !ok {
@@ -282,7 +282,7 @@ func (t *talk) outOfMemory(m message) {
 	case t.life.o.Mode == Observe:
 		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: "failures are only observed"}
 	case t.world > 1:
-		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: fmt.Sprintf("it is one of %d ranks, which would have to agree on the pieces", t.world)}
+		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: fmt.Sprintf("this process is one of %d ranks, which would have to agree on the pieces", t.world)}
 	default:
 		f.decision = t.pieces.Failed(f.failure, m.Rows)
 	}

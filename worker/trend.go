@@ -64,7 +64,7 @@ type forecast struct {
 }
 
 func (f forecast) String() string {
-	return fmt.Sprintf("what stays allocated between steps grows by %v per step; at that rate memory runs out in about %s, near step %d", f.perStep, inAbout(f.left), f.step)
+	return fmt.Sprintf("memory held between steps grows by %v per step; at that rate memory runs out in about %s, near step %d", f.perStep, inAbout(f.left), f.step)
 }
 
 // forecast reports when the memory that s describes runs out. ok is false while the

@@ -12,8 +12,9 @@ import (
 
 const mib = memory.Bytes(1) << 20
 
-// grown has a trend follow so many steps of half a second each, and returns what it
-// forecasts at the end, with 80 GiB of which held is allocated and as much as 10 GiB more at the peak.
+// grown has a trend follow the given number of steps of half a second each, and returns its forecast
+// after the last one. The device has 80 GiB, of which held is allocated after a step, and 10 GiB more
+// at the peak.
 func grown(steps int, held func(step int) memory.Bytes) (*trend, forecast, bool) {
 	t, begin := &trend{}, time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
 	var newest memory.Bytes
@@ -27,15 +28,15 @@ func grown(steps int, held func(step int) memory.Bytes) (*trend, forecast, bool)
 	return t, f, ok
 }
 
-// TestForecast holds that a leak is told with when it ends the run, whatever the batches
-// hold beside it, and that nothing else is.
+// TestForecast holds that a leak is reported, with the step at which it ends the run,
+// whatever else the batches hold, and that nothing else is reported.
 func TestForecast(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	noise := func(most memory.Bytes) memory.Bytes { return memory.Bytes(random.Int64N(int64(most))) }
 	for name, c := range map[string]struct {
 		steps int
 		held  func(step int) memory.Bytes
-		at    int // of memory's end; 0: none is told
+		at    int // step at which memory runs out; 0 if nothing is reported
 	}{
 		"a leak":                       {5000, func(i int) memory.Bytes { return 20*gib + memory.Bytes(i)*mib }, 50 * 1024},
 		"among batches of any length":  {5000, func(i int) memory.Bytes { return 20*gib + memory.Bytes(i)*mib + noise(3*gib) }, 50 * 1024},
@@ -71,10 +72,11 @@ func TestForecast(t *testing.T) {
 	}
 }
 
-// TestForecastIsTold in words, once and again when half of the time has gone.
+// TestForecastIsTold holds that a forecast is reported in words, once, and again each time that
+// half of the remaining time has passed.
 func TestForecastIsTold(t *testing.T) {
 	followed, f, _ := grown(5000, func(i int) memory.Bytes { return 20*gib + memory.Bytes(i)*mib })
-	if want := "what stays allocated between steps grows by 1 MiB per step; at that rate memory runs out in about 6 h 20 min, near step 51"; !strings.HasPrefix(f.String(), want) {
+	if want := "memory held between steps grows by 1 MiB per step; at that rate memory runs out in about 6 h 20 min, near step 51"; !strings.HasPrefix(f.String(), want) {
 		t.Errorf("%s", f)
 	}
 	var told []int
@@ -91,7 +93,7 @@ func TestForecastIsTold(t *testing.T) {
 		t.Errorf("told at %v", told)
 	}
 	late := &trend{}
-	for i := range 3 { // noticed when it is over
+	for i := range 3 { // noticed when no time is left
 		if tell, first := late.news(forecast{}); tell != (i == 0) || first != (i == 0) {
 			t.Errorf("time %d: told %v", i, tell)
 		}

@@ -36,7 +36,7 @@ const settled = 2 * time.Second
 
 // Checkpoints looks for the checkpoints that the command has left; now is the present
 // time. A checkpoint older than since, the start of the run, belongs to another training
-// and is not listed.
+// run and is not listed.
 func (m *Match) Checkpoints(now, since time.Time) (Checkpoints, error) {
 	layout := m.Profile.Checkpoints
 	if layout.Glob == "" {
@@ -190,7 +190,7 @@ func incomplete(files fs.FS, name string, layout Layout) string {
 	return ""
 }
 
-// oneIs says what is wrong, unless at least one file matches one of the patterns and
+// oneIs says what is wrong; "" if at least one file matches one of the patterns and
 // every file that does is whole.
 func oneIs(files fs.FS, patterns []string) string {
 	some := false

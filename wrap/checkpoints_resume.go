@@ -216,7 +216,7 @@ func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit
 		edit, err = JSON.Set(content, patch.Key, fmt.Sprint(now))
 		return edit, err == nil, err
 	}
-	return Edit{}, false, fmt.Errorf("%s is %s, which is not what micro-batch %d would write", patch.Key, at.text, before.perMicro)
+	return Edit{}, false, fmt.Errorf("%s is %s, which is not what a run with micro-batch %d would have written", patch.Key, at.text, before.perMicro)
 }
 
 // amounts are the values of the names in an expression over a step.

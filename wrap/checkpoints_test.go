@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// tensors is a safetensors file whose header states said bytes of data, and which has
-// there bytes.
+// tensors is a safetensors file: its header states said bytes of data, and it holds
+// there bytes of data.
 func tensors(said, there int) []byte {
 	header := `{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,` + Int.write(said, "") + `]}}`
 	var b bytes.Buffer
@@ -30,7 +30,7 @@ const (
 	cutZip   = "PK\x03\x04 data"
 )
 
-// matched is a command of Transformers' with checkpoints.
+// matched is a Transformers command with checkpoints.
 func matched(t *testing.T, files fstest.MapFS, args ...string) *Match {
 	t.Helper()
 	c := Command{Args: append([]string{"torchrun", "--nproc_per_node=2", "run_clm.py", "--output_dir=out"}, args...), Dir: "/work"}
@@ -41,7 +41,7 @@ func matched(t *testing.T, files fstest.MapFS, args ...string) *Match {
 	return m
 }
 
-// checkpoint adds a checkpoint of Transformers' to files, complete unless changed.
+// checkpoint adds a Transformers checkpoint to files, complete unless changed.
 func checkpoint(files fstest.MapFS, name string, at time.Time, change map[string]string) {
 	content := map[string]string{"trainer_state.json": `{"train_batch_size": 8}`, "model.safetensors": string(tensors(4, 4)), "optimizer.pt": wholeZip, "rng_state_0.pth": wholeZip, "rng_state_1.pth": wholeZip}
 	for file, text := range change {

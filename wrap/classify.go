@@ -33,7 +33,7 @@ const LittleFree = 0.05
 func Classify(e Exit) Outcome {
 	tail := e.Tail
 	if e.Code == 0 && e.Signal == 0 && !mayTellOfMemory(tail) {
-		tail = nil // reading the tail takes 50 ms, and nothing else in it matters
+		tail = nil // reading the tail takes 50 ms, and only words about memory would matter
 	}
 	c := classifier{exit: e, found: scan(tail)}
 	switch {
@@ -157,7 +157,7 @@ func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 	}
 	o := c.outcome(Failed, sure, x, reason)
 	if n := c.exit.Kernel.GroupKills; n > 0 {
-		o.Reasons = append(o.Reasons, fmt.Sprintf("the kernel's OOM killer also killed %d of the processes in its control group, which this error does not explain", n))
+		o.Reasons = append(o.Reasons, fmt.Sprintf("the kernel's OOM killer also killed %d of the processes in the command's control group, which this error does not explain", n))
 	}
 	return o
 }

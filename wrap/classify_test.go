@@ -141,8 +141,8 @@ func confusionTable(all []exitFixture) string {
 	return b.String()
 }
 
-// The output of a command that is done is read only if it may mention memory; that
-// changes no outcome.
+// The output of a command that is done is read only if it may mention memory;
+// skipping it changes no outcome.
 func TestDoneIsToldWithoutReading(t *testing.T) {
 	read := 0
 	for _, f := range exitFixtures(t) {

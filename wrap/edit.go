@@ -58,7 +58,7 @@ type editor interface {
 	decode(content []byte) (any, error)
 	// find is the value of a key; ok is false if there is none.
 	find(content []byte, keys []string) (value scalar, ok bool, err error)
-	// replacement is the edit that gives a key that was found a new value.
+	// replacement is the edit that changes the value of a key that was found.
 	replacement(content []byte, old scalar, value string) (Edit, error)
 	// insertion is the edit that adds a key.
 	insertion(content []byte, keys []string, value string) (Edit, error)
@@ -136,7 +136,7 @@ func (f Format) Set(content []byte, key, value string) (Edit, error) {
 		return Edit{}, err
 	}
 	if bytes.Contains(content, []byte("${"+key+"}")) {
-		return Edit{}, &EditError{key, old.line, "another key takes its value by interpolation, and would change with it"}
+		return Edit{}, &EditError{key, old.line, "another key is interpolated from this one, and would change with it"}
 	}
 	var edit Edit
 	if found && old.end > 0 {

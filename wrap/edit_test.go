@@ -22,7 +22,7 @@ func TestSetChangesNothingElse(t *testing.T) {
 		{"anchor that others use", YAML, "b: &x 8\na: *x\n", "b", "", "other keys refer to it"},
 		{"merged mapping", YAML, "base: &m {b: 8}\nrun:\n  <<: *m\n  c: 1\n", "run.b", "base: &m {b: 8}\nrun:\n  b: 9\n  <<: *m\n  c: 1\n", ""},
 		{"mapping by alias", YAML, "base: &m {b: 8}\nrun: *m\n", "run.b", "", "other keys refer to it"},
-		{"interpolated elsewhere", YAML, "b: 8\nc: ${b}\n", "b", "", "interpolation"},
+		{"interpolated elsewhere", YAML, "b: 8\nc: ${b}\n", "b", "", "interpolated from this one"},
 		{"empty", YAML, "a: 1\nb:\nc: 2\n", "b", "a: 1\nb: 9\nc: 2\n", ""},
 		{"absent", YAML, "# top\na: 1\r\n", "b", "# top\nb: 9\r\na: 1\r\n", ""},
 		{"absent below", YAML, "t:\n    a: 1\n", "t.b", "t:\n    b: 9\n    a: 1\n", ""},

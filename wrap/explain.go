@@ -22,7 +22,7 @@ type Explanation struct {
 	Scores   []Score        `json:"scores,omitempty"` // best first; with --profile or --knob there may be none
 	Launch   Launched       `json:"launch"`
 	Plan     *recovery.Plan `json:"plan,omitempty"`    // the one that the command asks for
-	Unknown  []string       `json:"unknown,omitempty"` // what of the plan could not be determined
+	Unknown  []string       `json:"unknown,omitempty"` // the parts of the plan that could not be determined
 	Knobs    []KnobAt       `json:"knobs,omitempty"`
 	Smaller  *Smaller       `json:"smaller,omitempty"` // what happens if memory runs out; nil if there is no smaller micro-batch, or none is known
 	Saved    *SavedAt       `json:"checkpoints,omitempty"`

@@ -42,7 +42,7 @@ type findings struct {
 	lines     int
 }
 
-// rankStream is what one rank prints, or all of them where nothing tells them apart.
+// rankStream is what one rank prints, or what all ranks print where nothing tells them apart.
 type rankStream struct {
 	inTraceback bool
 	indent      int // of its frames

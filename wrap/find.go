@@ -191,8 +191,8 @@ func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 }
 
 // available is how much of its GPU a trial could hold: its room or, if less, what any
-// trial has shown that its allocator may hold. beside is the least that it held that does
-// not count against that limit.
+// trial has shown that its allocator may hold. beside is the least that was held outside
+// the allocator, which does not count against that limit.
 func (e *explorer) available(t Tried) (most, beside memory.Bytes) {
 	most = t.Room
 	for _, other := range e.found.Trials {
@@ -233,9 +233,9 @@ func (e *explorer) conclude(fits, fails, wanted int, leaves bool) {
 	chosen := e.tried[e.Sizes[wanted]]
 	switch {
 	case leaves:
-		f.Reason += fmt.Sprintf("; up to %d leaves %.3g %% of it unused", chosen.Micro, 100*e.Headroom)
+		f.Reason += fmt.Sprintf("; sizes up to %d leave %.3g %% of the memory unused", chosen.Micro, 100*e.Headroom)
 	case chosen.Peak > 0 && chosen.Room > 0:
-		f.Reason += fmt.Sprintf("; no size leaves %.3g %% of it unused, and %d, the smallest, leaves the most", 100*e.Headroom, chosen.Micro)
+		f.Reason += fmt.Sprintf("; no size leaves %.3g %% of the memory unused, and %d, the smallest, leaves the most", 100*e.Headroom, chosen.Micro)
 	}
 }
 

@@ -3,10 +3,10 @@ package wrap
 import "fmt"
 
 // Foreseen is why the next smaller micro-batch, from the beginning or from a complete
-// checkpoint, would be refused if memory ran out, and what to do about it. Otherwise
-// [Wrapped.Prepare] would say so only then, when nobody is there to read it. It is "" if
-// nothing would be refused, if there is no smaller one, or if nothing is known about
-// the command. Nothing is written.
+// checkpoint, would be refused if memory ran out, and what to do about it. Without
+// Foreseen, [Wrapped.Prepare] would report this only after memory has run out, when
+// nobody is there to read it. It is "" if nothing would be refused, if there is no
+// smaller one, or if nothing is known about the command. Nothing is written.
 func (w *Wrapped) Foreseen() string {
 	if w.Match == nil {
 		return ""
@@ -33,5 +33,5 @@ func (w *Wrapped) Foreseen() string {
 	case later == nil || anew.Error() == later.Error():
 		return fmt.Sprintf("if memory runs out, %s: %v", nothing, anew)
 	}
-	return fmt.Sprintf("if memory runs out, %s: %v; nor after a checkpoint: %v", nothing, anew, later)
+	return fmt.Sprintf("if memory runs out, %s: %v; the same holds after a checkpoint: %v", nothing, anew, later)
 }

@@ -55,7 +55,7 @@ func TestForeseen(t *testing.T) {
 		{"epochs of Lightning", lit, nil, false, nothing + epoch + "; pass --trust if so"},
 		{"epochs of Lightning, and the user has vouched", lit, nil, true, ""},
 		{"steps of Lightning", lit + " --trainer.max_steps 100", nil, false, later + within},
-		{"validation within epochs of Lightning", lit + " --trainer.val_check_interval 0.5", nil, false, nothing + epoch + "; pass --trust if so; nor after a checkpoint: " + within},
+		{"validation within epochs of Lightning", lit + " --trainer.val_check_interval 0.5", nil, false, nothing + epoch + "; pass --trust if so; the same holds after a checkpoint: " + within},
 		{"trl of an unknown version", "python sft.py --output_dir o --per_device_train_batch_size 16 --max_steps 9000", nil, false, later + "cannot resume: trl needs trl 1.16.0 or later to resume, and the installed version is not known"},
 	} {
 		given := Given{Knobs: c.knobs, Files: fstest.MapFS{

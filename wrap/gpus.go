@@ -14,8 +14,8 @@ import (
 
 // visible are the GPUs that a command with this CUDA_VISIBLE_DEVICES may use, as
 // CUDA reads it: indices or prefixes of UUIDs, up to the first entry that names no GPU.
-// Indices are taken to be NVML's, which are CUDA's where the GPUs are alike or
-// CUDA_DEVICE_ORDER is PCI_BUS_ID.
+// Indices are taken to be NVML's, which are the same as CUDA's where the GPUs are alike
+// or CUDA_DEVICE_ORDER is PCI_BUS_ID.
 func visible(value string, set bool, all []nvml.GPU) []nvml.GPU {
 	if !set {
 		return all

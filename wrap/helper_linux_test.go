@@ -177,8 +177,8 @@ func onPipes(t *testing.T, c *exec.Cmd) *program {
 	return p
 }
 
-// onTerminal starts a program on a terminal of 40 rows and 123 columns. It does not
-// echo, because where an echo appears among the output is chance.
+// onTerminal starts a program on a terminal of 40 rows and 123 columns. The
+// terminal does not echo, because an echo could appear anywhere among the output.
 func onTerminal(t *testing.T, c *exec.Cmd) *program {
 	t.Helper()
 	p := &program{t: t, cmd: c, eof: make(chan struct{})}

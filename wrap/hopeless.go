@@ -48,7 +48,7 @@ func hopeless(x fault, f memory.OutOfMemoryError) string {
 // HopelessAt is Hopeless for a command that runs a plan: a failure in evaluation is not
 // hopeless where the evaluation batch can be set, and a failure is hopeless where even one
 // sample would request more than the device has. A request that does not grow with the
-// batch shows at the next size, by the same number of bytes.
+// batch is recognised at the next size, where it has the same number of bytes.
 func (o Outcome) HopelessAt(plan recovery.Plan) string {
 	if o.Kind != OutOfMemory || o.Evidence == nil {
 		return o.Hopeless

@@ -11,9 +11,10 @@ import (
 // FromInside is the outcome with what a worker in the process saw: a memory failure
 // after which the training made no further step, at the line of the user's code that
 // where names, and what had been allocated between steps. The worker's numbers are the
-// device's own, whereas an outcome has only what a message said. An end that explains
-// nothing is put down to memory: the failure came, and then the end. Leaked memory is
-// free again in a new process, whichever phase it left too little for.
+// device's own, whereas an outcome has only what a message said. An end without an
+// error of its own is put down to the memory failure that came before it. Leaked
+// memory is free again in a new process, whichever phase had too little memory because
+// of the leak.
 func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	f := seen.Failure
 	if f.Stats.Capacity <= 0 || o.Kind != OutOfMemory && o.Kind != Failed {
@@ -22,7 +23,7 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	if where != "" {
 		where = " (" + where + ")"
 	}
-	reason := "the worker inside saw it: " + f.Error() + where
+	reason := "the worker inside saw the failure: " + f.Error() + where
 	f.Micro = 0 // the number of rows of a call, which is not the command's own micro-batch
 	evidence := memory.Evidence{Failure: f}
 	switch {

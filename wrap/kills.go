@@ -32,7 +32,7 @@ func (c classifier) killed(x fault) (Outcome, bool) {
 			sure = Likely
 		}
 		return c.memory(OutOfHostMemory, sure, x, seen,
-			fmt.Sprintf("the kernel's OOM killer killed %d of the processes in its control group", k.GroupKills)), true
+			fmt.Sprintf("the kernel's OOM killer killed %d of the processes in the command's control group", k.GroupKills)), true
 	case c.found.confirmed != "":
 		return c.memory(OutOfHostMemory, Certain, x, "the kernel or the scheduler says so: "+c.found.confirmed, seen), true
 	case one && x.match.meaning.memory():
@@ -42,7 +42,7 @@ func (c classifier) killed(x fault) (Outcome, bool) {
 			fmt.Sprintf("the kernel's OOM killer meanwhile killed %d of this machine's processes, which need not have been this command's", k.SystemKills)), true
 	case one:
 		o := c.outcome(Failed, Certain, x, seen,
-			"nothing shows that memory was the reason: the kernel's counters and the log show no kill for memory")
+			"nothing shows that memory was the reason: the kernel's counters and the log show no OOM kill")
 		o.Hint = "a scheduler's time limit, preemption and kill -9 look the same; where the control group's counters cannot be read, see dmesg"
 		return o, true
 	case c.signal() == syscall.SIGBUS && !x.raised:

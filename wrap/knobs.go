@@ -84,7 +84,8 @@ func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 	return place{}, nil
 }
 
-// set is at, with the default if its value means that the knob is not set.
+// set is the place at, with the default as its text if the value there means that the knob is not
+// set.
 func (m *Match) set(k Knob, at place) place {
 	if slices.Contains(k.Unset, strings.Trim(at.text, `"'`)) {
 		at.text, at.unset = k.Default, true

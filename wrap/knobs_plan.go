@@ -49,7 +49,7 @@ type step struct {
 	ranks                       int // data-parallel; 0 if not known
 	why                         string
 	perMicro, perRank           int // samples of a micro-batch, micro-batches of a step, on each rank
-	common                      int // what divides every effective batch of a schedule; 0 if it is constant
+	common                      int // what divides every effective batch of a schedule; 0 if the effective batch is constant
 }
 
 // Plan is the plan that the command asks for now. A knob that cannot be read is a
@@ -129,7 +129,7 @@ func (m *Match) derive(s *step) error {
 	}
 	share := s.global * m.globalRanks(*s) / max(1, s.ranks)
 	if share*max(1, s.ranks) != s.global*m.globalRanks(*s) || share%s.perMicro != 0 {
-		return &KnobError{global, m.places(global), fmt.Sprint(s.global), fmt.Sprintf("is not a multiple of micro-batch %d × %d ranks, so the batch that is trained is a different one", s.perMicro, max(1, s.ranks))}
+		return &KnobError{global, m.places(global), fmt.Sprint(s.global), fmt.Sprintf("is not a multiple of micro-batch %d × %d ranks, so the batch actually trained has a different size", s.perMicro, max(1, s.ranks))}
 	}
 	s.perRank = share / s.perMicro
 	return m.agree(*s)

@@ -111,7 +111,7 @@ func (t Type) amount(text string) (int, error) {
 	case bare == "":
 		return 0, errors.New("present but empty; give a number")
 	case strings.Contains(bare, "$"):
-		return 0, errors.New("interpolations are not resolved; override it with a number")
+		return 0, errors.New("interpolations are not resolved; override this one with a number")
 	}
 	n, err := evaluate(bare, nil)
 	if err != nil {

@@ -213,7 +213,7 @@ func (p *peeler) python() (done bool, err error) {
 			return true, p.program(arg)
 		}
 	}
-	return false, &OpaqueError{"python", "no script is named: it would read standard input"}
+	return false, &OpaqueError{"python", "no script is named, so python would read standard input"}
 }
 
 // module reads what follows python -m: a launcher is a layer, anything else is the

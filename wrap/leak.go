@@ -16,7 +16,7 @@ type RunsOut struct {
 type leakWatch struct {
 	saved time.Time     // when the newest complete checkpoint of this life was written; zero if there is none
 	every time.Duration // time since the checkpoint before it, or since the life began
-	told  time.Time     // when the checkpoint was written after which due last returned true
+	told  time.Time     // the value of saved when due last returned true
 	began time.Time
 }
 

@@ -27,7 +27,7 @@ type Wrapped struct {
 	Asked   recovery.Plan // the plan that the command asks for, according to Match
 	Trust   bool          // the user vouches for what a rewritten command would have to prove
 	Run     string        // name of the run, which the command finds in HEADROOM_RUN
-	Begun   time.Time     // when the run began: older checkpoints belong to another training
+	Begun   time.Time     // when the run began: older checkpoints belong to another training run
 
 	Free    memory.Bytes  // memory that each of its GPUs must have free before a life begins; 0 does not check
 	Hang    time.Duration // how long without a sign of life until it is reported as possibly hanging; 0 never checks
@@ -301,7 +301,7 @@ func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *O
 // hangs is the outcome of ending a hanging command; without Restart it only reports the hang.
 func (w *Wrapped) hangs(watch *hangWatch, pid int) *Outcome {
 	if !w.Restart {
-		w.Trouble(fmt.Errorf("%s: it may be hanging; py-spy dump --pid %d shows where it is stuck, and --restart-hung would start it again from its newest checkpoint", watch.why(), pid))
+		w.Trouble(fmt.Errorf("%s: the command may be hanging; py-spy dump --pid %d shows where it is stuck, and --restart-hung would start it again from its newest checkpoint", watch.why(), pid))
 		return nil
 	}
 	return byUs(Hung, watch.why())
@@ -317,7 +317,7 @@ func (w *Wrapped) leaks(watch *leakWatch) *Outcome {
 		return nil
 	}
 	if !w.Leave {
-		w.Trouble(fmt.Errorf("%s; --restart-leaking would start it again just after a checkpoint", watch.why(out)))
+		w.Trouble(fmt.Errorf("%s; --restart-leaking would start the command again just after a checkpoint", watch.why(out)))
 		return nil
 	}
 	return byUs(Leaking, watch.why(out))

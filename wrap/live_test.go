@@ -86,8 +86,8 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestRankErrorsOfThisLife holds that a launcher's error files are looked for where the
-// command has it log, and that those of earlier lives are left out.
+// TestRankErrorsOfThisLife holds that a launcher's error files are looked for in the
+// log folder that the command names, and that those of earlier lives are left out.
 func TestRankErrorsOfThisLife(t *testing.T) {
 	dir := t.TempDir()
 	begun := time.Now()

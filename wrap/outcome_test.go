@@ -41,8 +41,8 @@ func TestHopelessRequests(t *testing.T) {
 	}
 }
 
-// What runs out in evaluation is hopeless unless its batch can be set and made smaller;
-// what runs out in a step has nothing to do with that.
+// A failure in evaluation is hopeless unless the evaluation batch can be set and made
+// smaller; a failure in a step has nothing to do with that batch.
 func TestHopelessInEvaluation(t *testing.T) {
 	const gib = memory.GiB
 	for _, c := range []struct {
@@ -72,7 +72,8 @@ func TestHopelessInEvaluation(t *testing.T) {
 	}
 }
 
-// Status 0 is done, and the user learns that the last output was an error about memory.
+// A command that exits with status 0 is done, and the user learns that the last output was an error
+// about memory.
 func TestDoneMentionsSwallowedError(t *testing.T) {
 	e := failedWith(oomLine, "2.00 GiB")
 	e.Code = 0

@@ -42,7 +42,7 @@ func (r *profileReader) knob(name string) {
 	p, key := &r.p, "knobs."+name
 	k := p.Knobs[name]
 	if len(k.Flags)+len(k.Paths) == 0 && k.Env == "" && k.Launcher == "" {
-		r.add(r.lines[key], key, "", "has no place to be set; give flags, paths, env or launcher")
+		r.add(r.lines[key], key, "", "there is nowhere to set it; give flags, paths, env or launcher")
 	}
 	if len(k.Flags) == 0 && len(k.Paths) > 0 && p.Config.Format == "" && p.Style != HydraStyle {
 		r.add(r.lines[key], key, k.Paths[0], "there is no configuration to contain it; give config, or flags")
@@ -131,7 +131,7 @@ func (r *profileReader) checkLaw() {
 		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "needs the knob global to derive it from")
 	}
 	if _, has := p.Knobs[rampup]; has && p.Law.Derive == "" {
-		r.add(r.lines["knobs."+rampup], "knobs."+rampup, "", "needs law.derive: accumulation, as a framework that changes the effective batch computes the accumulation for each step")
+		r.add(r.lines["knobs."+rampup], "knobs."+rampup, "", "needs law.derive: accumulation, because a framework that changes the effective batch computes the accumulation for each step")
 	}
 	if p.Law.Derive == "" && !writes && !p.Layer && p.Knobs != nil {
 		r.add(r.lines["law"], "law", "", "nothing keeps the effective batch; write micro and accumulation, or derive accumulation from global")
@@ -183,7 +183,7 @@ func unknownWord(what, name string, known []string) string {
 	if best := nearestWord(name, known); best != "" {
 		return fmt.Sprintf("unknown %s; did you mean %s?", what, best)
 	}
-	return fmt.Sprintf("unknown %s; there are %s", what, strings.Join(known, ", "))
+	return fmt.Sprintf("unknown %s; must be one of %s", what, strings.Join(known, ", "))
 }
 
 // nearestWord is the candidate that takes the fewest changes of a letter, "" if it takes

@@ -49,7 +49,7 @@ unit: steps
 		"bad.yaml:3: style: --k  v: not allowed; must be one of --k v, --k=v, k=v, file; did you mean --k v?",
 		"bad.yaml:5: knobs.micro.scope: devices: not allowed; must be one of device, rank, total, unsaid; did you mean device?",
 		"bad.yaml:5: knobs.micro.typ: unknown key; did you mean type?",
-		"bad.yaml:6: knobs.accumulation: has no place to be set; give flags, paths, env or launcher",
+		"bad.yaml:6: knobs.accumulation: there is nowhere to set it; give flags, paths, env or launcher",
 		"bad.yaml:7: knobs.spare: nothing uses it",
 		"bad.yaml:8: knobs.eval.min: 2: only micro has a lower bound",
 		"bad.yaml:9: law.write: acumulation: unknown knob; did you mean accumulation?",
@@ -111,8 +111,8 @@ func TestPlainKnobs(t *testing.T) {
 	}
 }
 
-// A profile says in which version of the language it is written; if it does not, that is
-// the first one. The text of its file is kept, so that it can be shown.
+// A profile says in which version of the language it is written; if it does not, it is
+// in the first version. The text of its file is kept, so that it can be shown.
 func TestProfileVersion(t *testing.T) {
 	const text = "name: x\nmatch: {flags: [--b]}\nknobs: {micro: {flags: [--b]}, accumulation: {flags: [--a]}}\nlaw: {write: [micro, accumulation]}\n"
 	for _, given := range []string{"", "version: 1\n"} {

@@ -43,8 +43,8 @@ func newRecorder(o ChildOptions) *recorder {
 // steps before a failure would look like steps after it.
 const heldFor = 200 * time.Millisecond
 
-// remember adds p to the tail. Output of stderr goes behind what stdout brings soon
-// afterwards.
+// remember adds p to the tail. Output of stderr is held back, and added after
+// output of stdout that arrives soon afterwards.
 func (r *recorder) remember(stream int, p []byte, now time.Time) {
 	if len(r.held) > 0 && (now.Sub(r.since) > heldFor || len(r.held) > chunk) {
 		r.tail.add(1, r.held)

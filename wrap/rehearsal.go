@@ -128,7 +128,7 @@ func (r *profileReader) checkTrial() {
 				r.add(r.lines[part.key], part.key, knob, "must not be set; a trial has the effective batch of the training")
 			}
 			if _, err := filled(value, "", amounts{"steps": 1, micro: 1, accumulation: 1, global: 1, "world": 1}); err != nil {
-				r.add(r.lines[part.key], part.key+"."+knob, value, fmt.Sprintf("braces may hold temporary, or an expression over steps, micro, accumulation, global and world: %v", err))
+				r.add(r.lines[part.key], part.key+"."+knob, value, fmt.Sprintf("braces may hold the word temporary, or an expression over steps, micro, accumulation, global and world: %v", err))
 			}
 			limited = limited || part.key == "trial.set" && stepsWithin().MatchString(value)
 		}

@@ -93,7 +93,7 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 		return inexact("%v", err)
 	}
 	if p.Effective != asked.Effective || p.World != asked.World {
-		return inexact("the command trains %d samples per step on %d ranks, but the plan %d on %d", asked.Effective, asked.World, p.Effective, p.World)
+		return inexact("the command trains %d samples per step on %d ranks, but the plan has %d on %d", asked.Effective, asked.World, p.Effective, p.World)
 	}
 	uniform, size := p, p.Largest()
 	uniform.Uniform, uniform.Common = true, asked.Common

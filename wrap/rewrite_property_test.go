@@ -80,7 +80,7 @@ func draw(t *rapid.T) drawn {
 	}
 	d.command = Command{Args: rapid.Permutation(args[3:]).Draw(t, "order"), Dir: "/work"}
 	if style == SpaceStyle {
-		d.command.Args = args[3:] // a value is right behind its flag
+		d.command.Args = args[3:] // a value comes right after its flag
 	}
 	d.command.Args = append(slices.Clone(args[:3]), d.command.Args...)
 	return d
@@ -156,7 +156,7 @@ func typedError(err error) bool {
 	return errors.As(err, &inexact) || errors.As(err, &knob) || errors.As(err, &world)
 }
 
-// mustHaveAReason fails where nothing stood in the way.
+// mustHaveAReason fails the test if nothing stood in the way of the rewrite.
 func mustHaveAReason(t *rapid.T, d drawn, asked, want recovery.Plan) {
 	share := asked.Share(0)
 	canAccumulate := d.hasAccumulation && d.normalised != NotNormalised || d.hasGlobal && !d.hasAccumulation && (d.givenGlobal || d.pinned)
@@ -166,7 +166,7 @@ func mustHaveAReason(t *rapid.T, d drawn, asked, want recovery.Plan) {
 	}
 }
 
-// product is the effective batch by a reading of this test's own.
+// product is the effective batch as this test itself reads it.
 func product(p Profile, args []string, world int) int {
 	value := map[string]int{}
 	for i, arg := range args[3:] {

@@ -45,7 +45,7 @@ func TestRewriteByCustomProfile(t *testing.T) {
 		{"in front of its own --", "python t.py --micro 8 -- --micro 3", "", micros(2), nil, "--micro 2 --accum 4 -- --micro 3"},
 		{"no such fallback", "python t.py --micro 8", "", nil, []string{"offload"}, "fallback: offload: custom has no such fallback"},
 		{"below its bound", "python t.py --micro 8", "", micros(1), nil, "micro-batch 1: custom needs a micro-batch of at least 2"},
-		{"more than is there", "python t.py --micro 8", "", func(p *recovery.Plan) { p.Effective = 16 }, nil, "the command trains 8 samples per step on 1 ranks, but the plan 16 on 1"},
+		{"more than is there", "python t.py --micro 8", "", func(p *recovery.Plan) { p.Effective = 16 }, nil, "the command trains 8 samples per step on 1 ranks, but the plan has 16 on 1"},
 		{"not a divisor", "python t.py --micro 12", "", func(p *recovery.Plan) { p.Micro, p.Uniform = 5, false }, nil, "not a multiple of the micro-batch; the nearest micro-batches that keep the effective batch are 4 and 6"},
 		{"learning rate by micro-batch", "python t.py --micro 8", "lr_coupling: micro", micros(4), nil, "scales the learning rate by the micro-batch alone"},
 		{"summed gradients", "python t.py --micro 8", `normalised: "false"`, micros(4), nil, "does not divide the loss by the accumulation"},
@@ -68,7 +68,7 @@ func TestRewriteByCustomProfile(t *testing.T) {
 
 func micros(n int) func(*recovery.Plan) { return func(p *recovery.Plan) { p.Micro = n } }
 
-// rewritten are the arguments behind the script, or the error.
+// rewritten is the arguments after the script, or the error.
 func rewritten(t *testing.T, p Profile, command string, change func(*recovery.Plan), fallbacks []string) string {
 	t.Helper()
 	before := strings.Fields(command)
@@ -125,8 +125,8 @@ func TestRanksThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// Of two profiles that fit the same command neither is chosen, and a user's own takes the
-// place of the built-in one of its name.
+// Of two profiles that fit the same command neither is chosen, and a user's own profile
+// takes the place of the built-in one of the same name.
 func TestProfilesOfAUsers(t *testing.T) {
 	files := fstest.MapFS{
 		"p/a.yaml": {Data: []byte("name: a\nmatch: {argv: 't\\.py', flags: [--bs]}\nknobs: {micro: {flags: [--bs]}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n")},
@@ -210,7 +210,7 @@ func TestDerivedAccumulation(t *testing.T) {
 		{", pin: [global]}", "python t.py --micro 8 --global -1", "--micro 4 --global 8"},
 		{", pin: [global]}", "python t.py --micro 8 --global=-1", "--micro 4 --global=8"},
 		{"}", "python t.py --micro 8", "global: --global: not given, so it would follow the micro-batch; give it"},
-		{"}", "python t.py --micro 8 --global 36", "global: --global: 36: is not a multiple of micro-batch 8 × 1 ranks, so the batch that is trained is a different one"},
+		{"}", "python t.py --micro 8 --global 36", "global: --global: 36: is not a multiple of micro-batch 8 × 1 ranks, so the batch actually trained has a different size"},
 	} {
 		p, err := ParseProfile("derived.yaml", []byte(head+c.law+"\n"))
 		if err != nil {

@@ -5,8 +5,8 @@ import (
 )
 
 // conditional are words that turn a sentence about memory into advice, a warning or a
-// condition. They count only in front of what was recognised: after it PyTorch itself
-// gives advice.
+// condition. They count only in front of the recognised text: PyTorch itself puts
+// advice after an error.
 var conditional = []string{
 	" if ", "try ", "trying to avoid", "consider", "avoid", " may ", " might ", " can ", "could ", "prevent",
 	"reduce", "when ", "in case", "hint", "tip:", "note:", "recommend", "suggest", "likely", "instead of", "unless ",

@@ -30,7 +30,7 @@ func TestAdviceIsNoEvidence(t *testing.T) {
 	}
 }
 
-// The same sentences where they are the error.
+// Sentences about memory count where they are themselves the error, in a log too.
 func TestErrorsInLogsAreEvidence(t *testing.T) {
 	for line, want := range map[string]Confidence{
 		"CUDA out of memory. Tried to allocate 2.00 GiB.":                                           Likely,

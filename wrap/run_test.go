@@ -397,7 +397,7 @@ func TestRunEndsAs(t *testing.T) {
 }
 
 // TestRunProgresses holds that a device may be lost more often than is allowed in a
-// row, as long as there is a new checkpoint between.
+// row, as long as there is a new checkpoint in between.
 func TestRunProgresses(t *testing.T) {
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
 	c.ends = func(life int) *Outcome {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// names are traps that print each signal, and an end that is asked for.
+// names is a script that prints each signal that it gets, and ends when it gets SIGIO.
 const names = `
 for s in TERM HUP QUIT USR1 USR2 ALRM WINCH CONT INT XCPU; do trap "echo heard $s." $s; done
 trap 'echo heard TSTP.' TSTP
@@ -22,8 +22,8 @@ trap 'echo bye; exit 7' IO
 echo ready $$
 while :; do sleep 60 & wait $!; kill $! 2>/dev/null; done`
 
-// TestSignalsArePassedOn sends each to the wrapper alone. The sleep of the script is
-// left over, so that ending it is up to the tree, too.
+// TestSignalsArePassedOn sends each signal to the wrapper alone. The script leaves
+// its sleep behind, so the tree has to end that process, too.
 func TestSignalsArePassedOn(t *testing.T) {
 	p := onPipes(t, helper("wrap", "sh", "-c", names))
 	p.out.await(t, "ready ")
@@ -97,7 +97,7 @@ func TestKeysReachTheChildOnce(t *testing.T) {
 	}
 }
 
-// TestIgnoredSignalsStayIgnored is the wrapper under nohup.
+// TestIgnoredSignalsStayIgnored runs the wrapper under nohup.
 func TestIgnoredSignalsStayIgnored(t *testing.T) {
 	c := command(false, "sh", "-c", `trap "" HUP; exec "$@"`, "sh", "/proc/self/exe", "sh", "-c", `grep SigIgn /proc/self/status; echo ready; read line; echo "$line"`)
 	exe, err := os.Readlink("/proc/self/exe")
@@ -151,7 +151,7 @@ func TestStillRunning(t *testing.T) {
 			t.Fatalf("%v: %d timers", first, len(w.timers))
 		}
 		w.timers[0]()
-		want := fmt.Sprintf("the command is still running 5 s after %s: headroom leaves it to the command to end, and only passes on another %[1]s; kill -KILL %d ends it at once", name, c.Pid())
+		want := fmt.Sprintf("the command is still running 5 s after %s: headroom waits for it to end, and passes on any further %[1]s; kill -KILL %d ends it at once", name, c.Pid())
 		if len(w.said) != 1 || w.said[0] != want {
 			t.Errorf("%v: %q, want %q", first, w.said, want)
 		}
@@ -220,7 +220,7 @@ func TestWindowSize(t *testing.T) {
 trap 'echo size $(stty size) $(stty size <&3)' WINCH; exec 3>&1; echo ready
 while [ -z "$done" ]; do sleep 0.01; [ -e "$0" ] && done=1; done`, t.TempDir()+"/done"))
 	p.out.await(t, "ready")
-	for n := range uint16(20) { // whether the child looks before the wrapper is chance
+	for n := range uint16(20) { // the child may look before the wrapper does, or after
 		if err := pty.Setsize(p.tty, &pty.Winsize{Rows: 100 + n, Cols: 71}); err != nil {
 			t.Fatal(err)
 		}
@@ -249,7 +249,7 @@ func TestModesFollow(t *testing.T) {
 			eventually(t, "the terminal follows", func() bool { return p.modes() != before })
 			p.out.await(t, "changed.") // otherwise what is typed next would come before it
 			p.key("x\n")
-			p.out.await(t, "shown.") // output on its way when the modes change back is shown in those
+			p.out.await(t, "shown.") // otherwise output still on its way would be shown in the restored modes
 			p.key("z\n")
 			eventually(t, "the terminal follows back", func() bool { return p.modes() == before })
 			p.out.await(t, "as before.")

@@ -80,7 +80,7 @@ func quotes(f *fault, text string) bool {
 	return advises(text, at)
 }
 
-// survived reports whether the training went on after a fault.
+// survived reports whether the training continued after a fault.
 func (f findings) survived(x fault) bool {
 	need := survivedAlone
 	if f.ranks {

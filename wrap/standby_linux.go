@@ -24,7 +24,7 @@ func StandBy() *Standby {
 	go func() {
 		defer close(s.made)
 		s.signals, s.kills = listen(), machine.CountKills()
-		if p, err := os.FindProcess(os.Getpid()); err == nil { // the os package tests once, on a child, what it can do with one
+		if p, err := os.FindProcess(os.Getpid()); err == nil { // the os package tests once, by starting a child, whether pidfds work
 			_ = p.Release()
 		}
 	}()

@@ -127,7 +127,7 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestOneGigabyte holds that memory is constant.
+// TestOneGigabyte holds that memory use stays constant.
 func TestOneGigabyte(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
@@ -181,11 +181,11 @@ var chatty = map[string][]string{
 }
 
 // BenchmarkThroughput passes output to a reader, with and without headroom's log and
-// tail, and reports the ratio of the two in this run. What prints and what counts
-// keeps its speed (1.07 and 1.00 on 22 November 2026, on two busy cores of an AMD
-// EPYC, -benchtime 3x); what floods, at a gigabyte a second, has a third of it: every
-// byte is copied once more, to the log. Without a log it is 0.7 to 0.9, with pipes of
-// 1 MiB no more.
+// tail, and reports the ratio of the two in this run. The children that print and
+// count keep their speed (1.07 and 1.00 on 22 November 2026, on two busy cores of an
+// AMD EPYC, -benchtime 3x); the one that floods, at a gigabyte a second, keeps a
+// third of its speed, because every byte is copied once more, to the log. Without a
+// log the ratio is 0.7 to 0.9, and pipes of 1 MiB do not raise it.
 func BenchmarkThroughput(b *testing.B) {
 	for name, args := range chatty {
 		b.Run(name, func(b *testing.B) {
@@ -254,8 +254,8 @@ func timed(b *testing.B, fill func(to *os.File)) time.Duration {
 	return time.Since(began)
 }
 
-// BenchmarkStart is what a life costs beyond the child's own: the same program
-// started by os/exec and by Start, and the difference of the two.
+// BenchmarkStart measures what a life costs beyond the child's own time: the
+// same program started by os/exec and by Start, and the difference of the two.
 func BenchmarkStart(b *testing.B) {
 	var plain, wrapped time.Duration
 	for b.Loop() {
@@ -275,8 +275,8 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(float64((wrapped-plain).Microseconds())/float64(b.N)/1000, "ms-beyond-exec")
 }
 
-// TestErrorsComeAfterTheStepsBefore holds that in the tail what stdout said at the time of
-// an error comes before the error, whichever pipe is read first, and later output after it.
+// TestErrorsComeAfterTheStepsBefore holds that, in the tail, stdout's output at the time of
+// an error comes before the error and later output after it, whichever pipe is read first.
 func TestErrorsComeAfterTheStepsBefore(t *testing.T) {
 	began := time.Now()
 	r := &recorder{tail: newTail(1 << 20)}

@@ -13,7 +13,7 @@ func TestTail(t *testing.T) {
 	long := strings.Repeat("x", hugeLine)
 	for name, c := range map[string]struct {
 		size   int
-		writes []string // "1:" in front is the second stream's
+		writes []string // a leading "1:" stands for the second stream
 		want   string
 	}{
 		"everything fits":                 {100, []string{"a\n", "b\n"}, "a\nb\n"},

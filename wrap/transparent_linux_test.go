@@ -122,8 +122,8 @@ var harmless = map[syscall.Signal]bool{
 	syscall.SIGSTOP: true, syscall.SIGTSTP: true, syscall.SIGTTIN: true, syscall.SIGTTOU: true,
 }
 
-// TestEveryEndOnATerminal is the same through a pseudo-terminal: the status is what a
-// shell has without the wrapper.
+// TestEveryEndOnATerminal is TestEveryStatus with fewer statuses, on a
+// pseudo-terminal: each status is the one that a shell gets without the wrapper.
 func TestEveryEndOnATerminal(t *testing.T) {
 	ends := map[string]int{"exit 0": 0, "exit 1": 1, "exit 2": 2, "exit 120": 120, "exit 126": 126, "exit 127": 127, "exit 128": 128, "exit 137": 137, "exit 255": 255}
 	for s := syscall.Signal(1); s < 32; s++ {
@@ -143,7 +143,7 @@ func TestEveryEndOnATerminal(t *testing.T) {
 	}
 }
 
-// TestOneStreamKeepsItsOrder has both streams go to one file, as 2>&1 makes it.
+// TestOneStreamKeepsItsOrder has both streams go to one file, as with 2>&1.
 func TestOneStreamKeepsItsOrder(t *testing.T) {
 	var want strings.Builder
 	for i := range 300 {
@@ -155,7 +155,7 @@ func TestOneStreamKeepsItsOrder(t *testing.T) {
 	}
 }
 
-// TestLogAndTail holds that both get what both streams wrote.
+// TestLogAndTail holds that the log and the tail each get what both streams wrote.
 func TestLogAndTail(t *testing.T) {
 	var log bytes.Buffer
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)

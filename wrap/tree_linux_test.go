@@ -75,7 +75,7 @@ func TestNothingIsLeft(t *testing.T) {
 }
 
 // TestWhatIsLeftIsAsked holds that a process that is left behind may end as it likes
-// within the grace.
+// within the grace period.
 func TestWhatIsLeftIsAsked(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
@@ -124,7 +124,7 @@ func TestStopNowAfterTheChild(t *testing.T) {
 	allGone(t, numbers)
 }
 
-// TestPatience asks once: what does not obey is killed when the patience is over.
+// TestPatience asks once: what does not obey is killed when the patience has run out.
 func TestPatience(t *testing.T) {
 	c, out := begun(t, ChildOptions{Patience: 50 * time.Millisecond}, "sh", "-c", `trap "" TERM; `+forest+`while :; do sleep 1000; done`)
 	numbers := grown(t, out)
@@ -155,7 +155,7 @@ echo ready; while :; do sleep 0.01; done`, fifo)
 	}
 }
 
-// TestStopWakesWhatIsStopped asks a child that is stopped.
+// TestStopWakesWhatIsStopped asks a stopped child to end.
 func TestStopWakesWhatIsStopped(t *testing.T) {
 	c, _ := begun(t, ChildOptions{}, "sh", "-c", `kill -STOP $$; sleep 1000`)
 	eventually(t, "it stops", func() bool { return stateOf(c.Pid()) == "T" })

@@ -15,17 +15,17 @@ type UntriableError struct {
 func (e *UntriableError) Error() string { return e.Reason }
 
 // Triable reports whether trials of m end by themselves or are ended by watching a
-// GPU, and leave what the training has written alone. The user may vouch that the
+// GPU, and leave alone what the training has written. The user may vouch that the
 // command writes nothing. The error is an [*UntriableError] that says what stands in the way.
 func (m *Match) Triable(hasGPU, writesNothing bool) error {
 	t := m.Profile.Trial
 	switch {
 	case !t.redirects() && !writesNothing:
 		return &UntriableError{"a trial would write where the training does, and " + m.Profile.Name + " does not say how to redirect the trial's output",
-			"name where the command writes, with --knob output=FLAG or in a profile's trial: set; pass --writes-nothing if it writes nothing"}
+			"name where the command writes, with --knob output=FLAG or under trial.set in a profile; pass --writes-nothing if it writes nothing"}
 	case t.Steps == 0 && !hasGPU:
 		return &UntriableError{m.Profile.Name + " does not say how to end a trial after a few steps, and there is no GPU whose memory could show when the trial has run long enough",
-			"name the flag for the training's length in optimizer steps, with --knob steps=FLAG or in a profile's trial: set"}
+			"name the flag for the training's length in optimizer steps, with --knob steps=FLAG or under trial.set in a profile"}
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ func TestRehearse(t *testing.T) {
 		files         map[string]string
 		knobs         []string
 		micro         int
-		want          string // the arguments behind the script, or the error
+		want          string // the arguments after the script, or the error
 		copies        string // lines of copied configurations that changed
 	}{
 		{"Transformers", "python run_clm.py --per_device_train_batch_size 32 --output_dir out --num_train_epochs 3 --resume_from_checkpoint out/checkpoint-5 --eval_strategy epoch --logging_dir tb --push_to_hub", nil, nil, 8,

@@ -103,7 +103,8 @@ func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 }
 
 // allowed is what the command's settings let PyTorch's allocator hold of its fullest
-// GPU; 0 if they say nothing about it, or if more was held, so that it is not what counts.
+// GPU; 0 if they say nothing about it, or if more was held, which shows that they are not
+// in force.
 func (m *Match) allowed(gpus []GPU) memory.Bytes {
 	const context = 2 * memory.GiB // what a process may hold outside the allocator
 	peak, total := memory.Bytes(0), memory.Bytes(0)

@@ -16,7 +16,7 @@ import (
 )
 
 // Where the steps of a command cannot be limited, a trial of it is ended once its
-// memory stays flat, and not before; nothing of it is left.
+// memory stays flat, and not before; the trial leaves nothing behind.
 func TestTryUntilFlat(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	dir := t.TempDir()

@@ -38,7 +38,7 @@ func (m *Match) Warnings() []Warning {
 	for _, knob := range sortedKeys(m.Profile.SwitchOff) {
 		given, err := m.givenOwn(knob)
 		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.SwitchOff[knob]) {
-			w.add("retries", "%s makes %s retry by itself, which keeps neither the effective batch nor the step; headroom switches it off when it changes the command", m.places(knob), m.Profile.Name)
+			w.add("retries", "%s makes %s retry by itself, which keeps neither the effective batch nor the step; headroom switches the retry off when it changes the command", m.places(knob), m.Profile.Name)
 		}
 	}
 	m.dividing(&w)
@@ -54,7 +54,7 @@ func (m *Match) saving(w *warnings) {
 	case err != nil:
 		w.add(about, "%v", err)
 	case p.Resume.Mode == "none":
-		w.add(about, "no way is known to resume %s from a checkpoint: after a failure it would start over; name one with --knob resume=FLAG --knob checkpoints=GLOB", p.Name)
+		w.add(about, "no way is known to resume %s from a checkpoint: after a failure it would start over; tell headroom how to resume, with --knob resume=FLAG --knob checkpoints=GLOB", p.Name)
 	case slices.Contains(p.Checkpoints.Never, saves):
 		w.add(about, "%s %s saves no checkpoint: after a failure it would start over", m.places(p.Checkpoints.Saves), saves)
 	case saves == "" && p.Checkpoints.Cadence == NoSaves:
@@ -99,7 +99,7 @@ func (m *Match) overwriting(w *warnings) {
 	for _, knob := range m.Profile.Resume.Drop {
 		given, err := m.givenOwn(knob)
 		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.Knobs[knob].Default) {
-			w.add("checkpoints", "%s makes each start begin from scratch and overwrite what is there; headroom takes it out when it resumes from a checkpoint, and not before there is one", m.places(knob))
+			w.add("checkpoints", "%s makes each start begin from scratch and overwrite what is there; headroom takes it out only when resuming from a checkpoint", m.places(knob))
 		}
 	}
 	if layout.Glob != "" && !strings.ContainsAny(layout.Glob, "*?[") {

@@ -57,7 +57,7 @@ func allocator(w *warnings, c Command, launch Launch) {
 	case said["backend"] == "cudaMallocAsync":
 		w.advise(about, "backend:cudaMallocAsync leaves the memory to the driver: a failure does not say how fragmented that memory is")
 	case expandable && len(splits) > 0:
-		w.add(about, "expandable_segments:True together with %s could fail an assertion close to the memory limit before PyTorch 2.5; expandable_segments alone does as much against fragmentation", strings.Join(splits, ", "))
+		w.add(about, "before PyTorch 2.5, expandable_segments:True together with %s could fail an assertion close to the memory limit; expandable_segments alone does as much against fragmentation", strings.Join(splits, ", "))
 	case said["max_split_size_mb"] != "":
 		w.advise(about, "max_split_size_mb:%s keeps larger blocks whole, which itself leaves memory unused; expandable_segments:True does more against fragmentation", said["max_split_size_mb"])
 	case !expandable && launch.Script+launch.Module != "":

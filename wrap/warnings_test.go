@@ -23,7 +23,7 @@ func about(all []Warning) string {
 	return b.String()
 }
 
-// warned compares warnings with how they are wanted to begin, in order.
+// warned checks that the warnings begin with the wanted texts, in order.
 func warned(t *testing.T, what string, got []Warning, want ...string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSuffix(about(got), "\n"), "\n")
@@ -35,7 +35,7 @@ func warned(t *testing.T, what string, got []Warning, want ...string) {
 	}
 }
 
-// What a profile shows, each with its counterpart that is fine.
+// What a profile warns of, each case with a counterpart that is fine.
 func TestWarnings(t *testing.T) {
 	const head = "name: own\nmatch: {flags: [--bs]}\nknobs: {micro: {flags: [--bs], min: 4}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n"
 	const epochs, single = "checkpoints: {root: ., glob: 'c-*', cadence: epoch}\nresume: {mode: auto}\n", "checkpoints: {root: ., glob: ckpt.pt, cadence: steps}\nresume: {mode: auto}\n"
@@ -99,9 +99,9 @@ func TestCommandWarnings(t *testing.T) {
 		{"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False", "python t.py", []string{off}},
 		{on + " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False", "python t.py", []string{"allocator: expandable_segments is True in PYTORCH_ALLOC_CONF and False in PYTORCH_CUDA_ALLOC_CONF"}},
 		{on + " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "python t.py", nil},
-		{on + ",max_split_size_mb:128", "python t.py", []string{"allocator: expandable_segments:True together with max_split_size_mb could fail"}},
+		{on + ",max_split_size_mb:128", "python t.py", []string{"allocator: before PyTorch 2.5, expandable_segments:True together with max_split_size_mb could fail"}},
 		{"PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128", "python t.py", []string{"allocator, advice: max_split_size_mb:128 keeps"}},
-		{"PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:[256:1,512:2],expandable_segments:True", "python t.py", []string{"allocator: expandable_segments:True together with roundup_power2_divisions"}},
+		{"PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:[256:1,512:2],expandable_segments:True", "python t.py", []string{"allocator: before PyTorch 2.5, expandable_segments:True together with roundup_power2_divisions"}},
 		{"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync", "python t.py", []string{"allocator, advice: backend:cudaMallocAsync leaves"}},
 		{"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync,expandable_segments:True", "python t.py", []string{"allocator: with backend:cudaMallocAsync the driver manages the memory, and expandable_segments has no effect"}},
 		{on + ",per_process_memory_fraction:0.25", "python t.py", []string{"allocator: per_process_memory_fraction:0.25 leaves"}},

@@ -1,6 +1,6 @@
 // Command allocator replays the allocations of a training run on headroom's
-// allocator, to be set beside the driver and PyTorch's allocator on the same
-// trace, which replay.py does.
+// allocator, for comparison with the driver and PyTorch's allocator, on which
+// replay.py replays the same trace.
 //
 //	go build -tags cuda -o bin/allocbench ./bench/allocator    # the C flags are in the Makefile
 //	bench/allocator/run.sh bin/allocbench OUTPUT               # everything, side by side; needs Python, no Go

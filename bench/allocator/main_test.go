@@ -11,7 +11,7 @@ import (
 	"headroom/memory"
 )
 
-// As the program itself: run.sh calls it.
+// TestMain makes the test binary the program itself when run.sh calls it.
 func TestMain(m *testing.M) {
 	if os.Getenv("ALLOCBENCH_TEST") != "" {
 		main()
@@ -65,8 +65,8 @@ func TestTraceAndReplayOnTheHost(t *testing.T) {
 	}
 }
 
-// The script, with memory of the host in the GPU's place; PyTorch's rows are
-// there if PyTorch is.
+// TestScript runs the script with host memory in the GPU's place; PyTorch's
+// rows are there if PyTorch is installed.
 func TestScript(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("no python3")

@@ -52,7 +52,7 @@ func parseFlags(args []string) (options, error) {
 	return o, o.validate()
 }
 
-// validate checks what nothing later does.
+// validate checks what nothing checks later.
 func (o options) validate() error {
 	var problems []error
 	if (o.write == "") == (o.trace == "") {

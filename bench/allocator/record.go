@@ -13,10 +13,10 @@ import (
 	"headroom/recovery"
 )
 
-// recorder writes down what is allocated and freed. It computes nothing: its
-// device has met an error, skips every operation until a Sync, and that never
-// comes to it. So its memory, which the operating system gives when it is first
-// touched, takes no room, and a model of any size is recorded in moments.
+// recorder records what is allocated and freed. It computes nothing: its device
+// has met an error and skips every operation until a Sync, which never reaches
+// it. So its memory, which the operating system provides only when it is first
+// touched, takes up no space, and a model of any size is recorded in moments.
 type recorder struct {
 	device.Device
 	slots  map[device.Addr]int
@@ -24,13 +24,13 @@ type recorder struct {
 	events []event
 }
 
-// event allocates the tensor slot, bytes of it; with 0 it frees it.
+// event allocates bytes for the tensor slot, or frees that tensor if bytes is 0.
 type event struct {
 	slot  int
 	bytes memory.Bytes
 }
 
-// plenty is more than any model takes that is worth recording.
+// plenty is more than any model worth recording takes.
 const plenty = 4096 * memory.GiB
 
 func newRecorder() (*recorder, error) {
@@ -177,7 +177,7 @@ func line(low, high []event, least, most int) ([]op, error) {
 	return ops, errors.Join(follows(low, ops, least), follows(high, ops, most))
 }
 
-// follows tells where events are not ops at this length.
+// follows returns an error that says where events differ from ops at this length.
 func follows(events []event, ops []op, length int) error {
 	if len(events) != len(ops) {
 		return fmt.Errorf("%d operations at length %d, not %d", len(events), length, len(ops))

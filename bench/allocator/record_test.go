@@ -51,7 +51,8 @@ func TestSizesAreAffineInTheLength(t *testing.T) {
 	}
 }
 
-// What is recorded without computing peaks where the training itself does.
+// TestRecordingIsWhatTrainingAllocates checks that what is recorded without computing reaches the
+// same peak as the training itself.
 func TestRecordingIsWhatTrainingAllocates(t *testing.T) {
 	r := record(t)
 	ops, err := r.ops(5, 40)

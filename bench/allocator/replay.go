@@ -10,7 +10,7 @@ import (
 	"headroom/memory"
 )
 
-// result is what a replay came to. replay.py writes the same keys.
+// result is the outcome of a replay. replay.py writes the same keys.
 type result struct {
 	Allocator string       `json:"allocator"`
 	Device    string       `json:"device"`
@@ -20,12 +20,12 @@ type result struct {
 	Steps     int          `json:"steps"`  // fewer than the trace has if time ran out
 	Pairs     int          `json:"pairs"`  // tensors a step
 
-	// Nanoseconds for one Alloc and its Free: a step's time ÷ its pairs, of
-	// which the median, the 99th percentile and the mean over all steps.
+	// Nanoseconds for one Alloc and its Free: a step's time ÷ its pairs; the
+	// median, the 99th percentile and the mean over all steps.
 	Median float64 `json:"pair_ns"`
 	Late   float64 `json:"pair_ns_p99"`
 	Mean   float64 `json:"pair_ns_mean"`
-	// The same of the loop and the language alone, where they cost much.
+	// The same for the loop and the language alone, where they cost much.
 	Overhead *float64 `json:"overhead_ns"`
 
 	PeakAllocated memory.Bytes `json:"peak_allocated"`
@@ -36,11 +36,11 @@ type result struct {
 
 	Calls   calls `json:"driver_calls"`
 	Retries int64 `json:"retries"` // allocations that succeeded after the allocator emptied its cache
-	Failed  int   `json:"failed"`  // steps in which an allocation failed, and that were made again
+	Failed  int   `json:"failed"`  // steps that were made again because an allocation failed
 	Lost    int   `json:"lost"`    // steps that failed even then
 }
 
-// calls are those of the driver.
+// calls are the numbers of calls to the driver.
 type calls struct {
 	Reserve int64 `json:"reserve"`
 	Release int64 `json:"release"`
@@ -153,10 +153,11 @@ func (r *result) count(s memory.Stats) {
 	r.Retries = s.Retries
 }
 
-// measure replays t, then empties its cache. The calls of the driver are
-// those of a replay of as many steps with a counter in the driver's place. They
-// are exact if that came to the same amounts: among gaps of one size the
-// allocator takes that of the lowest address, and the addresses differ.
+// measure replays t, then empties its cache. The calls to the driver are
+// counted in a replay of as many steps with a counter in the driver's place.
+// The counts are exact if both replays reach the same amounts: among gaps of
+// one size the allocator takes the one at the lowest address, and the addresses
+// differ.
 func (t *trace) measure(on device.TensorAllocator, budget time.Duration) (*result, error) {
 	source := &counter{room: on.Stats().Free}
 	r, err := t.replay(on, budget)

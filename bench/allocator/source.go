@@ -6,7 +6,7 @@ import (
 )
 
 // counter is a source of addresses without memory. It counts the segments that
-// an allocator asks for and gives back, which the driver does not tell.
+// an allocator asks for and gives back, which the driver does not report.
 type counter struct {
 	room, held         memory.Bytes
 	next               device.Addr

@@ -21,8 +21,8 @@ type trace struct {
 	Peak    memory.Bytes   `json:"peak"`    // most bytes that live at once, each tensor rounded up to 512
 }
 
-// op allocates the tensor Slot of a step, Fixed + Each·length bytes; with both 0
-// it frees it.
+// op allocates Fixed + Each·length bytes for the tensor Slot of a step, or frees
+// that tensor if both are 0.
 type op struct {
 	Slot  int   `json:"slot"`
 	Fixed int64 `json:"fixed,omitempty"`

@@ -1,6 +1,6 @@
-// Command gpt2 trains GPT-2 124M natively and says what came of it, to be set
-// beside the same run of torch_gpt2.py: losses, gradients of the first step,
-// tokens a second, peak memory.
+// Command gpt2 trains GPT-2 124M natively and reports losses, gradients of the
+// first step, tokens a second and peak memory, for comparison with the same run
+// of torch_gpt2.py.
 //
 //	go build -tags cuda -o bin/gpt2bench ./bench/gpt2    # the C flags are in the Makefile
 //	bench/gpt2/run.sh OUTPUT [quick]                     # everything, side by side; needs Python, no Go
@@ -73,8 +73,8 @@ func run(o options) (err error) {
 	return errors.Join(err, output.JSON(o.out, r)) // what was measured before a failure counts too
 }
 
-// revision is the commit that the program was built from, "+" behind it if there
-// were changes on top.
+// revision is the commit that the program was built from, with "+" appended if
+// there were uncommitted changes.
 func revision() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -112,7 +112,7 @@ func TestWeightsOfAnotherModelAreRefused(t *testing.T) {
 }
 
 // Divided by the moment scale, the saved moments must have the norm that the
-// trainer reported of the gradients, clipped or not.
+// trainer reported for the gradients, clipped or not.
 func TestMomentsAreScaledGradients(t *testing.T) {
 	for _, clip := range []string{"0", "0.01"} {
 		path := filepath.Join(t.TempDir(), "state")

@@ -46,7 +46,7 @@ type peak struct {
 	Reserved memory.Bytes `json:"peak_reserved_bytes"`
 }
 
-// train makes all steps and fills in what they were.
+// train makes all steps and fills in their results.
 func (r *result) train(t *model.Trainer, o options) error {
 	plan := recovery.Plan{Effective: o.effective, World: 1, Micro: o.micro}
 	for i := range o.steps {
@@ -106,7 +106,7 @@ func (r *result) probe(t *model.Trainer, sizes []int) error {
 	return nil
 }
 
-// median of at least one value.
+// median is the median of at least one value.
 func median(values []float64) float64 {
 	sorted := slices.SortedFunc(slices.Values(values), cmp.Compare[float64])
 	n := len(sorted)

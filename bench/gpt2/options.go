@@ -33,7 +33,7 @@ type options struct {
 	profile                              string
 }
 
-// sizes is a flag: whole numbers with commas between.
+// sizes is a flag: whole numbers separated by commas.
 type sizes []int
 
 // String implements [flag.Value].
@@ -94,7 +94,7 @@ func parseFlags(args []string) (options, error) {
 	return o, o.validate()
 }
 
-// validate checks what nothing later does.
+// validate checks what nothing checks later.
 func (o options) validate() error {
 	var problems []error
 	if o.steps < 0 || o.warmup < 0 {

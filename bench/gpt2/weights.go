@@ -14,7 +14,7 @@ import (
 	"headroom/model"
 )
 
-// tensor is what the header of a safetensors file says of one tensor.
+// tensor is what the header of a safetensors file says about one tensor.
 type tensor struct {
 	DType   string `json:"dtype"`
 	Shape   []int  `json:"shape"`
@@ -61,8 +61,8 @@ func (c *contents) of(name string) []byte {
 // safetensors file that uses GPT-2's names, with or without the prefix "transformer.".
 // Whatever else the file holds does not matter.
 //
-// A trainer loads nothing but its own checkpoints. So this is one: what t saves,
-// with other weights in it and the checksum computed again.
+// A trainer loads only its own checkpoints, so loadWeights makes one: what t
+// saves, with other weights in it and the checksum computed again.
 func loadWeights(t *model.Trainer, path string) error {
 	input, err := os.ReadFile(path)
 	if err != nil {

@@ -2,12 +2,12 @@
 # Runs a real GPU out of memory in the ways that occur in practice, and compares
 # every loss with that of a run that had enough memory:
 #   capped   8 and 24 GiB, with a micro-batch that does not fit
-#   foreign  the whole device, another process holding all but 6 GiB for a while
+#   foreign  the whole device, of which another process holds all but 6 GiB for a while
 #   whole    no limit, and a micro-batch that needs more than the device has
 #
 #   bench/gpu/exhaustion.sh HEADROOM OUT
 #
-# RUNS, a regular expression, selects some of the runs; foreign needs foreign-reference.
+# RUNS, a regular expression, selects runs by name; foreign needs foreign-reference.
 set -uo pipefail
 headroom=$1 out=$2 python=${PYTHON:-python3} broken=0
 mkdir -p "$out" || exit 1

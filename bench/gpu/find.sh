@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Searches for the largest micro-batch of GPT-2 124M on a real GPU capped at 24 GiB,
-# then finds the true one by bisection with real steps, each in a process of its
-# own, and trains 200 steps at the size that the search found and at the one it
-# recommends.
+# then finds the true one by bisection with real steps, each size in a process of
+# its own, and trains 200 steps at the size that the search found and at the size
+# that it recommends.
 #
 #   bench/gpu/find.sh HEADROOM OUT [PRECISION]
 set -uo pipefail
@@ -19,7 +19,7 @@ found=$?
 echo "find: exit $found"
 cut -c1-200 "$out/find.log"
 
-fits() { # whether three optimizer steps of one micro-batch of $1 run
+fits() { # whether three optimizer steps of one micro-batch of $1 rows succeed
   "$headroom" run "$config" "${settings[@]}" -q --fresh --name probe --set train.steps=3 --set schedule.warmup=1 \
     --set batch.effective="$1" --set batch.micro="$1" --set batch.min_micro="$1" --set 'memory.allow=[]' >/dev/null 2>&1
   local status=$?

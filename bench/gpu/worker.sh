@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs trainings out of memory inside PyTorch, for real: uncapped, then capped at a fraction
-# of the memory that took, bare and under headroom, and prints a table of both:
+# Really runs PyTorch trainings out of memory: uncapped, then capped at a fraction of the memory
+# that the uncapped run took, bare and under headroom, and prints a table of the two:
 #   gpt2 later late lightning accelerate resnet scaler compiled optimizer evaluation   one training each
-#   leak     what headroom says of a training that keeps more and more memory
+#   leak     what headroom says about a training that keeps more and more memory
 #   restart  a training that leaks and saves: bare, restarted when memory has run out, and
 #            restarted just after a checkpoint before that
-#   peers    what Transformers, Accelerate and Lightning offer themselves
+#   peers    what Transformers, Accelerate, Lightning and guarftrain offer instead
 #   cost     steps while nothing fails, bare and with the worker armed, in turn;
 #            cost-CASE is only one case (large, small, small-compiled, large-compiled)
-#   inside   the same in one process, step by step: recorded, resting, and by the worker
+#   inside   the same in one process, step by step: recorded, resting, and bypassing the worker
 #   pieces   steps in pieces and the same pieces made by hand, in one process and in turn
 #   memory   1000 injected failures in a row: what stays allocated, and how they were survived;
-#            FAILS and FAILURES in the environment are which operation of a step fails, and how
-#            many times
+#            the environment variables FAILS and FAILURES say which operation of a step fails,
+#            and how many times
 #
 #   bench/gpu/worker.sh HEADROOM OUT [PART…]
 #

@@ -2,10 +2,10 @@
 # Wraps PyTorch trainings that run a real GPU out of memory, and compares the steps
 # with those of a run that had enough memory:
 #   transformers  the Trainer, capped at a few GiB
-#   lightning     LightningCLI, capped at a few GiB; an epoch that needs more
+#   lightning     LightningCLI, capped at a quarter of the GPU; one epoch, which needs more
 #   ddp           torchrun with one rank on each of two GPUs, one of which is nearly full
 #   find          the largest micro-batch of the Trainer's command
-#   hang          a command that hangs, and is restarted
+#   hang          a command that hangs and is restarted
 #   free          a start that waits for memory that another process holds
 #
 #   bench/gpu/wrapped.sh HEADROOM OUT [PART…]

@@ -86,8 +86,8 @@ func drawOne(rng *rand.Rand, kind string) curve {
 	return c
 }
 
-// tensors is memory of one to sixteen tensors, each as large as it likes and
-// rounded up: to a segment of 2 to 20 MiB, or to a power of two.
+// tensors is memory of one to sixteen tensors, each of any size and rounded up:
+// to a segment of 2 to 20 MiB, or to a power of two.
 func tensors(rng *rand.Rand, kind string, base float64) func(x float64) float64 {
 	sizes, sum := make([]float64, 1+rng.IntN(16)), 0.0
 	for i := range sizes {

@@ -1,7 +1,7 @@
 // Command search counts the probes that finding the largest micro-batch takes:
-// search.Largest against doubling and bisection, and against a descent by a
-// tenth at a time, on 280 curves of memory drawn from a fixed seed; then how many
-// it takes with noise.
+// search.Largest against doubling and bisection, and against a descent by a tenth
+// at a time, on 280 curves of memory drawn from a fixed seed; then how many
+// search.Largest takes with noise.
 //
 //	go run ./bench/search                                  # print the table
 //	go run ./bench/search -o bench/results/search-probes   # and write .md and .json

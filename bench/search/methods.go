@@ -122,7 +122,7 @@ func compare(curves []curve) ([]row, error) {
 	return rows, nil
 }
 
-// add counts one search; the means hold sums until the last is in.
+// add counts one search; the means hold sums until the last search is in.
 func (r *row) add(limit, found int, probes []search.Probe) {
 	failed := 0
 	for _, p := range probes {

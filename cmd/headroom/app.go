@@ -11,12 +11,12 @@ import (
 	"github.com/xrash/smetrics"
 )
 
-// newApp is the command line: what the help, the manual page and the completion
-// scripts are generated from.
+// newApp is the command line, from which the help, the manual page and the
+// completion scripts are generated.
 func newApp(u *ui) *cli.App {
 	app := &cli.App{
 		Name:                  "headroom",
-		Usage:                 "run a training job to its end in whatever GPU memory there is",
+		Usage:                 "run a training job to completion in whatever GPU memory there is",
 		UsageText:             "headroom COMMAND [FLAGS] [ARGUMENTS]",
 		Version:               readBuild().String(),
 		Description:           appDescription,
@@ -157,7 +157,7 @@ func usageFault(c *cli.Context, err error, _ bool) error {
 	return &usageError{err: errors.New(strings.NewReplacer("flag -", "flag --", "for -", "for --").Replace(text))}
 }
 
-// nearest is the one of the words that word was probably meant to be, or "".
+// nearest is the entry of words that word was probably meant to be, or "".
 func nearest(word string, words []string) string {
 	const likely = 0.8 // two letters of "find" swapped are 0.93, "status" and "start" 0.83, "run" and "find" 0.53
 	best, most := "", likely

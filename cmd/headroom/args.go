@@ -11,7 +11,7 @@ func init() { cli.FlagStringer = flagHelp }
 
 // flagHelp is a flag's line of help, wrapped to fit in 80 columns.
 func flagHelp(f cli.Flag) string {
-	const width = 52 // what is left beside the longest names, --output FILE, -o FILE
+	const width = 52 // the columns left after the longest names, --output FILE, -o FILE
 	names, value, usage := flagParts(f)
 	for i := range names {
 		names[i] = strings.TrimSpace(names[i] + " " + value)

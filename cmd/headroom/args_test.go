@@ -79,8 +79,8 @@ func TestFlagHelpFitsEightyColumns(t *testing.T) {
 	}
 }
 
-// TestHelpSaysWhatIsRefused compares what the help of run and find says about each flag, "with --"
-// or "not with --", with which flags are refused with a command and without one.
+// TestHelpSaysWhatIsRefused checks that the help of run and find says "not with --" for exactly
+// the flags that are refused with a command, and "with --" for those refused without one.
 func TestHelpSaysWhatIsRefused(t *testing.T) {
 	t.Chdir(t.TempDir())
 	u := silent(t)

@@ -12,12 +12,13 @@ import (
 	"time"
 )
 
-// BenchmarkWrappedStart measures what "headroom run --" adds to a command that does
-// nothing, run bare and wrapped in turn, as differences of medians: until the command runs
-// (it is date, which prints when that was), and from there to the end. For comparison it
-// also measures a process of headroom that does nothing at all. Figures are in
-// bench/results. On ext4 the later rounds are slower: the file system looks through the
-// inodes that were deleted in the last five seconds, and these starts leave thousands.
+// BenchmarkWrappedStart measures the time that "headroom run --" adds to a command that
+// does nothing: before the command runs (it is date, which prints the time), and from then
+// to the end. The command is run bare and wrapped in turn, and the figures are differences
+// of medians. For comparison it also measures a process of headroom that does nothing at
+// all. Figures are in bench/results. On ext4 the later rounds are slower: the file system
+// looks through the inodes that were deleted in the last five seconds, and these starts
+// leave thousands.
 //
 // The headroom that is measured is the test binary, which links more and starts later than
 // a released one, unless HEADROOM_PROGRAM names a released one:

@@ -113,7 +113,7 @@ func (r round) lines(lives int) []string {
 	return all
 }
 
-// command is the round's, as a user would write it.
+// command is the round's command, as a user would write it.
 func (r round) command() *exec.Cmd {
 	words := []string{"headroom", "run", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--resume",
 		"--knob", "checkpoints=out/step-*.json", "--", "headroom-toy", "--bs", "32", "--acc", "1",
@@ -176,7 +176,7 @@ func (r round) play() (end played, err error) {
 	return end, err
 }
 
-// strike deals the blow. A child that is deaf is killed after it was asked.
+// strike deals the blow. A deaf child is killed after it has been asked to end.
 func (r round) strike(headroom *os.Process, child int) {
 	if r.headroom != 0 {
 		_ = headroom.Signal(r.headroom)

@@ -148,9 +148,9 @@ func toyHalf(step int) error {
 	return os.WriteFile(toyCheckpoint(step+2), []byte(text[:len(text)/2]), 0o644)
 }
 
-// toyLeaves starts a descendant that outlives the toy if nobody ends it: a child, one
-// in a session of its own, a daemon, which forks twice, or one that is deaf. toyLeaves
-// returns once the descendant runs.
+// toyLeaves starts a descendant that outlives the toy if nobody ends it: a child, a
+// child in a session of its own, a daemon (which forks twice), or a deaf child.
+// toyLeaves returns once the descendant runs.
 func toyLeaves(kind string) error {
 	read, write, err := os.Pipe()
 	if err != nil {

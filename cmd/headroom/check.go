@@ -25,14 +25,14 @@ func checkCommand(u *ui) *cli.Command {
 		Name:      "check",
 		Usage:     "try what happens if a command runs out of memory in PyTorch",
 		ArgsUsage: "-- COMMAND | FILE",
-		Description: `headroom check -- COMMAND starts a PyTorch training and ends it before its
-optimizer has made a step. The gradients of its first batch are computed both as
-a whole and in pieces, and compared; where pieces would be wrong, it says why,
-and what is done instead. FILE is one written by headroom init.
+		Description: `headroom check -- COMMAND starts a PyTorch training command and stops it before
+its optimizer makes a step. The gradients of its first batch are computed both
+as a whole and in pieces, and compared; where pieces would be wrong, headroom
+says why, and what is done instead. FILE is one written by headroom init.
 
-The command runs unchanged until then: whatever it writes before its first step
-is written. What it prints goes to stderr. The status is 0 if every backward
-pass of the step can be run in pieces, and 1 if not.`,
+The command runs unchanged until then, and files that it has written by then
+stay. Its output goes to stderr. The status is 0 if every backward pass of the
+step can be run in pieces, and 1 if not.`,
 		Flags:  []cli.Flag{jsonFlag("print one JSON object")},
 		Action: func(c *cli.Context) error { return checkAction(u, c) },
 	}
@@ -64,7 +64,7 @@ func checkAction(u *ui, c *cli.Context) error {
 		err = u.answer(answer.String())
 	}
 	if err == nil && !answer.safe() {
-		err = &childError{code: 1, err: errors.New("not every backward can be run in pieces"), quiet: true}
+		err = &childError{code: 1, err: errors.New("not every backward pass can be run in pieces"), quiet: true}
 	}
 	return err
 }
@@ -93,9 +93,9 @@ func looked(ctx context.Context, u *ui, command wrap.Command) (found []worker.Ch
 	case exit.Stopped:
 		return nil, "", harness.ErrInterrupted
 	case seen.Attached:
-		return nil, fmt.Sprintf("it exited with status %d before its optimizer made a step", exit.Code), nil
+		return nil, fmt.Sprintf("the command exited with status %d before its optimizer made a step", exit.Code), nil
 	}
-	return nil, fmt.Sprintf("it exited with status %d, and the worker was not attached: %s", exit.Code, unattached(command, seen)), nil
+	return nil, fmt.Sprintf("the command exited with status %d, and the worker was not attached: %s", exit.Code, unattached(command, seen)), nil
 }
 
 // begunAndEnded starts a command and ends it when enough is known. What it prints goes to stderr.
@@ -123,7 +123,7 @@ func begunAndEnded(ctx context.Context, u *ui, command wrap.Command, enough <-ch
 	return child.Wait(), ctx.Err()
 }
 
-// nobody stands for the books of a life when none are kept.
+// nobody takes the place of a life's books when none are kept.
 type nobody struct{}
 
 func (nobody) Note(runs.Entry)          {}
@@ -144,7 +144,7 @@ func (a checked) safe() bool {
 
 func (a checked) String() string {
 	if len(a.Found) == 0 {
-		return fmt.Sprintf("Nothing was found: %s.", cmp.Or(a.Why, "no loss of a module that is trained called backward before the optimizer's step"))
+		return fmt.Sprintf("Nothing was found: %s.", cmp.Or(a.Why, "before the optimizer's step, backward was not called on the loss of any module being trained"))
 	}
 	var b strings.Builder
 	said := map[string]bool{}
@@ -156,7 +156,7 @@ func (a checked) String() string {
 		said[text] = true
 	}
 	if !a.safe() {
-		b.WriteString("Where pieces would be wrong, the whole batch is run once more, on a GPU with autograd's saved tensors in host memory\n" +
+		b.WriteString("Where pieces would be wrong, the whole batch is run once more; on a GPU, autograd's saved tensors are kept in host memory\n" +
 			"if necessary. If that fails too, the command gets the exception.\n")
 	}
 	b.WriteString("No step was made.")

@@ -103,9 +103,9 @@ type crash struct {
 	Trace string `json:"trace"` // path of the file with the runtime's whole report
 }
 
-// crashOf is the crash of the newest process of the run in dir, nil if it did
-// not crash. The newest of the files belongs to that process, which made it when it
-// began; any end but a crash leaves the file empty or removes it.
+// crashOf is the crash of the newest process of the run in dir, nil if it did not
+// crash. The newest crash log belongs to that process, which created it when it
+// started; any end but a crash leaves the file empty or removes it.
 func crashOf(dir string) *crash {
 	all := crashLogs(dir)
 	if len(all) == 0 {
@@ -123,9 +123,9 @@ func crashOf(dir string) *crash {
 	return nil
 }
 
-// crashText is what a report of the runtime is about, "" if it is empty. A panic or
-// a signal is named in it; the text of a fatal error goes to stderr only, so such an
-// error is named by where it happened.
+// crashText says what a report of the runtime is about, "" if the report is empty.
+// The report names a panic or a signal; the text of a fatal error goes to stderr
+// only, so such an error is named by the place where it happened.
 func crashText(report io.Reader) string {
 	text := ""
 	for lines := bufio.NewScanner(report); lines.Scan(); {

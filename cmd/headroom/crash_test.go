@@ -13,8 +13,8 @@ import (
 	"headroom/device"
 )
 
-// fatal is headroom with a device that crashes the Go runtime by an error that
-// recover does not catch, such as two goroutines writing to a map.
+// fatal is headroom with a device that crashes the Go runtime with an error
+// that recover does not catch, such as two goroutines writing to a map.
 func fatal() {
 	wrapDevice = func(d device.Device) device.Device { return &fatalDevice{Device: d} }
 	main()
@@ -89,7 +89,7 @@ func TestOnlyTheNewestCrashCounts(t *testing.T) {
 	for _, c := range []struct {
 		signal syscall.Signal
 		shows  string
-		logs   int // of crashes, in the end
+		logs   int // crash logs at the end
 	}{
 		{syscall.SIGQUIT, "crashed", 1}, {syscall.SIGTERM, "interrupted", 1}, {syscall.SIGKILL, "stale", 2}, {syscall.SIGQUIT, "crashed", 2},
 	} {
@@ -172,7 +172,8 @@ func TestTheLoopStartsAgain(t *testing.T) {
 }
 
 // TestTheUnitStartsAgain compares the statuses that keep a systemd unit down with the
-// table: all those that another start would not cure, and none of a crash.
+// table of exit statuses: every status that another start would not cure is among
+// them, and none that a crash causes.
 func TestTheUnitStartsAgain(t *testing.T) {
 	text, err := os.ReadFile("../../docs/overnight.md")
 	if err != nil {

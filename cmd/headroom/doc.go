@@ -1,4 +1,4 @@
-// Command headroom runs a training job to its end in whatever GPU memory there
+// Command headroom runs a training job to completion in whatever GPU memory there
 // is.
 //
 //	headroom run gpt                 train a preset
@@ -11,7 +11,7 @@
 //	headroom report NAME             draw a run's report again
 //
 // The package is the shell around the packages below it: it reads the command
-// line (one file a command), wires a configuration to harness.Run, shows what
+// line (one file per command), wires a configuration to harness.Run, shows what
 // happens (ui.go holds every line that a user sees, screen.go puts it on a
 // terminal) and turns the outcome into an exit status (exit.go, the one table).
 // Nothing is decided here.

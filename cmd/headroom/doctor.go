@@ -228,9 +228,9 @@ func checkCheckpoints(each memory.Bytes, keep int, free, held memory.Bytes, n in
 	}
 	switch {
 	case free < each && n < 2:
-		c.State, c.Next = fail, fmt.Sprintf("make room, or set output.dir to another disk: not even one of %v can be written", each)
+		c.State, c.Next = fail, fmt.Sprintf("make room, or set output.dir to another disk: not even one checkpoint of %v can be written", each)
 	case free+held < need:
-		c.State, c.Next = warn, "make room, or lower train.keep: when the disk is full the oldest are removed to make room for the newest"
+		c.State, c.Next = warn, "make room, or lower train.keep: when the disk is full, the oldest checkpoints are removed to make room for the newest"
 	}
 	return c
 }

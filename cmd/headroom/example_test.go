@@ -12,7 +12,7 @@ import (
 )
 
 // TestExample checks what the README says about examples/train.py: with too little memory it
-// fails by itself, and under headroom it prints what it prints with enough memory, and nothing
+// fails by itself, and under headroom it prints the same as with enough memory, and nothing
 // else from Python. It continues from its checkpoints as if nothing had happened.
 func TestExample(t *testing.T) {
 	python := pythonWithTorch(t)

@@ -75,7 +75,7 @@ func (r *handover) open() (*job.Job, *runs.Folder, error) {
 }
 
 // notOpened ends a command that never got as far as training. If an earlier process
-// began it, whoever reads its lines is waiting for the last one.
+// began the command, whoever reads its JSON lines is waiting for the last line.
 func (s *runner) notOpened(before *handover, err error) error {
 	if before == nil {
 		return err
@@ -125,10 +125,10 @@ func execs(err error) bool {
 	return errors.As(err, &lost) && lost.Decision.Remedy == recovery.Exec
 }
 
-// goesOn replaces this process, as err asks. The folder stays held. An interrupt
-// that comes after the harness last checked for one still counts, until done has given
-// the signals back. From then on, for the milliseconds until the new process catches
-// them, a signal kills it, as at the start of any program, and the run is stale.
+// goesOn replaces this process, as err asks. The folder stays held. An interrupt that
+// comes after the harness last checked for one still counts, until done has given the
+// signals back. From then on, for the milliseconds until the new process catches
+// signals, a signal kills it, as at the start of any program, and the run is stale.
 func (s *runner) goesOn(interrupt <-chan struct{}, done func(), folder *runs.Folder, next handover, err error) error {
 	lock, unwritten := folder.HandOver()
 	done()

@@ -86,8 +86,8 @@ func usagef(hint, format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...), hint}
 }
 
-// asUsage marks err, if there is one, as the user's to correct. One that is marked already
-// keeps its hint.
+// asUsage marks err, if there is one, as the user's to correct. An error that is already
+// marked keeps its hint.
 func asUsage(err error) error {
 	if err == nil || errors.As(err, new(*usageError)) {
 		return err

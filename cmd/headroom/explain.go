@@ -127,7 +127,7 @@ func (e explanation) recognised(b *strings.Builder, sourced bool) {
 	if e.Profile == "" {
 		hint := "micro=FLAG --knob accumulation=FLAG"
 		if len(e.Suggest) > 0 {
-			hint = strings.Join(e.Suggest, " --knob ") + ", if that is what they are"
+			hint = strings.Join(e.Suggest, " --knob ") + ", if these guesses are right"
 		}
 		fmt.Fprintf(b, "to have it recognised: --profile NAME, or --knob %s\n", hint)
 		return
@@ -190,7 +190,7 @@ func (e explanation) saved(b *strings.Builder) {
 	if len(s.All) == 0 {
 		b.WriteString("  none there yet\n")
 	} else {
-		b.WriteString("  a run continues only from those that it has saved itself\n")
+		b.WriteString("  a run continues only from checkpoints that it has saved itself\n")
 	}
 	switch s.Mode {
 	case "auto":
@@ -198,7 +198,7 @@ func (e explanation) saved(b *strings.Builder) {
 	case "path":
 		fmt.Fprintf(b, "  continues with %s\n", strings.Join(s.Set, ", "))
 	default:
-		b.WriteString("  no way to continue from one is known\n")
+		b.WriteString("  no way to continue from a checkpoint is known\n")
 	}
 	if s.Refused != "" {
 		fmt.Fprintf(b, "  not from %s: %s\n", s.Newest.Path, s.Refused)

@@ -36,7 +36,7 @@ type foundMicro struct {
 	wrap.Found
 	Command []string `json:"command"`         // to start
 	Diff    string   `json:"diff,omitempty"`  // between the user's command and that one
-	Prove   []string `json:"prove,omitempty"` // what must hold for it to train the same, but is not known to
+	Prove   []string `json:"prove,omitempty"` // what must hold for the command to train the same, but is not known to hold
 }
 
 // findCommandsMicro looks for the micro-batch of a command by running trials of it.

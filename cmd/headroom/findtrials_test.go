@@ -26,8 +26,8 @@ while True:
     time.sleep(0.05)
 `
 
-// TestFindIsInterrupted checks that Ctrl-C reaches a trial, that it ends the search too,
-// and that nothing of the trial is left.
+// TestFindIsInterrupted checks that Ctrl-C reaches a trial and also ends the search, and
+// that nothing of the trial is left.
 func TestFindIsInterrupted(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(s.String(), func(t *testing.T) {

@@ -101,16 +101,16 @@ func checkGPU(name string, g nvml.GPU) []check {
 	}
 	if len(g.Throttled) > 0 {
 		checks = append(checks, check{name, warn, "the clocks are held back: " + strings.Join(g.Throttled, ", "),
-			fmt.Sprintf("it is slower than it could be; nvidia-smi -q -i %d -d PERFORMANCE,POWER,TEMPERATURE shows more", g.Index)})
+			fmt.Sprintf("the GPU is slower than it could be; nvidia-smi -q -i %d -d PERFORMANCE,POWER,TEMPERATURE shows more", g.Index)})
 	}
 	if g.UncorrectedECC > 0 {
 		checks = append(checks, check{name, warn, plural(int(g.UncorrectedECC), "memory error") + " that ECC could not correct since the driver was loaded",
-			fmt.Sprintf("each ends a run's process: reset the GPU (nvidia-smi --gpu-reset -i %d) or restart the machine before a long run, and have it replaced if they come back", g.Index)})
+			fmt.Sprintf("each such error ends a run's process: reset the GPU (nvidia-smi --gpu-reset -i %d) or restart the machine before a long run, and have the GPU replaced if errors come back", g.Index)})
 	}
 	return checks
 }
 
-// condition is what is known of g in one line.
+// condition is, in one line, what is known about g.
 func condition(g nvml.GPU) string {
 	parts := []string{g.Name}
 	if g.Name == "" {

@@ -84,7 +84,7 @@ func (r request) document(path string, e explanation) ([]byte, error) {
 		notes["command"] = []string{fmt.Sprintf("It asks for %v.", *e.Plan)}
 	}
 	if len(e.Suggest) > 0 {
-		notes["knobs"] = []string{"The command's own words suggest " + strings.Join(e.Suggest, ", ") + "; check whether that is right."}
+		notes["knobs"] = []string{"The command line suggests " + strings.Join(e.Suggest, ", ") + "; check whether that is right."}
 	}
 	if e.Smaller != nil {
 		for _, p := range e.Smaller.Prove {
@@ -105,7 +105,7 @@ func (e explanation) recognisedBy() string {
 		}
 	}
 	if e.Profile == "plain" {
-		return "Here the knobs say everything."
+		return "Not needed: the knobs below say everything."
 	}
 	return fmt.Sprintf("Treated as %s.", e.Profile)
 }

@@ -50,7 +50,7 @@ func (b *books) KeepPieces(rows int) {
 }
 
 // firstBeat is how old a life is when it is first recorded as still running, so that a short
-// one costs nothing. beatEvery is the interval after that.
+// life costs nothing. beatEvery is the interval after that.
 const firstBeat, beatEvery = time.Second, 15 * time.Second
 
 // beat records again and again that a life is still running, until stop is called.
@@ -148,9 +148,9 @@ func unattached(c wrap.Command, seen worker.Ended) string {
 	case seen.Torch:
 		return "torch was imported, but no optimizer made a step"
 	case c.Isolated() != "":
-		return fmt.Sprintf("python %s leaves out what the worker needs, PYTHONPATH and the module site", c.Isolated())
+		return fmt.Sprintf("python %s ignores PYTHONPATH or skips the module site, and the worker needs both", c.Isolated())
 	case seen.Python:
 		return "torch was never imported"
 	}
-	return "no Python read PYTHONPATH: the command starts none, or replaces its environment"
+	return "no Python process read PYTHONPATH: the command starts none, or replaces the environment"
 }

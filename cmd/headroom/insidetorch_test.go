@@ -31,7 +31,7 @@ func TestTorchSurvivesInPlace(t *testing.T) {
 		c.Env = append(os.Environ(), "MALLOC_ARENA_MAX=1", "OMP_NUM_THREADS=1", "GORACE=atexit_sleep_ms=0")
 		var said, wrong bytes.Buffer
 		c.Stdout, c.Stderr = &said, &wrong
-		_ = c.Run() // its status tells
+		_ = c.Run() // the exit status is returned below
 		for lines := bufio.NewScanner(&said); lines.Scan(); {
 			var step int
 			var loss float64

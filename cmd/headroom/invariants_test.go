@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// guarded is a run in a folder, with its own data, home and folder for temporary
-// files, and everything that is in there.
+// guarded makes a folder for a run, with its own data, home and folder for
+// temporary files, and returns everything that is in there.
 func guarded(t *testing.T) (before []string) {
 	t.Helper()
 	inEmptyFolder(t, "mine.yaml", `# my settings, my comments

@@ -26,7 +26,7 @@ func configFlags() []cli.Flag { return []cli.Flag{setFlag(notWith), unsetFlag(no
 func configRunFlags() []cli.Flag {
 	return []cli.Flag{
 		boolFlag("fresh", notWith+"set the run of that name aside and start from step 0"),
-		boolFlag("again", notWith+"the same, but only if that run is finished; else continue it"),
+		boolFlag("again", notWith+"like --fresh, but only if that run is finished; else continue it"),
 		boolFlag("json", notWith+"print every entry of the journal and every step as a JSON line on stdout"),
 		boolFlag("no-progress", notWith+"do not show progress"),
 	}
@@ -34,7 +34,7 @@ func configRunFlags() []cli.Flag {
 
 func quietFlag() cli.Flag { return boolFlag("quiet", "print only warnings and errors", "q") }
 
-// setFlag is --set; when begins its help where it does not always apply.
+// setFlag is --set; when begins its help if the flag does not always apply.
 func setFlag(when string) cli.Flag {
 	return &cli.StringSliceFlag{Name: "set", Usage: when + "override a key of the configuration, as in batch.micro=8; may be repeated (`KEY=VALUE`)"}
 }
@@ -91,8 +91,8 @@ func goOn(cfg *configs.Config) error {
 	return nil
 }
 
-// makeWay sets the run in cfg's folder aside where the flags want that, and
-// returns its new place, "" if it stays.
+// makeWay sets the run in cfg's folder aside if the flags ask for that, and
+// returns the run's new place, "" if it stays.
 func makeWay(cfg *configs.Config, fresh, again bool) (string, error) {
 	dir := cfg.RunDir()
 	if again && !fresh {

@@ -91,7 +91,7 @@ func TestSlurmScripts(t *testing.T) {
 	const asked = syscall.Signal(0)
 	for _, c := range []struct {
 		name, script string
-		signal       syscall.Signal // to the script; none: headroom ends by itself
+		signal       syscall.Signal // sent to the script; if 0, headroom ends by itself
 		end          string         // status of headroom
 		again        bool
 	}{
@@ -138,7 +138,8 @@ func TestSlurmScripts(t *testing.T) {
 }
 
 // TestJobGivesUp compares the statuses that end a Kubernetes Job with those that a
-// command ends with: none of a kill or of an end on request is among them.
+// command ends with: no status that a kill or an end on request causes is among
+// them.
 func TestJobGivesUp(t *testing.T) {
 	var job struct {
 		Spec struct {
@@ -223,9 +224,9 @@ while step < 6:
         open(os.path.join(a.save, "latest_checkpointed_iteration.txt"), "w").write(f"{step:07d}")
 `
 
-// TestProfileInTenLines runs a script out of memory that no built-in profile knows,
-// with the profile of docs/profiles.md in the user's own folder, and compares the
-// output with what the page shows.
+// TestProfileInTenLines makes a script that no built-in profile knows run out of
+// memory, with the profile of docs/profiles.md in the user's own folder, and
+// compares the output with what the page shows.
 func TestProfileInTenLines(t *testing.T) {
 	profile, shown := blockWith(t, "docs/profiles.md", "name: mygpt"), blockWith(t, "docs/profiles.md", dryRun)
 	if lines := strings.Count(profile, "\n"); lines > 10 {

@@ -44,7 +44,7 @@ type printed struct {
 }
 
 // patience is how long a process of a test may take: far longer than any needs,
-// so that one that hangs fails its own test and not the whole package.
+// so that a process that hangs fails its own test and not the whole package.
 const patience = 3 * time.Minute
 
 // start starts headroom with --json in the current directory. A test that ends
@@ -67,7 +67,7 @@ func begin(t *testing.T, command *exec.Cmd) *process {
 		t.Fatal(err)
 	}
 	p.out, p.lines = out, bufio.NewScanner(out)
-	late := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() }) // ends its output, and so whoever reads it
+	late := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() }) // closes its output, so that reading from it ends
 	t.Cleanup(func() { late.Stop(); _ = p.cmd.Process.Kill() })
 	return p
 }

@@ -108,7 +108,7 @@ func TestFolded(t *testing.T) {
 		50: text,
 		49: "headroom:   micro-batch 48 → 24: 31 fits in\n          24 MiB",
 		24: "headroom:   micro-batch\n          48 → 24: 31\n          fits in 24 MiB",
-		1:  "headroom:  \n          micro-batch\n          48\n          →\n          24:\n          31\n          fits\n          in\n          24 MiB",
+		1:  "headroom:  \n          micro-batch\n          48 → 24:\n          31\n          fits\n          in\n          24 MiB",
 	} {
 		if got := folded(text, width, 10); got != want {
 			t.Errorf("width %d:\n%s\nwant\n%s", width, got, want)

@@ -39,7 +39,7 @@ of date are drawn again.`,
 				return err
 			}
 			if toStdout(format, c.String("output")) && c.Bool("open") {
-				return usagef("leave out --open, or name a file with --output", "--open needs a file, and the page goes to stdout")
+				return usagef("leave out --open, or name a file with --output", "--open needs a file, but the page goes to stdout")
 			}
 			dir, drawing, err := asked(u, c)
 			if err != nil {

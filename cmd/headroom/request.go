@@ -33,8 +33,8 @@ func dashesOf(c *cli.Context) afterDashes {
 	return a
 }
 
-// ahead is what the start of a command needs but what does not depend on the command. It
-// is prepared while the command line is read and the run's folder is made; otherwise the
+// ahead is what the start of a command needs that does not depend on the command. It is
+// prepared while the command line is read and the run's folder is made; otherwise the
 // command would start 1 ms later. The folder must be discarded.
 type ahead struct {
 	signals *wrap.Standby
@@ -135,7 +135,7 @@ func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 	return r, true, r.override(c)
 }
 
-// neededCommand is the request of a command that takes nothing else.
+// neededCommand is the request of a headroom command that always needs a command of the user's.
 func neededCommand(c *cli.Context) (request, error) {
 	r, asked, err := commandRequest(c)
 	if err == nil && !asked {
@@ -223,7 +223,7 @@ func absoluteProfile(given string) (string, error) {
 	return path, nil
 }
 
-// placed is err, naming places in the file where it names flags that were not given.
+// placed is err with places in the file instead of flags that were not given.
 func (r request) placed(err error) error {
 	if r.file == "" {
 		return err

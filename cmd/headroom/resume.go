@@ -35,7 +35,7 @@ A run of a configuration needs no resume: give the same headroom run again.`,
 func resumeAction(u *ui, c *cli.Context) error {
 	u.quiet = c.Bool("quiet")
 	if dashesOf(c).command != nil {
-		return usagef("headroom resume RUN", "the command is the run's own: nothing goes after --")
+		return usagef("headroom resume RUN", "the command is taken from the run; give nothing after --")
 	}
 	if c.NArg() != 1 {
 		return usagef("headroom status lists the runs", "resume takes one run, not %d", c.NArg())
@@ -108,8 +108,8 @@ func (w *wrapped) earlier(dir string) error {
 const (
 	// clocks is how far the clocks of a network disk and of this machine may differ.
 	clocks = 5 * time.Second
-	// lastSave is how long a command may have kept saving after its headroom was killed, when
-	// it is sent SIGTERM.
+	// lastSave is how long a command may have kept saving after its headroom was killed: the
+	// command is then sent SIGTERM.
 	lastSave = 2 * time.Minute
 )
 
@@ -136,12 +136,12 @@ func (w *wrapped) own(dir string) error {
 	if err != nil || newest == nil || newest.Time.Before(last.Add(margin)) {
 		return nil // it is checked once more when the command is started
 	}
-	return usagef("move that checkpoint elsewhere to continue from this run's own; or start the command with headroom run, and name that checkpoint in the command",
-		"%s was written at %s, after %s %s at %s: it belongs to another training", newest.Path, newest.Time.Format(time.DateTime), dir, how, last.Local().Format(time.DateTime))
+	return usagef("move that checkpoint elsewhere to continue from this run's own checkpoint; or start the command with headroom run, and name that checkpoint in the command",
+		"%s was written at %s, after %s %s at %s: it belongs to another training run", newest.Path, newest.Time.Format(time.DateTime), dir, how, last.Local().Format(time.DateTime))
 }
 
 // microAt is the micro-batch in force at a moment, according to the journal of a run
-// whose own plan is asked.
+// that began with the plan asked.
 func microAt(journal []runs.Entry, asked recovery.Plan, at time.Time) int {
 	for _, e := range slices.Backward(journal) {
 		if e.Kind == runs.KindDecision && e.Plan != nil && !e.Time.After(at) {

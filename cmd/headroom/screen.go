@@ -47,11 +47,15 @@ func newScreen(f *os.File, env func(string) (string, bool)) *screen {
 	}}
 }
 
-// units are the units of quantities: a number and its unit stay on one line.
+// units are the units of quantities.
 var units = []string{"B", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "s", "ms", "min", "h"}
 
-// quantity reports whether two words are a number and its unit.
-func quantity(number, unit string) bool {
+// together reports whether two words stay on one line: a number and its unit, or parts of
+// a change such as 1 → 2.
+func together(number, unit string) bool {
+	if number == "→" {
+		return true
+	}
 	if number == "" || number[len(number)-1] < '0' || number[len(number)-1] > '9' {
 		return false
 	}
@@ -59,7 +63,7 @@ func quantity(number, unit string) bool {
 	if end < 0 {
 		end = len(unit)
 	}
-	return strings.HasPrefix(unit, "%") || slices.Contains(units, unit[:end])
+	return unit == "→" || strings.HasPrefix(unit, "%") || slices.Contains(units, unit[:end])
 }
 
 // folded breaks text between words so that it fits into width columns; lines after
@@ -71,7 +75,7 @@ func folded(text string, width, indent int) string {
 	words := strings.Split(text, " ")
 	for i := 0; i < len(words); i++ {
 		first, word := i == 0, words[i]
-		for i+1 < len(words) && quantity(words[i], words[i+1]) {
+		for i+1 < len(words) && together(words[i], words[i+1]) {
 			i++
 			word += " " + words[i]
 		}

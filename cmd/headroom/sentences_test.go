@@ -64,8 +64,8 @@ func TestSentences(t *testing.T) {
 	}
 }
 
-// sourceFiles are the program's source files: neither tests nor benchmarks, nor files with patterns for
-// the messages of other programs.
+// sourceFiles are the program's source files, without tests, benchmarks and files with patterns for the
+// messages of other programs.
 func sourceFiles(t *testing.T) []string {
 	var files []string
 	root := filepath.Join("..", "..")

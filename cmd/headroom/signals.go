@@ -11,10 +11,11 @@ import (
 )
 
 // stopping turns signals into the two ways a run can be asked to end. The first
-// one closes interrupt: finish the step, save, go. The second one cancels the
-// context: stop now. From the third on the system's default applies, so a
-// device that hangs cannot hold the terminal. done gives the signals back; when it
-// returns, every one that came before has been answered. It may be called twice.
+// signal closes interrupt: finish the step, save, go. The second cancels the
+// context: stop now. From the third on the system's default applies, so a device
+// that hangs cannot hold the terminal. done gives the signals back; when it
+// returns, every signal that came before has been answered. done may be called
+// twice.
 //
 // A signal that was ignored when the process started (nohup, a background job
 // of a script) stays ignored.
@@ -63,8 +64,8 @@ type stage struct{ phase atomic.Int32 }
 
 func (s *stage) in(p phase) bool { return s.phase.Load() == int32(p) }
 
-// move moves the command from one phase to another, and reports whether it did. It
-// did not if the other goroutine was quicker.
+// move moves the command from one phase to another, and reports whether it did: it
+// does not if the other goroutine was quicker.
 func (s *stage) move(from, to phase) bool {
 	return s.phase.CompareAndSwap(int32(from), int32(to))
 }
@@ -72,11 +73,11 @@ func (s *stage) move(from, to phase) bool {
 // grace is how long work may take to answer the second signal.
 const grace = 500 * time.Millisecond
 
-// attended runs work, which moves s on from opening, and returns work's result, or
-// that of leave if work does not respond to a signal in time: neither a read from a
-// pipe that nobody writes to nor a long device operation notices one. Nothing is lost by
-// abandoning either, since whatever work writes is whole or absent at every moment;
-// work ends with the process.
+// attended runs work, which moves s on from opening, and returns work's result, or that
+// of leave if work does not respond to a signal in time: neither a read from a pipe that
+// nobody writes to nor a long device operation notices a signal. Nothing is lost by
+// abandoning work, since whatever work writes is whole or absent at every moment; work
+// ends with the process.
 func (s *stage) attended(ctx context.Context, interrupt <-chan struct{}, work func() error, leave func(from phase) error) error {
 	worked := make(chan error, 1)
 	go func() { worked <- work() }()

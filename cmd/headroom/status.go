@@ -14,7 +14,7 @@ import (
 func statusCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "status",
-		Usage:     "show where a run stands, or all runs",
+		Usage:     "show the state of a run, or of all runs",
 		ArgsUsage: "[RUN]",
 		Description: `RUN is the name of a run in ./runs, or the path of its folder. The run may
 still be in progress.`,

@@ -58,8 +58,8 @@ func (s standing) shown() string {
 	return printable(string(s.State))
 }
 
-// ago is how long before now t was, or the date of t if the clock or the file that t is
-// from must have been wrong, because t is ahead of our clock or years back.
+// ago is how long before now t was. If t is ahead of our clock or years back, the clock
+// or the file that t is from must have been wrong, and ago is the date of t.
 func ago(now, t time.Time) string {
 	const decade = 10 * 365 * 24 * time.Hour
 	since := now.Sub(t) // saturates
@@ -151,7 +151,7 @@ func (f foundMicro) String() string {
 		return b.String()
 	}
 	for _, what := range f.Prove {
-		fmt.Fprintf(&b, "it trains the same only if %s\n", what)
+		fmt.Fprintf(&b, "the training stays the same only if %s\n", what)
 	}
 	b.WriteString("in the command:\n" + f.Diff)
 	return strings.TrimRight(b.String(), "\n")

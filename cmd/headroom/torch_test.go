@@ -163,7 +163,7 @@ func TestTorchRunsOutOfMemory(t *testing.T) {
 				t.Errorf("ended with micro-batch %d, more than %d", last.Micro, c.micro)
 			}
 			from, remedy := checkNight(t, string(said))
-			if resumed := from > 0 || got[0].Micro != got[len(got)-1].Micro; c.resumed && !resumed { // where memory is tight, others may fail late too
+			if resumed := from > 0 || got[0].Micro != got[len(got)-1].Micro; c.resumed && !resumed { // where memory is tight, the other cases may fail late too
 				t.Errorf("it began again from the start: %+v", got)
 			}
 			if remedy != c.remedy {

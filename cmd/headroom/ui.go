@@ -65,7 +65,7 @@ func (u *ui) line(colour, text string) {
 	}
 }
 
-// say is for what need not be read.
+// say is for messages that need not be read.
 func (u *ui) say(format string, args ...any) {
 	if !u.quiet {
 		u.line(plain, fmt.Sprintf(format, args...))
@@ -298,7 +298,7 @@ func (u *ui) noRuns() {
 func (u *ui) squeezed(s configs.Squeeze, begins bool) {
 	text := fmt.Sprintf("simulating another process that takes %v from step %d to %d", s.Take, s.From, s.To)
 	if !begins {
-		text = fmt.Sprintf("the other process is gone, and its %v are free again", s.Take)
+		text = fmt.Sprintf("the other process is gone, and its %v is free again", s.Take)
 	}
 	u.say("device.squeeze: %s", text)
 }
@@ -306,7 +306,7 @@ func (u *ui) squeezed(s configs.Squeeze, begins bool) {
 // shortSchedule warns that a run that was made longer learns little in the added
 // steps.
 func (u *ui) shortSchedule(c *configs.Config) {
-	u.warn("schedule.steps stays %d, as when this run began, so the steps from there to %d are made at schedule.min (%g); set schedule.steps=%[1]d if that is intended, or --fresh to start over with a schedule of all %[2]d",
+	u.warn("schedule.steps is still %d, as when this run began, so every later step, up to %d, has the learning rate schedule.min (%g); set schedule.steps=%[1]d if that is intended, or --fresh to start over with a schedule of all %[2]d",
 		c.Schedule.Steps, c.Train.Steps, c.Schedule.Min)
 }
 

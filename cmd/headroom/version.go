@@ -54,8 +54,8 @@ func (b build) named() string {
 	return fmt.Sprintf("%s (commit %.7s)", b.Version, b.Commit)
 }
 
-// readBuild prefers what the linker was told, then the module's version, then
-// the commit that the go command recorded.
+// readBuild prefers the version that the linker was given, then the module's
+// version, then the commit that the go command recorded.
 func readBuild() build {
 	b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

@@ -45,7 +45,7 @@ func openWeb(c *cli.Context) (w *web, err error) {
 	if c.Bool("web") {
 		if w.page, err = listen("127.0.0.1:0"); err != nil {
 			w.close()
-			return nil, usagef("run it without --web; headroom report RUN --open shows the same at any time", "--web: %v", err)
+			return nil, usagef("leave out --web; headroom report RUN --open shows the same page at any time", "--web: %v", err)
 		}
 	}
 	return w, nil

@@ -147,7 +147,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 		return nil, "", usagef("", "--name %s: not a valid name for a folder; allowed: %s", asked, configs.NamesAllowed)
 	}
 	if err := os.MkdirAll(runsFolder, 0o755); err != nil {
-		return nil, "", usagef("start it in a folder that you may write to", "create the runs folder here, in %s: %v", w.Command.Dir, err)
+		return nil, "", usagef("start the command in a folder that you may write to", "create the runs folder here, in %s: %v", w.Command.Dir, err)
 	}
 	base := cmp.Or(asked, nameFor(w.Command.Args))
 	name := base

@@ -243,7 +243,7 @@ func TestLeakingCommandIsStartedAgain(t *testing.T) {
 	inEmptyFolder(t, "train.py", leaky)
 	out, err := exec.Command("headroom", "run", "--name", "leaky", "--trust", "--restart-leaking", "--hang", "1s", "--knob", "micro=--bs", "--knob", "accumulation=--acc",
 		"--knob", "resume=--from", "--knob", "checkpoints=step-*.json", "--", "python3", "train.py", "--bs", "8", "--acc", "1").CombinedOutput()
-	for _, want := range []string{"on from step-7.json", "continue in a new process from step 7: memory would run out before the next checkpoint, due about ", "what stays allocated between steps grows by "} {
+	for _, want := range []string{"on from step-7.json", "continue in a new process from step 7: memory would run out before the next checkpoint, due about ", "memory held between steps grows by "} {
 		if err != nil || !strings.Contains(strings.Join(strings.Fields(string(out)), " "), want) {
 			t.Errorf("%v: no %q in\n%s", err, want, out)
 		}
@@ -303,9 +303,10 @@ func anHourAgo(t *testing.T, path string) {
 	}
 }
 
-// TestResumeOfAKilledRun checks that, while a command that writes nothing lives, the status
-// says when it was last alive; and that a run that was killed is not continued from what was
-// written long after that, but is from what its command still saved.
+// TestResumeOfAKilledRun checks that the status says when a command was last alive, even if
+// the command writes nothing; and that a run that was killed is not continued from a
+// checkpoint written long after that, but is continued from one that its command still
+// saved.
 func TestResumeOfAKilledRun(t *testing.T) {
 	inEmptyFolder(t, "train.py", "import sys, time\nprint(sys.argv[1:])\nif '--from' not in sys.argv: time.sleep(1000)\n")
 	c := exec.Command("headroom", "run", "--name", "mine", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",

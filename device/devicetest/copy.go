@@ -64,7 +64,7 @@ func testRounding(r *rig) {
 }
 
 // wantCopies checks an upload of x as one type and a copy of that as another.
-// NaN must stay NaN; which NaN is left open.
+// NaN must stay NaN, but not necessarily the same NaN.
 func (r *rig) wantCopies(name string, in, out device.DType, x, want []float32) {
 	r.Helper()
 	from, to, up := r.alloc(len(x), in), r.alloc(len(x), out), r.alloc(len(x), out)

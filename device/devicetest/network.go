@@ -82,7 +82,7 @@ func testCrossEntropy(r *rig) {
 	}
 }
 
-// crossEntropy tests rows with behind more elements after the classes.
+// crossEntropy tests rows with behind extra elements after the classes.
 func (r *rig) crossEntropy(n, classes, behind int) {
 	logits, target := r.random(r.act, n*classes), r.indices(n, classes)
 	for i := range logits {

@@ -100,7 +100,7 @@ func (k *desk) bits(tensors ...device.Tensor) []uint32 {
 	return all
 }
 
-// everything runs each operation that splits its work, at sizes for which it
+// everything runs each operation that can split its work, at sizes at which it
 // does.
 func everything(k *desk) []uint32 {
 	const rows, cols = 1500, 65

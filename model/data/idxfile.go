@@ -118,7 +118,7 @@ func idxHeader(r io.Reader, dims int) (shape []int, size int64, err error) {
 	}
 	want := [4]byte{0, 0, 8, byte(dims)}
 	if magic := [4]byte(header); magic != want {
-		return nil, 0, fmt.Errorf("begins with % x, an IDX file of %d dimensions with % x", magic, dims, want)
+		return nil, 0, fmt.Errorf("begins with % x, but an IDX file of %d dimensions begins with % x", magic, dims, want)
 	}
 	size = 1
 	for d := range dims {

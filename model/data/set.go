@@ -56,7 +56,7 @@ func check(set Set, i int, s *Sample) error {
 	got := [3]int{len(s.Tokens), len(s.Features), len(s.Targets)}
 	want := [3]int{shape.Tokens, shape.Features, shape.Targets()}
 	if got != want {
-		return fmt.Errorf("sample %d: room for %d tokens, %d features and %d targets, needs %d, %d and %d",
+		return fmt.Errorf("sample %d: room for %d tokens, %d features and %d targets, but %d, %d and %d are needed",
 			i, got[0], got[1], got[2], want[0], want[1], want[2])
 	}
 	return nil

@@ -192,7 +192,7 @@ func TestSampleRefusesWrongRoom(t *testing.T) {
 	for want, err := range map[string]error{
 		"sample 1: must be 0 to 0":  set.Sample(1, set.Shape().New()),
 		"sample -1: must be 0 to 0": set.Sample(-1, set.Shape().New()),
-		"sample 0: room for 3 tokens, 0 features and 3 targets, needs 2, 0 and 2": set.Sample(0, Shape{Tokens: 3}.New()),
+		"sample 0: room for 3 tokens, 0 features and 3 targets, but 2, 0 and 2 are needed": set.Sample(0, Shape{Tokens: 3}.New()),
 	} {
 		if fmt.Sprint(err) != want {
 			t.Errorf("%v, want %s", err, want)

@@ -1,11 +1,11 @@
-"""Runs a training with enough memory, then with a fraction of what it took: bare, and under headroom.
+"""Runs a training with enough memory, then with a fraction of the memory that it took: bare, and under headroom.
 
 case.py HEADROOM OUT PART SCRIPT TASK FRACTION…
 case.py HEADROOM OUT peers FRACTION
 case.py HEADROOM OUT leak SHARE
 
-Prints a row of a Markdown table for each. On a CPU, BENCH_LIMIT, in MiB of data, replaces the fraction; the share
-of a leak is a share of the whole device.
+Prints a row of a Markdown table for each fraction. On a CPU, BENCH_LIMIT, in MiB of data, replaces the fraction.
+For a leak, SHARE is a share of the whole device's memory.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Bench:
                 print(f"\nrefused: {refused.get('text')}\n", flush=True)
 
     def leak(self, fraction: float) -> None:
-        """What headroom says of a training that keeps more and more memory, in that share of the device."""
+        """Prints what headroom says about a training that keeps more and more memory, in the given share of the device."""
         os.environ["STEPS"] = "10000"
         ran = self.run("leak", "raw.py", "leak", fraction, under=True)
         print(f"\nleak: {ran.ended()}; headroom said:\n")
@@ -105,7 +105,7 @@ class Bench:
 
 
 def portion(end: dict[str, Any], fraction: float) -> float:
-    """The share of the device that is the given fraction of a run's peak of allocated memory; 0 without a GPU."""
+    """The given fraction of a run's peak of allocated memory, as a share of the device's memory; 0 without a GPU."""
     return fraction * end["allocated"] / end["total"] if end["total"] else 0.0
 
 

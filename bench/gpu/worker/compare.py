@@ -13,7 +13,7 @@ NAMES = (
     "seconds reference, seconds headroom, seconds lost at failures, steady step of the reference's"
 )
 PEERS_NAMES = "with, end, steps, redone, effective batch, largest loss difference, seconds"
-WARM = 2  # steps of a process that are left out of medians
+WARM = 2  # first steps of a process, which are left out of medians
 
 
 def line(cells: Any) -> str:
@@ -54,7 +54,7 @@ class Ran:
         return f"{self.end['end']} in step {len(self.steps) + 1}, status {self.status}"
 
     def failing(self) -> set[int]:
-        """The steps in which a failure was survived, by the times in the journal."""
+        """The steps in which a failure was survived, found by the times in the journal."""
         times = [seconds(entry["time"]) for entry in self.entries("survived")]
         return {s for s, made in self.steps.items() if any(made["at"] - made["seconds"] <= t <= made["at"] + 0.005 for t in times)}
 
@@ -109,7 +109,7 @@ def row(part: str, fraction: float, reference: Ran, bare: Ran, armed: Ran) -> st
 
 
 def peer(name: str, reference: Optional[Ran], ran: Ran, asked: Ran) -> str:
-    """A row without a reference of the same training compares no losses."""
+    """The row of one peer; without a reference of the same training it compares no losses."""
     return line(
         (
             name,

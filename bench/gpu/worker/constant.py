@@ -1,6 +1,6 @@
 """A thousand out-of-memory failures in a row, one in every step, in a small raw loop.
 
-constant.py FOLDER [FAILURES]: the allocated bytes at the ends of steps, in end.json and as a sentence.
+constant.py FOLDER [FAILURES] writes the bytes allocated at the ends of steps to end.json, and prints a sentence about them.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def wait_ready(process: subprocess.Popen, path: str) -> None:
 
 
 def pair(headroom: str, out: str, case: str, number: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of a bare and of an armed step: the medians of each slice of two processes that took turns."""
+    """Milliseconds of bare and of armed steps: the median of each slice, from two processes that took turns."""
     names = {kind: f"cost-{case}-{number}-{kind}" for kind in ("bare", "armed")}
     processes = {kind: start(headroom, out, name, case, kind == "armed") for kind, name in names.items()}
     found = {}
@@ -69,8 +69,8 @@ def pair(headroom: str, out: str, case: str, number: int) -> tuple[list[float], 
 
 
 def measure(headroom: str, out: str, case: str) -> None:
-    """Compares slices that were made one after the other: the median of all slices, which other work of the
-    processor moves by several percent, is not as steady as the median of the ratios of such slices."""
+    """Compares slices that were run one after the other: the median of their ratios is steadier than the ratio of
+    the medians of all slices, which other work on the processor shifts by several percent."""
     begun = time.monotonic()
     pairs = [pair(headroom, out, case, number) for number in range(ROUNDS)]
     bare, armed = ([median(p[side]) for p in pairs] for side in (0, 1))

@@ -18,7 +18,7 @@ KINDS = ("by", "rests", "recorded")
 
 
 class Set:
-    """Replaces the object that decides whether to rest: always the same decision."""
+    """Replaces the object that decides whether to rest; its decision is always the same."""
 
     def __init__(self, resting: bool) -> None:
         self.resting = resting

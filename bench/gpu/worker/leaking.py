@@ -1,5 +1,5 @@
-"""A training that keeps every output of its steps, and saves a checkpoint every few seconds:
-its memory runs out after a while, whichever step it started from. Prints the steps that each process made."""
+"""A training that keeps every output of its steps, and saves a checkpoint every few seconds: it
+runs out of memory after a while, whichever step it started from. Each process prints the steps that it made."""
 
 import argparse
 import os

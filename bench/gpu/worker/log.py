@@ -12,7 +12,7 @@ import torch
 
 
 class Log:
-    """A context around a training. The seconds of a step count from the end of the step before it."""
+    """A context around a training. A step's seconds are measured from the end of the previous step."""
 
     def __init__(self, folder: str, asked: int) -> None:
         os.makedirs(folder, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Models with random weights, and batches that can be learned and that can be made again from their number."""
+"""Models with random weights, and batches that can be learned, and that can be recreated from their numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-TINY = bool(os.environ.get("BENCH_TINY"))  # sizes for trying it on a CPU
+TINY = bool(os.environ.get("BENCH_TINY"))  # sizes for a try on a CPU
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 VOCAB = 101 if TINY else 50257
 CLASSES = 1000
@@ -19,7 +19,7 @@ def size(full: int, tiny: int) -> int:
 
 
 def gpt2(layers: int = 12) -> nn.Module:
-    """GPT-2 without dropout, 124M parameters with 12 layers."""
+    """GPT-2 without dropout; with 12 layers it has 124M parameters."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -50,7 +50,7 @@ def shifted(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 class Rows(torch.utils.data.IterableDataset):
-    """The given number of rows of tokens in a fixed order; those in late are twice as long."""
+    """The given number of rows of tokens in a fixed order; rows whose numbers are in late are twice as long."""
 
     def __init__(self, count: int, length: int, late: range = range(0)) -> None:
         self.count, self.length, self.late = count, length, late

@@ -1,8 +1,8 @@
 """Steps that headroom runs in pieces, and the same pieces cut by hand, in one process and in turn.
 Prints a row of a Markdown table.
 
-pieces.py FRACTION, under `headroom run --`. FRACTION is of the memory that an uncut step takes. Times end when
-the GPU is done. On a CPU, more than half of the rows at once fail.
+pieces.py FRACTION, under `headroom run --`. FRACTION is that of the memory that an uncut step takes. Times end
+when the GPU is done. On a CPU, any call with more than half of the rows fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Training:
         self.batches = [tokens(i, ROWS, LENGTH).to(DEVICE) for i in range(8)]
 
     def whole(self, i: int) -> float:
-        """A step as in a script that knows nothing of pieces."""
+        """A step as in a script that knows nothing about pieces."""
         ids = self.batches[i % len(self.batches)]
         self.optimizer.zero_grad()
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
@@ -69,7 +69,7 @@ def main() -> None:
 
     fraction = float(sys.argv[1])
     training, recorder = Training(), _torch._recorder
-    for i in range(size(5, 2)):  # in which the worker finds the model
+    for i in range(size(5, 2)):  # steps in which the worker finds the model
         training.whole(i)
     limit(fraction, training.model)
     for i in range(SETTLED):

@@ -1,4 +1,4 @@
-"""Trainings in hand-written loops, which know nothing of headroom.
+"""Trainings in hand-written loops, which know nothing about headroom.
 
 raw.py TASK FOLDER
 """
@@ -23,7 +23,7 @@ def autocast(dtype: torch.dtype = torch.bfloat16) -> AbstractContextManager[Any]
 
 
 def language(log: Log, layers: int, compiled: bool = False, small: int = 0) -> None:
-    """GPT-2 with the loss computed from its logits, in bf16; the first small batches are half as large."""
+    """GPT-2 with the loss computed from its logits, in bf16; the first ``small`` batches are half as large."""
     full, length = size(40, 8), size(512, 32)
     model = gpt2(layers).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)

@@ -1,7 +1,7 @@
 """Steps of GPT-2 with ample memory, timed a few at a time; writes steps.json to a folder.
 
 steady.py FOLDER LAYERS ROWS LENGTH COMPILED SLICES. It makes its first steps, leaves a file "ready" in the
-folder, and then makes a slice of steps whenever somebody opens its "go", and opens its "done" after it:
+folder, and then makes a slice of steps whenever somebody opens its "go", and opens its "done" afterwards:
 this is how processes can take turns. All processes run on the same few cores, whichever parent they have.
 """
 
@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-if __name__ == "__main__":  # before threads are made
+if __name__ == "__main__":  # before any threads are started
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-4:])
 
 import torch

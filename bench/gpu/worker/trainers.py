@@ -1,4 +1,4 @@
-"""Trainings run by Transformers and Lightning, and the ways that these offer to find a batch size.
+"""Trainings run by Transformers and Lightning, and the ways in which libraries and guarftrain find a batch size.
 
 trainers.py TASK FOLDER
 """

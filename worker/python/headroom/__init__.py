@@ -11,7 +11,7 @@ from headroom._version import __version__
 
 __all__ = ["__version__", "attach", "step"]
 
-TYPE_CHECKING = False  # importing typing's own costs more than everything here
+TYPE_CHECKING = False  # importing typing for its TYPE_CHECKING costs more than everything here
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional, Sequence, TypeVar, Union
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def attach() -> bool:
     """Start the worker as soon as torch is imported, or now if it has been imported already.
 
-    Returns whether this process runs under headroom, or HEADROOM_WORKER says what to do without
-    it; if neither, nothing was done.
+    Returns True if this process runs under headroom, or if HEADROOM_WORKER says what to do without
+    it; otherwise nothing is done, and the result is False.
     """
     import os
 
@@ -48,9 +48,9 @@ def step(model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Op
 
     If the function runs out of memory, it is called again for some rows at a time of every tensor
     argument that has as many rows as the first one, and the gradients add up to those of the
-    whole batch. Anything else it does is done once for each piece, so zeroing gradients, clipping and
-    the optimizer's step belong outside. It may return nothing, numbers, or tensors of rows; the results
-    of the pieces are joined.
+    whole batch. Anything else that the function does happens once for each piece, so zeroing gradients,
+    clipping and the optimizer's step belong outside. The function may return nothing, numbers, or tensors
+    of rows; the results of the pieces are joined.
 
     Where that cannot be exact, the function's exception is raised. In a process that does not run under
     headroom the function is unchanged. ``model`` is the model that is trained, or a sequence of models;

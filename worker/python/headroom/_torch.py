@@ -99,7 +99,7 @@ def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Opt
 
 
 def shared(module: torch.nn.Module) -> Optional[str]:
-    """Why a module's calls concern more than this process; None if they do not."""
+    """Why a module's calls involve other processes too; None if they do not."""
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         return "several ranks would have to agree on the pieces"
     for m in module.modules():
@@ -112,11 +112,11 @@ _SHARED = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"
 
 
 class Finder:
-    """Finds the modules to record: those that are trained and are called outermost."""
+    """Finds the modules to record: the trained modules that are called from outside any other module."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.trained: set[int] = set()  # ids of the parameters that an optimizer has
+        self.trained: set[int] = set()  # ids of the parameters that belong to an optimizer
         self._call: Optional[Callable] = None  # torch's own Module.__call__, while ours is in its place
         self._new = 0
         self._inside = False
@@ -150,7 +150,7 @@ class Finder:
         torch.nn.Module.__call__ = looking  # type: ignore[method-assign]
 
     def step(self) -> None:
-        """An optimizer has made a step: a step that brought nothing new ends the inspection."""
+        """An optimizer has made a step: the inspection ends if no new module was found in that step."""
         if self._call is not None and self._new == 0 and not self._inside:
             torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
             self._call = None

@@ -4,8 +4,8 @@ A script may change something around a call and then change it back: an attribut
 for example. A replay would then silently compute something else. So when a call fails, some
 values of the results that the script holds at that moment are kept; and before pieces are run,
 the same calls are repeated on the whole batch, with the same random numbers, in the same modes,
-but without the tensors that autograd saves. Where there is not enough memory for that, a few
-rows are compared, unless random numbers were drawn.
+but without the tensors that autograd saves. Where there is not enough memory to repeat these calls,
+only a few rows are compared, unless random numbers were drawn.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Sampled(NamedTuple):
     """The results of a tape that the script held when something failed."""
 
     values: dict[int, torch.Tensor]  # some values of each result, by slot
-    steps: dict[int, tuple]  # the steps with which the values were taken
-    graphs: dict[int, int]  # signatures
-    entries: int  # of the tape at that moment
+    steps: dict[int, tuple]  # the strides with which the values were sampled, by slot
+    graphs: dict[int, int]  # signatures of the results' graphs, by slot
+    entries: int  # the number of entries on the tape at that moment
     drawn: bool  # random numbers were drawn
 
 
@@ -52,8 +52,8 @@ def note(tape: Tape) -> None:
 
 
 def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
-    """Raises :class:`Refused` if one of these entries, when it is repeated, gives values that differ
-    from those that were kept."""
+    """Raises :class:`Refused` if one of these entries, when repeated, returns values that differ from
+    the kept ones."""
     sampled: Optional[Sampled] = tape.sampled
     made = {s for i in entries for s in tape.entries[i].slots}
     slots = [s for s in sampled.values if s in made] if sampled is not None else []
@@ -96,7 +96,7 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
 
 
 def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
-    """The same for the first rows alone, for which other kernels may be used."""
+    """Whether the repeated calls return the same results for the first rows alone, for which other kernels may be used."""
     modules, rows = modules_of(tape), Rows(plan.batch, 0, 2)
     with rehearsal(modules), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         env = run(tape, plan, again, rows)

@@ -26,7 +26,7 @@ def state_of(param: torch.Tensor) -> Any:
 
 
 def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
-    """Why the graph of a loss enters a module of the tape by a way other than the module's
+    """Why the graph of a loss enters a module of the tape other than through the module's
     recorded outputs; None if it does not."""
     spans = [(e.between, e.exits, e.module) for e in tape.entries if e.module is not None]
 
@@ -41,11 +41,11 @@ def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
 
 
 class Planned(NamedTuple):
-    """How the gradients of a loss can be computed again: in pieces by ``plan``, or, if that is
+    """How the gradients of a loss can be computed again: in pieces, by ``plan``; or, if ``plan`` is
     None, for the whole batch, for the reason ``why``."""
 
     plan: Optional[Plan]
-    targets: dict[int, tuple[Any, Rule]]  # scalars to which the pieces add up, with the loss's derivatives with respect to them
+    targets: dict[int, tuple[Any, Rule]]  # the scalars that the pieces add up to, with the loss's derivatives with respect to them
     extra: dict[torch.Tensor, torch.Tensor]  # gradients of leaves that enter the loss after those scalars
     why: str
 
@@ -66,7 +66,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
         return Planned(plan, {s: (g, proven(proof, s, pieces)) for s, (g, _) in targets.items()}, extra, "")
     except Writes:
         raise
-    except Exception as why:  # what a module raises if it is given a few rows, for example
+    except Exception as why:  # for example one that a module raises when given only a few rows
         if is_out_of_memory(why):
             raise
         reason = str(why) if isinstance(why, Refused) else f"the step cannot be run on fewer rows: {type(why).__name__}: {why}".splitlines()[0]
@@ -74,8 +74,8 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
 
 
 def refuse_writing(tape: Tape) -> None:
-    """Raises :class:`Writes` if a call of a module writes to a tensor that existed before, as far as a
-    few rows can show."""
+    """Raises :class:`Writes` if a trial on a few rows shows that a module's call writes to a tensor that
+    existed before."""
     if all(f is None or f.tried for f in map(found_of, modules_of(tape))):
         return
     try:
@@ -83,7 +83,7 @@ def refuse_writing(tape: Tape) -> None:
             Plan(tape, tape.entries[0]).extend()
     except Writes:
         raise
-    except Exception:  # then the rows show nothing
+    except Exception:  # then the trial shows nothing
         pass
 
 
@@ -135,7 +135,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         set_random_state(after)
     if plan is not None:  # after a run of the whole batch, keep what the user's own call would have left
         held.put_back()
-    rounded = plan is None or half_in(tape, modules)  # the whole batch may use other kernels where there is little room
+    rounded = plan is None or half_in(tape, modules)  # the whole batch may use other kernels where little memory is free
     if (plan is None or same_random_state(tape.random, after)) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
         raise Refused("the loss is different when the step is repeated")
     if inputs.graphs:
@@ -162,7 +162,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
 
 
 def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:
-    """Whether a scalar has the value that the script had, as far as that is known."""
+    """Whether a scalar has the same value as in the script; True if the script's value is not known."""
     had = tape.scalars.get(slot)
     if had is None:
         return True
@@ -173,7 +173,7 @@ def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:
 
 
 def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:
-    """The first scalars of which the loss is made, with the loss's derivatives with respect to them."""
+    """The first scalars that the loss is computed from, with the loss's derivatives with respect to them."""
     first = [s for i in entries for s in tape.entries[i].slots if s is not None and late.is_scalar(s) and late.is_first(s)]
     if not first:
         raise Refused("the loss has no part that is a sum over rows")

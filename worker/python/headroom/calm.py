@@ -69,7 +69,7 @@ def _named(func: Any) -> str:
 
 class Sealed(TorchDispatchMode):
     """Raises :class:`Writes` before anything is written to a tensor that existed before and is not
-    one of ``free``: to an argument, to a frozen parameter, to a tensor that a module keeps for itself.
+    one of ``free``: an argument, a frozen parameter, or a tensor that a module keeps for itself.
     Writes made by a ``backward`` can be exempted."""
 
     def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True) -> None:

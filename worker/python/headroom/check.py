@@ -1,7 +1,7 @@
-"""headroom check: the first step of a training, as it would be if memory ran out in it.
+"""headroom check: tests on a training's first step what headroom would do if memory ran out in it.
 
-After each of its backward calls the gradients are computed twice more, once for the whole batch
-and once in pieces, and compared. Nothing is trained: before its optimizer's first step the process
+After each backward call of that step the gradients are computed twice more, once for the whole batch
+and once in pieces, and compared. Nothing is trained: before the optimizer's first step the process
 waits to be ended.
 """
 
@@ -22,7 +22,7 @@ from .failure import Refused, is_out_of_memory
 from .replay import gradients, in_two, modules_of, precisely
 from .tape import Tape, place_of
 
-MOST = 16  # backward calls that are checked
+MOST = 16  # the most calls that are checked
 ENDING = 60.0  # seconds within which headroom must end this process
 
 
@@ -34,7 +34,7 @@ class Check:
         self._found: list[dict[str, Any]] = []
 
     def backward(self, recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
-        """Checks a backward that has succeeded, while its tape is still there."""
+        """Checks a backward call that has succeeded, while its tape still exists."""
         given = args[1] if len(args) > 1 else kwargs.get("gradient")
 
         def look() -> dict[str, Any]:
@@ -67,8 +67,8 @@ class Check:
         self._found.append({**found, "where": self._report.here()})
 
     def instead(self, step: Callable) -> Callable:
-        """A replacement for an optimizer's step: it reports what was found, and makes no step.
-        A closure, in which some loops call backward, is called."""
+        """A replacement for an optimizer's step: it reports what was found, and changes no weights.
+        It still calls a closure, in which some loops call backward."""
 
         @wraps(step)
         def looked(optimizer: torch.optim.Optimizer, closure: Optional[Callable] = None, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ class Check:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
             time.sleep(ENDING)
-            raise SystemExit("headroom check: the first step has been checked, and nothing has ended this process")
+            raise SystemExit("headroom check: the first step has been checked; headroom did not end this process, so it ends itself")
 
         return looked
 
@@ -112,10 +112,10 @@ def refusing() -> Iterator[None]:
 
 
 def judged(gradients: Iterable[tuple[Optional[torch.Tensor], Optional[torch.Tensor]]], rows: int, pieces: int, precise: bool) -> dict[str, Any]:
-    """The report on pairs of gradients, of the whole batch and of pieces. Raises :class:`Refused` if they differ."""
+    """The report on pairs of gradients: one of the whole batch, one of the pieces. Raises :class:`Refused` if they differ."""
     off = max([distance(whole, parts) for whole, parts in gradients], default=0.0)
     if not off <= (1e-3 if precise else 2e-2):
-        raise Refused(f"the gradients of {pieces} pieces are off by {off:.1g} from the whole batch's")
+        raise Refused(f"the gradients of {pieces} pieces differ by {off:.1g} from those of the whole batch")
     return {"rows": rows, "pieces": pieces, "error": off}
 
 

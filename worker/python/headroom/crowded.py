@@ -1,6 +1,6 @@
 """Adam's step over all tensors at once needs memory for one more copy of each, and changes its
-state before it allocates that. Where there is not enough memory, the step goes tensor by tensor, which
-needs memory for the largest tensor alone: the step over all at once would have ended the training.
+state before it allocates the copies. Where there is not enough memory, the step goes tensor by tensor,
+which needs memory for the largest tensor alone: the step over all at once would have ended the training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Group = dict[str, Any]
 
 
 class Crowd:
-    """What is known of one optimizer."""
+    """What is known about one optimizer."""
 
     def __init__(self) -> None:
         self.steps = self.singly = 0
@@ -48,7 +48,7 @@ class Crowd:
 
 
 def plenty(known: Sequence[Memory], need: int) -> bool:
-    """Whether there is so much room that an exact check is unnecessary."""
+    """Whether so much memory is free that an exact check is unnecessary."""
     return all(min(m.free, m.allowed - m.reserved) + m.reserved - m.allocated > 2 * need for m in known)
 
 
@@ -57,8 +57,8 @@ _crowds: weakref.WeakKeyDictionary[torch.optim.Optimizer, Crowd] = weakref.WeakK
 
 @contextmanager
 def one_by_one(optimizer: torch.optim.Optimizer) -> Iterator[bool]:
-    """A context in which a step goes tensor by tensor if it must; yields whether it is the
-    first step to do so."""
+    """A context in which a step goes tensor by tensor if it must; yields whether this is the
+    optimizer's first step to do so."""
     groups = [g for g in optimizer.param_groups if at_once(g)] if type(optimizer) in KNOWN else []
     if groups:
         crowd = _crowds.setdefault(optimizer, Crowd())
@@ -104,7 +104,7 @@ def _bytes(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def fits(optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> bool:
-    """Whether there is room for everything that a step will allocate. None of it is kept."""
+    """Whether there is memory for everything that a step will allocate, found by allocating it. None of it is kept."""
     held: list[torch.Tensor] = []
     try:
         for group in groups:

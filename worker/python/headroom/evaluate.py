@@ -1,7 +1,7 @@
-"""A module's call in evaluation that ran out of memory: the same rows, some at a time.
+"""Repeats a module's call in evaluation that ran out of memory, some rows at a time.
 
 Nothing carries a gradient, so only the call has to be repeated: its results are computed in
-pieces and joined. The result of a row must not depend on the other rows, which is tried on a
+pieces and joined. The result of a row must not depend on the other rows; this is tried on a
 few rows first. Evaluation has piece sizes of its own: its batches are often larger than those
 of training, and need less memory for each row.
 """
@@ -42,7 +42,7 @@ class Watch:
 
 
 def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tuple[Any, int]:
-    """The result of a tape's only call, and in how many pieces it was computed. ``leaves``
+    """The result of a tape's only call, and the number of pieces in which it was computed. ``leaves``
     and ``tree`` are what :meth:`Plan.result` returned for the call, in the tape's order of slots.
     Raises :class:`Refused` if the result cannot be computed exactly."""
     [entry] = tape.entries

@@ -2,8 +2,8 @@
 recording cannot follow.
 
 If the function runs out of memory it is called again for some rows at a time. Its gradients are
-weighted as those of a replay are, by a rule that is tried on a few real rows first; its results
-are joined. Where this cannot be exact it is refused, and the exception is left to the user's
+weighted like those of a replay, by a rule that is tried on a few real rows first; its results
+are joined. Where this cannot be exact, the step is refused, and the exception is left to the user's
 code.
 """
 
@@ -34,10 +34,10 @@ IGNORED = [-100]  # the label that PyTorch's losses ignore by default
 
 
 class Run(NamedTuple):
-    """The outcome of the function for some rows."""
+    """What the function computes for some rows."""
 
     sketches: list[tuple[float, float]]  # of each parameter's gradient
-    leaves: list  # of its result
+    leaves: list  # of the function's result
     tree: Any
 
 
@@ -182,7 +182,7 @@ class Explicit:
 
 
 class Trial:
-    """Finds out from a few rows of a batch by which rule a function's gradients add up, and how
+    """Finds out from a few rows of a batch the rule by which a function's gradients add up, and how
     its results are joined."""
 
     def __init__(self, explicit: Explicit, args: tuple, kwargs: dict, batch: int) -> None:
@@ -218,7 +218,7 @@ class Trial:
             if not rules:
                 raise Refused("the gradients of a batch are not a weighted sum of the gradients of its rows")
             if settled(rules, pieces) and again > 0:
-                own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule, if it is right for them
+                own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule where it is right for a leaf too
                 return rules[0], [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree
             chosen = others(rules, self._batch, count, again)
         raise Refused("the weights with which the gradients of pieces add up cannot be determined")
@@ -294,7 +294,7 @@ class Trial:
             raise Refused("a call to the model changes its buffers or attributes")
         if written.found:
             raise Refused("gradients are changed inside the function, for example by clipping: do that after the function")
-        # Backward adds to gradients that exist already, unless the function removes them first.
+        # Backward adds to an existing gradient, so a NaN in it stays, unless the function clears gradients first.
         at = Rows(self._batch, 0, self._batch, rows[:2])
         given = cut(self._args, self._batch, at), cut(self._kwargs, self._batch, at)
         try:
@@ -346,8 +346,8 @@ def rows_of(args: tuple, kwargs: dict) -> int:
 
 
 def whole(tree: Any, batch: int) -> None:
-    """Raises :class:`Refused` if anything but a tensor might belong to the rows: a list of
-    strings, an array."""
+    """Raises :class:`Refused` if anything other than a tensor might hold the batch's rows, such as a list of
+    strings or an array."""
     if isinstance(tree, Mapping):
         tree = list(tree.values())
     elif isinstance(tree, (list, tuple)):

@@ -38,7 +38,7 @@ def bare(failure: Any) -> Any:
 
 
 def release_frames(error: Optional[BaseException]) -> None:
-    """Empties the frames that an exception keeps alive; its traceback still prints."""
+    """Empties the frames that an exception keeps alive; the traceback can still be printed."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

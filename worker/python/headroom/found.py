@@ -19,7 +19,7 @@ _NORMS = torch.nn.modules.batchnorm._NormBase  # modules that keep running stati
 
 
 class Limits:
-    """What is known of the sizes of a module's calls, as costs: see :mod:`headroom.pieces`."""
+    """What is known about the sizes of a module's calls, as costs: see :mod:`headroom.pieces`."""
 
     def __init__(self) -> None:
         self.limit: Optional[int] = None  # the smallest cost of a call that failed
@@ -39,12 +39,12 @@ class Found(Limits):
         self.params = list(module.parameters())  # frozen ones too
         self.buffers = list(module.buffers())
         self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call changes; None: not known yet
-        self.kept: list[torch.Tensor] = []  # their values before the newest call
+        self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
         self.calls = 0
         self.half = False  # a trial has seen half precision in the module
         self.whole = False  # kept has the values of all changing buffers
-        self.number = next(_NUMBERS)  # never reused, as an id may be
-        self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call was made yet
+        self.number = next(_NUMBERS)  # never reused, unlike an id
+        self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call has succeeded yet
         self.moving: list[torch.nn.Module] = []  # modules whose attributes a call has changed
         self.now: Optional[Held] = None  # what the moving modules held before the newest call
         self.plain = False  # calls change only numbers and strings among their attributes
@@ -53,7 +53,7 @@ class Found(Limits):
         self.tensors: list[weakref.ref[torch.Tensor]] = []  # tensors among the attributes, to which no call may write either
         self.marks: list[Optional[int]] = []  # versions of frozen and tensors before the newest call
         self.writes = False  # a call has written to one of frozen or tensors
-        self.tried = False  # a trial has shown that no call does
+        self.tried = False  # a trial has shown that no call writes to them
         self.unread: set[tuple[int, str]] = set()  # attributes that calls change but do not read, by module
         module.__dict__["_compiled_call_impl"] = self
 
@@ -127,7 +127,7 @@ class Found(Limits):
         return any(a != b for a, b in zip(self.marks, self._versions()) if a is not None and b is not None)
 
     def put_back(self) -> bool:
-        """Undoes what a failed call did to buffers and attributes. Returns whether everything could be undone."""
+        """Undoes a failed call's changes to buffers and attributes. Returns whether all of them could be undone."""
         known = {id(b) for b in self.changing or ()}
         self.writes = self.writes or self._wrote()
         if self.writes or not self.whole or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
@@ -145,7 +145,7 @@ class Found(Limits):
         """Separates the modules whose attributes calls have changed from the rest."""
         changes = list(held.changed())
         self.deep = self.deep or any(c.inside is not None for c in changes)
-        self.writes = self.writes or self.deep and held.size() > MANY  # inspecting all of that before every call would take too long
+        self.writes = self.writes or self.deep and held.size() > MANY  # inspecting these before every call would take too long
         self.plain = (self.plain or self.still is None) and all(map(held.plain, changes))
         moved = {id(m): m for m in (c.module() for c in changes)}
         self.moving = list({**{id(m): m for m in self.moving}, **moved}.values())

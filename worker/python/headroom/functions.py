@@ -28,7 +28,7 @@ OPAQUE = {"register_hook", "retain_grad", "set_", "resize_", "share_memory_", "r
 
 
 def recorded(args: tuple, kwargs: dict) -> list:
-    """The recorded tensors among arguments."""
+    """The recorded tensors among the arguments."""
     found: list = []
     for t in args:
         _search(t, found)

@@ -2,8 +2,8 @@
 graph itself is still held.
 
 A user's variables (``out``, ``loss``) keep the graph of a failed try alive, and with it
-every activation. Each tensor that a node has saved is replaced by a hook that raises:
-the activations are freed, whoever still holds the graph. Nothing is done before a failure.
+every activation. Each tensor that a node has saved is replaced by a hook that raises: the
+activations are freed even while someone still holds the graph. Nothing is done before a failure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Iterator
 
 import torch
 
-KEEP = 16  # elements; the graphs of scalars stay usable
+KEEP = 16  # saved tensors with at most this many elements are kept, so that the graphs of scalars stay usable
 
 
 def sequence() -> int:
@@ -63,9 +63,9 @@ def _behind(node: Any) -> Any:
 
 
 def signature(tensors: Iterable[Any], most: int = 10000) -> int:
-    """A hash by which the graphs of some tensors are recognised: which functions made them from which,
-    with which constants, down to which leaves. Copies and conversions are left out: autocast caches
-    those of weights, and a scalar that is changed in place is replayed on a copy."""
+    """A hash by which the graphs of some tensors are recognised: their functions, how these are connected,
+    their constants and the leaves. Copies and conversions are left out: autocast caches converted weights,
+    and a scalar that is changed in place is replayed on a copy."""
     parts = []
     for node in walk([t.grad_fn for t in tensors], most=most):
         name = node.name()

@@ -41,7 +41,7 @@ class Growth:
         # A graph holds more than its tensor shows.
         largest = sorted((k for k, n in grown.items() if n >= STEPS // 2), key=lambda k: (k.graph, grown[k] * size(k)), reverse=True)
         if not largest:
-            return f"in {taken} steps no kind of tensor that Python knows of has become more numerous: what grows is held elsewhere"
+            return f"in {taken} steps no kind of tensor that Python knows of has become more numerous: the growing memory is held elsewhere"
         known = {i for ids in self._before.values() for i in ids}
         lines = []
         for kind in largest[:LINES]:
@@ -78,7 +78,7 @@ def holder(number: int) -> str:
     if not held:
         return ""
     held = held.pop()
-    for _ in range(3):  # a list, in a dict, of an object
+    for _ in range(3):  # for example from a list to the dict that contains it to the object that owns the dict
         name = variable(held) or attribute(held)
         if name:
             return f", in {name}"

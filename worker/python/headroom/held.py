@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 
 MOST = 10000  # the most elements of a container that are compared, and the most containers of all modules
 DEPTH = 4  # levels of nested objects
-WIDE = 64  # the most elements that a container may have for their insides to be inspected, too
+WIDE = 64  # the most elements of a container whose elements are inspected for nested containers, too
 # Attributes that every module has and no call changes.
 USUAL = set(vars(torch.nn.Module())) - {"_parameters", "_buffers", "training"}
 PLAIN = (int, float, str, bool, bytes, type(None), torch.Size, torch.dtype, torch.device)
@@ -73,7 +73,7 @@ def _plain(values: list) -> bool:
 
 
 class Contents:
-    """A dict, list, deque or set, and its former contents; of a long one only its former length."""
+    """A dict, list, deque or set, and its former contents; for a long container, only its former length."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
@@ -97,7 +97,7 @@ class Contents:
         return all(_plain(_at(c, keys)) for c in every)
 
     def put(self, key: Any, value: Any) -> None:
-        """Puts a value at a key at which there once was one."""
+        """Puts a value at a key that once had a value."""
         if isinstance(self.container, set):
             self.container.discard(key)
             self.container.add(value)
@@ -132,7 +132,7 @@ class Names(Contents):
 
     @property
     def container(self) -> dict:  # type: ignore[override]
-        """Their present values, by name."""
+        """The present values of the names, by name."""
         if isinstance(self._owner, dict):
             return {n: self._owner[n] for n in self._names if n in self._owner}
         return {n: getattr(self._owner, n) for n in self._names if hasattr(self._owner, n)}
@@ -161,8 +161,8 @@ def _at(container: Any, keys: Iterable) -> list:
 
 
 class Lost:
-    """Stands in for an object that a call would have returned or read but that does not exist: a cache of
-    keys and values, for example, which a few rows cannot fill. Any use of it raises the failure."""
+    """Stands in for an object that a call would have returned or read, but that does not exist: for example a
+    cache of keys and values, which a few rows cannot fill. Any use of the stand-in raises the failure."""
 
     def __init__(self, failure: BaseException) -> None:
         object.__setattr__(self, "_failure", failure)
@@ -182,8 +182,8 @@ class Lost:
 
 @lru_cache(maxsize=None)
 def _own(module: str) -> bool:
-    """Whether a module of this name is the script's own and not a library's. Objects of libraries reach
-    the whole training, much of which other threads change."""
+    """Whether a module of this name is the script's own and not a library's. From a library's objects, most
+    of the training can be reached, including much that other threads change."""
     if module == "__main__":
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -202,7 +202,7 @@ def _inner(value: Any) -> Any:
 
 @lru_cache(maxsize=None)
 def _slots(kind: type) -> tuple[str, ...]:
-    """The slots of a class of the script's own."""
+    """The slots of a class that the script itself has defined; empty for other classes."""
     if not _own(kind.__module__) or issubclass(kind, (torch.nn.Module, torch.Tensor, type)):
         return ()
     slots = [s for c in kind.__mro__ if isinstance(s := vars(c).get("__slots__", ()), (tuple, list))]
@@ -243,8 +243,8 @@ def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
 
 
 def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Everything but its attributes that the script's own methods and hooks of a module may change, by name.
-    Plain values, which have no identity, are represented by their :class:`Names`."""
+    """Everything except the module's attributes that its methods and hooks, if they are the script's own, may
+    change, by name. Plain values, which have no identity, are represented by their :class:`Names`."""
     functions, classes = _classes(type(module))
     functions = functions + [f for f in vars(module).values() if isinstance(f, FunctionType) and _own(f.__module__)]
     for kind in classes:
@@ -263,7 +263,7 @@ def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             try:
                 values[name] = cell.cell_contents
-            except ValueError:  # there is nothing in it yet
+            except ValueError:  # the cell is still empty
                 pass
         for name, value in (*_named(function.__globals__, names), *values.items()):
             inner = None if isinstance(value, (Names, dict, list, deque, set)) else _inner(value)
@@ -284,9 +284,9 @@ def _named(values: dict, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
 
 
 class Change(NamedTuple):
-    """An attribute that has changed. If it is a container that has stayed the same object, ``keys`` are those
-    that differ; otherwise there are none. If the change is ``inside`` a nested container, or in one that the
-    module reaches by other ways, the keys are those of that container."""
+    """An attribute that has changed. If its value is still the same container, ``keys`` are the keys whose values
+    differ; otherwise there are none. If the change is ``inside`` a nested container, or in one that the
+    module reaches in other ways, the keys are those of that container."""
 
     module: weakref.ref
     name: str
@@ -303,7 +303,7 @@ class Change(NamedTuple):
         return [value[k] if k < len(value) else None for k in self.keys]
 
     def replace(self, value: Any) -> None:
-        """Replaces what a call has left there by a value."""
+        """Replaces what a call has left in the attribute with a value."""
         module = self.module()
         if module is None:
             return
@@ -322,7 +322,7 @@ class Held:
 
     def __init__(self, modules: Iterable[torch.nn.Module], deep: bool = False) -> None:
         self._own: list[tuple[torch.nn.Module, dict]] = []
-        self._contents: list[tuple[torch.nn.Module, str, Contents, bool]] = []  # the last: whether it is an attribute's own value
+        self._contents: list[tuple[torch.nn.Module, str, Contents, bool]] = []  # last: whether the container is the attribute's value
         seen: set[int] = set()
         for m in modules:
             own = dict(attributes(m))
@@ -340,7 +340,7 @@ class Held:
         return len(self._contents)
 
     def changed(self) -> Iterator[Change]:
-        """Everything that has changed since."""
+        """Everything that has changed since that moment."""
         for m, own in self._own:
             now = vars(m)
             for name in [*own, *(n for n in now if n not in own and n not in USUAL)]:

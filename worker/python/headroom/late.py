@@ -1,6 +1,6 @@
 """Tensors without values, after a failure.
 
-The tensors of a failed try that the user holds, and those that the rest of the step makes of
+The tensors of a failed try that the user holds, and those that the rest of the step computes from
 them, are *late*: they have a shape, a dtype and a device, but no values. The first use of a
 scalar with a gradient runs the tape in pieces and hands back the real scalar; the first use of
 other values computes them by a forward pass in pieces.
@@ -31,8 +31,8 @@ LEFT = -1  # the slot of a tensor that a module left behind
 
 
 def gone(tape: Tape) -> torch.Tensor:
-    """A stand-in on a module for a tensor that a try or a replay has left there. Code that
-    uses it gets the failure, and not a gradient of a part of the batch."""
+    """A stand-in for a tensor that a try or a replay has left on a module. Code that uses the
+    stand-in gets the failure, and not a gradient of a part of the batch."""
     empty = torch.full((), float("nan"))
     empty.__class__ = Recorded
     place = empty._headroom = Place(tape, LEFT)  # type: ignore[attr-defined]
@@ -41,8 +41,8 @@ def gone(tape: Tape) -> torch.Tensor:
 
 
 def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
-    """Removes the tensors that tries and replays have left on modules, such as a loss of the
-    module's own: they were computed from one piece alone."""
+    """Removes the tensors that tries and replays have left on modules, such as a loss that a module
+    computes for itself: these tensors come from one piece alone."""
     if not tape.spans:
         return
 
@@ -87,13 +87,13 @@ class HandBack(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         if not ctx.sums or torch.is_grad_enabled():
-            # Freed already, or to be differentiated a second time, for which nothing is known here.
+            # The sums have been freed already, or a second derivative is wanted, for which nothing is known here.
             raise ctx.failure
         tape = ctx.tape()
         retain = tape is not None and tape.retain
         if tape is not None:
             tape.done = True
-            tape.failure = ctx.failure  # the original's traceback holds the step's arguments
+            tape.failure = ctx.failure  # the traceback of the original exception holds the step's arguments
         factor = grad.reshape(()) if ctx.scale == 1.0 else grad.reshape(()) / ctx.scale
         if retain:
             return (None, None, None, None, *(None if g is None else g * factor.to(g.device) for g in ctx.sums[0]))
@@ -103,7 +103,7 @@ class HandBack(torch.autograd.Function):
 
 
 def scaled(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
-    """Multiplies tensors by one factor, in place; those with the factor's device and dtype take few kernels."""
+    """Multiplies tensors by one factor, in place; those with the factor's device and dtype in a few kernels together."""
     alike, others = [], []
     for t in tensors:
         (alike if t.layout == torch.strided and t.device == factor.device and t.dtype == factor.dtype else others).append(t)
@@ -143,8 +143,8 @@ def _empty(tensor: torch.Tensor) -> None:
 
 
 def _release(tape: Tape, view: torch.Tensor) -> None:
-    """Empties the base of a view, for example a linear layer's flat output, if the tape's
-    modules have made the base and nobody else holds a reference to it."""
+    """Empties the base of a view, for example a linear layer's flat output, if a module of the
+    tape has made the base and only the view refers to it."""
     base = view._base
     if base is None or base.grad_fn is None or type(base) is Recorded:
         return
@@ -155,7 +155,7 @@ def _release(tape: Tape, view: torch.Tensor) -> None:
 
 @lru_cache(maxsize=1)
 def _unnamed() -> int:
-    """The reference count of a view's base to which nothing but the view refers."""
+    """The reference count of a view's base if only the view refers to it."""
     view = torch.zeros(2).view(2, 1)
     base = view._base
     return sys.getrefcount(base)
@@ -170,7 +170,7 @@ def foreign(tape: Tape, tensors: Sequence[torch.Tensor]) -> bool:
 
 
 class Late:
-    """What is known of the late tensors of one tape."""
+    """What is known about the late tensors of one tape."""
 
     def __init__(self, tape: Tape, plan: Plan, sizes: Any, report: Any) -> None:
         self.tape, self.plan, self.sizes, self.report = tape, plan, sizes, report
@@ -185,7 +185,7 @@ class Late:
         raise KeyError(slot)
 
     def is_scalar(self, slot: int) -> bool:
-        """Whether a slot belongs to the batch as a whole, and carries a gradient."""
+        """Whether a slot's tensor belongs to the batch as a whole, and requires a gradient."""
         known = self.plan.slots[slot]
         return known.dim is None and known.requires_grad and not known.fixed
 
@@ -232,7 +232,7 @@ class Late:
         except Refused as refused:
             raise Refused(why or str(refused)) from None
         finally:
-            if self.tape.complete or begun is not None:  # otherwise the draws are those that the script's own calls would have made
+            if self.tape.complete or begun is not None:  # otherwise the replay has drawn what the script's own calls would have drawn
                 set_random_state(after)
         if plan is not None:
             self.sizes.confirm(count)

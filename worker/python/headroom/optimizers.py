@@ -11,13 +11,13 @@ import torch
 from .crowded import KNOWN, one_by_one
 from .failure import clean, is_out_of_memory, release_frames
 
-_inside = False  # an optimizer that wraps another calls that one's step within its own
+_inside = False  # in a step: an optimizer that wraps another calls the other's step within its own
 
 
 def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
     """A version of ``step`` that is run once more if memory runs out before it has changed anything.
-    State that the failed call created, and nobody else has seen, is removed again.
-    ``begins`` is called before the step, and returns whether to guard it. A step with a closure is
+    State that the failed call created, and that nobody else has seen, is removed again.
+    ``begins`` is called before the step, and returns whether to guard the step. A step with a closure is
     not run again, but it goes tensor by tensor where it must."""
 
     @wraps(step)
@@ -30,7 +30,7 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
 
             def crowded() -> None:
                 if stack.enter_context(one_by_one(self)):
-                    report.remark("there is not enough memory for the optimizer's step over all tensors at once: it goes tensor by tensor")
+                    report.remark("there is not enough memory for the optimizer's step over all tensors at once: the step goes tensor by tensor")
 
             given = [*args, *kwargs.values()]
             if type(self) in KNOWN and len(given) == 1 and callable(given[0]):  # a closure, which computes the gradients

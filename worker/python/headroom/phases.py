@@ -29,7 +29,7 @@ class Phases:
         self.measuring = True
 
     def forward_ends(self) -> None:
-        """The outermost module's call has ended; of several in a step the one with the most allocated counts."""
+        """An outermost module's call has ended; of several calls in a step, the one with the most allocated counts."""
         if self.measuring:
             self._forward = max(self._forward, self._read() or 0)
 
@@ -40,8 +40,8 @@ class Phases:
             self._backward = self._read() or 0
 
     def step_ends(self, whole: bool) -> dict[str, int]:
-        """What was measured in a step; nothing unless the step was run ``whole``, since the forward pass
-        of a piece is not one of the user's."""
+        """What was measured in a step; nothing unless the step was run ``whole``, since a piece's forward
+        pass says nothing about that of the whole batch."""
         found = {"forward": self._forward, "backward": self._backward} if whole else {}
         self._forward = self._backward = 0
         return {name: amount for name, amount in found.items() if amount}

@@ -24,20 +24,20 @@ class Sizes:
 
     def __init__(self) -> None:
         self.failure: Optional[BaseException] = None  # the newest, to be raised again if nothing helps
-        self.learned: Optional[Callable[[], int]] = None  # rows at once on which an earlier attempt settled; 0 if none did
+        self.learned: Optional[Callable[[], int]] = None  # the number of rows at once on which an earlier attempt settled; 0 if none did
         self.ask: Optional[Callable[[int, BaseException], Optional[int]]] = None  # rows that failed → rows to try
-        self._fits: Optional[int] = None  # cost of a piece
+        self._fits: Optional[int] = None  # cost of a piece that should fit
         self._tried = 0  # cost of a piece of this batch
         self._good = 0  # the largest cost of a piece that has succeeded
         self._bad: Optional[int] = None  # the smallest cost of a piece that has failed since
         self._again = False  # a piece that seems to have failed by chance is being run once more
-        self._calm, self._grows = 0, GROWS  # batches without a failure, and how many it takes to grow
+        self._calm, self._grows = 0, GROWS  # batches without a failure, and how many of them it takes before pieces grow
         self._per_row = 1
         self._rows = 1
-        self._pieces = 1  # in which the newest batch was run
-        self._last: Any = lambda: None  # the module called last, weakly
+        self._pieces = 1  # the number of pieces in which the newest batch was run
+        self._last: Any = lambda: None  # a weak reference to the module called last
         self._quiet, self._patience = 0, PATIENCE
-        self._scaler: Any = None  # the user's GradScaler, weakly
+        self._scaler: Any = None  # a weak reference to the user's GradScaler
         self._pending: Optional[tuple[Any, int]] = None  # a module and the cost at which it failed
 
     def _see(self, found: Any, args: tuple, kwargs: dict) -> int:
@@ -51,7 +51,7 @@ class Sizes:
         return cost
 
     def too_large(self, found: Any, args: tuple, kwargs: dict) -> bool:
-        """Whether a call is known to fail and so is run in pieces at once."""
+        """Whether a call is known to fail, and is therefore to be run in pieces at once."""
         cost = self._see(found, args, kwargs)
         if self.learned is not None:
             self._begin(found, cost, self.learned())
@@ -65,8 +65,8 @@ class Sizes:
         return False
 
     def _begin(self, found: Any, cost: int, rows: int) -> None:
-        """Treats the first call with more rows than an earlier attempt could run at once as one that
-        has failed. That attempt no longer counts once something has failed."""
+        """Treats the first call with more rows than an earlier attempt could run at once as a failed
+        call. What the earlier attempt learned no longer counts once something has failed here."""
         if rows <= 0 or self.failure is not None:
             self.learned = None
         elif self._rows > rows:
@@ -80,7 +80,7 @@ class Sizes:
 
     def hosting(self, found: Any) -> Any:
         """A context for a call that fits only with saved tensors on the host; None for any other
-        call, and for one after many such calls, which may fit without."""
+        call, and, after many such calls, for one that is tried without the context."""
         if found.hosted is None or self.cost() < found.hosted:
             return None
         self._quiet += 1
@@ -109,14 +109,14 @@ class Sizes:
             self._fits = rows * self._per_row
 
     def first(self, batch: int) -> int:
-        """Rows of a piece, so that there are as few pieces as possible, of nearly equal size."""
+        """The number of rows of a piece for as few pieces as possible, of nearly equal size."""
         most = max(1, batch // 2) if self._fits is None else max(1, min(batch, self._fits // self._per_row))
         return -(-batch // -(-batch // most))
 
     def next(self, failed: int = 0) -> int:
         """Rows of the next piece, after a piece of ``failed`` rows has just failed. A size that has
         succeeded before is tried once more; any other is replaced by half of it, or by a size that has
-        succeeded if that is larger. 0 if there is no smaller size."""
+        succeeded if that is larger. Returns 0 if there is no smaller size."""
         if not failed:
             rows = self.first(self._rows)
             self._tried = rows * self._per_row
@@ -155,9 +155,9 @@ class Sizes:
             self._grow(self._fits)
 
     def _grow(self, fits: int) -> None:
-        """Doubles the size while no size is known to fail, and then halves the distance to the one that failed."""
+        """Doubles the size while no size is known to fail, and then halves the distance to the size that failed."""
         count = -(-self._rows // self.first(self._rows))
-        fewer = -(-self._rows // max(1, count - 1)) * self._per_row  # of a piece, if there is one piece fewer
+        fewer = -(-self._rows // max(1, count - 1)) * self._per_row  # the cost of a piece if there were one piece fewer
         if self._bad is None or self._bad > fewer:
             halfway = 2 * fits if self._bad is None else (fits + self._bad) // 2
             self._fits = max(fits, min(max(halfway, fewer), self.cost() - 1))
@@ -166,7 +166,7 @@ class Sizes:
             self._bad = None
 
     def refused(self) -> None:
-        """Pieces would be wrong here: the next call is run whole again."""
+        """The call cannot be run in pieces: the next one is run whole again."""
         self._pending = None
         found = self._last()
         if found is not None:

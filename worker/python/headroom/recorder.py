@@ -1,7 +1,7 @@
 """Records the calls that a training makes, and answers a failure.
 
-One per process. It works on the thread on which it was installed; the calls of other threads
-pass through. :meth:`Recorder.call` sees the outermost module calls, and
+There is one recorder per process. It works on the thread on which it was installed; the calls of
+other threads pass through. :meth:`Recorder.call` sees the outermost module calls, and
 :meth:`Recorder.function` the functions that are called on their results.
 """
 
@@ -35,7 +35,7 @@ from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_st
 
 
 def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """The versions of recorded tensors, which show whether they are written to."""
+    """The versions of recorded tensors, which show whether the tensors have been written to."""
     with unrecorded():
         return [t._version for t in tensors]
 
@@ -50,17 +50,17 @@ class Recorder:
         self.tape: Optional[Tape] = None
         self.sizes = Sizes()
         self.evaluation = Sizes()  # of calls without gradients
-        self.stepping = False  # in a function of headroom.step, from which only gradients are wanted
+        self.stepping = False  # in a function of headroom.step that is run for its gradients alone
         self.check: Any = None  # for headroom check: the object that checks the first step
         self.observe: Optional[str] = None  # the reason why nothing is replayed, if so
-        self.kinds: dict[tuple, Optional[str]] = {}  # kinds of tapes that were walked → what bypasses their outputs
+        self.kinds: dict[tuple, Optional[str]] = {}  # kinds of tapes whose graphs were walked → why a loss bypasses the modules' outputs
         self.rest = Rest()
 
     def here(self) -> bool:
         """Whether this call is one to record."""
         if threading.get_ident() != self.thread or torch.compiler.is_compiling() or self.observe is not None:
             return False
-        if torch._C._current_graph_task_id() != -1:  # a backward computes activations again
+        if torch._C._current_graph_task_id() != -1:  # a backward pass is recomputing activations
             return False
         return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
@@ -236,7 +236,7 @@ class Recorder:
         return args, kwargs
 
     def _old(self, t: Any) -> Any:
-        """The values of a late tensor if its step is done and it requires no gradient; else ``t`` itself."""
+        """The values of ``t`` if it is a late tensor of a finished step and requires no gradient; else ``t`` itself."""
         place = place_of(t) if isinstance(t, torch.Tensor) else None
         return t if place is None or not place.late or not place.tape.done or t.requires_grad else self.value_of(t)
 
@@ -280,9 +280,9 @@ class Recorder:
             return self._once_more(tape, found, entry, failure, why, again, worn)
 
     def _made_once(self, tape: Tape, entry: Entry, leaves: Sequence, call: Optional[Callable], worn: Sequence) -> list:
-        """Repeats a call that is to go in pieces, for what it leaves behind, a number for a log, a count, and
-        for the numbers among its results, which a few rows do not show. Nothing is saved for a backward pass.
-        Returns the leaves of its result, with these numbers."""
+        """Repeats, on the whole batch, a call that is to go in pieces: for what it leaves behind, such as a count
+        or a number for a log, and for the numbers among its results, which a few rows do not show. Nothing is
+        saved for a backward pass. Returns the leaves of the call's result, with these numbers."""
         does = f"changes {tape.late.plan.keeps}" if tape.late.plan.keeps else "returns a number"
         refused = f"a call to {entry.call_name()} {does}, and there is not enough memory to repeat the call for the whole batch"
         if call is None or any(place_of(t).late for t in worn if place_of(t) is not None):  # type: ignore[union-attr]
@@ -339,7 +339,7 @@ class Recorder:
         return patiently(rehearsed, "there is not enough memory for a trial on a few rows", lambda: postpone(tape))
 
     def _result(self, tape: Tape, late: Late, entry: Entry) -> tuple[list, Any]:
-        """The leaves and the tree that a call would return, without a trial if such a call was tried before."""
+        """The leaves and the tree of a call's result, without a trial if such a call was tried before."""
         plan = late.plan
         if len(plan.cuts) == len(tape.entries) and plan.known(entry):
             return plan.result(entry)
@@ -357,7 +357,7 @@ class Recorder:
 
     def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
         """Repeats the call on the same rows, after cleaning up: the rung for calls that cannot be
-        cut. On a GPU, if necessary, with the tensors that autograd saves on the host."""
+        cut. On a GPU, the tensors that autograd saves are kept on the host if necessary."""
         if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):
             self._refused(failure, why)
         tape.failure = tape.sampled = None
@@ -411,8 +411,8 @@ class Recorder:
         return compiled
 
     def watch_functions(self) -> None:
-        """Has a custom autograd function that is applied to recorded tensors recorded as one call, with its own
-        backward: what its forward consists of is none of the script's graph."""
+        """Makes sure that a custom autograd function applied to recorded tensors is recorded as one call, with its
+        own backward: the functions that its forward calls are not part of the script's graph."""
         original = vars(torch.autograd.Function)["apply"]
 
         def applied(kind: Any, *args: Any, **kwargs: Any) -> Any:
@@ -490,7 +490,7 @@ class Recorder:
                 if name not in ("data_ptr", "untyped_storage", "storage"):
                     tape.refuse(f"{name} is used on a result of the model")
                 return
-            if first is None or first.tape is not tape:  # a tensor from outside the tape is changed, only once
+            if first is None or first.tape is not tape:  # a tensor from outside the tape is changed, which a replay does not repeat
                 if isinstance(result, torch.Tensor) and result.requires_grad:
                     tape.refuse("a tensor from outside the step is changed in place, and becomes part of its graph")
                 return
@@ -506,7 +506,7 @@ class Recorder:
         release_frames(failure)
 
         def again(why: str) -> tuple[Any, Optional[BaseException]]:
-            """Repeats the call after cleaning up. Returns its result, or the exception."""
+            """Repeats the call after cleaning up. Returns its result, or None and the exception."""
             clean(failure)
             with torch._C.DisableTorchFunctionSubclass():
                 try:
@@ -518,7 +518,7 @@ class Recorder:
             self._note(tape, func, name, args, kwargs, result)
             return result, None
 
-        # Arithmetic on scalars contains nothing that could be cut, nor does counting a handful of labels.
+        # Neither arithmetic on scalars nor counting a handful of labels contains anything that could be cut.
         given = recorded(args, kwargs)
         if not changes(name) and all(t.numel() == 1 or t.numel() <= KEEP and not t.requires_grad for t in given):
             result, failed = again("")
@@ -584,8 +584,8 @@ class Recorder:
         return self._with_values(tape, lambda: func(*args, **kwargs), name in ("backward", "grad") or changes(name))
 
     def _with_values(self, tape: Tape, call: Callable, once: bool) -> Any:
-        """Calls a function of results that have been handed back; ``once`` if it must not be called
-        twice."""
+        """Calls a function on results that have been handed back, and again if that runs out of memory,
+        unless the function must be called only ``once``."""
         for _ in range(1 if once else 2):
             with torch._C.DisableTorchFunctionSubclass():
                 try:
@@ -595,7 +595,7 @@ class Recorder:
                         raise
                     failed = e
             clean(failed)
-        self._refused(tape.failure, Refused("what follows the loss runs out of memory too"))  # type: ignore[arg-type]
+        self._refused(tape.failure, Refused("an operation after the loss runs out of memory too"))  # type: ignore[arg-type]
 
     def _late_result(self, tape: Tape, late: Late, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         if name == "backward":
@@ -712,8 +712,8 @@ class Recorder:
         raise failure from None
 
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
-        """Checks, once per kind of tape, that the loss depends on every module through its
-        outputs alone: a replay would miss a tensor that a module left behind."""
+        """Checks, once per kind of tape, that the loss depends on every module only through the module's
+        outputs: a replay would miss a tensor that a module left behind."""
         kind = tuple((number_of(e.module), e.call_name()) for e in tape.entries)
         if kind not in self.kinds:
             with torch._C.DisableTorchFunctionSubclass():

@@ -24,14 +24,14 @@ from .rows import NOTHING, Plan, Rows, arguments, perform, references
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
 from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
 
-SMALL = 1 << 22  # elements of all outputs up to which rules are tried on the whole batch
+SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
 ROUNDS = 6  # tries, each on other rows, to tell the rules apart
 ELEMENT = 64  # bytes of free memory for each element of an output on which rules are tried
 MOST = 256  # the most rows on which rules are tried
-PAIRS = 4  # pairs of rows on which rules are tried if three do not fit: two can be cut one way only, and a wrong rule may pass by chance
+PAIRS = 4  # pairs of rows on which rules are tried if three do not fit: a pair can be cut only one way, and a wrong rule may pass by chance
 SOME = 8  # rows on which everything else is tried
 FEW = 4  # the same for large outputs, where each row takes time
-PAUSE = 100  # times as long as a trial of rules took, after which they are tried again
+PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
 
 
 def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
@@ -57,7 +57,7 @@ def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
 
 
 def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional[Rows], env: Optional[dict] = None, leaves: Optional[dict] = None) -> dict:
-    """Makes the calls of the entries for the given rows, or all rows if None; returns values by slot."""
+    """Makes the calls of the entries for the given rows, or for all rows if ``rows`` is None; returns values by slot."""
     env = {} if env is None else env
     for i in entries:
         entry = tape.entries[i]
@@ -88,7 +88,7 @@ def unchanged(tape: Tape, entries: Sequence[int]) -> None:
 
 
 def altered(tape: Tape, entry: Entry) -> Optional[str]:
-    """A sentence about the arguments or parameters of a call that have been written to since; None if none have."""
+    """A message if arguments or parameters of a call have been written to since; None if none have."""
     for index in references(entry)[1]:
         if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
             return "an argument has been changed since it was used"
@@ -204,8 +204,8 @@ def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[
     """Passes to ``take`` what ``work`` returns for each piece of a batch of ``batch`` rows, one after
     the other, or for the whole batch if ``batch`` is None. Returns the number of pieces.
 
-    ``size(failed)`` is how many rows a piece may have after a piece of ``failed`` rows has failed,
-    or, for 0, when none has; it returns 0 to stop. Raises what the work raises, and
+    ``size(failed)`` returns how many rows a piece may have after a piece of ``failed`` rows has failed,
+    or before any failure if ``failed`` is 0; it returns 0 to stop. Raises what ``work`` raises, and
     :class:`Refused` if one row does not fit."""
     todo: list[Optional[Rows]] = [None] if batch is None else [*pieces_of(batch, max(1, min(batch, size(0))))]
     done, failures = 0, 0
@@ -320,16 +320,16 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep, rul
 
 def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: dict) -> Callable[[], bool]:
     """A function that returns whether a rule holds for a few rows of a piece, whose results are in
-    ``env``: the rule was tried on an earlier batch, and in this one the weights of the labels, for
-    example, may differ. Calling the function waits until the GPU has computed these rows' losses, which is
-    best done once backward has been started."""
+    ``env``: the rule was tried on an earlier batch, and in this batch the weights of the labels, for
+    example, may differ. The function waits until the GPU has computed these rows' losses, so it is
+    best called once backward has been started."""
     entries = needed(tape, [slot])
     first, tail = parted(tape, plan, entries)
     if not tail:
         return lambda: True
     slots = {s for i in first for s in tape.entries[i].slots if s is not None and s in env}
     changing = any(tape.entries[i].inplace for i in tail)
-    there = piece.count > 1 and not changing  # otherwise env has only one row, or values that were changed
+    there = piece.count > 1 and not changing  # otherwise env has only one row, or values that a function has changed in place
     count = min(piece.count, max(2, min(SOME, SMALL * piece.count // max(1, sum(env[s].numel() for s in slots))))) if there else 2
     start = min(piece.start, plan.batch - count)
     rows = list(range(start, start + count))
@@ -361,7 +361,7 @@ def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: di
 
     def holds() -> bool:
         if copied is not None:
-            copied.synchronize()  # waiting for the stream would be waiting for the whole of backward
+            copied.synchronize()  # waiting for the stream would mean waiting for the whole of backward
         whole, *split = here.tolist()
         return not math.isfinite(whole) or agrees(rule, parts, tuple(split), rows, whole, 1e-2 if half else 1e-3)
 
@@ -369,8 +369,8 @@ def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: di
 
 
 def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The modules' calls, and the functions of their results; no functions if they do not all come after
-    the modules' calls, or if a loss is computed inside a module."""
+    """The modules' calls, and the functions called on their results. All entries and no functions if the
+    functions do not all come after the modules' calls, or if a loss is computed inside a module."""
     first = [i for i in entries if tape.entries[i].module is not None]
     tail = [i for i in entries if tape.entries[i].module is None]
     inside = any(plan.slots[s].dim is None and not plan.slots[s].fixed for i in first for s in tape.entries[i].slots if s is not None)
@@ -410,9 +410,9 @@ class Uses:
         self.begun, self.took = 0.0, math.inf  # of the newest trial, in seconds; infinite where rounding errors are large
 
     def due(self, now: float) -> bool:
-        """Counts one more use. Whether the rules have to be tried in it: what rows do to each other may depend on
-        what they hold, and on numbers that change as the training goes on. So it is in uses 1, 2, 4, 8, … and whenever
-        all trials together take no more than a hundredth of the time."""
+        """Counts one more use, and returns whether the rules have to be tried in it: how rows affect each other may
+        depend on their contents, and on numbers that change in the course of training. Rules are tried in uses 1, 2,
+        4, 8, …, and whenever the trials together take no more than a hundredth of the time."""
         self.count += 1
         if self.count & (self.count - 1) and now - self.begun < PAUSE * self.took:
             return False
@@ -421,8 +421,8 @@ class Uses:
 
 
 class Proof:
-    """Tries, on real rows, whether a tape may be cut and by which rules. Costs some forward
-    and backward passes of a few rows, once for each kind of tape, and leaves no traces."""
+    """Tries, on real rows, whether a tape may be cut and by which rules. This costs some forward and
+    backward passes of a few rows for each kind of tape, repeated as :class:`Uses` says, and leaves no traces."""
 
     known: dict[tuple, set] = {}  # names of the rules that no batch has refuted, by kind of tape
     uses: dict[tuple, Uses] = {}  # by kind of tape
@@ -432,7 +432,7 @@ class Proof:
         self.modules = modules_of(tape)
         self.used = Uses()
         refuse_batchwise(self.modules)
-        # Before PyTorch 2.6 compiled modules are compiled for trials, too, which fails for a fourth size.
+        # Before PyTorch 2.6, compiled modules are compiled for trials, too, which fails for a fourth size.
         self.few = not hasattr(torch.compiler, "set_stance") and any("_orig_mod" in m._modules for m in submodules(self.modules))
 
     def rule(self, slot: int, pieces: Sequence[Rows]) -> Rule:
@@ -454,7 +454,7 @@ class Proof:
         if self.used.due(time.monotonic()):
             Proof.known.clear()
         known = self.known.get(kind)
-        if known is not None:  # tried on earlier batches: only the rules that these could not tell apart are left
+        if known is not None:  # only the rules that earlier batches could not tell apart are left
             rules = distinct([rule for name, rule in named if name in known])
             if rules and settled(rules, pieces):
                 return rules
@@ -473,8 +473,8 @@ class Proof:
 
     def agree(self, slot: int, rule: Rule) -> None:
         """Raises :class:`Refused` if the gradients of some rows in two parts, weighted by the
-        rule, are not those of the same rows at once. Of all the tries this is the least likely to
-        succeed by chance: it must hold for every element of every parameter."""
+        rule, do not add up to the gradients of the same rows at once. Of all the tries this is the least
+        likely to succeed by chance: the sum must be right for every element of every parameter."""
         entries = needed(self.tape, [slot])
         kind = ("gradients", slot, *self._kind(entries, numbers=False))
         rows = [r for r in range(self.plan.batch) if rule is None or rule[r]]
@@ -488,7 +488,7 @@ class Proof:
                 self.used.took = time.monotonic() - self.used.begun
 
     def _agree(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float) -> bool:
-        """Compares gradients as said above. Returns whether this was done in single precision."""
+        """Compares gradients for :meth:`agree`. Returns whether this was done in single precision."""
         made: dict[tuple[int, ...], list[tuple[float, float]]] = {}
 
         def sketch(rows: list[int]) -> list[tuple[float, float]]:
@@ -501,8 +501,8 @@ class Proof:
             raise refused
         if self.few:
             return tolerance < 1e-3
-        # Calls of the same size, in each of which a row is computed by the same kernels: what is left is what rows
-        # do to each other, however small a part of the loss that is, such as the balance of a router's experts.
+        # All these calls have the same size, so the same kernels compute a row: any difference is an effect that rows
+        # have on each other, however small a part of the loss it is, such as the balance of a router's experts.
         cuda = any(t.is_cuda for t in inputs.tensors)
         least = (2e-5 if cuda else 1e-5) if tolerance < 1e-3 else 1e-2
         one, two, another, other = crossing(chosen)
@@ -525,9 +525,9 @@ class Proof:
         return sum(math.prod(self.plan.slots[s].shape) for s in made)
 
     def _kind(self, entries: Sequence[int], numbers: bool = True) -> tuple:
-        """The kind of a tape, by which one like an earlier one is recognised; without the numbers among the
-        modules' attributes if not ``numbers``. Of coefficients among the arguments it tells only which are zero:
-        they often change in every step, but what they multiply matters once they are not."""
+        """The kind of a tape, by which a tape like an earlier one is recognised. The numbers among the modules'
+        attributes are left out unless ``numbers``. Of the coefficients among the arguments, only which are zero matters:
+        they often change in every step, but what they multiply counts as soon as they are not zero."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
         given = {i: self.tape.outside[i] for e in made for i in references(e)[1]}
         zero = tuple(bool(t.detach() == 0) for t in given.values() if t.numel() == 1 and not t.requires_grad and t.is_floating_point())
@@ -550,7 +550,7 @@ class Proof:
                     with precisely(self.tape, entries) as single:
                         if single:
                             return tried(n, 1e-4)
-                except Exception as e:  # such as that of a kernel for half precision alone
+                except Exception as e:  # for example from a kernel for half precision alone
                     if is_out_of_memory(e) or isinstance(e, Refused) and not calm.half:
                         raise
                 return tried(n, 2e-2)
@@ -558,7 +558,7 @@ class Proof:
         return rehearsed(self.modules, count, calmly)
 
     def _targets(self) -> list[torch.Tensor]:
-        """The tensors from which a batch's weights could be counted: those without a gradient."""
+        """The tensors from which a batch's weights could be counted: those that require no gradient."""
         batch, tape = self.plan.batch, self.tape
         found = [tape.outside[i] for cut in self.plan.cuts for i in cut.outside if not tape.outside[i].requires_grad]
         found = list({id(t): t for t in found if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
@@ -586,7 +586,7 @@ class Proof:
                 return float(run(tape, plan, tail, at, env)[slot])
 
             exact = tolerance
-            if not within:  # the tail alone, on the same outputs: it may be in single precision where they are not
+            if not within:  # the tail alone, on the same outputs: it may be in single precision even if the outputs are not
                 with Calm() as calm:
                     value(chosen)
                 exact = tolerance / 10 if calm.half else 1e-5
@@ -620,8 +620,8 @@ class Proof:
         return outputs
 
     def _compare(self, first: Sequence[int], chosen: list[int], tolerance: float, whole: Optional[dict] = None) -> None:
-        """Raises :class:`Refused` if rows have other outputs together than in parts. ``whole`` has the
-        outputs of the chosen rows together, if they have been run already."""
+        """Raises :class:`Refused` if rows have different outputs together than in parts. ``whole`` has the
+        outputs of the chosen rows together, if these have been run already."""
         plan, tape, batch = self.plan, self.tape, self.plan.batch
         together = chosen[: max(2, min(len(chosen), SOME, batch - 1))]
         if whole is None or len(together) < len(chosen):
@@ -639,8 +639,8 @@ class Proof:
                 raise Refused("a row's result depends on the other rows of the batch")
 
     def _alone(self, first: Sequence[int], row: int) -> dict[int, torch.Tensor]:
-        """The modules' outputs for a single row, which is not padded to the length of another; none if they do not
-        accept a batch of one."""
+        """The modules' outputs for a single row, which is not padded to the length of another; empty if the modules
+        do not accept a batch of one row."""
         try:
             return run(self.tape, self.plan, first, Rows(self.plan.batch, 0, self.plan.batch, [row]))
         except Exception as e:
@@ -650,8 +650,7 @@ class Proof:
 
 
 def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
-    """Whether a step computes in half precision; where this happens inside a module, only a trial can
-    have seen it."""
+    """Whether a step computes anything in half precision; inside a module, only a trial can have seen it."""
     return any(e.autocast for e in tape.entries) or any(
         f.half or any(p.dtype in HALF for p in f.params) for f in map(found_of, modules) if f is not None
     )
@@ -660,7 +659,7 @@ def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
 @contextmanager
 def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
     """A context in which entries run without the rounding errors of mixed precision, if all parameters are in
-    single precision; yields whether they are. No autocast is enabled on this thread then, not even by a module itself."""
+    single precision; yields whether they are. If so, nothing enables autocast on this thread, not even a module itself."""
     if any(p.dtype != torch.float32 for p in parameters(modules_of(tape))):
         yield False
         return
@@ -734,15 +733,15 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
 
 
 def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Rows for four calls, one + two, another + other, one + another and two + other, of which one is a part that
-    :func:`halves` has too: of its size, nothing has to be compiled, and its gradients are known."""
+    """Rows for four calls: one + two, another + other, one + another and two + other. If possible, one of these
+    is a part that :func:`halves` has too, so that its gradients are known and its size needs no compilation."""
     n = next((len(part) for part in reversed(halves(rows)) if len(part) > 1), 2)
     another = rows[-n] if rows[-n] != rows[n - 1] else rows[0]
     return rows[: n - 1], [rows[n - 1]], [another], rows[1 - n :]
 
 
 def added(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The sketch of the sum of two gradients, whose norm is no more than this."""
+    """The sketch of the sum of two gradients, with an upper bound of its norm."""
     return [(a + c, b + d) for (a, b), (c, d) in zip(one, other)]
 
 
@@ -761,7 +760,7 @@ def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float
     products = [(f.real if f.is_complex() else f).mul(vectors[f.device][: f.numel()]).sum() for f in flat.values()]
     norms = torch._foreach_norm(list(flat.values())) if flat else []
     device = next(iter(vectors), None)
-    found = torch.stack([t.to(device, torch.float32) for t in (*products, *norms)]).tolist() if flat else []  # all at once, for every read waits for the GPU
+    found = torch.stack([t.to(device, torch.float32) for t in (*products, *norms)]).tolist() if flat else []  # all at once, since every read waits for the GPU
     sketches = dict(zip(flat, zip(found, found[len(flat) :])))
     return [sketches.get(i, (0.0, 0.0)) for i in range(len(grads))]
 
@@ -786,7 +785,7 @@ def spread(batch: int, count: int) -> list[int]:
 
 
 def pick(value: torch.Tensor, slot: Any, where: list[int], count: int) -> torch.Tensor:
-    """Rows of an output that was computed for ``count`` of them."""
+    """Some rows of an output that was computed for ``count`` rows."""
     if slot.dim is None:
         return value.clone()
     index = torch.tensor(where, device=value.device)

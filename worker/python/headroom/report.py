@@ -16,7 +16,7 @@ from .phases import Phases
 from .rest import may_ask, unreserved
 from .wire import Wire, notice
 
-EVERY = 0.2  # seconds between two steps that are reported, unless one failed
+EVERY = 0.2  # seconds between two reported steps, unless a step has failed
 CUTS = 1000  # rows and pieces that are remembered
 _SIZE = r"([\d.]+) ?([KMGT]iB|GB|MB|bytes)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB": 1 << 20, "GiB": 1 << 30, "GB": 1 << 30, "TiB": 1 << 40}
@@ -25,7 +25,7 @@ _ELSEWHERE = tuple(os.path.join(os.path.dirname(p), "") for p in (torch.__file__
 
 
 class Report:
-    """This process's reports to headroom. ``watches`` is the reason why the process only watches, if it does."""
+    """This process's reports to headroom. ``watches`` is the reason why this process only observes, if it does."""
 
     def __init__(self, watches: str = "") -> None:
         self._watches = {"mode": "observe", "why": watches} if watches else {}
@@ -55,14 +55,14 @@ class Report:
             return None
         self._rows, self._next = rows, 0.0
         said = {name: value for name, value in evidence(failure).items() if value}
-        decision = wire.oom(rows=rows, micro=rows, **{**_memory(), **said})  # many messages have no amounts
+        decision = wire.oom(rows=rows, micro=rows, **{**_memory(), **said})  # many exceptions' messages contain no amounts
         decided = decision.get("rows") if decision else None
         if not isinstance(decided, int) or not 0 < decided <= rows:
             return None
         return decided
 
     def limit(self) -> int:
-        """Rows to run at once from the start, as headroom knows them from an earlier attempt; 0 if it does not."""
+        """How many rows to run at once from the start, learned in an earlier attempt; 0 if nothing was learned."""
         wire = self.wire()
         return 0 if wire is None else wire.limit
 
@@ -84,7 +84,7 @@ class Report:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 
     def remark(self, text: str, level: str = "info") -> None:
-        """Have a sentence kept in the journal; with the level "warning" the user is to read it at once."""
+        """Have a sentence kept in the journal; with the level "warning" it is also shown to the user at once."""
         wire = self.wire()
         if wire is not None:
             wire.note(text, level)
@@ -104,15 +104,15 @@ class Report:
         return _where(None)
 
     def step(self, *_: Any) -> None:
-        """Report an optimizer's step: the first one, each that is cut as no step was before, and
-        otherwise one every 0.2 s."""
+        """Report an optimizer's step: the first one, each one that is cut in a new way, and otherwise
+        one every 0.2 s."""
         self._steps += 1
         now, ran = time.monotonic(), self.ran()
         phases = self.phases.step_ends(whole=ran[1] == 1)
         due = now >= self._next or ran not in self._cuts and len(self._cuts) < CUTS
         if due:
             self._next = now + EVERY
-        self.phases.measuring = now + (now - self._ended) >= self._next  # if the next one takes as long
+        self.phases.measuring = now + (now - self._ended) >= self._next  # whether the next step is due if it takes as long
         self._ended = now
         if not due:
             return
@@ -134,7 +134,7 @@ class Report:
 
 
 def evidence(failure: BaseException) -> dict[str, Any]:
-    """What an out-of-memory exception says about the moment at which it was raised."""
+    """What an out-of-memory exception says about the memory at that moment, and where it was raised."""
     text = str(failure)
     found = {
         "requested": _size(rf"(?i:tried to allocate|allocate) {_SIZE}", text),

@@ -1,6 +1,6 @@
 """When nothing has to be recorded: while a training's steps use only a small part of the memory.
 
-Recording costs 0.3 ms of CPU time per step, which matters in a step of a few milliseconds and
+Recording costs 0.3 ms of CPU time per step, which matters in a step of a few milliseconds but
 not in a step that fills a GPU. A call that is not recorded cannot be recovered either, so calls
 rest only on GPUs with plenty of room, only at sizes that have succeeded before, and never again
 once memory has run out.
@@ -15,7 +15,7 @@ import torch
 
 STEPS = 20  # optimizer steps that are recorded first
 EVERY = 0.2  # seconds between two checks of the memory
-SHARE = 0.5  # the largest share of the memory open to this process that it may have used
+SHARE = 0.5  # calls rest only while at most this share of the memory available to this process has been used
 MOST = 1024  # shapes that are remembered for each module
 
 
@@ -104,8 +104,8 @@ class Known:
             self._shapes.add(shapes)
 
     def covers(self, shapes: Shapes) -> bool:
-        """Whether a call at least as large in every dimension has succeeded. Without any
-        tensor, nothing is known about a call's size."""
+        """Whether a call at least as large in every dimension has succeeded. False for a call without
+        tensors, about whose size nothing is known."""
         if not shapes:
             return False
         if shapes in self._shapes:

@@ -1,4 +1,4 @@
-"""Which dimension of each tensor of a tape is the batch, found by trying.
+"""Finds out by trying which dimension of each tensor on a tape is the batch.
 
 The tape is run on two small numbers of rows. A dimension that grows in proportion belongs to the
 batch, a tensor that stays the same size is shared, and anything else (a similarity of every row
@@ -25,7 +25,7 @@ from .tape import Entry, Outside, Ref, Tape, autocast_as, modes_as, random_state
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
 INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter", "scatter_", "__setitem__"}
-SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}  # their results have as many elements as values say
+SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}  # the size of their results depends on values
 
 
 class Rows:
@@ -62,8 +62,8 @@ class Slot(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How an entry is run on some rows: which outside tensors are cut, and how many
-    lines of each belong to a row; whether sizes among its arguments are scaled."""
+    """How an entry is run on some rows: which outside tensors are cut, how many lines of
+    each belong to a row, and whether sizes among the entry's arguments are scaled."""
 
     outside: dict  # index → per_row
     scaled: bool
@@ -72,7 +72,7 @@ class Cut(NamedTuple):
 class Given(NamedTuple):
     """What a call returned for each of two numbers of rows."""
 
-    values: dict[tuple[int, int], torch.Tensor]  # some values of each tensor, by the number and the place in the result
+    values: dict[tuple[int, int], torch.Tensor]  # some values of each tensor, by which of the two numbers and by the place in the result
     graphs: list[int]  # signatures of the graphs
     draws: list[tuple]  # random numbers that would have been drawn
     half: bool  # something was computed in half precision
@@ -113,14 +113,14 @@ class Plan:
         self._env: list[dict[int, torch.Tensor]] = [{}, {}]
         self._recognised: tuple = (None, 0)  # the entry for which a key was computed last, and that key
         self.left: list[Change] = []  # attributes in which the newest trial has left tensors with a graph
-        self.keeps = ""  # anything else that its call changes, by name
+        self.keeps = ""  # the name of anything else that the tried call changes
         self.keys: list[int] = []  # of the entries
         self.leaves = False  # some entries leave something behind
-        self.deep = False  # what they leave may be anywhere
+        self.deep = False  # they may leave it anywhere, not only in attributes
         self.skipped: set[int] = set()  # entries that are not needed
 
     def extend(self, wanted: Optional[Sequence[int]] = None) -> None:
-        """Adds the entries that the tape has gained since; the script has made their calls. Functions that are
+        """Adds the entries that are new on the tape; the script has made their calls. Functions that are
         not ``wanted``, such as an accuracy for a log, are not tried."""
         with torch._C.DisableTorchFunctionSubclass():
             while len(self.cuts) < len(self.tape.entries):
@@ -137,20 +137,20 @@ class Plan:
                 self._note_left(entry)
 
     memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree, left, keeps) by key; shared by all plans
-    numbers: dict[tuple, int] = {}  # keys by what is called, with what, after what
+    numbers: dict[tuple, int] = {}  # keys by the function called, its arguments and the call before
     sure: set[int] = set()  # keys of calls that returned the same for a few rows when they were repeated
     same: set[tuple[int, ...]] = set()  # keys of calls that together did so for the whole batch
 
     def known(self, entry: Entry) -> bool:
-        """Whether such a call, after such calls, was tried on earlier batches of this size, and, where
-        gradients depend on it, returned the same when it was repeated."""
+        """Whether the same call, after the same calls, was tried on earlier batches of this size, and, where
+        gradients depend on the call, returned the same when it was repeated."""
         key = self._key(entry)
         return key in Plan.memory and (entry.module is None or not entry.grad or key in Plan.sure)
 
     def result(self, entry: Entry) -> tuple[list, Any]:
-        """The result of a call that is not on the tape yet, as leaves and their tree:
-        a :class:`Slot` for each tensor, ``...`` for objects of unknown types. What a module's call
-        returns now, where the script makes it, is kept unless it was tried on an earlier batch."""
+        """The result of a call that is not on the tape yet, as leaves and their tree: a
+        :class:`Slot` for each tensor, ``...`` for objects of unknown types. What a module's call returns
+        now, at its place in the script, is kept unless the call was tried on an earlier batch."""
         key = self._key(entry)
         if self.known(entry):
             cut, leaves, tree, self.left, self.keeps = Plan.memory[key]
@@ -214,7 +214,7 @@ class Plan:
             self.leaves |= bool(self.keeps or self.left)
 
     def _key(self, entry: Entry) -> int:
-        """A number by which a call is recognised: by what is called, with what, after what."""
+        """A number by which a call is recognised, from the function called, its arguments and the call before."""
         if self._recognised[0] is entry:
             return self._recognised[1]
         outside = [self.tape.outside[i] for i in references(entry)[1]]
@@ -232,7 +232,7 @@ class Plan:
         return number
 
     def _catch_up(self) -> None:
-        """Computes the results for a few rows of those entries that were known without a trial."""
+        """Computes, for a few rows, the results of those entries that were known without a trial."""
         for i, (entry, cut) in enumerate(zip(self.tape.entries, self.cuts)):
             if i in self.skipped or all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace:
                 continue
@@ -262,7 +262,7 @@ class Plan:
                 raise Refused(f"{named(entry)} returns a result whose size is not proportional to the batch")
             shape[dim] = per_row * self.batch
         refs = references(entry)[0]
-        if entry.module is not None:  # fixed, such as a temperature; the losses of two batches differ unless they are zero
+        if entry.module is not None:  # a fixed one is, for example, a temperature; losses of different rows differ unless they are zero
             fixed = not moved and small.is_floating_point() and torch.equal(small.detach(), large.detach()) and bool(small.any())
         else:
             fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)
@@ -296,7 +296,7 @@ class Plan:
         return self._alternatives(entry, rowful, outside)
 
     def _reads(self, entry: Entry, cut: Cut, kept: list[Change]) -> bool:
-        """Whether a call reads attributes that it changes, so that a repeated call must find there what the
+        """Whether a call reads attributes that it changes, so that a repeated call must find in them what the
         script's call found. Raises :class:`Refused` if their values may belong to the rows of a batch, like a
         state that is carried from one batch to the next."""
         why = Refused(f"a call to {named(entry)} changes {self.keeps}")
@@ -374,9 +374,9 @@ class Plan:
 
     def _imagined(self, entry: Entry) -> Optional[list[tuple]]:
         """The shapes of what a function returns for the whole batch: numbers among its arguments, such as the
-        end of a slice, may be larger than the few rows of a trial. None if they cannot be computed without
-        values, or if the function is not PyTorch's own: a kernel may not check where its memory is.
-        Raises :class:`Refused` if they depend on values."""
+        end of a slice, may be larger than the few rows of a trial. None if the shapes cannot be computed without
+        values, or if the function is not PyTorch's own, since its kernel may not check for tensors without memory.
+        Raises :class:`Refused` if the shapes depend on values."""
         if getattr(entry.call, "opaque", False):
             return None
         name, index = entry.call_name(), tree_flatten(entry.args[1:], is_leaf=lambda t: type(t) in (Ref, Outside))[0]
@@ -408,7 +408,7 @@ class Plan:
             if rehearse and entry.inplace:
                 env = {k: v.clone() for k, v in env.items()}
             if entry.call_name() in INDEXING and not sliced(entry) and self.tape.outside and self.tape.outside[0].is_cuda:
-                # An index beyond its tensor raises on the CPU, and ends a CUDA context.
+                # An index out of range raises an exception on the CPU, but breaks the CUDA context on a GPU.
                 copies = {k: v.detach().cpu() for k, v in env.items() if k in references(entry)[0]}
                 args, kwargs = arguments(self.tape, entry, cut, copies, rows, lambda t: t.detach().cpu())
                 with torch.no_grad():
@@ -419,7 +419,7 @@ class Plan:
                 continue
             if entry.held is not None:
                 entry.held.put_back()
-            if rows is self._rows[1]:  # changes are those of the second call: the first may have filled a cache
+            if rows is self._rows[1]:  # only the second call's changes count: the first may have filled a cache
                 self._before = Held(entry.module.modules(), deep=True)
             results.append(self._one(entry, cut, env, rows, graphs))
         return results
@@ -445,8 +445,8 @@ class Plan:
 
 
 def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """The steps in each dimension with which at most :data:`SAMPLE` values are taken from all over
-    a tensor. The last dimensions are thinned first, so that there are values of every row."""
+    """The stride in each dimension with which at most :data:`SAMPLE` values are taken from all over
+    a tensor. The last dimensions are thinned first, so that every row has values in the sample."""
     left, steps = math.prod(shape), []
     for size in reversed(shape):
         step = min(max(1, size), -(-left // SAMPLE)) or 1
@@ -494,7 +494,7 @@ def _cut_off(value: Any) -> Any:
 
 
 def batch_of(tape: Tape, first: Entry) -> int:
-    """The number of rows of a tape: the first dimension of its first module's arguments."""
+    """The number of rows of a tape's batch: the first dimension of its first module's arguments."""
     sizes = [tape.outside[i].shape[0] for i in references(first)[1] if tape.outside[i].dim() > 0]
     sizes = [s for s in sizes if s > 1] or sizes
     if not sizes:
@@ -551,7 +551,7 @@ def arguments(
     try:
         return put(entry.args), put(entry.kwargs)
     finally:
-        del put  # a function that refers to itself keeps its tensors until the garbage collector runs
+        del put  # a function that refers to itself keeps tensors alive until the garbage collector runs
 
 
 def put_tree(tree: Any, put: Callable) -> Any:
@@ -570,8 +570,8 @@ def mentions(entry: Entry, batch: int) -> bool:
 
 
 def sliced(entry: Entry) -> bool:
-    """Whether an entry indexes by numbers and slices alone, which are checked before anything
-    runs. A list, an array or a tensor of indices is not."""
+    """Whether an entry indexes with numbers and slices alone, which are checked before anything
+    runs; a list, an array or a tensor of indices is not checked."""
     if entry.call_name() not in ("__getitem__", "__setitem__") or len(entry.args) < 2:
         return False
     index = entry.args[1]

@@ -1,10 +1,10 @@
 """The calls of a step, from its first outermost module call to ``backward``.
 
 The tape holds functions and their arguments, and no values in between: in later arguments a
-tensor that was made on the tape is represented by a :class:`Ref`, one that came from elsewhere
+tensor that was made on the tape is represented by a :class:`Ref`, a tensor that came from elsewhere
 by an :class:`Outside`. Tensors made on the tape are the user's own objects, whose class is
 :class:`Recorded` until the tape is closed; storage, graph and identity stay the same, so nothing
-is computed twice and nothing stays behind.
+is computed twice and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .graph import drop
 LEAVES = {
     int, float, bool, complex, str, bytes, type(None), type(...), slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
 }  # fmt: skip  # types of arguments that contain no tensor
-LONGEST = 4096  # entries; in a loop that never calls backward the tape must not grow for ever
+LONGEST = 4096  # the most entries: in a loop that never calls backward the tape must not grow forever
 
 
 class Ref(NamedTuple):
@@ -42,8 +42,8 @@ class Outside(NamedTuple):
 
 
 class Place:
-    """The place of a recorded tensor: its tape and slot. A *late* tensor has no values:
-    they were never computed, or have been released, and can be computed from the tape."""
+    """The place of a recorded tensor: its tape and slot. A *late* tensor has no values: they
+    were never computed, or they have been released. They can be computed from the tape."""
 
     __slots__ = ("tape", "slot", "late", "failure")
 
@@ -64,8 +64,8 @@ class Entry:
         self.modes = function_modes()
         self.slots: list[Optional[int]] = []  # of the tensors among the flattened outputs
         self.inplace = False
-        self.nth = 0  # of the module's calls
-        self.random: Optional[RandomState] = None  # before a module's call
+        self.nth = 0  # which of the module's calls this is
+        self.random: Optional[RandomState] = None  # the random state before a module's call
         self.state: Optional[tuple[int, int]] = None  # of the module when its call was tried: see found.state_of
         self.held: Any = None  # what the module held before its call, if the call reads what it changes
         self.seen: Any = None  # what the call returned for a few rows when the script made it: see Plan.result
@@ -76,7 +76,7 @@ class Entry:
         self._leaves: Optional[list] = None
 
     def leaves(self) -> list:
-        """The leaves of its arguments, with a :class:`Ref` or an :class:`Outside` for each tensor."""
+        """The leaves of the call's arguments, with a :class:`Ref` or an :class:`Outside` for each tensor."""
         if self._leaves is None:
             self._leaves = tree_flatten((self.args, self.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
         return self._leaves
@@ -108,7 +108,7 @@ class Tape:
         self.done = False  # its gradients have been handed back
         self.complete = False  # every module's call had finished when something failed
         self.spans: list[tuple[int, int]] = []  # sequence numbers of graphs that must not be used: those of tries and replays
-        self.straight = False  # it goes in pieces at once, and nothing has failed
+        self.straight = False  # its calls go in pieces at once, and nothing has failed
         self.retain = False  # the gradients that were handed back are to be used again
         self.late: Any = None  # what is known about its late tensors
 
@@ -142,8 +142,8 @@ class Tape:
         return Outside(index)
 
     def add(self, entry: Entry, result: Any) -> None:
-        """Appends a call that has succeeded, and puts its results on the tape. A function
-        that had nothing to do, and returned its argument, is left out."""
+        """Appends a call that has succeeded, and puts its results on the tape. A function that
+        has merely returned its argument is left out."""
         if type(result) is Recorded and not (entry.inplace or entry.fresh) and entry.module is None and result._headroom.tape is self:
             return
         self.entries.append(entry)
@@ -185,12 +185,12 @@ class Tape:
         if tensor.requires_grad and tensor.numel() == 1:
             try:
                 self.scalars[slot] = tensor.detach().clone()
-            except Exception:  # our own error: without its value this scalar cannot be weighted, and is refused
+            except Exception:  # the error is our own, not the script's; without its value, this scalar is refused later
                 pass
 
     def drop(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Releases the tensors that the graphs of the given tensors have saved, as far as the graphs
-        belong to this tape."""
+        """Releases the tensors saved by the graphs of the given tensors, as far as the graphs belong
+        to this tape."""
         with unrecorded():
             drop([t.grad_fn for t in tensors], [t.grad_fn for t in self.outside if t.grad_fn is not None], bare(self.failure))  # type: ignore[arg-type]
 
@@ -199,7 +199,7 @@ class Tape:
         if self.why_not is None:
             self.why_not = why
 
-    # Its end.
+    # Closing.
 
     def alive(self) -> bool:
         """Whether the user still holds any tensor that was made on the tape."""
@@ -237,7 +237,7 @@ class Tape:
 
 
 class Recorded(torch.Tensor):
-    """A tensor of the user's while it is on a tape. See :class:`Tape`."""
+    """The class of a user's tensor while it is on a tape. See :class:`Tape`."""
 
     _headroom: Place
     intercept: Callable[..., Any]  # set by the recorder
@@ -254,7 +254,7 @@ class Recorded(torch.Tensor):
 
 
 def place_of(tensor: torch.Tensor) -> Optional[Place]:
-    """A tensor's place on a tape, None for a tensor that is on none."""
+    """A tensor's place on its tape; None for a tensor that is not on a tape."""
     return tensor.__dict__.get("_headroom") if type(tensor) is Recorded else None
 
 
@@ -312,15 +312,15 @@ def autocast_as(state: Optional[tuple]) -> list:
 
 
 def function_modes() -> tuple:
-    """The user's modes over torch's functions, such as ``torch.set_default_device`` makes. While
+    """The user's torch function modes, such as the one that ``torch.set_default_device`` makes. While
     a function of torch runs, the modes that have already handled it are not included."""
     return tuple(torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
 
 
 @contextmanager
 def modes_as(modes: tuple) -> Iterator[None]:
-    """A context under exactly these modes, without entering them again: a default device would then take
-    itself for the one to restore later."""
+    """A context under exactly these modes, without entering them again: if entered twice, a default device's
+    mode would restore itself when it ends."""
     now = function_modes()
     _put_modes(now, modes)
     try:
@@ -349,7 +349,7 @@ class RandomState(NamedTuple):
     cpu: torch.Tensor
     cuda: Optional[torch.Tensor]
     python: tuple
-    numpy: Optional[tuple]  # None if NumPy is not there
+    numpy: Optional[tuple]  # None if NumPy has not been imported
 
 
 def random_state() -> RandomState:
@@ -361,8 +361,8 @@ _newest: tuple = (b"", None)  # the memory of NumPy's generator when its state w
 
 
 def _numpy_state() -> Optional[tuple]:
-    """The state of NumPy's global generator. Reading it takes longer than all the others; it is read again only
-    where its memory is different."""
+    """The state of NumPy's global generator. Reading it takes longer than reading all the others, so it is read
+    again only if the generator's memory has changed."""
     global _newest
     numpy = sys.modules.get("numpy.random")
     if numpy is None:

@@ -4,7 +4,7 @@ A rule is a number for each row: the weight of a piece is its rows' share of the
 numbers. ``None`` is the rule of a sum: every piece has weight 1. The rules are tried on the
 functions after the modules, on outputs computed once, with rows and cuts that tell the
 candidates apart. If the rules that no try refutes all agree on the pieces that are really used,
-any of them is the rule; otherwise there is none.
+any of these rules will do; otherwise the rule is not known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = No
 
 def typed(value: Any, like: Any) -> Any:
     """A sum of weighted numbers, converted back to their type: a tensor of the same dtype, or a
-    Python number. Whole numbers are rounded, for weights are not exact."""
+    Python number. Integers are rounded, since weights are not exact."""
     if isinstance(like, torch.Tensor):
         value = torch.as_tensor(value, device=like.device)
         return (value if like.is_floating_point() or like.is_complex() else value.round()).to(like.dtype).reshape(like.shape)
@@ -41,7 +41,7 @@ def typed(value: Any, like: Any) -> Any:
 def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int]) -> list[tuple[tuple, Rule]]:
     """The rules worth trying, with names that hold for other batches of the same kind:
     sum, mean over rows, and means over whatever each of the batch's tensors may count: valid
-    targets, the sum of a mask, both whole or shifted by one."""
+    targets, or the sum of a mask, each of the whole tensor or of the tensor shifted by one."""
     rules: list[tuple[tuple, Rule]] = [(("sum",), None), (("rows",), [1.0] * batch)]
     for i, tensor in enumerate(tensors):
         for n, rule in enumerate(counted(batch, tensor, ignored)):
@@ -88,8 +88,8 @@ def distinct(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def cuts(rules: Sequence[Rule], rows: Sequence[int], seed: int = 0) -> list[tuple[list[int], list[int]]]:
-    """Ways to part the rows in two: uneven ones, and for each pair of rules those on which
-    they differ the most."""
+    """Ways to part the rows in two: random ones, and for each pair of rules those in which the rules'
+    weights differ the most."""
     draw = random.Random(seed)
     found = []
     for _ in range(TRIES):

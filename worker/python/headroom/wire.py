@@ -1,4 +1,4 @@
-"""The wire to headroom: JSON, one message per line, over the Unix socket named by HEADROOM_SOCKET.
+"""The wire to headroom: JSON, one message per line, over the Unix socket that HEADROOM_SOCKET names.
 
 Training never waits for it, except where memory has run out and the answer is worth the wait.
 Nothing here raises. Incoming data is parsed as JSON and nothing else.
@@ -43,7 +43,7 @@ class Wire:
         self._out = b""
         self._asked = 0
         self._plan: Message = {}
-        self.dropped = 0  # messages for which there was no room
+        self.dropped = 0  # messages that could not be sent
         self.asked_to_look = False  # headroom has asked what grows
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(GREETING)
@@ -90,7 +90,7 @@ class Wire:
         return limit if isinstance(limit, int) and limit > 0 else 0
 
     def hello(self, **f: Any) -> Message | None:
-        """Introduce this process, and return the plan; None if there is no answer. Called once per process."""
+        """Introduce this process, and return headroom's plan; None if there is no answer. Called once per process."""
         fields = {
             "v": VERSION,
             "pid": os.getpid(),
@@ -130,15 +130,15 @@ class Wire:
     def note(self, text: str, level: str = "info", **f: Any) -> None:
         """Have a sentence kept in the journal.
 
-        A level of "warning" has it shown to the user as well. "survived" means that the failures
-        reported by oom since the last step were recovered from in place; seconds is how long it took.
+        With the level "warning" it is also shown to the user. "survived" means that the failures
+        reported by oom since the last step were recovered from in place; seconds is how long that took.
         """
         with self._lock:
             self._send("note", {**f, "text": str(text)[:4000], "level": level})
 
     def refused(self, why: str, **f: Any) -> None:
-        """Report that a failure is left to the user's code, why, and what is known about it, as for
-        oom. Waits until headroom has acknowledged it, so that its message appears before the traceback."""
+        """Report that a failure is left to the user's code, and why, with what is known about it, as for oom.
+        Waits until headroom has acknowledged the report, so that its message appears before the traceback."""
         self._ask("refused", "heard", HEARING, {**f, "why": str(why)[:4000]})
 
     def check(self, **f: Any) -> None:
@@ -206,8 +206,8 @@ class Wire:
         return self._socket is not None
 
     def _receive(self, until: float) -> Message | None:
-        """The next message; None if none arrives by the time ``until`` on the monotonic clock. With 0 it
-        does not wait."""
+        """The next message; None if none arrives by the time ``until`` on the monotonic clock. If ``until``
+        is 0, it does not wait."""
         while True:
             end = self._in.find(b"\n")
             if end >= 0:

@@ -1,5 +1,5 @@
 """Steps that are not alike, and calls around which a script changes something and then changes it
-back: what was found out in one step must not make the gradients of another wrong.
+back: what was learned in one step must not make the gradients of another step wrong.
 
     python changes.py
 
@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 @contextmanager
 def put(on: Any, name: str, value: Any) -> Iterator[None]:
-    """Sets another value for a while."""
+    """A context in which an attribute has another value."""
     before = getattr(on, name)
     setattr(on, name, value)
     yield
@@ -54,7 +54,7 @@ def put(on: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def around(context: Callable[[Net], Any], every: int = 2) -> Callable:
-    """The loss of a call around which something is different in some of the steps."""
+    """The loss of a call that is made in the given context in every ``every``-th step."""
 
     def loss(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
         with context(net) if i % every == every - 1 else nullcontext():
@@ -134,7 +134,7 @@ EXACT: dict[str, Callable] = {
     "thawing": thawing,
 }
 
-# Scripts whose odd steps, or all steps, may be refused, with their dropout.
+# Scripts whose odd steps, or all steps, may be refused; each with the model's dropout.
 REFUSED: dict[str, tuple[Callable, float]] = {
     "class weights": (lambda net, x, y, i: F.cross_entropy(net(x), y, classes(i % 2 == 0)), 0.0),
     "new class weights": (lambda net, x, y, i: F.cross_entropy(net(x), y, classes(False) if i % 2 else None), 0.0),

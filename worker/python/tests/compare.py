@@ -11,8 +11,8 @@ from trial import ROUNDING, Record, Tensors
 
 def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
     """The worst tensor that is off by more than tolerance, relative to its largest
-    element; tensors that are zero except for rounding errors are measured against a tenth of
-    the largest of all. Empty if there is none.
+    element; a tensor that is zero except for rounding errors is measured against a tenth of
+    the largest element of all tensors. Empty if there is none.
     """
     if want.keys() != got.keys():
         return f"other tensors: {sorted(want.keys() ^ got.keys())}"
@@ -37,8 +37,8 @@ def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
 
 
 def roughly(want: Tensors, got: Tensors) -> str:
-    """For gradients computed with different random numbers: finite, of the same shapes, and of
-    about the same length and direction.
+    """What is wrong with gradients computed with different random numbers: they must be finite, of
+    the same shapes, and of about the same length and direction.
     """
     if said := differs(want, got, math.inf):
         return said
@@ -66,7 +66,7 @@ def wrong(want: Record, got: Record, step: int, tolerance: float, dropout: bool)
 
 def exact(want: Record, got: Record, step: int, tolerance: float) -> str:
     for i in range(step + 2):
-        # The steps after one that was put together from pieces begin at weights that differ by rounding errors.
+        # The steps after one that was run in pieces begin with weights that differ by rounding errors.
         allowed = 0.0 if i < step else tolerance if i == step else 10 * tolerance
         for a, b in zip(want.gradients[i], got.gradients[i]):
             if said := differs(a, b, allowed):

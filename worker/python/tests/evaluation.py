@@ -1,5 +1,5 @@
-"""Calls without gradients that run out of memory: every operation of each fails in turn.
-Its results must be those of a call that had room, or the exception must reach the user.
+"""Calls without gradients that run out of memory: every operation of each call fails in turn.
+The results must be those of a call that had enough memory, or the exception must reach the user.
 
     python evaluation.py
 """
@@ -32,7 +32,7 @@ class Classifier(nn.Module):
 
 
 class WithLoss(Classifier):
-    """Like a language model: the loss of the targets that count, and results that have no batch dimension."""
+    """Like a language model: returns the loss of the targets that count, and results without a batch dimension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class WithLoss(Classifier):
 
 
 class Turned(Classifier):
-    """Results with rows in another dimension, with two lines per row, and with no rows at all."""
+    """Returns results with rows in another dimension, with two lines per row, and with no rows at all."""
 
     def forward(self, x: Tensor) -> Any:
         z = self.body(x)
@@ -89,7 +89,7 @@ class Counts(Classifier):
 
 
 class Logs(Classifier):
-    """Leaves a number of the whole batch."""
+    """Leaves a number computed from the whole batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,8 +246,8 @@ class Most(TorchDispatchMode):
 
 
 def steady(case: Case) -> str:
-    """Returns what is wrong with the batches after a failure: only those of the evaluation go in pieces
-    at once, and now and then a whole batch is tried."""
+    """Returns what is wrong with the batches after a failure: only the batches of the evaluation are to go
+    in pieces at once, and now and then a whole batch is to be tried."""
     net, at_once, training = case.made(), [], 0
     for i in range(100):
         given, injector, most = case.given(), Injector(Fault("again", 1, ROWS) if i == 0 else None), Most()

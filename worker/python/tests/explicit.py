@@ -1,5 +1,5 @@
 """Functions decorated with headroom.step: every operation of one call fails in turn. The
-gradients and the result must be those of a call that had room, or the exception must reach the user.
+gradients and the result must be those of a call that had enough memory, or the exception must reach the user.
 
     python explicit.py
 """
@@ -101,7 +101,7 @@ class Autocast(Training):
 
 
 class Twice(Training):
-    """Two backward calls: once one has failed half way, the gradients that it reached cannot be told from the rest."""
+    """Two backward calls: once one of them has failed half way, nobody can tell which gradients it had reached."""
 
     survives = "some"  # failures before the first backward call
     accumulates = True
@@ -149,7 +149,7 @@ class Warming(nn.Module):
 
 
 class Counts(Training):
-    """A model that would count pieces."""
+    """A model that would count each piece as a call."""
 
     survives = ""
     norm = Warming
@@ -166,7 +166,7 @@ class Lists(nn.Module):
 
 
 class Listed(Training):
-    """A model that would list pieces."""
+    """A model that would add each piece to a list."""
 
     survives = ""
     norm = Lists
@@ -261,8 +261,8 @@ def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
 
 
 def checked(kind: type[Training]) -> str:
-    """Returns what is wrong with headroom check: it must say that pieces are right exactly where a
-    failure would be survived, and leave no trace."""
+    """Returns what is wrong with headroom check: it must say that pieces are right if and only if a
+    failure would be survived, and it must leave no trace."""
     from headroom import _torch
     from headroom.check import Check
 

@@ -25,7 +25,7 @@ from sweep import MUST, Found, Sweep, Task
 
 CLASSES = 5
 
-# Losses of logits [N, C] or [B, T, C], labels (some -100), and another integer tensor like them.
+# Losses of logits [N, C] or [B, T, C], labels (some -100), and another integer tensor shaped like the labels.
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 

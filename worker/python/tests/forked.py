@@ -52,7 +52,7 @@ def start(work: Callable[[Any], Any], task: Any, seconds: float) -> tuple[int, C
         with os.fdopen(write, "wb") as f:
             f.write(said)
     finally:
-        os._exit(0)  # none of the parent's exit handlers runs twice, even if the parent is gone
+        os._exit(0)  # so that the parent's exit handlers do not also run in the child, even if the parent is gone
 
 
 def silenced() -> Callable[[], str]:
@@ -101,7 +101,7 @@ def status(checks: Collection[Callable[[], str]]) -> int:
 
 
 def forked(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, seconds: float = 60) -> Iterator[tuple[Any, Any]]:
-    """Yields each task with what work returned for it in a child, or Died, as they end."""
+    """Yields each task, as it ends, with what work returned for it in a child, or with Died."""
     gc.freeze()  # a garbage collection in a child then leaves alone the memory that it shares with the parent
     left, running = iter(tasks), selectors.DefaultSelector()
     more = True

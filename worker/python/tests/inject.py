@@ -25,9 +25,9 @@ class Fault:
     """Which operations of a step fail.
 
     once: operation number `at` fails, once. again: that operation, with arguments of
-    these shapes, fails until the end of the step if one of them has the batch's rows
-    first: the whole batch never fits there, but pieces do, and so does a call that had succeeded before
-    and is repeated for comparison, which saves nothing for backward. limit: every operation that
+    the same shapes, fails until the end of the step if the batch's rows are the first dimension
+    of one of them: the whole batch never fits there, but pieces do, and so does a call that had succeeded
+    before and is repeated for comparison, which saves nothing for backward. limit: every operation that
     allocates more than `elements` elements fails until the end of the step.
     """
 
@@ -35,14 +35,14 @@ class Fault:
     at: int = 0
     rows: int = 7
     elements: int = 0
-    second: int = -1  # operations after the first failure until another one fails once; none if negative
+    second: int = -1  # number of operations from the first failure to a second one, which fails once; none if negative
 
 
 @dataclass(frozen=True)
 class Operation:
     name: str
     phase: str  # before, module, tail, own, backward, between, optimizer
-    where: str  # file:line of the innermost frame that is no part of PyTorch
+    where: str  # file:line of the innermost frame outside PyTorch
     elements: int  # of the largest result
 
 
@@ -145,9 +145,8 @@ def compared(frame: FrameType | None) -> bool:
 
 
 class Phases:
-    """Determines in which part of a step an operation was dispatched, from the Python frames
-    from which it was called. For steps in which nothing fails: inspecting frames keeps alive
-    what they hold.
+    """Determines from the calling Python frames in which part of a step an operation was
+    dispatched. For steps in which nothing fails: inspecting frames keeps alive what they hold.
 
     own is an operation on tensors that did not come out of a module, after the first
     module call: on the user's labels, for example, which no recording of outputs can see.
@@ -166,7 +165,7 @@ class Phases:
         phase, where = innermost(sys._getframe(2))
         arguments = [t for t in tree_leaves(given) if isinstance(t, Tensor)]
         if phase == "module" and not torch.is_grad_enabled():
-            phase = ""  # a teacher, an evaluation: no part of what is trained
+            phase = ""  # a teacher or an evaluation, which is not trained
         if phase == "module":
             self.seen = True
         elif phase == "backward":
@@ -175,7 +174,7 @@ class Phases:
             phase = "tail" if self.seen else "between" if self.operations and self.kept else "before"
             if phase == "tail" and not any(t.untyped_storage()._cdata in self.recorded for t in arguments):
                 phase = "own"
-        if phase in ("module", "tail"):  # a gradient that is kept would be copied later, not taken over
+        if phase in ("module", "tail"):  # if a gradient were kept here, backward would copy it instead of taking it over
             for t in tree_leaves(out):
                 if isinstance(t, Tensor):
                     self.kept.append(t.untyped_storage())
@@ -203,7 +202,7 @@ def innermost(frame: FrameType | None) -> tuple[str, str]:
 
 
 class Whole(TorchDispatchMode):
-    """One operation has no room for a batch with this many rows."""
+    """Makes one operation fail for a batch with this many rows."""
 
     def __init__(self, name: str, rows: int) -> None:
         super().__init__()

@@ -109,7 +109,7 @@ def shape(kind: str = "exact", *, dropout: bool = False, tolerance: float = 1e-5
 
 
 def load(names: list[str] | None = None) -> list[Shape]:
-    """The loops with these names, or all of them; frameworks are imported only if needed."""
+    """The loops with these names, or all loops; frameworks are imported only if needed."""
     for file in FILES:
         importlib.import_module(f"loops_{file}")
     if not names or not set(names) <= set(SHAPES):

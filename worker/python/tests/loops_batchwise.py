@@ -63,7 +63,7 @@ class HardNegatives(Batchwise):
 
 @shape("refuse")
 class NormOfErrors(Batchwise):
-    """The first scalar is a root of a sum."""
+    """The first scalar is the root of a sum."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -150,7 +150,7 @@ class BatchAtDimOne(Raw):
 
 @shape("refuse")
 class PositionsByRow(Raw):
-    """Every position of every row at dim 1: the labels have as many rows as there are positions."""
+    """Positions at dim 0 and rows at dim 1, folded for the loss: the labels have as many rows as there are positions."""
 
     def build(self) -> None:
         self.lstm, self.head = nn.GRU(6, 9), nn.Linear(9, 5)

@@ -1,5 +1,5 @@
 """torch.compile: modules and losses. A dispatch mode cannot see into compiled code, so these
-are only run undisturbed. The backend traces as the real one does but generates no code, which
+are only run undisturbed. The backend traces like the real one but generates no code, which
 would take a compiler and half a minute.
 """
 
@@ -48,7 +48,7 @@ def summed(z: Tensor, y: Tensor) -> Tensor:
 class CompiledLoss(Raw):
     def build(self) -> None:
         self.net = mlp(10, 12, 5)
-        self.summed = torch.compile(summed, backend="aot_eager")  # of a script, which imports torch first
+        self.summed = torch.compile(summed, backend="aot_eager")  # as in a script, which imports torch first
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
     def loss(self, i: int) -> Tensor:

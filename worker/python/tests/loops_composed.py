@@ -1,4 +1,4 @@
-"""Steps of several modules, and tensors that are trained outside of any."""
+"""Steps of several modules, and trained tensors that belong to no module."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class LearnedTemperature(Raw):
 
 @shape("refuse")
 class LearnedTemperatureExp(LearnedTemperature):
-    """Its exp was computed before the failure, and backward may have freed that graph."""
+    """The temperature's exp was computed before the failure, and backward may have freed that graph."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)

@@ -139,7 +139,7 @@ class SwitchedAround(Plain):
 
 @shape("refuse")
 class SwitchedEverywhere(Plain):
-    """The same with values that are not attributes of a module."""
+    """Like SwitchedAround, with values that are not attributes of a module."""
 
     def build(self) -> None:
         super().build()
@@ -213,7 +213,7 @@ class AutocastInside(Language):
 
 
 class HalfAlone(nn.Module):
-    """As a kernel that has no single precision."""
+    """Like a kernel that does not support single precision."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype not in (torch.float16, torch.bfloat16):
@@ -356,7 +356,7 @@ class UnevenRows(Plain):
 
 @shape()
 class ThreeRows(Plain):
-    """So few rows that three of them are all."""
+    """Batches of only three rows."""
 
     rows = 3
 

@@ -20,7 +20,7 @@ from loops_composed import mlp, vectors
 
 @shape("refuse")
 class HardExamples(Batchwise):
-    """Online hard example mining: of two or three rows all are among the first four."""
+    """Online hard example mining: in a trial on two or three rows, all are among the hardest four."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -29,7 +29,7 @@ class HardExamples(Batchwise):
 
 @shape("refuse")
 class FirstRows(Batchwise):
-    """More rows than rules are tried on."""
+    """A batch of more rows than the rules are tried on."""
 
     rows = 600
 
@@ -52,7 +52,7 @@ class InChunks(Batchwise):
 
 @shape("refuse")
 class NonzeroMean(Batchwise):
-    """The mean of the losses that are not zero, of which there are as many as the values say."""
+    """The mean of the losses that are not zero: their number depends on the values."""
 
     def loss(self, i: int) -> Tensor:
         x, _ = vectors(self, i)
@@ -85,7 +85,7 @@ class CountedByModel(Batchwise):
 
 
 class Routed(nn.Module):
-    """Two of four experts for each row, and a small loss that balances them, which is one of the whole batch."""
+    """Two of four experts for each row, and a small loss that balances the experts over the whole batch."""
 
     def __init__(self, balance: float) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class InHalf(nn.Module):
 
 @shape("refuse")
 class BalancedInHalf(BalancedExperts):
-    """The loss that balances changes gradients by less than half precision does."""
+    """The balancing loss changes gradients by less than half precision does."""
 
     model = staticmethod(lambda: InHalf(Routed(1e-3)))
 
@@ -176,7 +176,7 @@ class Unchanged(Reversed):
 
 
 class Rounded(torch.autograd.Function):
-    """A straight-through estimator, which ends the process for a tensor without memory, as a kernel may."""
+    """A straight-through estimator, which crashes the process if a tensor has no memory, as a kernel may."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -307,7 +307,7 @@ class Coupled(nn.Module):
 
 @shape("refuse")
 class CoupledLater(Batchwise):
-    """In the steps after those that fail in a sweep."""
+    """Rows affect each other only in steps after those that fail in a sweep."""
 
     model = Coupled
 

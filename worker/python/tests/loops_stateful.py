@@ -49,7 +49,7 @@ class CarriedInside(Classified):
 
 
 class Leaning(nn.Module):
-    """Uses the value that the loop has put there after the last step."""
+    """Uses the value that the loop has set on it after the previous step."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Leaning(nn.Module):
 
 @shape("refuse")
 class StateSetOutside(Raw):
-    """Outputs are handed to the model by the loop, for the next step."""
+    """The loop sets the outputs on the model, for the next step."""
 
     def build(self) -> None:
         self.net = Leaning(self.rows)
@@ -168,7 +168,7 @@ class AttributesThatChange(Classified):
 
 
 class Counted(nn.Module):
-    """Counts its calls in an attribute that nothing it computes depends on."""
+    """Counts its calls in an attribute that its results do not depend on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class Target(nn.Module):
 
 @shape("refuse")
 class TargetInside(Classified):
-    """With every repeated call the target would come closer."""
+    """With every repeated call the target would move closer to the trained weights."""
 
     model = staticmethod(lambda: Target(norm=False))
 
@@ -243,7 +243,7 @@ class OfOneSize(Target):
 
 @shape("refuse")
 class TargetOfOneSize(TargetInside):
-    """It cannot be tried on fewer rows."""
+    """The model cannot be tried on fewer rows."""
 
     model = staticmethod(lambda: OfOneSize(norm=False))
 
@@ -291,7 +291,7 @@ class ScaledInputOfNorm(Classified):
 
 @shape("refuse")
 class ScaledFeature(Raw):
-    """The same with the result of another module."""
+    """What is scaled is another module's result."""
 
     def build(self) -> None:
         self.backbone, self.head = nn.Linear(10, 10), Scaling(True)
@@ -385,7 +385,7 @@ class LoggedInside(Classified):
 
 
 class Echoing(nn.Module):
-    """Adds what it kept of the last batch, if that was as large: fewer rows take another path."""
+    """Adds what it kept from the last batch, if that batch was as large: fewer rows take another path."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -464,6 +464,6 @@ class ChangedTargets(Raw):
         z = self.net(noisy.clone())
         noisy.zero_()
         wanted = F.one_hot(y, 5).float()
-        loss = (0.3 * (z - wanted)).exp().mean()  # saves nothing of the targets
+        loss = (0.3 * (z - wanted)).exp().mean()  # autograd saves nothing of the targets
         wanted.zero_()
         return loss

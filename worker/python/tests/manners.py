@@ -233,7 +233,7 @@ def hooks_run_once(t: Training) -> str:
 
 @check
 def nothing_is_kept(t: Training) -> str:
-    """Outputs are freed at once with the user's last reference to them, and so are models."""
+    """Outputs are freed as soon as the user drops the last reference to them, and so are models."""
     gc.disable()
     seen: list[weakref.ref] = []
     for _ in range(4):
@@ -286,8 +286,8 @@ def evaluation_is_untouched(t: Training) -> str:
 
 @check
 def failures_leave_nothing(t: Training) -> str:
-    """A failure in every step, anywhere before the optimizer's: the memory allocated at the end
-    of each step is the same as without failures."""
+    """A failure in every step, anywhere before the optimizer's step: the memory allocated at the end
+    of each training step is the same as without failures."""
 
     def allocated() -> int:
         gc.collect()
@@ -479,7 +479,7 @@ class Products(TorchDispatchMode):
 
 @check
 def an_earlier_attempt_is_known(t: Training) -> str:
-    """No more rows run at once than an earlier attempt could, and nothing has to fail first."""
+    """No more rows are run at once than an earlier attempt could run, and nothing has to fail first."""
     from headroom import _torch
 
     sizes = _torch._recorder.sizes
@@ -505,7 +505,7 @@ def an_earlier_attempt_is_known(t: Training) -> str:
 
 @check
 def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
-    """For a number of steps, and for twice as many if there is no room after them either. This is
+    """For a number of steps, and for twice as many if there is still not enough memory afterwards. This is
     reported once, and the user's settings remain."""
     from headroom import _torch, crowded
 
@@ -516,7 +516,7 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
     _torch._recorder.report.remark = remarks.append
     for kind, given, kept in (
         (torch.optim.Adam, {"foreach": True}, False),
-        (torch.optim.AdamW, {}, True),  # not over all tensors at once, on a CPU
+        (torch.optim.AdamW, {}, True),  # on a CPU, the default is not over all tensors at once
         (torch.optim.SGD, {"foreach": True}, True),
         (Own, {"foreach": True}, True),
     ):
@@ -534,7 +534,7 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
             return f"{kind.__name__}: probed at {probes}, {seen}"
     if len(remarks) != 1 or "tensor by tensor" not in remarks[0]:
         return f"said {remarks}"
-    room = crowded.Memory(allowed=80, free=50, reserved=30, allocated=20, peak=30, failures=0)  # 60 can be had
+    room = crowded.Memory(allowed=80, free=50, reserved=30, allocated=20, peak=30, failures=0)  # 60 can still be allocated
     found = [crowded.plenty([room, m], 20) for m in (room, room._replace(free=30), room._replace(allowed=60), room._replace(allocated=39), room._replace(allocated=40))]
     return "" if found == [True, False, False, True, False] else f"plenty: {found}"
 
@@ -567,7 +567,7 @@ def what_grows_is_named(t: Training) -> str:
             return text
     both = followed(lambda loss: (losses.append(loss), t.net.seen["all"].append(torch.zeros(500))))
     if "50 steps: 50 more of float32 (a number), with the graph" not in both or "50 more of float32 (500)" not in both:
-        return both  # the graph holds more than its tensor shows
+        return both  # a kind with a graph comes first, since the graph holds more than its tensor shows
     line = f"({__file__}:"
     return "" if f", in losses {line}" in said[0] and ", in losses (" in said[1] and ", in Net.seen" in said[2] else f"{said}"
 
@@ -623,7 +623,7 @@ def what_a_hook_raises_in_a_second_try_is_the_users(t: Training) -> str:
 
 @check
 def a_check_takes_half_precision_inside_for_what_it_is(t: Training) -> str:
-    """As under Accelerate: autocast is in the module's own forward, where no tape sees it."""
+    """As under Accelerate: autocast is enabled in the module's own forward, where no tape sees it."""
     from headroom import check
     from headroom.pieces import Sizes
     from headroom.tape import place_of
@@ -654,4 +654,4 @@ def a_check_notices_gradients_that_differ(t: Training) -> str:
         except check.Refused as why:
             said.append(str(why))
         loss.backward()
-    return "" if said == ["same", "the gradients of 2 pieces are off by 1 from the whole batch's"] else f"{said}"
+    return "" if said == ["same", "the gradients of 2 pieces differ by 1 from those of the whole batch"] else f"{said}"

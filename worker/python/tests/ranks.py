@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECONDS = 120  # after which a run counts as waiting for ever
+SECONDS = 120  # after which a run counts as waiting forever
 
 TRAIN = """
 import os, sys, traceback

@@ -180,8 +180,8 @@ def evaluation() -> tuple[list[float], nn.Module]:
 
 
 def optimizer(closed: bool = False) -> tuple[list[float], nn.Module]:
-    """All memory is in weights, gradients and Adam's state: four batches of logits, four, and eight. A step
-    over all tensors at once takes four more once it has begun to change its state, a step tensor by tensor one."""
+    """All memory is in weights, gradients and Adam's state: four batches of logits, four, and eight. A step over all
+    tensors at once needs four more, after it has begun to change its state; a step tensor by tensor needs only one."""
     net = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8)))
     adam = torch.optim.AdamW(net.parameters(), lr=1e-3, eps=1e-4, foreach=True)
     losses = []
@@ -203,8 +203,8 @@ def optimizer(closed: bool = False) -> tuple[list[float], nn.Module]:
     return losses, net
 
 
-# The trainings, and the memory that each is given, in whole batches of logits: too little for
-# the model, the loss, backward; for the evaluation alone; for the optimizer's step alone.
+# The trainings, and the amounts of memory that each is given, in whole batches of logits: too little for
+# the model, the loss or backward; for the evaluation alone; or for the optimizer's step alone.
 KINDS: dict[str, tuple[Callable[[], tuple[list[float], nn.Module]], tuple[float, ...]]] = {
     "raw": (raw, (1.3, 2.2, 3.0)),
     "transformers": (transformers, (1.6, 2.2, 3.1)),
@@ -244,7 +244,7 @@ def ran(run: Run) -> Ended:
         ended.error = trial.described(error)
         ended.memory = "can't allocate memory" in str(error)
     ended.seconds = time.monotonic() - began
-    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))  # for the report
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))  # so that the report has enough memory
     ended.said = next((line for line in said().splitlines() if line.startswith("headroom:")), "")
     return ended
 

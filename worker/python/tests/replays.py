@@ -76,7 +76,7 @@ def sums() -> str:
 
 
 def indices() -> str:
-    """Which calls index by numbers and slices alone: any other index beyond its tensor breaks a CUDA context."""
+    """Which calls index with numbers and slices alone: any other kind of index breaks a CUDA context if out of range."""
     calls: list[tuple[Any, tuple, bool]] = [
         (torch.Tensor.__getitem__, (Ref(0), (slice(None), slice(None, -1))), True),
         (torch.Tensor.__getitem__, (Ref(0), 3), True),
@@ -126,7 +126,7 @@ def tried_once() -> str:
 
 
 class Leaving(nn.Module):
-    """Leaves a loss of its own on itself, in a list and in a dict; a loop may use it or not."""
+    """Leaves a loss on itself, as an attribute, in a list and in a dict; a loop may use that loss or not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,8 +142,8 @@ class Leaving(nn.Module):
 
 
 def left_behind() -> str:
-    """A tensor that a module leaves on itself is the whole batch's or cannot be used: pieces leave their
-    own. Where the module's own call had succeeded, it is there. Training continues either way."""
+    """A tensor that a module leaves on itself is that of the whole batch or cannot be used, since pieces leave
+    their own. It can be used if the module's own call had succeeded. Training continues either way."""
     wrong = []
     for at in ("", "addmm", "_log_softmax", "_log_softmax_backward_data"):
         torch.manual_seed(0)
@@ -175,8 +175,8 @@ def left_behind() -> str:
 
 
 def logged_once() -> str:
-    """What a model leaves for a log, and what it counts, is the same as without the failure, whether
-    its own call had succeeded or was not made; such a training is not given up."""
+    """What a model leaves for a log, and what it counts, is the same as without the failure, whether or
+    not its own call had succeeded; such a step is not refused."""
     wrong = []
     for kind in (loops_stateful.LoggedInside, loops_stateful.MeteredCalls, loops_stateful.AttributesThatChange, loops_stateful.CountedCalls):
         for every in (False, True):
@@ -243,14 +243,14 @@ class Crowded(nn.Module):
 
 
 def counted_once() -> str:
-    """A call counts once however many times it failed, and is refused where it is not known what it had found."""
+    """A call counts once however many times it failed, and is refused if nobody knows which attributes it had found."""
     said = []
     x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
 
     def refused(_: Any) -> Any:
         raise failure.Refused("there is not enough memory for a single element")
 
-    for fails in (0, 1, 2, 3):  # the script's call, and two repeats for what it leaves
+    for fails in (0, 1, 2, 3):  # the script's call, and two repeats for what the call leaves behind
         net = Crowded(fails, False)
         torch.optim.SGD(net.parameters())
         F.cross_entropy(net(x), y).backward()
@@ -273,8 +273,8 @@ def counted_once() -> str:
 
 
 def after_a_refusal() -> str:
-    """A script that continues after a failure that pieces do not survive finds what the model itself had
-    left, and its earlier random state."""
+    """A script that continues after a failure that pieces cannot survive finds what its own call of the model
+    had left, and the same random state as before."""
     wrong = []
 
     def refused(*args: Any, **kwargs: Any) -> Any:
@@ -306,8 +306,8 @@ def after_a_refusal() -> str:
 
 
 def an_accuracy() -> str:
-    """The accuracy of ImageNet's example, which mixes rows and numbers on its way, is computed from values, and
-    the step goes in pieces, wherever the step fails. No gradient depends on it."""
+    """The accuracy in PyTorch's ImageNet example, which mixes rows and numbers, is computed from values, since no
+    gradient depends on it, and the step goes in pieces, wherever it fails."""
     wrong = []
     for name in ("aten.addmm.default", "aten.native_layer_norm_backward.default"):
         torch.manual_seed(0)
@@ -332,7 +332,7 @@ def an_accuracy() -> str:
 
 
 def told() -> str:
-    """How the newest failure was survived."""
+    """Returns how the newest failure was survived."""
     return str(_torch._recorder.report.told[-1]["how"])  # type: ignore[union-attr]
 
 
@@ -365,8 +365,8 @@ def a_single_row() -> str:
 
 
 def sizes_by_values() -> str:
-    """How many elements a selection has is never taken from a few rows: it is what it is for the whole batch, or
-    the script gets the failure."""
+    """The number of elements of a selection is never extrapolated from a few rows: it is that of the whole batch,
+    or the script gets the failure."""
     selections: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
         "mask": lambda out, keep: out[keep],
         "masked_select": lambda out, keep: out[:, 0].masked_select(keep),
@@ -383,7 +383,7 @@ def sizes_by_values() -> str:
             net = nn.Linear(6, 5)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             x = torch.randn(8, 6)
-            x[3, 0] = -1e4  # neither of the first two rows nor of the last three
+            x[3, 0] = -1e4  # neither among the first two rows nor among the last three
             net.weight.data[0, 0] = net.weight.data[1, 0] = 1.0
             optimizer.zero_grad()
             try:
@@ -400,7 +400,7 @@ def sizes_by_values() -> str:
 
 
 def time_first() -> str:
-    """What a model raises for a few rows does not keep a failed backward from running the whole batch again."""
+    """An exception that a model raises for a few rows does not keep a failed backward from running the whole batch again."""
     torch.manual_seed(0)
     net = nn.LSTM(6, 5, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -416,7 +416,7 @@ def time_first() -> str:
 
 
 def crossing() -> str:
-    """Rows change places between calls of one size, of which something could be left."""
+    """Rows change places between calls of one size, and no call appears on both sides and cancels out."""
     for n in range(2, 10):
         one, two, another, other = replay.crossing(list(range(n)))
         before, after = {(*one, *two), (*another, *other)}, {(*one, *another), (*two, *other)}
@@ -427,8 +427,8 @@ def crossing() -> str:
 
 
 def tried_again() -> str:
-    """Rules are tried in uses 1, 2, 4, 8, …, and whenever a hundred times as long as a trial took has passed, if
-    that is known."""
+    """Rules are tried in uses 1, 2, 4, 8, …, and, if it is known how long a trial took, whenever a hundred times
+    as long has passed."""
     took, found = {3: 0.02, 6: 0.1}, []  # seconds, by trial
     uses = replay.Uses()
     for second in range(200):
@@ -439,7 +439,7 @@ def tried_again() -> str:
 
 
 def timed() -> str:
-    """How long a trial took is known where it was in single precision, so that it is made again after a while."""
+    """The duration of a trial is known if the trial was in single precision, so that it is made again after a while."""
     for net, exact in ((nn.Linear(6, 7), True), (Rounding(3.0), False)):
         torch.optim.SGD(net.parameters(), lr=0.1)
         replay.Proof.uses.clear()
@@ -451,8 +451,8 @@ def timed() -> str:
 
 
 def coupled_at_last() -> str:
-    """A step that must not go in pieces, as earlier ones did, is run whole, and the user is told when the same was
-    last found to be right."""
+    """A step that must not go in pieces, although earlier steps did, is run whole, and the user is told when
+    pieces were last found to be right."""
     torch.manual_seed(0)
     report, remarks, replay.PAUSE = _torch._recorder.report, [], math.inf  # type: ignore[misc]
     report.remark = lambda text, level="info": remarks.append((level, text))  # type: ignore[method-assign]
@@ -505,7 +505,7 @@ def small_batches() -> str:
     torch.manual_seed(0)
     wrong = []
     for rows in (2, 3, 4, 5):
-        net = nn.Linear(6, 7)  # about which nothing is known yet
+        net = nn.Linear(6, 7)  # a new model, about which nothing is known yet
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         x, y = torch.randn(rows, 6), torch.randint(0, 7, (rows,))
         gradients = []
@@ -550,19 +550,19 @@ def alike() -> str:
     after modules that round."""
     torch.manual_seed(0)
     net, x, y = Rounding(1e-3), torch.randn(8, 3, 6), torch.randint(0, 7, (8, 3))
-    y[1, 1:] = y[6, 2:] = -100  # rows with three, two and one labels that count
+    y[1, 1:] = y[6, 2:] = -100  # some rows with three labels that count, one with two and one with one
     return rounded(net, lambda: F.cross_entropy(net(x).flatten(0, 1), y.flatten()))
 
 
 def half_behind() -> str:
-    """A loss that itself rounds is not held to single precision."""
+    """A loss that rounds its own result is not held to single precision."""
     torch.manual_seed(0)
     net, x, y = Rounding(3.0), torch.randn(8, 6), torch.randint(0, 7, (8,))
     return rounded(net, lambda: F.cross_entropy(net(x), y, reduction="none").half().mean().float())
 
 
 def half_between() -> str:
-    """What a model computes under its own autocast is not held to single precision, though it is tried without."""
+    """What a model computes under its own autocast is not held to single precision, though it is tried without autocast."""
     torch.manual_seed(0)
     net, x, y = Rounding(3.0, True), torch.randn(6, 6), torch.randint(0, 7, (6,))  # in two pieces of three
     return rounded(net, lambda: F.cross_entropy(net(x), y), lambda: Whole("aten.nll_loss_backward.default", 6))
@@ -751,7 +751,7 @@ def large_outputs_take_few_rows() -> str:
 
 
 def compiled() -> str:
-    """A compiled model whose loss runs out of memory is survived, with the masks that its dropout drew;
+    """If the loss of a compiled model runs out of memory, that is survived, with the masks that dropout drew;
     nothing is compiled again for the whole batch."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.Linear(9, 5))
@@ -784,7 +784,7 @@ def compiled() -> str:
 
 def attributes_come_back() -> str:
     """After every call that fails, attributes are as they were before that call, even if no call has
-    succeeded yet. A call may fail, and succeed when it is repeated."""
+    succeeded yet, and also if the call succeeds when it is repeated."""
     seen = []
     for once_more in (False, True):
         net = nn.Linear(2, 2)
@@ -803,8 +803,8 @@ def attributes_come_back() -> str:
 
 
 def too_much_to_look_at() -> str:
-    """If a call changes one of very many containers, they are not inspected before every call, and so the
-    call is not repeated; among few containers the change is put back."""
+    """If a call changes one of very many containers, these are not inspected before every call, and so the
+    call is not repeated; if there are only a few containers, the change is put back."""
     for many in (False, True):
         net: Any = nn.Linear(2, 2)
         net.log = [[[0] for _ in range(20)] for _ in range(60 if many else 2)]
@@ -820,8 +820,8 @@ def too_much_to_look_at() -> str:
 
 
 def sealed() -> str:
-    """A trial stops before a call writes, in whatever way, to a tensor that existed before it, and lets the
-    call do as it likes with tensors that it has made."""
+    """A trial stops before a call writes, in any way, to a tensor that existed before, and lets the call do
+    anything with tensors that it has made itself."""
     torch.manual_seed(0)
     x, own, weight, images = torch.randn(4, 6), torch.zeros(6), nn.Parameter(torch.randn(6, 6)), torch.randn(2, 3, 4, 4)
     indices, attention, recurrent, normed = torch.tensor([0, 1]), nn.MultiheadAttention(6, 2), nn.LSTM(6, 3), nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))
@@ -870,7 +870,7 @@ def sealed() -> str:
             if stopped != (n >= len(harmless)) or not all(torch.equal(a, b) for a, b in zip(before, (x, own, weight))):
                 return f"{n}, stopped: {stopped}"
     with Sealed("it", [own]):
-        own.add_(1)  # this one may be written to
+        own.add_(1)  # this tensor may be written to
     return ""
 
 
@@ -913,7 +913,7 @@ NUMBER = 0
 
 
 class Reaching(nn.Linear):
-    """Names a global number, a dict, and an attribute of an object of the script's own."""
+    """Uses a global number, a dict, and an attribute of one of the script's own objects."""
 
     shared: list[int] = []
     calls = 0
@@ -929,7 +929,7 @@ class Reaching(nn.Linear):
 
 
 class Keeper:
-    """Its hook names two attributes, and other threads may change the rest."""
+    """An object whose hook names two attributes; other threads may change the rest."""
 
     def __init__(self) -> None:
         self.number, self.found, self.others = 0, [0], [0]

@@ -60,7 +60,7 @@ def phases() -> str:
 
 
 def rooms() -> str:
-    """Memory that is reserved but not allocated is room too; memory that this process may not use is not."""
+    """Memory that is reserved but not allocated counts as room, too; memory that this process may not use does not."""
     wrong = []
     for fraction, want, left in ((1.0, 25, 15), (0.5, 15, 5), (0.2, 10, 0), (None, 25, 15)):
         told = {"is_initialized": True, "mem_get_info": (15, 100), "memory_reserved": 45, "memory_allocated": 35}
@@ -85,7 +85,7 @@ def shapes() -> str:
         ((2, 1024), (1, 900)): True,
         ((9, 512), (9, 512)): False,
         ((8, 513), (8, 513)): False,
-        ((3, 1024), (3, 1024)): False,  # each dimension has been seen, but not together
+        ((3, 1024), (3, 1024)): False,  # each size has been seen, but not both together
         ((8, 512),): False,
         ((8, 512), (8,)): False,
         (): False,
@@ -146,8 +146,8 @@ class Training:
             self.seen = []
 
     def step(self, rows: int, more: int = 0, fails: int = -1) -> list[Tensor]:
-        """A step; ``more`` rows are added after the backbone, or left out there if negative.
-        Returns its gradients."""
+        """Makes a step; ``more`` rows are added after the backbone, or removed there if negative.
+        Returns the step's gradients."""
         source = torch.Generator().manual_seed(rows)
         x, y = torch.randn(rows, 6, generator=source), torch.randint(0, 4, (rows + more,), generator=source)
         noise = torch.randn(max(0, more), 9, generator=source)
@@ -242,8 +242,8 @@ def rests() -> str:
 
 
 def a_step_that_is_recorded_is_recorded_whole() -> str:
-    """The head does not rest, though it has seen as many rows before: the tape has it as a module,
-    and not the functions that it calls."""
+    """The head does not rest, though it has seen as many rows before: the tape contains the head as a
+    module, and not the functions that the head calls."""
     t = Training()
     t.step(8, more=-1)
     return "" if t.called == ["Sequential", "__getitem__", "Linear"] else f"{t.called}"
@@ -259,8 +259,8 @@ def a_larger_batch_is_survived() -> str:
 
 
 def what_rested_is_no_part_of_a_replay() -> str:
-    """The backbone's call is known and rests, the head's is larger than ever and is recorded:
-    it is survived with the same gradients, or the user's. Every operation fails in turn."""
+    """The backbone's call is known and rests; the head's is larger than ever and is recorded. Every operation
+    fails in turn: each failure is survived with the same gradients, or reaches the user."""
 
     def made(fails: int) -> Any:
         t = Training()

@@ -27,7 +27,7 @@ class Module:
 
 
 class Machine:
-    """A memory in which a piece of at most a given number of elements fits, and a training on it."""
+    """A memory in which a piece of at most a given number of elements fits, and a training that uses it."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.sizes, self.module = capacity, Sizes(), Module()
@@ -69,7 +69,7 @@ class Machine:
 
 
 def settles(draw: random.Random) -> str:
-    """If one row fits, everything runs to the end: with few failures, and pieces of at least half of what fits."""
+    """If one row fits, every batch runs to the end, with few failures, in pieces of at least half of what fits."""
     rows, length = draw.randint(2, 300), draw.randint(1, 50)
     capacity = draw.randint(length, rows * length)
     m = Machine(capacity)
@@ -88,7 +88,7 @@ def one_row_is_too_large(draw: random.Random) -> str:
 
 
 def chance_costs_nothing(draw: random.Random) -> str:
-    """If a piece fails whose size has always fitted before, it is run again unchanged."""
+    """If a piece fails although its size has always fitted before, it is run again unchanged."""
     rows = draw.randint(8, 200)
     m = Machine(rows // 2)
     for _ in range(3):
@@ -99,7 +99,7 @@ def chance_costs_nothing(draw: random.Random) -> str:
 
 
 def grows_back(draw: random.Random) -> str:
-    """Another process's memory comes back: so does the size."""
+    """When memory that another process took is free again, the size grows back."""
     rows = draw.randint(16, 256)
     m = Machine(rows // 16)
     m.batch(rows)
@@ -152,7 +152,7 @@ def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
 
 
 def the_host_is_left_again(draw: random.Random) -> str:
-    """A batch that fits only with saved tensors on the host is tried without that, more and more rarely."""
+    """A batch that fits only with saved tensors on the host is also tried without the host, more and more rarely."""
     m = Machine(10)
     given = (torch.empty(8, 1, device="meta"),)
     tried = []

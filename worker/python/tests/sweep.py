@@ -1,12 +1,12 @@
-"""Fails every operation of a training step in turn, in every loop: each must be survived
-with the gradients and weights of the undisturbed step, or leave everything as it was and
-reach the user's code as the exception it is.
+"""Fails every operation of a training step in turn, in every loop: each failure must be survived
+with the gradients and weights of the undisturbed step, or it must change nothing and reach the
+user's code as the exception that was raised.
 
     python sweep.py [--loops a,b] [--every N] [--seed S] [--pairs LOOP] [--json]
 
 With HEADROOM_TEST_DEVICE=cuda on a GPU; loops that are written for the CPU are left out, and named.
 
-Exits with status 1 if anything went wrong, or if a loop did not survive that must.
+Exits with status 1 if anything went wrong, or if a loop that must survive did not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from loop import Shape, load
 from trial import Record, State
 
 DETACH = "aten.detach.default"
-MUST = ("module", "tail", "backward")  # where an exact loop survives
+MUST = ("module", "tail", "backward")  # phases in which an exact loop must survive
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Found:
 
 
 def tried(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
-    """Runs in a child. Its output is kept: headroom writes its reasons there."""
+    """Runs in a child, whose output is kept: headroom writes its reasons to it."""
     said = silenced()
     out = judged(shape, seed, want, task)
     out.said = " | ".join(line[:250] for line in said().splitlines() if line.startswith("headroom:"))
@@ -89,7 +89,7 @@ def tried(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
 
 
 def users(error: BaseException) -> bool:
-    """Whether no frame of headroom's was on the way to an exception, except for the guard of an
+    """Whether an exception's traceback contains no frame of headroom's, except for the guard of an
     optimizer's step, which raises what it gets."""
     trace = error.__traceback__
     while trace is not None:
@@ -159,7 +159,7 @@ def later(bare: list[Operation], got: Record) -> bool:
 
 
 def places(bare: list[Operation], out: Outcome) -> list[int]:
-    """The operations of the bare step that may be the one that failed, the likeliest first.
+    """The operations of the bare step that may have been the one that failed, the likeliest first.
     Recording may add or save a detach where autograd keeps a tensor, and may add operations
     of its own; if one of those failed, the operation at which the bare step would have
     continued counts.
@@ -185,8 +185,8 @@ def places(bare: list[Operation], out: Outcome) -> list[int]:
 
 
 def changed(out: Outcome, bare: Outcome, later: bool) -> str:
-    """What a failed step changed, beyond what the bare script's failure changes; ``later`` if
-    a failure was survived and another one in backward was not, which leaves partial gradients."""
+    """What a failed step changed beyond the changes that the bare script's failure makes; ``later`` if
+    one failure was survived and another one in backward was not, which leaves partial gradients."""
     assert out.before and out.after and bare.after
     if out.steps > bare.steps:  # the failure was survived, and another one in the same step was not
         return ""
@@ -245,7 +245,7 @@ class Sweep:
         return self.found
 
     def compare(self, unsure: list[tuple[Task, Outcome]]) -> None:
-        """Raised, and something is not as it was before the step: is it as the bare script leaves it?"""
+        """Judges steps that raised and changed something: did they leave it as the bare script does?"""
         wanted = {(t.step, k) for t, o in unsure for k in places(self.want.operations[t.step], o)}
         bare = [Task(step, Fault("once", k), attached=False) for step, k in sorted(wanted)]
         for task, out in forked(lambda task: tried(self.shape, self.seed, self.want, task), bare, self.jobs):

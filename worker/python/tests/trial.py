@@ -23,11 +23,11 @@ from torch.utils._device import _device_constructors
 from inject import Fault, Injector, Operation, Phases
 from loop import Loop, Shape
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # headroom, unless PYTHONPATH has one
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # the headroom of this repository, unless PYTHONPATH has another
 
-STEPS = 4  # of a reference
+STEPS = 4  # steps of a reference run
 DEVICE = os.environ.get("HEADROOM_TEST_DEVICE", "cpu")  # the device on which loops run
-ROUNDING = 0.0 if DEVICE == "cpu" else 1e-6  # difference between two runs' losses: CUDA adds some of them up in any order
+ROUNDING = 0.0 if DEVICE == "cpu" else 1e-6  # allowed difference between two runs' losses: CUDA adds up some of them in varying order
 
 Tensors = dict[str, Optional[Tensor]]
 
@@ -42,8 +42,8 @@ def attach() -> None:
 
 
 def attach_for_many() -> None:
-    """attach, for a process that survives many failures on one thread: existing objects stay,
-    and the garbage collector need not inspect them after each failure."""
+    """Calls attach in a process that survives many failures on one thread: the garbage collector need
+    not inspect the existing objects after each failure, since they stay."""
     attach()
     torch.set_num_threads(1)
     gc.collect()
@@ -51,8 +51,8 @@ def attach_for_many() -> None:
 
 
 class Placed(TorchFunctionMode):
-    """Puts whatever a loop makes on DEVICE: models, batches, and its counters. What a loader
-    makes stays where it is, for the loop to move."""
+    """Puts whatever a loop makes on DEVICE: models, batches and counters. What a loader
+    makes stays where it is, and the loop moves it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -115,15 +115,15 @@ class Record:
     """What is recorded about a run."""
 
     gradients: list[list[Tensors]] = field(default_factory=list)  # of each step, of each optimizer's step in it
-    weights: list[Tensors] = field(default_factory=list)  # and buffers, before each step and at the end
+    weights: list[Tensors] = field(default_factory=list)  # weights and buffers, before each step and at the end
     printed: list[list[float]] = field(default_factory=list)
     operations: list[list[Operation]] = field(default_factory=list)
-    before: State | None = None  # of the step that failed
+    before: State | None = None  # at the beginning of the step that failed
     after: State | None = None  # when the exception reached the user
     error: BaseException | None = None
     failed: list[str] = field(default_factory=list)  # messages of what was injected
     mine: bool = False  # error is the very exception that was injected first
-    step: int = -1  # in which the run ended
+    step: int = -1  # the step in which the run ended
     at: int = -1  # the operation that failed first; -1: none did
     names: list[str] = field(default_factory=list)  # operations of the failing step
 
@@ -179,6 +179,6 @@ def run(shape: Shape, seed: int, steps: int, at: int = -1, fault: Fault | None =
 
 
 def described(error: BaseException) -> str:
-    """The type, the message and the last frames, in a line."""
+    """The type, the message and the last frames, in one line."""
     frames = " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(traceback.extract_tb(error.__traceback__)[-4:]))
     return f"{type(error).__name__}: {str(error)[:200]} ({frames})"

@@ -40,8 +40,8 @@ class Left:
     random: str = ""
     python_random: int = 0
     keys: list[str] = field(default_factory=list)  # of the modules' own attributes
-    pickled: str = ""  # how pickling the modules ends
-    copied: str = ""  # how copying them ends
+    pickled: str = ""  # the outcome of pickling the modules
+    copied: str = ""  # the outcome of copying the modules
     ours: str = ""  # where a trace of headroom was found
     error: str = ""
 
@@ -57,7 +57,7 @@ def trained(shape: Shape, steps: int, attached: bool) -> Left:
     """Runs in a child."""
     if attached:
         trial.attach()
-    random.seed(0)  # a fork begins with another state
+    random.seed(0)  # a forked child begins with another state
     left = Left()
     with trial.placed():
         loop: Loop = shape.make(0)
