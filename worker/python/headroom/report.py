@@ -38,6 +38,7 @@ class Report:
         self._ended = time.monotonic()  # when the previous step ended
         self._growth: Optional[Growth] = None  # the search for what grows, while there is one
         self._cuts: set[tuple[int, int]] = set()  # rows and pieces that were reported
+        self._warned: set[str] = set()  # beginnings of the warnings that were shown
         self.told: list[dict[str, Any]] = []  # the newest failures that were survived or refused
 
     def wire(self) -> Optional[Wire]:
@@ -84,7 +85,12 @@ class Report:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 
     def remark(self, text: str, level: str = "info") -> None:
-        """Have a sentence kept in the journal; with the level "warning" it is also shown to the user at once."""
+        """Have a sentence kept in the journal; with the level "warning", the user is also shown it at once, unless
+        one that is the same up to the first semicolon was shown before."""
+        if level == "warning":
+            begins = text.partition(";")[0]
+            level = "info" if begins in self._warned else level
+            self._warned.add(begins)
         wire = self.wire()
         if wire is not None:
             wire.note(text, level)

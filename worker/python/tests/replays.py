@@ -37,6 +37,7 @@ from headroom.calm import Calm, Sealed, rehearsal  # noqa: E402
 from headroom.found import Found  # noqa: E402
 from headroom.held import MOST, Held  # noqa: E402
 from headroom.replay import sketched  # noqa: E402
+from headroom.report import Report  # noqa: E402
 from headroom.rows import Plan, sliced  # noqa: E402
 from headroom.tape import Entry, Outside, Ref  # noqa: E402
 from headroom.wire import Wire  # noqa: E402
@@ -465,6 +466,15 @@ def coupled_at_last() -> str:
     (level, text), *more = remarks
     begins, ends = "this step is run whole, where those before it were run in pieces: ", "; 4 steps ago, when this was last tried, it was not so"
     return "" if level == "warning" and text.startswith(begins) and text.endswith(ends) and not more else f"{remarks}"
+
+
+def warned_once() -> str:
+    """A warning that says the same in many steps is shown in the first, and kept in the journal for the others."""
+    report, noted = Report(), []
+    report.wire = lambda: SimpleNamespace(note=lambda text, level: noted.append(level))  # type: ignore[method-assign, assignment, return-value]
+    for text, level in (("whole: why; 4 steps ago", "warning"), ("whole: why; 9 steps ago", "warning"), ("whole: other", "warning"), ("whole: why", "info")):
+        report.remark(text, level)
+    return "" if noted == ["warning", "info", "warning", "info"] else f"{noted}"
 
 
 class Annealed(loops_parts.Coupled):
@@ -994,7 +1004,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, annealed, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, without_autocast, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, without_autocast, attention]
 
 
 if __name__ == "__main__":
