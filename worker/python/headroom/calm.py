@@ -45,7 +45,9 @@ class Calm(TorchDispatchMode):
         if "attention" in name:
             for i, wanted in enumerate(func._schema.arguments):
                 if wanted.name == "dropout_p":
-                    self.draws.append((name, args[i] if i < len(args) else kwargs.get("dropout_p", 0.0)))
+                    share = args[i] if i < len(args) else kwargs.get("dropout_p", 0.0)
+                    if share:
+                        self.draws.append((name, share))
                     if i < len(args):
                         args = (*args[:i], 0.0, *args[i + 1 :])
                     elif "dropout_p" in kwargs:

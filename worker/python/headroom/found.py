@@ -42,6 +42,7 @@ class Found(Limits):
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
         self.calls = 0
         self.half = False  # a trial has seen half precision in the module
+        self.drawn: Optional[bool] = None  # a trial has seen random numbers drawn by the module; None before the first trial
         self.whole = False  # kept has the values of all changing buffers
         self.number = next(_NUMBERS)  # never reused, unlike an id
         self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call has succeeded yet

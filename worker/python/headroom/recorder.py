@@ -344,7 +344,7 @@ class Recorder:
         if len(plan.cuts) == len(tape.entries) and plan.known(entry):
             return plan.result(entry)
         begin = sequence()
-        modules = {id(m): m for m in [*modules_of(tape), entry.module] if m is not None}
+        modules = {id(m): m for m in [*modules_of(tape), entry.module] if m is not None} if entry.module is not None or plan.behind() else {}
         found = self._tried(tape, list(modules.values()), lambda: (plan.extend(), plan.result(entry))[1])
         tape.spans.append((begin, sequence()))
         return found

@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
 from .calm import HALF, Calm, rehearsal
@@ -499,14 +500,17 @@ class Proof:
 
         refused = Refused("the gradients of pieces do not add up to those of the whole batch")
         cuda = any(t.is_cuda for t in inputs.tensors)
-        if residual(sketch(chosen), [sketch(part) for part in halves(chosen)]) > max(TF32 if cuda else 1e-3, 2 * tolerance):
+        if len(chosen) > 3:
+            chosen = chosen[: len(chosen) // 2 * 2]
+        one, two, another, other = crossing(chosen)
+        parts = (one + two, another + other) if len(chosen) > 3 else halves(chosen)
+        if residual(sketch(chosen), [sketch(part) for part in parts]) > max(TF32 if cuda else 1e-3, 2 * tolerance):
             raise refused
         if self.few:
             return tolerance < 1e-3
-        # All these calls have the same size, so the same kernels compute a row: any difference is an effect that rows
+        # These four calls have the same size, so the same kernels compute a row: any difference is an effect that rows
         # have on each other, however small a part of the loss it is, such as the balance of a router's experts.
         least = (2e-5 if cuda else 1e-5) if tolerance < 1e-3 else 1e-2
-        one, two, another, other = crossing(chosen)
         if residual(added(sketch(one + two), sketch(another + other)), [sketch(one + another), sketch(two + other)]) > least:
             raise refused
         return tolerance < 1e-3
@@ -518,7 +522,8 @@ class Proof:
         with torch.enable_grad():
             total = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))[slot].sum() * weight(rule, rows, within)
         grads = torch.autograd.grad(total, inputs.own, allow_unused=True) if total.requires_grad and inputs.own else []
-        return sketched(grads)
+        with _disable_current_modes():  # nothing random here, and what a mode adds to each of these many small kernels takes longer than they do
+            return sketched(grads)
 
     def _size(self, entries: Sequence[int]) -> int:
         """The number of elements of all results of modules for the whole batch."""
@@ -627,8 +632,9 @@ class Proof:
         together = chosen[: max(2, min(len(chosen), SOME, batch - 1))]
         if whole is None or len(together) < len(chosen):
             whole = run(tape, plan, first, Rows(batch, 0, batch, together))
-        split = [run(tape, plan, first, Rows(batch, 0, batch, p)) for p in halves(together)]
-        alone = [(i, self._alone(first, together[i])) for i in range(2) if len(together) > 2 and not self.few]
+        parts = halves(together)
+        split = [run(tape, plan, first, Rows(batch, 0, batch, p)) for p in parts]
+        alone = [(i, self._alone(first, together[i])) for i in range(2 if len(parts[1]) > 1 else 1) if len(together) > 2 and not self.few]
         for s, v in whole.items():
             dim = plan.slots[s].dim
             if dim is None:
@@ -692,19 +698,28 @@ def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
 
 def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, Calm], Any]) -> Any:
     """What ``work`` returns for ``count`` rows, without randomness or consequences; for fewer rows where
-    there is not enough memory. Raises :class:`Refused` if even two do not fit."""
+    there is not enough memory. Raises :class:`Refused` if even two do not fit.
+
+    Modules that are known to draw no random numbers run without :class:`Calm`, which takes longer for each operation
+    than a small kernel does. If ``work`` raises an exception then, it is called once more."""
+    founds = [found_of(m) for m in modules]
+    calming = any(f is None or f.drawn is not False for f in founds)
     while True:
         failed: Optional[BaseException] = None
         try:
-            with rehearsal(modules), Calm() as calm:
+            with rehearsal(modules), Calm() if calming else nullcontext(Calm()) as calm:
                 result = work(count, calm)
-            for found in filter(None, map(found_of, modules)):
-                found.half = found.half or calm.half
+            for found in filter(None, founds):
+                found.half, found.drawn = found.half or calm.half, bool(found.drawn or calm.draws)
             return result
         except Exception as e:
-            if not is_out_of_memory(e):
+            if is_out_of_memory(e):
+                failed = e
+            elif calming:
                 raise
-            failed = e
+        if failed is None:
+            calming = True
+            continue
         clean(failed)
         if count <= 2:
             raise Refused("there is not enough memory for a trial on two rows")
@@ -735,11 +750,12 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
 
 
 def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Rows for four calls: one + two, another + other, one + another and two + other. If possible, one of these
-    is a part that :func:`halves` has too, so that its gradients are known and its size needs no compilation."""
-    n = next((len(part) for part in reversed(halves(rows)) if len(part) > 1), 2)
-    another = rows[-n] if rows[-n] != rows[n - 1] else rows[0]
-    return rows[: n - 1], [rows[n - 1]], [another], rows[1 - n :]
+    """Rows for four calls of one size: one + two, another + other, one + another and two + other. The first two
+    of these are the halves of an even number of rows; fewer than four rows are used more than once."""
+    if len(rows) < 4:
+        return rows[:1], rows[1:2], rows[:1], rows[-1:]
+    half, quarter = len(rows) // 2, len(rows) // 4
+    return rows[:quarter], rows[quarter:half], rows[half:-quarter], rows[-quarter:]
 
 
 def added(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> list[tuple[float, float]]:

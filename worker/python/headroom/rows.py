@@ -9,7 +9,7 @@ taken to belong to the batch merely because its size happens to be the batch's.
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from itertools import combinations, count
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
@@ -70,25 +70,18 @@ class Cut(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a call returned for each of two numbers of rows."""
+    """What a module's call returned for a few rows."""
 
-    values: dict[tuple[int, int], torch.Tensor]  # some values of each tensor, by which of the two numbers and by the place in the result
-    graphs: list[int]  # signatures of the graphs
+    values: dict[int, torch.Tensor]  # some values of each tensor, by its place in the result
+    graph: int  # the signature of the result's graph
     draws: list[tuple]  # random numbers that would have been drawn
     half: bool  # something was computed in half precision
 
     def like(self, now: Given, most: float) -> bool:
         """Whether another call has returned the same except for rounding errors of at most ``most``, relative to the
         largest element."""
-        same = self.draws == now.draws and self.graphs == now.graphs and self.values.keys() == now.values.keys()
+        same = self.draws == now.draws and self.graph == now.graph and self.values.keys() == now.values.keys()
         return same and all(alike(value, now.values[key], most) for key, value in self.values.items())
-
-
-def given(results: list, graphs: list[int], calm: Calm) -> Given:
-    """The :class:`Given` of a call's results for two numbers of rows."""
-    flat = [tree_flatten(result)[0] for result in results]
-    values = {(n, i): sample(v) for n, leaves in enumerate(flat) for i, v in enumerate(leaves) if isinstance(v, torch.Tensor)}
-    return Given(values, graphs, calm.draws, calm.half)
 
 
 NOTHING = Cut({}, False)
@@ -157,9 +150,7 @@ class Plan:
             self._pending = entry, cut, None, leaves, key
             return leaves, tree
         self._catch_up()
-        graphs: list[int] = []
-        with Calm() if entry.module is not None else nullcontext() as calm:
-            cut, results = self._try(entry, graphs)
+        cut, results = self._try(entry)
         (small, tree), (large, _) = (tree_flatten(r) for r in results)
         same = [a == b for a, b in zip(small, large) if isinstance(a, _PLAIN)]
         if len(small) != len(large) or not all(same):
@@ -167,8 +158,8 @@ class Plan:
         leaves = [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else a if isinstance(a, _PLAIN) else ... for a, b in zip(small, large)]
         self._pending = entry, cut, results, leaves, key
         Plan.memory[key] = cut, leaves, tree, self.left, self.keeps
-        if calm is not None:
-            entry.seen = given(results, graphs, calm)
+        if entry.module is not None:
+            entry.seen = self._given
         return leaves, tree
 
     def confirm(self, entries: Sequence[int]) -> None:
@@ -179,10 +170,11 @@ class Plan:
         for i in entries:
             entry = self.tape.entries[i]
             if entry.seen is not None:
-                graphs: list[int] = []
-                with Calm() as calm, torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-                    results = self._both(entry, self.cuts[i], graphs=graphs)
-                if not entry.seen.like(given(results, graphs, calm), rounding(self.tape, entry.seen.half)):
+                if entry.held is not None:
+                    entry.held.put_back()
+                with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
+                    self._one(entry, self.cuts[i], 1)
+                if not entry.seen.like(self._given, rounding(self.tape, entry.seen.half)):
                     Plan.forget()
                     raise Refused(f"a call to {named(entry)} returns different results when it is repeated")
                 entry.seen = None
@@ -231,13 +223,20 @@ class Plan:
         self._recognised = entry, number
         return number
 
+    def behind(self) -> bool:
+        """Whether calls on the tape have to be run for a few rows before another can be tried."""
+        return len(self.cuts) < len(self.tape.entries) or any(not self._there(i) for i in range(len(self.cuts)))
+
+    def _there(self, i: int) -> bool:
+        entry = self.tape.entries[i]
+        return i in self.skipped or all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace
+
     def _catch_up(self) -> None:
         """Computes, for a few rows, the results of those entries that were known without a trial."""
         for i, (entry, cut) in enumerate(zip(self.tape.entries, self.cuts)):
-            if i in self.skipped or all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace:
-                continue
-            for env, result in zip(self._env, self._both(entry, cut)):
-                env.update({s: v for s, v in zip(entry.slots, tree_flatten(result)[0]) if s is not None})
+            if not self._there(i):
+                for env, result in zip(self._env, self._both(entry, cut)):
+                    env.update({s: v for s, v in zip(entry.slots, tree_flatten(result)[0]) if s is not None})
 
     def _accept(self, entry: Entry, cut: Cut, results: list) -> None:
         self.cuts.append(cut)
@@ -268,7 +267,7 @@ class Plan:
             fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)
         return Slot(tuple(shape), dim, per_row, small.dtype, small.device, small.requires_grad, fixed)
 
-    def _try(self, entry: Entry, graphs: Optional[list] = None, made: bool = False) -> tuple[Cut, list]:
+    def _try(self, entry: Entry, made: bool = False) -> tuple[Cut, list]:
         refs, outside = references(entry)
         known = [self.slots[r] for r in refs]
         rowful = [s for s in known if s.dim is not None]
@@ -278,7 +277,7 @@ class Plan:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
             before = Held(entry.module.modules(), deep=True)
             with Sealed(f"a call to {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)]):
-                results = self._both(entry, cut, graphs=graphs)
+                results = self._both(entry, cut)
                 changes = list(self._before.changed())
                 kept = [c for c in changes if c.inside or c.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())]
                 self.left, self.keeps = [c for c in changes if c not in kept], _called(kept[0]) if kept else ""
@@ -287,9 +286,7 @@ class Plan:
                         raise Refused(f"a call to {named(entry)} changes {self.keeps}")
                     if not made:
                         entry.held = before
-                    if graphs is not None:
-                        graphs.clear()
-                    results = self._both(entry, cut, graphs=graphs)
+                    results = self._both(entry, cut)
             return cut, results
         if not rowful and refs:
             return NOTHING, self._both(entry, NOTHING)
@@ -306,10 +303,8 @@ class Plan:
             after.put_back()
             for change in lost:
                 change.replace(Lost(why))
-            graphs: list[int] = []
-            with Calm() as calm:
-                result = self._one(entry, cut, self._env[1], self._rows[1], graphs)
-            return given([result], graphs, calm)
+            self._one(entry, cut, 1)
+            return self._given
 
         def unread(changes: list[Change]) -> bool:
             try:
@@ -400,11 +395,10 @@ class Plan:
             return 0
         return tensor.shape[0] // self.batch
 
-    def _both(self, entry: Entry, cut: Cut, rehearse: bool = False, graphs: Optional[list] = None) -> list:
-        """What a call returns for each of the two numbers of rows, without graphs. The signatures of the
-        graphs are added to ``graphs``."""
+    def _both(self, entry: Entry, cut: Cut, rehearse: bool = False) -> list:
+        """What a call returns for each of the two numbers of rows, without graphs."""
         results = []
-        for env, rows in zip(self._env, self._rows):
+        for which, (env, rows) in enumerate(zip(self._env, self._rows)):
             if rehearse and entry.inplace:
                 env = {k: v.clone() for k, v in env.items()}
             if entry.call_name() in INDEXING and not sliced(entry) and self.tape.outside and self.tape.outside[0].is_cuda:
@@ -419,28 +413,34 @@ class Plan:
                 continue
             if entry.held is not None:
                 entry.held.put_back()
-            if rows is self._rows[1]:  # only the second call's changes count: the first may have filled a cache
+            if which == 1:  # only the second call's changes count: the first may have filled a cache
                 self._before = Held(entry.module.modules(), deep=True)
-            results.append(self._one(entry, cut, env, rows, graphs))
+            results.append(self._one(entry, cut, which))
         return results
 
-    def _one(self, entry: Entry, cut: Cut, env: dict, rows: Rows, graphs: Optional[list]) -> Any:
-        """What a module's call returns for some rows."""
+    def _one(self, entry: Entry, cut: Cut, which: int) -> Any:
+        """What a module's call returns for one of the two numbers of rows, without a graph. Keeps a :class:`Given`
+        of the second."""
         modules = list(entry.module.modules())  # type: ignore[union-attr]
-        args, kwargs = arguments(self.tape, entry, cut, env, rows)
+        args, kwargs = arguments(self.tape, entry, cut, self._env[which], self._rows[which])
         buffers = [b for m in modules for b in m.buffers(recurse=False)]
         params = [p for m in modules for p in m.parameters(recurse=False) if type(p) is torch.nn.Parameter]
         versions, places = [b._version for b in buffers], [p.data_ptr() for p in params]
         state = random_state()
-        result = perform(entry, args, kwargs, trial=True)
+        with Calm() as calm:
+            result = perform(entry, args, kwargs, trial=True)
+        found = found_of(entry.module)  # type: ignore[arg-type]
+        if found is not None:
+            found.half, found.drawn = found.half or calm.half, bool(found.drawn or calm.draws)
         if not same_outside_torch(state, random_state()):
             raise Refused(f"a call to {named(entry)} draws random numbers from Python or NumPy")
-        if graphs is not None:
-            graphs.append(signature(tensors_in(result)))
         if versions != [b._version for b in buffers]:
             raise Refused(f"{named(entry)} changes its buffers")
         if places != [p.data_ptr() for p in params]:
             raise Writes(f"a call to {named(entry)} assigns new data to a parameter")
+        if which == 1:
+            tensors = {i: v for i, v in enumerate(tree_flatten(result)[0]) if isinstance(v, torch.Tensor)}
+            self._given = Given({i: sample(v) for i, v in tensors.items()}, signature(tensors.values()), calm.draws, calm.half)
         return tree_map(_cut_off, result)  # free its activations before the next call
 
 

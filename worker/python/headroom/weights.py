@@ -109,9 +109,16 @@ def cuts(rules: Sequence[Rule], rows: Sequence[int], seed: int = 0) -> list[tupl
 def surviving(rules: Sequence[Rule], rows: Sequence[int], value: Callable[[Sequence[int]], float], tolerance: float) -> list[Rule]:
     """The rules that no try refutes. ``value`` returns the loss of some rows, computed from
     outputs that do not change between calls."""
-    left, whole = list(rules), value(rows)
+    found: dict[tuple[int, ...], float] = {}
+
+    def once(some: Sequence[int]) -> float:
+        if tuple(some) not in found:  # a few rows can be cut in a few ways only
+            found[tuple(some)] = value(some)
+        return found[tuple(some)]
+
+    left, whole = list(rules), once(rows)
     for one, two in cuts(rules, rows):
-        parts = value(one), value(two)
+        parts = once(one), once(two)
         left = [r for r in left if agrees(r, (one, two), parts, rows, whole, tolerance)]
         if not left:
             break

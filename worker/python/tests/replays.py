@@ -32,9 +32,9 @@ from forked import status
 from inject import Fault, Injector, Whole
 
 trial.attach()
-from headroom import _torch, again, backward, failure, late, recorder, replay  # noqa: E402
+from headroom import _torch, again, backward, failure, late, recorder, replay, weights  # noqa: E402
 from headroom.calm import Calm, Sealed, rehearsal  # noqa: E402
-from headroom.found import Found  # noqa: E402
+from headroom.found import Found, found_of  # noqa: E402
 from headroom.held import MOST, Held  # noqa: E402
 from headroom.replay import sketched  # noqa: E402
 from headroom.report import Report  # noqa: E402
@@ -109,21 +109,27 @@ def listing(names: list[str]) -> Any:
 
 def tried_once() -> str:
     """Every call of a failed step is tried once, on two numbers of rows, and not again for the
-    calls that follow it."""
+    calls that follow it; a module's call is repeated once, on one of these numbers."""
     torch.manual_seed(0)
     net, x, y = nn.Linear(6, 5), torch.randn(8, 4, 6), torch.randint(0, 5, (8, 3))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     tried: list[str] = []
-    Plan._both = listing(tried)  # type: ignore[method-assign]
+    ran: list[int] = []
+    one = Plan._one
+
+    def counting(self: Plan, entry: Entry, cut: Any, which: int) -> Any:
+        ran.append(which)
+        return one(self, entry, cut, which)
+
+    Plan._both, Plan._one = listing(tried), counting  # type: ignore[method-assign]
     with Injector(Fault("again", 0, 8)) as injector:
         injector.begin()
         F.cross_entropy(net(x)[:, :-1].flatten(0, 1).float(), y.flatten()).backward()
         injector.end()
     optimizer.step()
-    # The module's call for its shapes and results, and again before the gradients; the loss's call
-    # with its targets whole and cut.
-    want = ["Linear", "__getitem__", "flatten", "float", "cross_entropy", "cross_entropy", "Linear"]
-    return "" if injector.raised and tried == want else f"{tried}"
+    # The module's call for its shapes and results; the loss's call with its targets whole and cut.
+    want = ["Linear", "__getitem__", "flatten", "float", "cross_entropy", "cross_entropy"]
+    return "" if injector.raised and tried == want and ran == [0, 1, 1] else f"{tried}, {ran}"
 
 
 class Leaving(nn.Module):
@@ -227,11 +233,12 @@ def a_new_parameter() -> str:
 
 
 class Crowded(nn.Module):
-    """Counts its calls, of which the first few with eight rows fail. With ``keeps`` it leaves a tensor as well as the count."""
+    """Counts its calls, of which the first few with eight rows fail, and draws random numbers. With ``keeps`` it leaves
+    a tensor as well as the count."""
 
     def __init__(self, fails: int, keeps: bool) -> None:
         super().__init__()
-        self.body, self.seen, self.keeps, self.kept = nn.Linear(6, 5), 0, keeps, torch.zeros(0)
+        self.body, self.seen, self.keeps, self.kept = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.1)), 0, keeps, torch.zeros(0)
         self.fails = iter([True] * fails + [False] * 99)  # an iterator, so that nothing inspects its contents
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -417,13 +424,17 @@ def time_first() -> str:
 
 
 def crossing() -> str:
-    """Rows change places between calls of one size, and no call appears on both sides and cancels out."""
-    for n in range(2, 10):
-        one, two, another, other = replay.crossing(list(range(n)))
+    """Rows change places between calls of one size, no call appears on both sides and cancels out, and the
+    halves of the rows are among them."""
+    for n in (2, 3, 4, 6, 8):
+        rows = list(range(n))
+        one, two, another, other = replay.crossing(rows)
         before, after = {(*one, *two), (*another, *other)}, {(*one, *another), (*two, *other)}
         sizes = {len(rows) for rows in before | after}
-        if len(sizes) != 1 or before & after or n > 2 and not (before | after) & {tuple(part) for part in replay.halves(list(range(n)))}:
+        if len(sizes) != 1 or before & after:
             return f"{n}: {before} and {after}"
+        if n > 3 and (one + two, another + other) != (rows[: n // 2], rows[n // 2 :]):
+            return f"{n}: {before} are not the halves"
     return ""
 
 
@@ -634,6 +645,74 @@ def draws_between() -> str:
             head(hidden + torch.randn(8, 50)).square().mean().backward()
         gradients.append([p.grad.clone() for p in (*net.parameters(), *head.parameters())])  # type: ignore[union-attr]
     return "" if all(torch.equal(a, b) for a, b in zip(*gradients)) and told() == "the whole batch again" else told()
+
+
+class Sometimes(nn.Module):
+    """Draws random numbers only for more rows than the first trial has, or for fewer than eight; never without ``share``."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.body, self.share = nn.Linear(6, 5), share
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.body(x)
+        return out * torch.empty_like(out).bernoulli_(1 - self.share) if 3 < len(x) < 8 and self.share else out
+
+
+class Attending(nn.Module):
+    """Attention with dropout, computed in half precision whatever its arguments are."""
+
+    def __init__(self, share: float, half: bool) -> None:
+        super().__init__()
+        self.body, self.share, self.dtype = nn.Linear(6, 5), share, torch.bfloat16 if half else torch.float32
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.body(x).view(-1, 1, 1, 5).to(self.dtype)
+        return F.scaled_dot_product_attention(out, out, out, dropout_p=self.share).float().view(-1, 5)
+
+
+def mode_only_for_draws() -> str:
+    """Rules and gradients of a few rows are tried without a mode for random numbers, unless some are drawn. They are
+    tried once more only if the first trial has not shown that. Trials on all eight rows run out of memory here, so that
+    rules are tried twice, and gradients on eight rows, four, and four times on two."""
+    tried: list[bool] = []
+    rule, sketch, wrong = replay.Proof._rule, replay.Proof._sketch, []
+
+    def noting(work: Any) -> Any:
+        def noted(*args: Any) -> Any:
+            tried.append(torch._C._len_torch_dispatch_stack() > 1)  # one is Whole
+            return work(*args)
+
+        return noted
+
+    replay.Proof._rule, replay.Proof._sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
+    cases = [(Sometimes(0.0), [False] * 8, False, False), (Sometimes(0.5), [False] + [True] * 8, False, True)]
+    cases += [(Attending(0.0, False), [False] * 8, False, False), (Attending(0.1, True), [True] * 8, True, True), (Attending(0.0, True), [False] * 8, True, False)]
+    for net, modes, half, drawn in cases:
+        tried.clear()
+        x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+        torch.optim.SGD(net.parameters(), lr=0.1)
+        with Whole("aten._log_softmax.default", 8):
+            F.cross_entropy(net(x), y).backward()
+        found: Any = found_of(net)
+        if told() != "8 rows in 2 pieces" or tried != modes or (found.half, found.drawn) != (half, drawn):
+            wrong.append(f"{type(net).__name__}: {told()}, {tried}, {found.half}, {found.drawn}")
+    replay.Proof._rule, replay.Proof._sketch = rule, sketch  # type: ignore[method-assign]
+    return "; ".join(wrong)
+
+
+def few_values() -> str:
+    """The loss of the same rows is computed once, however many cuts have them: four rows have 15 parts."""
+    seen: list[tuple[int, ...]] = []
+    losses = [1.0, 2.0, 4.0, 8.0]
+
+    def value(rows: Any) -> float:
+        seen.append(tuple(rows))
+        return sum(losses[r] for r in rows) / len(rows)
+
+    rules = [None, [1.0] * 4, [1.0, 2.0, 1.0, 2.0]]
+    left = weights.surviving(rules, range(4), value, 1e-5)  # type: ignore[arg-type]
+    return "" if left == [[1.0] * 4] and len(seen) == len(set(seen)) <= 15 else f"{left}, {seen}"
 
 
 def without_autocast() -> str:
@@ -1004,7 +1083,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, without_autocast, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, few_values, without_autocast, attention]
 
 
 if __name__ == "__main__":
