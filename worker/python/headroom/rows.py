@@ -21,6 +21,7 @@ from .failure import Refused, Writes, is_out_of_memory
 from .found import found_of, number_of, state_of
 from .graph import signature
 from .held import Change, Held, Lost
+from .mixing import Operations, mixing
 from .tape import Entry, Outside, Ref, Tape, autocast_as, modes_as, random_state, same_outside_torch
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
@@ -396,8 +397,9 @@ class Plan:
         return tensor.shape[0] // self.batch
 
     def _both(self, entry: Entry, cut: Cut, rehearse: bool = False) -> list:
-        """What a call returns for each of the two numbers of rows, without graphs."""
-        results = []
+        """What a call returns for each of the two numbers of rows, without graphs. Raises :class:`Refused` if a
+        module's call relates rows to each other."""
+        results, made = [], (Operations(), Operations())
         for which, (env, rows) in enumerate(zip(self._env, self._rows)):
             if rehearse and entry.inplace:
                 env = {k: v.clone() for k, v in env.items()}
@@ -415,7 +417,12 @@ class Plan:
                 entry.held.put_back()
             if which == 1:  # only the second call's changes count: the first may have filled a cache
                 self._before = Held(entry.module.modules(), deep=True)
-            results.append(self._one(entry, cut, which))
+            with made[which]:
+                results.append(self._one(entry, cut, which))
+        if entry.module is not None:
+            mixed = mixing(made[0].made, made[1].made, *(r.count for r in self._rows))
+            if mixed is not None:
+                raise Refused(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
         return results
 
     def _one(self, entry: Entry, cut: Cut, which: int) -> Any:

@@ -33,9 +33,10 @@ from inject import Fault, Injector, Whole
 
 trial.attach()
 from headroom import _torch, again, backward, failure, late, recorder, replay, weights  # noqa: E402
-from headroom.calm import Calm, Sealed, rehearsal  # noqa: E402
+from headroom.calm import Calm, Sealed, rehearsal, unwarned  # noqa: E402
 from headroom.found import Found, found_of  # noqa: E402
 from headroom.held import MOST, Held  # noqa: E402
+from headroom.mixing import Operations, mixing  # noqa: E402
 from headroom.replay import sketched  # noqa: E402
 from headroom.report import Report  # noqa: E402
 from headroom.rows import Plan, sliced  # noqa: E402
@@ -519,6 +520,86 @@ def annealed() -> str:
         if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients)):
             wrong.append(where)
     return ", ".join(wrong)
+
+
+class Paired(nn.Module):
+    """Pulls rows with the same label together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(10, 12), nn.Linear(12, 40)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen = torch.tanh(self.body(x))
+        apart = (seen[:, None] - seen).square().sum(-1) * (y[:, None] == y)
+        return F.cross_entropy(self.head(seen), y) + 0.1 * apart.sum() / len(y)
+
+
+class Expert(nn.Module):
+    """Leaves out what is more than three rows with the same remainder, in the order of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.expert = nn.Linear(10, 12), nn.Linear(12, 40)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        chosen = F.one_hot(y % 4, 4)
+        place = (chosen.cumsum(0) * chosen).sum(1)
+        return F.cross_entropy(self.expert(torch.tanh(self.body(x)) * (place <= 3)[:, None]), y)
+
+
+def mixed_later() -> str:
+    """Operations that relate rows to each other are found in a batch in which they have no effect yet."""
+    wrong, replay.PAUSE = [], math.inf  # type: ignore[misc]
+    for model, labels, name in ((Paired, torch.zeros(8, dtype=torch.long), "sub"), (Expert, 4 * torch.arange(8), "cumsum")):
+        gradients: list[list[torch.Tensor]] = []
+        for fault in (nullcontext(), Fail()):
+            torch.manual_seed(0)
+            net = model()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for i in range(3):  # the rules are tried in steps 0 and 1
+                optimizer.zero_grad()
+                with fault if i == 0 else nullcontext():
+                    net(torch.randn(8, 10), torch.arange(8) if i < 2 else labels).backward()
+                optimizer.step()
+            gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
+        why = _torch._recorder.report.told[-1]["why"]
+        if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients)) or why != f"a call to {model.__name__} mixes rows of the batch with each other ({name})":
+            wrong.append(f"{model.__name__}: {why}")
+    return "; ".join(wrong)
+
+
+def mixing_operations() -> str:
+    """Which operations relate rows to each other: those that grow with the rows in two dimensions, and those that order or
+    accumulate along the rows, but not what packs rows by their lengths."""
+    calls: list[tuple[str, Callable[[torch.Tensor], Any], Any]] = [
+        ("each row alone", lambda x: torch.softmax(x @ x[0], -1).cumsum(1).sort(-1), None),
+        ("pairs", lambda x: x.flatten(1) @ x.flatten(1).T, "mm"),
+        ("pairs of lines", lambda x: (x[:, 0, 0] > 0)[:, None] & (x[:, 0, 0] > 0), "bitwise_and"),
+        ("along the rows", lambda x: x.sum(-1).cumsum(0), "cumsum"),
+        ("along the last dimension", lambda x: x.permute(1, 2, 0).softmax(-1), "_softmax"),
+        ("along all lines", lambda x: x.flatten(0, 1).topk(2, dim=0), "topk"),
+        ("whole numbers for each row", lambda x: (x > 0).sum((1, 2)).cumsum(0).sort(), None),
+        ("two whole numbers for each row", lambda x: (x > 0).sum(1).cumsum(0), "cumsum"),
+        ("a sum, as in a loss", lambda x: (x / x.sum()).sum(), None),
+        ("a size of its own", lambda x: torch.zeros(len(x), 4 if len(x) == 2 else 5), None),
+        ("calls that differ", lambda x: x.cumsum(0) if len(x) == 2 else x.cumprod(0), None),
+        ("a number for each row", lambda x: x[:, 0, 0].cumsum(0), "cumsum"),
+        ("a stable order", lambda x: x.sort(stable=True, dim=0), "sort"),
+        ("a single number", lambda x: torch.zeros(()).cumsum(0), None),
+        ("rows of their own lengths", lambda x: torch.nested.nested_tensor(list(x)), None),
+    ]
+    wrong = []
+    for what, call, want in calls:
+        made = []
+        for n in (2, 3):
+            with Operations() as operations, unwarned():
+                call(torch.ones(n, 3, 3))
+            made.append(operations.made)
+        got = mixing(made[0], made[1], 2, 3)
+        if got != want:
+            wrong.append(f"{what}: {got}")
+    return "; ".join(wrong)
 
 
 def small_batches() -> str:
@@ -1083,7 +1164,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, few_values, without_autocast, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, few_values, without_autocast, attention]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,77 @@
+"""Finds operations inside a module that relate rows of the batch to each other, whatever their values are.
+
+How rows affect each other may depend on what they contain: on two rows that have the same label, on an expert that more
+rows choose than it takes. Then a trial on a few rows of one batch shows nothing, and the pieces of a later batch would have
+other gradients. But the operations are there in every batch, and their shapes show them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple, Optional, Sequence
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+ALONG = {"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax", "_log_softmax", "softmax", "log_softmax"}
+
+
+class Operation(NamedTuple):
+    """One operation of a call."""
+
+    name: str
+    shapes: list[tuple[int, ...]]  # of the tensors among its results
+    along: int  # the size of the dimension along which it orders or accumulates; 0 if it does not
+
+
+class Operations(TorchDispatchMode):
+    """Keeps the operations of the code that runs inside, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[Operation] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        leaves = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
+        name, at = _named(func)
+        self.made.append(Operation(name, [_shape(t) for t in leaves if isinstance(t, torch.Tensor)], _along(at, args, kwargs or {}) if at >= 0 else 0))
+        return result
+
+
+def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int) -> Optional[str]:
+    """The name of an operation that relates rows to each other, if two calls, of ``rows`` and of ``others`` rows, have
+    one: its result grows with the rows in two dimensions, or it orders or accumulates along the rows. What comes after
+    the first difference between the calls is not compared."""
+
+    def grows(a: int, b: int) -> bool:
+        return a != b and a * others == b * rows
+
+    for one, other in zip(few, more):
+        if one.name != other.name or [len(s) for s in one.shapes] != [len(s) for s in other.shapes]:
+            return None
+        twice = any(sum(map(grows, a, b)) > 1 for a, b in zip(one.shapes, other.shapes))
+        if twice or grows(one.along, other.along):
+            return one.name
+    return None
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    return () if tensor.is_nested else tuple(tensor.shape)
+
+
+def _along(at: int, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    """The size of the dimension that is the argument at ``at`` or ``dim``. Lengths and other whole numbers, one for each
+    row, are ordered and accumulated in order to pack rows, which does not mix them: 0 for these."""
+    tensor, dim = args[0], args[at] if at < len(args) else kwargs.get("dim", -1)
+    if tensor.dim() == 1 and not tensor.is_floating_point():
+        return 0
+    return _shape(tensor)[dim] if _shape(tensor) else 0
+
+
+@lru_cache(maxsize=None)
+def _named(func: Any) -> tuple[str, int]:
+    """The name of an operation, and the position of its argument ``dim`` if it orders or accumulates along it; otherwise -1."""
+    name: str = func._schema.name.split("::")[-1]
+    return name, next((i for i, a in enumerate(func._schema.arguments) if a.name == "dim" and name in ALONG), -1)
