@@ -335,7 +335,7 @@ func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (li
 	return live, server, watch
 }
 
-// TestLivePageInABrowser holds that the page follows a run without being loaded again, keeps scroll
+// TestLivePageInABrowser checks that the page follows a run without being loaded again, keeps scroll
 // positions and the focus, and says so when the server no longer answers.
 func TestLivePageInABrowser(t *testing.T) {
 	ctx, cancel := chromedp.NewContext(browser(t))

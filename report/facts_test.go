@@ -181,7 +181,7 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// TestSimulatedProcess holds that a process that the run's own configuration simulates is called
+// TestSimulatedProcess checks that a process that the run's own configuration simulates is called
 // simulated, and that the advice does not treat it as real.
 func TestSimulatedProcess(t *testing.T) {
 	earnest := regexp.MustCompile(`other processes held|to itself|stop them|others held|came within`)
@@ -212,7 +212,7 @@ func TestSimulatedProcess(t *testing.T) {
 	}
 }
 
-// TestLeftByOthers holds that memory that other processes hold beyond a run's limit costs the
+// TestLeftByOthers checks that memory that other processes hold beyond a run's limit costs the
 // run nothing, and that the amount left is never below zero.
 func TestLeftByOthers(t *testing.T) {
 	for _, c := range []struct {

@@ -46,7 +46,7 @@ func (r *Report) html(w io.Writer, nonce string) error {
 	}{r, nonce}, "the report of "+r.Name)
 }
 
-// written writes a page; what names the page in an error.
+// written writes a page; the argument what names the page in an error.
 func written(w io.Writer, page *template.Template, of any, what string) error {
 	var text bytes.Buffer
 	err := page.Execute(&text, of)

@@ -70,7 +70,7 @@ func TestLedgerOfAFirstSearch(t *testing.T) {
 	}
 }
 
-// TestLedgerOfSurvivedInPlace holds that a failure which a worker survived inside a process
+// TestLedgerOfSurvivedInPlace checks that a failure which a worker survived inside a process
 // is a row of its own, and that its pieces are not taken for an effective batch.
 func TestLedgerOfSurvivedInPlace(t *testing.T) {
 	d := newDiary("inside", 10)
@@ -189,7 +189,7 @@ func TestLedgerIsCutInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestLedgerSaysTheSameOnce holds that a step which runs out of memory again for the same
+// TestLedgerSaysTheSameOnce checks that a step which runs out of memory again for the same
 // reason is reported as such, and that the outcome of a search is shown with the search.
 func TestLedgerSaysTheSameOnce(t *testing.T) {
 	d := newDiary("again", 10)

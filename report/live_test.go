@@ -29,7 +29,7 @@ func ask(h http.Handler, method, url string, header map[string]string) (status i
 	return w.Code, w.Body.String(), w.Header().Get("ETag")
 }
 
-// TestLiveIsPrivate holds that the page is only for clients that have its token and ask for
+// TestLiveIsPrivate checks that the page is only for clients that have its token and ask for
 // it on this machine, and that it is read-only.
 func TestLiveIsPrivate(t *testing.T) {
 	stamp := ""
@@ -59,7 +59,7 @@ func TestLiveIsPrivate(t *testing.T) {
 	}
 }
 
-// TestLiveFollows holds that a page is drawn when the run has progressed, and only then.
+// TestLiveFollows checks that a page is drawn when the run has progressed, and only then.
 func TestLiveFollows(t *testing.T) {
 	const url = "http://127.0.0.1/?token=secret"
 	stamp, d := "1", night()
@@ -92,7 +92,7 @@ func TestLiveFollows(t *testing.T) {
 	}
 }
 
-// TestLiveWaits holds that a page which asks to wait is answered when the run has ended,
+// TestLiveWaits checks that a page which asks to wait is answered when the run has ended,
 // with its last state, however old the previous page is; and that other requests are not kept waiting.
 func TestLiveWaits(t *testing.T) {
 	const url = "http://127.0.0.1/?token=secret"

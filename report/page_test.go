@@ -142,7 +142,7 @@ func TestPicturesMarkFailures(t *testing.T) {
 	}
 }
 
-// TestPicturesShowValues holds that pointing at a picture shows the step and each line's value there.
+// TestPicturesShowValues checks that pointing at a picture shows the step and each line's value there.
 func TestPicturesShowValues(t *testing.T) {
 	r := New(night().Input)
 	for _, p := range r.Pictures() {
@@ -255,7 +255,7 @@ func TestLongRunHasASmallPage(t *testing.T) {
 	}
 }
 
-// TestPath holds that a path's points are in the right place, to a tenth, and that no point
+// TestPath checks that a path's points are in the right place, to a tenth, and that no point
 // is written twice.
 func TestPath(t *testing.T) {
 	f := frame{x: func(v float64) float64 { return v }, y: func(v float64) float64 { return v }}
@@ -270,7 +270,7 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestFrame holds that the labels of both axes are inside the picture.
+// TestFrame checks that the labels of both axes are inside the picture.
 func TestFrame(t *testing.T) {
 	for _, c := range []chart{
 		{width: 460, height: 300, x0: 1, x1: 10_000, y0: 0, y1: 1},
@@ -361,7 +361,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestManyAttemptsAreFolded holds that a long list of attempts does not push the rest away.
+// TestManyAttemptsAreFolded checks that a long list of attempts does not push the rest away.
 func TestManyAttemptsAreFolded(t *testing.T) {
 	for attempts, folded := range map[int]bool{8: false, 9: true} {
 		d := newDiary("often", 10)
@@ -378,7 +378,7 @@ func TestManyAttemptsAreFolded(t *testing.T) {
 	}
 }
 
-// TestSaysWhatRan holds that a report says what was trained, and which version of headroom drew it.
+// TestSaysWhatRan checks that a report says what was trained, and which version of headroom drew it.
 func TestSaysWhatRan(t *testing.T) {
 	in := night().Input
 	in.Trained, in.Version = "gpt: 12 layers of width 768", "1.2.3 (commit abcdef0)"

@@ -131,7 +131,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestMedians holds that a line of medians has the middle value of each stretch, and that
+// TestMedians checks that a line of medians has the middle value of each stretch, and that
 // a few points have no such line.
 func TestMedians(t *testing.T) {
 	values := make([]float64, 1000) // stretches of ten: one outlier and one gap in each
@@ -162,7 +162,7 @@ func TestMedians(t *testing.T) {
 	}
 }
 
-// TestNear holds which value is shown where the reader points.
+// TestNear checks which value is shown where the reader points.
 func TestNear(t *testing.T) {
 	s := series{{{X: 1, Y: 10}, {X: 2, Y: 20}, {X: 4, Y: 40}}, {{X: 8, Y: 80}}}
 	for _, c := range []struct {

@@ -125,7 +125,7 @@ func TestLostForGood(t *testing.T) {
 	}
 }
 
-// TestLostWhileStopping holds that a loss of the device which had no answer, because the
+// TestLostWhileStopping checks that a loss of the device which had no answer, because the
 // run was being stopped, is not answered by later events.
 func TestLostWhileStopping(t *testing.T) {
 	d := newDiary("stopped", 60)

@@ -24,7 +24,7 @@ func survivedInside() runs.Entry {
 	}
 }
 
-// TestWrappedCommand holds that the report of a wrapped command says what ran, which line
+// TestWrappedCommand checks that the report of a wrapped command says what ran, which line
 // ran out of memory and in how many pieces it was run, and nothing about what is not known.
 func TestWrappedCommand(t *testing.T) {
 	d := newDiary("train-run", 0)
@@ -60,7 +60,7 @@ func TestWrappedCommand(t *testing.T) {
 	}
 }
 
-// TestWrappedBatch holds what is said about a command's effective batch.
+// TestWrappedBatch checks what is said about a command's effective batch.
 func TestWrappedBatch(t *testing.T) {
 	smaller := func(d *diary) {
 		d.entry(runs.Entry{Kind: runs.KindOOM, Text: "out of memory", OOM: &memory.OutOfMemoryError{Micro: 64}, Verdict: &memory.Verdict{Cause: memory.Batch, Why: "too large"}})
@@ -103,7 +103,7 @@ func TestWrappedBatch(t *testing.T) {
 	}
 }
 
-// TestReadsTheCommand holds that Read finds the command of a wrapped run, and none for any other run.
+// TestReadsTheCommand checks that Read finds the command of a wrapped run, and none for any other run.
 func TestReadsTheCommand(t *testing.T) {
 	for text, want := range map[string]string{
 		"command:\n    - python\n    - train.py\n    - two words\n    - \"\"\ndir: /home/me\n": `python train.py 'two words' ''`,
@@ -121,7 +121,7 @@ func TestReadsTheCommand(t *testing.T) {
 	}
 }
 
-// TestWrappedCommandsSteps holds that what a worker saw of a command's steps is in cards and
+// TestWrappedCommandsSteps checks that what a worker saw of a command's steps is in cards and
 // pictures over time, with its failures, for the processes that trained.
 func TestWrappedCommandsSteps(t *testing.T) {
 	d := newDiary("train-run", 0)

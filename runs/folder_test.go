@@ -65,7 +65,7 @@ func (f writtenFile) Sync() error {
 	return f.File.Sync()
 }
 
-// TestDurableOnceItCounts holds that a start does not wait for the disk, and that a failure, a
+// TestDurableOnceItCounts checks that a start does not wait for the disk, and that a failure, a
 // checkpoint and an end make everything durable that they rely on.
 func TestDurableOnceItCounts(t *testing.T) {
 	for name, counts := range map[string]func(*Folder) error{
@@ -190,7 +190,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Cut journal and metrics at every byte: what a reader sees, and what the next
+// The journal and the metrics are cut at every byte: what a reader sees, and what the next
 // run continues with, is every whole line before the cut.
 func TestTornLines(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
@@ -261,7 +261,7 @@ func checkLines(t *testing.T, dir, name string, want int, torn bool) {
 	}
 }
 
-// TestStepsOfACommandStay holds that what was seen of a command's steps is on disk at once, and
+// TestStepsOfACommandStay checks that what was seen of a command's steps is on disk at once, and
 // that an attempt from step 0 on does not remove the steps of the attempt before it.
 func TestStepsOfACommandStay(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
@@ -365,7 +365,7 @@ func (d crowded) Create(path string) (File, error) {
 	return f, err
 }
 
-// TestFullDiskReleasesTheOldest holds that old checkpoints make room for new ones,
+// TestFullDiskReleasesTheOldest checks that old checkpoints make room for new ones,
 // and that the newest whole one never does.
 func TestFullDiskReleasesTheOldest(t *testing.T) {
 	state := func(w io.Writer) error { _, err := io.WriteString(w, "state"); return err }
@@ -405,7 +405,7 @@ func TestFullDiskReleasesTheOldest(t *testing.T) {
 	}
 }
 
-// TestForeignJournal holds that a journal with damaged numbers or with words of earlier
+// TestForeignJournal checks that a journal with damaged numbers or with words of earlier
 // versions is read as far as it makes sense.
 func TestForeignJournal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")

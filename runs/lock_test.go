@@ -81,7 +81,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// TestInheritNothing holds that descriptors that are not the folder's lock are refused.
+// TestInheritNothing checks that descriptors that are not the folder's lock are refused.
 func TestInheritNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if err := mustOpen(t, dir).Close(); err != nil {

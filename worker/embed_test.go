@@ -37,7 +37,7 @@ func TestEverythingIsEmbedded(t *testing.T) {
 	}
 }
 
-// TestFolderIsPrivate holds that nobody else can read the package or reach the socket,
+// TestFolderIsPrivate checks that nobody else can read the package or reach the socket,
 // and that a life leaves nothing behind.
 func TestFolderIsPrivate(t *testing.T) {
 	l := begun(t, &books{}, Armed)
@@ -58,7 +58,7 @@ func TestFolderIsPrivate(t *testing.T) {
 	ended(t, l)
 }
 
-// TestFoldersOfTheDeadAreRemoved holds that the next life removes what a killed
+// TestFoldersOfTheDeadAreRemoved checks that the next life removes what a killed
 // process left behind, and nothing else.
 func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	temp := t.TempDir()
@@ -97,7 +97,7 @@ func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	}
 }
 
-// TestLongFolderForTemporaryFiles holds that the socket is in /tmp if the path of a socket in the
+// TestLongFolderForTemporaryFiles checks that the socket is in /tmp if the path of a socket in the
 // folder for temporary files would be too long.
 func TestLongFolderForTemporaryFiles(t *testing.T) {
 	long := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
@@ -116,7 +116,7 @@ func TestLongFolderForTemporaryFiles(t *testing.T) {
 	ended(t, l)
 }
 
-// TestStandby holds that the first life takes the folder that was made in advance,
+// TestStandby checks that the first life takes the folder that was made in advance,
 // that the next life makes a folder of its own, and that a folder that no life took is
 // removed.
 func TestStandby(t *testing.T) {

@@ -80,7 +80,7 @@ func TestFailureSurvived(t *testing.T) {
 	}
 }
 
-// TestGrowthIsTold holds that a leak is reported before it ends a run, and that the process is
+// TestGrowthIsTold checks that a leak is reported before it ends a run, and that the process is
 // asked to look for its cause.
 func TestGrowthIsTold(t *testing.T) {
 	b := &books{}
@@ -117,7 +117,7 @@ func TestGrowthIsTold(t *testing.T) {
 	}
 }
 
-// TestNextLifeKnows holds that a limit reaches the next life's processes.
+// TestNextLifeKnows checks that a limit reaches the next life's processes.
 func TestNextLifeKnows(t *testing.T) {
 	l := begun(t, &books{pieces: 12}, Armed)
 	c := dial(t, l)
@@ -137,7 +137,7 @@ func TestNextLifeKnows(t *testing.T) {
 	ended(t, l)
 }
 
-// TestEndAfterAFailure holds that the numbers of a failure that the process did not
+// TestEndAfterAFailure checks that the numbers of a failure that the process did not
 // recover from are kept, and those of no other failure.
 func TestEndAfterAFailure(t *testing.T) {
 	refused := strings.Replace(oom(0, 8, 8, `,"why":"in-batch negatives"`), `"oom"`, `"refused"`, 1)
@@ -176,7 +176,7 @@ func TestEndAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestRefusalIsHeard holds that a process learns when its refusal has been recorded.
+// TestRefusalIsHeard checks that a process learns when its refusal has been recorded.
 func TestRefusalIsHeard(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -196,7 +196,7 @@ func TestRefusalIsHeard(t *testing.T) {
 	}
 }
 
-// TestOnlyArmedDecides holds that a process that only observes, and one rank of
+// TestOnlyArmedDecides checks that a process that only observes, and one rank of
 // several, are told to leave the failure to the command's code.
 func TestOnlyArmedDecides(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -256,7 +256,7 @@ func TestNobodyIsKeptWaiting(t *testing.T) {
 	}
 }
 
-// TestLongLineEndsATalk holds that nobody can make headroom keep more than one line in memory.
+// TestLongLineEndsATalk checks that nobody can make headroom keep more than one line in memory.
 func TestLongLineEndsATalk(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -270,7 +270,7 @@ func TestLongLineEndsATalk(t *testing.T) {
 	ended(t, l)
 }
 
-// TestOtherProtocolIsLeftAlone holds that a package with another version of the protocol is not
+// TestOtherProtocolIsLeftAlone checks that a package with another version of the protocol is not
 // answered.
 func TestOtherProtocolIsLeftAlone(t *testing.T) {
 	b := &books{}
@@ -285,7 +285,7 @@ func TestOtherProtocolIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestWatchingIsSaid holds that it is recorded at the start that a process will only
+// TestWatchingIsSaid checks that it is recorded at the start that a process will only
 // watch, with a warning to the user if nobody asked for that.
 func TestWatchingIsSaid(t *testing.T) {
 	for mode, warnings := range map[Mode]int{Armed: 1, Observe: 0} {
@@ -303,7 +303,7 @@ func TestWatchingIsSaid(t *testing.T) {
 	}
 }
 
-// TestLastWordsAreHeard holds that what a process said just before its end counts, even
+// TestLastWordsAreHeard checks that what a process said just before its end counts, even
 // if its connection had not been accepted yet.
 func TestLastWordsAreHeard(t *testing.T) {
 	for range 50 {
@@ -368,7 +368,7 @@ func BenchmarkLife(b *testing.B) {
 	}
 }
 
-// TestFirstStepIsLookedAt holds that the first report about a first step counts,
+// TestFirstStepIsLookedAt checks that the first report about a first step counts,
 // whether it says what was found or why the step cannot be checked.
 func TestFirstStepIsLookedAt(t *testing.T) {
 	looked := func(l *Life) bool {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestPace holds that a run of any length leaves a readable number of lines, and that
+// TestPace checks that a run of any length leaves a readable number of lines, and that
 // each says how long its steps took.
 func TestPace(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -71,7 +71,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestPiecesGrowBack holds that a limit that other processes caused is lifted when they leave.
+// TestPiecesGrowBack checks that a limit that other processes caused is lifted when they leave.
 func TestPiecesGrowBack(t *testing.T) {
 	n := &night{Pieces: NewPieces(0)}
 	n.steps(growAfter, 40, 24*gib, gib)
@@ -84,7 +84,7 @@ func TestPiecesGrowBack(t *testing.T) {
 	}
 }
 
-// TestSameAgain holds that a failure without a reason leads to one more try and sets
+// TestSameAgain checks that a failure without a reason leads to one more try and sets
 // no limit, once per step.
 func TestSameAgain(t *testing.T) {
 	p := NewPieces(0)
@@ -106,7 +106,7 @@ func TestSameAgain(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutNumbers holds that the CPU's allocator, which reports only how much
+// TestDeviceWithoutNumbers checks that the CPU's allocator, which reports only how much
 // was requested, says enough to decide on.
 func TestDeviceWithoutNumbers(t *testing.T) {
 	p := NewPieces(0)

@@ -75,7 +75,7 @@ func TestReachesEveryPython(t *testing.T) {
 	}
 }
 
-// TestForkHasItsOwnWire holds that a forked child never speaks on its parent's
+// TestForkHasItsOwnWire checks that a forked child never speaks on its parent's
 // connection: one that says nothing costs nothing, one that trains says hello itself.
 func TestForkHasItsOwnWire(t *testing.T) {
 	b := &books{}
@@ -90,7 +90,7 @@ func TestForkHasItsOwnWire(t *testing.T) {
 	}
 }
 
-// TestUsersOwnSitecustomize holds that the user's own sitecustomize runs as it would without
+// TestUsersOwnSitecustomize checks that the user's own sitecustomize runs as it would without
 // headroom, whatever it does.
 func TestUsersOwnSitecustomize(t *testing.T) {
 	for name, text := range map[string]string{
@@ -121,7 +121,7 @@ func TestUsersOwnSitecustomize(t *testing.T) {
 	}
 }
 
-// TestUsersOwnHeadroom holds that a user's own module called headroom is the one that the user's
+// TestUsersOwnHeadroom checks that a user's own module called headroom is the one that the user's
 // code imports.
 func TestUsersOwnHeadroom(t *testing.T) {
 	dir := t.TempDir()
@@ -141,7 +141,7 @@ func TestUsersOwnHeadroom(t *testing.T) {
 	}
 }
 
-// TestWorkerThatCannotStart holds that the command continues, and that the reason is known.
+// TestWorkerThatCannotStart checks that the command continues, and that the reason is known.
 func TestWorkerThatCannotStart(t *testing.T) {
 	for _, text := range []string{"syntax error", "def install(): raise RuntimeError('no')", "import no_such_module"} {
 		l := begun(t, &books{}, Armed)
@@ -190,7 +190,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestHarnessGoes holds that a process continues without a long wait once its headroom is gone.
+// TestHarnessGoes checks that a process continues without a long wait once its headroom is gone.
 func TestHarnessGoes(t *testing.T) {
 	p := anyPython(t)
 	l := begun(t, &books{pieces: 6}, Armed)
@@ -231,7 +231,7 @@ func TestHarnessGoes(t *testing.T) {
 	}
 }
 
-// TestRealTorch holds that a process that trains with the real torch says hello.
+// TestRealTorch checks that a process that trains with the real torch says hello.
 func TestRealTorch(t *testing.T) {
 	path := pythonWithTorch(t)
 	b := &books{}
@@ -258,7 +258,7 @@ print(torch.__version__)
 	}
 }
 
-// TestNextAttemptBegins holds that an attempt begins with the limit that the one before it settled
+// TestNextAttemptBegins checks that an attempt begins with the limit that the one before it settled
 // on: nothing has to fail first.
 func TestNextAttemptBegins(t *testing.T) {
 	path := pythonWithTorch(t)
@@ -348,7 +348,7 @@ func TestPythonIsFuzzed(t *testing.T) {
 	}
 }
 
-// TestLoaderWorkersSayNothing holds that a data loader's processes connect to nobody,
+// TestLoaderWorkersSayNothing checks that a data loader's processes connect to nobody,
 // forked or spawned.
 func TestLoaderWorkersSayNothing(t *testing.T) {
 	path := pythonWithTorch(t)

@@ -28,7 +28,7 @@ func grown(steps int, held func(step int) memory.Bytes) (*trend, forecast, bool)
 	return t, f, ok
 }
 
-// TestForecast holds that a leak is reported, with the step at which it ends the run,
+// TestForecast checks that a leak is reported, with the step at which it ends the run,
 // whatever else the batches hold, and that nothing else is reported.
 func TestForecast(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
@@ -72,7 +72,7 @@ func TestForecast(t *testing.T) {
 	}
 }
 
-// TestForecastIsTold holds that a forecast is reported in words, once, and again each time that
+// TestForecastIsTold checks that a forecast is reported in words, once, and again each time that
 // half of the remaining time has passed.
 func TestForecastIsTold(t *testing.T) {
 	followed, f, _ := grown(5000, func(i int) memory.Bytes { return 20*gib + memory.Bytes(i)*mib })
@@ -100,7 +100,7 @@ func TestForecastIsTold(t *testing.T) {
 	}
 }
 
-// TestTrendsNewest holds that a diagnosis gets the newest steps, and how far apart they are.
+// TestTrendsNewest checks that a diagnosis gets the newest steps, and how far apart they are.
 func TestTrendsNewest(t *testing.T) {
 	var few trend
 	if held, every := few.newest(200); held != nil || every != 0 {

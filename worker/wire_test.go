@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestWireIsAsDocumented holds that the messages of the package comment are those that either
+// TestWireIsAsDocumented checks that the messages of the package comment are those that either
 // end sends, and that the other one knows each of them.
 func TestWireIsAsDocumented(t *testing.T) {
 	var source strings.Builder

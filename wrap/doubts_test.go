@@ -6,7 +6,7 @@ import (
 	"testing/fstest"
 )
 
-// TestDoubts holds that scripts which would train something else in smaller micro-batches
+// TestDoubts checks that scripts which would train something else in smaller micro-batches
 // are doubted, as far as that can be read, and that ordinary scripts are not.
 func TestDoubts(t *testing.T) {
 	for _, c := range []struct {

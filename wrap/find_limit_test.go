@@ -9,7 +9,7 @@ import (
 	"headroom/recovery"
 )
 
-// TestFindWithinALimit holds that, for a command whose allocator may hold only a part of a
+// TestFindWithinALimit checks that, for a command whose allocator may hold only a part of a
 // GPU, the answer is about that part: it names how much that is and leaves the share of it
 // unused, whether a failed trial or the command's settings named the limit.
 func TestFindWithinALimit(t *testing.T) {
@@ -47,7 +47,7 @@ func TestFindWithinALimit(t *testing.T) {
 	}
 }
 
-// TestJudgeWithinALimit holds that the numbers of a failed trial are those of its own
+// TestJudgeWithinALimit checks that the numbers of a failed trial are those of its own
 // error, in its text and in the table, and that the allocator's limit is taken from that
 // error, or else from the settings as long as those can be in force.
 func TestJudgeWithinALimit(t *testing.T) {

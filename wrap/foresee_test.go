@@ -25,7 +25,7 @@ func foreseen(c Command, g Given, trust bool) (string, *Smaller) {
 	return w.Foreseen(), w.smaller()
 }
 
-// TestForeseen holds that what would be refused during the night is reported before it,
+// TestForeseen checks that what would be refused during the night is reported before it,
 // with the same reason, and that nothing is reported where nothing would be refused.
 func TestForeseen(t *testing.T) {
 	const (

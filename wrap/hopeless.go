@@ -8,8 +8,8 @@ import (
 	"headroom/recovery"
 )
 
-// Absurd is how many times the device's memory a request in a micro-batch must be for no
-// smaller micro-batch to help, however large this one was: a shape went wrong. Below that,
+// Absurd is a multiple of the device's memory. When a micro-batch requests more than that at
+// once, a shape went wrong, and no smaller one helps, however large this one was. Below that,
 // one sample may still fit; [Outcome.HopelessAt] decides where the batch is known.
 const Absurd = 64
 

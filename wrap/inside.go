@@ -62,7 +62,7 @@ func (c Command) Isolated() string {
 }
 
 // isolating is the first of Python's own options that makes it ignore the environment
-// or leave out the module site, "" if there is none.
+// or leave out the site module, "" if there is none.
 func isolating(options []string) string {
 	for i := 0; i < len(options); i++ {
 		option := options[i]

@@ -7,7 +7,7 @@ import (
 	"headroom/memory"
 )
 
-// TestFromInside holds that what a worker saw replaces what a message said, and that an
+// TestFromInside checks that what a worker saw replaces what a message said, and that an
 // end that states its own reason keeps it.
 func TestFromInside(t *testing.T) {
 	seen := memory.OutOfMemoryError{Requested: 2 << 30, Phase: memory.PhaseBackward, Micro: 40,
@@ -51,7 +51,7 @@ func TestFromInside(t *testing.T) {
 	}
 }
 
-// TestLeakFromInside holds that a leak is not taken for what its last failure looks like:
+// TestLeakFromInside checks that a leak is not taken for what its last failure looks like:
 // an optimizer's state that no smaller micro-batch makes room for.
 func TestLeakFromInside(t *testing.T) {
 	o := Outcome{Kind: OutOfMemory, Confidence: Certain, Hopeless: "the optimizer's state does not depend on the micro-batch",

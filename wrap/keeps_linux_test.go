@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestClaim holds that two commands cannot both resume from the checkpoints of one place.
+// TestClaim checks that two commands cannot both resume from the checkpoints of one place.
 func TestClaim(t *testing.T) {
 	at := func(words, dir string) *Match {
 		m, err := Recognise(Command{Args: strings.Fields("python run_clm.py --per_device_train_batch_size 8 " + words), Dir: dir}, Builtin(), Given{})

@@ -39,7 +39,7 @@ func (c classifier) killed(x fault) (Outcome, bool) {
 		return Outcome{}, false // a log says more than the signal
 	case one && k.SystemKills > 0:
 		return c.memory(OutOfHostMemory, Possible, x, seen,
-			fmt.Sprintf("the kernel's OOM killer meanwhile killed %d of this machine's processes, which need not have been this command's", k.SystemKills)), true
+			fmt.Sprintf("the kernel's OOM killer meanwhile killed %d of this machine's processes, but they may not have belonged to this command", k.SystemKills)), true
 	case one:
 		o := c.outcome(Failed, Certain, x, seen,
 			"nothing shows that memory was the reason: the kernel's counters and the log show no OOM kill")

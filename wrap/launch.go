@@ -36,7 +36,7 @@ func (e *OpaqueError) Error() string {
 	return fmt.Sprintf("cannot see the training command inside %s: %s", e.Layer, e.Reason)
 }
 
-// option is one option of a launcher: its name without dashes and with _ for -.
+// option is one option of a launcher: its name without the leading dashes and with _ for -.
 type option struct {
 	layer string
 	name  string

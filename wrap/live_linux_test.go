@@ -15,7 +15,7 @@ import (
 	"headroom/nvml"
 )
 
-// TestNothingIsStartedAfterARequest holds that a request to end that came before the
+// TestNothingIsStartedAfterARequest checks that a request to end that came before the
 // command was started is not lost.
 func TestNothingIsStartedAfterARequest(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
@@ -34,7 +34,7 @@ func TestNothingIsStartedAfterARequest(t *testing.T) {
 	}
 }
 
-// TestOnlyARestartWaits holds that a command whose checkpoint is fresh ends at once
+// TestOnlyARestartWaits checks that a command whose checkpoint is fresh ends at once
 // unless it is to be started again from there.
 func TestOnlyARestartWaits(t *testing.T) {
 	dir := t.TempDir()
@@ -61,7 +61,7 @@ func TestOnlyARestartWaits(t *testing.T) {
 	}
 }
 
-// TestHungIsEnded holds that a command which holds memory of a GPU and no longer does
+// TestHungIsEnded checks that a command which holds memory of a GPU and no longer does
 // anything is ended where that is allowed, and otherwise only reported.
 func TestHungIsEnded(t *testing.T) {
 	for _, restart := range []bool{true, false} {
@@ -93,7 +93,7 @@ func TestHungIsEnded(t *testing.T) {
 	}
 }
 
-// TestLeakIsLeft holds that a command whose memory would run out before its next
+// TestLeakIsLeft checks that a command whose memory would run out before its next
 // checkpoint is ended after one where that is allowed, and otherwise only reported.
 func TestLeakIsLeft(t *testing.T) {
 	for _, leave := range []bool{true, false} {

@@ -31,7 +31,7 @@ func plainMatch(t *testing.T, knobs ...string) Wrapped {
 	return Wrapped{Command: c, Match: m, Asked: asked.Plan, Run: "night", Number: func() int { return 3 }}
 }
 
-// TestPrepare holds that the command is the user's own as long as nothing has to
+// TestPrepare checks that the command is the user's own as long as nothing has to
 // change, and that a change which depends on something unknown needs the user's word.
 func TestPrepare(t *testing.T) {
 	from := &Saved{Path: "out/step-4.json", Step: 4, Micro: 32, checkpoint: &Checkpoint{Path: "out/step-4.json"}}
@@ -69,7 +69,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// TestNamed holds what a command can read in its environment, which otherwise stays the
+// TestNamed checks what a command can read in its environment, which otherwise stays the
 // user's.
 func TestNamed(t *testing.T) {
 	w := plainMatch(t)
@@ -86,7 +86,7 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestRankErrorsOfThisLife holds that a launcher's error files are looked for in the
+// TestRankErrorsOfThisLife checks that a launcher's error files are looked for in the
 // log folder that the command names, and that those of earlier lives are left out.
 func TestRankErrorsOfThisLife(t *testing.T) {
 	dir := t.TempDir()
@@ -115,7 +115,7 @@ func TestRankErrorsOfThisLife(t *testing.T) {
 	}
 }
 
-// TestGate holds that a start waits until there is enough free memory, and says so once,
+// TestGate checks that a start waits until there is enough free memory, and says so once,
 // and that the wait can be ended.
 func TestGate(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())

@@ -36,7 +36,7 @@ func TestStartError(t *testing.T) {
 	}
 }
 
-// TestLookup holds that scripts without a #! line are run by the shell, and that names
+// TestLookup checks that scripts without a #! line are run by the shell, and that names
 // are looked up from the command's folder, in the command's PATH.
 func TestLookup(t *testing.T) {
 	dir := t.TempDir()
@@ -65,7 +65,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// TestLastOfSeveral holds that if a variable is given twice, the last one counts.
+// TestLastOfSeveral checks that if a variable is given twice, the last one counts.
 func TestLastOfSeveral(t *testing.T) {
 	c := Command{Env: []string{"A=1", "B=2", "A=3"}}
 	if got := c.environment(); strings.Join(got, " ") != "B=2 A=3" {

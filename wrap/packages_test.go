@@ -6,7 +6,7 @@ import (
 	"testing/fstest"
 )
 
-// TestVersion holds that the version of a package is the one in the environment that the
+// TestVersion checks that the version of a package is the one in the environment that the
 // command is started from, or not known.
 func TestVersion(t *testing.T) {
 	files := fstest.MapFS{}

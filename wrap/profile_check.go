@@ -58,7 +58,7 @@ func (r *profileReader) knob(name string) {
 		}
 	}
 	if k.Min > 0 && name != micro {
-		r.add(r.lines[key+".min"], key+".min", fmt.Sprint(k.Min), "only micro has a lower bound")
+		r.add(r.lines[key+".min"], key+".min", fmt.Sprint(k.Min), "only micro may have a lower bound")
 	}
 	if k.Type == "" {
 		k.Type = typeOf(name)

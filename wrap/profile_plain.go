@@ -83,7 +83,7 @@ func Over(first, then []Profile) []Profile {
 	return all
 }
 
-// nameable are the knobs that a user may name, and "checkpoints" for where those are.
+// nameable are the knobs that a user may name, and "checkpoints" for where the checkpoints are.
 var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resume", "output", "checkpoints"}
 
 // Plain is the profile of a script that no profile knows, made from the knobs that its

@@ -51,7 +51,7 @@ unit: steps
 		"bad.yaml:5: knobs.micro.typ: unknown key; did you mean type?",
 		"bad.yaml:6: knobs.accumulation: there is nowhere to set it; give flags, paths, env or launcher",
 		"bad.yaml:7: knobs.spare: nothing uses it",
-		"bad.yaml:8: knobs.eval.min: 2: only micro has a lower bound",
+		"bad.yaml:8: knobs.eval.min: 2: only micro may have a lower bound",
 		"bad.yaml:9: law.write: acumulation: unknown knob; did you mean accumulation?",
 		"bad.yaml:9: law.require: micro %: not a comparison",
 		"bad.yaml:9: law.derive: accumulation: needs the knob global",

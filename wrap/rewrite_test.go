@@ -245,7 +245,7 @@ func TestAccumulationIsNotAssumed(t *testing.T) {
 	}
 }
 
-// TestFallbacks holds which of a profile's fallbacks may be used on a command.
+// TestFallbacks checks which of a profile's fallbacks may be used on a command.
 func TestFallbacks(t *testing.T) {
 	for _, c := range []struct {
 		args      string

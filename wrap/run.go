@@ -334,7 +334,7 @@ func describe(o Outcome, exit Exit) string {
 	return text
 }
 
-// lasting prints seconds the way people say them.
+// lasting formats seconds the way people say them.
 func lasting(seconds float64) string {
 	switch {
 	case seconds < 90:

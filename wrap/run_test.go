@@ -272,7 +272,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunInEvaluation holds what follows when memory runs out outside the steps: a
+// TestRunInEvaluation checks what follows when memory runs out outside the steps: a
 // smaller evaluation batch where one can be set, never a smaller micro-batch, and an end
 // with the command's own status where nothing smaller would help.
 func TestRunInEvaluation(t *testing.T) {
@@ -322,7 +322,7 @@ func TestRunInEvaluation(t *testing.T) {
 	}
 }
 
-// TestRunIsStopped holds that nothing is started again once the user asked to stop,
+// TestRunIsStopped checks that nothing is started again once the user asked to stop,
 // whatever the command died of.
 func TestRunIsStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
@@ -339,7 +339,7 @@ func TestRunIsStopped(t *testing.T) {
 	}
 }
 
-// TestRunEndsAs holds how a run ends, and after how many lives.
+// TestRunEndsAs checks how a run ends, and after how many lives.
 func TestRunEndsAs(t *testing.T) {
 	const gib = memory.GiB
 	ranOut := func(k Kind, c Confidence, phase memory.Phase, requested memory.Bytes) Outcome {
@@ -396,7 +396,7 @@ func TestRunEndsAs(t *testing.T) {
 	}
 }
 
-// TestRunProgresses holds that a device may be lost more often than is allowed in a
+// TestRunProgresses checks that a device may be lost more often than is allowed in a
 // row, as long as there is a new checkpoint in between.
 func TestRunProgresses(t *testing.T) {
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
@@ -412,7 +412,7 @@ func TestRunProgresses(t *testing.T) {
 	}
 }
 
-// TestRunOverwritesItsCheckpoint holds that a checkpoint of the same name is progress if
+// TestRunOverwritesItsCheckpoint checks that a checkpoint of the same name is progress if
 // it was written later, and that the life that wrote it is known.
 func TestRunOverwritesItsCheckpoint(t *testing.T) {
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
@@ -440,7 +440,7 @@ func TestRunOverwritesItsCheckpoint(t *testing.T) {
 	}
 }
 
-// TestRunStopsWaiting holds that a wait for other processes can be ended.
+// TestRunStopsWaiting checks that a wait for other processes can be ended.
 func TestRunStopsWaiting(t *testing.T) {
 	stopped := errors.New("stopped")
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 0 }, foreign: func(int) memory.Bytes { return 20 * memory.GiB }}
@@ -452,7 +452,7 @@ func TestRunStopsWaiting(t *testing.T) {
 	}
 }
 
-// TestRunStartFails holds that an error of headroom's own ends the run as an error.
+// TestRunStartFails checks that an error of headroom's own ends the run as an error.
 func TestRunStartFails(t *testing.T) {
 	broken := errors.New("exec: python: not found")
 	c := &toyCommand{fits: func(int) int { return 64 }}
@@ -504,7 +504,7 @@ func TestInHostMemory(t *testing.T) {
 	}
 }
 
-// TestResuming holds when a failure is the checkpoint's doing and not the plan's.
+// TestResuming checks when a failure is the checkpoint's doing and not the plan's.
 func TestResuming(t *testing.T) {
 	const minute = time.Minute
 	eight := &Saved{Step: 8, Micro: 32}

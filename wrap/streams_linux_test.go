@@ -67,7 +67,7 @@ func (f *full) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestFullDiskUnderTheLog holds that the child is not disturbed, and that the full disk is
+// TestFullDiskUnderTheLog checks that the child is not disturbed, and that the full disk is
 // reported once.
 func TestFullDiskUnderTheLog(t *testing.T) {
 	var told []error
@@ -101,7 +101,7 @@ func TestFullDiskUnderTheOutput(t *testing.T) {
 	}
 }
 
-// TestAtOnce holds that nothing waits for the end of a line.
+// TestAtOnce checks that nothing waits for the end of a line.
 func TestAtOnce(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -127,7 +127,7 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestOneGigabyte holds that memory use stays constant.
+// TestOneGigabyte checks that memory use stays constant.
 func TestOneGigabyte(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
@@ -275,7 +275,7 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(float64((wrapped-plain).Microseconds())/float64(b.N)/1000, "ms-beyond-exec")
 }
 
-// TestErrorsComeAfterTheStepsBefore holds that, in the tail, stdout's output at the time of
+// TestErrorsComeAfterTheStepsBefore checks that, in the tail, stdout's output at the time of
 // an error comes before the error and later output after it, whichever pipe is read first.
 func TestErrorsComeAfterTheStepsBefore(t *testing.T) {
 	began := time.Now()
@@ -305,7 +305,7 @@ func TestErrorsComeAfterTheStepsBefore(t *testing.T) {
 	}
 }
 
-// TestBreakLine holds that what headroom prints begins on a new line, once, wherever in a
+// TestBreakLine checks that what headroom prints begins on a new line, once, wherever in a
 // line the child's stderr is.
 func TestBreakLine(t *testing.T) {
 	for script, want := range map[string]bool{

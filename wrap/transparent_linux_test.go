@@ -44,7 +44,7 @@ var programs = map[string]struct{ script, stdin string }{
 	"the terminal":      {`echo direct >/dev/tty || echo none`, ""},
 }
 
-// TestTransparentOnPipes holds that nothing differs where nothing is a terminal.
+// TestTransparentOnPipes checks that nothing differs where nothing is a terminal.
 func TestTransparentOnPipes(t *testing.T) {
 	for name, p := range programs {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestTransparentOnPipes(t *testing.T) {
 	}
 }
 
-// TestTransparentOnTerminal holds that nothing differs on a terminal, the modes that
+// TestTransparentOnTerminal checks that nothing differs on a terminal, the modes that
 // it is left in included.
 func TestTransparentOnTerminal(t *testing.T) {
 	for name, p := range programs {
@@ -96,7 +96,7 @@ func sameText(t *testing.T, what, plain, wrapped string) {
 	t.Errorf("%s differs at byte %d of %d and %d:\n%.200q\n%.200q", what, at, len(plain), len(wrapped), plain[from:], wrapped[from:])
 }
 
-// TestEveryStatus holds that all 256 exit statuses come back, and signals as 128 + n.
+// TestEveryStatus checks that all 256 exit statuses come back, and signals as 128 + n.
 func TestEveryStatus(t *testing.T) {
 	for code := range 256 {
 		exit, _ := lived(t, ChildOptions{Bare: code%2 == 0}, "sh", "-c", fmt.Sprintf("exit %d", code))
@@ -155,7 +155,7 @@ func TestOneStreamKeepsItsOrder(t *testing.T) {
 	}
 }
 
-// TestLogAndTail holds that the log and the tail each get what both streams wrote.
+// TestLogAndTail checks that the log and the tail each get what both streams wrote.
 func TestLogAndTail(t *testing.T) {
 	var log bytes.Buffer
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
@@ -181,7 +181,7 @@ func TestLogAndTail(t *testing.T) {
 	}
 }
 
-// TestBare holds that the child has the very same files.
+// TestBare checks that the child has the very same files.
 func TestBare(t *testing.T) {
 	exit, got := lived(t, ChildOptions{Bare: true}, "sh", "-c", `readlink /proc/$$/fd/1; readlink /proc/$$/fd/2`)
 	if lines := strings.Split(got, "\n"); len(lines) != 3 || lines[0] != lines[1] || !strings.HasSuffix(lines[0], "/out") || len(exit.Tail) != 0 {

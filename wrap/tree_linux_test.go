@@ -74,7 +74,7 @@ func TestNothingIsLeft(t *testing.T) {
 	allGone(t, numbers)
 }
 
-// TestWhatIsLeftIsAsked holds that a process that is left behind may end as it likes
+// TestWhatIsLeftIsAsked checks that a process that is left behind may end as it likes
 // within the grace period.
 func TestWhatIsLeftIsAsked(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -136,7 +136,7 @@ func TestPatience(t *testing.T) {
 	allGone(t, numbers)
 }
 
-// TestStopLetsTheChildSave holds that only the child is asked to end: its worker continues
+// TestStopLetsTheChildSave checks that only the child is asked to end: its worker continues
 // until the child has done what it does at the end.
 func TestStopLetsTheChildSave(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")

@@ -82,7 +82,7 @@ func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
 	for _, knob := range t.Drop {
 		at, err := w.m.find(w.m.Profile, w.m.files, knob)
 		if err == nil && at.kind != inArgument && at.kind > byDefault && !at.unset {
-			err = &KnobError{knob, at.where, at.text, "a trial starts over; take it out to search for the micro-batch"}
+			err = &KnobError{knob, at.where, at.text, "a trial starts from the beginning; take this setting out to search for the micro-batch"}
 		}
 		if err == nil {
 			err = w.drop(knob)

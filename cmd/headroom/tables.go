@@ -151,7 +151,7 @@ func (f foundMicro) String() string {
 		return b.String()
 	}
 	for _, what := range f.Prove {
-		fmt.Fprintf(&b, "the training stays the same only if %s\n", what)
+		fmt.Fprintf(&b, "this change requires that %s\n", what)
 	}
 	b.WriteString("in the command:\n" + f.Diff)
 	return strings.TrimRight(b.String(), "\n")

@@ -187,7 +187,7 @@ func sameSteps(t *testing.T, got, want []made) {
 }
 
 // checkNight checks what the run's folder says, and returns the step that the last life
-// began at, if its checkpoint says so, and the last remedy.
+// began at, if its checkpoint names it, and the last remedy.
 func checkNight(t *testing.T, said string) (from int, remedy recovery.Remedy) {
 	t.Helper()
 	dir := filepath.Join("runs", "night")

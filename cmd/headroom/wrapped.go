@@ -295,7 +295,7 @@ func (w *wrapped) claim(u *ui) (release func(), err error) {
 	case err != nil && w.before != nil:
 		return nil, asUsage(err)
 	case err != nil:
-		u.warn("%v; this run is only watched, and not started again", err)
+		u.warn("%v; this run is only watched, and will not be started again if it fails", err)
 		w.Match, w.why = nil, err
 	case held != nil:
 		release = func() { _ = held.Close() } // the claim ends with the process in any case

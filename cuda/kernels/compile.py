@@ -65,7 +65,7 @@ def main() -> None:
             target.write_bytes(text)
             print(f"{target.name}: {len(text)} bytes")
     if drifted:
-        sys.exit(f"compile.py: differ from their sources: {', '.join(drifted)}; run make kernels")
+        sys.exit(f"compile.py: these files differ from their sources: {', '.join(drifted)}; run make kernels")
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ def _named(func: Any) -> str:
 
 
 class Sealed(TorchDispatchMode):
-    """Raises :class:`Writes` before anything is written to a tensor that existed before and is not
-    one of ``free``: an argument, a frozen parameter, or a tensor that a module keeps for itself.
+    """Raises :class:`Writes` before anything is written to a tensor that existed before, such as an argument,
+    a frozen parameter, or a tensor that a module keeps for itself, unless it is one of ``free``.
     Writes made by a ``backward`` can be exempted."""
 
     def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True) -> None:
@@ -106,7 +106,7 @@ def _effects(func: Any) -> tuple[list[tuple[int, str]], bool]:
     memory of their own."""
     schema = func._schema
     written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
-    return written, all(r.alias_info is None for r in schema.returns) or schema.name == "aten::lift_fresh"  # of torch.tensor
+    return written, all(r.alias_info is None for r in schema.returns) or schema.name == "aten::lift_fresh"  # made by torch.tensor
 
 
 def eager() -> Any:

@@ -241,7 +241,7 @@ class Late:
         if not self.tape.straight:
             self.report.survived(self.tape.failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", why)
         elif plan is None:
-            self.report.remark(f"this step is run whole, where those before it were run in pieces: {why}", "warning")
+            self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
         self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]
         value = torch.as_tensor(values[slot], device=known.device).to(known.dtype).reshape(known.shape)
         self._values[slot] = value

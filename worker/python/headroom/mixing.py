@@ -1,7 +1,7 @@
 """Finds operations inside a module that relate rows of the batch to each other, whatever their values are.
 
-How rows affect each other may depend on what they contain: on two rows that have the same label, on an expert that more
-rows choose than it takes. Then a trial on a few rows of one batch shows nothing, and the pieces of a later batch would have
+How rows affect each other may depend on what they contain: on two rows that have the same label, on an expert that is
+chosen by more rows than it takes. Then a trial on a few rows of one batch shows nothing, and the pieces of a later batch would have
 other gradients. But the operations are there in every batch, and their shapes show them.
 """
 
@@ -22,7 +22,7 @@ class Operation(NamedTuple):
 
     name: str
     shapes: list[tuple[int, ...]]  # of the tensors among its results
-    along: int  # the size of the dimension along which it orders or accumulates; 0 if it does not
+    along: int  # the size of the dimension along which it sorts or accumulates; 0 if it does not
 
 
 class Operations(TorchDispatchMode):
@@ -42,7 +42,7 @@ class Operations(TorchDispatchMode):
 
 def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int) -> Optional[str]:
     """The name of an operation that relates rows to each other, if two calls, of ``rows`` and of ``others`` rows, have
-    one: its result grows with the rows in two dimensions, or it orders or accumulates along the rows. What comes after
+    one: its result grows with the rows in two dimensions, or it sorts or accumulates along the rows. What comes after
     the first difference between the calls is not compared."""
 
     def grows(a: int, b: int) -> bool:
@@ -62,8 +62,8 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _along(at: int, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
-    """The size of the dimension that is the argument at ``at`` or ``dim``. Lengths and other whole numbers, one for each
-    row, are ordered and accumulated in order to pack rows, which does not mix them: 0 for these."""
+    """The size of the dimension given by the argument at position ``at`` or named ``dim``. Lengths and other whole
+    numbers, one for each row, are sorted and accumulated to pack rows, which does not mix them: 0 for these."""
     tensor, dim = args[0], args[at] if at < len(args) else kwargs.get("dim", -1)
     if tensor.dim() == 1 and not tensor.is_floating_point():
         return 0
@@ -72,6 +72,6 @@ def _along(at: int, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
 
 @lru_cache(maxsize=None)
 def _named(func: Any) -> tuple[str, int]:
-    """The name of an operation, and the position of its argument ``dim`` if it orders or accumulates along it; otherwise -1."""
+    """The name of an operation, and the position of its argument ``dim`` if the operation sorts or accumulates along it; otherwise -1."""
     name: str = func._schema.name.split("::")[-1]
     return name, next((i for i, a in enumerate(func._schema.arguments) if a.name == "dim" and name in ALONG), -1)

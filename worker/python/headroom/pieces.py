@@ -109,7 +109,7 @@ class Sizes:
             self._fits = rows * self._per_row
 
     def first(self, batch: int) -> int:
-        """The number of rows of a piece for as few pieces as possible, of nearly equal size."""
+        """The number of rows per piece that gives as few pieces as possible, all of nearly equal size."""
         most = max(1, batch // 2) if self._fits is None else max(1, min(batch, self._fits // self._per_row))
         return -(-batch // -(-batch // most))
 

@@ -280,7 +280,7 @@ class Recorder:
             return self._once_more(tape, found, entry, failure, why, again, worn)
 
     def _made_once(self, tape: Tape, entry: Entry, leaves: Sequence, call: Optional[Callable], worn: Sequence) -> list:
-        """Repeats, on the whole batch, a call that is to go in pieces: for what it leaves behind, such as a count
+        """Repeats, on the whole batch, a call that is to run in pieces: for what it leaves behind, such as a count
         or a number for a log, and for the numbers among its results, which a few rows do not show. Nothing is
         saved for a backward pass. Returns the leaves of the call's result, with these numbers."""
         does = f"changes {tape.late.plan.keeps}" if tape.late.plan.keeps else "returns a number"
@@ -299,7 +299,7 @@ class Recorder:
             finally:
                 tape.spans.append((begin, sequence()))
             if len(whole) != len(leaves):
-                raise Refused(f"{entry.call_name()} returns something different for another batch")
+                raise Refused(f"{entry.call_name()} returns a different number of results for another batch")
             return [w if isinstance(leaf, (int, float)) else leaf for leaf, w in zip(leaves, whole)]
 
         return patiently(made, refused)
@@ -362,7 +362,7 @@ class Recorder:
             self._refused(failure, why)
         tape.failure = tape.sampled = None
         clean(failure)
-        found.before(entry.versions.count(-1))  # type: ignore[union-attr]  # if the batch was to go in pieces at once, this is the first call
+        found.before(entry.versions.count(-1))  # type: ignore[union-attr]  # if the batch was to run in pieces at once, this is the first call
         entry.nth = found.calls
         state = random_state()
         hosts = (None, on_host) if any(p.is_cuda for p in found.params) else (None,)

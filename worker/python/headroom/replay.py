@@ -442,7 +442,7 @@ class Proof:
         if two rules fit that weight the pieces differently."""
         rules = self.rules(slot, pieces)
         if not settled(rules, pieces):
-            raise Refused("the weights with which the losses of pieces add up cannot be determined")
+            raise Refused("how to weight the losses of the pieces cannot be determined")
         return rules[0]
 
     def rules(self, slot: int, pieces: Sequence[Rows]) -> list[Rule]:
@@ -532,7 +532,7 @@ class Proof:
 
     def _kind(self, entries: Sequence[int], numbers: bool = True) -> tuple:
         """The kind of a tape, by which a tape like an earlier one is recognised. The numbers among the modules'
-        attributes are left out unless ``numbers``. Of the coefficients among the arguments, only which are zero matters:
+        attributes are left out unless ``numbers``. Of the coefficients among the arguments, it matters only which are zero:
         they often change in every step, but what they multiply counts as soon as they are not zero."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
         given = {i: self.tape.outside[i] for e in made for i in references(e)[1]}
@@ -548,7 +548,7 @@ class Proof:
                 return work(n, tolerance)
             except Refused as why:
                 ago = self.used.count - self.used.passed
-                raise Refused(f"{why}; {ago} step{'s' * (ago != 1)} ago, when this was last tried, it was not so" if self.used.passed else str(why)) from None
+                raise Refused(f"{why}; the same trial last passed {ago} step{'s' * (ago != 1)} ago" if self.used.passed else str(why)) from None
 
         def calmly(n: int, calm: Calm) -> Any:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -701,7 +701,7 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
     there is not enough memory. Raises :class:`Refused` if even two do not fit.
 
     Modules that are known to draw no random numbers run without :class:`Calm`, which takes longer for each operation
-    than a small kernel does. If ``work`` raises an exception then, it is called once more."""
+    than a small kernel does. If ``work`` raises an exception without it, it is called once more with it."""
     founds = [found_of(m) for m in modules]
     calming = any(f is None or f.drawn is not False for f in founds)
     while True:
@@ -751,7 +751,7 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
 
 def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
     """Rows for four calls of one size: one + two, another + other, one + another and two + other. The first two
-    of these are the halves of an even number of rows; fewer than four rows are used more than once."""
+    of these are the halves of the rows if their number is even; fewer than four rows are used more than once."""
     if len(rows) < 4:
         return rows[:1], rows[1:2], rows[:1], rows[-1:]
     half, quarter = len(rows) // 2, len(rows) // 4

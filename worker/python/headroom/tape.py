@@ -108,7 +108,7 @@ class Tape:
         self.done = False  # its gradients have been handed back
         self.complete = False  # every module's call had finished when something failed
         self.spans: list[tuple[int, int]] = []  # sequence numbers of graphs that must not be used: those of tries and replays
-        self.straight = False  # its calls go in pieces at once, and nothing has failed
+        self.straight = False  # its calls run in pieces at once, and nothing has failed
         self.retain = False  # the gradients that were handed back are to be used again
         self.late: Any = None  # what is known about its late tensors
 

@@ -4,7 +4,7 @@ back: what was learned in one step must not make the gradients of another step w
     python changes.py
 
 Every script is made to fail in its module, in its loss and in backward: either in the first step
-alone, after which the other steps go in pieces at once, or in every step again.
+alone, after which the other steps run in pieces at once, or in every step again.
 """
 
 from __future__ import annotations

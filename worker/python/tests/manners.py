@@ -359,7 +359,7 @@ def scalars_are_only_called_again(t: Training) -> str:
 
 @check
 def our_own_work_is_tried_twice(t: Training) -> str:
-    """In steps that go in pieces at once all work is headroom's: a single failure anywhere is survived."""
+    """In steps that run in pieces at once all work is headroom's: a single failure anywhere is survived."""
     for k in (9, *range(0, 75, 2)):
         injector = Injector(Fault("again" if k == 9 else "once", k, 7))
         t.optimizer.zero_grad()

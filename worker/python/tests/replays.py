@@ -170,7 +170,7 @@ def left_behind() -> str:
                 try:
                     value = what.detach().item()
                 except torch.OutOfMemoryError:
-                    value = want if at == "addmm" or step > 0 else math.nan  # later steps go in pieces at once
+                    value = want if at == "addmm" or step > 0 else math.nan  # later steps run in pieces at once
                 if not abs(value - want) <= 1e-5:
                     wrong.append(f"{at}, step {step}: {value} in place of {want}")
             optimizer.step()
@@ -316,7 +316,7 @@ def after_a_refusal() -> str:
 
 def an_accuracy() -> str:
     """The accuracy in PyTorch's ImageNet example, which mixes rows and numbers, is computed from values, since no
-    gradient depends on it, and the step goes in pieces, wherever it fails."""
+    gradient depends on it, and the step runs in pieces, wherever it fails."""
     wrong = []
     for name in ("aten.addmm.default", "aten.native_layer_norm_backward.default"):
         torch.manual_seed(0)
@@ -425,8 +425,8 @@ def time_first() -> str:
 
 
 def crossing() -> str:
-    """Rows change places between calls of one size, no call appears on both sides and cancels out, and the
-    halves of the rows are among them."""
+    """Rows change places between calls of one size, no call appears both before and after, where it would
+    cancel out, and the halves of the rows are among the calls."""
     for n in (2, 3, 4, 6, 8):
         rows = list(range(n))
         one, two, another, other = replay.crossing(rows)
@@ -464,7 +464,7 @@ def timed() -> str:
 
 
 def coupled_at_last() -> str:
-    """A step that must not go in pieces, although earlier steps did, is run whole, and the user is told when
+    """A step that must not run in pieces, although earlier steps did, is run whole, and the user is told when
     pieces were last found to be right."""
     torch.manual_seed(0)
     report, remarks, replay.PAUSE = _torch._recorder.report, [], math.inf  # type: ignore[misc]
@@ -476,7 +476,7 @@ def coupled_at_last() -> str:
         with Fail() if i == 0 else nullcontext():
             net(torch.randn(8, 10), torch.randint(0, 5, (8,)), torch.tensor(0.5 if i == 7 else 1e-9)).backward()
     (level, text), *more = remarks
-    begins, ends = "this step is run whole, where those before it were run in pieces: ", "; 4 steps ago, when this was last tried, it was not so"
+    begins, ends = "this step is run whole, although those before it were run in pieces: ", "; the same trial last passed 4 steps ago"
     return "" if level == "warning" and text.startswith(begins) and text.endswith(ends) and not more else f"{remarks}"
 
 
@@ -536,7 +536,7 @@ class Paired(nn.Module):
 
 
 class Expert(nn.Module):
-    """Leaves out what is more than three rows with the same remainder, in the order of the batch."""
+    """Leaves out every row after the first three with the same remainder, in the order of the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -570,8 +570,8 @@ def mixed_later() -> str:
 
 
 def mixing_operations() -> str:
-    """Which operations relate rows to each other: those that grow with the rows in two dimensions, and those that order or
-    accumulate along the rows, but not what packs rows by their lengths."""
+    """Which operations relate rows to each other: those whose results grow with the rows in two dimensions, and those
+    that sort or accumulate along the rows, but not those that pack rows by their lengths."""
     calls: list[tuple[str, Callable[[torch.Tensor], Any], Any]] = [
         ("each row alone", lambda x: torch.softmax(x @ x[0], -1).cumsum(1).sort(-1), None),
         ("pairs", lambda x: x.flatten(1) @ x.flatten(1).T, "mm"),
@@ -603,7 +603,7 @@ def mixing_operations() -> str:
 
 
 def small_batches() -> str:
-    """Batches of few rows go in pieces too, with the same gradients."""
+    """Batches of few rows run in pieces too, with the same gradients."""
     torch.manual_seed(0)
     wrong = []
     for rows in (2, 3, 4, 5):
@@ -729,7 +729,7 @@ def draws_between() -> str:
 
 
 class Sometimes(nn.Module):
-    """Draws random numbers only for more rows than the first trial has, or for fewer than eight; never without ``share``."""
+    """Draws random numbers only for more rows than the first trial has and fewer than eight; never without ``share``."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -753,9 +753,9 @@ class Attending(nn.Module):
 
 
 def mode_only_for_draws() -> str:
-    """Rules and gradients of a few rows are tried without a mode for random numbers, unless some are drawn. They are
-    tried once more only if the first trial has not shown that. Trials on all eight rows run out of memory here, so that
-    rules are tried twice, and gradients on eight rows, four, and four times on two."""
+    """Rules and gradients of a few rows are tried without a mode for random numbers, unless some are drawn. If the
+    first trial has shown no draws, they are tried once more, with the mode. Trials on all eight rows run out of memory
+    here, so rules are tried twice, and gradients six times: on eight rows, on four, and four times on two."""
     tried: list[bool] = []
     rule, sketch, wrong = replay.Proof._rule, replay.Proof._sketch, []
 
@@ -783,7 +783,7 @@ def mode_only_for_draws() -> str:
 
 
 def few_values() -> str:
-    """The loss of the same rows is computed once, however many cuts have them: four rows have 15 parts."""
+    """The loss of the same rows is computed once, however many cuts contain them: four rows have 15 non-empty subsets."""
     seen: list[tuple[int, ...]] = []
     losses = [1.0, 2.0, 4.0, 8.0]
 
