@@ -227,9 +227,10 @@ func (s *stream) take(buffer []byte) (p []byte, more, wait bool) {
 		return nil, false, false
 	case s.twin == nil:
 		return buffer[:n], true, false
-	case buffer[0]&unix.TIOCPKT_IOCTL != 0:
-		s.twin.follow()
 	}
+	// The kernel reports a change of modes before the output that follows it, unless the change
+	// comes between its look for one and its look for output: so every read is followed.
+	s.twin.follow()
 	return buffer[1:n], true, false
 }
 

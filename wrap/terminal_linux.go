@@ -98,7 +98,7 @@ func (t *twin) resize() {
 // full-screen programs set them on their output.
 func (t *twin) follow() {
 	now, err := unix.IoctlGetTermios(int(t.master.Fd()), unix.TCGETS)
-	if err != nil {
+	if err != nil || *now == t.last {
 		return
 	}
 	modes, err := unix.IoctlGetTermios(int(t.real.Fd()), unix.TCGETS)
