@@ -87,7 +87,7 @@ func (l *loader) wideHeads() {
 	c := l.c
 	channels := c.Model.Width / max(1, c.Model.Heads)
 	l.rule(c.Device.Precision == "bf16" && c.Device.Kind != "host" && channels > MostChannels, "model.heads", "model.width",
-		"leaves %d channels per head, and on a GPU device.precision bf16 takes at most %d; use more heads, another precision or device.kind host",
+		"leaves %d channels per head, and with device.precision bf16 a GPU takes at most %d; use more heads, another precision or device.kind host",
 		channels, MostChannels)
 }
 

@@ -28,7 +28,7 @@ or KiB, MiB, GiB, TiB (powers of 1024). Paths are relative to where the command
 is started. Anchors, aliases and tags are not allowed.
 
 Keys marked ● may not change within a run: the run's folder records the values it
-was started with, and a run is not continued with a different one. All other keys
+was started with, and a run is not continued with different ones. All other keys
 may be changed from one start to the next.
 
 This page is generated from the table in configs/keys.go.

@@ -131,7 +131,7 @@ var keys = []Key{
 		value: func(c *Config) value { return choice{&c.Device.Precision, []string{"fp32", "tf32", "bf16"}} }},
 	{Name: "device.capacity", Default: "auto", Doc: "memory that the run may use; auto is all that a GPU has, and " + hostCapacity.String() + " on the host",
 		value: func(c *Config) value { return size{&c.Device.Capacity, "auto"} }},
-	{Name: "device.squeeze", Default: "[]", Doc: "memory to take away from one step until another, as another process would; only on the host",
+	{Name: "device.squeeze", Default: "[]", Doc: "memory to take away between one step and another, as another process would; only on the host",
 		value: func(c *Config) value { return squeezes{&c.Device.Squeeze} }},
 
 	{Name: "memory.headroom", Default: "8%", Doc: "share of the capacity to leave unused when a micro-batch is chosen",

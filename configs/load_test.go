@@ -114,7 +114,7 @@ func TestBadTogether(t *testing.T) {
 	}{
 		{"heads", spoilt("64", "65"), []string{"my.yaml:3: model.heads: 4: must divide model.width (65)"}},
 		{"wide heads in bf16", spoilt("64", "516") + "device: {precision: bf16}\n", []string{
-			"my.yaml:3: model.heads: 4: leaves 129 channels per head, and on a GPU device.precision bf16 takes at most 128; use more heads, another precision or device.kind host",
+			"my.yaml:3: model.heads: 4: leaves 129 channels per head, and with device.precision bf16 a GPU takes at most 128; use more heads, another precision or device.kind host",
 		}},
 		{"tf32 on the host", good + "device: {kind: host, precision: tf32}\n", []string{
 			"my.yaml:11: device.precision: tf32: only a GPU supports it; use fp32 or bf16 on the host",

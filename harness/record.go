@@ -41,7 +41,7 @@ func (s *Session) journalState(err error) {
 			Text: fmt.Sprintf("cannot write the journal: %v; training continues: make room under %s, and the lines kept in memory will be written", err, s.f.Dir())})
 	case err == nil && s.journalDown:
 		s.journalDown = false
-		s.log.Info("the journal can be written again", zap.Int("entries_lost", s.f.LostEntries()))
+		s.log.Info("the journal is writable again", zap.Int("entries_lost", s.f.LostEntries()))
 	}
 }
 

@@ -295,7 +295,7 @@ func TestModelDoesNotFit(t *testing.T) {
 	j.options.Policy.Waits = 0
 	_, err := j.run(context.Background())
 	var gaveUp *GaveUpError
-	if !errors.As(err, &gaveUp) || gaveUp.Decision.Verdict.Cause != memory.Foreign || !strings.Contains(gaveUp.Decision.Hint, "stop them, choose another device") {
+	if !errors.As(err, &gaveUp) || gaveUp.Decision.Verdict.Cause != memory.Foreign || !strings.Contains(gaveUp.Decision.Hint, "stop the other processes, choose another device") {
 		t.Fatal(err)
 	}
 	if j.kinds() != "run, attempt, oom, decision, failed" || j.entries[2].OOM.Phase != memory.PhaseLoad {

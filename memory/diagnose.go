@@ -187,7 +187,7 @@ func model(e Evidence) (Verdict, bool) {
 func batch(e Evidence) Verdict {
 	f := e.Failure
 	if f.Micro == 0 {
-		return Verdict{Unknown, fmt.Sprintf("%s and %v free, outside any known micro-batch", f.asked(), f.Stats.Free)}
+		return Verdict{Unknown, fmt.Sprintf("%s and %v free; the failure was not in any known micro-batch", f.asked(), f.Stats.Free)}
 	}
 	return Verdict{Batch, fmt.Sprintf("micro-batch %d needs %s", f.Micro, f.Shortage())}
 }

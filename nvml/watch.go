@@ -32,7 +32,7 @@ var xids = map[int]string{
 	13:  "exception in a kernel, usually an illegal access",
 	31:  "memory page fault: a kernel used an address that is not mapped",
 	43:  "a kernel failed and its channel was stopped",
-	45:  "work was cleaned up: the process was killed or had failed before",
+	45:  "work was cleaned up: the process was killed or had already failed",
 	48:  "memory error that ECC could not correct",
 	61:  "internal micro-controller breakpoint",
 	62:  "internal micro-controller halted",

@@ -220,11 +220,11 @@ func TestHeadroomThatCannotBeKept(t *testing.T) {
 func TestHelpsNamesWhatIsNotAllowed(t *testing.T) {
 	e := Event{Load: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseLoad, Stats: with(0)}}}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
-	if _, d := tell(Policy{}, h, e); d.Hint != "stop them, choose another device, or allow waiting for them with allow: [wait] in the config's memory section" {
+	if _, d := tell(Policy{}, h, e); d.Hint != "stop the other processes, choose another device, or allow waiting for them with allow: [wait] in the config's memory section" {
 		t.Error(d.Hint)
 	}
 	h.waits = 3
-	if _, d := tell(Policy{Waits: 3}, h, e); d.Hint != "stop them, choose another device, or allow more waiting with memory.waits" {
+	if _, d := tell(Policy{Waits: 3}, h, e); d.Hint != "stop the other processes, choose another device, or allow more waiting with memory.waits" {
 		t.Error(d.Hint)
 	}
 }

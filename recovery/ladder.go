@@ -89,7 +89,7 @@ func (l ladder) resume() Decision {
 // easeHost takes the next way to need less host memory.
 func (l ladder) easeHost() Decision {
 	if l.history.eased >= len(l.policy.Host) {
-		return l.stop("nothing that is allowed needs less host memory", "use fewer data-loader workers, less prefetching and no pinned memory; a smaller micro-batch seldom helps")
+		return l.stop("no allowed change is left that would save host memory", "use fewer data-loader workers, less prefetching and no pinned memory; a smaller micro-batch seldom helps")
 	}
 	name := l.policy.Host[l.history.eased]
 	d := l.decide(EaseHost, fmt.Sprintf("%s from now on: %s", name, l.verdict.Why))
@@ -101,7 +101,7 @@ func (l ladder) easeHost() Decision {
 func (l ladder) hopeless() bool { return l.verdict.Cause == memory.Unknown }
 
 func (l ladder) giveUp() Decision {
-	return l.stop("the cause is unknown", "the evidence is in the journal; nothing was tried, because a remedy for the wrong cause does harm")
+	return l.stop("the cause is unknown", "look at the evidence in the journal; nothing was tried, because a remedy for the wrong cause does harm")
 }
 
 // evaluation halves the evaluation batch. The training batch has nothing to do with it
@@ -193,7 +193,7 @@ func (l ladder) wait() Decision {
 	if l.policy.Waits == 0 {
 		more = "allow waiting for them with allow: [wait] in the config's memory section"
 	}
-	return l.stop("other processes hold the memory", "stop them, choose another device, or "+more)
+	return l.stop("other processes hold the memory", "stop the other processes, choose another device, or "+more)
 }
 
 const helpModel = "a smaller model, an optimizer with less state, or a device with more memory"

@@ -56,7 +56,7 @@ func account(in Input) ([]runs.StepReport, Accounting) {
 	steps, rewinds := lastMade(in.Steps)
 	a.Redone = len(in.Steps) - len(steps)
 	if lives := starts(in.Entries); rewinds >= max(1, lives) {
-		a.wrong("the step number went back %s, but the journal records %s", plural(rewinds, "time"), plural(lives, "attempt"))
+		a.wrong("the step number went back %s, but the journal records only %s", plural(rewinds, "time"), plural(lives, "attempt"))
 	}
 	a.walk(steps)
 	if n := len(in.Entries); n > 0 && !in.Running && a.Steps > 0 && in.Entries[n-1].Step > a.Last {

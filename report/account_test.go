@@ -30,7 +30,7 @@ func TestAccountingFindsTampering(t *testing.T) {
 		{"samples skipped", func(in *Input) { in.Steps[50].First++ }, Broken, "step 51 began at sample 3201, but the step before ended at 3200"},
 		{"a step made twice", func(in *Input) {
 			in.Steps = append(in.Steps[:60:60], append([]runs.StepReport{in.Steps[59]}, in.Steps[60:]...)...)
-		}, Broken, "the step number went back 1 time, but the journal records 1 attempt"},
+		}, Broken, "the step number went back 1 time, but the journal records only 1 attempt"},
 		{"another effective batch", func(in *Input) { in.Effective = 128 }, Broken, "asked for 64 samples per step, but 128 are configured"},
 		{"a plan of another size", func(in *Input) {
 			in.Entries[2].Plan = &recovery.Plan{Effective: 64, World: 1, Micro: 64}

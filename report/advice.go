@@ -105,7 +105,7 @@ func adviseMicro(in Input, r *Report) string {
 		text = fmt.Sprintf("micro-batch %d fits from the start: give it to the command", settled)
 	}
 	if lost >= 1 {
-		text += fmt.Sprintf(", and save the %s that finding it took", secondsLasting(lost))
+		text += fmt.Sprintf(", and save the %s spent finding it", secondsLasting(lost))
 	}
 	return text
 }

@@ -57,7 +57,7 @@ func memoryChart(r *Report) chart {
 func memoryAlt(r *Report) string {
 	m := r.Memory
 	if m.Peak == 0 {
-		return fmt.Sprintf("%s with a capacity of %v", r.Failures.Summary, m.Capacity)
+		return fmt.Sprintf("%s; the capacity was %v", r.Failures.Summary, m.Capacity)
 	}
 	return fmt.Sprintf("the peak was %v of %v at step %s; %s", m.Peak, m.Capacity, count(m.PeakStep), r.Failures.Summary)
 }

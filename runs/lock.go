@@ -120,7 +120,7 @@ func (f *Folder) StillHeld() error {
 	case err != nil:
 		return fmt.Errorf("take the lock of %s again after its file was removed: %w", f.dir, err)
 	}
-	f.removals = append(f.removals, "lock was removed while the run held it: it was made and taken again")
+	f.removals = append(f.removals, "lock was removed while the run held it: the file was created and locked again")
 	old := f.lock
 	f.lock = made
 	return old.Close()

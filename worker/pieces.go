@@ -115,7 +115,7 @@ func (p *Pieces) worded(d recovery.Decision, rows int) recovery.Decision {
 	case recovery.Shrink, recovery.ShrinkStep:
 		lasting := "from now on"
 		if d.Remedy == recovery.ShrinkStep {
-			lasting = "this once"
+			lasting = "this time"
 		}
 		d.Reason = fmt.Sprintf("at most %d of %d rows at once %s%s", d.Plan.Largest(), rows, lasting, why)
 	}

@@ -157,7 +157,7 @@ func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 	}
 	o := c.outcome(Failed, sure, x, reason)
 	if n := c.exit.Kernel.GroupKills; n > 0 {
-		o.Reasons = append(o.Reasons, fmt.Sprintf("the kernel's OOM killer also killed %d of the processes in the command's control group, which this error does not explain", n))
+		o.Reasons = append(o.Reasons, fmt.Sprintf("the kernel's OOM killer also killed %d of the processes in the command's control group, and this error does not explain that", n))
 	}
 	return o
 }

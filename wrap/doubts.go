@@ -51,7 +51,7 @@ func (m *Match) doubtful() (holds []string) {
 	}
 	for _, s := range sources {
 		if names := s.optimizers(); len(names) > 1 {
-			return append(holds, fmt.Sprintf("each of its optimizers steps once per accumulation (%s in %s)", strings.Join(names, " and "), s.name))
+			return append(holds, fmt.Sprintf("each of the script's optimizers takes one step per accumulation (%s in %s)", strings.Join(names, " and "), s.name))
 		}
 	}
 	return holds

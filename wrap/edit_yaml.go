@@ -156,7 +156,7 @@ func (e yamlEditor) insertion(content []byte, keys []string, value string) (Edit
 	key := strings.Join(keys, ".")
 	switch {
 	case n.Kind != yaml.MappingNode || met == len(keys):
-		return Edit{}, &EditError{key, n.Line, "it comes from somewhere else in the file, and cannot be added here"}
+		return Edit{}, &EditError{key, n.Line, "it comes from somewhere else in the file, and cannot be changed here"}
 	case n.Style&yaml.FlowStyle != 0:
 		at := e.offset(content, n) + 1
 		comma := ", "

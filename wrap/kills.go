@@ -59,7 +59,7 @@ func (c classifier) untold() Outcome {
 	}
 	o := c.outcome(Failed, Certain, c.noFault(), c.status(), "its last output shows no error that ended it")
 	if c.signal() == syscall.SIGTERM || c.signal() == syscall.SIGINT {
-		o.Reasons = []string{c.status() + ", which headroom did not send"}
+		o.Reasons = []string{c.status() + ", and headroom did not send that signal"}
 	}
 	for _, x := range c.found.faults {
 		if !c.found.survived(x) {

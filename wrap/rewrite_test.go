@@ -228,7 +228,7 @@ func TestRewriteIsReadBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); !strings.Contains(got, "the command as rewritten would train micro-batch 16 × 16") {
+	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); !strings.Contains(got, "the command as rewritten would train with micro-batch 16 × 16") {
 		t.Error(got)
 	}
 }

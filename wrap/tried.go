@@ -97,7 +97,7 @@ func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 	said := string(exit.Tail)
 	if t.Memory > 0 && strings.Contains(said, fraction) && strings.Contains(said, "Unrecognized") {
 		return &UntriableError{"this PyTorch does not know " + fraction + ", which is needed to simulate less memory",
-			"PyTorch 2.10 and later do; without --memory the search uses what the GPU really has"}
+			"PyTorch 2.10 and later know it; without --memory the search uses what the GPU really has"}
 	}
 	return &TrialError{tried.Micro, exit.Code, describe(o, exit), lastLines(said, 15)}
 }

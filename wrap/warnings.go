@@ -87,7 +87,7 @@ func (m *Match) farApart(w *warnings) {
 	switch {
 	case err != nil || failed != nil || length == 0 || apart == 0:
 	case apart >= length:
-		w.add(about, "a checkpoint every %d steps (%s) is too late for a training that ends at step %d: after a failure it would start over", apart, where, length)
+		w.add(about, "a checkpoint every %d steps (%s) comes too late for training that ends at step %d: after a failure it would start over", apart, where, length)
 	case apart*often > length:
 		w.add(about, "a checkpoint every %d of %d steps (%s): a failure costs up to %d steps", apart, length, where, apart)
 	}
@@ -123,7 +123,7 @@ func (m *Match) dividing(w *warnings) {
 	case below < least:
 		w.add(about, "the micro-batch is %d, and %s trains with at least %d: if memory runs out there is no smaller one", now, m.Profile.Name, least)
 	case below*far < now:
-		w.add(about, "the next micro-batch below %d that keeps the effective batch %d is %d: an effective batch with more divisors, such as %d, would lose less speed",
+		w.add(about, "the next micro-batch below %d that keeps the effective batch %d is %d: an effective batch such as %d, which has more divisors, would cost less speed",
 			now, asked.Plan.Effective, below, rounder(asked.Plan.Share(0))*asked.Plan.World)
 	}
 }

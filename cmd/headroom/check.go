@@ -144,7 +144,7 @@ func (a checked) safe() bool {
 
 func (a checked) String() string {
 	if len(a.Found) == 0 {
-		return fmt.Sprintf("Nothing was found: %s.", cmp.Or(a.Why, "before the optimizer's step, backward was not called on the loss of any module being trained"))
+		return fmt.Sprintf("Nothing could be checked: %s.", cmp.Or(a.Why, "before the optimizer's step, backward was not called on the loss of any module being trained"))
 	}
 	var b strings.Builder
 	said := map[string]bool{}

@@ -160,7 +160,7 @@ func (e explanation) smaller(b *strings.Builder) {
 	default:
 		fmt.Fprintf(b, "if memory runs out: %v\n%s", s.Plan, s.Diff)
 		if len(s.Prove) > 0 && s.Trusted {
-			fmt.Fprintf(b, "assumed (--trust): %s\n", strings.Join(s.Prove, ", and that "))
+			fmt.Fprintf(b, "assumed (--trust): that %s\n", strings.Join(s.Prove, ", and that "))
 		} else if len(s.Prove) > 0 {
 			fmt.Fprintf(b, "but not yet: %v\n", &wrap.UnprovenError{Prove: s.Prove})
 		}

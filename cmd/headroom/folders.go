@@ -25,7 +25,7 @@ func runFolder(word string) (string, error) {
 	if near := nearest(word, runNames()); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	return "", usagef(hint, "no run %q: there is none in %s, and none at that path", word, runsFolder)
+	return "", usagef(hint, "no run %q: it is neither the name of a run in %s nor the path of one", word, runsFolder)
 }
 
 func isRun(dir string) bool {

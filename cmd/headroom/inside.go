@@ -148,7 +148,7 @@ func unattached(c wrap.Command, seen worker.Ended) string {
 	case seen.Torch:
 		return "torch was imported, but no optimizer made a step"
 	case c.Isolated() != "":
-		return fmt.Sprintf("python %s ignores PYTHONPATH or skips the module site, and the worker needs both", c.Isolated())
+		return fmt.Sprintf("python %s ignores PYTHONPATH or skips the site module, and the worker needs both", c.Isolated())
 	case seen.Python:
 		return "torch was never imported"
 	}

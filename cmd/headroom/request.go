@@ -85,13 +85,13 @@ func knownFlags() []cli.Flag {
 func tendFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "free", Usage: "with --: start only once every GPU of the command has `SIZE` free, such as 60GiB"},
-		&cli.DurationFlag{Name: "hang", Value: configs.DefaultHang, Usage: "with --: warn that the command may hang after `TIME` without output, GPU work or a new checkpoint; 0 turns this off"},
+		&cli.DurationFlag{Name: "hang", Value: configs.DefaultHang, Usage: "with --: after `TIME` without output, GPU work or a new checkpoint, warn that the command may be hanging; 0 turns this off"},
 		boolFlag("watch-only", "with --: never change the command, and never start it again; implies --observe"),
 		boolFlag("observe", "with --: the worker inside PyTorch only watches, and leaves a step that runs out of memory to the command"),
 		boolFlag("no-worker", "with --: put nothing inside the command's processes"),
 		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
 		boolFlag("restart-leaking", "with --: if a command that leaks would run out of memory before its next checkpoint, end it just after a checkpoint and start it again from there"),
-		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile that may be used although the training is then no longer bit-identical, such as recompute or no-workers; may be repeated (`NAME`)"},
+		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile that may be used even though the training is then no longer bit-identical, such as recompute or no-workers; may be repeated (`NAME`)"},
 	}
 }
 

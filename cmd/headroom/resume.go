@@ -24,7 +24,7 @@ folder where it was first started, from its newest complete checkpoint and with
 the micro-batch that it had reached, and is looked after as before. Use this for
 a run that was interrupted, gave up, or was ended by a restart of the machine.
 
-A run of a configuration needs no resume: give the same headroom run again.`,
+A run of a configuration needs no resume: give the same command again.`,
 		Flags:  append(webFlags(), boolFlag("verbose", "show the log, and every checkpoint")),
 		Action: func(c *cli.Context) error { return resumeAction(u, c) },
 	}

@@ -207,7 +207,7 @@ func inUse(dir string) string {
 	if err != nil || s.State != runs.StateRunning {
 		return ""
 	}
-	return fmt.Sprintf(", and process %d works in it", s.PID)
+	return fmt.Sprintf(", and process %d is working in it", s.PID)
 }
 
 // run takes the command through its lives.

@@ -195,7 +195,7 @@ func TestTwoRunsOfOneOutput(t *testing.T) {
 	if err != nil || !strings.Contains(string(said), "another headroom run keeps its checkpoints in out, too") {
 		t.Errorf("%v: %s", err, said)
 	}
-	if said, err := wrap("one").CombinedOutput(); err == nil || !strings.Contains(string(said), fmt.Sprintf("there is a run runs/one already, and process %d works in it", first.cmd.Process.Pid)) {
+	if said, err := wrap("one").CombinedOutput(); err == nil || !strings.Contains(string(said), fmt.Sprintf("there is a run runs/one already, and process %d is working in it", first.cmd.Process.Pid)) {
 		t.Errorf("%v: %s", err, said)
 	}
 	first.signal(syscall.SIGTERM)
