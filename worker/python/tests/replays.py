@@ -782,6 +782,30 @@ def mode_only_for_draws() -> str:
     return "; ".join(wrong)
 
 
+def equal_calls() -> str:
+    """Gradients are compared on an even number of rows, so that the calls between which rows change places have one
+    size; and no mode is active while they are reduced to a few numbers."""
+    sizes: list[int] = []
+    modes: list[int] = []
+    sketch, reduced = replay.Proof._sketch, replay.sketched
+
+    def noting(self: Any, *args: Any) -> Any:
+        sizes.append(len(args[4]))
+        return sketch(self, *args)
+
+    def bare(grads: Any) -> Any:
+        modes.append(torch._C._len_torch_dispatch_stack())
+        return reduced(grads)
+
+    replay.Proof._sketch, replay.sketched = noting, bare  # type: ignore[method-assign]
+    net, x, y = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.1)), torch.randn(5, 6), torch.randint(0, 5, (5,))
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    with Fail():
+        F.cross_entropy(net(x), y).backward()
+    replay.Proof._sketch, replay.sketched = sketch, reduced  # type: ignore[method-assign]
+    return "" if sizes == [4, 2, 2, 2, 2] and modes == [0] * 5 else f"{sizes}, {modes}"
+
+
 def few_values() -> str:
     """The loss of the same rows is computed once, however many cuts contain them: four rows have 15 non-empty subsets."""
     seen: list[tuple[int, ...]] = []
@@ -1164,7 +1188,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, few_values, without_autocast, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+package wrap
+
+import (
+	"os"
+	"testing"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+)
+
+// TestFollowsAtEveryRead checks that output which comes with no report of a change is shown in
+// the modes that the child has set before it.
+func TestFollowsAtEveryRead(t *testing.T) {
+	shown, realOne, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	twin, child, err := openTwin(realOne)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, f := range []*os.File{child, twin.master, realOne, shown} {
+			_ = f.Close()
+		}
+	})
+	s := &stream{near: int(twin.master.Fd()), to: realOne, twin: twin}
+	twin.last.Oflag &^= unix.OPOST // as if the child had set it, and the report had not come
+	modes, err := unix.IoctlGetTermios(int(realOne.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	modes.Oflag &^= unix.OPOST
+	if err := unix.IoctlSetTermios(int(realOne.Fd()), unix.TCSETS, modes); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := child.WriteString("after"); err != nil {
+		t.Fatal(err)
+	}
+	p, _, _ := s.take(make([]byte, 64))
+	modes, err = unix.IoctlGetTermios(int(realOne.Fd()), unix.TCGETS)
+	if err != nil || string(p) != "after" || modes.Oflag&unix.OPOST == 0 {
+		t.Errorf("%q, %v, output modes %#x: want OPOST to be set again", p, err, modes.Oflag)
+	}
+}
