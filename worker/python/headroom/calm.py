@@ -6,38 +6,134 @@ import sys
 import warnings
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable, Iterator, Sequence
 
 import torch
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .failure import Writes
 from .held import Held, submodules
-from .tape import random_state, set_random_state
+from .tape import OwnMode, random_state, set_random_state
 
 _FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
 HALF = {torch.float16, torch.bfloat16}
 _DRAWS = {"rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "normal_functional", "randint", "randint_like", "multinomial", "poisson", "exponential"}
 
 
-class Calm(TorchDispatchMode):
-    """Takes randomness out of the code that runs inside, so that two runs can be compared: dropout
-    keeps everything, and every other random number is a constant. Records whether anything is computed in
-    half precision, as under an autocast inside a module, and which random numbers would be drawn."""
+class Watcher:
+    """Sees every operation of the code inside a :class:`Watched`."""
 
-    def __init__(self) -> None:
+    def before(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Sees an operation and its arguments."""
+
+    def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Sees what the operation returned."""
+
+
+class Watched(TorchDispatchMode):
+    """A context in which watchers see every operation. It is one mode for all of them, since each
+    mode takes longer for an operation than a small kernel does."""
+
+    def __init__(self, watchers: Sequence[Watcher]) -> None:
         super().__init__()
-        self.half = False
-        self.draws: list[tuple] = []  # random operations that would have drawn: names and numbers
+        self._watchers = watchers
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for watcher in self._watchers:
+            watcher.before(func, args, kwargs)
+        result = self.run(func, args, kwargs)
+        for watcher in self._watchers:
+            watcher.after(func, args, kwargs, result)
+        return result
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the operation returns."""
+        return func(*args, **kwargs)
+
+
+NEVER, CALLED, ANYWHERE = range(3)  # where code draws random numbers: nowhere, in functions called from Python, or in any operation
+
+
+class Calm:
+    """A context that takes randomness out of the code that runs inside, so that two runs can be compared: dropout
+    keeps everything, and every other random number is a constant. Records where random numbers would be drawn, and
+    whether anything is computed in half precision, as under an autocast inside a module.
+
+    ``where`` says where random numbers are known to be drawn. Below ``ANYWHERE`` half precision is not recorded,
+    nothing is watched, and code takes about as long as without the context: a mode for all operations takes longer for
+    each operation, and for each of its gradients, than a small kernel does. ``apart`` tells draws in functions from
+    all others, for code that runs no backward; before PyTorch 2.6, where compiled modules are compiled for trials, too,
+    and compiling fails in a mode for functions, it does nothing."""
+
+    def __init__(self, where: int = ANYWHERE, watchers: Sequence[Watcher] = (), apart: bool = False) -> None:
+        self.half = False
+        self.draws: list[tuple] = []  # random operations that would have drawn: names and numbers
+        self.where = NEVER  # where random numbers would have been drawn
+        self._modes: list[Any] = [_Called(self)] if where == CALLED or apart and where and hasattr(torch.compiler, "set_stance") else []
+        self._modes += [_Anywhere(self, watchers)] if where == ANYWHERE else []
+
+    def __enter__(self) -> Calm:
+        for mode in self._modes:
+            mode.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        for mode in reversed(self._modes):
+            mode.__exit__(*exception)
+
+    def drawn(self, where: int, *draw: Any) -> None:
+        """Records a draw: a name and numbers."""
+        self.draws.append(draw)
+        self.where = max(self.where, where)
+
+
+class _Called(OwnMode):
+    """Takes randomness out of the functions in which most models draw random numbers, where Python calls them, but
+    neither inside another function nor in what a checkpoint runs again in the course of backward."""
+
+    def __init__(self, calm: Calm) -> None:
+        super().__init__()
+        self._calm = calm
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kind = _CALLED.get(func)
+        if kind is None:
+            return func(*args, **(kwargs or {}))
+        return kind(self._calm, func, *args, **(kwargs or {}))
+
+
+def _dropout(calm: Calm, func: Any, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    if not training or not 0 < p < 1:
+        return func(input, p, training, inplace)
+    calm.drawn(CALLED, "dropout", p)
+    return input.mul_(1) if inplace else input.clone()
+
+
+def _attention(calm: Calm, func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any) -> Any:
+    if dropout_p:
+        calm.drawn(CALLED, "attention", dropout_p)
+    return func(query, key, value, attn_mask, 0.0, *args, **kwargs)
+
+
+_CALLED = {functional.dropout: _dropout, functional.scaled_dot_product_attention: _attention}
+
+
+class _Anywhere(Watched):
+    """Takes randomness out of every operation."""
+
+    def __init__(self, calm: Calm, watchers: Sequence[Watcher]) -> None:
+        super().__init__(watchers)
+        self._calm = calm
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = _named(func)
         if not name:
-            return self._seen(func(*args, **(kwargs or {})))
-        kwargs = dict(kwargs or {})
+            return self._seen(func(*args, **kwargs))
         if "attention" not in name:
-            self.draws.append((name, *(a for a in (*args, *kwargs.values()) if isinstance(a, (int, float)))))
+            self._calm.drawn(ANYWHERE, name, *(a for a in (*args, *kwargs.values()) if isinstance(a, (int, float))))
         if name in _FILLS:
             return args[0].fill_(1 if name == "bernoulli_" else 0.5 if args[0].is_floating_point() else 0)
         if name == "native_dropout":
@@ -47,18 +143,18 @@ class Calm(TorchDispatchMode):
                 if wanted.name == "dropout_p":
                     share = args[i] if i < len(args) else kwargs.get("dropout_p", 0.0)
                     if share:
-                        self.draws.append((name, share))
+                        self._calm.drawn(ANYWHERE, name, share)
                     if i < len(args):
                         args = (*args[:i], 0.0, *args[i + 1 :])
                     elif "dropout_p" in kwargs:
-                        kwargs["dropout_p"] = 0.0
+                        kwargs = {**kwargs, "dropout_p": 0.0}
         result = self._seen(func(*args, **kwargs))
         if name in _DRAWS and isinstance(result, torch.Tensor):
             result.fill_(0.5 if result.is_floating_point() else 0)
         return result
 
     def _seen(self, result: Any) -> Any:
-        self.half = self.half or isinstance(result, torch.Tensor) and result.dtype in HALF
+        self._calm.half = self._calm.half or isinstance(result, torch.Tensor) and result.dtype in HALF
         return result
 
 
@@ -69,27 +165,24 @@ def _named(func: Any) -> str:
     return name if name in _FILLS or name in _DRAWS or name == "native_dropout" or "attention" in name else ""
 
 
-class Sealed(TorchDispatchMode):
+class Sealed(Watcher):
     """Raises :class:`Writes` before anything is written to a tensor that existed before, such as an argument,
     a frozen parameter, or a tensor that a module keeps for itself, unless it is one of ``free``.
     Writes made by a ``backward`` can be exempted."""
 
     def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True) -> None:
-        super().__init__()
         self._name, self._backward = name, backward
         self._free = {0, *map(_memory, free)}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        written, fresh = _effects(func)
-        for i, name in written if self._backward or torch._C._current_graph_task_id() == -1 else ():
+    def before(self, func: Any, args: Any, kwargs: Any) -> None:
+        for i, name in _effects(func)[0] if self._backward or torch._C._current_graph_task_id() == -1 else ():
             given = args[i] if i < len(args) else kwargs.get(name)
             if not self._free.issuperset(map(_memory, tree_leaves(given))):
                 raise Writes(f"{self._name} writes in place to a tensor that existed before the call")
-        result = func(*args, **kwargs)
-        if fresh:
+
+    def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if _effects(func)[1]:
             self._free.update(map(_memory, (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)))
-        return result
 
 
 def _memory(value: Any) -> int:

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .backward import state_of
-from .calm import Calm, Sealed, rehearsal
+from .calm import Calm, Sealed, Watched, rehearsal
 from .failure import Refused, clean, is_out_of_memory, release_frames
 from .found import Found, Limits, found_of
 from .functions import recorded
@@ -286,7 +286,7 @@ class Trial:
         versions = [b._version for b in buffers]
         torch.autograd.backward = counted
         try:
-            with Written(params) as written, Sealed("the function", buffers, backward=False):
+            with Written(params) as written, Watched([Sealed("the function", buffers, backward=False)]):
                 self._run(rows)
         finally:
             torch.autograd.backward = backward

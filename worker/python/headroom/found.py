@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from .calm import ANYWHERE
 from .held import Held, attributes, plain_reached, submodules, tensors
 from .rest import Known
 
@@ -42,7 +43,7 @@ class Found(Limits):
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
         self.calls = 0
         self.half = False  # a trial has seen half precision in the module
-        self.drawn: Optional[bool] = None  # a trial has seen random numbers drawn by the module; None before the first trial
+        self.draws: Optional[int] = None  # where trials have seen the module draw random numbers: see :class:`headroom.calm.Calm`; None before the first trial
         self.whole = False  # kept has the values of all changing buffers
         self.number = next(_NUMBERS)  # never reused, unlike an id
         self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call has succeeded yet
@@ -158,6 +159,12 @@ def found_of(module: Any) -> Optional[Found]:
     """The :class:`Found` of a module that is recorded; None for any other."""
     found = module.__dict__.get("_compiled_call_impl")
     return found if isinstance(found, Found) else None
+
+
+def draws_of(module: Any) -> int:
+    """Where a module is known to draw random numbers."""
+    found = found_of(module)
+    return ANYWHERE if found is None or found.draws is None else found.draws
 
 
 def number_of(module: Any) -> int:

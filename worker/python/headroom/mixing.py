@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Optional, Sequence
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from .calm import Watcher
 
 ALONG = {"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax", "_log_softmax", "softmax", "log_softmax"}
 
@@ -25,19 +26,16 @@ class Operation(NamedTuple):
     along: int  # the size of the dimension along which it sorts or accumulates; 0 if it does not
 
 
-class Operations(TorchDispatchMode):
-    """Keeps the operations of the code that runs inside, in order."""
+class Operations(Watcher):
+    """Keeps operations, in order."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.made: list[Operation] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         leaves = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
         name, at = _named(func)
-        self.made.append(Operation(name, [_shape(t) for t in leaves if isinstance(t, torch.Tensor)], _along(at, args, kwargs or {}) if at >= 0 else 0))
-        return result
+        self.made.append(Operation(name, [_shape(t) for t in leaves if isinstance(t, torch.Tensor)], _along(at, args, kwargs) if at >= 0 else 0))
 
 
 def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int) -> Optional[str]:

@@ -16,9 +16,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
-from .calm import HALF, Calm, rehearsal
+from .calm import ANYWHERE, HALF, NEVER, Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory, patiently
-from .found import found_of, number_of
+from .found import draws_of, found_of, number_of
 from .held import parameters, submodules
 from .rest import room
 from .rows import NOTHING, Plan, Rows, arguments, perform, references
@@ -700,25 +700,25 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
     """What ``work`` returns for ``count`` rows, without randomness or consequences; for fewer rows where
     there is not enough memory. Raises :class:`Refused` if even two do not fit.
 
-    Modules that are known to draw no random numbers run without :class:`Calm`, which takes longer for each operation
-    than a small kernel does. If ``work`` raises an exception without it, it is called once more with it."""
-    founds = [found_of(m) for m in modules]
-    calming = any(f is None or f.drawn is not False for f in founds)
+    Modules run with no more of :class:`Calm` than they are known to need. If ``work`` raises an exception without all
+    of it, it is called once more with it."""
+    founds = [f for f in map(found_of, modules) if f is not None]
+    where = max(map(draws_of, modules), default=NEVER)
     while True:
         failed: Optional[BaseException] = None
         try:
-            with rehearsal(modules), Calm() if calming else nullcontext(Calm()) as calm:
+            with rehearsal(modules), Calm(where) as calm:
                 result = work(count, calm)
-            for found in filter(None, founds):
-                found.half, found.drawn = found.half or calm.half, bool(found.drawn or calm.draws)
+            for found in founds:
+                found.half, found.draws = found.half or calm.half, max(found.draws or NEVER, calm.where)
             return result
         except Exception as e:
             if is_out_of_memory(e):
                 failed = e
-            elif calming:
+            elif where == ANYWHERE:
                 raise
         if failed is None:
-            calming = True
+            where = ANYWHERE
             continue
         clean(failed)
         if count <= 2:

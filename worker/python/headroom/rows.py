@@ -16,9 +16,9 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from .calm import Calm, Sealed
+from .calm import ANYWHERE, NEVER, Calm, Sealed, Watcher
 from .failure import Refused, Writes, is_out_of_memory
-from .found import found_of, number_of, state_of
+from .found import draws_of, found_of, number_of, state_of
 from .graph import signature
 from .held import Change, Held, Lost
 from .mixing import Operations, mixing
@@ -174,7 +174,7 @@ class Plan:
                 if entry.held is not None:
                     entry.held.put_back()
                 with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-                    self._one(entry, self.cuts[i], 1)
+                    self._one(entry, self.cuts[i], 1, where=draws_of(entry.module))
                 if not entry.seen.like(self._given, rounding(self.tape, entry.seen.half)):
                     Plan.forget()
                     raise Refused(f"a call to {named(entry)} returns different results when it is repeated")
@@ -277,23 +277,23 @@ class Plan:
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
             before = Held(entry.module.modules(), deep=True)
-            with Sealed(f"a call to {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)]):
-                results = self._both(entry, cut)
-                changes = list(self._before.changed())
-                kept = [c for c in changes if c.inside or c.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())]
-                self.left, self.keeps = [c for c in changes if c not in kept], _called(kept[0]) if kept else ""
-                if kept:
-                    if self._reads(entry, cut, kept) and made and entry.held is None:
-                        raise Refused(f"a call to {named(entry)} changes {self.keeps}")
-                    if not made:
-                        entry.held = before
-                    results = self._both(entry, cut)
+            sealed = Sealed(f"a call to {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)])
+            results = self._both(entry, cut, sealed=[sealed])
+            changes = list(self._before.changed())
+            kept = [c for c in changes if c.inside or c.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())]
+            self.left, self.keeps = [c for c in changes if c not in kept], _called(kept[0]) if kept else ""
+            if kept:
+                if self._reads(entry, cut, kept, sealed) and made and entry.held is None:
+                    raise Refused(f"a call to {named(entry)} changes {self.keeps}")
+                if not made:
+                    entry.held = before
+                results = self._both(entry, cut, sealed=[sealed])
             return cut, results
         if not rowful and refs:
             return NOTHING, self._both(entry, NOTHING)
         return self._alternatives(entry, rowful, outside)
 
-    def _reads(self, entry: Entry, cut: Cut, kept: list[Change]) -> bool:
+    def _reads(self, entry: Entry, cut: Cut, kept: list[Change], sealed: Sealed) -> bool:
         """Whether a call reads attributes that it changes, so that a repeated call must find in them what the
         script's call found. Raises :class:`Refused` if their values may belong to the rows of a batch, like a
         state that is carried from one batch to the next."""
@@ -304,7 +304,7 @@ class Plan:
             after.put_back()
             for change in lost:
                 change.replace(Lost(why))
-            self._one(entry, cut, 1)
+            self._one(entry, cut, 1, [sealed])
             return self._given
 
         def unread(changes: list[Change]) -> bool:
@@ -396,7 +396,7 @@ class Plan:
             return 0
         return tensor.shape[0] // self.batch
 
-    def _both(self, entry: Entry, cut: Cut, rehearse: bool = False) -> list:
+    def _both(self, entry: Entry, cut: Cut, rehearse: bool = False, sealed: Sequence[Sealed] = ()) -> list:
         """What a call returns for each of the two numbers of rows, without graphs. Raises :class:`Refused` if a
         module's call relates rows to each other."""
         results, made = [], (Operations(), Operations())
@@ -417,15 +417,14 @@ class Plan:
                 entry.held.put_back()
             if which == 1:  # only the second call's changes count: the first may have filled a cache
                 self._before = Held(entry.module.modules(), deep=True)
-            with made[which]:
-                results.append(self._one(entry, cut, which))
+            results.append(self._one(entry, cut, which, [*sealed, made[which]]))
         if entry.module is not None:
             mixed = mixing(made[0].made, made[1].made, *(r.count for r in self._rows))
             if mixed is not None:
                 raise Refused(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
         return results
 
-    def _one(self, entry: Entry, cut: Cut, which: int) -> Any:
+    def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = (), where: int = ANYWHERE) -> Any:
         """What a module's call returns for one of the two numbers of rows, without a graph. Keeps a :class:`Given`
         of the second."""
         modules = list(entry.module.modules())  # type: ignore[union-attr]
@@ -434,11 +433,11 @@ class Plan:
         params = [p for m in modules for p in m.parameters(recurse=False) if type(p) is torch.nn.Parameter]
         versions, places = [b._version for b in buffers], [p.data_ptr() for p in params]
         state = random_state()
-        with Calm() as calm:
+        with Calm(where, watchers, apart=True) as calm:
             result = perform(entry, args, kwargs, trial=True)
         found = found_of(entry.module)  # type: ignore[arg-type]
         if found is not None:
-            found.half, found.drawn = found.half or calm.half, bool(found.drawn or calm.draws)
+            found.half, found.draws = found.half or calm.half, max(found.draws or NEVER, calm.where)
         if not same_outside_torch(state, random_state()):
             raise Refused(f"a call to {named(entry)} draws random numbers from Python or NumPy")
         if versions != [b._version for b in buffers]:

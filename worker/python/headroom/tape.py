@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from .failure import bare
@@ -317,16 +318,21 @@ def function_modes() -> tuple:
     return tuple(torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
 
 
+class OwnMode(TorchFunctionMode):
+    """A mode of headroom's own."""
+
+
 @contextmanager
 def modes_as(modes: tuple) -> Iterator[None]:
-    """A context under exactly these modes, without entering them again: if entered twice, a default device's
-    mode would restore itself when it ends."""
+    """A context under exactly these modes of the user's, without entering them again: if entered twice, a default
+    device's mode would restore itself when it ends. Our own modes stay, above them."""
     now = function_modes()
-    _put_modes(now, modes)
+    wanted = *modes, *(m for m in now if isinstance(m, OwnMode))
+    _put_modes(now, wanted)
     try:
         yield
     finally:
-        _put_modes(modes, now)
+        _put_modes(wanted, now)
 
 
 def _put_modes(old: tuple, new: tuple) -> None:

@@ -33,7 +33,7 @@ from inject import Fault, Injector, Whole
 
 trial.attach()
 from headroom import _torch, again, backward, failure, late, recorder, replay, weights  # noqa: E402
-from headroom.calm import Calm, Sealed, rehearsal, unwarned  # noqa: E402
+from headroom.calm import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom.found import Found, found_of  # noqa: E402
 from headroom.held import MOST, Held  # noqa: E402
 from headroom.mixing import Operations, mixing  # noqa: E402
@@ -110,17 +110,17 @@ def listing(names: list[str]) -> Any:
 
 def tried_once() -> str:
     """Every call of a failed step is tried once, on two numbers of rows, and not again for the
-    calls that follow it; a module's call is repeated once, on one of these numbers."""
+    calls that follow it; a module's call is repeated once, on one of these numbers and without a mode for draws."""
     torch.manual_seed(0)
     net, x, y = nn.Linear(6, 5), torch.randn(8, 4, 6), torch.randint(0, 5, (8, 3))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     tried: list[str] = []
-    ran: list[int] = []
+    ran: list[tuple[int, int]] = []
     one = Plan._one
 
-    def counting(self: Plan, entry: Entry, cut: Any, which: int) -> Any:
-        ran.append(which)
-        return one(self, entry, cut, which)
+    def counting(self: Plan, entry: Entry, cut: Any, which: int, watchers: Any = (), where: int = ANYWHERE) -> Any:
+        ran.append((which, where))
+        return one(self, entry, cut, which, watchers, where)
 
     Plan._both, Plan._one = listing(tried), counting  # type: ignore[method-assign]
     with Injector(Fault("again", 0, 8)) as injector:
@@ -130,7 +130,7 @@ def tried_once() -> str:
     optimizer.step()
     # The module's call for its shapes and results; the loss's call with its targets whole and cut.
     want = ["Linear", "__getitem__", "flatten", "float", "cross_entropy", "cross_entropy"]
-    return "" if injector.raised and tried == want and ran == [0, 1, 1] else f"{tried}, {ran}"
+    return "" if injector.raised and tried == want and ran == [(0, ANYWHERE), (1, ANYWHERE), (1, NEVER)] else f"{tried}, {ran}"
 
 
 class Leaving(nn.Module):
@@ -593,7 +593,8 @@ def mixing_operations() -> str:
     for what, call, want in calls:
         made = []
         for n in (2, 3):
-            with Operations() as operations, unwarned():
+            operations = Operations()
+            with Watched([operations]), unwarned():
                 call(torch.ones(n, 3, 3))
             made.append(operations.made)
         got = mixing(made[0], made[1], 2, 3)
@@ -729,15 +730,15 @@ def draws_between() -> str:
 
 
 class Sometimes(nn.Module):
-    """Draws random numbers only for more rows than the first trial has and fewer than eight; never without ``share``."""
+    """Draws random numbers only for some numbers of rows; never without ``share``. The first trial has two and three rows."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, numbers: range = range(4, 8)) -> None:
         super().__init__()
-        self.body, self.share = nn.Linear(6, 5), share
+        self.body, self.share, self.numbers = nn.Linear(6, 5), share, numbers
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.body(x)
-        return out * torch.empty_like(out).bernoulli_(1 - self.share) if 3 < len(x) < 8 and self.share else out
+        return out * torch.empty_like(out).bernoulli_(1 - self.share) if len(x) in self.numbers and self.share else out
 
 
 class Attending(nn.Module):
@@ -753,9 +754,10 @@ class Attending(nn.Module):
 
 
 def mode_only_for_draws() -> str:
-    """Rules and gradients of a few rows are tried without a mode for random numbers, unless some are drawn. If the
-    first trial has shown no draws, they are tried once more, with the mode. Trials on all eight rows run out of memory
-    here, so rules are tried twice, and gradients six times: on eight rows, on four, and four times on two."""
+    """Rules and gradients of a few rows are tried without a mode for operations, unless some draw random numbers that
+    no function called from Python does. If the first trial has shown no such draws, they are tried once more, with the
+    mode. Trials on all eight rows run out of memory here, so rules are tried twice, and gradients six times: on eight
+    rows, on four, and four times on two."""
     tried: list[bool] = []
     rule, sketch, wrong = replay.Proof._rule, replay.Proof._sketch, []
 
@@ -767,8 +769,12 @@ def mode_only_for_draws() -> str:
         return noted
 
     replay.Proof._rule, replay.Proof._sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
-    cases = [(Sometimes(0.0), [False] * 8, False, False), (Sometimes(0.5), [False] + [True] * 8, False, True)]
-    cases += [(Attending(0.0, False), [False] * 8, False, False), (Attending(0.1, True), [True] * 8, True, True), (Attending(0.0, True), [False] * 8, True, False)]
+    plain, every = [False] * 8, [True] * 8
+    called, light = (CALLED, plain) if hasattr(torch.compiler, "set_stance") else (ANYWHERE, every)  # before PyTorch 2.6, the two are not told apart
+    cases = [(Sometimes(0.0), plain, False, NEVER), (Sometimes(0.5), [False, *every], False, ANYWHERE), (Sometimes(0.5, range(2, 3)), every, False, ANYWHERE)]
+    cases += [(Attending(0.0, False), plain, False, NEVER), (Attending(0.1, True), light, True, called), (Attending(0.0, True), plain, True, NEVER)]
+    cases += [(nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5, inplace=at)), light, False, called) for at in (False, True)]
+    cases += [(nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.AlphaDropout(0.5)), every, False, ANYWHERE)]
     for net, modes, half, drawn in cases:
         tried.clear()
         x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
@@ -776,8 +782,9 @@ def mode_only_for_draws() -> str:
         with Whole("aten._log_softmax.default", 8):
             F.cross_entropy(net(x), y).backward()
         found: Any = found_of(net)
-        if told() != "8 rows in 2 pieces" or tried != modes or (found.half, found.drawn) != (half, drawn):
-            wrong.append(f"{type(net).__name__}: {told()}, {tried}, {found.half}, {found.drawn}")
+        replay.rehearsed([net], 2, lambda *_: None)  # nothing is drawn now, which changes nothing
+        if told() != "8 rows in 2 pieces" or tried != modes or (found.half, found.draws) != (half, drawn):
+            wrong.append(f"{type(net).__name__}: {told()}, {tried}, {found.half}, {found.draws}")
     replay.Proof._rule, replay.Proof._sketch = rule, sketch  # type: ignore[method-assign]
     return "; ".join(wrong)
 
@@ -1054,17 +1061,51 @@ def sealed() -> str:
     ]
     before = [t.clone() for t in (x, own, weight)]
     for n, call in enumerate(harmless + writing):
-        for calm in (nullcontext(), Calm()):
+        for sealed in (Watched([Sealed("it", [])]), Calm(watchers=[Sealed("it", [])])):
             stopped = False
             try:
-                with calm, torch.no_grad(), Sealed("it", []):
+                with sealed, torch.no_grad():
                     call()
             except failure.Writes:
                 stopped = True
             if stopped != (n >= len(harmless)) or not all(torch.equal(a, b) for a, b in zip(before, (x, own, weight))):
                 return f"{n}, stopped: {stopped}"
-    with Sealed("it", [own]):
+    with Watched([Sealed("it", [own])]):
         own.add_(1)  # this tensor may be written to
+    return ""
+
+
+class Storing(nn.Module):
+    """Writes to a tensor that is not its own: in every call, or only in those that cannot read its count."""
+
+    def __init__(self, store: list[torch.Tensor], always: bool) -> None:
+        super().__init__()
+        self.body, self.count, self.store, self.always = nn.Linear(6, 5), 0, iter(store * 100), always
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.body(x)
+        try:
+            self.count = self.count + 1
+            if self.always:
+                next(self.store).add_(1)
+        except failure.Refused:
+            next(self.store).add_(1)
+        return out
+
+
+def trials_are_sealed() -> str:
+    """No trial of a module's call writes to a tensor that existed before, not even one in which attributes are missing."""
+    for always in (True, False):
+        store = torch.zeros(1)
+        net, x, y = Storing([store], always), torch.randn(8, 6), torch.randint(0, 5, (8,))
+        torch.optim.SGD(net.parameters(), lr=0.1)
+        try:
+            with Whole("aten.addmm.default", 8):
+                F.cross_entropy(net(x), y).backward()
+        except torch.OutOfMemoryError:
+            pass
+        if store.item():
+            return f"always: {always}, written {store.item():g} times, {_torch._recorder.report.told[-1]}"
     return ""
 
 
@@ -1188,7 +1229,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
 
 
 if __name__ == "__main__":
