@@ -193,9 +193,8 @@ def state_of(module: torch.nn.Module) -> tuple[int, int]:
         names.append(id(m))
         if own["_parameters"]:
             names += map(id, own["_parameters"].values())
-        for hooks in _HOOKS:
-            if own[hooks]:
-                names += own[hooks]
+        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
+            names += (h for hooks in _HOOKS for h in own[hooks])
         for name, value in attributes(m):
             kind = type(value)
             if kind in _PLAIN and not (unread and (id(m), name) in unread):

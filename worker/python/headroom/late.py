@@ -23,7 +23,7 @@ from .failure import Refused, bare, clean, patiently
 from .graph import KEEP, sequence, walk, within
 from .held import Held, attributes, submodules
 from .replay import Proof, gradients, modules_of, needed, pieces_of, proven, run, unchanged
-from .rows import Plan, Slot, references
+from .rows import Plan, Slot
 from .tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 
 KEPT = 1 << 20  # elements of a result whose values are kept for the user
@@ -191,7 +191,7 @@ class Late:
 
     def is_first(self, slot: int) -> bool:
         """Whether a scalar is computed from rows, not from other scalars."""
-        refs = references(self.maker(slot))[0]
+        refs = self.maker(slot).references()[0]
         return not refs or any(self.plan.slots[r].dim is not None for r in refs) or self.maker(slot).module is not None
 
     def scalar(self, slot: int) -> torch.Tensor:
@@ -202,7 +202,7 @@ class Late:
 
     def _computed(self, slot: int) -> torch.Tensor:
         entry = self.maker(slot)
-        env = {r: self.scalar(r) if self.is_scalar(r) else self.value(r) for r in references(entry)[0]}
+        env = {r: self.scalar(r) if self.is_scalar(r) else self.value(r) for r in entry.references()[0]}
         at = self.tape.entries.index(entry)
         return run(self.tape, None, [at], None, env)[slot]
 
@@ -278,7 +278,7 @@ class Late:
             if entry.module is None and (plan.slots[slot].dim is None or self._has(slot)):
                 at = tape.entries.index(entry)
                 unchanged(tape, [at])
-                found = run(tape, None, [at], None, {r: self.value(r) for r in references(entry)[0]})[slot]
+                found = run(tape, None, [at], None, {r: self.value(r) for r in entry.references()[0]})[slot]
             elif plan.slots[slot].dim is None:
                 found = self.scalar(slot).detach()
             else:
@@ -298,7 +298,7 @@ class Late:
         if slot in self._values:
             return True
         entry = self.maker(slot)
-        return entry.module is None and not entry.inplace and all(self._has(r) for r in references(entry)[0])
+        return entry.module is None and not entry.inplace and all(self._has(r) for r in entry.references()[0])
 
     def keep(self, slot: int, tensor: torch.Tensor) -> None:
         """Keeps the values of a tensor that the user still holds, for late tensors that are computed from it."""

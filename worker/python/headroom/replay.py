@@ -21,7 +21,7 @@ from .failure import Refused, clean, is_out_of_memory, patiently
 from .found import draws_of, found_of, number_of
 from .held import parameters, submodules
 from .rest import room
-from .rows import NOTHING, Plan, Rows, arguments, perform, references
+from .rows import NOTHING, Plan, Rows, arguments, perform
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
 from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
 
@@ -49,11 +49,11 @@ def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
         i = todo.pop()
         if i not in want:
             want.add(i)
-            todo += [maker[s] for s in references(tape.entries[i])[0]]
+            todo += [maker[s] for s in tape.entries[i].references()[0]]
     last = max(want)
     if any(e.inplace for e in tape.entries):
-        changed = {s for e in tape.entries if e.inplace for s in references(e)[0]}
-        last = max([i for i, e in enumerate(tape.entries) if e.inplace and changed & set(references(e)[0]) and i > last and set(slots) & changed] + [last])
+        changed = {s for e in tape.entries if e.inplace for s in e.references()[0]}
+        last = max([i for i, e in enumerate(tape.entries) if e.inplace and changed & set(e.references()[0]) and i > last and set(slots) & changed] + [last])
         return list(range(last + 1))
     return sorted(want)
 
@@ -91,7 +91,7 @@ def unchanged(tape: Tape, entries: Sequence[int]) -> None:
 
 def altered(tape: Tape, entry: Entry) -> Optional[str]:
     """A message if arguments or parameters of a call have been written to since; None if none have."""
-    for index in references(entry)[1]:
+    for index in entry.references()[1]:
         if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
             return "an argument has been changed since it was used"
     if entry.module is not None and entry.versions is not None and entry.versions != versions_of(parameters([entry.module])):
@@ -118,7 +118,7 @@ class Inputs:
                 for p in parameters([entry.module]):
                     if p.requires_grad:
                         found.setdefault(id(p), p)
-            for index in references(entry)[1]:
+            for index in entry.references()[1]:
                 tensor = tape.outside[index]
                 if not tensor.requires_grad or not entry.grad:
                     continue
@@ -450,16 +450,17 @@ class Proof:
         tape, plan = self.tape, self.plan
         entries = needed(tape, [slot])
         first, tail = parted(tape, plan, entries)
-        named = candidates(plan.batch, self._targets(), ignored(tape))
         kind = (slot, *self._kind(entries))
         self.used = self.uses.setdefault((slot, *self._kind(entries, numbers=False)), Uses())
         if self.used.due(time.monotonic()):
             Proof.known.clear()
         known = self.known.get(kind)
+        targets, absent = self._targets(), ignored(tape)
         if known is not None:  # only the rules that earlier batches could not tell apart are left
-            rules = distinct([rule for name, rule in named if name in known])
+            rules = distinct([rule for _, rule in candidates(plan.batch, targets, absent, known)])
             if rules and settled(rules, pieces):
                 return rules
+        named = candidates(plan.batch, targets, absent)
         size = self._size(entries)
         fit = max(4 * SMALL, room() // ELEMENT) * plan.batch // max(1, size)
         count = plan.batch if size <= SMALL else min(plan.batch, FEW, max(2, fit))
@@ -535,7 +536,7 @@ class Proof:
         attributes are left out unless ``numbers``. Of the coefficients among the arguments, it matters only which are zero:
         they often change in every step, but what they multiply counts as soon as they are not zero."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
-        given = {i: self.tape.outside[i] for e in made for i in references(e)[1]}
+        given = {i: self.tape.outside[i] for e in made for i in e.references()[1]}
         zero = tuple(bool(t.detach() == 0) for t in given.values() if t.numel() == 1 and not t.requires_grad and t.is_floating_point())
         return tuple((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], words(e)) for e in made) + zero
 

@@ -210,7 +210,7 @@ class Plan:
         """A number by which a call is recognised, from the function called, its arguments and the call before."""
         if self._recognised[0] is entry:
             return self._recognised[1]
-        outside = [self.tape.outside[i] for i in references(entry)[1]]
+        outside = [self.tape.outside[i] for i in entry.references()[1]]
         shapes = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in outside)
         called = number_of(entry.module) or entry.call
         if entry.state is None and entry.module is not None:
@@ -261,7 +261,7 @@ class Plan:
             if rest or per_row * n[1] != large.shape[dim]:
                 raise Refused(f"{named(entry)} returns a result whose size is not proportional to the batch")
             shape[dim] = per_row * self.batch
-        refs = references(entry)[0]
+        refs = entry.references()[0]
         if entry.module is not None:  # a fixed one is, for example, a temperature; losses of different rows differ unless they are zero
             fixed = not moved and small.is_floating_point() and torch.equal(small.detach(), large.detach()) and bool(small.any())
         else:
@@ -269,7 +269,7 @@ class Plan:
         return Slot(tuple(shape), dim, per_row, small.dtype, small.device, small.requires_grad, fixed)
 
     def _try(self, entry: Entry, made: bool = False) -> tuple[Cut, list]:
-        refs, outside = references(entry)
+        refs, outside = entry.references()
         known = [self.slots[r] for r in refs]
         rowful = [s for s in known if s.dim is not None]
         if rowful and any(s.dim is None and not s.fixed for s in known):
@@ -381,7 +381,7 @@ class Plan:
         if name in SELECTING or masked or name == "where" and not index:
             raise Refused(f"{name} returns a result whose size depends on values")
         try:
-            env = {r: torch.empty(self.slots[r].shape, dtype=self.slots[r].dtype, device="meta") for r in references(entry)[0]}
+            env = {r: torch.empty(self.slots[r].shape, dtype=self.slots[r].dtype, device="meta") for r in entry.references()[0]}
             args, kwargs = arguments(self.tape, entry, NOTHING, env, None, lambda t: torch.empty_like(t, device="meta", requires_grad=False))
             with torch.no_grad():
                 result = perform(entry, args, kwargs, trial=True)
@@ -405,7 +405,7 @@ class Plan:
                 env = {k: v.clone() for k, v in env.items()}
             if entry.call_name() in INDEXING and not sliced(entry) and self.tape.outside and self.tape.outside[0].is_cuda:
                 # An index out of range raises an exception on the CPU, but breaks the CUDA context on a GPU.
-                copies = {k: v.detach().cpu() for k, v in env.items() if k in references(entry)[0]}
+                copies = {k: v.detach().cpu() for k, v in env.items() if k in entry.references()[0]}
                 args, kwargs = arguments(self.tape, entry, cut, copies, rows, lambda t: t.detach().cpu())
                 with torch.no_grad():
                     entry.call(*args, **kwargs)
@@ -501,7 +501,7 @@ def _cut_off(value: Any) -> Any:
 
 def batch_of(tape: Tape, first: Entry) -> int:
     """The number of rows of a tape's batch: the first dimension of its first module's arguments."""
-    sizes = [tape.outside[i].shape[0] for i in references(first)[1] if tape.outside[i].dim() > 0]
+    sizes = [tape.outside[i].shape[0] for i in first.references()[1] if tape.outside[i].dim() > 0]
     sizes = [s for s in sizes if s > 1] or sizes
     if not sizes:
         raise Refused("the first module is given no tensor with a batch dimension")
@@ -562,13 +562,6 @@ def arguments(
 
 def put_tree(tree: Any, put: Callable) -> Any:
     return tree_map(lambda leaf: put(leaf) if type(leaf) in (Ref, Outside) else leaf, tree, is_leaf=lambda t: type(t) in (Ref, Outside))
-
-
-def references(entry: Entry) -> tuple[list[int], list[int]]:
-    """The slots, and the indices of the outside tensors, among an entry's arguments."""
-    leaves = entry.leaves()
-    slots = [leaf.slot for leaf in leaves if type(leaf) is Ref]
-    return slots, list(dict.fromkeys(leaf.index for leaf in leaves if type(leaf) is Outside))
 
 
 def mentions(entry: Entry, batch: int) -> bool:

@@ -56,7 +56,7 @@ class Place:
 class Entry:
     """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
 
-    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between", "exits", "fresh", "nth", "random", "state", "held", "seen", "_leaves")
+    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between", "exits", "fresh", "nth", "random", "state", "held", "seen", "_leaves", "_references")
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
         self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
@@ -75,12 +75,20 @@ class Entry:
         self.fresh = False  # the call changed a scalar in place, and is replayed on a copy
         self.exits: set[int] = set()  # sequence numbers of the nodes that made its results
         self._leaves: Optional[list] = None
+        self._references: Optional[tuple[list[int], list[int]]] = None
 
     def leaves(self) -> list:
         """The leaves of the call's arguments, with a :class:`Ref` or an :class:`Outside` for each tensor."""
         if self._leaves is None:
             self._leaves = tree_flatten((self.args, self.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
         return self._leaves
+
+    def references(self) -> tuple[list[int], list[int]]:
+        """The slots, and the indices of the outside tensors, among the call's arguments."""
+        if self._references is None:
+            slots = [leaf.slot for leaf in self.leaves() if type(leaf) is Ref]
+            self._references = slots, list(dict.fromkeys(leaf.index for leaf in self.leaves() if type(leaf) is Outside))
+        return self._references
 
     def call_name(self) -> str:
         """The function's name, or the module's class."""

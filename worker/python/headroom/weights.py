@@ -9,6 +9,7 @@ any of these rules will do; otherwise the rule is not known.
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any, Callable, Optional, Sequence
 
@@ -38,36 +39,40 @@ def typed(value: Any, like: Any) -> Any:
     return type(like)(round(value) if isinstance(like, int) else value)
 
 
-def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int]) -> list[tuple[tuple, Rule]]:
+def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int], known: Optional[set] = None) -> list[tuple[tuple, Rule]]:
     """The rules worth trying, with names that hold for other batches of the same kind:
     sum, mean over rows, and means over whatever each of the batch's tensors may count: valid
-    targets, or the sum of a mask, each of the whole tensor or of the tensor shifted by one."""
+    targets, or the sum of a mask, each of the whole tensor or of the tensor shifted by one. Only those
+    with ``known`` names, if there are any."""
     rules: list[tuple[tuple, Rule]] = [(("sum",), None), (("rows",), [1.0] * batch)]
     for i, tensor in enumerate(tensors):
-        for n, rule in enumerate(counted(batch, tensor, ignored)):
-            if all(v >= 0 for v in rule) and sum(rule) > 0:
-                rules.append(((i, n), rule))
-    return rules
+        counts = counted(batch, tensor, ignored, None if known is None else {name[1] for name in known if name[0] == i})
+        rules += [((i, n), rule) for n, rule in counts.items() if all(v >= 0 for v in rule) and sum(rule) > 0]
+    return [(name, rule) for name, rule in rules if known is None or name in known]
 
 
-def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int]) -> list[list]:
-    """What a tensor could count in each row. Computed on the CPU, a few rows at a time."""
-    columns: list[list] = []
+def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int], wanted: Optional[set] = None) -> dict[int, list]:
+    """What a tensor could count in each row, by number; only the ``wanted`` ones, if given. Computed on the CPU, a few
+    rows at a time."""
+    # The sum of a mask comes last; for other tensors it is a rule that a try refutes.
+    absent: list = [None] if tensor.dtype == torch.bool or tensor.is_floating_point() else [*dict.fromkeys((-100, *ignored)), None]
+    ends = [slice(None), slice(1, None), slice(-1)] if tensor.dim() > 1 and tensor.shape[-1] > 1 else [slice(None)]
+    counts: dict[int, list] = {n: [] for n in range(len(ends) * len(absent)) if wanted is None or n in wanted}
     step = max(1, min(64, batch // 2))
     with torch.no_grad():
-        for start in range(0, batch, step):
+        for start in range(0, batch, step) if counts else ():
             some = tensor[start : start + step].cpu()
-            parts = [some]
-            if tensor.dim() > 1 and tensor.shape[-1] > 1:
-                parts += [some[..., 1:], some[..., :-1]]
-            found = []
-            for part in parts:
-                lines = part.reshape(len(some), -1)
-                if not (tensor.dtype == torch.bool or tensor.is_floating_point()):
-                    found += [lines != value for value in dict.fromkeys((-100, *ignored))]
-                found.append(lines)  # the sum of a mask; for other tensors, a rule that a try refutes
-            columns.append([f.double().sum(1).tolist() for f in found])
-    return [[v for column in columns for v in column[i]] for i in range(len(columns[0]))]
+            valid = {value: some if value is None else some != value for value in {absent[n % len(absent)] for n in counts}}
+            full = {value for value, mask in valid.items() if value is not None and bool(mask.all())}  # nearly always: then all counts are the same
+            for n, column in counts.items():
+                value, end = absent[n % len(absent)], ends[n // len(absent)]
+                if value in full:
+                    size = math.prod(some.shape[1:-1]) * len(range(some.shape[-1])[end]) if len(ends) > 1 else math.prod(some.shape[1:])
+                    column += [float(size)] * len(some)
+                    continue
+                part = valid[value] if len(ends) == 1 else valid[value][..., end]
+                column += part.reshape(len(part), -1).sum(1, dtype=torch.float64 if part.is_floating_point() else None).double().tolist()
+    return counts
 
 
 def same_rule(one: Rule, other: Rule) -> bool:

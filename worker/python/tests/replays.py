@@ -77,6 +77,31 @@ def sums() -> str:
     return "" if all(torch.equal(a.to_dense(), b * 0.5) for a, b in zip(again, found)) else f"{again} in place of the half of {found}"
 
 
+def counts() -> str:
+    """What each of a batch's tensors counts in each row, with labels to be ignored in all chunks of rows, in some
+    and in none; rules that are known by name are the same as among all of them."""
+    labels = torch.randint(0, 5, (7, 6))
+    some, every = labels.clone(), labels.clone()
+    some[1, 2] = some[6, 0] = -1
+    every[:, 5], every[0] = -100, -100
+    tensors = [labels, some, every, labels[:, 0].clone(), labels.view(7, 2, 3), torch.rand(7, 4) > 0.5, torch.rand(7, 3)]
+    found = weights.candidates(7, tensors, [-1])
+    want: list[tuple[tuple, Any]] = [(("sum",), None), (("rows",), [1.0] * 7)]
+    for i, tensor in enumerate(tensors):
+        absent = [-100, -1, None] if tensor.dtype == torch.int64 else [None]
+        ends = [slice(None), slice(1, None), slice(-1)] if tensor.dim() > 1 else [...]
+        for n, (end, value) in enumerate((end, value) for end in ends for value in absent):
+            rows = [t[..., end].flatten().tolist() for t in tensor.double() if t.dim()] if tensor.dim() > 1 else [[t.item()] for t in tensor]
+            rule = [float(sum(row) if value is None else sum(v != value for v in row)) for row in rows]
+            if min(rule) >= 0 and sum(rule):
+                want.append(((i, n), rule))
+    if [n for n, _ in found] != [n for n, _ in want] or any(a is not b and not torch.allclose(torch.tensor(a), torch.tensor(b)) for (_, a), (_, b) in zip(found, want)):
+        return f"{found} in place of {want}"
+    names = {("rows",), (1, 1), (2, 0), (2, 3), (5, 0)}
+    known = weights.candidates(7, tensors, [-1], names)
+    return "" if known == [f for f in found if f[0] in names] and len(known) == len(names) else f"{known}"
+
+
 def indices() -> str:
     """Which calls index with numbers and slices alone: any other kind of index breaks a CUDA context if out of range."""
     calls: list[tuple[Any, tuple, bool]] = [
@@ -1229,7 +1254,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
 
 
 if __name__ == "__main__":
