@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -382,6 +383,35 @@ class Fail(torch.utils._python_dispatch.TorchDispatchMode):
             self.raised = True
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
         return func(*args, **(kwargs or {}))
+
+
+def raised_anew() -> str:
+    """A step that is run in pieces at once, and refused, keeps nothing alive once its exception is gone."""
+    net, loss, said = nn.Linear(6, 5), torch._C._nn.cross_entropy_loss, []
+    alive: list[weakref.ref[torch.Tensor]] = []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(most: int) -> None:
+        def limited(given: torch.Tensor, *args: Any) -> torch.Tensor:
+            if len(given) > most:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
+            return loss(given, *args)
+
+        x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+        alive.append(weakref.ref(x))
+        torch._C._nn.cross_entropy_loss = limited
+        F.cross_entropy(net(x), y).backward()
+
+    for most in (4, 0):
+        try:
+            step(most)
+        except torch.OutOfMemoryError:
+            said.append(_torch._recorder.report.told[-1]["why"])
+        optimizer.step()
+        optimizer.zero_grad()
+    gc.collect()
+    left = sum(ref() is not None for ref in alive)
+    return "" if len(said) == 1 and not left else f"{said}, {left} batches are alive"
 
 
 def a_single_row() -> str:
@@ -1254,7 +1284,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
 
 
 if __name__ == "__main__":
