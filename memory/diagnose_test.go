@@ -26,6 +26,10 @@ func TestDiagnose(t *testing.T) {
 	failure := func(s Stats, requested Bytes) OutOfMemoryError {
 		return OutOfMemoryError{Requested: requested, Stats: s, Phase: PhaseForward, Micro: 32}
 	}
+	whole := func(f OutOfMemoryError, needed Bytes) OutOfMemoryError {
+		f.Whole = needed
+		return f
+	}
 	phase := func(f OutOfMemoryError, p Phase, micro int) OutOfMemoryError {
 		f.Phase, f.Micro = p, micro
 		return f
@@ -98,6 +102,8 @@ func TestDiagnose(t *testing.T) {
 			Unknown, nil},
 		{"a request nobody knows, in memory seen from outside", Evidence{Failure: failure(full, 0), Baseline: alone},
 			Batch, []string{"micro-batch 32 needs more than the 23 GiB already held, of 24 GiB"}},
+		{"such a request of a step that needs more in all", Evidence{Failure: whole(failure(full, 0), 30*GiB), Baseline: alone},
+			Batch, []string{"micro-batch 32 needs at least 30 GiB of 24 GiB"}},
 		{"such a request after others took room", Evidence{Failure: failure(squeezed, 0), Baseline: alone},
 			Foreign, []string{"an unknown amount asked for", "other processes took 10 GiB"}},
 		{"such a request where others were there first", Evidence{Failure: failure(squeezed, 0), Baseline: squeezed},

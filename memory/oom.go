@@ -70,7 +70,7 @@ func (e *OutOfMemoryError) Shortage() string {
 	switch {
 	case e.Assumed:
 		return fmt.Sprintf("%v more than is available", e.Requested)
-	case e.Requested <= 0:
+	case e.Requested <= 0 && e.Whole <= e.Stats.Allocated:
 		return fmt.Sprintf("more than the %v already held, of %v", need, there)
 	}
 	return "at least " + Short(need, there)

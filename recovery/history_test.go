@@ -206,12 +206,12 @@ func TestHeadroomThatCannotBeKept(t *testing.T) {
 		{N: 1, Peak: 18 * memory.GiB, Fits: true}, {N: 17, Peak: 25 * memory.GiB}, {N: 16, Peak: 23 * memory.GiB, Fits: true}}}}
 	h := NewHistory(Plan{Effective: 64, World: 1})
 	_, d := tell(Policy{Headroom: 0.5, Able: native}, h, Event{Search: &found})
-	if want := "no size leaves 50 % of the memory unused, and 1, the smallest allowed, leaves the most: 25 %"; d.Plan.Micro != 1 || !strings.HasSuffix(d.Reason, want) {
+	if want := "no size leaves at least 50 % of the memory unused, and 1, the smallest allowed, leaves the most: 25 %"; d.Plan.Micro != 1 || !strings.HasSuffix(d.Reason, want) {
 		t.Errorf("micro-batch %d: %s", d.Plan.Micro, d.Reason)
 	}
 	found.Result.Recommended = 9
 	_, d = tell(Policy{Headroom: 0.08, Able: native}, h, Event{Search: &found})
-	if want := "sizes up to 9 leave 8 % of the memory unused"; d.Plan.Micro != 9 || !strings.HasSuffix(d.Reason, want) {
+	if want := "sizes up to 9 leave at least 8 % of the memory unused"; d.Plan.Micro != 9 || !strings.HasSuffix(d.Reason, want) {
 		t.Errorf("micro-batch %d: %s", d.Plan.Micro, d.Reason)
 	}
 }

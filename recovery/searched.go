@@ -21,9 +21,9 @@ func afterSearch(p Policy, h History, s Searched) Decision {
 	if r.Fits == 0 || plan.Micro == 0 || plan.Micro > r.Fits {
 		return nothingFits(p, h, s)
 	}
-	room := fmt.Sprintf("in %v %v; sizes up to %d leave %s of the memory unused", s.Stats.Available(), r, wanted, percent(p.Headroom))
+	room := fmt.Sprintf("in %v, %v; sizes up to %d leave at least %s of the memory unused", s.Stats.Available(), r, wanted, percent(p.Headroom))
 	if short {
-		room = fmt.Sprintf("in %v %v; no size leaves %s of the memory unused, and %d, the smallest allowed, leaves the most",
+		room = fmt.Sprintf("in %v, %v; no size leaves at least %s of the memory unused, and %d, the smallest allowed, leaves the most",
 			s.Stats.Available(), r, percent(p.Headroom), wanted)
 		if peak := peakOf(r, wanted); peak > 0 {
 			room += ": " + percent(1-float64(peak)/float64(s.Stats.Available()))

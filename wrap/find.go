@@ -227,15 +227,15 @@ func (e *explorer) conclude(fits, fails, wanted int, leaves bool) {
 	f.Recommended = e.Asked.WithMicro(e.Sizes[wanted])
 	f.Reason = fmt.Sprintf("%v: ", f.Recommended)
 	if f.Available > 0 {
-		f.Reason += fmt.Sprintf("in %v ", f.Available)
+		f.Reason += fmt.Sprintf("in %v, ", f.Available)
 	}
 	f.Reason += e.known(fits, fails)
 	chosen := e.tried[e.Sizes[wanted]]
 	switch {
 	case leaves:
-		f.Reason += fmt.Sprintf("; sizes up to %d leave %.3g %% of the memory unused", chosen.Micro, 100*e.Headroom)
+		f.Reason += fmt.Sprintf("; sizes up to %d leave at least %.3g %% of the memory unused", chosen.Micro, 100*e.Headroom)
 	case chosen.Peak > 0 && chosen.Room > 0:
-		f.Reason += fmt.Sprintf("; no size leaves %.3g %% of the memory unused, and %d, the smallest, leaves the most", 100*e.Headroom, chosen.Micro)
+		f.Reason += fmt.Sprintf("; no size leaves at least %.3g %% of the memory unused, and %d, the smallest, leaves the most", 100*e.Headroom, chosen.Micro)
 	}
 }
 
@@ -246,7 +246,7 @@ func (e *explorer) known(fits, fails int) string {
 		r.Fails = r.Fits + 1
 		text := r.String()
 		if e.Sizes[fails] > r.Fails {
-			text += fmt.Sprintf(" among those that keep the effective batch: %d, the next, does not", e.Sizes[fails])
+			text += fmt.Sprintf(" among those that keep the effective batch; %d, the next size, does not fit", e.Sizes[fails])
 		}
 		return text
 	}

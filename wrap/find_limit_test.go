@@ -26,10 +26,10 @@ func TestFindWithinALimit(t *testing.T) {
 			if !t.Fits {
 				t.Limit, t.beside = limit, 7*gib/10
 			}
-		}, "512! 64! 8 32", 32, "in 5.6 GiB micro-batch 32 is the largest that fits among those that keep the effective batch: 64, the next, does not; sizes up to 32 leave 8 % of the memory unused"},
-		{"the settings name it", func(t *Tried) { t.Limit = limit }, "512! 64! 8 32 16", 16, "in 5.6 GiB micro-batch 32 is the largest that fits among those that keep the effective batch: 64, the next, does not; sizes up to 16 leave 8 % of the memory unused"},
-		{"it is more than there is", func(t *Tried) { t.Limit, t.beside = 150*gib, gib }, "512! 64! 8 32", 32, "in 140.4 GiB micro-batch 32 is"},
-		{"nothing names it", func(*Tried) {}, "512! 64! 8 32", 32, "in 140.4 GiB micro-batch 32 is"},
+		}, "512! 64! 8 32", 32, "in 5.6 GiB, micro-batch 32 is the largest that fits among those that keep the effective batch; 64, the next size, does not fit; sizes up to 32 leave at least 8 % of the memory unused"},
+		{"the settings name it", func(t *Tried) { t.Limit = limit }, "512! 64! 8 32 16", 16, "in 5.6 GiB, micro-batch 32 is the largest that fits among those that keep the effective batch; 64, the next size, does not fit; sizes up to 16 leave at least 8 % of the memory unused"},
+		{"it is more than there is", func(t *Tried) { t.Limit, t.beside = 150*gib, gib }, "512! 64! 8 32", 32, "in 140.4 GiB, micro-batch 32 is"},
+		{"nothing names it", func(*Tried) {}, "512! 64! 8 32", 32, "in 140.4 GiB, micro-batch 32 is"},
 	} {
 		plan := recovery.Plan{Effective: 512, World: 1, Micro: 512, Uniform: true}
 		found, err := Find(context.Background(), FindOptions{Asked: plan, Sizes: []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, Headroom: 0.08,

@@ -44,7 +44,7 @@ func TestForeseen(t *testing.T) {
 		want          string
 	}{
 		{"nothing would be refused", hf + " --max_steps 9000", nil, false, ""},
-		{"the length is in epochs", hf, nil, false, nothing + epoch + ", or --max_steps is given; pass --trust if so"},
+		{"the length is in epochs", hf, nil, false, nothing + epoch + ", or if --max_steps is given; pass --trust if so"},
 		{"the user has vouched", hf, nil, true, ""},
 		{"there is no smaller one", "python run_clm.py --output_dir o --per_device_train_batch_size 1", nil, false, ""},
 		{"nothing is known of it", "python mine.py --bs 8 --acc 1", nil, false, ""},

@@ -56,7 +56,7 @@ func (e *NotRecognisedError) Error() string {
 			fmt.Fprintf(&b, "; %s %d (%s)", s.Profile, s.Points, strings.Join(s.Reasons, ", "))
 		}
 	}
-	return b.String() + "; name one with --profile, or the knobs with --knob micro=FLAG --knob accumulation=FLAG"
+	return b.String() + "; name a profile with --profile, or the knobs with --knob micro=FLAG --knob accumulation=FLAG"
 }
 
 // Recognise finds which of the profiles fits a command. Independent signals are scored;

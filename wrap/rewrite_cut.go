@@ -74,7 +74,7 @@ func (w *rewriter) length() error {
 	if err == nil && !given {
 		what := "an epoch has as many steps as before, which is the case if its number of samples is a multiple of the effective batch"
 		if !slices.Contains(w.m.Profile.Checkpoints.Within, steps) {
-			what += fmt.Sprintf(", or %s is given", w.m.places(steps))
+			what += fmt.Sprintf(", or if %s is given", w.m.places(steps))
 		}
 		w.prove(what)
 	}

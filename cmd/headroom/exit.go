@@ -30,7 +30,7 @@ var exits = []exit{
 	{120, "gave up, out of memory: the terminal and the journal say what does not fit and what would help", isOutOfMemory},
 	{121, "out of memory for a reason that could not be determined; the evidence is in the journal", isUnknown},
 	{122, "the device is not there, or was lost", isDevice},
-	{signalled, "killed by signal n, or crashed (134): the same command continues", func(error) bool { return false }},
+	{signalled, "killed by signal n, or crashed (134): the same command continues the run", func(error) bool { return false }},
 }
 
 // signalled is the code of the row for ends that no error represents: a shell adds the

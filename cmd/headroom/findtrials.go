@@ -113,7 +113,10 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 		return t, o, err
 	}
 	o.Sizes, err = w.Match.Sizes(w.Asked)
-	if err != nil || len(o.Sizes) == 0 {
+	if err == nil && len(o.Sizes) == 0 {
+		err = errors.New("no micro-batch keeps the effective batch")
+	}
+	if err != nil {
 		return t, o, fmt.Errorf("there is nothing to choose from: %w", err)
 	}
 	return t, o, nil

@@ -36,7 +36,7 @@ func nativeScreen(u *ui) {
 	say(runs.KindProbe, "micro-batch 21 fits: peak 14.5 MiB")
 	say(runs.KindProbe, "micro-batch 22 does not fit: it needs at least 15.1 MiB of 15 MiB")
 	say(runs.KindSearch, "micro-batch 21 is the largest that fits (9 probes, 1.2 s)")
-	say(runs.KindDecision, "micro-batch 32 → 16: in 15 MiB micro-batch 21 is the largest that fits; sizes up to 19 leave 8 % of the memory unused; accumulation 1 → 2 keeps the effective batch at 32")
+	say(runs.KindDecision, "micro-batch 32 → 16: in 15 MiB, micro-batch 21 is the largest that fits; sizes up to 19 leave at least 8 % of the memory unused; accumulation 1 → 2 keeps the effective batch at 32")
 	say(runs.KindRemedy, "emptied the cache: 12.2 MiB given back in 0.9 ms")
 	step := aStep(120)
 	step.Splits = []int{16, 16}

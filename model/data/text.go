@@ -75,7 +75,7 @@ func OpenText(o TextOptions) (*Text, error) {
 		}
 	}
 	if len(t.windows) == 0 {
-		return nil, fmt.Errorf("read text: %s: %d files with %d bytes: a sample needs a file of at least 2 bytes", o.Path, len(files), len(t.bytes))
+		return nil, fmt.Errorf("read text: %s: too little text (files: %d, bytes: %d); a sample needs a file of at least 2 bytes", o.Path, len(files), len(t.bytes))
 	}
 	t.fingerprint = t.digest()
 	return t, nil

@@ -167,8 +167,8 @@ func TestTextErrors(t *testing.T) {
 		want string
 	}{
 		{"missing", TextOptions{Path: dir + "/none", Context: 4}, "read text: lstat DIR/none: no such file or directory"},
-		{"empty", TextOptions{Path: dir + "/empty", Context: 4}, "read text: DIR/empty: 1 files with 0 bytes: a sample needs a file of at least 2 bytes"},
-		{"one byte", TextOptions{Path: dir + "/one", Context: 4}, "read text: DIR/one: 1 files with 1 bytes: a sample needs a file of at least 2 bytes"},
+		{"empty", TextOptions{Path: dir + "/empty", Context: 4}, "read text: DIR/empty: too little text (files: 1, bytes: 0); a sample needs a file of at least 2 bytes"},
+		{"one byte", TextOptions{Path: dir + "/one", Context: 4}, "read text: DIR/one: too little text (files: 1, bytes: 1); a sample needs a file of at least 2 bytes"},
 		{"no match", TextOptions{Path: dir, Glob: "*.go", Context: 4}, `read text: DIR: no file there matches "*.go"`},
 		{"pattern", TextOptions{Path: dir, Glob: "[", Context: 4}, `read text: pattern "[": syntax error in pattern`},
 		{"device", TextOptions{Path: os.DevNull, Context: 4}, "read text: /dev/null: neither a file nor a folder"},

@@ -28,6 +28,10 @@ class Refused(Exception):
     """A step that cannot be replayed exactly, with the reason as a sentence."""
 
 
+class NoMemory(Refused):
+    """A trial or a check, on a few rows, for which there is not enough memory."""
+
+
 class Writes(Refused):
     """A call that must not be repeated, since it writes to something that existed before."""
 
@@ -67,7 +71,7 @@ def clean(error: Optional[BaseException] = None, thorough: bool = True) -> None:
 
 def patiently(work: Callable[[], Any], why: str, release: Callable[[], Any] = lambda: None) -> Any:
     """Does a small piece of our own work, and repeats it after ``release`` if it runs out of memory.
-    The failed work must have changed nothing. Raises :class:`Refused`, for the reason ``why``, if there
+    The failed work must have changed nothing. Raises :class:`NoMemory`, for the reason ``why``, if there
     is not enough memory the second time either."""
     for _ in range(2):
         failed: Optional[BaseException] = None
@@ -79,4 +83,4 @@ def patiently(work: Callable[[], Any], why: str, release: Callable[[], Any] = la
             failed = e
         release()
         clean(failed)
-    raise Refused(why)
+    raise NoMemory(why)

@@ -21,7 +21,7 @@ from .again import note, unsaved
 from .backward import bypass, finish, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
-from .failure import Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames
+from .failure import NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, recorded
 from .graph import KEEP, sequence
@@ -305,12 +305,15 @@ class Recorder:
         return patiently(made, refused)
 
     def _sealed(self, tape: Tape, late: Late, found: Found, entry: Entry) -> None:
-        """Raises :class:`Writes` if a call that is to be repeated on the whole batch must not be."""
+        """Raises :class:`Writes` if a call that is to be repeated on the whole batch must not be, or if there is not
+        enough memory to find out."""
         if not found.tried:
             try:
                 self._result(tape, late, entry)
             except Writes:
                 raise
+            except NoMemory as why:
+                raise Writes(str(why)) from None
             except Refused:
                 pass
             found.tried = True

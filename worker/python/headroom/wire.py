@@ -195,7 +195,8 @@ class Wire:
         self._flush()
 
     def _flush(self) -> bool:
-        """Send as much of the waiting messages as there is room for now. Returns whether none are left."""
+        """Sends as much of the waiting messages as the socket takes now. Returns whether none are left; False if the
+        connection is lost."""
         while self._out and self._socket is not None:
             try:
                 self._out = self._out[self._socket.send(self._out, FLAGS) :]

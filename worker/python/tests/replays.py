@@ -1164,6 +1164,34 @@ def trials_are_sealed() -> str:
     return ""
 
 
+def untried() -> str:
+    """A call that must not be run in pieces is not repeated either where there is not enough memory to find out
+    what it writes to, and that is found out later."""
+    net, loss = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), nn.CrossEntropyLoss()
+    x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    linear, rows, least, said = torch._C._nn.linear, [], 8, []
+
+    def limited(given: torch.Tensor, *args: Any) -> torch.Tensor:
+        rows.append(len(given))
+        if len(given) > least and len(rows) < 9:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
+        return linear(given, *args)
+
+    net[0].forward = lambda given: limited(given, net[0].weight, net[0].bias)  # type: ignore[method-assign]
+    loss(net(x), y).backward()
+    rows.clear()
+    for least in (0, 4):
+        try:
+            loss(net(x), y).backward()
+        except torch.OutOfMemoryError:
+            said.append(_torch._recorder.report.told[-1]["why"])
+        found: Any = found_of(net)
+        said += [rows.count(8), found.tried]
+        rows.clear()
+    return "" if said == ["there is not enough memory for a trial on a few rows", 1, False, "BatchNorm1d computes statistics over the batch", 2, True] else f"{said}"
+
+
 def everything_comes_back() -> str:
     """Everything that a trial changes is put back: containers inside containers, objects of the script's
     own, and the memory of parameters."""
@@ -1284,7 +1312,7 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
+CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
 
 
 if __name__ == "__main__":
