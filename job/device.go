@@ -14,7 +14,7 @@ import (
 // ErrNoDevice is wrapped by errors that say that a device is not there.
 var ErrNoDevice = errors.New("no such device here")
 
-// opener opens a device of one kind. For a device that is not there the error is an
+// opener opens a device of one kind. For a device that is not there the error wraps
 // [ErrNoDevice].
 type opener struct {
 	kind string

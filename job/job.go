@@ -122,7 +122,7 @@ func policy(c *configs.Config) recovery.Policy {
 	return p
 }
 
-// Session returns what the configuration decides about a run's books.
+// Session returns what the configuration decides about a run's session.
 func (j *Job) Session() harness.SessionOptions {
 	c := j.Config
 	return harness.SessionOptions{Steps: c.Train.Steps, Plan: plan(c), Policy: policy(c), Precision: c.Precision()}
@@ -215,8 +215,8 @@ func (j *Job) Device() string {
 	return j.dev.Name()
 }
 
-// Kind is the kind of device that was last opened, or could not be opened:
-// "host", "cuda", or "auto" if none of them could be; "" before there is one.
+// Kind is the kind of device that was last opened, or that could not be opened: "host",
+// "cuda", or "auto" if none of them could be; "" before there is one.
 func (j *Job) Kind() string { return j.kind }
 
 func (j *Job) beforeStep(finished int) {

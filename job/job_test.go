@@ -27,7 +27,7 @@ device: {kind: host, capacity: 8MiB, squeeze: [{from: 2, to: 4, take: 1MiB}, {fr
 memory: {headroom: 5%, grow_after: 3}
 `
 
-// good needs its data to be opened.
+// good can be opened only where its data exists.
 const good = `model:
   kind: gpt
   width: 64

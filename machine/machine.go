@@ -98,7 +98,8 @@ func limit(which int) int64 {
 	return int64(l.Cur)
 }
 
-// remote reports whether a terminal is over ssh and not kept by a multiplexer.
+// remote reports whether a terminal is reached over ssh and not kept alive by a
+// multiplexer.
 func remote(env Environment, terminal bool) bool {
 	has := func(name string) bool { v, _ := env(name); return v != "" }
 	return terminal && has("SSH_CONNECTION") && !has("TMUX") && !has("STY")

@@ -88,7 +88,7 @@ int nvmlSystemGetDriverVersion(char *to, unsigned n) { to[0] = '9'; to[1] = 0; r
 int nvmlDeviceGetCount_v2(unsigned *n) { return 999; }
 `
 
-// standIn returns a folder with such a library.
+// standIn returns a folder with a library made from stand.
 func standIn(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -114,11 +114,11 @@ func readAmounts(text string) failureNumbers {
 	return a
 }
 
-// othersOf is what other processes hold, according to PyTorch's message. In a
-// container PyTorch does not recognise its own process among those that it lists: NVML's
-// process ids are the host's. The message then lacks "this process has", and of the
-// processes that hold at least what the allocator has reserved, the one that holds the
-// least is taken for this one.
+// othersOf is what other processes hold, according to PyTorch's message. In a container
+// PyTorch does not recognise its own process among those that it lists: NVML's process
+// ids are the host's. The message then lacks "this process has"; of the processes that
+// hold at least what the allocator has reserved, the one that holds the least is taken
+// to be PyTorch's own.
 func othersOf(text string, reserved memory.Bytes) (sum memory.Bytes, others string) {
 	all := processText().FindAllStringSubmatch(text, 64)
 	own := -1

@@ -33,7 +33,7 @@ func (b *burst) add(n int) {
 	b.newest = now
 }
 
-// gather waits a moment during a burst, so that more comes together.
+// gather waits a moment during a burst, so that more output accumulates.
 func (b *burst) gather() {
 	if b.length >= bursts {
 		_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(every)}, nil) // or less, if a signal comes

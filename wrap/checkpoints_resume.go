@@ -219,7 +219,7 @@ func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit
 	return Edit{}, false, fmt.Errorf("%s is %s, which is not what a run with micro-batch %d would have written", patch.Key, at.text, before.perMicro)
 }
 
-// amounts are the values of the names in an expression over a step.
+// amounts are the values of the names that an expression over a step may use.
 func (m *Match) amounts(s step, gpus int) amounts {
 	return amounts{micro: s.perMicro, accumulation: s.perRank, global: m.total(s), "world": max(1, s.ranks), devices: gpus}
 }

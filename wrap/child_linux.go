@@ -167,7 +167,7 @@ func (c *Child) finish(signals *listener, kills machine.Kills) {
 		c.tty.restore()
 	}
 	c.tty.close()
-	if c.exit.Code != 0 { // otherwise nobody asks
+	if c.exit.Code != 0 { // what the kernel counted matters only after a failure
 		risen := machine.CountKills().Since(kills)
 		c.exit.Kernel = Kernel{GroupKills: risen.Group, SystemKills: risen.System}
 	}

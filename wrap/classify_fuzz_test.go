@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Whatever a command prints, its end is classified, by the rules that hold for
-// every outcome.
+// Whatever a command prints, its end is classified, and the outcome obeys the rules
+// that hold for every outcome.
 func FuzzClassify(f *testing.F) {
 	for _, x := range exitFixtures(f) {
 		f.Add(x.exit.Tail, x.exit.Code, int(x.exit.Signal), x.exit.Kernel.GroupKills, "")
@@ -67,7 +67,8 @@ func TestHostileOutput(t *testing.T) {
 			start := time.Now()
 			found := scan(tail)
 			Classify(Exit{Code: 1, Tail: tail})
-			// A scan a thousand times as slow would still be caught; a busy machine passes.
+			// The limit is loose enough for a busy machine, and still catches a scan that is a
+			// thousand times as slow.
 			if took := time.Since(start); took > 30*time.Second {
 				t.Errorf("took %v", took)
 			}

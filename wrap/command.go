@@ -46,8 +46,8 @@ func (c Command) Programs() []string {
 	return slices.Compact(all)
 }
 
-// From is a path of the command's as this process, in its own working directory, has to
-// write it.
+// From is the path that this process, in its own working directory, has to use for a
+// path that the command uses in its own.
 func (c Command) From(path string) string {
 	if filepath.IsAbs(path) || c.Dir == "" {
 		return path

@@ -15,7 +15,7 @@ type doubt struct {
 	holds string
 }
 
-// doubts are read in code, configurations and arguments alike.
+// doubts are looked for in code, configurations and arguments alike.
 var doubts = []doubt{
 	{
 		lazily(`\b(?:\w*NegativesRanking\w*|InfoNCE\w*|info_nce\w*|NTXent\w*|NT_Xent\w*|nt_xent\w*|SupCon\w*|SupervisedContrastive\w*|\w*[Cc]ontrastive_?[Ll]oss\w*|` +

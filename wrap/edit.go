@@ -206,8 +206,8 @@ func (f Format) has(content []byte, key string) bool {
 	return ok
 }
 
-// rawScalar finds the bytes of a value that is written plain or in quotes at
-// start; ok is false if it is not there.
+// rawScalar finds the end of a value that begins at start, plain or in quotes; ok is
+// false if the value is not there.
 func rawScalar(content []byte, start int, text string) (end int, ok bool) {
 	if start < 0 || start > len(content) {
 		return 0, false

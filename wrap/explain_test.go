@@ -83,8 +83,8 @@ func TestExplainGoesOn(t *testing.T) {
 	}
 }
 
-// A command about which nothing is known is explained, too: why, what was scored, and what
-// its own words suggest to name.
+// A command about which nothing is known is explained, too: why, what was scored, and
+// which knobs its own words suggest.
 func TestExplainUnknown(t *testing.T) {
 	files := fstest.MapFS{"work/t.py": {Data: []byte("p.add_argument('--eval_batch')\np.add_argument('-b', '--batch-size', default=3)\np.add_argument(\"--grad_accum\", type=int)\n")}}
 	for _, c := range []struct{ command, why, program, suggest string }{

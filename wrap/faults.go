@@ -247,7 +247,7 @@ func (s *scanner) follows(st *rankStream, l logLine) bool {
 	switch m := meaningOf(l.text); m.meaning {
 	case confirmation, workerKilled:
 		return false
-	case cascade: // NCCL's errors have several lines; below another error such a line belongs to a different one
+	case cascade: // NCCL's errors have several lines; below an error of another kind, such a line is not part of that error
 		if f.match.meaning != cascade {
 			return false
 		}

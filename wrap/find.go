@@ -167,9 +167,9 @@ func (e *explorer) nothing(t Tried) error {
 		Reason: t.Text + ", and no smaller micro-batch keeps the effective batch", Hint: "use a smaller model, activation checkpointing, or an optimizer with less state"}}
 }
 
-// spare is the rank, at most fits, of the largest size that leaves the headroom, and
-// whether any size does; if none does, the rank is that of the smallest. Where amounts
-// are not known, the rank is fits.
+// spare returns the rank (at most fits) of the largest size that leaves the headroom,
+// and whether any size does; if none does, the rank is that of the smallest. Where
+// amounts are not known, the rank is fits.
 func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 	for rank = fits; ; rank-- {
 		t, err := e.try(rank)

@@ -10,8 +10,8 @@ import (
 )
 
 // TestFindWithinALimit checks that, for a command whose allocator may hold only a part of a
-// GPU, the answer is about that part: it names how much that is and leaves the share of it
-// unused, whether a failed trial or the command's settings named the limit.
+// GPU, the answer is about that part: it states how much that is and leaves the given share
+// of it unused, whether a failed trial or the command's settings named the limit.
 func TestFindWithinALimit(t *testing.T) {
 	const gib = memory.GiB
 	limit := 5*gib + 6*gib/10

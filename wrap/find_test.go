@@ -16,7 +16,8 @@ import (
 	"headroom/recovery"
 )
 
-// fitting simulates trials: sizes up to limit fit, and each sample needs each bytes of room.
+// fitting simulates trials: sizes up to limit fit; each is the memory that one sample needs,
+// room what a trial could hold.
 func fitting(limit int, each, room memory.Bytes) func(context.Context, recovery.Plan) (Tried, error) {
 	return func(_ context.Context, p recovery.Plan) (Tried, error) {
 		n := p.Largest()

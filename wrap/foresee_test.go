@@ -25,8 +25,9 @@ func foreseen(c Command, g Given, trust bool) (string, *Smaller) {
 	return w.Foreseen(), w.smaller()
 }
 
-// TestForeseen checks that what would be refused during the night is reported before it,
-// with the same reason, and that nothing is reported where nothing would be refused.
+// TestForeseen checks that what would be refused during the night is reported
+// beforehand, with the same reason, and that nothing is reported where nothing would be
+// refused.
 func TestForeseen(t *testing.T) {
 	const (
 		nothing = "if memory runs out, nothing can be made smaller: "

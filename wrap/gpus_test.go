@@ -67,7 +67,7 @@ func TestTrace(t *testing.T) {
 
 // TestDrain plays what the GPU holds, in GiB, from look to look after the end of a
 // command; with own, a process of the command's is among the holders. Other processes
-// held three at its start.
+// held 3 GiB when the command was started.
 func TestDrain(t *testing.T) {
 	const gib = memory.GiB
 	type look struct {

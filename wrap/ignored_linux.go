@@ -25,10 +25,11 @@ import (
 	"syscall"
 )
 
-// keepIgnored ignores the signals that this process was started to ignore, so that a
-// child does too: nohup, a shell's background job, a systemd unit (SIGPIPE). By itself
-// Go's runtime leaves only SIGHUP and SIGINT ignored. Two signals are not ignored: without
-// SIGCHLD no child's status is reported, without SIGURG no goroutine is interrupted.
+// keepIgnored ignores the signals that were ignored when this process was started, as
+// under nohup, in a shell's background job or in a systemd unit (SIGPIPE), so that a
+// child ignores them too. By itself Go's runtime leaves only SIGHUP and SIGINT ignored.
+// Two signals are never ignored: without SIGCHLD no child's status would be reported,
+// without SIGURG no goroutine interrupted.
 func keepIgnored() {
 	for s, set := syscall.Signal(1), uint64(C.ignoredAtStart()); set != 0; s, set = s+1, set>>1 {
 		if set&1 != 0 && s != syscall.SIGCHLD && s != syscall.SIGURG {

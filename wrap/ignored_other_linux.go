@@ -2,6 +2,7 @@
 
 package wrap
 
-// keepIgnored does nothing: which signals this process was started to ignore can no
-// longer be known, except SIGHUP and SIGINT, which Go's runtime leaves ignored.
+// keepIgnored does nothing: which signals were ignored when this process was started
+// can no longer be known, except for SIGHUP and SIGINT, which Go's runtime leaves
+// ignored.
 func keepIgnored() {}

@@ -9,12 +9,12 @@ import (
 )
 
 // FromInside is the outcome with what a worker in the process saw: a memory failure
-// after which the training made no further step, at the line of the user's code that
-// where names, and what had been allocated between steps. The worker's numbers are the
-// device's own, whereas an outcome has only what a message said. An end without an
-// error of its own is put down to the memory failure that came before it. Leaked
-// memory is free again in a new process, whichever phase had too little memory because
-// of the leak.
+// after which the training made no further step, and what had been allocated between
+// steps; where names the line of the user's code that failed. The worker's numbers are
+// the device's own, whereas an outcome has only what a message said. An end without an
+// error of its own is put down to the memory failure that came before it. Leaked memory
+// is free again in a new process, whichever phase had too little memory because of the
+// leak.
 func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	f := seen.Failure
 	if f.Stats.Capacity <= 0 || o.Kind != OutOfMemory && o.Kind != Failed {

@@ -84,8 +84,7 @@ func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 	return place{}, nil
 }
 
-// set is the place at, with the default as its text if the value there means that the knob is not
-// set.
+// set returns at, with the default as its text if the value there means that the knob is not set.
 func (m *Match) set(k Knob, at place) place {
 	if slices.Contains(k.Unset, strings.Trim(at.text, `"'`)) {
 		at.text, at.unset = k.Default, true
@@ -162,8 +161,8 @@ func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
 	return at, true, nil
 }
 
-// abbreviates is the flag of k that argparse might take a name for, "" if there is none:
-// argparse accepts the beginning of a long flag.
+// abbreviates is the flag of k that argparse might take name to stand for, "" if there
+// is none: argparse accepts the beginning of a long flag.
 func (m *Match) abbreviates(p Profile, k Knob, name string) string {
 	if p.Style != SpaceStyle || !strings.HasPrefix(name, "--") || len(name) < 5 {
 		return ""
@@ -206,8 +205,8 @@ func inFiles(k Knob, docs []document, name string) (place, error) {
 	return place{}, nil
 }
 
-// scriptDefault is the default that the script itself gives a flag by argparse,
-// "" if it cannot be seen.
+// scriptDefault is the default that the script itself gives a flag through argparse, ""
+// if it cannot be seen.
 func (m *Match) scriptDefault(k Knob) string {
 	if k.Type != Int {
 		return ""
@@ -220,8 +219,8 @@ func (m *Match) scriptDefault(k Knob) string {
 	return ""
 }
 
-// declared are the places where the script declares a flag by argparse with an option that
-// matches a pattern, each with the pattern's groups.
+// declared are the places where the script declares a flag through argparse with an option
+// that matches a pattern, each with the pattern's groups.
 func (m *Match) declared(flag, option string) [][][]byte {
 	if m.Launch.Script == "" {
 		return nil
@@ -233,8 +232,8 @@ func (m *Match) declared(flag, option string) [][][]byte {
 	return regexp.MustCompile(`add_argument\([^()]*["']`+regexp.QuoteMeta(flag)+`["'][^()]*?\b`+option).FindAllSubmatch(content, -1)
 }
 
-// amountOf reads a knob that counts. It is 0 where the knob is absent and has no
-// default.
+// amountOf reads a knob whose value is an amount. The amount is 0 where the knob is
+// absent and has no default.
 func (m *Match) amountOf(p Profile, docs []document, name string) (int, error) {
 	at, err := m.find(p, docs, name)
 	if err != nil || at.text == "" && (at.unset || at.kind < inEnv) {

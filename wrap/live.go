@@ -30,7 +30,7 @@ type Wrapped struct {
 	Begun   time.Time     // when the run began: older checkpoints belong to another training run
 
 	Free    memory.Bytes  // memory that each of its GPUs must have free before a life begins; 0 does not check
-	Hang    time.Duration // how long without a sign of life until it is reported as possibly hanging; 0 never checks
+	Hang    time.Duration // how long without a sign of life before it is reported as possibly hanging; 0 never checks
 	Restart bool          // a command that hangs is ended, and started again from its newest checkpoint
 
 	// RunsOut is asked now and then when memory will run out, according to a worker inside

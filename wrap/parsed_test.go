@@ -81,7 +81,7 @@ func goSource(v reflect.Value) string {
 	return b.String() + "}"
 }
 
-// elided is goSource without a type that follows from where it is.
+// elided is goSource without the type, where the context implies it.
 func elided(name string, v reflect.Value) string {
 	return strings.TrimPrefix(goSource(v), name)
 }

@@ -11,7 +11,8 @@ const (
 	ncclText = "DistBackendError: NCCL communicator was aborted on rank 1."
 )
 
-// Of the ranks' error files, the earliest one counts whose error is the rank's own.
+// Of the ranks' error files, the one that counts is the earliest whose error is the
+// rank's own.
 func TestFirstRankByClock(t *testing.T) {
 	noon := time.Date(2026, 10, 4, 12, 0, 0, 0, time.UTC)
 	late := func(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }

@@ -201,7 +201,7 @@ func TestEffectiveBatchThatGrows(t *testing.T) {
 }
 
 // Where the framework computes the accumulation, the effective batch is kept if it is
-// given, pinned if it is not, and nothing is assumed if it does not divide.
+// given, pinned if it is not, and nothing is assumed if it does not divide evenly.
 func TestDerivedAccumulation(t *testing.T) {
 	const head = "name: derived\nmatch: {flags: [--micro]}\nknobs:\n  micro: {flags: [--micro]}\n  global: {flags: [--global], unset: [\"-1\"]}\nlaw: {write: [micro], derive: accumulation"
 	for _, c := range []struct{ law, command, want string }{

@@ -30,7 +30,7 @@ func advises(text string, m textMatch) bool {
 		strings.HasSuffix(before, "“") {
 		return true
 	}
-	if m.meaning == confirmation && strings.Contains(after, " if ") { // PyTorch's own errors continue with an if
+	if m.meaning == confirmation && strings.Contains(after, " if ") { // PyTorch's own errors continue with "if"
 		return true
 	}
 	return containsAny(before, conditional) || containsAny(after[:min(len(after), 40)], furtherOn)

@@ -85,7 +85,7 @@ type runner struct {
 	RunOptions
 	s      *harness.Session
 	newest *Saved          // newest checkpoint on disk after the last life
-	beyond time.Duration   // how long the life that wrote it continued after that
+	beyond time.Duration   // how long the life that wrote newest continued afterwards
 	from   *Saved          // checkpoint that the newest life resumed from; nil for the beginning
 	last   Exit            // of the newest life
 	lives  []time.Duration // how long each lasted
@@ -183,8 +183,8 @@ func (r *runner) look() (*Saved, error) {
 	return r.Newest()
 }
 
-// progress looks for checkpoints after a life, and reports one that is newer than
-// those before: every limit of "once per step" starts afresh with it.
+// progress looks for checkpoints after a life, and reports one that is newer than those
+// before: every "once per step" limit starts afresh with it.
 func (r *runner) progress() error {
 	known := r.newest
 	newest, err := r.look()
@@ -303,9 +303,10 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 	return true, nil
 }
 
-// resuming reports whether a life failed between a checkpoint and the point that the life
-// which wrote the checkpoint had reached, with a micro-batch no larger: while loading it,
-// or after less time than that life had continued for.
+// resuming reports whether a life that resumed from a checkpoint, with a micro-batch no
+// larger, failed before it got as far as the life that wrote the checkpoint: while
+// loading it, or after less time than that earlier life had continued for after writing
+// it.
 func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
 		return false
@@ -347,7 +348,8 @@ func lasting(seconds float64) string {
 
 // InHostMemory is the outcome for a command that used no GPU: it trains in host memory,
 // so host memory counts as its device's. most is the most that it could hold; 0 changes
-// nothing. Besides the request that failed, it is assumed to have held all the rest.
+// nothing. It is assumed to have held all of that but the size of the request that
+// failed.
 func (o Outcome) InHostMemory(gpus []GPU, most memory.Bytes) Outcome {
 	if o.Kind != OutOfHostMemory || len(gpus) > 0 || most <= 0 || o.Evidence == nil {
 		return o

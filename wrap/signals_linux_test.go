@@ -67,10 +67,10 @@ func pidAfter(t *testing.T, text, what string) int {
 	return pid
 }
 
-// TestKeysReachTheChildOnce types Ctrl-C and Ctrl-\, which the terminal itself sends
-// to the child, and then signals the wrapper alone: if it had passed on the keys as well,
-// those would come before. Two signals that come together may be received as one, so
-// there are many.
+// TestKeysReachTheChildOnce types Ctrl-C and Ctrl-\, which the terminal itself sends to
+// the child, and then signals the wrapper alone: if it had passed on the keys as well,
+// those signals would come before that one. Two signals that come together may be
+// received as one, so each key is typed many times.
 func TestKeysReachTheChildOnce(t *testing.T) {
 	p := onTerminal(t, helper("wrap", "sh", "-c", names))
 	p.out.await(t, "ready ")

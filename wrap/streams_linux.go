@@ -229,7 +229,8 @@ func (s *stream) take(buffer []byte) (p []byte, more, wait bool) {
 		return buffer[:n], true, false
 	}
 	// The kernel reports a change of modes before the output that follows it, unless the change
-	// comes between its look for one and its look for output: so every read is followed.
+	// comes between its check for one and its check for output: so the modes are followed after
+	// every read.
 	s.twin.follow()
 	return buffer[1:n], true, false
 }
@@ -267,7 +268,7 @@ func endsLine(p []byte) bool {
 }
 
 // breakLine reports whether a line of our own on stderr needs a line break before it. It
-// is asked once per line: the second time the break is there.
+// is asked once per line: the second time, the break has been written.
 func (s *streams) breakLine() bool {
 	return len(s.copies) > 0 && s.copies[len(s.copies)-1].midLine.CompareAndSwap(true, false)
 }

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// tail keeps the newest output of two streams in constant memory, in the order in
-// which it came. Lines are kept whole: a line that is still being written waits
-// outside, so that lines of the other stream do not land in it, unless it is huge. Not safe
-// for concurrent use.
+// tail keeps the newest output of two streams in constant memory, in the order in which it
+// came. Lines are kept whole: a line that is still being written waits outside, unless it
+// is huge, so that lines of the other stream do not land in it. Not safe for concurrent
+// use.
 type tail struct {
 	ring    []byte // its capacity is the limit plus one byte, which shows whether a line begins after it
 	next    int    // where the next byte goes, once the ring is full

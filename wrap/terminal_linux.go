@@ -34,9 +34,9 @@ func (t *terminal) foreground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// restore puts back the modes of the start, as a shell does after a job that a signal
-// ended: a password prompt that is killed would leave the next life without echo. In
-// the background that is not ours to change.
+// restore puts back the modes that the terminal had at the start, as a shell does after
+// a job that a signal ended: a password prompt that is killed would leave the next life
+// without echo. In the background they are not ours to change.
 func (t *terminal) restore() {
 	if t.foreground() && t.modes != nil {
 		_ = unix.IoctlSetTermios(int(t.file.Fd()), unix.TCSETSW, t.modes)

@@ -56,7 +56,7 @@ var families = []family{
 	{ifLittleFree, ambiguousTexts},
 }
 
-// memoryPhrases are the longest piece of each text about memory.
+// memoryPhrases holds the longest fixed piece of each text about memory.
 var memoryPhrases = sync.OnceValue(func() []string {
 	phrases := []string{"memoryerror"} // the exceptions of that name need no text
 	for _, f := range families {
@@ -70,7 +70,7 @@ var memoryPhrases = sync.OnceValue(func() []string {
 })
 
 // mayTellOfMemory is false if none of the texts about memory can be in the output. Colours
-// and frames may split such a text, so with them it is true.
+// and frames may split such a text, so it is true for any output that has them.
 func mayTellOfMemory(output []byte) bool {
 	if bytes.IndexByte(output, '\x1b') >= 0 || bytes.Contains(output, []byte("│")) {
 		return true

@@ -18,8 +18,8 @@ var (
 	richCode    = lazily(`^ ?❱ *\d+ [│|]? ?(.*)`)
 )
 
-// The innermost frames say what was being done, the outermost ones in which part
-// of the work; of the thousands of a recursion those in the middle are left out.
+// The innermost frames say what was being done, the outermost ones in which part of the
+// work; of the thousands of frames of a recursion, those in the middle are left out.
 const framesMost = 256
 
 func frameOf(text string) (stackFrame, bool) {

@@ -64,8 +64,8 @@ func TestTransparentOnPipes(t *testing.T) {
 	}
 }
 
-// TestTransparentOnTerminal checks that nothing differs on a terminal, the modes that
-// it is left in included.
+// TestTransparentOnTerminal checks that nothing differs on a terminal, including the
+// modes that it is left in.
 func TestTransparentOnTerminal(t *testing.T) {
 	for name, p := range programs {
 		t.Run(name, func(t *testing.T) {

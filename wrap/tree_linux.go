@@ -102,7 +102,7 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 	defer again.Stop()
 	patience, how, given := time.NewTimer(grace), syscall.SIGTERM, time.Time{}
 	defer patience.Stop()
-	nothing := 0 // how many times in a row nothing was seen to be left
+	nothing := 0 // how many lists in a row showed that nothing is left
 	for first := true; !childless(); {
 		left := t.left()
 		if len(left) > 0 {
@@ -110,8 +110,8 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 		}
 		switch {
 		case len(left) == 0:
-			// Only children that were there before are left, or the list has a gap: while it was made a
-			// process forked another and died, and neither is on it.
+			// Only children that were there before are left, or the list has a gap: while it was being
+			// made, a process forked another and died, and neither is on it.
 			if nothing++; nothing == looksForNothing {
 				return
 			}

@@ -279,7 +279,8 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// TestKilledWithAReaderThatDoesNotRead ends although the child's output cannot be passed on.
+// TestKilledWithAReaderThatDoesNotRead checks that Wait returns although the child's output
+// cannot be passed on.
 func TestKilledWithAReaderThatDoesNotRead(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {

@@ -58,7 +58,7 @@ func (m *Match) Sizes(asked recovery.Plan) (sizes []int, err error) {
 }
 
 func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
-	if len(w.out.Changes) == 0 { // otherwise settings has done so
+	if len(w.out.Changes) == 0 { // otherwise the method settings has done so
 		if err := w.competing(); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ type Tried struct {
 	Steps        int          `json:"steps,omitempty"`              // optimizer steps that it made; 0 if it was watched and ended
 	Peak         memory.Bytes `json:"peak,omitempty"`               // the most that its processes held of one GPU, or the least that would have been needed if it did not fit; 0 if not known
 	Room         memory.Bytes `json:"room,omitempty"`               // the most that they could have held of that GPU; 0 if not known
-	Limit        memory.Bytes `json:"limit,omitempty"`              // the most that their allocator may hold of it, as it reports itself or by the command's settings; 0 if not known
+	Limit        memory.Bytes `json:"limit,omitempty"`              // the most that their allocator may hold of it, as it reports itself or as the command's settings say; 0 if not known
 	Seconds      float64      `json:"seconds"`                      // how long it lasted, starting included
 	PerSecond    float64      `json:"samples_per_second,omitempty"` // as its framework reports it
 	Text         string       `json:"text"`                         // what was seen, in words

@@ -18,8 +18,9 @@ import (
 const (
 	// unsettled is how long a trial may last if it has to be watched and ended.
 	unsettled = 30 * time.Minute
-	// goodbye is how long a trial has to end by itself once the user asks for it, and
-	// then from being asked to end until it is killed: it has nothing to save.
+	// goodbye is how long a trial has to end by itself once the user asks to stop, and
+	// again how long it has between being asked to end and being killed: it has nothing to
+	// save.
 	goodbye = 10 * time.Second
 )
 
