@@ -61,7 +61,7 @@ type Life struct {
 	talks   map[*talk]bool  // open connections
 	reached int             // connections so far
 	checked chan struct{}   // closed when a first step has been checked, or cannot be
-	told    map[string]bool // keys of the entries that are written only once, and have been
+	told    map[string]bool // keys of once-only entries that have been written
 }
 
 // Ended is what was seen of a life.
@@ -117,7 +117,7 @@ func Begin(o Options) (*Life, error) {
 func (l *Life) Checked() <-chan struct{} { return l.checked }
 
 // RunsOut is when a process will run out of memory if what it holds keeps growing, and
-// why; of several processes, the first to run out. The time is zero while nothing
+// why; if several processes will, the first of them counts. The time is zero while nothing
 // suggests that this will happen.
 func (l *Life) RunsOut() (at time.Time, why string) {
 	l.mu.Lock()
@@ -130,8 +130,8 @@ func (l *Life) RunsOut() (at time.Time, why string) {
 	return at, why
 }
 
-// check records what a process found in its first step, or why it cannot check it. The
-// first report counts.
+// check records what a process found in its first step, or why it cannot check it. Only
+// the first report counts.
 func (l *Life) check(found []Checked, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -232,7 +232,7 @@ func (l *Life) accept() {
 }
 
 // admitted reports whether a process of user uid may talk to the headroom of user own:
-// only processes of the same user may, so not even root's.
+// only processes of the same user may: not even those of root, unless it owns headroom.
 func admitted(uid, own int) bool { return uid == own }
 
 // left reports whether a process left a file called name beside the socket.

@@ -325,7 +325,7 @@ func TestLastWordsAreHeard(t *testing.T) {
 	}
 }
 
-// FuzzServer sends a life arbitrary bytes, as one process and after a hello: the life
+// FuzzServer sends a life arbitrary bytes, each time from one process and after its hello: the life
 // neither ends nor hangs, and its decisions are possible ones.
 func FuzzServer(f *testing.F) {
 	for _, text := range []string{helloLine(0, 1), oom(1, 8, 8, ""), oom(1, 8, 4, ""), `{"type":"step","rows":-1,"pieces":99999999999}`,
@@ -368,7 +368,7 @@ func BenchmarkLife(b *testing.B) {
 	}
 }
 
-// TestFirstStepIsLookedAt checks that the first report about a first step counts,
+// TestFirstStepIsLookedAt checks that only the first report about a first step counts,
 // whether it says what was found or why the step cannot be checked.
 func TestFirstStepIsLookedAt(t *testing.T) {
 	looked := func(l *Life) bool {

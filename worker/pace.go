@@ -5,7 +5,7 @@ import "time"
 const (
 	// paceLeast is the shortest time between two steps of a process that are recorded.
 	paceLeast = time.Second
-	// paceShare is about how many steps are recorded while the elapsed time doubles.
+	// paceShare is roughly how many steps are recorded while the elapsed time doubles.
 	paceShare = 1000
 )
 

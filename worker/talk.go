@@ -324,8 +324,8 @@ func (t *talk) once(key, text string) {
 	t.noted(key, runs.Entry{Kind: runs.KindWorker, Text: text})
 }
 
-// noted writes an entry, only once for each key that is not empty, and no more entries
-// in all than are useful.
+// noted writes an entry: only once for each key that is not empty, and at most notesMost
+// entries in the life.
 func (t *talk) noted(key string, e runs.Entry) {
 	l := t.life
 	l.mu.Lock()

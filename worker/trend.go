@@ -98,8 +98,8 @@ func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	return forecast{memory.Bytes(perStep), last.step + int(left), time.Duration(left * float64(took))}, true
 }
 
-// newest is the memory held after at most the given number of the newest steps that are
-// kept, and the number of steps from one of them to the next.
+// newest is the memory held after each of the newest steps that are kept, at most the
+// given number of them, and the number of steps from one to the next.
 func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 	points := t.points[max(0, len(t.points)-most):]
 	if len(points) < 2 {
@@ -111,7 +111,7 @@ func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 	return held, max(1, (points[len(points)-1].step-points[0].step)/(len(points)-1))
 }
 
-// forecastLeast is how close to the end a forecast is no longer repeated: by then nobody
+// forecastLeast is the time left below which a forecast is no longer repeated: by then nobody
 // can do anything about it.
 const forecastLeast = 2 * time.Minute
 

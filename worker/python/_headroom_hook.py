@@ -1,13 +1,13 @@
 """Waits until torch has been imported, and then starts the worker.
 
-This module is the only part of headroom that a Python process which never imports torch loads. It is
-not part of the package, since a module of the user's may have the package's name.
+In a Python process that never imports torch, this module is the only part of headroom that is loaded.
+It is not part of the package, since a module of the user's may have the package's name.
 """
 
 import os
 import sys
 
-TYPE_CHECKING = False  # importing typing's own costs more than everything here
+TYPE_CHECKING = False  # importing typing for its TYPE_CHECKING costs more than everything here
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any, Optional
@@ -104,8 +104,8 @@ def _ours() -> bool:
 
 
 def leave(name: str, text: str = "") -> None:
-    """Leave a file beside the socket, from which headroom can tell how far a process got that never
-    sent a message."""
+    """Leave a file beside the socket, from which headroom can tell how far this process got even if it
+    never sends a message."""
     socket = os.environ.get("HEADROOM_SOCKET")
     if not socket:
         return

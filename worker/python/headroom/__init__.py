@@ -52,7 +52,7 @@ def step(model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Op
     clipping and the optimizer's step belong outside. The function may return nothing, numbers, or tensors
     of rows; the results of the pieces are joined.
 
-    Where that cannot be exact, the function's exception is raised. In a process that does not run under
+    If this cannot be done exactly, the function's exception is raised. In a process that does not run under
     headroom the function is unchanged. ``model`` is the model that is trained, or a sequence of models;
     ``optimizer`` may add further parameters.
     """

@@ -1,3 +1,3 @@
-"""The version, which is the binary's where headroom has unpacked this package."""
+"""The version of this package; if headroom has unpacked it, that of the headroom binary."""
 
 __version__ = "0.1.dev0"

@@ -23,7 +23,7 @@ from .tape import Tape, place_of, random_state, same_random_state, unrecorded
 
 
 class Sampled(NamedTuple):
-    """The results of a tape that the script held when something failed."""
+    """Those results of a tape that the script held when something failed."""
 
     values: dict[int, torch.Tensor]  # some values of each result, by slot
     steps: dict[int, tuple]  # the strides with which the values were sampled, by slot
@@ -87,7 +87,7 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
         for i in again:
             run(tape, None, [i], None, env)
         half = half_in(tape, modules)
-        most, total = rounding(tape, half), 5e-3 if half else 1e-3  # of a loss, which is a sum
+        most, total = rounding(tape, half), 5e-3 if half else 1e-3  # total: for a loss, which is a sum
         return all(
             sampled.graphs[s] == signature([env[s]]) and alike(v, sample(env[s], sampled.steps[s]), min(most, total) if v.numel() == 1 else most)
             for s, v in sampled.values.items()
@@ -112,7 +112,7 @@ def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots:
 
 def unsaved() -> Any:
     """A context in which autograd builds graphs, so that the same kernels run, but saves no tensors
-    for them. A function compiled in the meantime keeps the tensors it is traced with."""
+    for them. The tensors with which a function is traced, when it is compiled in this context, are kept."""
 
     def pack(tensor: torch.Tensor) -> Any:
         return None if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor

@@ -97,7 +97,7 @@ def summed(inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tens
 
 
 def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, failure: BaseException, sizes: Any, report: Any) -> None:
-    """Gives their gradients to the parameters that a failed backward pass has not reached."""
+    """Sets the gradients of the parameters that a failed backward pass has not reached."""
     loss = place_of(args[0]).slot  # type: ignore[union-attr]
     tape.drop(args[:1])
     clean(failure)

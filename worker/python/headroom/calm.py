@@ -62,11 +62,11 @@ class Calm:
     keeps everything, and every other random number is a constant. Records where random numbers would be drawn, and
     whether anything is computed in half precision, as under an autocast inside a module.
 
-    ``where`` says where random numbers are known to be drawn. Below ``ANYWHERE`` half precision is not recorded,
-    nothing is watched, and code takes about as long as without the context: a mode for all operations takes longer for
-    each operation, and for each of its gradients, than a small kernel does. ``apart`` tells draws in functions from
-    all others, for code that runs no backward; before PyTorch 2.6, where compiled modules are compiled for trials, too,
-    and compiling fails in a mode for functions, it does nothing."""
+    ``where`` says where random numbers are known to be drawn. If it is below ``ANYWHERE``, half precision is not
+    recorded, nothing is watched, and code takes about as long as without the context: a mode for all operations takes
+    longer for each operation, and for each of its gradients, than a small kernel does. ``apart`` tells draws in functions
+    from all others, for code that runs no backward. Before PyTorch 2.6 ``apart`` does nothing: there compiled modules are
+    compiled for trials, too, and compiling fails in a mode for functions."""
 
     def __init__(self, where: int = ANYWHERE, watchers: Sequence[Watcher] = (), apart: bool = False) -> None:
         self.half = False

@@ -102,7 +102,7 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """A context that raises :class:`Refused` where memory runs out: a check is not a step that must be survived."""
+    """A context that raises :class:`Refused` if memory runs out: a check is not a step that must be survived."""
     try:
         yield
     except Exception as e:

@@ -1,6 +1,6 @@
 """Adam's step over all tensors at once needs memory for one more copy of each, and changes its
 state before it allocates the copies. Where there is not enough memory, the step goes tensor by tensor,
-which needs memory for the largest tensor alone: the step over all at once would have ended the training.
+which needs memory for the largest tensor alone; over all tensors at once it would end the training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .rest import Memory, memories
 
 KNOWN = (torch.optim.Adam, torch.optim.AdamW)
 FIRST, EVERY = 4, 16  # a GPU's memory is checked in the first 4 steps, then in every 16th
-SINGLY = 64  # steps that go tensor by tensor before all at once is tried again; twice as many each time, up to 16-fold
+SINGLY = 64  # steps that go tensor by tensor before one over all tensors is tried again; twice as many each time, up to 16 times
 
 Group = dict[str, Any]
 
@@ -84,8 +84,8 @@ def at_once(group: Group) -> bool:
 
 
 def _takes(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Tensors like the state that a group's step will allocate, and tensors like its temporaries: those of
-    the largest of the group's parts, by device and dtype."""
+    """Tensors like the state that a group's step will allocate, and tensors like its temporaries: the largest
+    set of the group's parameters that share a device and a dtype."""
     params = [p for p in group["params"] if p.grad is not None]
     state = [p for p in params if not optimizer.state.get(p) for _ in range(3 if group.get("amsgrad") else 2)]
     parts: dict[tuple, list[torch.Tensor]] = {}

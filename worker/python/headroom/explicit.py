@@ -245,7 +245,7 @@ class Trial:
         return 1e-2 if self._calm.half else 1e-3
 
     def _sums(self, rule: Rule, i: int, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> bool:
-        """Whether a rule gives a number of the result as the weighted sum of the parts' numbers."""
+        """Whether a number in the result is the sum of the parts' numbers, weighted by a rule."""
         value = whole.leaves[i]
         if not number(value):
             return False

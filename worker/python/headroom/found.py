@@ -180,9 +180,9 @@ _NO_OBJECTS = {dict, OrderedDict, list, tuple, set, torch.Tensor, torch.Size, to
 
 
 def state_of(module: torch.nn.Module) -> tuple[int, int]:
-    """Two hashes that are the same while a module is unchanged: the first of its submodules, parameters, hooks, flags
-    and names, and of which numbers are zero in the objects among its attributes, such as a configuration; the second
-    also of the numbers among its attributes and the values of the globals that its methods name."""
+    """Two hashes that are the same while a module is unchanged. The first covers its submodules, parameters, hooks, flags
+    and names, and which of the numbers in the objects among its attributes, such as a configuration, are zero; the second
+    also covers the numbers among its attributes and the values of the globals that its methods name."""
     found = found_of(module)
     unread = found.unread if found is not None else ()
     names: list = []

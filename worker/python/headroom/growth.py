@@ -103,7 +103,7 @@ def variable(value: Any) -> str:
 
 
 def attribute(value: Any) -> str:
-    """An attribute of an object with this value."""
+    """An attribute, of any object, with this value."""
     for owned in gc.get_referrers(value):
         if isinstance(owned, dict):
             name = next((n for n, v in owned.items() if v is value and isinstance(n, str)), "")

@@ -243,8 +243,8 @@ def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
 
 
 def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Everything except the module's attributes that its methods and hooks, if they are the script's own, may
-    change, by name. Plain values, which have no identity, are represented by their :class:`Names`."""
+    """Everything outside a module's attributes, by name, that its methods and hooks may change, if they are the
+    script's own. Plain values, which have no identity, are represented by their :class:`Names`."""
     functions, classes = _classes(type(module))
     functions = functions + [f for f in vars(module).values() if isinstance(f, FunctionType) and _own(f.__module__)]
     for kind in classes:

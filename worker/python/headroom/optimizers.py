@@ -11,7 +11,7 @@ import torch
 from .crowded import KNOWN, one_by_one
 from .failure import clean, is_out_of_memory, release_frames
 
-_inside = False  # in a step: an optimizer that wraps another calls the other's step within its own
+_inside = False  # inside a step: a wrapper around an optimizer calls that optimizer's step within its own
 
 
 def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:

@@ -15,7 +15,7 @@ import torch
 from .failure import OutOfMemoryError, bare
 from .replay import on_host
 
-PATIENCE = 64  # batches that are cut at once before a whole one is tried again
+PATIENCE = 64  # batches that are cut straight away before a whole one is tried again
 GROWS = 4  # batches whose pieces have all fitted before larger pieces are tried
 
 
@@ -51,7 +51,7 @@ class Sizes:
         return cost
 
     def too_large(self, found: Any, args: tuple, kwargs: dict) -> bool:
-        """Whether a call is known to fail, and is therefore to be run in pieces at once."""
+        """Whether a call is known to fail, and is therefore to be run in pieces straight away."""
         cost = self._see(found, args, kwargs)
         if self.learned is not None:
             self._begin(found, cost, self.learned())
@@ -141,8 +141,8 @@ class Sizes:
         return (self._rows, self._pieces) if self.failure is not None else (0, 1)
 
     def confirm(self, pieces: int) -> None:
-        """A batch has succeeded in this many pieces: from now on a batch like it is cut at once, and
-        after many such batches into fewer pieces."""
+        """A batch has succeeded in this many pieces: from now on a batch like it is cut straight
+        away, and after many such batches into fewer pieces."""
         self._pieces = pieces
         if self._pending is not None and self._pending[0] is not None:
             found, cost = self._pending

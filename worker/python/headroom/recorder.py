@@ -52,7 +52,7 @@ class Recorder:
         self.evaluation = Sizes()  # of calls without gradients
         self.stepping = False  # in a function of headroom.step that is run for its gradients alone
         self.check: Any = None  # for headroom check: the object that checks the first step
-        self.observe: Optional[str] = None  # the reason why nothing is replayed, if so
+        self.observe: Optional[str] = None  # the reason why nothing is replayed; None if failures are recovered from
         self.kinds: dict[tuple, Optional[str]] = {}  # kinds of tapes whose graphs were walked → why a loss bypasses the modules' outputs
         self.rest = Rest()
 
@@ -305,8 +305,8 @@ class Recorder:
         return patiently(made, refused)
 
     def _sealed(self, tape: Tape, late: Late, found: Found, entry: Entry) -> None:
-        """Raises :class:`Writes` if a call that is to be repeated on the whole batch must not be, or if there is not
-        enough memory to find out."""
+        """Raises :class:`Writes` if a call must not be repeated on the whole batch, or if there is not enough memory to
+        find out."""
         if not found.tried:
             try:
                 self._result(tape, late, entry)
@@ -365,7 +365,7 @@ class Recorder:
             self._refused(failure, why)
         tape.failure = tape.sampled = None
         clean(failure)
-        found.before(entry.versions.count(-1))  # type: ignore[union-attr]  # if the batch was to run in pieces at once, this is the first call
+        found.before(entry.versions.count(-1))  # type: ignore[union-attr]  # the first call if a batch goes in pieces straight away
         entry.nth = found.calls
         state = random_state()
         hosts = (None, on_host) if any(p.is_cuda for p in found.params) else (None,)

@@ -26,7 +26,7 @@ from .tape import Entry, Tape, random_state, same_random_state, set_random_state
 from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
 
 SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
-ROUNDS = 6  # tries, each on other rows, to tell the rules apart
+ROUNDS = 6  # tries, each on different rows, to tell the rules apart
 ELEMENT = 64  # bytes of free memory for each element of an output on which rules are tried
 MOST = 256  # the most rows on which rules are tried
 PAIRS = 4  # pairs of rows on which rules are tried if three do not fit: a pair can be cut only one way, and a wrong rule may pass by chance
@@ -82,7 +82,7 @@ def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional
 
 def unchanged(tape: Tape, entries: Sequence[int]) -> None:
     """Raises Refused if an argument of the given entries, or a parameter of their modules, has
-    been written to since."""
+    been written to since their calls."""
     for i in entries:
         why = altered(tape, tape.entries[i])
         if why is not None:
@@ -90,7 +90,7 @@ def unchanged(tape: Tape, entries: Sequence[int]) -> None:
 
 
 def altered(tape: Tape, entry: Entry) -> Optional[str]:
-    """A message if arguments or parameters of a call have been written to since; None if none have."""
+    """A message if arguments or parameters of a call have been written to since it was made; None if none have."""
     for index in entry.references()[1]:
         if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
             return "an argument has been changed since it was used"
@@ -423,7 +423,7 @@ class Uses:
 
 
 class Proof:
-    """Tries, on real rows, whether a tape may be cut and by which rules. This costs some forward and
+    """Tests, on real rows, whether a tape may be cut and by which rules. This costs some forward and
     backward passes of a few rows for each kind of tape, repeated as :class:`Uses` says, and leaves no traces."""
 
     known: dict[tuple, set] = {}  # names of the rules that no batch has refuted, by kind of tape
@@ -438,7 +438,7 @@ class Proof:
         self.few = not hasattr(torch.compiler, "set_stance") and any("_orig_mod" in m._modules for m in submodules(self.modules))
 
     def rule(self, slot: int, pieces: Sequence[Rows]) -> Rule:
-        """The rule of one scalar, for pieces like these. Raises :class:`Refused` if no rule fits, or
+        """The rule of one scalar, for the given pieces. Raises :class:`Refused` if no rule fits, or
         if two rules fit that weight the pieces differently."""
         rules = self.rules(slot, pieces)
         if not settled(rules, pieces):
@@ -701,8 +701,8 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
     """What ``work`` returns for ``count`` rows, without randomness or consequences; for fewer rows where
     there is not enough memory. Raises :class:`Refused` if even two do not fit.
 
-    Modules run with no more of :class:`Calm` than they are known to need. If ``work`` raises an exception without all
-    of it, it is called once more with it."""
+    Modules run with no more of :class:`Calm` than they are known to need. If ``work`` raises an exception under less
+    than all of :class:`Calm`, it is called once more under all of it."""
     founds = [f for f in map(found_of, modules) if f is not None]
     where = max(map(draws_of, modules), default=NEVER)
     while True:
@@ -751,8 +751,8 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
 
 
 def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Rows for four calls of one size: one + two, another + other, one + another and two + other. The first two
-    of these are the halves of the rows if their number is even; fewer than four rows are used more than once."""
+    """Four parts of the rows, for four calls of one size: one + two, another + other, one + another and two + other.
+    The first two of these are the halves of the rows if their number is even; fewer than four rows are used more than once."""
     if len(rows) < 4:
         return rows[:1], rows[1:2], rows[:1], rows[-1:]
     half, quarter = len(rows) // 2, len(rows) // 4
@@ -760,7 +760,7 @@ def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int
 
 
 def added(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The sketch of the sum of two gradients, with an upper bound of its norm."""
+    """The sketch of the sum of two gradients, with an upper bound on its norm."""
     return [(a + c, b + d) for (a, b), (c, d) in zip(one, other)]
 
 

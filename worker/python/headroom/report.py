@@ -17,7 +17,7 @@ from .rest import may_ask, unreserved
 from .wire import Wire, notice
 
 EVERY = 0.2  # seconds between two reported steps, unless a step has failed
-CUTS = 1000  # rows and pieces that are remembered
+CUTS = 1000  # pairs of rows and pieces that are remembered
 _SIZE = r"([\d.]+) ?([KMGT]iB|GB|MB|bytes)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB": 1 << 20, "GiB": 1 << 30, "GB": 1 << 30, "TiB": 1 << 40}
 _GENERATES = {"generate", "_generate", "_generate_and_score_completions"}  # functions of Transformers and TRL, and of most others
@@ -85,7 +85,7 @@ class Report:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 
     def remark(self, text: str, level: str = "info") -> None:
-        """Have a sentence kept in the journal; with the level "warning", the user is also shown it at once, unless
+        """Have a sentence kept in the journal; with the level "warning" it is also shown to the user at once, unless
         one that is the same up to the first semicolon was shown before."""
         if level == "warning":
             begins = text.partition(";")[0]

@@ -42,7 +42,7 @@ def may_ask() -> bool:
 
 
 def memories() -> list[Memory]:
-    """The memory of each GPU on which this process has some; empty if one of them does not report it."""
+    """The memory of each GPU on which this process has reserved any; empty if one of them does not report it."""
     if not may_ask():
         return []
     found = []

@@ -262,7 +262,7 @@ class Plan:
                 raise Refused(f"{named(entry)} returns a result whose size is not proportional to the batch")
             shape[dim] = per_row * self.batch
         refs = entry.references()[0]
-        if entry.module is not None:  # a fixed one is, for example, a temperature; losses of different rows differ unless they are zero
+        if entry.module is not None:  # fixed: a temperature, for example; not a loss, which differs between rows unless it is zero
             fixed = not moved and small.is_floating_point() and torch.equal(small.detach(), large.detach()) and bool(small.any())
         else:
             fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)

@@ -110,14 +110,14 @@ class Tape:
         self.scalars: dict[int, torch.Tensor] = {}  # values of results with one element that require a gradient, by slot
         self.sampled: Any = None  # what the script held when something failed: see again.note
         self.count = 0  # slots
-        self.why_not: Optional[str] = None  # the reason why the tape cannot be replayed, if so
+        self.why_not: Optional[str] = None  # the reason why the tape cannot be replayed; None if it can
         self.failure: Optional[BaseException] = None  # the user's exception, once something has failed
         self.random = random_state()
         self.closed = False
         self.done = False  # its gradients have been handed back
         self.complete = False  # every module's call had finished when something failed
         self.spans: list[tuple[int, int]] = []  # sequence numbers of graphs that must not be used: those of tries and replays
-        self.straight = False  # its calls run in pieces at once, and nothing has failed
+        self.straight = False  # its calls run in pieces straight away, and nothing has failed
         self.retain = False  # the gradients that were handed back are to be used again
         self.late: Any = None  # what is known about its late tensors
 
@@ -332,7 +332,7 @@ class OwnMode(TorchFunctionMode):
 
 @contextmanager
 def modes_as(modes: tuple) -> Iterator[None]:
-    """A context under exactly these modes of the user's, without entering them again: if entered twice, a default
+    """A context in which exactly these modes of the user's are active, without entering them again: if entered twice, a default
     device's mode would restore itself when it ends. Our own modes stay, above them."""
     now = function_modes()
     wanted = *modes, *(m for m in now if isinstance(m, OwnMode))
@@ -392,13 +392,13 @@ def _numpy_state() -> Optional[tuple]:
 
 
 def same_random_state(a: RandomState, b: RandomState) -> bool:
-    """Whether nothing was drawn between two such states."""
+    """Whether nothing was drawn between two random states."""
     cuda = a.cuda is b.cuda or a.cuda is not None and b.cuda is not None and torch.equal(a.cuda, b.cuda)
     return cuda and torch.equal(a.cpu, b.cpu) and same_outside_torch(a, b)
 
 
 def same_outside_torch(a: RandomState, b: RandomState) -> bool:
-    """Whether nothing was drawn from Python's and NumPy's generators between two such states."""
+    """Whether nothing was drawn from Python's and NumPy's generators between two random states."""
     numpy = a.numpy is b.numpy or a.numpy is None or b.numpy is None or a.numpy[2:] == b.numpy[2:] and bool((a.numpy[1] == b.numpy[1]).all())
     return numpy and a.python == b.python
 

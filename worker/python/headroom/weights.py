@@ -43,7 +43,7 @@ def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[in
     """The rules worth trying, with names that hold for other batches of the same kind:
     sum, mean over rows, and means over whatever each of the batch's tensors may count: valid
     targets, or the sum of a mask, each of the whole tensor or of the tensor shifted by one. Only those
-    with ``known`` names, if there are any."""
+    whose names are ``known``, if that is given."""
     rules: list[tuple[tuple, Rule]] = [(("sum",), None), (("rows",), [1.0] * batch)]
     for i, tensor in enumerate(tensors):
         counts = counted(batch, tensor, ignored, None if known is None else {name[1] for name in known if name[0] == i})
@@ -52,8 +52,8 @@ def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[in
 
 
 def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int], wanted: Optional[set] = None) -> dict[int, list]:
-    """What a tensor could count in each row, by number; only the ``wanted`` ones, if given. Computed on the CPU, a few
-    rows at a time."""
+    """What a tensor could count in each row, keyed by a number for each way of counting; only the ``wanted`` ways, if
+    given. Computed on the CPU, a few rows at a time."""
     # The sum of a mask comes last; for other tensors it is a rule that a try refutes.
     absent: list = [None] if tensor.dtype == torch.bool or tensor.is_floating_point() else [*dict.fromkeys((-100, *ignored)), None]
     ends = [slice(None), slice(1, None), slice(-1)] if tensor.dim() > 1 and tensor.shape[-1] > 1 else [slice(None)]

@@ -137,7 +137,7 @@ class Wire:
             self._send("note", {**f, "text": str(text)[:4000], "level": level})
 
     def refused(self, why: str, **f: Any) -> None:
-        """Report that a failure is left to the user's code, and why, with what is known about it, as for oom.
+        """Report that a failure is left to the user's code, and why, with what is known about the failure.
         Waits until headroom has acknowledged the report, so that its message appears before the traceback."""
         self._ask("refused", "heard", HEARING, {**f, "why": str(why)[:4000]})
 
@@ -263,7 +263,7 @@ class Wire:
 
 
 def notice(text: str) -> None:
-    """Write a line to the user where no headroom can."""
+    """Write a line to the user when there is no headroom to do so."""
     try:
         sys.stderr.write(f"headroom: {text}\n")
         sys.stderr.flush()

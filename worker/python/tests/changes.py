@@ -4,7 +4,7 @@ back: what was learned in one step must not make the gradients of another step w
     python changes.py
 
 Every script is made to fail in its module, in its loss and in backward: either in the first step
-alone, after which the other steps run in pieces at once, or in every step again.
+alone, after which the other steps run in pieces straight away, or in every step again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def put(on: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def around(context: Callable[[Net], Any], every: int = 2) -> Callable:
-    """The loss of a call that is made in the given context in every ``every``-th step."""
+    """The loss of a call that is made in the given context in one of every ``every`` steps."""
 
     def loss(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
         with context(net) if i % every == every - 1 else nullcontext():

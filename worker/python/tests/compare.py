@@ -56,7 +56,7 @@ def wrong(want: Record, got: Record, step: int, tolerance: float, dropout: bool)
         if len(want.gradients[i]) != len(got.gradients[i]):
             return f"step {i}: {len(got.gradients[i])} optimizer steps, not {len(want.gradients[i])}"
     if dropout and exact(want, got, step, tolerance):
-        # Random numbers may be drawn in another order from the failure on.
+        # From the failure on, random numbers may be drawn in another order.
         early = "" if step == 0 else exact(want, got, step - 2, 0.0)
         for a, b in zip(want.gradients[step], got.gradients[step]):
             early = early or roughly(a, b)

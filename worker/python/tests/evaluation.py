@@ -247,7 +247,7 @@ class Most(TorchDispatchMode):
 
 def steady(case: Case) -> str:
     """Returns what is wrong with the batches after a failure: only the batches of the evaluation are to go
-    in pieces at once, and now and then a whole batch is to be tried."""
+    in pieces straight away, and now and then a whole batch is to be tried."""
     net, at_once, training = case.made(), [], 0
     for i in range(100):
         given, injector, most = case.given(), Injector(Fault("again", 1, ROWS) if i == 0 else None), Most()

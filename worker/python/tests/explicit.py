@@ -192,7 +192,7 @@ class Clips(Training):
 
     def step(self, x: Tensor, y: Tensor) -> Any:
         loss = super().step(x, y)
-        nn.utils.clip_grad_norm_(self.net.parameters(), 1e9)  # which changes nothing here, and may elsewhere
+        nn.utils.clip_grad_norm_(self.net.parameters(), 1e9)  # changes nothing here, but may elsewhere
         return loss
 
 

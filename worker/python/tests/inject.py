@@ -183,7 +183,7 @@ class Phases:
 
 
 def innermost(frame: FrameType | None) -> tuple[str, str]:
-    """backward, module, optimizer or nothing, and the user's file:line."""
+    """The phase, which is backward, module, optimizer or empty, and the user's file:line."""
     phase, where = "", ""
     if threading.current_thread() is not threading.main_thread():
         return "backward", where  # the backward pass of a GPU, which has a thread of its own

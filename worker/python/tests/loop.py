@@ -87,7 +87,7 @@ class Shape:
     kind: str  # "exact": must survive from the first module call to the end of backward; "refuse": must not go wrong
     dropout: bool  # draws random numbers, so that only the size of a gradient can be compared
     tolerance: float  # relative, of gradients
-    every: int  # the stride of a sampled sweep in operations, on top of its own --every
+    every: int  # by which the stride of a sampled sweep, its --every, is multiplied
 
 
 SHAPES: dict[str, Shape] = {}

@@ -359,7 +359,7 @@ def scalars_are_only_called_again(t: Training) -> str:
 
 @check
 def our_own_work_is_tried_twice(t: Training) -> str:
-    """In steps that run in pieces at once all work is headroom's: a single failure anywhere is survived."""
+    """In steps that run in pieces straight away all work is headroom's: a single failure anywhere is survived."""
     for k in (9, *range(0, 75, 2)):
         injector = Injector(Fault("again" if k == 9 else "once", k, 7))
         t.optimizer.zero_grad()
@@ -465,7 +465,7 @@ def evidence_tells_the_phase(t: Training) -> str:
 
 
 class Products(TorchDispatchMode):
-    """Records how many rows each matrix product has that may be differentiated."""
+    """Records how many rows there are in each matrix product that may be differentiated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -624,7 +624,7 @@ def what_a_hook_raises_in_a_second_try_is_the_users(t: Training) -> str:
 @check
 def a_check_takes_half_precision_inside_for_what_it_is(t: Training) -> str:
     """A module that rounds is not held to single precision; one that enables autocast itself, as under Accelerate, is
-    run without."""
+    run without autocast."""
     from headroom import check
     from headroom.pieces import Sizes
     from headroom.tape import place_of

@@ -180,8 +180,8 @@ def evaluation() -> tuple[list[float], nn.Module]:
 
 
 def optimizer(closed: bool = False) -> tuple[list[float], nn.Module]:
-    """All memory is in weights, gradients and Adam's state: four batches of logits, four, and eight. A step over all
-    tensors at once needs four more, after it has begun to change its state; a step tensor by tensor needs only one."""
+    """All memory is in weights, gradients and Adam's state, as large as four, four and eight batches of logits. A step over
+    all tensors at once needs four more, after it has begun to change its state; a step tensor by tensor needs only one."""
     net = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8)))
     adam = torch.optim.AdamW(net.parameters(), lr=1e-3, eps=1e-4, foreach=True)
     losses = []

@@ -80,7 +80,7 @@ def sums() -> str:
 
 def counts() -> str:
     """What each of a batch's tensors counts in each row, with labels to be ignored in all chunks of rows, in some
-    and in none; rules that are known by name are the same as among all of them."""
+    and in none; rules computed for known names alone are the same as when all are computed."""
     labels = torch.randint(0, 5, (7, 6))
     some, every = labels.clone(), labels.clone()
     some[1, 2] = some[6, 0] = -1
@@ -196,7 +196,7 @@ def left_behind() -> str:
                 try:
                     value = what.detach().item()
                 except torch.OutOfMemoryError:
-                    value = want if at == "addmm" or step > 0 else math.nan  # later steps run in pieces at once
+                    value = want if at == "addmm" or step > 0 else math.nan  # later steps run in pieces straight away
                 if not abs(value - want) <= 1e-5:
                     wrong.append(f"{at}, step {step}: {value} in place of {want}")
             optimizer.step()
@@ -386,7 +386,7 @@ class Fail(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def raised_anew() -> str:
-    """A step that is run in pieces at once, and refused, keeps nothing alive once its exception is gone."""
+    """A step that is run in pieces straight away, and refused, keeps nothing alive once its exception is gone."""
     net, loss, said = nn.Linear(6, 5), torch._C._nn.cross_entropy_loss, []
     alive: list[weakref.ref[torch.Tensor]] = []
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -556,7 +556,7 @@ class Annealed(loops_parts.Coupled):
 
 
 def annealed() -> str:
-    """A coefficient that is no longer zero has the rules tried again, wherever it is."""
+    """When a coefficient is no longer zero, the rules are tried again, wherever it is kept."""
     wrong, replay.PAUSE = [], math.inf  # type: ignore[misc]
     for where in ("argument", "attribute", "object"):
         gradients: list[list[torch.Tensor]] = []
@@ -809,8 +809,8 @@ class Attending(nn.Module):
 
 
 def mode_only_for_draws() -> str:
-    """Rules and gradients of a few rows are tried without a mode for operations, unless some draw random numbers that
-    no function called from Python does. If the first trial has shown no such draws, they are tried once more, with the
+    """Rules and gradients of a few rows are tried without a mode for operations, unless some operations draw random numbers
+    that no function called from Python draws. If the first trial has shown no such draws, they are tried once more, with the
     mode. Trials on all eight rows run out of memory here, so rules are tried twice, and gradients six times: on eight
     rows, on four, and four times on two."""
     tried: list[bool] = []
@@ -845,8 +845,8 @@ def mode_only_for_draws() -> str:
 
 
 def equal_calls() -> str:
-    """Gradients are compared on an even number of rows, so that the calls between which rows change places have one
-    size; and no mode is active while they are reduced to a few numbers."""
+    """Gradients are compared on an even number of rows, so that the calls between which rows change places have the
+    same size; and no mode is active while they are reduced to a few numbers."""
     sizes: list[int] = []
     modes: list[int] = []
     sketch, reduced = replay.Proof._sketch, replay.sketched
@@ -971,7 +971,7 @@ def failing(net: nn.Module, rows: int, fault: Fault | None) -> None:
 
 def the_cache_is_emptied() -> str:
     """The cache is emptied before the first pieces of a batch that has failed, and not where a batch goes
-    in pieces at once."""
+    in pieces straight away."""
     net = nn.Linear(6, 5)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     called: list[str] = []
@@ -1165,8 +1165,8 @@ def trials_are_sealed() -> str:
 
 
 def untried() -> str:
-    """A call that must not be run in pieces is not repeated either where there is not enough memory to find out
-    what it writes to, and that is found out later."""
+    """A call that must not be run in pieces is not repeated either if there is not enough memory to find out what
+    it writes to; this is found out in a later call."""
     net, loss = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), nn.CrossEntropyLoss()
     x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
     torch.optim.SGD(net.parameters(), lr=0.1)

@@ -96,7 +96,7 @@ def shapes() -> str:
 
 
 def times() -> str:
-    """The memory is checked once in a number of seconds, only at optimizers' steps; a failure ends resting for good."""
+    """The memory is checked at most once every ``EVERY`` seconds, only at optimizers' steps; a failure ends resting for good."""
     looks, now, memory = 0, 0.0, [ROOM]
 
     def look() -> list[Memory]:

@@ -10,7 +10,7 @@ signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 wire = Wire.get()
 plan = wire.hello(torch="none")
 print("plan", plan["mode"], plan.get("limit"), flush=True)
-sys.stdin.readline()  # until it is gone
+sys.stdin.readline()  # until the harness is gone
 began = time.monotonic()
 for step in range(20000):
     wire.step(step=step, rows=8)

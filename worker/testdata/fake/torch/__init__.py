@@ -1,4 +1,4 @@
-"""As much of torch as the worker's beginning asks for."""
+"""The part of torch that the worker needs in order to start."""
 
 import os
 
