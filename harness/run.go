@@ -152,7 +152,7 @@ func (l *loop) try(ctx context.Context) (err error) {
 	defer l.catch(&err)
 	from, bad, err := l.f.NewestCheckpoint()
 	for _, d := range bad {
-		l.Note(runs.Entry{Kind: runs.KindDamaged, Text: fmt.Sprintf("checkpoint of step %d is damaged and now called %s: %s", d.Step, d.Name, d.Why)})
+		l.Note(runs.Entry{Kind: runs.KindDamaged, Text: fmt.Sprintf("checkpoint of step %d is damaged and was renamed to %s: %s", d.Step, d.Name, d.Why)})
 	}
 	if err != nil {
 		return err

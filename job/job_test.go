@@ -243,7 +243,7 @@ func TestDataErrors(t *testing.T) {
 		{"few blobs", tight, []string{"data.samples=15"}, "open data: 15 samples, fewer than batch.effective (16); give more data or a smaller effective batch"},
 		{"other data", good, []string{"data.path=" + book, "batch.effective=1", "data.fingerprint=f"}, "open data: data.fingerprint: f: the data at hand has the fingerprint FP; give the run the data it began with, or start another run"},
 		{"no images", "model: {kind: mlp}\ndata: {kind: idx, path: " + dir + "}\ntrain: {steps: 1}\n", nil,
-			"read images: DIR/train-images-idx3-ubyte, also with .gz: file does not exist; " + configs.GetIDX + ", or set data.path"},
+			"read images: DIR/train-images-idx3-ubyte, with or without .gz: file does not exist; " + configs.GetIDX + ", or set data.path"},
 	} {
 		c, err := parse(t, test.base, test.sets...)
 		if err != nil {

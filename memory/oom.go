@@ -85,7 +85,7 @@ func Short(need, there Bytes) string {
 	case need <= there:
 		text += ", and no free block was large enough"
 	case need.String() == there.String():
-		text += fmt.Sprintf(", %v more", need-there)
+		text += fmt.Sprintf(", %v more than is available", need-there)
 	}
 	return text
 }

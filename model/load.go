@@ -81,7 +81,7 @@ func checkVersion(h *header) error {
 	case "":
 		return errors.New("a safetensors file, but not a headroom checkpoint: its metadata has no headroom.version")
 	default:
-		return fmt.Errorf("the checkpoint has version %s, this program reads %s: use the version of headroom that wrote it", version, checkpointVersion)
+		return fmt.Errorf("the checkpoint has version %s, but this program reads %s: use the version of headroom that wrote it", version, checkpointVersion)
 	}
 }
 

@@ -123,7 +123,7 @@ func parseHeader(text []byte) (*header, error) {
 	end := uint64(0)
 	for _, e := range h.entries {
 		if e.Offsets[0] != end || e.Offsets[1] < end {
-			return nil, fmt.Errorf("garbled header: %s lies at %v, where %d was expected", e.name, e.Offsets, end)
+			return nil, fmt.Errorf("garbled header: %s lies at %v, but should begin at %d", e.name, e.Offsets, end)
 		}
 		end = e.Offsets[1]
 	}

@@ -48,7 +48,7 @@ func (t *Trainer) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, e
 
 func (t *Trainer) ready(p recovery.Plan) error {
 	if t.broken != nil {
-		return fmt.Errorf("the weights are damaged, load a checkpoint: %w", t.broken)
+		return fmt.Errorf("the weights are damaged; load a checkpoint: %w", t.broken)
 	}
 	if err := p.Validate(); err != nil {
 		return err

@@ -34,7 +34,7 @@ func (p Plan) Validate() error {
 		errs = append(errs, fmt.Errorf("effective batch %d: a uniform plan needs a multiple of the world size %d", p.Effective, p.World))
 	}
 	if p.Common != 0 && (!p.Uniform || p.Common < 0 || p.World > 0 && p.Common%p.World != 0 || p.Effective%p.Common != 0) {
-		errs = append(errs, fmt.Errorf("common divisor %d of the effective batches: must be a divisor of %d and a multiple of the world size %d, in a uniform plan", p.Common, p.Effective, p.World))
+		errs = append(errs, fmt.Errorf("common divisor %d of the effective batches: must divide %d, be a multiple of the world size %d and belong to a uniform plan", p.Common, p.Effective, p.World))
 	}
 	return errors.Join(errs...)
 }

@@ -46,7 +46,7 @@ func (r Result) String() string {
 	case r.Fails != 0:
 		return fmt.Sprintf("the largest that fits lies between %d and %d: %d fits, %d does not", r.Fits, r.Fails-1, r.Fits, r.Fails)
 	case r.Fits == r.Max:
-		return fmt.Sprintf("micro-batch %d fits, the largest that was asked for", r.Fits)
+		return fmt.Sprintf("micro-batch %d fits and is the largest that was asked for", r.Fits)
 	}
-	return fmt.Sprintf("micro-batch %d fits, the largest that was tried", r.Fits)
+	return fmt.Sprintf("micro-batch %d fits and is the largest that was tried", r.Fits)
 }

@@ -282,7 +282,7 @@ func (t *talk) outOfMemory(m message) {
 	case t.life.o.Mode == Observe:
 		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: "failures are only observed"}
 	case t.world > 1:
-		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: fmt.Sprintf("this process is one of %d ranks, which would have to agree on the pieces", t.world)}
+		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: fmt.Sprintf("this process is one of %d ranks, which would have to agree on how to split the batch", t.world)}
 	default:
 		f.decision = t.pieces.Failed(f.failure, m.Rows)
 	}

@@ -50,10 +50,10 @@ func TestFind(t *testing.T) {
 		reason      string
 	}{
 		{"what is asked for and no more", powers, 8, 8, 0, 0, "8 64! 16!", 8, "micro-batch 8 is the largest that fits among those that keep the effective batch; 16, the next size, does not fit"},
-		{"all", powers, 64, 64, 0, 0, "64", 64, "micro-batch 64 fits, the largest that was asked for"},
+		{"all", powers, 64, 64, 0, 0, "64", 64, "micro-batch 64 fits and is the largest that was asked for"},
 		{"one sample alone", powers, 64, 1, 0, 0, "64! 8! 1 4! 2!", 1, "micro-batch 1 is the largest that fits"},
 		{"neighbours", []int{1, 2, 3, 6}, 3, 2, 0, 0, "3! 1 2", 2, "micro-batch 2 is the largest that fits"},
-		{"one size", []int{8}, 8, 8, 0, 0, "8", 8, "fits, the largest that was asked for"},
+		{"one size", []int{8}, 8, 8, 0, 0, "8", 8, "fits and is the largest that was asked for"},
 		{"room to spare", powers, 32, 32, memory.GiB, 40 * memory.GiB, "32 64!", 32, "in 40 GiB, micro-batch 32 is the largest that fits among those that keep the effective batch; 64, the next size, does not fit; sizes up to 32 leave at least 8 % of the memory unused"},
 		{"hardly room", powers, 32, 32, memory.GiB, 33 * memory.GiB, "32 64! 16", 16, "sizes up to 16 leave at least 8 % of the memory unused"},
 		{"no room at all", []int{1, 2}, 1, 1, memory.GiB, memory.GiB, "1 2!", 1, "no size leaves at least 8 % of the memory unused, and 1, the smallest, leaves the most"},

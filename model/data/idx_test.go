@@ -99,8 +99,8 @@ func TestIDXErrors(t *testing.T) {
 		images, labels string
 		want           string
 	}{
-		{"no images", "", twoLabels, "DIR/IMG, also with .gz: file does not exist"},
-		{"no labels", twoImages, "", "DIR/LAB, also with .gz: file does not exist"},
+		{"no images", "", twoLabels, "DIR/IMG, with or without .gz: file does not exist"},
+		{"no labels", twoImages, "", "DIR/LAB, with or without .gz: file does not exist"},
 		{"empty", idx(nil, 0, 2, 2), twoLabels, "DIR/IMG: dimension 0 is 0: must be at least 1"},
 		{"magic", "\x89PNG" + twoImages, twoLabels, "DIR/IMG: begins with 89 50 4e 47, but an IDX file of 3 dimensions begins with 00 00 08 03"},
 		{"swapped", twoLabels + "........", twoLabels, "DIR/IMG: begins with 00 00 08 01, but an IDX file of 3 dimensions begins with 00 00 08 03"},

@@ -41,7 +41,7 @@ func (o IDXOptions) read(stem string, dims int) (shape []int, content []byte, na
 		}
 		return shape, content, name, nil
 	}
-	return nil, nil, "", fmt.Errorf("%s, also with .gz: %w", names[0], fs.ErrNotExist)
+	return nil, nil, "", fmt.Errorf("%s, with or without .gz: %w", names[0], fs.ErrNotExist)
 }
 
 // mostInflated is the most bytes to which one byte of a gzip file can expand.

@@ -26,7 +26,7 @@ def only_watches(version: str = torch.__version__) -> Optional[str]:
     if os.environ.get("HEADROOM_WORKER") == "observe":
         return "as requested"
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        return "several ranks would have to agree on the pieces"
+        return "several ranks would have to agree on how to split the batch"
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or not FIRST <= (int(found[1]), int(found[2])) <= LAST:
         return f"the worker has not been tested with PyTorch {version}, only with {FIRST[0]}.{FIRST[1]} to {LAST[0]}.{LAST[1]}"
@@ -101,7 +101,7 @@ def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Opt
 def shared(module: torch.nn.Module) -> Optional[str]:
     """Why a module's calls involve other processes too; None if they do not."""
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-        return "several ranks would have to agree on the pieces"
+        return "several ranks would have to agree on how to split the batch"
     for m in module.modules():
         if type(m).__name__ in _SHARED:
             return f"the model is managed by {type(m).__name__}"

@@ -495,7 +495,7 @@ class Recorder:
                 return
             if first is None or first.tape is not tape:  # a tensor from outside the tape is changed, which a replay does not repeat
                 if isinstance(result, torch.Tensor) and result.requires_grad:
-                    tape.refuse("a tensor from outside the step is changed in place, and becomes part of its graph")
+                    tape.refuse("a tensor from outside the step is changed in place and becomes part of the step's graph")
                 return
             entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
             entry.fresh = args[0].numel() == 1

@@ -155,7 +155,7 @@ class Plan:
         (small, tree), (large, _) = (tree_flatten(r) for r in results)
         same = [a == b for a, b in zip(small, large) if isinstance(a, _PLAIN)]
         if len(small) != len(large) or not all(same):
-            raise Refused(f"{named(entry)} returns a different number of results, or other non-tensor values, for another batch")
+            raise Refused(f"{named(entry)} returns a different number of results, or different non-tensor values, for another batch")
         leaves = [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else a if isinstance(a, _PLAIN) else ... for a, b in zip(small, large)]
         self._pending = entry, cut, results, leaves, key
         Plan.memory[key] = cut, leaves, tree, self.left, self.keeps

@@ -177,7 +177,7 @@ class Tape:
             return None  # a parameter, or another subclass of Tensor
         if id(tensor) in self._known:
             if tensor.requires_grad:
-                self.refuse("a tensor from outside the step is changed in place, and becomes part of its graph")
+                self.refuse("a tensor from outside the step is changed in place and becomes part of the step's graph")
             return None
         slot = self.count
         self.count += 1
