@@ -44,7 +44,7 @@ func Classify(e Exit) Outcome {
 	}
 	if x, ok := firstRecord(e.Ranks); ok {
 		x = c.withTraceback(x)
-		return c.because(x, Certain, "first in the launcher's error files, ")
+		return c.because(x, Certain, "first error in the launcher's error files: ")
 	}
 	x, ok := c.found.root()
 	if ok && x.raised {

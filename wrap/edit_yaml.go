@@ -172,7 +172,7 @@ func (e yamlEditor) insertion(content []byte, keys []string, value string) (Edit
 	start := e.offset(content, &yaml.Node{Line: first.Line, Column: 1})
 	indent := content[start:min(len(content), start+first.Column-1)]
 	if len(bytes.TrimLeft(indent, " ")) > 0 {
-		return Edit{}, &EditError{key, first.Line, "the mapping does not begin on a line of its own, so it cannot be added here"}
+		return Edit{}, &EditError{key, first.Line, "the mapping does not begin on a line of its own, so the key cannot be added here"}
 	}
 	var b strings.Builder
 	for depth, k := range keys[met:] {

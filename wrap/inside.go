@@ -23,7 +23,7 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	if where != "" {
 		where = " (" + where + ")"
 	}
-	reason := "the worker inside saw the failure: " + f.Error() + where
+	reason := "the worker inside PyTorch saw the failure: " + f.Error() + where
 	f.Micro = 0 // the number of rows of a call, which is not the command's own micro-batch
 	evidence := memory.Evidence{Failure: f}
 	switch {

@@ -45,7 +45,7 @@ func TestFromInside(t *testing.T) {
 		if f.Stats != seen.Stats || f.Requested != seen.Requested || f.Phase != c.phase || f.Micro != 0 || !got.OutOfMemory() {
 			t.Errorf("%s: %+v, %+v", name, got, f)
 		}
-		if !strings.HasPrefix(got.Reasons[0], "the worker inside saw the failure: out of memory at micro-batch 40") || !strings.HasSuffix(got.Reasons[0], "(train.py:31)") {
+		if !strings.HasPrefix(got.Reasons[0], "the worker inside PyTorch saw the failure: out of memory at micro-batch 40") || !strings.HasSuffix(got.Reasons[0], "(train.py:31)") {
 			t.Errorf("%s: %q", name, got.Reasons)
 		}
 	}

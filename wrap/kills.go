@@ -63,7 +63,7 @@ func (c classifier) untold() Outcome {
 	}
 	for _, x := range c.found.faults {
 		if !c.found.survived(x) {
-			o.Reasons[len(o.Reasons)-1] = "only consequences of another process's end were seen: " + x.words()
+			o.Reasons[len(o.Reasons)-1] = "its last output shows only the consequences of another process ending: " + x.words()
 			o.Error = x.words()
 			break
 		}

@@ -187,7 +187,7 @@ func (p *peeler) option(l layer, arg string) (string, error) {
 	default:
 		short, ok := l.attached(arg)
 		if !ok {
-			return "", &OpaqueError{l.words, fmt.Sprintf("option %s is not known; write its value as %s=VALUE, or put -- in front of the command inside", arg, arg)}
+			return "", &OpaqueError{l.words, fmt.Sprintf("option %s is not known; write its value as %s=VALUE, or put -- in front of the inner command", arg, arg)}
 		}
 		o.name, o.value, o.cut = l.canonical(short), arg[2:], 2
 	}

@@ -119,7 +119,7 @@ func (p *peeler) ranks() {
 	case "deepspeed":
 		p.deepspeed()
 	case "composer":
-		p.count("nproc", "composer starts one per GPU")
+		p.count("nproc", "composer starts one process per GPU")
 		if o, ok := l.option("world_size"); ok {
 			l.Ranks = number(o.value)
 		}
@@ -217,7 +217,7 @@ func (p *peeler) deepspeed() {
 		p.unknown("--include", o.value)
 		return
 	}
-	p.count("num_gpus", "deepspeed starts one per GPU of every host")
+	p.count("num_gpus", "deepspeed starts one process per GPU of every host")
 	if o, ok := p.launch.option("num_nodes"); ok {
 		p.launch.Ranks *= number(o.value)
 		p.unknown("--num_nodes", o.value)

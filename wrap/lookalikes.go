@@ -15,7 +15,7 @@ var ambiguousTexts = []signature{
 	{"cudnn_status_not_supported * non-contiguous", "cuDNN refused an input"},
 	{"cudnn_status_execution_failed", "cuDNN failed internally"},
 	{"cublas_status_internal_error", "cuBLAS failed internally"},
-	{"nvml_success == r internal assert failed", "PyTorch's allocator could not query NVML, as it does when memory runs out"},
+	{"nvml_success == r internal assert failed", "PyTorch's allocator could not query NVML, as it tries to when memory runs out"},
 	{"ur_result_error_out_of_resources", "the device driver reported that it was out of resources"},
 	{"failed to get convolution algorithm", "cuDNN could not start"},
 	{"dnn library is not found", "cuDNN could not start"},

@@ -62,7 +62,7 @@ func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 	for i, p := range read {
 		name, err := names[i], failed[i]
 		if err == nil && slices.ContainsFunc(all, func(q Profile) bool { return q.Name == p.Name }) {
-			err = &ProfileError{name, "name", p.Name, "another file has this name, too"}
+			err = &ProfileError{name, "name", p.Name, "a profile in another file has this name, too"}
 		}
 		if problems = append(problems, err); err == nil {
 			all = append(all, p)

@@ -157,7 +157,7 @@ func TestProfilesOfAUsers(t *testing.T) {
 	}
 	files["p/d.yaml"] = &fstest.MapFile{Data: []byte("name: a\n")}
 	files["p/e.yaml"] = files["p/a.yaml"]
-	if _, err := LoadProfiles(files, "p"); err == nil || !strings.Contains(err.Error(), "p/d.yaml: match: missing") || !strings.Contains(err.Error(), "p/e.yaml: name: a: another file has this name, too") {
+	if _, err := LoadProfiles(files, "p"); err == nil || !strings.Contains(err.Error(), "p/d.yaml: match: missing") || !strings.Contains(err.Error(), "p/e.yaml: name: a: a profile in another file has this name, too") {
 		t.Errorf("%v", err)
 	}
 	if _, err := LoadProfiles(files, "none.yaml"); err == nil {

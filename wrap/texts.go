@@ -210,7 +210,7 @@ var sharedMemoryTexts = []signature{
 }
 
 var deviceGoneTexts = []signature{
-	{"an illegal memory access was encountered", "an illegal memory access killed the context; 32-bit indices that overflow on large tensors cause it too"},
+	{"an illegal memory access was encountered", "an illegal memory access killed the context; 32-bit indices that overflow on large tensors can cause it too"},
 	{"cuda_error_illegal_address", "an illegal memory access killed the context"},
 	{"hiperrorillegaladdress", "an illegal memory access killed the context"},
 	{"illegal memory access", "an illegal memory access killed the context"},

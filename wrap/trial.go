@@ -22,7 +22,7 @@ func (m *Match) Triable(hasGPU, writesNothing bool) error {
 	switch {
 	case !t.redirects() && !writesNothing:
 		return &UntriableError{"a trial would write where the training does, and " + m.Profile.Name + " does not say how to redirect the trial's output",
-			"name where the command writes, with --knob output=FLAG or under trial.set in a profile; pass --writes-nothing if it writes nothing"}
+			"say where the command writes, with --knob output=FLAG or under trial.set in a profile; pass --writes-nothing if it writes nothing"}
 	case t.Steps == 0 && !hasGPU:
 		return &UntriableError{m.Profile.Name + " does not say how to end a trial after a few steps, and there is no GPU whose memory could show when the trial has run long enough",
 			"name the flag for the training's length in optimizer steps, with --knob steps=FLAG or under trial.set in a profile"}

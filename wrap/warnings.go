@@ -38,7 +38,7 @@ func (m *Match) Warnings() []Warning {
 	for _, knob := range sortedKeys(m.Profile.SwitchOff) {
 		given, err := m.givenOwn(knob)
 		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.SwitchOff[knob]) {
-			w.add("retries", "%s makes %s retry by itself, which keeps neither the effective batch nor the step; headroom switches the retry off when it changes the command", m.places(knob), m.Profile.Name)
+			w.add("retries", "%s makes %s retry by itself, which keeps neither the effective batch nor the step count; headroom switches the retry off when it changes the command", m.places(knob), m.Profile.Name)
 		}
 	}
 	m.dividing(&w)
@@ -99,7 +99,7 @@ func (m *Match) overwriting(w *warnings) {
 	for _, knob := range m.Profile.Resume.Drop {
 		given, err := m.givenOwn(knob)
 		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.Knobs[knob].Default) {
-			w.add("checkpoints", "%s makes each start begin from scratch and overwrite what is there; headroom takes it out only when resuming from a checkpoint", m.places(knob))
+			w.add("checkpoints", "%s makes the command start from scratch each time and overwrite what is there; headroom takes it out only when resuming from a checkpoint", m.places(knob))
 		}
 	}
 	if layout.Glob != "" && !strings.ContainsAny(layout.Glob, "*?[") {

@@ -53,7 +53,7 @@ func TestWarnings(t *testing.T) {
 		{"transformers", "run_clm.py --output_dir o --max_steps 4000 --save_steps 0.5", nil},
 		{"transformers", "run_clm.py --output_dir o --auto_find_batch_size yes", []string{"retries: --auto_find_batch_size makes transformers retry by itself"}},
 		{"transformers", "run_clm.py --output_dir o --auto_find_batch_size False", nil},
-		{"transformers", "run_clm.py --output_dir o --overwrite_output_dir", []string{"checkpoints: --overwrite_output_dir makes each start begin from scratch"}},
+		{"transformers", "run_clm.py --output_dir o --overwrite_output_dir", []string{"checkpoints: --overwrite_output_dir makes the command start from scratch each time"}},
 		{"transformers", "run_clm.py --output_dir o --overwrite_output_dir False", nil},
 		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 1", []string{"batch: the micro-batch is 1 already"}},
 		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 31", []string{"batch: the next micro-batch below 31 that keeps the effective batch 31 is 1: an effective batch such as 16, which has more divisors,"}},
