@@ -224,7 +224,7 @@ func checkCheckpoints(each memory.Bytes, keep int, free, held memory.Bytes, n in
 	need := memory.Bytes(keep+1) * each
 	c := check{Name: "checkpoints", State: ok, Found: fmt.Sprintf("%v each; with train.keep %d they take up to %v, and %v is free", each, keep, need, free)}
 	if n > 0 {
-		c.Found += fmt.Sprintf(", besides the %s already there", plural(n, "checkpoint"))
+		c.Found += fmt.Sprintf("; already there: %s", plural(n, "checkpoint"))
 	}
 	switch {
 	case free < each && n < 2:

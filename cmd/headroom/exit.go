@@ -26,7 +26,7 @@ var exits = []exit{
 	{0, "done: the job is finished", func(err error) bool { return err == nil }},
 	{1, "failed for a reason other than memory: the loss became NaN or infinite, or a file disappeared", nil},
 	{2, "usage or configuration error: nothing was started", isUsage},
-	{75, "interrupted: the same command continues from there", isInterrupted},
+	{75, "interrupted: the same command continues the run", isInterrupted},
 	{120, "gave up, out of memory: the terminal and the journal say what does not fit and what would help", isOutOfMemory},
 	{121, "out of memory for a reason that could not be determined; the evidence is in the journal", isUnknown},
 	{122, "the device is not there, or was lost", isDevice},

@@ -22,7 +22,7 @@ func findCommand(u *ui) *cli.Command {
 		Description: `COMMAND is any training command that headroom can start again with another
 micro-batch. It is started a few times, for a few steps each, with the effective
 batch that it asks for and a temporary folder to write into; its output is not
-shown. Where its steps cannot be limited, a trial ends once the memory of its
+shown. If its steps cannot be limited, a trial ends once the memory of its
 GPUs has stayed flat for --flat-for.
 
 CONFIG is a file, or the name of a preset; its batch.micro does not matter.

@@ -65,7 +65,7 @@ warn GPU 0 the clocks are held back: power cap, software thermal slowdown → th
 		"broken memory": {func(_ *site, g *nvml.GPU) { g.UncorrectedECC = 2 }, `
 ok driver 580.1, supports CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 1 GiB of 140 GiB in use
-warn GPU 0 2 memory errors that ECC could not correct since the driver was loaded → each such error ends a run's process: reset the GPU (nvidia-smi --gpu-reset -i 3) or restart the machine before a long run, and have the GPU replaced if errors come back`},
+warn GPU 0 2 uncorrectable memory errors since the driver was loaded → each such error ends a run's process: reset the GPU (nvidia-smi --gpu-reset -i 3) or restart the machine before a long run, and have the GPU replaced if errors come back`},
 		"unknown": {func(m *site, g *nvml.GPU) {
 			m.Driver = &nvml.Driver{}
 			*g = nvml.GPU{Total: nvml.Unknown, Free: nvml.Unknown, Used: nvml.Unknown, Reserved: nvml.Unknown, Utilisation: nvml.Unknown, Temperature: nvml.Unknown, UncorrectedECC: nvml.Unknown}

@@ -18,7 +18,7 @@ const initFile = "headroom.yaml"
 func initCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "init",
-		Usage:     "write a command and its settings to a file that run accepts",
+		Usage:     `write a command and its settings to a file for "headroom run"`,
 		ArgsUsage: "-- COMMAND",
 		Description: `headroom init [FLAGS] -- COMMAND writes ` + initFile + `: the command and the
 settings of the flags, each with its meaning. "headroom run ` + initFile + `" then
@@ -77,7 +77,7 @@ func (r request) document(path string, e explanation) ([]byte, error) {
 		kept.Profile = "./" + kept.Profile // a file, not a name
 	}
 	notes := map[string][]string{
-		"":        {fmt.Sprintf("headroom run %s runs this command. Flags of run win over this file.", filepath.Base(path))},
+		"":        {fmt.Sprintf("headroom run %s runs this command. Flags on the command line override this file.", filepath.Base(path))},
 		"profile": {e.recognisedBy()},
 	}
 	if e.Plan != nil {

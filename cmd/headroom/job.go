@@ -40,7 +40,7 @@ func setFlag(when string) cli.Flag {
 }
 
 func unsetFlag(when string) cli.Flag {
-	return &cli.StringSliceFlag{Name: "unset", Usage: when + "leave a key out of the configuration, as in schedule.min, so that it has its default; may be repeated (`KEY`)"}
+	return &cli.StringSliceFlag{Name: "unset", Usage: when + "drop a key from the configuration, such as schedule.min, so that its default applies; may be repeated (`KEY`)"}
 }
 
 // loadConfig reads the configuration that the command line asks for. Whatever

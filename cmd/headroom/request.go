@@ -76,7 +76,7 @@ func knownFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringSliceFlag{Name: "knob", Usage: "with --: where the command takes a quantity from, as in micro=--batch-size or accumulation=--accum; may be repeated (`NAME=FLAG`)"},
 		&cli.StringFlag{Name: "profile", Usage: "with --: how to read the command: a profile's name, or a `FILE` with one"},
-		&cli.IntFlag{Name: "world", Usage: "with --: `N` data-parallel ranks, where the command does not say"},
+		&cli.IntFlag{Name: "world", Usage: "with --: `N` data-parallel ranks, if the command does not say"},
 		boolFlag("trust", "with --: assume what headroom cannot prove about the command, such as that it divides the loss by the accumulation"),
 	}
 }
@@ -90,8 +90,8 @@ func tendFlags() []cli.Flag {
 		boolFlag("observe", "with --: the worker inside PyTorch only watches, and leaves a step that runs out of memory to the command"),
 		boolFlag("no-worker", "with --: put nothing inside the command's processes"),
 		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
-		boolFlag("restart-leaking", "with --: if a command that leaks would run out of memory before its next checkpoint, end it just after a checkpoint and start it again from there"),
-		&cli.StringSliceFlag{Name: "allow", Usage: "with --: a fallback of the profile that may be used even though the training is then no longer bit-identical, such as recompute or no-workers; may be repeated (`NAME`)"},
+		boolFlag("restart-leaking", "with --: when a leaking command has saved a checkpoint but would run out of memory before the next one, end it and start it again from there"),
+		&cli.StringSliceFlag{Name: "allow", Usage: "with --: allow one of the profile's fallbacks, such as recompute or no-workers, even though the training is then no longer bit-identical; may be repeated (`NAME`)"},
 	}
 }
 

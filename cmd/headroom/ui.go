@@ -223,7 +223,7 @@ func (u *ui) finished(r harness.Result) {
 		text += fmt.Sprintf(", %s survived", plural(r.AllFailures, "out-of-memory failure"))
 	}
 	if r.DeviceGone > 0 {
-		text += fmt.Sprintf(", the device lost %s", plural(r.DeviceGone, "time"))
+		text += fmt.Sprintf(", device lost %s", plural(r.DeviceGone, "time"))
 	}
 	u.line(green, text)
 }
@@ -373,7 +373,7 @@ func (u *ui) findStops(again bool) {
 
 // looksAmong announces a search by trials of a command.
 func (u *ui) looksAmong(o wrap.FindOptions) {
-	u.say("looking for the largest of %s that keep the effective batch at %d; each trial runs the command briefly, with a temporary folder to write into",
+	u.say("looking for the largest that fits, of %s that keep the effective batch at %d; each trial runs the command briefly, with a temporary folder to write into",
 		plural(len(o.Sizes), "micro-batch size"), o.Asked.Effective)
 }
 
