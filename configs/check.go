@@ -81,7 +81,7 @@ func (k Key) applies(c *Config) bool {
 // kernels for bfloat16.
 const MostChannels = 128
 
-// wideHeads limits the channels per head wherever the run may end up on a GPU:
+// wideHeads limits the channels per head whenever the run may end up on a GPU:
 // which device it uses is known only once the device is opened.
 func (l *loader) wideHeads() {
 	c := l.c

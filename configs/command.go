@@ -36,7 +36,7 @@ type Command struct {
 	WatchOnly      bool     // never change the command, and never start it again
 	Observe        bool     // the worker inside PyTorch only watches
 	NoWorker       bool     // nothing is put inside the command's processes
-	Allow          []string // fallbacks of the profile that may be used
+	Allow          []string // the profile's fallbacks that may be used
 
 	origins map[string]string
 }
@@ -100,8 +100,8 @@ func IsCommand(path string) bool {
 	return false
 }
 
-// LoadCommand reads a command's file. Everything that is wrong with it is reported at
-// once, as by [Load].
+// LoadCommand reads a command's file. Like [Load], it reports everything that is wrong
+// at once.
 func LoadCommand(path string) (*Command, error) {
 	content, where, err := read(path)
 	if err != nil {

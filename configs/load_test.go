@@ -292,7 +292,7 @@ func TestLoad(t *testing.T) {
 }
 
 // Whatever the file and the override hold, Load does not panic, and what it
-// accepts is written and read back as the same.
+// accepts is the same after it is written and read back.
 func FuzzLoad(f *testing.F) {
 	f.Add(good, "batch.micro=auto")
 	f.Add("a: &a [*a]\n", "device.squeeze=[{from: 80, to: 120, take: 20MiB}]")

@@ -176,8 +176,8 @@ func (f *finder) curve(ctx context.Context, plan recovery.Plan) ([]Timing, error
 func (f *finder) time(ctx context.Context, p recovery.Plan, n int) (Timing, error) {
 	const enough = 5 * time.Second
 	t := Timing{Micro: p.Largest(), Accumulation: p.Accumulation()}
-	// As a run does before a new plan: segments cut to other sizes would be in
-	// the way.
+	// A run also does this before a new plan: segments cut to other sizes would
+	// be in the way.
 	if _, err := f.t.EmptyCache(); err != nil {
 		return t, fmt.Errorf("find: empty the cache: %w", err)
 	}

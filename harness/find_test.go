@@ -59,7 +59,7 @@ func TestFindStepsDown(t *testing.T) {
 	}
 }
 
-// TestFindGivesUp checks what Find returns where nothing fits, and when it is asked
+// TestFindGivesUp checks what Find returns if nothing fits, and when it is asked
 // to stop.
 func TestFindGivesUp(t *testing.T) {
 	plan := recovery.Plan{Effective: 64, World: 1}
@@ -87,7 +87,7 @@ func TestFindGivesUp(t *testing.T) {
 	}
 }
 
-// heavy takes a time per sample that grows with the micro-batch, as it does beyond the size of a cache.
+// heavy is a trainer whose time per sample grows with the micro-batch, as when a cache is too small.
 type heavy struct {
 	*coarse
 	clock *time.Time

@@ -14,7 +14,7 @@ import (
 
 // DeviceGoneError is returned when the trainer's device was lost. Nothing can be
 // done with it in this process. If Decision.Remedy is [recovery.Exec], a new process
-// should continue with the same folder; if it is [recovery.Stop], that has been tried,
+// should continue with the same folder; if it is [recovery.Stop], new processes have been tried,
 // or the run had been asked to stop (the error then wraps [ErrInterrupted] or the
 // context's), or the journal cannot be written.
 type DeviceGoneError struct {

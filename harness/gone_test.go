@@ -184,7 +184,7 @@ func TestLostAgainAndAgain(t *testing.T) {
 }
 
 // TestLostAndInterrupted requests a stop before the device is lost, in a step
-// or in the checkpoint that an end needs, and while the driver is given time to
+// or in the last checkpoint, and while the driver is given time to
 // report the fault.
 func TestLostAndInterrupted(t *testing.T) {
 	for _, c := range []struct {
@@ -265,7 +265,7 @@ func TestOnLine(t *testing.T) {
 
 // lookout is an observer that has seen what a test specifies.
 type lookout struct {
-	late  int // looks for faults before there are any
+	late  int // how many calls of Faults return nothing at first
 	fault []runs.Fault
 	read  func() *runs.Reading
 	ended context.Context

@@ -36,7 +36,7 @@ func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Eve
 	case recovery.Relaunch:
 		return errRelaunch
 	}
-	return nil // Continue, and ShrinkStep, which is in the history
+	return nil // Continue needs nothing; the history holds the plan of a ShrinkStep
 }
 
 // startAfresh empties the cache for a new plan. Segments cut to the sizes of the old

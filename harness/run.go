@@ -108,7 +108,7 @@ type loop struct {
 // If the run is already finished it returns at once, with Finished set.
 //
 // The errors: ErrInterrupted; an error that wraps ctx's; a *[GaveUpError] on memory;
-// a *[CheckpointError] where work would be lost; a *[BrokenPromiseError] or a
+// a *[CheckpointError] if work would be lost; a *[BrokenPromiseError] or a
 // *[PanicError] of the trainer; a *[NotFiniteError]; a *[MismatchError] between
 // checkpoint and configuration; a *[runs.LockedError] if another process has taken
 // the folder; a *[DeviceGoneError], after which a new process may be needed;
@@ -267,7 +267,7 @@ func (l *loop) saveMeanwhile() error {
 	return nil
 }
 
-// saveAtEnd saves the work of an attempt that ended with err, where that work must
+// saveAtEnd saves the work of an attempt that ended with err, if that work must
 // not be lost.
 func (l *loop) saveAtEnd(err error) error {
 	var gaveUp *GaveUpError

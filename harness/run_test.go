@@ -21,7 +21,7 @@ import (
 
 var plan64 = recovery.Plan{Effective: 64, World: 1, Micro: 64}
 
-// failedSteps finds the steps that ran out of memory in a story; a step that ran out again at once counts once.
+// failedSteps finds the steps that ran out of memory in a story; a step that ran out of memory again at once counts once.
 var failedSteps = regexp.MustCompile(`\d+!( empty \d+!)*`)
 
 func TestRunTrajectory(t *testing.T) {
@@ -322,7 +322,7 @@ func TestWaitsToLoad(t *testing.T) {
 }
 
 // TestWaitsAreBoundedWhileLoading checks that memory.waits counts every wait until a
-// step is made, also where the model can be built but its checkpoint cannot be loaded.
+// step is made, even if the model can be built but its checkpoint cannot be loaded.
 func TestWaitsAreBoundedWhileLoading(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 2)
 	j.mustRun()

@@ -16,7 +16,7 @@ import (
 // Its position (how many steps were made, which samples come next) is part of
 // its state: Step advances it, Save and Load carry it.
 type Trainer interface {
-	// Step makes one optimizer step cut as p says. It is atomic: after any
+	// Step makes one optimizer step, cut as p says. It is atomic: after any
 	// error, *memory.OutOfMemoryError above all, weights, optimizer state and
 	// position are what they were, and the next Step sees the same samples.
 	// An out-of-memory failure is a *memory.OutOfMemoryError with Phase and Micro set;

@@ -13,7 +13,7 @@ type Policy struct {
 	MinMicro   int     // smallest micro-batch allowed; 0 means 1
 	Headroom   float64 // share of the available memory to leave unused when a size is chosen, in [0, 1)
 	Recompute  bool    // activations may be recomputed to save memory
-	Relaunches int     // how many times in all the job may be relaunched to make room; without Able.CountSteps, also after each newer checkpoint, unless this is 0
+	Relaunches int     // how many times in all the job may be relaunched to make room; unless this is 0, also after each newer checkpoint without Able.CountSteps
 	Waits      int     // how many times in a row to wait for other processes before giving up
 	GrowAfter  int     // quiet steps before growing back is tried; 0 never grows
 
@@ -71,7 +71,7 @@ type Decision struct {
 type Event struct {
 	OOM    *memory.Evidence `json:"oom,omitempty"`    // a step ran out of memory and has been undone, or its process has ended
 	Load   *memory.Evidence `json:"load,omitempty"`   // memory ran out before the first step of an attempt
-	Step   *Progress        `json:"step,omitempty"`   // a step was finished; of a body that does not count steps, a checkpoint completed
+	Step   *Progress        `json:"step,omitempty"`   // a step was finished or, if the body does not count steps, a checkpoint completed
 	Search *Searched        `json:"search,omitempty"` // a search has ended: one that Decide asked for, or the first one of a run
 	Gone   *DeviceGone      `json:"gone,omitempty"`   // the device is gone, and with it what was not saved
 	Left   *Left            `json:"left,omitempty"`   // the process was ended just after a checkpoint, before it ran out of memory

@@ -19,9 +19,9 @@ type world struct {
 	base     memory.Bytes                // held between steps
 	sample   memory.Bytes                // per sample of a micro-batch
 	foreign  func(step int) memory.Bytes // nil: nobody else
-	spike    func(step int) float64      // nil: factor on sample, 1 for an ordinary step
-	edge     func(step int, n int) bool  // nil: further failures that more free memory would not cure
-	leak     memory.Bytes                // held between steps, more by this much after each, until a relaunch
+	spike    func(step int) float64      // factor on sample, 1 for an ordinary step; nil: always 1
+	edge     func(step int, n int) bool  // further failures that more free memory would not cure; nil: none
+	leak     memory.Bytes                // how much more is held after each step, until a relaunch
 }
 
 func (w world) stats(step int) memory.Stats {
@@ -42,8 +42,8 @@ func (w world) need(step, n int) memory.Bytes {
 }
 
 // run drives Decide over steps and returns the trajectory: the micro-batch of
-// every try, "!" behind one that failed, remedies that are not visible in the
-// numbers in between.
+// every try, with "!" after one that failed, and in between the remedies that are
+// not visible in the numbers.
 type run struct {
 	world
 	policy  Policy

@@ -15,8 +15,8 @@ const roomMargin = 1.02
 // grow decides after a finished step whether a larger micro-batch is worth a
 // try. It never exceeds what was asked for, waits GrowAfter quiet steps, twice
 // as long after each try that failed, and needs a reason: more memory available
-// than when the current plan was chosen, or a cause that passes by itself. Where
-// nothing is known about the memory there is no reason.
+// than when the current plan was chosen, or a cause that passes by itself. If
+// nothing is known about the memory, there is no reason.
 func grow(p Policy, h History, s Progress) Decision {
 	h = h.finished(s)
 	stay := Decision{Remedy: Continue, Plan: h.Plan}

@@ -106,8 +106,8 @@ func (h History) Recomputing() bool { return h.recompute }
 // Eased is how many of the policy's ways to need less host memory are in force.
 func (h History) Eased() int { return h.eased }
 
-// Settled reports whether the plan in force has proven itself: a plan that was grown to
-// has not until it has run. Should that plan take the process down, the next process
+// Settled reports whether the plan in force has proven itself: a larger plan that the run
+// has grown to has not done so until it has run. Should that plan take the process down, the next process
 // must not begin with it.
 func (h History) Settled() bool { return h.grown == 0 }
 

@@ -66,7 +66,7 @@ func TestPatienceIsBounded(t *testing.T) {
 	}
 }
 
-// TestSettled checks that a plan grown to is settled once it has run.
+// TestSettled checks that a plan that was grown to is settled once it has run.
 func TestSettled(t *testing.T) {
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
 	h = h.Apply(failed(64), Decision{Remedy: Shrink, Plan: h.Plan.WithMicro(16)})
@@ -91,8 +91,8 @@ func TestNoGrowthInTheDark(t *testing.T) {
 }
 
 // TestCheckpointsAreProgress checks that a body which reports only checkpoints
-// gets a fresh start for every bound with each checkpoint, and that the reasons
-// name no step that nobody has counted.
+// has every bound counted from the start again after each checkpoint, and that the
+// reasons name only steps that were counted.
 func TestCheckpointsAreProgress(t *testing.T) {
 	p := Policy{Waits: 1, GrowAfter: 100}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 1})

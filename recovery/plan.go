@@ -11,7 +11,7 @@ type Plan struct {
 	World     int  `json:"world"`             // data-parallel ranks
 	Micro     int  `json:"micro"`             // largest micro-batch per rank, in samples
 	Uniform   bool `json:"uniform,omitempty"` // every micro-batch equal: static shapes, or a framework with one knob
-	Common    int  `json:"common,omitempty"`  // in a Uniform plan whose effective batch grows to Effective, a divisor of all its values; 0 if it is constant
+	Common    int  `json:"common,omitempty"`  // in a Uniform plan whose effective batch grows up to Effective: a common divisor of all the values it takes; 0 if it is constant
 	Eval      int  `json:"eval,omitempty"`    // samples in an evaluation batch per rank; 0 if there is none, or none that can be set
 }
 

@@ -43,7 +43,7 @@ func TestResumeRemembers(t *testing.T) {
 }
 
 // TestResumeRemembersTheHost checks that the ways to need less host memory stay in force in
-// a new process, and that the next one is taken there.
+// a new process, and that the next such way is taken there.
 func TestResumeRemembersTheHost(t *testing.T) {
 	policy, plan := Policy{Host: []string{"a", "b"}}, Plan{Effective: 8, World: 1, Micro: 8}
 	e := Event{OOM: &memory.Evidence{Host: true}}
@@ -69,7 +69,7 @@ func TestResumeSearchesOnce(t *testing.T) {
 }
 
 // TestResumeVerdict checks what is done about a checkpoint that takes more than the
-// training did: the same plan once per checkpoint, then a smaller one, or the end where
+// training did: the same plan once per checkpoint, then a smaller one, or a stop if
 // that would not help.
 func TestResumeVerdict(t *testing.T) {
 	full := memory.Stats{Capacity: 24 * memory.GiB, Reserved: 24 * memory.GiB, Allocated: 24 * memory.GiB}

@@ -7,8 +7,8 @@ import (
 	"headroom/search"
 )
 
-// afterSearch turns the end of a search into a plan. Where no size leaves the
-// headroom it takes the smallest size allowed, which leaves the most, and says how
+// afterSearch turns the end of a search into a plan. If no size leaves the
+// headroom, it takes the smallest size allowed, which leaves the most, and says how
 // much that is.
 func afterSearch(p Policy, h History, s Searched) Decision {
 	r := s.Result

@@ -67,7 +67,7 @@ func account(in Input) ([]runs.StepReport, Accounting) {
 	return steps, a.Accounting
 }
 
-// lastMade drops the steps that were done again. If it drops none, the result
+// lastMade drops the steps that were rolled back. If it drops none, the result
 // shares memory with all.
 func lastMade(all []runs.StepReport) (steps []runs.StepReport, rewinds int) {
 	for i := 1; i < len(all); i++ {

@@ -8,7 +8,7 @@ import (
 	"headroom/recovery"
 )
 
-// Limits of advice: below them a fact is not worth mentioning.
+// Limits of advice: only beyond them is a fact worth mentioning.
 const (
 	muchUnused  = 0.35 // share of the capacity
 	littleLeft  = 0.02 // share of what was available

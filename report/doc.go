@@ -14,7 +14,7 @@
 // says so loudly if it was not; what cannot be checked is called unchecked.
 //
 // The page is one file. It loads nothing, runs no script, follows the reader's
-// light or dark setting, prints, and keeps its size however long the run was: a
+// light or dark setting, can be printed, and stays small however long the run was: a
 // picture has at most a few thousand points ([Report.Pictures]), which are the
 // extremes of the steps that they represent, and a long ledger is cut in the middle.
 //

@@ -20,7 +20,7 @@ type Row struct {
 
 	Failed  bool         // an allocation failed
 	InPlace bool         // and it was survived inside the process
-	Cause   memory.Cause // why, where memory was the reason
+	Cause   memory.Cause // why, if memory was the reason
 	What    string       // "out of memory: batch", "checkpoint failed", …
 	Why     string       // with its numbers
 	Needed  memory.Bytes // the least that would have been needed; 0 if not known
@@ -151,7 +151,7 @@ func (b *bookkeeper) survived(e runs.Entry) {
 	b.failure = false
 	row := b.newest()
 	what, how, told := e.InPlace()
-	if told { // what names the line of the user's own code
+	if told { // its first part names the line of the user's own code
 		row.Why = strings.Trim(strings.TrimPrefix(what, "out of memory")+". "+row.Why, " .")
 	}
 	row.InPlace, row.Step = true, e.Step // the steps are the command's own

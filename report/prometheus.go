@@ -68,7 +68,7 @@ func yes(is bool) float64 {
 	return 0
 }
 
-// exposition is text in Prometheus' format, of one run.
+// exposition is text about one run, in Prometheus' format.
 type exposition struct {
 	bytes.Buffer
 	run string

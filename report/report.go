@@ -22,7 +22,7 @@ type Input struct {
 	Command   string    // the command that was wrapped; "" if headroom itself trained
 	Trained   string    // what headroom itself trained, and on what, in words; may be empty
 	Version   string    // of the headroom that draws the report; may be empty
-	Simulated bool      // the other processes are simulated by device.squeeze of the run's own configuration
+	Simulated bool      // the other processes are simulated by device.squeeze in the run's own configuration
 	Running   bool      // a live process holds the run: if none does, a journal with no end was cut off
 	Problems  []string  // what could not be read in the journal or the metrics, one sentence each
 	Made      time.Time // when the report is drawn; zero leaves it out
@@ -52,7 +52,7 @@ type Report struct {
 	Attempts    []Attempt // oldest first
 	Advice      []string  // what to change next, most urgent first; never empty
 
-	steps []runs.StepReport  // those not rolled back: a step made again is in it once
+	steps []runs.StepReport  // those not rolled back: a step made again appears once
 	seen  []runs.ProcessStep // of a wrapped command
 	draw  func() []Picture   // the pictures, drawn when they are first asked for
 }

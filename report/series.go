@@ -89,7 +89,7 @@ func bucket(from, to int, at func(i int) (x, y float64)) []point {
 	return kept
 }
 
-// thinned is s for a picture of this width: each of its pieces with about one bucket for
+// thinned is s for a picture of the given width: each of its pieces with about one bucket for
 // every three pixels.
 func (s series) thinned(width float64) series {
 	limit := int(width / 3)

@@ -15,7 +15,7 @@ type Watched struct {
 	Hottest     float64
 	Utilisation float64 // median of the readings, per cent; NaN if not known
 	Throttled   []Throttle
-	ECC         int64        // most uncorrected memory errors since the driver was loaded
+	ECC         int64        // highest count of uncorrected memory errors since the driver was loaded
 	Faults      []runs.Fault // oldest first
 	DeviceGone  int          // how many times the device was lost
 }

@@ -17,7 +17,7 @@ type Disk interface {
 	Truncate(path string, n int64) error // to n bytes
 	Rename(from, to string) error        // to must not exist, or must be a file
 	Remove(path string) error            // with all that is in it
-	SyncDir(path string) error           // the names in it; of a file, its content
+	SyncDir(path string) error           // makes the names in it durable or, if it is a file, its content
 }
 
 // File is a file being written.

@@ -41,7 +41,7 @@ type Folder struct {
 
 // Open creates dir if it is missing, takes its lock and repairs what a killed run
 // left behind: a torn last line, half a checkpoint. The folder above dir must exist.
-// A folder locked by a live run is a *[LockedError]; one that cannot be written, or
+// A folder locked by a live run gives a *[LockedError]; one that cannot be written, or
 // that holds something other than a run, is refused at once.
 func Open(dir string) (*Folder, error) { return OpenOn(dir, OSDisk{}) }
 
@@ -239,9 +239,9 @@ func (f *Folder) HandOver() (lock *os.File, err error) {
 }
 
 // SetAside renames the run folder dir to dir.1, or the first such name that is
-// free, to make room for a fresh start, and returns the new name. A folder that
-// is missing or empty stays and the name is "". A folder locked by a live run
-// is a *[LockedError].
+// free, to make room for a fresh start, and returns the new name. If the
+// folder is missing or empty, nothing is renamed and the name is "". A folder locked
+// by a live run gives a *[LockedError].
 func SetAside(dir string) (string, error) {
 	dir = filepath.Clean(dir)
 	held, err := os.ReadDir(dir)

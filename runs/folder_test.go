@@ -66,7 +66,7 @@ func (f writtenFile) Sync() error {
 }
 
 // TestDurableOnceItCounts checks that a start does not wait for the disk, and that a failure, a
-// checkpoint and an end make everything durable that they rely on.
+// checkpoint and an end make durable everything that they rely on.
 func TestDurableOnceItCounts(t *testing.T) {
 	for name, counts := range map[string]func(*Folder) error{
 		"failure": func(f *Folder) error { return f.Record(Entry{Kind: KindOOM}) },

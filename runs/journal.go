@@ -23,12 +23,12 @@ const (
 	KindProbe            Kind = "probe"             // one trial of a search
 	KindSearch           Kind = "search"            // a search ended
 	KindCheckpoint       Kind = "checkpoint"        // a checkpoint is whole on disk
-	KindCheckpointFailed Kind = "checkpoint failed" // and why; older ones are untouched
+	KindCheckpointFailed Kind = "checkpoint failed" // a checkpoint could not be written, and why; older ones are untouched
 	KindReleased         Kind = "released"          // older checkpoints made room for a new one on a full disk
 	KindDamaged          Kind = "damaged"           // a checkpoint was set aside
 	KindMissing          Kind = "missing"           // a file or a checkpoint of the run was removed by somebody
 	KindExit             Kind = "exit"              // a wrapped command ended, and how
-	KindInterrupted      Kind = "interrupted"       // by a signal, resumable
+	KindInterrupted      Kind = "interrupted"       // the run was stopped by a signal, and can be resumed
 	KindWarning          Kind = "warning"           // of a wrapped command: what may go wrong later, seen at its start
 	KindRemedy           Kind = "remedy"            // the outcome of a remedy: bytes given back, time waited
 	KindJournalFailed    Kind = "journal failed"    // the journal could not be written for a while, and why
@@ -68,8 +68,8 @@ type Entry struct {
 	Fault    *Fault                   `json:"fault,omitempty"`
 	Seconds  float64                  `json:"seconds,omitempty"` // how long this took, where that matters
 
-	// Repeated marks a step that has run out of memory again without having been made
-	// since: only the first of such failures counts.
+	// Repeated marks a further out-of-memory failure of a step that has not been made
+	// since the first one: only the first counts.
 	Repeated bool `json:"repeated,omitempty"`
 
 	// Final marks what the user is told at the end of the run anyway.

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLockOfAFolderThatWasSetAside renames the folder and makes another run's
-// in its place while its lock is waited for: neither folder may be taken.
+// TestLockOfAFolderThatWasSetAside renames the folder and puts another run's
+// in its place while something waits for its lock: neither folder may be taken.
 func TestLockOfAFolderThatWasSetAside(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if err := mustOpen(t, dir).Close(); err != nil {
@@ -37,8 +37,8 @@ func TestLockOfAFolderThatWasSetAside(t *testing.T) {
 	}
 }
 
-// TestHandOver gives a folder to another program as executing it does: by the
-// descriptor alone. Nobody else gets it in between.
+// TestHandOver hands a folder over as if to a program that is executed: through the
+// lock's descriptor alone. Nobody else gets the folder in between.
 func TestHandOver(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	first := mustOpen(t, dir)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestOutputIsBounded prints lines without end: the beginning and the newest are kept,
+// TestOutputIsBounded prints lines without end: the first and the newest lines are kept,
 // whole, in at most three files.
 func TestOutputIsBounded(t *testing.T) {
 	f, err := Open(filepath.Join(t.TempDir(), "run"))

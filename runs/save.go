@@ -117,7 +117,7 @@ func (f *Folder) saveOnce(c Checkpoint, save func(io.Writer) error) (saved Check
 
 // alreadySaved deals with a checkpoint that has the name of the one to be
 // written. It is whole if its rename succeeded but could not be made durable:
-// then that is tried again. Otherwise it is a damaged one that could not be set
+// then alreadySaved tries again to make it so. Otherwise it is a damaged one that could not be set
 // aside before.
 func (f *Folder) alreadySaved(step int) (Checkpoint, bool, error) {
 	c, err := f.verify(step)

@@ -57,7 +57,7 @@ newest checkpoint, with a smaller micro-batch and more accumulation.
 Start with "headroom explain -- python train.py", then
 "headroom run -- python train.py". "headroom run gpt" is a demo without PyTorch.`
 
-// The templates show what the library's own templates show, and the exit statuses.
+// The templates show what the library's own templates do, plus the exit statuses.
 var (
 	appHelp = `headroom: {{.Usage}}
 
@@ -157,7 +157,7 @@ func usageFault(c *cli.Context, err error, _ bool) error {
 	return &usageError{err: errors.New(strings.NewReplacer("flag -", "flag --", "for -", "for --").Replace(text))}
 }
 
-// nearest is the entry of words that word was probably meant to be, or "".
+// nearest is the entry of words that was probably meant by word, "" if there is none.
 func nearest(word string, words []string) string {
 	const likely = 0.8 // two letters of "find" swapped are 0.93, "status" and "start" 0.83, "run" and "find" 0.53
 	best, most := "", likely
@@ -173,7 +173,7 @@ func nearest(word string, words []string) string {
 	return best
 }
 
-// swapped reports whether two words begin alike and have the same letters.
+// swapped reports whether two words begin with the same letter and have the same letters.
 func swapped(a, b string) bool {
 	letters := func(word string) string {
 		all := []byte(word)

@@ -20,7 +20,7 @@ func flagHelp(f cli.Flag) string {
 }
 
 // flagParts are a flag's names with their dashes, the word that stands for its
-// value, "" if it takes none, and what it does.
+// value ("" if it takes none), and what it does.
 func flagParts(f cli.Flag) (names []string, value, usage string) {
 	for _, name := range f.Names() {
 		names = append(names, dashed(name))

@@ -123,7 +123,7 @@ func drained(b *testing.B, args ...string) time.Duration {
 	return time.Since(began)
 }
 
-// median is in milliseconds.
+// median is the median of all, in milliseconds.
 func median(all []time.Duration) float64 {
 	slices.Sort(all)
 	return float64(all[len(all)/2].Microseconds()) / 1000

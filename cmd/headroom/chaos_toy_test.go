@@ -173,7 +173,7 @@ func toyLeaves(kind string) error {
 	return nil
 }
 
-// toyHolds is such a descendant.
+// toyHolds is the descendant that toyLeaves starts.
 func toyHolds(kind string) {
 	ready := os.NewFile(3, "ready")
 	switch kind {

@@ -132,7 +132,7 @@ func (nobody) Stepped(runs.ProcessStep) {}
 func (nobody) Pieces() int              { return 0 }
 func (nobody) KeepPieces(int)           {}
 
-// safe reports whether every backward of the step can be run in pieces.
+// safe reports whether every backward pass of the step can be run in pieces.
 func (a checked) safe() bool {
 	for _, f := range a.Found {
 		if f.Why != "" {

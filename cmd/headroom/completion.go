@@ -135,13 +135,13 @@ func completeCommands(c *cli.Context) {
 	complete(c, &cli.Command{ArgsUsage: "COMMAND", Flags: c.App.Flags})
 }
 
-// completeFlags offers a command's flags, and its argument from words and from
-// what its usage says it is.
+// completeFlags offers a command's flags and, for its argument, words and what the
+// command's usage allows.
 func completeFlags(command *cli.Command, words ...func() []string) cli.BashCompleteFunc {
 	return func(c *cli.Context) { complete(c, command, words...) }
 }
 
-// completeShow offers "show", and after it names and files.
+// completeShow offers "show" and, after it, names and files.
 func completeShow(command *cli.Command, names func() []string) cli.BashCompleteFunc {
 	return func(c *cli.Context) {
 		at, word := askedOf(os.Args, command)
@@ -194,7 +194,7 @@ type place struct {
 }
 
 // askedOf splits what a completion script passes in args into the place of the cursor
-// and the word as far as it is typed. A command without a name is headroom itself.
+// and the part of the word that has been typed. A command without a name is headroom itself.
 func askedOf(args []string, command *cli.Command) (place, string) {
 	if len(args) < 3 {
 		return place{}, ""
@@ -216,7 +216,7 @@ func askedOf(args []string, command *cli.Command) (place, string) {
 	return at, word
 }
 
-// flagValues are the possible values of a flag; word is what is typed of the value.
+// flagValues are the possible values of a flag; word is the part of the value that has been typed.
 func flagValues(flag, word string) []string {
 	switch flag {
 	case "format":

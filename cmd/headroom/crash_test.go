@@ -44,7 +44,7 @@ func (p *process) crashed() int {
 	return signalled + int(ended.Signal())
 }
 
-// TestCrashIsNoUsageError kills a run by the signals at which the Go runtime
+// TestCrashIsNoUsageError kills a run with the signals at which the Go runtime
 // prints a trace, and by the runtime's own fatal error. The runtime's own status for
 // all of them is 2. A signal that finds the program in C code, as in a matrix product,
 // can leave the runtime with a stack on which it faults while it prints: that crash
@@ -173,7 +173,7 @@ func TestTheLoopStartsAgain(t *testing.T) {
 
 // TestTheUnitStartsAgain compares the statuses that keep a systemd unit down with the
 // table of exit statuses: every status that another start would not cure is among
-// them, and none that a crash causes.
+// the former, and none that a crash causes.
 func TestTheUnitStartsAgain(t *testing.T) {
 	text, err := os.ReadFile("../../docs/overnight.md")
 	if err != nil {

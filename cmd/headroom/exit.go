@@ -116,7 +116,7 @@ func isUnknown(err error) bool {
 	return ok && cause == memory.Unknown
 }
 
-// causeOf is why memory ran out, if that is what err says.
+// causeOf is why memory ran out, if err says that it did.
 func causeOf(err error) (memory.Cause, bool) {
 	var gave *harness.GaveUpError
 	if errors.As(err, &gave) {

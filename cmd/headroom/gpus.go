@@ -37,7 +37,7 @@ func lookAround(runs string) site {
 	return m
 }
 
-// lookAtCUDA opens the device that a run would, and closes it again.
+// lookAtCUDA opens the device that a run would take, and closes it again.
 func (m *site) lookAtCUDA() {
 	cfg := configs.Config{Device: configs.Device{Kind: "cuda"}}
 	dev, err := job.OpenDevice(&cfg, nil)

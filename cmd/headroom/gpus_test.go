@@ -28,7 +28,7 @@ func TestExamineGPUs(t *testing.T) {
 	taken := func(g *nvml.GPU, n memory.Bytes, by ...nvml.Holder) { g.Used, g.Free, g.Holders = n, g.Total-n, by }
 	for name, c := range map[string]struct {
 		change func(*site, *nvml.GPU)
-		want   string // of the lines about GPUs
+		want   string // the lines about GPUs
 	}{
 		"good": {func(*site, *nvml.GPU) {}, `
 ok driver 580.1, supports CUDA 13.0

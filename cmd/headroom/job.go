@@ -154,8 +154,8 @@ func openJob(cfg *configs.Config) (*job.Job, *runs.Folder, error) {
 	return j, folder, nil
 }
 
-// deviceName is the device called name, or what the configuration says about the device if
-// no name is known: "" for auto.
+// deviceName is the device called name or, if no name is known, what the configuration says
+// about the device: "" for auto.
 func deviceName(cfg *configs.Config, name string) string {
 	if name == "" && cfg.Device.Kind != "auto" {
 		name = cfg.Device.Kind

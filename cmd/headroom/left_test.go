@@ -16,7 +16,7 @@ import (
 // the wait would last for ever.
 const soon = 20 * time.Second
 
-// stuck is headroom with a device that announces that it hangs and never answers again.
+// stuck is headroom with a device that announces that it is stuck and never answers again.
 func stuck() {
 	wrapDevice = func(d device.Device) device.Device { return &stuckDevice{Device: d} }
 	main()

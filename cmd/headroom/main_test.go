@@ -40,7 +40,7 @@ func TestScripts(t *testing.T) {
 }
 
 // exits4script is "exits STATUS COMMAND [ARGUMENTS]": the command ends with
-// exactly that status. What it printed is there for stdout and stderr.
+// exactly that status. The commands stdout and stderr can then check its output.
 func exits4script(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits STATUS COMMAND [ARGUMENTS]")

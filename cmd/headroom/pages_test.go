@@ -139,7 +139,7 @@ func TestSlurmScripts(t *testing.T) {
 
 // TestJobGivesUp compares the statuses that end a Kubernetes Job with those that a
 // command ends with: no status that a kill or an end on request causes is among
-// them.
+// the former.
 func TestJobGivesUp(t *testing.T) {
 	var job struct {
 		Spec struct {

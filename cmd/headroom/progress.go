@@ -84,7 +84,7 @@ func splits(sizes []int) string {
 	return fmt.Sprintf("%d×%d", sizes[0], len(sizes))
 }
 
-// share is a part of all, with the unit of all: "12.6/15 MiB".
+// share is a part and the whole, both in the unit of the whole: "12.6/15 MiB".
 func share(part, all memory.Bytes) string {
 	_, unit, _ := strings.Cut(all.String(), " ")
 	one, err := memory.Parse("1" + unit)
@@ -108,7 +108,7 @@ func joined(parts []part) string {
 	return strings.Join(texts, " · ")
 }
 
-// fitted is the parts in width columns. If that is too narrow for all of them,
+// fitted is the parts on a line of at most width columns. If they do not all fit,
 // they are shortened and moved closer together, and the least important are left
 // out; as much of the first one as fits is always there.
 func fitted(parts []part, width int) string {

@@ -223,7 +223,7 @@ func absoluteProfile(given string) (string, error) {
 	return path, nil
 }
 
-// placed is err with places in the file instead of flags that were not given.
+// placed is err, naming places in the file instead of flags that were not given.
 func (r request) placed(err error) error {
 	if r.file == "" {
 		return err

@@ -19,7 +19,7 @@ type stepLine struct {
 	runs.StepReport
 }
 
-// squeezeLine says that a process that device.squeeze simulates begins or ends.
+// squeezeLine says that a process simulated by device.squeeze begins or ends.
 type squeezeLine struct {
 	Kind   string       `json:"kind"` // "squeeze"
 	Begins bool         `json:"begins"`

@@ -41,7 +41,7 @@ func pythonWithTorch(t *testing.T) string {
 	return path
 }
 
-// scripts is the folder of the scripts that are wrapped, from the package's own.
+// scripts is the path of the folder with the scripts that are wrapped.
 func scripts(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join("..", "..", "wrap", "testdata", "torch"))
@@ -73,7 +73,7 @@ func stepsOf(t *testing.T, path string) (steps []made, redone int) {
 	return steps, redone
 }
 
-// limited runs a command line in a shell whose processes may hold the given number of bytes.
+// limited runs a command line in a shell whose processes may hold the given number of KiB.
 func limited(kib int, words ...string) *exec.Cmd {
 	quoted := make([]string, len(words))
 	for i, w := range words {

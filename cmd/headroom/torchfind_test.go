@@ -40,7 +40,7 @@ func TestTorchFindsMicroBatch(t *testing.T) {
 	for _, one := range f.Trials {
 		tried = append(tried, one.Text)
 	}
-	// Of 1, 3, 127 and 381, which divide the 381 samples of a step.
+	// The possible sizes are 1, 3, 127 and 381, which divide the 381 samples of a step.
 	if len(tried) != 2 || !strings.HasPrefix(tried[0], "micro-batch 381 does not fit: it needs ") || !strings.HasSuffix(tried[0], " more than is available") || tried[1] != "micro-batch 127 fits" {
 		t.Errorf("trials: %q", tried)
 	}

@@ -228,7 +228,7 @@ func (u *ui) finished(r harness.Result) {
 	u.line(green, text)
 }
 
-// survived is the last word on a wrapped command that would not have finished alone.
+// survived is the last word on a wrapped command that would not have finished without headroom.
 func (u *ui) survived(r harness.Result) {
 	if u.quiet {
 		return

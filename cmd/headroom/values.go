@@ -26,12 +26,12 @@ var values = map[string]struct{ allowed, hint string }{
 	"metrics":  {"an address of this machine with a port that is free", "for example --metrics 127.0.0.1:9408"},
 }
 
-// wrongValue is the error for a value that a flag of [values] does not take, and why.
+// wrongValue is the error for a value that a flag of [values] does not take, and says why.
 func wrongValue(name string, value any, why string) error {
 	return usagef(values[name].hint, "--%s %v: %s; allowed: %s", name, value, why, values[name].allowed)
 }
 
-// notASize is the error for a size that could not be parsed because of err or, if err is nil,
+// notASize is the error for a size that could not be parsed because of err or that, if err is nil,
 // is too small.
 func notASize(name, value string, err error) error {
 	if err != nil {

@@ -170,7 +170,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 		return nil, "", asUsage(err)
 	}
 	kept := w.request.Command
-	kept.Name = "" // the name is the folder's, and running the file makes another run
+	kept.Name = "" // the folder has the name; running this file makes another run
 	text, err := kept.YAML()
 	if err == nil {
 		err = folder.FirstConfig(text)
@@ -342,7 +342,7 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 	}
 }
 
-// ended says how the command ended where its own output does not, and passes on its
+// ended says how the command ended if its own output does not, and passes on its
 // status.
 func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
 	if errors.As(err, new(*wrap.StartError)) && w.made && result.Attempts == 1 {

@@ -353,7 +353,7 @@ func TestResumeOfAKilledRun(t *testing.T) {
 }
 
 // TestWorthAReport checks when the report of a command to which nothing happened is drawn at
-// its end: after a long run, and where an existing report would be out of date.
+// its end: after a long run, and if an existing report would be out of date.
 func TestWorthAReport(t *testing.T) {
 	dir, begun := t.TempDir(), time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
 	w := &wrapped{Wrapped: wrap.Wrapped{Begun: begun}}
@@ -370,8 +370,8 @@ func TestWorthAReport(t *testing.T) {
 	}
 }
 
-// TestHowARunGoesOn checks that headroom resume is named for a command, and the command that
-// started it for a run of a configuration.
+// TestHowARunGoesOn checks how users are told to continue a run: with headroom resume if it wraps
+// a command, and with the command that started it if it runs a configuration.
 func TestHowARunGoesOn(t *testing.T) {
 	for kept, want := range map[string]string{"command: [python, train.py]\n": "headroom resume night starts its command again", "name: night\n": "rerunning the command that started it continues"} {
 		dir := filepath.Join(t.TempDir(), "night")
