@@ -30,8 +30,8 @@ func (w *watched) Sample(i int, x *data.Sample) error {
 // TestWholeRunWithRandomFailures trains through failures of allocations chosen
 // at random, over several epochs, with a checkpoint every few steps, an
 // interrupt, and now and then so many failures that it gives up and is run again.
-// Every step has to be made of exactly the effective batch, every epoch of each
-// sample once, the records have to say so, and the weights have to be those of a
+// Every step has to be made of exactly the effective batch, every epoch has to contain each
+// sample exactly once, the records have to say so, and the weights have to be those of a
 // run in which nothing failed.
 func TestWholeRunWithRandomFailures(t *testing.T) {
 	const total = 30

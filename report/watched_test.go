@@ -125,8 +125,8 @@ func TestLostForGood(t *testing.T) {
 	}
 }
 
-// TestLostWhileStopping checks that a loss of the device which had no answer, because the
-// run was being stopped, is not answered by later events.
+// TestLostWhileStopping checks that a loss of the device that no decision answered, because
+// the run was being stopped, is not taken to be answered by a later event.
 func TestLostWhileStopping(t *testing.T) {
 	d := newDiary("stopped", 60)
 	d.begin()

@@ -18,7 +18,7 @@ import (
 // 0 at nothing and about 1 at the limit, to what is taken for it. A step begins at
 // phase, a share of its width; wide, in [0, 1], says how wide steps are.
 var steps = map[string]func(x, wide, phase float64) float64{
-	// One block for everything, a multiple of 1/4096 to 1/16 of the capacity.
+	// One block for everything, rounded up to a multiple of a step of 1/4096 to 1/16 of the capacity.
 	"multiples": func(x, wide, phase float64) float64 {
 		step := math.Exp2(-12 + 8*wide)
 		return step * math.Ceil(x/step+phase)

@@ -107,7 +107,7 @@ func Explain(w *Wrapped, m *Match, why error, look Look) Explanation {
 	return e
 }
 
-// unrecognised is a match without a profile, as far as the command can be seen.
+// unrecognised is a match without a profile, with as much of the command as could be read.
 func (e *Explanation) unrecognised(c Command, why error, look Look) *Match {
 	m := &Match{Command: c, given: Given{Files: look.Files}}
 	if launch, err := Peel(c); err == nil {

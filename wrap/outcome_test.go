@@ -165,7 +165,7 @@ func TestSamplesFillIn(t *testing.T) {
 	}
 }
 
-// A library's ambiguous error counts where less than LittleFree of a GPU was left.
+// A library's ambiguous error counts as an out-of-memory failure only if less than LittleFree of a GPU was free.
 func TestAmbiguousErrors(t *testing.T) {
 	for free, want := range map[memory.Bytes]Kind{
 		0: OutOfMemory, 4*memory.GiB - 1: OutOfMemory, 4 * memory.GiB: Failed, 60 * memory.GiB: Failed,

@@ -71,8 +71,8 @@ func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 	return all, errors.Join(problems...)
 }
 
-// Over returns the profiles of first and after them those of then; of two with the same
-// name it keeps the one in first, so that a user's own replaces a built-in one.
+// Over returns the profiles in first, followed by those in then. Of two with the same name it
+// keeps the one in first, so that a user's own replaces a built-in one.
 func Over(first, then []Profile) []Profile {
 	all := slices.Clone(first)
 	for _, p := range then {

@@ -44,7 +44,7 @@ type Change struct {
 // effective batch exactly, and what makes it resume from r. With nothing to change it is
 // the same command. Either what is trained stays the same or an error is returned: an
 // [*InexactError] names the micro-batches that would work, a [*KnobError] what cannot be
-// read or set, an [*EditError] what cannot be edited on its own, and a [*ResumeError] why
+// read or set, an [*EditError] what cannot be edited without changing something else, and a [*ResumeError] why
 // the command cannot resume. fallbacks are names of the profile's fallbacks.
 func (m *Match) Rewrite(p recovery.Plan, r Resume, fallbacks ...string) (Rewritten, error) {
 	return m.rewrite(p, fallbacks, ".headroom-", func(w *rewriter, s, next step) error { return w.resume(r, s, next) })

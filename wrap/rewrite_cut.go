@@ -64,7 +64,7 @@ func (w *rewriter) pin(s step) error {
 }
 
 // length asks for a proof where the training's length is given in epochs: the number of
-// steps in an epoch is rounded from the number of micro-batches, and the learning-rate
+// steps in an epoch is computed, with rounding, from the number of micro-batches, and the learning-rate
 // schedule depends on it.
 func (w *rewriter) length() error {
 	if _, has := w.m.Profile.Knobs[steps]; !has {

@@ -33,7 +33,7 @@ func dashesOf(c *cli.Context) afterDashes {
 	return a
 }
 
-// ahead is what the start of a command needs that does not depend on the command. It is
+// ahead holds what is needed to start a command, whichever command it is. It is
 // prepared while the command line is read and the run's folder is made; otherwise the
 // command would start 1 ms later. The folder must be discarded.
 type ahead struct {

@@ -1,4 +1,4 @@
-"""What grows in a training whose memory keeps growing: the kinds of tensors that become more and more
+"""What grows in a training run whose memory keeps growing: the kinds of tensors that become more and more
 numerous, and what holds them. All tensors are counted twice, some steps apart, and only when headroom asks."""
 
 from __future__ import annotations

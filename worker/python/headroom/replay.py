@@ -607,7 +607,7 @@ class Proof:
         return rules
 
     def _outputs(self, first: Sequence[int], chosen: list[int], tolerance: float) -> dict[int, torch.Tensor]:
-        """The modules' outputs for some rows, checked to be the same for all rows together and in parts."""
+        """The modules' outputs for the chosen rows, checked to be the same when rows are run together and in parts."""
         plan, tape, batch = self.plan, self.tape, self.plan.batch
         found: dict[int, list] = {}
         step = max(2, SOME // 2)

@@ -144,7 +144,7 @@ class Plan:
     def result(self, entry: Entry) -> tuple[list, Any]:
         """The result of a call that is not on the tape yet, as leaves and their tree: a
         :class:`Slot` for each tensor, ``...`` for objects of unknown types. What a module's call returns
-        now, at its place in the script, is kept unless the call was tried on an earlier batch."""
+        now, at its place in the script, is kept for :meth:`confirm`, unless the call is :meth:`known`."""
         key = self._key(entry)
         if self.known(entry):
             cut, leaves, tree, self.left, self.keeps = Plan.memory[key]
@@ -294,9 +294,9 @@ class Plan:
         return self._alternatives(entry, rowful, outside)
 
     def _reads(self, entry: Entry, cut: Cut, kept: list[Change], sealed: Sealed) -> bool:
-        """Whether a call reads attributes that it changes, so that a repeated call must find in them what the
-        script's call found. Raises :class:`Refused` if their values may belong to the rows of a batch, like a
-        state that is carried from one batch to the next."""
+        """Whether a call reads attributes that it also changes; if so, a repeated call must find the values that
+        the script's call found. Raises :class:`Refused` if these values may belong to the rows of a batch, such
+        as a state that is carried from one batch to the next."""
         why = Refused(f"a call to {named(entry)} changes {self.keeps}")
         after = Held(entry.module.modules(), deep=True)  # type: ignore[union-attr]
 

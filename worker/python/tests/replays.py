@@ -770,7 +770,7 @@ def same_draws() -> str:
 
 
 def draws_between() -> str:
-    """A batch that is run whole again has the draws of the script, whatever it drew between calls."""
+    """A batch that is run whole again gets the same random numbers as the script, whatever the script drew between calls."""
     net, head = nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5)), nn.Sequential(nn.Linear(50, 5), nn.Dropout(0.5), nn.BatchNorm1d(5))
     optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
     x, gradients = torch.randn(8, 6), []
