@@ -161,7 +161,7 @@ func (g *gpu) products(c, a, b matrix, p device.MatMul, alpha float32, count int
 }
 
 // aligned reports whether the matrices of a batch may be read 16 bytes at a time.
-// cuBLAS cannot see their addresses and assumes that they may where it uses the
+// cuBLAS cannot see their addresses, and takes this for granted where it uses the
 // tensor cores.
 func aligned(batch ...matrix) bool {
 	for _, m := range batch {

@@ -14,8 +14,7 @@ import (
 	"headroom/device"
 )
 
-// flashRows is how many positions of a head are taken by attention in bfloat16 at a
-// time.
+// flashRows is how many positions of a head attention in bfloat16 takes at a time.
 const flashRows = 64
 
 // flashKernels are the kernels for heads of up to the given number of channels.

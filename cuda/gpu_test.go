@@ -13,7 +13,7 @@ import (
 	"headroom/memory"
 )
 
-// openGPU opens the first GPU, or skips: loudly, and as a failure under
+// openGPU opens the first GPU. Without one it skips the test, or fails it under
 // HEADROOM_REQUIRE_GPU=1.
 func openGPU(t testing.TB, o Options) device.Device {
 	t.Helper()

@@ -10,7 +10,7 @@ import (
 	"headroom/cuda/driver"
 )
 
-// Visible is how many GPUs CUDA may use. It opens none. Errors are a
+// Visible is how many GPUs CUDA may use. It opens none. An error is a
 // *[driver.UnavailableError], or the driver's.
 func Visible() (int, error) {
 	if err := driver.Load(); err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // GPUOf is the GPU that CUDA counts as ordinal, given CUDA_VISIBLE_DEVICES and
-// CUDA_DEVICE_ORDER. Errors are a *[driver.UnavailableError], a
+// CUDA_DEVICE_ORDER. An error is a *[driver.UnavailableError], a
 // *[nvml.UnavailableError], or the driver's for an ordinal that is not visible. Safe
 // for concurrent use.
 func GPUOf(ordinal int) (nvml.GPU, error) {

@@ -3,7 +3,7 @@ package device
 import "fmt"
 
 // The check of an operation is written once, in the check_*.go files, as a function
-// named Check plus the operation, or as a method of the type that holds the operation's
+// named Check plus the operation's name, or as a method of the type that holds the operation's
 // parameters. A device calls it before anything else, so that a mistake in the program
 // is found at the call that makes it, before any memory is touched. Every check panics
 // with a *[ShapeError] if it fails, and allocates only to do so.

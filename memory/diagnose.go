@@ -61,7 +61,7 @@ type Evidence struct {
 	Like     int              `json:"like,omitempty"`     // how many such steps
 	MinMicro int              `json:"min_micro"`          // smallest micro-batch allowed
 	Host     bool             `json:"host,omitempty"`     // host memory ran out, not the device's
-	Resuming bool             `json:"resuming,omitempty"` // between a checkpoint and a step that the training had already reached with a micro-batch as large
+	Resuming bool             `json:"resuming,omitempty"` // between a checkpoint and a step that the training had already reached with a micro-batch at least this large
 }
 
 // Verdict is a cause and the sentence, with its numbers, that supports it.
@@ -79,7 +79,7 @@ func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 //	unknown        nothing is known about the device's memory
 //	foreign        requested ≤ free + what others took since the attempt began,
 //	               or requested ≤ free + what they hold, if that is [ForeignShare] of the capacity
-//	resume         the training had got further with a micro-batch as large, before it resumed from a checkpoint
+//	resume         the training had got further with a micro-batch at least this large, before it resumed from a checkpoint
 //	fragmentation  requested ≤ free + (reserved − allocated), and that idle part is [FragmentationShare] of the capacity
 //	leak           allocated between steps rises steadily over ≥ [LeakSteps] steps
 //	spike          needed > typical peak of similar steps by [SpikeShare], in a micro-batch
@@ -132,7 +132,7 @@ func resume(e Evidence) (Verdict, bool) {
 	return Verdict{Resume, fmt.Sprintf("the training had got further with a micro-batch at least this large, and resuming from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
 }
 
-// heldByOthers is how much of its capacity other processes keep a process from holding.
+// heldByOthers is how much of the capacity a process cannot hold because of others.
 func heldByOthers(s Stats) Bytes { return s.Capacity - s.Available() }
 
 func fragmentation(e Evidence) (Verdict, bool) {

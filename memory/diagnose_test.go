@@ -207,8 +207,8 @@ func TestAvailable(t *testing.T) {
 	}
 }
 
-// TestAssumed checks that memory which reports nothing about itself is enough for a verdict,
-// and that no number which was made up for it is reported.
+// TestAssumed checks that a failure of memory which reports nothing about itself still gets a
+// verdict, and that no number which was made up for that memory is reported.
 func TestAssumed(t *testing.T) {
 	ranOut := OutOfMemoryError{Requested: 32 * MiB, Phase: PhaseForward, Micro: 8}
 	for _, c := range []struct {
@@ -219,7 +219,7 @@ func TestAssumed(t *testing.T) {
 		{GiB, 0, Stats{Capacity: GiB, Free: 32*MiB - 1, Allocated: GiB - 32*MiB + 1, Reserved: GiB - 32*MiB + 1}},
 		{0, 0, Stats{Capacity: 32*MiB - 1, Free: 32*MiB - 1}},
 		{0, GiB, Stats{Capacity: GiB + 32*MiB - 1, Free: 32*MiB - 1, Allocated: GiB, Reserved: GiB}},
-		{MiB, 0, Stats{Capacity: 32*MiB - 1, Free: 32*MiB - 1}}, // less than was asked for cannot be all
+		{MiB, 0, Stats{Capacity: 32*MiB - 1, Free: 32*MiB - 1}}, // a most below the request has no effect
 	} {
 		f := ranOut
 		f.Stats.Allocated = c.held

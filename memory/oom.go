@@ -34,7 +34,7 @@ type OutOfMemoryError struct {
 	// Whole is what the phase as a whole has to hold, where the trainer knows; 0
 	// if it does not.
 	Whole Bytes `json:"whole,omitempty"`
-	// Others says in words who else holds memory of the device, as in "python
+	// Others says in words who else holds memory of the device, such as "python
 	// (pid 4711) holds 21.3 GiB"; "" if nobody does or the device cannot tell.
 	Others string `json:"others,omitempty"`
 	// Assumed says that Stats are what [OutOfMemoryError.Assume] made up; messages leave
@@ -42,10 +42,10 @@ type OutOfMemoryError struct {
 	Assumed bool `json:"assumed,omitempty"`
 }
 
-// Assume is e with the least memory that explains it, for memory that reports nothing
-// about itself, such as a machine's own under limits that are not known: one byte less than
-// was asked for was free. most is the most that it can hold; 0 if that is not known. Where
-// the request is not known either, e is returned unchanged.
+// Assume is e with Stats made up to explain it, for memory that reports nothing about itself,
+// such as a machine's own under limits that are not known: they say that one byte less than
+// was asked for was free. most is the most that the memory can hold; 0 if that is not
+// known. If the size of the request is not known, e is returned unchanged.
 func (e OutOfMemoryError) Assume(most Bytes) OutOfMemoryError {
 	if e.Requested <= 0 {
 		return e
@@ -63,7 +63,7 @@ func (e OutOfMemoryError) Assume(most Bytes) OutOfMemoryError {
 // was allocated and what was asked for, or Whole if that is more.
 func (e *OutOfMemoryError) Needed() Bytes { return max(e.Whole, e.Stats.Allocated+e.Requested) }
 
-// Shortage is what was needed and what there was, "at least 25 GiB of 24 GiB", and
+// Shortage is what was needed and what there was, such as "at least 25 GiB of 24 GiB", and
 // the difference if rounding could hide it.
 func (e *OutOfMemoryError) Shortage() string {
 	need, there := e.Needed(), e.Stats.Available()

@@ -134,7 +134,7 @@ func TestEveryPairOfAllocationsMayFail(t *testing.T) {
 }
 
 // stride thins a sweep out in short mode. It should have no factor in common
-// with the allocations of a layer.
+// with the number of allocations of a layer.
 func stride(short int) int {
 	if testing.Short() {
 		return short

@@ -2,8 +2,8 @@ package model
 
 import "headroom/memory"
 
-// alignment is in elements: every parameter starts at a multiple of it, at least 512
-// bytes, from which every device can read at full speed.
+// alignment is in elements: every parameter starts at a multiple of it. It is at least
+// 512 bytes, an alignment at which every device can read at full speed.
 const alignment = 256
 
 // parameter is one named array of weights: where it lies in the flat tensors of

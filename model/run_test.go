@@ -71,7 +71,7 @@ type wholeRun struct {
 }
 
 // reach starts runs until one ends with want after the given number of steps.
-// The runs before it gave up, because even the smallest micro-batch failed.
+// All earlier runs must have given up because even the smallest micro-batch failed.
 func (r *wholeRun) reach(step int, want error) {
 	r.t.Helper()
 	var gaveUp *harness.GaveUpError

@@ -42,7 +42,7 @@ func (s *scope) within(f func() error) (err error) {
 	return f()
 }
 
-// located adds to an error where in the step memory ran out.
+// located adds to an error the phase and the micro-batch in which memory ran out.
 func (s *scope) located(err error) error {
 	var oom *memory.OutOfMemoryError
 	if errors.As(err, &oom) {

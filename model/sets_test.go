@@ -36,7 +36,8 @@ func (s text) Sample(i int, x *data.Sample) error {
 	return nil
 }
 
-// points is a set of features whose class is where their largest element is.
+// points is a set of features. The class of a sample is the index of the largest of its
+// first features, of which there are as many as classes.
 type points struct{ n, features, classes int }
 
 func (s points) Len() int { return s.n }

@@ -112,8 +112,8 @@ func (t *Trainer) microBatch(s *scope, b *batch, from, n int) {
 }
 
 // settle waits for all that was asked of the device before err occurred, so
-// that the next step starts clean. An error of the device came first, so that
-// is the one returned.
+// that the next step starts clean. If the device reports an error, that one came
+// first and is returned instead.
 func (t *Trainer) settle(err error) error {
 	if failed := t.dev.Sync(); failed != nil {
 		return fmt.Errorf("step %d: %w", t.step+1, failed)

@@ -20,7 +20,7 @@ const capacity = 24 * memory.GiB
 // fails is idle.
 type machine struct {
 	need, peak func(n int) float64
-	handed     func(n int) float64 // out at a failure, as a share of the capacity; nil means all but idle
+	handed     func(n int) float64 // what is handed out at a failure, as a share of the capacity; nil means all but idle
 	idle       float64
 }
 
@@ -141,8 +141,8 @@ func logSize(t *rapid.T, most int, name string) int {
 	return int(math.Exp(rapid.Float64Range(0, math.Log(float64(most))).Draw(t, name)))
 }
 
-// trajectory writes a search as in "4 8 31 32! | 31 31": a ! failed, the bar is
-// the end of the search.
+// trajectory writes a search in the form "4 8 31 32! | 31 31": sizes with a ! failed,
+// and the bar is the end of the search.
 func trajectory(r search.Result) string {
 	var b strings.Builder
 	for i, p := range r.Probes {

@@ -55,7 +55,7 @@
 // size becomes Fails, the answer steps down to what the failure shows to be
 // available, at least by a hundredth and twice as far each time, and is confirmed
 // again. If a recommended size peaks so high that it does not leave the headroom,
-// only that size steps down. So at most 2·Confirm·(⌈log₂ K⌉+4) probes confirm.
+// only that size steps down. So at most 2·Confirm·(⌈log₂ K⌉+4) probes go to confirmation.
 //
 // Without Options.Capacity, or where failures show that an allocator hands out
 // less, the amount that failures show to be available takes its place, and headroom

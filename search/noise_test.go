@@ -52,7 +52,7 @@ func checkNoisy(t interface {
 	}
 	checkEnded(t, o, r)
 	lowest := min(limit, o.Max)
-	if kind == "deviating" { // the first size that may fail is that far below
+	if kind == "deviating" { // noise may make sizes fail this far below the limit
 		lowest -= 1 + int(noise/(1-base)*float64(limit))
 	}
 	if m.need(r.Fits) > 1 || short(r.Fits, lowest) {

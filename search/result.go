@@ -27,7 +27,7 @@ type Result struct {
 	Max         int     `json:"max,omitempty"`   // largest size that was asked for
 	Fits        int     `json:"fits"`            // largest size that fitted; 0 if none did
 	Fails       int     `json:"fails,omitempty"` // smallest size that did not fit; 0 if none failed
-	Recommended int     `json:"recommended"`     // largest size expected to leave the headroom, which has been probed; 0 if none
+	Recommended int     `json:"recommended"`     // largest size expected to leave the headroom, itself probed; 0 if none
 	Line        Line    `json:"line"`            // fitted to the probes that fitted; zero if fewer than two sizes did
 	Probes      []Probe `json:"probes"`          // in the order they were made, confirmations included
 	Searched    int     `json:"searched"`        // Probes[Searched:] were made after the search was over, to confirm

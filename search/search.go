@@ -52,7 +52,7 @@ var ErrNothingFits = errors.New("not even the smallest micro-batch fits")
 // Largest finds the largest size that fits and the largest that leaves the
 // headroom.
 //
-// probe tries one size and returns its peak memory, in bytes, 0 if it cannot be
+// probe tries one size and returns its peak memory in bytes, or 0 if it cannot be
 // known. It is called from this goroutine, never twice at once. Its error is a
 // *memory.OutOfMemoryError, or wraps one, if the size did not fit; any other error
 // ends the search.

@@ -8,8 +8,8 @@ import (
 	"headroom/memory"
 )
 
-// searcher is a search under way. lo is the largest size known to fit and hi
-// the smallest known not to, or one outside the range while there is none.
+// searcher is a search under way. lo is the largest size known to fit and hi the
+// smallest known not to fit; each is just outside the range while no such size is known.
 type searcher struct {
 	options Options // Min and Confirm are at least 1
 	ctx     context.Context

@@ -65,8 +65,8 @@ func stepped(kind string, limit int, unit func(name string) float64) machine {
 }
 
 // However memory steps, the search ends within its bound, and near the largest
-// size: TestSteppedMisses says how often it is not within 2 %. What is drawn here
-// are the corners, such as a step that fills the capacity to the byte.
+// size: TestSteppedMisses says how often it is not within 2 %. The draws here
+// favour corner cases, such as a step that fills the capacity to the byte.
 func TestStepped(t *testing.T) {
 	kinds := slices.Sorted(maps.Keys(steps))
 	rapid.Check(t, func(t *rapid.T) {

@@ -6,7 +6,7 @@
 //	bench/allocator/run.sh bin/allocbench OUTPUT               # everything, side by side; needs Python, no Go
 //
 // The trace is GPT-2's: one step of the model is recorded at two sequence
-// lengths, every size is affine in the length, which is checked, and each of
+// lengths; every size is affine in the length, and this is checked; each of
 // 10 000 steps draws its own length between 64 and 1024.
 //
 //	allocbench -write trace.json

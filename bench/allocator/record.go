@@ -44,7 +44,7 @@ func newRecorder() (*recorder, error) {
 	return &recorder{Device: dev, slots: map[device.Addr]int{}}, nil
 }
 
-// breakDown makes dev skip its operations, by a token outside the vocabulary.
+// breakDown makes dev skip its operations, by embedding a token outside the vocabulary.
 func breakDown(dev device.Device) error {
 	token, err := dev.Alloc(1, device.I32)
 	if err != nil {

@@ -25,7 +25,7 @@ type result struct {
 	Median float64 `json:"pair_ns"`
 	Late   float64 `json:"pair_ns_p99"`
 	Mean   float64 `json:"pair_ns_mean"`
-	// The same for the loop and the language alone, where they cost much.
+	// The same for the loop and the language alone; nil where they cost little.
 	Overhead *float64 `json:"overhead_ns"`
 
 	PeakAllocated memory.Bytes `json:"peak_allocated"`
@@ -154,7 +154,7 @@ func (r *result) count(s memory.Stats) {
 }
 
 // measure replays t, then empties its cache. The calls to the driver are
-// counted in a replay of as many steps with a counter in the driver's place.
+// counted in a second replay of the same steps, with a counter in the driver's place.
 // The counts are exact if both replays reach the same amounts: among gaps of
 // one size the allocator takes the one at the lowest address, and the addresses
 // differ.

@@ -1,14 +1,14 @@
-"""Replay a trace of allocbench on PyTorch's caching allocator, or on the driver without any.
+"""Replay a trace of allocbench on PyTorch's caching allocator, or directly on the driver.
 
 python3 replay.py --trace trace.json --allocator pytorch --factor 1.15 --out result.json
 
-The keys of the result are those of allocbench. What is PyTorch's own: torch.empty and the end of its
-tensor are timed, and overhead_ns is the same loop with tensors of 0 bytes, which reach no allocator.
+The keys of the result are those of allocbench. With PyTorch, torch.empty and the release of its tensor
+are timed, and overhead_ns is the same loop with tensors of 0 bytes, which reach no allocator.
 The driver is called through ctypes and can only be given the steps that fit in --budget; it keeps no
-cache, so what it reserves is what the device has less of. "largest" is the largest allocation that it
-still grants in the middle of the longest step, beside the "free" bytes that it reports.
+cache, so what it reserves is measured as the drop in the device's free memory. "largest" is the largest
+allocation that it still grants in the middle of the longest step, beside the "free" bytes that it reports.
 
-PYTORCH_CUDA_ALLOC_CONF is PyTorch's to read. --pretend needs no GPU: tensors on the host, and the C
+PyTorch itself reads PYTORCH_CUDA_ALLOC_CONF. --pretend needs no GPU: tensors on the host, and the C
 library's malloc in place of the driver, within GIB gibibytes.
 """
 
@@ -51,7 +51,7 @@ class Allocator(ABC):
 
     @abstractmethod
     def stats(self) -> dict[str, Any]:
-        """What is known of peak_allocated, peak_reserved, allocated, reserved, retries, driver_calls."""
+        """Those of peak_allocated, peak_reserved, allocated, reserved, retries and driver_calls that are known."""
 
 
 class PyTorch(Allocator):
@@ -62,7 +62,7 @@ class PyTorch(Allocator):
         place = torch.device("cpu" if pretend else "cuda")
         empty, byte = torch.empty, torch.uint8
         self.alloc = lambda size: empty(size, dtype=byte, device=place)
-        self.free = lambda _: None  # the tensor ends with its last name
+        self.free = lambda _: None  # a tensor is released with its last reference
         self.no_room = torch.OutOfMemoryError
         self.version = torch.__version__
         self.device = "pretended" if pretend else torch.cuda.get_device_name()
@@ -143,7 +143,7 @@ class Driver(Allocator):
         raise SystemExit("the driver takes no limit: leave --factor out")
 
     def empty_cache(self) -> None:
-        """There is none."""
+        """Does nothing: there is no cache."""
 
     def room(self) -> int:
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -187,7 +187,7 @@ class Malloc(Driver):
         return self.left
 
 
-Op = tuple[int, int, int]  # slot, fixed, each: fixed + each·length bytes, both 0 frees
+Op = tuple[int, int, int]  # slot, fixed, each: fixed + each·length bytes; both 0: free
 
 
 class Replay:
@@ -201,7 +201,7 @@ class Replay:
         self.failed = self.lost = 0
 
     def step(self, ops: list[Op], length: int) -> None:
-        """One step. Out of memory leaves what was allocated."""
+        """One step. If memory runs out, what it has allocated stays allocated."""
         alloc, free, live = self.on.alloc, self.on.free, self.live
         for slot, fixed, each in ops:
             if fixed or each:
@@ -246,7 +246,7 @@ class Replay:
         return seconds
 
     def overhead(self) -> float:
-        """Nanoseconds a pair of the same loop with tensors of nothing."""
+        """Nanoseconds per pair of the same loop with tensors of 0 bytes."""
         nothing = [(slot, 0, 1) if fixed or each else (slot, 0, 0) for slot, fixed, each in self.ops]
         seconds = []
         for _ in range(OVERHEAD_STEPS):

@@ -10,7 +10,7 @@ import (
 	"headroom/memory"
 )
 
-// failing is memory some of whose allocations fail, by their number from 1.
+// failing is memory some of whose allocations fail: those with the given numbers, counted from 1.
 type failing struct {
 	device.TensorAllocator
 	count, emptied int
@@ -88,7 +88,7 @@ func TestStepsThatFail(t *testing.T) {
 	}
 }
 
-// The longest step alone does not fit.
+// Only the longest steps do not fit.
 func TestTightMemory(t *testing.T) {
 	a := device.NewAllocator(&counter{room: 5 * memory.MiB / 2})
 	r, err := small(1, 3, 2, 3).measure(a, time.Hour)

@@ -4,8 +4,8 @@ python3 table.py RUNS OUTPUT
 
 RUNS holds trace.json, about.txt, which goes on top, and what allocbench and replay.py wrote, one
 result-*.json each, shown in the order of their names. Writes OUTPUT/allocator.json and
-OUTPUT/allocator.md. The status is 1 if allocators that made every step count different peaks of what
-was allocated: then they did not replay the same.
+OUTPUT/allocator.md. The exit status is 1 if allocators that made every step report different
+peaks of allocated memory: they cannot have replayed the same trace.
 """
 
 import json
@@ -107,7 +107,7 @@ def markdown(trace: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 
 def disagree(rows: list[dict[str, Any]], steps: int) -> list[str]:
-    """The allocators that made the whole trace, and did not count the same."""
+    """The peaks of the allocators that replayed the whole trace, if they differ."""
     whole = [r for r in rows if r["steps"] == steps and not r["lost"] and r["peak_allocated"]]
     peaks = {label(r): r["peak_allocated"] for r in whole}
     return [f"{name}: {peak}" for name, peak in peaks.items()] if len(set(peaks.values())) > 1 else []

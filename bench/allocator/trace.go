@@ -11,7 +11,7 @@ import (
 )
 
 // trace is what training with a sequence length drawn for each step asks
-// of an allocator. The file is JSON, so that replay.py replays the same.
+// of an allocator. The file is JSON, so that replay.py can replay it too.
 type trace struct {
 	Model   string         `json:"model"`
 	State   []memory.Bytes `json:"state"`   // tensors that live from before the first step to the end

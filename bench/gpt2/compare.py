@@ -2,11 +2,11 @@
 
 python3 compare.py RUNS OUTPUT [LIMIT]
 
-RUNS holds headroom-NAME.json and pytorch-NAME.json, and .safetensors of the same names with the
-gradients of the first step; NAME is precision-context or precision-context-variant, whose losses have no
-limit. control-NAME.json, if there, is PyTorch again, with other rounding. about.txt there goes on top. Writes
-OUTPUT/gpt2.json and OUTPUT/gpt2.md. The status is 1 if a run is missing or misses a limit; LIMIT
-replaces those of losses and gradients.
+RUNS holds headroom-NAME.json and pytorch-NAME.json, and .safetensors files of the same names with the
+gradients of the first step; NAME is precision-context, or precision-context-variant for a run whose losses
+have no limit. control-NAME.json, if present, is PyTorch again, with other rounding. about.txt goes on top. Writes
+OUTPUT/gpt2.json and OUTPUT/gpt2.md. The exit status is 1 if a run is missing or misses a limit; LIMIT
+replaces the limits of losses and gradients.
 """
 
 import json
@@ -31,7 +31,7 @@ Gradients = dict[str, torch.Tensor]
 def read_gradients(path: Path, scale: float, prefix: str) -> Gradients:
     found = {}
     with safe_open(path, framework="pt", device="cpu") as file:
-        for name in file.keys():  # noqa: SIM118, it is no mapping
+        for name in file.keys():  # noqa: SIM118, it is not a mapping
             if name.startswith(prefix):
                 found[name.removeprefix(prefix)] = file.get_tensor(name).double() / scale
     return found
@@ -63,7 +63,7 @@ def ratio(a: float | None, b: float | None) -> float | None:
 
 
 class Pair:
-    """One run by both."""
+    """The same run by headroom and by PyTorch."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name, self.precision = folder, name, name.split("-")[0]
@@ -117,7 +117,7 @@ class Pair:
 
 
 def missed(name: str, row: dict[str, Any]) -> list[str]:
-    """The limits that a row does not keep."""
+    """The limits that a row misses."""
     values = {
         "loss": row["loss_difference"],
         "gradient": row["gradient"]["relative"],

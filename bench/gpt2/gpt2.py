@@ -96,7 +96,7 @@ def transposed(name: str) -> bool:
 
 @torch.no_grad()
 def load(model: GPT2, path: str) -> None:
-    """Take the weights from a safetensors file of headroom's."""
+    """Take the weights from a safetensors file that headroom wrote."""
     with safe_open(path, framework="pt", device="cpu") as file:
         for name, p in model.named_parameters():
             value = file.get_tensor(name)
@@ -113,7 +113,7 @@ def gradients(model: GPT2) -> dict[str, Tensor]:
 
 
 def adamw(model: nn.Module, lr: float, decay: float) -> torch.optim.AdamW:
-    """AdamW as headroom configures it: weight decay reaches matrices alone, embeddings included."""
+    """AdamW as headroom configures it: weight decay applies only to matrices, embeddings included."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]

@@ -11,10 +11,10 @@ accelerate   find_executable_batch_size from --most down
 headroom     headroom find over find.yaml, the same model, up to --most: a trial is one forward and
              backward with the optimizer's state in place, and its last trials are confirmations
 
-Imports, building the model and a first step with one sample are not in the seconds; of headroom that
+Imports, building the model and a first step with one sample are not in the seconds; for headroom, that
 step is its first trial. A size holds if three steps with it run afterwards in the same process, cache
-emptied; of headroom, if the whole step did that find makes with it. sizes are those tried, ! where it
-ran out of memory. The JSON goes to --out, and a table to the same name with .md. --pretend N needs no
+emptied; for headroom, if the whole step that find makes with it ran. sizes are those tried; ! marks those
+that ran out of memory. The JSON goes to --out, and a table to the same name with .md. --pretend N needs no
 GPU: a toy model that runs out of memory above N samples, headroom's on the embedded device.
 """
 
@@ -99,7 +99,7 @@ class Bench:
             torch.cuda.empty_cache()
 
     def fits(self, micro: int) -> bool:
-        """Whether three steps run. The recovery is outside except, where nothing pins tensors."""
+        """Whether three steps run. The clean-up is outside the except block, where nothing pins tensors."""
         self.clean()
         try:
             self.steps(micro)
@@ -204,7 +204,7 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
     b.steps(1)
     b.clean()
     if a.only in MODULES:
-        importlib.import_module(MODULES[a.only])  # its seconds are not the search's
+        importlib.import_module(MODULES[a.only])  # before the search is timed
     start = time.perf_counter()
     found = METHODS[a.only](b)
     seconds = time.perf_counter() - start
@@ -224,7 +224,7 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def headroom(a: argparse.Namespace) -> dict[str, Any]:
-    """Run headroom find, and read the times of its trials from what it says as it goes."""
+    """Run headroom find, and time its trials by the lines that it prints."""
     settings = {"batch.effective": a.most, "model.context": a.context, "device.precision": a.precision}
     settings["device.capacity"] = f"{a.gib:g}GiB"
     if a.pretend:

@@ -88,7 +88,7 @@ func (s *stream) Sample(i int, dst *data.Sample) error {
 // Fingerprint implements [data.Set].
 func (s *stream) Fingerprint() string { return s.name }
 
-// sum is the CRC-32 of all tokens as little-endian int32: two runs with one sum
+// sum is the CRC-32 of all tokens as little-endian int32: two runs with the same sum
 // saw the same data.
 func (s *stream) sum() uint32 {
 	raw := make([]byte, 0, 4*len(s.tokens))

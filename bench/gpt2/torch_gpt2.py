@@ -82,7 +82,7 @@ class Run:
         return list(rows.tensor_split(-(-self.a.effective // self.a.micro)))
 
     def backward(self, rows: torch.Tensor, share: float) -> torch.Tensor:
-        """Forward and backward of one micro-batch, which is that share of its step."""
+        """Forward and backward of one micro-batch, which is the given share of its step."""
         rows = rows.to(self.a.device)
         with autocast(self.a.device, self.a.precision), attention(self.a.attention):
             loss = self.model(rows[:, :-1], rows[:, 1:]) * share

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The curves are what their kinds say, else the comparison means nothing.
+// The curves must be what their kinds say; otherwise the comparison means nothing.
 func TestCurvesFitUpToTheirLimit(t *testing.T) {
 	for _, c := range draw() {
 		if c.limit < 2 || c.limit > most || c.need(c.limit) > 1 || c.need(c.limit+1) <= 1 {

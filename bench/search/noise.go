@@ -15,9 +15,9 @@ const (
 	deviation = 0.03
 )
 
-// share is how many probes affine curves with noise take, and how often five are enough, of
-// which at most one fails. Half of the curves have the noise in the reported peak, half in what a
-// size needs. Half of each draw the noise evenly, half only at its extremes.
+// share is how many probes affine curves with noise take, and how often at most five probes, of
+// which at most one fails, are enough. Half of the curves have the noise in the reported peak,
+// half in what a size needs. Half of each draw the noise evenly, half only at its extremes.
 type share struct {
 	From   float64 `json:"base_from"` // what does not grow, as a share of the capacity
 	To     float64 `json:"base_to"`

@@ -82,7 +82,8 @@ func testCrossEntropy(r *rig) {
 	}
 }
 
-// crossEntropy tests rows with behind extra elements after the classes.
+// crossEntropy tests rows that have extra elements after the classes: behind is their
+// number.
 func (r *rig) crossEntropy(n, classes, behind int) {
 	logits, target := r.random(r.act, n*classes), r.indices(n, classes)
 	for i := range logits {
@@ -107,7 +108,7 @@ func (r *rig) crossEntropy(n, classes, behind int) {
 	})
 }
 
-// padded is x with v repeated behind times after every cols elements.
+// padded is x with behind copies of v after every cols elements.
 func padded(x []float64, cols, behind int, v float64) []float64 {
 	var y []float64
 	for row := range slices.Chunk(x, cols) {

@@ -96,7 +96,7 @@ func (r *rig) fair(name string, got []float32, want []float64) {
 // lean is how much larger BF16 results are than they should be, relative to
 // their size, on average: about -0.0026 if they are truncated, 0 if they are
 // rounded. They are compared with want after rounding, because many numbers of
-// one size are all rounded the same way.
+// the same size are all rounded the same way.
 func lean(got []float32, want []float64) float64 {
 	var off, size float64
 	for i, w := range rounded(device.BF16, slices.Clone(want)) {

@@ -11,7 +11,7 @@ import (
 
 // Blobs is a set that needs no files: points around one centre per class, each
 // computed from (seed, index) when it is asked for. The centres lie in random
-// directions at [BlobRadius] from the origin, the noise has deviation 1 in each
+// directions at [BlobRadius] from the origin; the noise has deviation 1 in each
 // feature. So classes overlap a little, whatever the number of features, and a
 // model can be seen to learn. Blobs is safe for concurrent use.
 type Blobs struct {

@@ -18,8 +18,8 @@ import (
 // for all memory: the largest of the family (EMNIST) holds 0.6 GB.
 const maxIDX = 4 << 30
 
-// read reads the first file that exists of those that [candidates] names, and
-// of its items those below the limit.
+// read reads the first existing file of those that [candidates] names, and
+// keeps its items up to the limit.
 func (o IDXOptions) read(stem string, dims int) (shape []int, content []byte, name string, err error) {
 	names := candidates(o.Path, stem, dims)
 	for _, name = range names {
@@ -70,7 +70,7 @@ func (o IDXOptions) decodeFile(f *os.File, dims int) ([]int, []byte, error) {
 }
 
 // decode reads one IDX file of at most the given number of bytes. Content has
-// the items below the limit; the rest is read too, to check that the file is
+// the items up to the limit; the rest is read too, to check that the file is
 // complete.
 func (o IDXOptions) decode(r io.Reader, dims int, most int64) (shape []int, content []byte, err error) {
 	shape, size, err := idxHeader(r, dims)

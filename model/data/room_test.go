@@ -31,7 +31,7 @@ func TestTextLargerThanMemory(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    TextOptions
-		size memory.Bytes // refused with; 0: accepted
+		size memory.Bytes // in the error; 0 if the text is accepted
 	}{
 		{"a file", TextOptions{Path: book, Context: 64, Room: 16 * memory.GiB}, 30 * memory.GiB},
 		{"its windows do not fit", TextOptions{Path: book, Context: 64, Room: 30 * memory.GiB}, 30 * memory.GiB},

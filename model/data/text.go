@@ -144,7 +144,7 @@ func (t *Text) fill(r io.Reader, limit memory.Bytes) error {
 }
 
 // digest covers the windows too, so that the same bytes split into other files,
-// or cut otherwise, count as different data.
+// or cut differently, count as different data.
 func (t *Text) digest() string {
 	h := sha256.New()
 	var cut [windowBytes]byte

@@ -1,7 +1,7 @@
 """Steps that headroom runs in pieces, and the same pieces cut by hand, in one process and in turn.
 Prints a row of a Markdown table.
 
-pieces.py FRACTION, under `headroom run --`. FRACTION is that of the memory that an uncut step takes. Times end
+pieces.py FRACTION, under `headroom run --`. The limit is FRACTION of the memory that an uncut step takes. Times end
 when the GPU is done. On a CPU, any call with more than half of the rows fails.
 """
 
