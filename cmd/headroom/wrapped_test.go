@@ -213,7 +213,7 @@ func TestTwoRunsOfOneOutput(t *testing.T) {
 	}
 }
 
-// leaky reports to the worker's socket steps that hold more and more memory, as a training in
+// leaky reports to the worker's socket steps that hold more and more memory, as a training run in
 // PyTorch would, and saves once. Started from a checkpoint, it ends at once.
 const leaky = `import json, os, socket, sys, time
 if "--from" in sys.argv:

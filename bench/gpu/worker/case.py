@@ -1,4 +1,4 @@
-"""Runs a training with enough memory, then with a fraction of the memory that it took: bare, and under headroom.
+"""Runs a training job with enough memory, then with a fraction of the memory that it took: bare, and under headroom.
 
 case.py HEADROOM OUT PART SCRIPT TASK FRACTION…
 case.py HEADROOM OUT peers FRACTION
@@ -22,7 +22,7 @@ from typing import Any, Optional
 from compare import HEADER, PEERS_HEADER, Ran, peer, row
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PATIENCE = 400  # seconds that a training may take
+PATIENCE = 400  # seconds that a training run may take
 
 
 class Bench:
@@ -76,7 +76,7 @@ class Bench:
                 print(f"\nrefused: {refused.get('text')}\n", flush=True)
 
     def leak(self, fraction: float) -> None:
-        """Prints what headroom says about a training that keeps more and more memory, in the given share of the device."""
+        """Prints what headroom says about a training run that keeps more and more memory, in the given share of the device."""
         os.environ["STEPS"] = "10000"
         ran = self.run("leak", "raw.py", "leak", fraction, under=True)
         print(f"\nleak: {ran.ended()}; headroom said:\n")

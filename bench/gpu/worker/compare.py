@@ -1,4 +1,4 @@
-"""Reads the files that trainings left, and says in a row of a Markdown table how a training compares with its reference."""
+"""Reads the files that training runs left, and says in a row of a Markdown table how a training run compares with its reference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(path: str) -> list[dict[str, Any]]:
 
 
 class Ran:
-    """A training that has ended. If a step was made more than once, the last one counts."""
+    """A training run that has ended. If a step was made more than once, the last one counts."""
 
     def __init__(self, folder: str, run: Optional[str], status: int, seconds: float) -> None:
         self.folder, self.status, self.seconds = folder, status, seconds

@@ -1,4 +1,4 @@
-"""A training that keeps every output of its steps, and saves a checkpoint every few seconds: it
+"""A training run that keeps every output of its steps, and saves a checkpoint every few seconds: it
 runs out of memory after a while, whichever step it started from. Each process prints the steps that it made."""
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a training of this bench leaves in its folder: steps.jsonl, a line per optimizer step, and end.json."""
+"""What a training run of this bench leaves in its folder: steps.jsonl, a line per optimizer step, and end.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 class Log:
-    """A context around a training. A step's seconds are measured from the end of the previous step."""
+    """A context around a training run. A step's seconds are measured from the end of the previous step."""
 
     def __init__(self, folder: str, asked: int) -> None:
         os.makedirs(folder, exist_ok=True)

@@ -24,7 +24,7 @@ WARM, STEPS = 40, 10  # warm-up steps of a process, and steps of a slice
 
 
 def training(layers: int, rows: int, length: int, compiled: bool) -> Callable[[int], float]:
-    """A training that is ready: calling it makes the step with the given number, and returns the
+    """A training run that is ready: calling it makes the step with the given number, and returns the
     loss when the GPU is done."""
     model = gpt2(layers).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

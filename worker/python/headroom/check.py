@@ -1,4 +1,4 @@
-"""headroom check: tests on a training's first step what headroom would do if memory ran out in it.
+"""headroom check: tests on a training run's first step what headroom would do if memory ran out in it.
 
 After each backward call of that step the gradients are computed twice more, once for the whole batch
 and once in pieces, and compared. Nothing is trained: before the optimizer's first step the process

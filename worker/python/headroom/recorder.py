@@ -1,4 +1,4 @@
-"""Records the calls that a training makes, and answers a failure.
+"""Records the calls that a training run makes, and answers a failure.
 
 There is one recorder per process. It works on the thread on which it was installed; the calls of
 other threads pass through. :meth:`Recorder.call` sees the outermost module calls, and

@@ -1,4 +1,4 @@
-"""When nothing has to be recorded: while a training's steps use only a small part of the memory.
+"""When nothing has to be recorded: while a training run's steps use only a small part of the memory.
 
 Recording costs 0.3 ms of CPU time per step, which matters in a step of a few milliseconds but
 not in a step that fills a GPU. A call that is not recorded cannot be recovered either, so calls

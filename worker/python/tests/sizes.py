@@ -27,7 +27,7 @@ class Module:
 
 
 class Machine:
-    """A memory in which a piece of at most a given number of elements fits, and a training that uses it."""
+    """A memory in which a piece of at most a given number of elements fits, and a training run that uses it."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.sizes, self.module = capacity, Sizes(), Module()

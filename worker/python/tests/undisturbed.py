@@ -1,4 +1,4 @@
-"""As long as nothing fails, a training cannot tell that headroom is there: 50 steps with and
+"""As long as nothing fails, a training run cannot tell that headroom is there: 50 steps with and
 without it, each in a process of its own, end with the same bits.
 
     python undisturbed.py [--loops a,b] [--steps N]
@@ -32,7 +32,7 @@ SEAM = "_compiled_call_impl"  # PyTorch's own attribute, which no copy and no pi
 
 @dataclass
 class Left:
-    """The outcome of a training, as far as it can be compared."""
+    """The outcome of a training run, as far as it can be compared."""
 
     weights: str = ""
     gradients: str = ""
