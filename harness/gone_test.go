@@ -183,9 +183,9 @@ func TestLostAgainAndAgain(t *testing.T) {
 	}
 }
 
-// TestLostAndInterrupted requests a stop before the device is lost, in a step
-// or in the last checkpoint, and while the driver is given time to
-// report the fault.
+// TestLostAndInterrupted requests a stop before the device is lost (in a step or
+// in the last checkpoint), or afterwards, while the driver is given time to report
+// the fault.
 func TestLostAndInterrupted(t *testing.T) {
 	for _, c := range []struct {
 		name, call  string

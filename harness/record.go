@@ -155,7 +155,7 @@ func (s *Session) saveFailed(err error) {
 	s.Note(runs.Entry{Kind: runs.KindCheckpointFailed, Text: fmt.Sprintf("checkpoint of step %d could not be written: %v; older ones are untouched", s.step, err)})
 }
 
-// openLog opens the log of the attempt that starts. The run can do without it:
+// openLog opens the log of the attempt that is starting. The run can do without it:
 // everything in it also goes to SessionOptions.Log.
 func (s *Session) openLog() {
 	s.closeLog()

@@ -55,7 +55,7 @@ func NewHistory(p Plan) History {
 }
 
 // Learned is what one process of a run has found out and the next one need not
-// find out again. It is kept in every checkpoint, and in learned.json until the next one.
+// find out again. It is kept in every checkpoint, and between checkpoints in learned.json.
 type Learned struct {
 	Asked     int          `json:"asked"`          // micro-batch asked for; 0 if a search was asked for
 	Micro     int          `json:"micro"`          // micro-batch in force

@@ -68,8 +68,8 @@ func TestResumeSearchesOnce(t *testing.T) {
 	}
 }
 
-// TestResumeVerdict checks what is done about a checkpoint that takes more than the
-// training did: the same plan once per checkpoint, then a smaller one, or a stop if
+// TestResumeVerdict checks what is done when resuming from a checkpoint takes more memory
+// than training did: the same plan once per checkpoint, then a smaller one, or a stop if
 // that would not help.
 func TestResumeVerdict(t *testing.T) {
 	full := memory.Stats{Capacity: 24 * memory.GiB, Reserved: 24 * memory.GiB, Allocated: 24 * memory.GiB}

@@ -144,7 +144,7 @@ func (a *auditor) sequence(previous, s runs.StepReport) {
 	}
 	want := previous.First + int64(previous.Samples)
 	if a.follow && s.First != want {
-		a.wrong("step %d began at sample %d, but the step before ended at %d", s.Step, s.First, want)
+		a.wrong("step %d began at sample %d, but the previous step ended at %d", s.Step, s.First, want)
 	}
 }
 

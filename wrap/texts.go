@@ -227,9 +227,9 @@ var deviceGoneTexts = []signature{
 
 var oversizeTexts = []signature{
 	{"invalid configuration argument", "a kernel was launched with more blocks than are allowed"},
-	{"tensors with more than int_max elements", "an operator counts in 32 bits"},
-	{"integer out of range: * int_max", "an operator counts in 32 bits"},
-	{"canuse32bitindexmath", "an operator counts in 32 bits"},
-	{"input tensor is too large", "an operator counts in 32 bits"},
-	{"tensor has more than 2^31", "an operator counts in 32 bits"},
+	{"tensors with more than int_max elements", "an operator uses 32-bit indices"},
+	{"integer out of range: * int_max", "an operator uses 32-bit indices"},
+	{"canuse32bitindexmath", "an operator uses 32-bit indices"},
+	{"input tensor is too large", "an operator uses 32-bit indices"},
+	{"tensor has more than 2^31", "an operator uses 32-bit indices"},
 }

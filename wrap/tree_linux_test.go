@@ -212,7 +212,8 @@ func TestForeignChildrenAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestAListWithAGap ends what the first lists of processes leave out.
+// TestAListWithAGap checks that a process is ended even if the first lists of processes
+// leave it out.
 func TestAListWithAGap(t *testing.T) {
 	tree := newTree(func(err error) { t.Error(err) })
 	defer tree.release()

@@ -19,8 +19,8 @@ const (
 	// unsettled is how long a trial may last if it has to be watched and ended.
 	unsettled = 30 * time.Minute
 	// goodbye is how long a trial has to end by itself once the user asks to stop, and
-	// again how long it has between being asked to end and being killed: it has nothing to
-	// save.
+	// also how long it then has between being asked to end and being killed. Both are
+	// short, since it has nothing to save.
 	goodbye = 10 * time.Second
 )
 

@@ -73,7 +73,7 @@ func (m *Match) saving(w *warnings) {
 		}
 	}
 	if p.Unit == Micros && !m.atEpochs() {
-		w.add(about, "%s counts in micro-batches, and saves or resumes within epochs: from such a checkpoint it can resume only with the same micro-batch", p.Name)
+		w.add(about, "%s counts in micro-batches, and saves or resumes within epochs: from a checkpoint within an epoch it can resume only with the same micro-batch", p.Name)
 	}
 }
 

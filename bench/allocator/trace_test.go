@@ -10,7 +10,7 @@ import (
 	"headroom/memory"
 )
 
-// small is a trace of two tensors over a state of one; the second is freed first.
+// small is a trace of two tensors, with one more in the state; the second of the two is freed first.
 func small(lengths ...int) *trace {
 	t := &trace{
 		State:   []memory.Bytes{1000},

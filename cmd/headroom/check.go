@@ -26,7 +26,7 @@ func checkCommand(u *ui) *cli.Command {
 		Usage:     "try what happens if a command runs out of memory in PyTorch",
 		ArgsUsage: "-- COMMAND | FILE",
 		Description: `headroom check -- COMMAND starts a PyTorch training command and stops it before
-its optimizer makes a step. The gradients of its first batch are computed both
+its optimizer takes a step. The gradients of its first batch are computed both
 as a whole and in pieces, and compared; where pieces would be wrong, headroom
 says why, and what is done instead. FILE is one written by headroom init.
 
@@ -93,7 +93,7 @@ func looked(ctx context.Context, u *ui, command wrap.Command) (found []worker.Ch
 	case exit.Stopped:
 		return nil, "", harness.ErrInterrupted
 	case seen.Attached:
-		return nil, fmt.Sprintf("the command exited with status %d before its optimizer made a step", exit.Code), nil
+		return nil, fmt.Sprintf("the command exited with status %d before its optimizer took a step", exit.Code), nil
 	}
 	return nil, fmt.Sprintf("the command exited with status %d, and the worker was not attached: %s", exit.Code, unattached(command, seen)), nil
 }

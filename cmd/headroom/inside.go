@@ -146,7 +146,7 @@ func unattached(c wrap.Command, seen worker.Ended) string {
 	case seen.Failed != "":
 		return seen.Failed
 	case seen.Torch:
-		return "torch was imported, but no optimizer made a step"
+		return "torch was imported, but no optimizer took a step"
 	case c.Isolated() != "":
 		return fmt.Sprintf("python %s ignores PYTHONPATH or skips the site module, and the worker needs both", c.Isolated())
 	case seen.Python:

@@ -15,7 +15,7 @@ func mainStatus() int {
 	// A reader of stdout that goes away must not end a night's training: without
 	// this call the runtime dies on the next write. The signal is caught, not ignored,
 	// because a command that is started would inherit an ignored signal. If headroom itself
-	// was started with it ignored, makeAhead ignores it again on another goroutine, which must come later.
+	// was started with it ignored, makeAhead ignores it again, on another goroutine: so call Notify first.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ours, command := cutCommand(os.Args)
 	ahead := makeAhead(ours, command)

@@ -28,9 +28,9 @@ func runCommand(u *ui) *cli.Command {
 after the first -- belongs to the command. If it runs out of memory, and
 headroom knows where it takes its batch size from, it is started again from its
 newest complete checkpoint with a smaller micro-batch and the accumulation that
-keeps the effective batch exactly. Its exit status is passed on. --dry-run shows
-what would be done, and headroom explain shows everything that is known. A file
-written by headroom init stands in for a command and its flags.
+keeps the effective batch exactly the same. Its exit status is passed on.
+--dry-run shows what would be done, and headroom explain shows everything that
+is known. A file written by headroom init stands in for a command and its flags.
 
 CONFIG is a file, or the name of a preset. The run is kept in runs/NAME; the
 same command continues it after an interrupt, a crash or a loss of power, and

@@ -303,8 +303,8 @@ func (w *wrapped) claim(u *ui) (release func(), err error) {
 	return release, nil
 }
 
-// newest is the newest checkpoint, with the micro-batch that wrote it if an earlier
-// process of this run recorded it.
+// newest is the newest checkpoint, with the micro-batch in force when it was written, if an
+// earlier process of this run recorded that, or else the one asked for.
 func (w *wrapped) newest() (*wrap.Saved, error) {
 	saved, err := w.Newest()
 	if saved != nil {

@@ -144,7 +144,8 @@ func (r *rig) indices(n, below int) []int32 {
 	return x
 }
 
-// input is a tensor of x, which t can hold, that operations must not change.
+// input is a tensor with the values x that operations must not change. Type t must be
+// able to hold them.
 func (r *rig) input(t device.DType, x []float64) device.Tensor {
 	r.Helper()
 	o := r.place(t, narrow(x))
@@ -152,7 +153,8 @@ func (r *rig) input(t device.DType, x []float64) device.Tensor {
 	return o.view
 }
 
-// inout is a tensor of x, which t can hold, that operations may change.
+// inout is a tensor with the values x that operations may change. Type t must be
+// able to hold them.
 func (r *rig) inout(t device.DType, x []float64) device.Tensor {
 	r.Helper()
 	return r.place(t, narrow(x)).view

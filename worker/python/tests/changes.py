@@ -3,8 +3,8 @@ back: what was learned in one step must not make the gradients of another step w
 
     python changes.py
 
-Every script is made to fail in its module, in its loss and in backward: either in the first step
-alone, after which the other steps run in pieces straight away, or in every step again.
+Every script is made to fail in its module, in its loss and in backward, one at a time; each once in
+the first step alone, after which the other steps run in pieces straight away, and once in every step.
 """
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ class AverageBeside(Classified):
 
 
 class Scaling(nn.Module):
-    """Scales its input in place. With ``norm`` only the whole batch could be run again."""
+    """Scales its input in place. With ``norm``, the batch could only be run again as a whole."""
 
     def __init__(self, norm: bool) -> None:
         super().__init__()
