@@ -132,7 +132,7 @@ func (v squeezes) node() *yaml.Node {
 }
 
 func (v squeezes) allowed() string {
-	return "a list of {from: steps, to: steps, take: size}, with to greater than from"
+	return "a list of {from: steps, to: steps, take: size}, where \"to\" is greater than \"from\""
 }
 
 // Acts reports whether the other process holds its memory once the given number of

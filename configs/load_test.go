@@ -97,10 +97,10 @@ func TestBadFiles(t *testing.T) {
 		{"item twice", good + "memory: {allow: [wait, wait]}\n", `my.yaml:11: memory.allow: [wait, wait]: "wait" twice; allowed: a list of recompute, relaunch and wait`},
 		{"a way out", good + "name: ../x\n", "my.yaml:11: name: ../x: not a valid name for a folder; allowed: 1 to 100 letters, digits, dots, dashes and underscores, not starting with . or -"},
 		{"pattern", good + "seed: 2\nname: x\noutput: {dir: ''}\n", `my.yaml:13: output.dir: "": empty; allowed: text`},
-		{"squeeze: unknown key", good + "device: {squeeze: [{from: 1, too: 5}]}\n", `my.yaml:11: device.squeeze: [{from: 1, too: 5}]: item 1: "too" is not a known key, or is given twice; allowed: a list of {from: steps, to: steps, take: size}, with to greater than from`},
-		{"squeeze: no size", good + "device: {squeeze: [{from: 1, to: 5, take: 1}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5, take: 1}]: item 1: take: 1: not a size; allowed: a list of {from: steps, to: steps, take: size}, with to greater than from"},
-		{"squeeze: missing", good + "device: {squeeze: [{from: 1, to: 5}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5}]: item 1: take is missing; allowed: a list of {from: steps, to: steps, take: size}, with to greater than from"},
-		{"squeeze: backwards", good + "device: {squeeze: [{from: 5, to: 5, take: 1MiB}]}\n", "my.yaml:11: device.squeeze: [{from: 5, to: 5, take: 1MiB}]: item 1: to (5) must be greater than from (5); allowed: a list of {from: steps, to: steps, take: size}, with to greater than from"},
+		{"squeeze: unknown key", good + "device: {squeeze: [{from: 1, too: 5}]}\n", `my.yaml:11: device.squeeze: [{from: 1, too: 5}]: item 1: "too" is not a known key, or is given twice; allowed: a list of {from: steps, to: steps, take: size}, where "to" is greater than "from"`},
+		{"squeeze: no size", good + "device: {squeeze: [{from: 1, to: 5, take: 1}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5, take: 1}]: item 1: take: 1: not a size; allowed: a list of {from: steps, to: steps, take: size}, where \"to\" is greater than \"from\""},
+		{"squeeze: missing", good + "device: {squeeze: [{from: 1, to: 5}]}\n", "my.yaml:11: device.squeeze: [{from: 1, to: 5}]: item 1: take is missing; allowed: a list of {from: steps, to: steps, take: size}, where \"to\" is greater than \"from\""},
+		{"squeeze: backwards", good + "device: {squeeze: [{from: 5, to: 5, take: 1MiB}]}\n", "my.yaml:11: device.squeeze: [{from: 5, to: 5, take: 1MiB}]: item 1: to (5) must be greater than from (5); allowed: a list of {from: steps, to: steps, take: size}, where \"to\" is greater than \"from\""},
 	} {
 		t.Run(test.name, func(t *testing.T) { expect(t, test.content, nil, []string{test.want}) })
 	}

@@ -87,7 +87,7 @@ func openBLAS(p Precision) (*blas, error) {
 		tried = append(tried, C.GoString(why))
 	}
 	return nil, &driver.UnavailableError{Reason: fmt.Sprintf("cuBLAS was not found; looked for %s on the loader's path and in %s; "+
-		"install the CUDA toolkit or PyTorch, or set HEADROOM_CUBLAS to the library (%s)",
+		"install the CUDA toolkit or PyTorch, or set HEADROOM_CUBLAS to the library; tried: %s",
 		strings.Join(blasFiles, ", "), strings.Join(blasFolders, ", "), strings.Join(tried, "; "))}
 }
 

@@ -72,7 +72,7 @@ func (s *Session) interruptedText() string {
 	case s.o.Steps > 0:
 		return fmt.Sprintf("interrupted after step %d of %d, checkpoint written", s.step, s.o.Steps)
 	case s.saved >= 0:
-		return fmt.Sprintf("interrupted; the newest checkpoint is of step %d", s.saved)
+		return fmt.Sprintf("interrupted; the newest checkpoint is from step %d", s.saved)
 	}
 	return "interrupted; there is no checkpoint"
 }

@@ -339,8 +339,8 @@ func TestWaitsAreBoundedWhileLoading(t *testing.T) {
 	}
 }
 
-// TestGrownPlanIsKeptOnceItHasRun checks that learned.json has the size grown to
-// only after a step: if that size takes the process down, the next process must not
+// TestGrownPlanIsKeptOnceItHasRun checks that learned.json gets a larger micro-batch only
+// after a step has run with it: if that size takes the process down, the next process must not
 // begin with it.
 func TestGrownPlanIsKeptOnceItHasRun(t *testing.T) {
 	j := newJourney(t, plan64, 8)

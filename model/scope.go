@@ -23,7 +23,7 @@ type scope struct {
 	dropout device.Dropout // Site and Each are filled in at each use
 }
 
-// noRoom carries the error of a failed allocation up to within.
+// noRoom carries the error of a failed allocation up to [scope.within].
 type noRoom struct{ err error }
 
 // within runs f in s. A failed allocation becomes the error that within returns,

@@ -123,7 +123,7 @@ func TestCheckpointsAreProgress(t *testing.T) {
 	}
 }
 
-// TestLoad checks the answers to a model that cannot be built.
+// TestLoad checks what is decided if memory runs out while the model is being built.
 func TestLoad(t *testing.T) {
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
 	load := func(s memory.Stats) Event {

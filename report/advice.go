@@ -45,7 +45,7 @@ func adviseBroken(_ Input, r *Report) string {
 	if r.Accounting.State != Broken {
 		return ""
 	}
-	return "do not trust the result of this run: in some steps the effective batch was not the configured one. Keep the run's folder and report it as a defect"
+	return "do not trust the result of this run: in some steps the effective batch was not the configured one. Keep the run's folder and report this as a defect"
 }
 
 func adviseEnd(_ Input, r *Report) string {

@@ -74,7 +74,7 @@ func Inherit(dir string, lock int) (*Folder, error) {
 	unix.CloseOnExec(lock)
 	file := os.NewFile(uintptr(lock), filepath.Join(dir, "lock")) // nil, on which every call is an error, if lock is negative
 	if err := lockMeant(dir, file); err != nil {
-		return nil, fmt.Errorf("open run folder %s: take its lock over: %w", dir, errors.Join(err, file.Close()))
+		return nil, fmt.Errorf("open run folder %s: take over its lock: %w", dir, errors.Join(err, file.Close()))
 	}
 	return openLocked(dir, OSDisk{}, file)
 }

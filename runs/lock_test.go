@@ -92,7 +92,7 @@ func TestInheritNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, fd := range []int{-1, 1 << 20, other} {
-		if _, err := Inherit(dir, fd); err == nil || !strings.Contains(err.Error(), "take its lock over") {
+		if _, err := Inherit(dir, fd); err == nil || !strings.Contains(err.Error(), "take over its lock") {
 			t.Errorf("descriptor %d: %v", fd, err)
 		}
 	}

@@ -169,7 +169,7 @@ func (p python) run(t testing.TB, l *Life, words ...string) said {
 	return said{out.String(), errs.String(), c.ProcessState.ExitCode()}
 }
 
-// anyPython is a Python 3 of this machine, preferably the one that make torch builds.
+// anyPython is a Python 3 on this machine, preferably the one in the environment that "make torch" builds.
 func anyPython(t testing.TB) python {
 	t.Helper()
 	for _, name := range []string{os.Getenv("HEADROOM_PYTHON"), "python3"} {

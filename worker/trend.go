@@ -98,8 +98,8 @@ func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	return forecast{memory.Bytes(perStep), last.step + int(left), time.Duration(left * float64(took))}, true
 }
 
-// newest is the memory held after each of the newest steps that are kept, at most the
-// given number of them, and the number of steps from one to the next.
+// newest is the memory held after each of the newest steps that are kept, at most the given
+// number of them; every is the number of steps from one to the next.
 func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 	points := t.points[max(0, len(t.points)-most):]
 	if len(points) < 2 {

@@ -46,7 +46,7 @@ func (c classifier) killed(x fault) (Outcome, bool) {
 		o.Hint = "a scheduler's time limit, preemption and kill -9 look the same; where the control group's counters cannot be read, see dmesg"
 		return o, true
 	case c.signal() == syscall.SIGBUS && !x.raised:
-		return c.memory(OutOfSharedMemory, Possible, x, seen, "a full /dev/shm is the common reason; a file that shrank while it was mapped is another"), true
+		return c.memory(OutOfSharedMemory, Possible, x, seen, "a full /dev/shm is the usual reason; a file that shrank while it was mapped is another"), true
 	}
 	return Outcome{}, false
 }

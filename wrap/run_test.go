@@ -452,7 +452,7 @@ func TestRunStopsWaiting(t *testing.T) {
 	}
 }
 
-// TestRunStartFails checks that an error of headroom's own ends the run as an error.
+// TestRunStartFails checks that if a command cannot be started, the run ends and returns that error.
 func TestRunStartFails(t *testing.T) {
 	broken := errors.New("exec: python: not found")
 	c := &toyCommand{fits: func(int) int { return 64 }}

@@ -289,7 +289,7 @@ func TestModesAfterASignal(t *testing.T) {
 }
 
 // TestReleasedSignals checks that a signal that came while a start was being prepared
-// takes its effect if there is no start after all.
+// takes effect if there is no start after all.
 func TestReleasedSignals(t *testing.T) {
 	came := make(chan os.Signal, 2)
 	signal.Notify(came, syscall.SIGUSR2)

@@ -15,7 +15,7 @@ type tail struct {
 	pending [2][]byte
 }
 
-// hugeLine is the length from which a line is no longer waited for: a progress bar can
+// hugeLine is the length beyond which the end of a line is no longer waited for: a progress bar can
 // be one line for an hour.
 const hugeLine = 4 << 10
 

@@ -25,7 +25,7 @@ func TestFlagsFirst(t *testing.T) {
 		"headroom nonsense a --json":               "headroom nonsense a --json",
 		"headroom --help":                          "headroom --help",
 
-		// A completion script's question is about a command or about headroom itself.
+		// For a completion script only a complete name of a command is kept; the rest of the line is dropped.
 		"headroom run gpt --generate-bash-completion":         "headroom run --generate-bash-completion",
 		"headroom run --set -- x --generate-bash-completion":  "headroom run --generate-bash-completion",
 		"headroom run --generate-bash-completion":             "headroom --generate-bash-completion",

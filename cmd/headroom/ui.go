@@ -306,7 +306,7 @@ func (u *ui) squeezed(s configs.Squeeze, begins bool) {
 // shortSchedule warns that a run that was made longer learns little in the added
 // steps.
 func (u *ui) shortSchedule(c *configs.Config) {
-	u.warn("schedule.steps is still %d, as when this run began, so every later step, up to %d, has the learning rate schedule.min (%g); set schedule.steps=%[1]d if that is intended, or --fresh to start over with a schedule of all %[2]d",
+	u.warn("schedule.steps is still %d, as when this run began, so every later step, up to %d, uses the learning rate schedule.min (%g); set schedule.steps=%[1]d if that is intended, or use --fresh to start over with a schedule over all %[2]d steps",
 		c.Schedule.Steps, c.Train.Steps, c.Schedule.Min)
 }
 

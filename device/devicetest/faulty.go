@@ -39,9 +39,9 @@ func (f *Faulty) FailAt(nth ...int) {
 	f.FailIf(func(n int, _ memory.Bytes) bool { return chosen[n] })
 }
 
-// FailIf lets fails choose: it is called once for every call of Alloc, with the
-// call's number, counted from 1 from now on, and the size of the contents. It
-// replaces what was chosen before; nil fails nothing.
+// FailIf makes every call of Alloc fail for which fails returns true. It is called with the
+// call's number, counted from 1 from now on, and the size of the contents. It replaces what
+// was chosen before; if it is nil, no call fails.
 func (f *Faulty) FailIf(fails func(nth int, size memory.Bytes) bool) {
 	f.fails, f.count = fails, 0
 }

@@ -39,9 +39,9 @@ class Operations(Watcher):
 
 
 def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int) -> Optional[str]:
-    """The name of an operation that relates rows to each other, if two calls, of ``rows`` and of ``others`` rows, have
-    one: its result grows with the rows in two dimensions, or it sorts or accumulates along the rows. What comes after
-    the first difference between the calls is not compared."""
+    """Compares two calls, one of ``rows`` rows and one of ``others``, and returns the name of the first operation that
+    relates rows to each other, or None: its result grows with the rows in two dimensions, or it sorts or accumulates along
+    the rows. The comparison stops at the first difference between the calls."""
 
     def grows(a: int, b: int) -> bool:
         return a != b and a * others == b * rows

@@ -52,8 +52,8 @@ def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[in
 
 
 def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int], wanted: Optional[set] = None) -> dict[int, list]:
-    """The counts of a tensor's elements in each row, for each way of counting them, keyed by its number; only the
-    ``wanted`` ways, if given. Computed on the CPU, a few rows at a time."""
+    """How many of a tensor's elements count in each row, for each way of counting them. Keys are the numbers of the
+    ways; only the ``wanted`` ones, if given. Computed on the CPU, a few rows at a time."""
     # The sum of a mask comes last; for other tensors it is a rule that a try refutes.
     absent: list = [None] if tensor.dtype == torch.bool or tensor.is_floating_point() else [*dict.fromkeys((-100, *ignored)), None]
     ends = [slice(None), slice(1, None), slice(-1)] if tensor.dim() > 1 and tensor.shape[-1] > 1 else [slice(None)]

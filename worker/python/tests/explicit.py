@@ -261,7 +261,7 @@ def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
 
 
 def checked(kind: type[Training]) -> str:
-    """Returns what is wrong with headroom check: it must say that pieces are right if and only if a
+    """Returns what is wrong with the result of ``headroom check``: it must say that pieces are right if and only if a
     failure would be survived, and it must leave no trace."""
     from headroom import _torch
     from headroom.check import Check

@@ -126,7 +126,7 @@ class InHalf(nn.Module):
 
 @shape("refuse")
 class BalancedInHalf(BalancedExperts):
-    """The balancing loss changes gradients by less than half precision does."""
+    """The balancing loss changes the gradients less than rounding to bfloat16 does."""
 
     model = staticmethod(lambda: InHalf(Routed(1e-3)))
 

@@ -68,7 +68,7 @@ class IgnoredRows(Batchwise):
 
 @shape("refuse")
 class AllIgnoredInSomePieces(Batchwise):
-    """Only the first row has a label: a piece without one is 0/0."""
+    """Only the first row has a label: the loss of a piece without it is 0/0."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
