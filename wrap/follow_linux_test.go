@@ -26,19 +26,12 @@ func TestFollowsAtEveryRead(t *testing.T) {
 	})
 	s := &stream{near: int(twin.master.Fd()), to: realOne, twin: twin}
 	twin.last.Oflag &^= unix.OPOST // as if the child had set it, and the report had not come
-	modes, err := unix.IoctlGetTermios(int(realOne.Fd()), unix.TCGETS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	modes.Oflag &^= unix.OPOST
-	if err := unix.IoctlSetTermios(int(realOne.Fd()), unix.TCSETS, modes); err != nil {
-		t.Fatal(err)
-	}
+	setModes(t, realOne, func(modes *unix.Termios) { modes.Oflag &^= unix.OPOST })
 	if _, err := child.WriteString("after"); err != nil {
 		t.Fatal(err)
 	}
 	p, _, _ := s.take(make([]byte, 64))
-	modes, err = unix.IoctlGetTermios(int(realOne.Fd()), unix.TCGETS)
+	modes, err := unix.IoctlGetTermios(int(realOne.Fd()), unix.TCGETS)
 	if err != nil || string(p) != "after" || modes.Oflag&unix.OPOST == 0 {
 		t.Errorf("%q, %v, output modes %#x: want OPOST to be set again", p, err, modes.Oflag)
 	}

@@ -177,6 +177,19 @@ func onPipes(t *testing.T, c *exec.Cmd) *program {
 	return p
 }
 
+// setModes changes the modes of a terminal.
+func setModes(t *testing.T, terminal *os.File, change func(*unix.Termios)) {
+	t.Helper()
+	modes, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(modes)
+	if err := unix.IoctlSetTermios(int(terminal.Fd()), unix.TCSETS, modes); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // onTerminal starts a program on a terminal of 40 rows and 123 columns. The
 // terminal does not echo, because an echo could appear anywhere among the output.
 func onTerminal(t *testing.T, c *exec.Cmd) *program {
@@ -189,14 +202,7 @@ func onTerminal(t *testing.T, c *exec.Cmd) *program {
 	if err := pty.Setsize(master, &pty.Winsize{Rows: 40, Cols: 123}); err != nil {
 		t.Fatal(err)
 	}
-	modes, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	modes.Lflag &^= unix.ECHO
-	if err := unix.IoctlSetTermios(int(slave.Fd()), unix.TCSETS, modes); err != nil {
-		t.Fatal(err)
-	}
+	setModes(t, slave, func(modes *unix.Termios) { modes.Lflag &^= unix.ECHO })
 	c.Stdin, c.Stdout, c.Stderr = slave, slave, slave
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
 	p.tty = master
