@@ -19,6 +19,7 @@ from .tape import OwnMode, random_state, set_random_state
 
 _FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
 HALF = {torch.float16, torch.bfloat16}
+STANCES = hasattr(torch.compiler, "set_stance")  # since PyTorch 2.6: compiled code can be run as it was written
 _DRAWS = {"rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "normal_functional", "randint", "randint_like", "multinomial", "poisson", "exponential"}
 
 
@@ -72,7 +73,7 @@ class Calm:
         self.half = False
         self.draws: list[tuple] = []  # random operations that would have drawn: names and numbers
         self.where = NEVER  # where random numbers would have been drawn
-        self._modes: list[Any] = [_Called(self)] if where == CALLED or apart and where and hasattr(torch.compiler, "set_stance") else []
+        self._modes: list[Any] = [_Called(self)] if where == CALLED or apart and where and STANCES else []
         self._modes += [_Anywhere(self, watchers)] if where == ANYWHERE else []
 
     def __enter__(self) -> Calm:
@@ -205,8 +206,7 @@ def _effects(func: Any) -> tuple[list[tuple[int, str]], bool]:
 def eager() -> Any:
     """A context in which compiled code runs as it was written, so that a few rows cost
     no compilation."""
-    stance = getattr(torch.compiler, "set_stance", None)
-    return stance("force_eager") if stance is not None and "torch._dynamo" in sys.modules else nullcontext()
+    return torch.compiler.set_stance("force_eager") if STANCES and "torch._dynamo" in sys.modules else nullcontext()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .backward import state_of
 from .calm import Calm, Sealed, Watched, rehearsal
-from .failure import Refused, bare, clean, is_out_of_memory, release_frames
+from .failure import Refused, clean, is_out_of_memory, release_frames
 from .found import Found, Limits, found_of
 from .functions import recorded
 from .held import Held
@@ -59,7 +59,7 @@ class Explicit:
         for f in founds:
             f.before(versions_of(f.params).count(-1))
         state, before = random_state(), [state_of(p) for p in self._params]
-        failed: Optional[BaseException] = bare(self._sizes.failure) if self._sizes.too_large(self._limits, args, kwargs) else None
+        failed: Optional[BaseException] = self._sizes.failure if self._sizes.too_large(self._limits, args, kwargs) else None
         straight = failed is not None
         if failed is None:
             try:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .calm import ANYWHERE
+from .calm import ANYWHERE, NEVER, Calm
 from .held import Held, attributes, plain_reached, submodules, tensors
 from .rest import Known
 
@@ -58,6 +58,10 @@ class Found(Limits):
         self.tried = False  # a trial has shown that no call writes to them
         self.unread: set[tuple[int, str]] = set()  # attributes that calls change but do not read, by module
         module.__dict__["_compiled_call_impl"] = self
+
+    def remember(self, calm: Calm) -> None:
+        """Keeps what a trial has seen of half precision and of random numbers."""
+        self.half, self.draws = self.half or calm.half, max(self.draws or NEVER, calm.where)
 
     def __reduce__(self) -> Any:  # a module that pickles its whole __dict__ gets None here
         return type(None), ()

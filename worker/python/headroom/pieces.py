@@ -23,7 +23,7 @@ class Sizes:
     """What has been learned about sizes in this process."""
 
     def __init__(self) -> None:
-        self.failure: Optional[BaseException] = None  # the newest, to be raised again if nothing helps
+        self._failure: Optional[BaseException] = None  # the newest
         self.learned: Optional[Callable[[], int]] = None  # the number of rows at once on which an earlier attempt settled; 0 if none did
         self.ask: Optional[Callable[[int, BaseException], Optional[int]]] = None  # rows that failed → rows to try
         self._fits: Optional[int] = None  # cost of a piece that should fit
@@ -39,6 +39,12 @@ class Sizes:
         self._quiet, self._patience = 0, PATIENCE
         self._scaler: Any = None  # a weak reference to the user's GradScaler
         self._pending: Optional[tuple[Any, int]] = None  # a module and the cost at which it failed
+
+    @property
+    def failure(self) -> Optional[BaseException]:
+        """The newest failure, to be raised if nothing helps: a new exception each time, since one that has been raised
+        keeps its frames alive."""
+        return bare(self._failure)
 
     def _see(self, found: Any, args: tuple, kwargs: dict) -> int:
         tensor = next((t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and t.dim() > 0), None)
@@ -67,11 +73,11 @@ class Sizes:
     def _begin(self, found: Any, cost: int, rows: int) -> None:
         """Treats the first call with more rows than an earlier attempt could run at once as a failed
         call. What the earlier attempt learned no longer counts once something has failed here."""
-        if rows <= 0 or self.failure is not None:
+        if rows <= 0 or self._failure is not None:
             self.learned = None
         elif self._rows > rows:
             self.learned = None
-            self.failure = OutOfMemoryError(f"CUDA out of memory. An earlier attempt ran at most {rows} rows at once.")
+            self._failure = OutOfMemoryError(f"CUDA out of memory. An earlier attempt ran at most {rows} rows at once.")
             found.limit, self._fits = cost, rows * self._per_row
 
     def cost(self) -> int:
@@ -100,7 +106,7 @@ class Sizes:
         self._fail(self._last(), self.cost(), failure)
 
     def _fail(self, found: Any, cost: int, failure: BaseException) -> None:
-        self.failure = bare(failure)
+        self._failure = bare(failure)
         self._pending = found, cost
         self._quiet = 0
         asked = self.ask(self._rows, failure) if self.ask is not None else None
@@ -138,7 +144,7 @@ class Sizes:
     def ran(self) -> tuple[int, int]:
         """Rows of the newest batch, and in how many pieces they were run; 0 rows until something
         has failed, since until then the rows are no concern of headroom's."""
-        return (self._rows, self._pieces) if self.failure is not None else (0, 1)
+        return (self._rows, self._pieces) if self._failure is not None else (0, 1)
 
     def confirm(self, pieces: int) -> None:
         """A batch has succeeded in this many pieces: from now on a batch like it is cut straight

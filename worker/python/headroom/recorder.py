@@ -21,7 +21,7 @@ from .again import note, unsaved
 from .backward import bypass, finish, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
-from .failure import NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames
+from .failure import NoMemory, Refused, Writes, clean, is_out_of_memory, patiently, release_frames
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, recorded
 from .graph import KEEP, sequence
@@ -106,7 +106,7 @@ class Recorder:
         entry.versions = versions_of(found.params)
         if tape.failure is not None or self.sizes.too_large(found, args, kwargs):
             tape.straight = tape.straight or tape.failure is None
-            return self._late_call(tape, found, entry, tape.failure or bare(self.sizes.failure), lambda: call(*args, **kwargs), worn)
+            return self._late_call(tape, found, entry, tape.failure or self.sizes.failure, lambda: call(*args, **kwargs), worn)
         found.before(entry.versions.count(-1))
         entry.nth = found.calls
         begin, versions = sequence(), numbers(worn)
@@ -155,7 +155,7 @@ class Recorder:
             return call(*args, **kwargs)
         sizes, limits = self.evaluation, found.evaluation
         watch, state = Watch(found, [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]), random_state()
-        failed: Optional[BaseException] = bare(sizes.failure) if sizes.too_large(limits, args, kwargs) else None
+        failed: Optional[BaseException] = sizes.failure if sizes.too_large(limits, args, kwargs) else None
         straight = failed is not None
         if not straight:
             try:

@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
-from .calm import ANYWHERE, HALF, NEVER, Calm, rehearsal
+from .calm import ANYWHERE, HALF, NEVER, STANCES, Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory, patiently
 from .found import draws_of, found_of, number_of
 from .held import parameters, submodules
@@ -435,7 +435,7 @@ class Proof:
         self.used = Uses()
         refuse_batchwise(self.modules)
         # Before PyTorch 2.6, compiled modules are compiled for trials, too, which fails for a fourth size.
-        self.few = not hasattr(torch.compiler, "set_stance") and any("_orig_mod" in m._modules for m in submodules(self.modules))
+        self.few = not STANCES and any("_orig_mod" in m._modules for m in submodules(self.modules))
 
     def rule(self, slot: int, pieces: Sequence[Rows]) -> Rule:
         """The rule of one scalar, for the given pieces. Raises :class:`Refused` if no rule fits, or
@@ -711,7 +711,7 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
             with rehearsal(modules), Calm(where) as calm:
                 result = work(count, calm)
             for found in founds:
-                found.half, found.draws = found.half or calm.half, max(found.draws or NEVER, calm.where)
+                found.remember(calm)
             return result
         except Exception as e:
             if is_out_of_memory(e):

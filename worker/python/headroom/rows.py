@@ -16,7 +16,7 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from .calm import ANYWHERE, NEVER, Calm, Sealed, Watcher
+from .calm import ANYWHERE, Calm, Sealed, Watcher
 from .failure import Refused, Writes, is_out_of_memory
 from .found import draws_of, found_of, number_of, state_of
 from .graph import signature
@@ -437,7 +437,7 @@ class Plan:
             result = perform(entry, args, kwargs, trial=True)
         found = found_of(entry.module)  # type: ignore[arg-type]
         if found is not None:
-            found.half, found.draws = found.half or calm.half, max(found.draws or NEVER, calm.where)
+            found.remember(calm)
         if not same_outside_torch(state, random_state()):
             raise Refused(f"a call to {named(entry)} draws random numbers from Python or NumPy")
         if versions != [b._version for b in buffers]:

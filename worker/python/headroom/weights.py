@@ -9,7 +9,6 @@ any of these rules will do; otherwise the rule is not known.
 
 from __future__ import annotations
 
-import math
 import random
 from typing import Any, Callable, Optional, Sequence
 
@@ -57,21 +56,21 @@ def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int], wanted: Op
     # The sum of a mask comes last; for other tensors it is a rule that a try refutes.
     absent: list = [None] if tensor.dtype == torch.bool or tensor.is_floating_point() else [*dict.fromkeys((-100, *ignored)), None]
     ends = [slice(None), slice(1, None), slice(-1)] if tensor.dim() > 1 and tensor.shape[-1] > 1 else [slice(None)]
-    counts: dict[int, list] = {n: [] for n in range(len(ends) * len(absent)) if wanted is None or n in wanted}
+    ways = [(end, value) for end in ends for value in absent]
+    counts: dict[int, list] = {n: [] for n in range(len(ways)) if wanted is None or n in wanted}
     step = max(1, min(64, batch // 2))
     with torch.no_grad():
         for start in range(0, batch, step) if counts else ():
             some = tensor[start : start + step].cpu()
-            valid = {value: some if value is None else some != value for value in {absent[n % len(absent)] for n in counts}}
+            valid = {value: some if value is None else some != value for value in {ways[n][1] for n in counts}}
             full = {value for value, mask in valid.items() if value is not None and bool(mask.all())}  # nearly always: then all counts are the same
             for n, column in counts.items():
-                value, end = absent[n % len(absent)], ends[n // len(absent)]
-                if value in full:
-                    size = math.prod(some.shape[1:-1]) * len(range(some.shape[-1])[end]) if len(ends) > 1 else math.prod(some.shape[1:])
-                    column += [float(size)] * len(some)
-                    continue
+                end, value = ways[n]
                 part = valid[value] if len(ends) == 1 else valid[value][..., end]
-                column += part.reshape(len(part), -1).sum(1, dtype=torch.float64 if part.is_floating_point() else None).double().tolist()
+                if value in full:
+                    column += [part.numel() / len(part)] * len(part)
+                else:
+                    column += part.reshape(len(part), -1).sum(1, dtype=torch.float64 if part.is_floating_point() else None).double().tolist()
     return counts
 
 
