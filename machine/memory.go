@@ -123,8 +123,12 @@ func (h hierarchy) read(root fs.FS, group string) (limit, used memory.Bytes) {
 // Most is the most host memory that a process started here could hold: all of the
 // machine's, its control group's limit, or its own limits of data and address space,
 // whichever is least; 0 if nothing is known.
-func (m Memory) Most() memory.Bytes {
-	return least(m.RAM, m.Cgroup, memory.Bytes(limit(unix.RLIMIT_DATA)), memory.Bytes(limit(unix.RLIMIT_AS)))
+func (m Memory) Most() memory.Bytes { return least(m.RAM, m.Cgroup, Ulimit()) }
+
+// Ulimit is the most memory that a process started here may allocate, by ulimit -d and
+// ulimit -v, whichever is less; 0 if neither is set.
+func Ulimit() memory.Bytes {
+	return least(memory.Bytes(limit(unix.RLIMIT_DATA)), memory.Bytes(limit(unix.RLIMIT_AS)))
 }
 
 // least is the smallest of the amounts that are known.

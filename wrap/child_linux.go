@@ -167,7 +167,8 @@ func (c *Child) finish(signals *listener, kills machine.Kills) {
 		c.tty.restore()
 	}
 	c.tty.close()
-	if c.exit.Code != 0 { // what the kernel counted matters only after a failure
+	if c.exit.Code != 0 { // what the kernel counted and allowed matters only after a failure
+		c.exit.Ulimit = machine.Ulimit()
 		risen := machine.CountKills().Since(kills)
 		c.exit.Kernel = Kernel{GroupKills: risen.Group, SystemKills: risen.System}
 	}

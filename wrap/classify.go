@@ -141,6 +141,8 @@ func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 		return c.memory(OutOfSharedMemory, sure, x, reason)
 	case ifLittleFree:
 		return c.ambiguous(x, reason)
+	case ifLimited:
+		return c.ambiguousHost(x, reason)
 	case deviceGone:
 		o := c.outcome(DeviceGone, sure, x, reason, m.what)
 		o.Hint = "a new process may resume from a checkpoint; if it fails in the same place, CUDA_LAUNCH_BLOCKING=1 shows where"
@@ -197,6 +199,17 @@ func (c classifier) ambiguous(x fault, reason string) Outcome {
 	}
 	o := c.memory(OutOfMemory, Likely, x, reason)
 	o.Reasons = append(o.Reasons, fmt.Sprintf("%s, and only %v of %v was free", x.match.what, left, g.Total))
+	return o
+}
+
+// ambiguousHost decides on a library's error that lack of host memory may have caused. Without
+// a limit, Linux hardly ever refuses an allocation: it kills a process later.
+func (c classifier) ambiguousHost(x fault, reason string) Outcome {
+	if c.exit.Ulimit == 0 {
+		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of host memory can cause it, but ulimit sets no limit")
+	}
+	o := c.memory(OutOfHostMemory, Likely, x, reason)
+	o.Reasons = append(o.Reasons, fmt.Sprintf("%s, and ulimit allows a process only %v of host memory", x.match.what, c.exit.Ulimit))
 	return o
 }
 

@@ -90,6 +90,7 @@ type Exit struct {
 	Ranks   []RankError    `json:"ranks,omitempty"`   // what a launcher's workers left in their error files
 	Kernel  Kernel         `json:"kernel"`            // what the kernel counted meanwhile
 	GPUs    []GPU          `json:"gpus,omitempty"`    // the GPUs that the command could use, as seen from outside
+	Ulimit  memory.Bytes   `json:"ulimit,omitempty"`  // host memory that each of its processes may allocate; 0 if not limited
 }
 
 // RankError is what one worker of a launcher left in its error file, such as

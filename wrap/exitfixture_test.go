@@ -14,7 +14,7 @@ import (
 
 // exitFixture is a file of testdata/exits: lines "# key: value", a line "---", and
 // the newest output of a command. Besides the fields of Outcome, keys are exit (status; 1
-// if not given), signal, stopped, group_kills, system_kills, gpu and record, which
+// if not given), signal, stopped, group_kills, system_kills, ulimit, gpu and record, which
 // make the Exit, and family and source, which say where the fixture comes from.
 type exitFixture struct {
 	name string
@@ -75,6 +75,8 @@ func (f *exitFixture) set(t testing.TB, key, value string) {
 		f.exit.Kernel.GroupKills = int64(n)
 	case "system_kills":
 		f.exit.Kernel.SystemKills = int64(n)
+	case "ulimit":
+		f.exit.Ulimit = mustParse(t, value)
 	case "gpu":
 		f.exit.GPUs = append(f.exit.GPUs, parseGPU(t, value))
 	case "record":

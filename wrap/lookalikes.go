@@ -23,6 +23,13 @@ var ambiguousTexts = []signature{
 	{"run_func_( * api call failed", "a compiled graph failed"},
 }
 
+// ambiguousHostTexts count as failures for lack of host memory only where ulimit sets a limit:
+// oneDNN says the same if it has no kernel for the tensors or the processor.
+var ambiguousHostTexts = []signature{
+	{"could not create a primitive", "oneDNN could not set up a computation"},
+	{"could not execute a primitive", "oneDNN could not carry out a computation"},
+}
+
 // lookalikes mention memory, resources or a GPU, but no batch size cures them.
 var lookalikes = []signature{
 	{"out of resource: shared memory", "a Triton kernel asks for more on-chip shared memory than the GPU has"},

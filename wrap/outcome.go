@@ -51,7 +51,7 @@ const (
 	// the command's own control group or the exit status says so.
 	Certain Confidence = "certain"
 	// Likely: the text says so, but something weakens it: no exception carried it,
-	// another error followed, or its meaning rests on how little memory was free.
+	// another error followed, or its meaning rests on how little memory was free or allowed.
 	Likely Confidence = "likely"
 	// Possible: it would explain the end, and so would something else. It is worth
 	// reporting, but nothing may be changed because of it.

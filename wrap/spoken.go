@@ -62,7 +62,7 @@ func (f *fault) understand() {
 	case slices.Contains(deviceMemoryTypes, f.typ):
 		f.match.meaning = deviceMemory
 	case slices.Contains(hostMemoryTypes, f.typ):
-		if f.match.meaning != sharedMemory {
+		if !f.match.meaning.memory() {
 			f.match.meaning = hostMemory
 		}
 	case f.match.meaning.memory() && quotes(f, text):

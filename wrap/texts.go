@@ -14,6 +14,7 @@ const (
 	nothing      meaning = iota
 	deviceMemory         // an allocation on the device failed
 	ifLittleFree         // a library's error that a lack of device memory causes, among other things
+	ifLimited            // a library's error that a lack of host memory causes, among other things
 	hostMemory           // an allocation of host memory failed
 	sharedMemory         // /dev/shm was full
 	deviceGone           // the device's context is dead
@@ -48,12 +49,14 @@ var families = []family{
 	{sharedMemory, sharedMemoryTexts},
 	{confirmation, confirmations},
 	{workerKilled, workerKills},
+	{deviceMemory, rmmTexts},
 	{hostMemory, hostMemoryTexts},
 	{deviceMemory, deviceMemoryTexts},
 	{deviceGone, deviceGoneTexts},
 	{oversize, oversizeTexts},
 	{cascade, cascadeTexts},
 	{ifLittleFree, ambiguousTexts},
+	{ifLimited, ambiguousHostTexts},
 }
 
 // memoryPhrases holds the longest fixed piece of each text about memory.
@@ -178,11 +181,15 @@ var deviceMemoryTexts = []signature{
 	{"cudamalloc retry failed: out of memory", ""},
 	{"cudamalloc failed: out of memory", ""},
 	{"error out of memory at line", "bitsandbytes could not allocate"},
-	{"std::bad_alloc: out_of_memory: cuda error", "RMM ran out of device memory"},
 	{"memory allocation failed with oom on device", "PyTorch's allocator ran out of memory"},
 	{"no executable batch size found, reached zero", "every batch size down to one was tried inside the command"},
 	{"no available memory for the cache blocks", "vLLM had no memory for its cache"},
 	{"free memory on device * is less than desired gpu memory", "vLLM found less memory free than it was told to take"},
+}
+
+// rmmTexts begin like one of hostMemoryTexts.
+var rmmTexts = []signature{
+	{"std::bad_alloc: out_of_memory: cuda error", "RMM ran out of device memory"},
 }
 
 var hostMemoryTexts = []signature{
@@ -193,6 +200,8 @@ var hostMemoryTexts = []signature{
 	{"cannot allocate memory (12)", "the kernel refused an allocation"},
 	{"terminate called after throwing an instance of 'std::bad_alloc'", ""},
 	{"memoryerror: std::bad_alloc", ""},
+	{"runtimeerror: std::bad_alloc", ""},
+	{"posix_memalign(&data, galignment, nbytes) == 0. 12 vs 0", "PyTorch's allocator for the CPU ran out of memory"},
 	{"memory allocation of * bytes failed", "Rust's allocator ran out of memory"},
 	{"fatal error: runtime: out of memory", "Go's runtime ran out of memory"},
 	{"fatal: out of memory, malloc failed", ""},

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -98,10 +100,24 @@ func begun(t *testing.T, command *exec.Cmd) func(t *testing.T) {
 	return func(t *testing.T) {
 		t.Helper()
 		if err := end(); err != nil {
-			t.Fatalf("with room: %v\n%s", err, said.String())
+			t.Fatalf("with room: %v\n%s", err, withErrorsFirst(said.Bytes()))
 		}
 	}
 }
+
+// withErrorsFirst is the output of a wrapped training with the lines that say why it ended repeated at the
+// beginning: headroom's own, and the exceptions. A log may be cut off.
+func withErrorsFirst(said []byte) []byte {
+	var first []byte
+	for line := range bytes.Lines(said) {
+		if bytes.Contains(line, []byte("headroom: ")) || errorLine.Match(line) {
+			first = append(first, line...)
+		}
+	}
+	return slices.Concat(first, []byte("---\n"), said)
+}
+
+var errorLine = regexp.MustCompile(`^[\w.]*(Error|Exception)\b`)
 
 // TestTorchRunsOutOfMemory wraps real training scripts that know nothing of
 // headroom, in so little memory that PyTorch's own allocator fails: each exits with 0,
@@ -133,7 +149,7 @@ func TestTorchRunsOutOfMemory(t *testing.T) {
 		{"Lightning, too large from the start", 1_400_000, nil,
 			[]string{filepath.Join(dir, "lit.py"), "fit", "--config", filepath.Join(dir, "lit.yaml"), "--trainer.default_root_dir", "{out}",
 				"--model.long_epoch", "0", "--trainer.max_steps", "2"}, 128, false, recovery.Shrink},
-		{"nanoGPT's shape, one step that needs more", 1_120_000, nil,
+		{"nanoGPT's shape, one step that needs more", 1_150_000, nil,
 			[]string{filepath.Join(dir, "nano.py"), filepath.Join(dir, "nano_small.py"), "--out_dir={out}", "--long_iter=5"}, 32, true, recovery.Shrink},
 		{"Accelerate, rows that need more", 1_400_000,
 			[]string{"--trust", "--knob", "micro=--batch-size", "--knob", "accumulation=--accum", "--knob", "resume=--resume", "--knob", "checkpoints=tight/step_*"},
@@ -153,7 +169,7 @@ func TestTorchRunsOutOfMemory(t *testing.T) {
 			wrapped := append(append([]string{"headroom", "run", "--no-worker", "--name", "night"}, c.ours...), append([]string{"--"}, words("tight")...)...)
 			said, err := limited(c.kib, wrapped...).CombinedOutput()
 			if err != nil {
-				t.Fatalf("wrapped: %v\n%s", err, said)
+				t.Fatalf("wrapped: %v\n%s", err, withErrorsFirst(said))
 			}
 			free(t)
 			want, _ := stepsOf(t, filepath.Join("free", "steps.jsonl"))

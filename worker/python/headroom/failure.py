@@ -15,13 +15,25 @@ _TEXTS = re.compile(
     r"|CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
     r"|CUDA error: out of memory|HIP out of memory|MPS backend out of memory"
 )
+_ONEDNN = re.compile(r"could not (?:create|execute) a primitive")  # says so too if it has no kernel for the tensors
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception reports that the allocation of a tensor failed."""
+    """Whether an exception reports that memory for a computation could not be allocated."""
     if isinstance(error, OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and _TEXTS.search(str(error)) is not None
+    if not isinstance(error, RuntimeError):
+        return False
+    return _TEXTS.search(str(error)) is not None or _ONEDNN.match(str(error)) is not None and _limited()
+
+
+def _limited() -> bool:
+    """Whether ulimit limits the host memory that this process may allocate."""
+    try:
+        import resource
+    except ImportError:  # Windows has no limits
+        return False
+    return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS))
 
 
 class Refused(Exception):

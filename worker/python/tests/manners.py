@@ -11,6 +11,7 @@ import inspect
 import io
 import os
 import pickle
+import resource
 import traceback
 import weakref
 from collections.abc import Callable
@@ -386,6 +387,37 @@ def a_state_survives_failures_in_a_row(t: Training) -> str:
             injector.end()
         optimizer.step()
     return "" if (net.seen, len(net.scales)) == (4, 4) else f"{net.seen} calls, {len(net.scales)} scales after 4 steps"
+
+
+class Picky(nn.Module):
+    """Fails as oneDNN does, for the whole batch of seven rows."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) == 7:
+            raise RuntimeError("could not create a primitive")
+        return self.net(x)
+
+
+@check
+def onednn_counts_where_memory_is_limited(t: Training) -> str:
+    """oneDNN does not say whether memory ran out; only where ulimit limits it is that assumed."""
+    t.net.body = Picky(t.net.body)
+    try:
+        t.step()
+        return "survived without a limit"
+    except RuntimeError as e:
+        if str(e) != "could not create a primitive":
+            return f"without a limit: {e!r}"
+    for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS):
+        no_limit = resource.getrlimit(kind)
+        resource.setrlimit(kind, (1 << 45, no_limit[1]))
+        t.step()
+        resource.setrlimit(kind, no_limit)
+    return ""
 
 
 @check
