@@ -55,7 +55,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
     modules = modules_of(tape)
     try:
         refuse_batchwise(modules)
-        if any(f is not None and f.changing for f in map(found_of, modules)):
+        if any(f is not None and f.changes_buffers() for f in map(found_of, modules)):
             raise Refused("a module changes its buffers")
         with rehearsal(modules):
             plan, entries = Plan(tape, tape.entries[0]), needed(tape, [loss])
@@ -104,7 +104,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     given = args[1] if len(args) > 1 else kwargs.get("gradient")
     modules = modules_of(tape)
     founds = [f for f in map(found_of, modules) if f is not None]
-    changing = [f for f in founds if f.changing]
+    changing = [f for f in founds if f.changes_buffers()]
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
     if plan is not None:  # otherwise the whole batch is judged by its loss
         confirm(tape, plan, needed(tape, [loss]))

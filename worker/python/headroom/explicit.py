@@ -78,7 +78,7 @@ class Explicit:
             self._sizes.failed(self._limits, args, kwargs, failed)
         set_random_state(state)
         try:
-            if not all([f.put_back() for f in founds]) or any(f.changing or f.moving for f in founds):
+            if not all([f.put_back() for f in founds]) or any(f.changes_buffers() or f.moving for f in founds):
                 raise Refused("a call to the model changes its buffers or attributes")
             clean(failed)
             result, count = recorder._guarded(lambda: self._in_pieces(args, kwargs, before))
@@ -153,7 +153,7 @@ class Explicit:
     def compared(self, founds: Sequence[Found], args: tuple, kwargs: dict) -> tuple[list, list, int, int, bool]:
         """For headroom check: each parameter's gradient for the whole batch and for two pieces, how many
         rows and pieces there were, and whether anything was computed in half precision."""
-        if any(f.changing or f.moving for f in founds):
+        if any(f.changes_buffers() or f.moving for f in founds):
             raise Refused("a call to the model changes its buffers or attributes")
         batch = self._batch_of(args, kwargs)
         with self._gradients_kept():

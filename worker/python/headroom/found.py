@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from .calm import ANYWHERE, NEVER, Calm
+from .failure import is_out_of_memory
 from .held import Held, attributes, plain_reached, submodules, tensors
 from .rest import Known
 
@@ -39,7 +40,8 @@ class Found(Limits):
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
         self.params = list(module.parameters())  # frozen ones too
         self.buffers = list(module.buffers())
-        self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call changes; None: not known yet
+        self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call may change; None: not known yet
+        self.norms: list[torch.nn.Module] = []  # submodules whose running statistics are among those buffers
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
         self.calls = 0
         self.half = False  # a trial has seen half precision in the module
@@ -88,9 +90,10 @@ class Found(Limits):
         if self.changing is None:
             module = self.module()
             self.params = list(module.parameters())  # type: ignore[union-attr]
-            counting = {id(b) for m in module.modules() if isinstance(m, _NORMS) for b in m.buffers(recurse=False)}  # type: ignore[union-attr]
+            self.norms = [m for m in module.modules() if isinstance(m, _NORMS)]  # type: ignore[union-attr]
+            counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
             self.changing = [b for b in self.buffers if id(b) in counting]
-            self.kept = [b.detach().clone() for b in self.changing]
+            self.kept = copies(self.changing)
         elif self.changing:
             with torch.no_grad():
                 torch._foreach_copy_(self.kept, self.changing)
@@ -104,6 +107,12 @@ class Found(Limits):
         self.versions = [b._version for b in self.buffers]
         self.calls += 1
         self.whole = True
+
+    def changes_buffers(self) -> bool:
+        """Whether a call changes buffers in the submodules' present modes: a layer with running statistics, such as
+        BatchNorm, leaves them alone in evaluation mode."""
+        fixed = {id(b) for m in self.norms if not m.training for b in m.buffers(recurse=False)}
+        return any(id(b) not in fixed for b in self.changing or ())
 
     def after(self) -> Optional[Held]:
         """Determines what a successful call has changed. Returns what the modules held before the call,
@@ -157,6 +166,16 @@ class Found(Limits):
         self.moving = list({**{id(m): m for m in self.moving}, **moved}.values())
         known = {id(m) for m in self.moving}
         self.still = Held([m for m in self.module().modules() if id(m) not in known])  # type: ignore[union-attr]
+
+
+def copies(buffers: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of the buffers, in host memory if a GPU has no room for them: that must not be the script's failure."""
+    try:
+        return [b.detach().clone() for b in buffers]
+    except Exception as e:
+        if not is_out_of_memory(e):
+            raise
+    return [b.detach().to("cpu", copy=True) for b in buffers]
 
 
 def found_of(module: Any) -> Optional[Found]:

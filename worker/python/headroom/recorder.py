@@ -261,7 +261,7 @@ class Recorder:
             self._guarded(lambda: note(tape))
             disown(tape, modules_of(tape) + [module])
             late = self._late(tape, entry)
-            if found.changing or batchwise([module]):  # type: ignore[list-item]
+            if found.changes_buffers() or batchwise([module]):  # type: ignore[list-item]
                 self._guarded(lambda: self._sealed(tape, late, found, entry))
                 refuse_batchwise([module])  # type: ignore[list-item]
                 raise Refused(f"{type(module).__name__} changes its buffers")

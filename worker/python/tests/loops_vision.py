@@ -38,6 +38,22 @@ class CnnBatchnorm(Raw):
         return F.cross_entropy(self.net(x), y)
 
 
+@shape()
+class CnnFrozenBatchnorm(Raw):
+    """Fine-tuning: running statistics are used, and stay as they are."""
+
+    def build(self) -> None:
+        norm = nn.BatchNorm2d(4)
+        norm.running_mean, norm.running_var = torch.randn(4), torch.rand(4) + 0.5
+        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+        norm.eval()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = images(self, i)
+        return F.cross_entropy(self.net(x), y)
+
+
 @shape("refuse", dropout=True)
 class CnnBatchnormDropout(Raw):
     def build(self) -> None:
