@@ -80,8 +80,8 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return boolean{&c.Observe} }},
 	{"no_worker", "Whether to keep headroom out of the command's processes entirely.", "false",
 		func(c *Command) value { return boolean{&c.NoWorker} }},
-	{"allow", "Which of the profile's fallbacks may be used even though the training is then no\nlonger bit-identical.", "[recompute, no-workers]",
-		func(c *Command) value { return words{&c.Allow, "fallbacks, as in [recompute]"} }},
+	{"allow", "What may be done even though the training is then no longer the same to the bit: the\nprofile's fallbacks, such as recompute, or batchnorm-pieces (docs/inside.md).", "[recompute, no-workers]",
+		func(c *Command) value { return words{&c.Allow, "names, as in [recompute]"} }},
 }
 
 // IsCommand reports whether the file at path is, or is meant to be, the file of a command:

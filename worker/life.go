@@ -25,6 +25,10 @@ const (
 	Check   Mode = "check"   // it recovers, and checks the first step instead of making it
 )
 
+// Allowances are the names of what a user may allow the worker to do although the training is
+// then no longer exactly the same.
+var Allowances = []string{"batchnorm-pieces"}
+
 // Books is where a life is recorded: a [harness.Session], behind a lock if others
 // write to it between [Begin] and [Life.End].
 type Books interface {
@@ -41,6 +45,7 @@ type Options struct {
 	Books   Books
 	Version string   // that the package reports; "" for its own
 	Standby *Standby // for the first life of several; nil to make the folder now
+	Allow   []string // some of Allowances
 
 	temp string // folder for temporary files; "" is the system's
 }
@@ -164,7 +169,11 @@ func (l *Life) Env(env []string) []string {
 			path = l.folder.inject() + string(os.PathListSeparator) + users
 		}
 	}
-	return append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+l.socket(), "HEADROOM_WORKER="+string(l.o.Mode))
+	env = append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+l.socket(), "HEADROOM_WORKER="+string(l.o.Mode))
+	if len(l.o.Allow) > 0 {
+		env = append(env, "HEADROOM_ALLOW="+strings.Join(l.o.Allow, ","))
+	}
+	return env
 }
 
 // farewell is how long it may take to read a connection to its end once its process is gone.

@@ -101,6 +101,7 @@ func TestProofs(t *testing.T) {
 		{"evaluation.py"},
 		{"replays.py"},
 		{"changes.py"},
+		{"approximate.py"},
 		{"rest.py"},
 		{"explicit.py"},
 		{"selfcheck.py"},

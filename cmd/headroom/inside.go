@@ -84,6 +84,7 @@ type inside struct {
 	u     *ui
 	books *books
 	mode  worker.Mode
+	allow []string
 	ready *worker.Standby // of the first life; may be nil
 	life  atomic.Pointer[worker.Life]
 }
@@ -98,7 +99,7 @@ func (w *wrapped) mode() worker.Mode {
 
 // begin is [wrap.Wrapped].Inside. Without a worker the command runs all the same.
 func (i *inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Outcome) {
-	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.books, Version: readBuild().Version, Standby: i.ready})
+	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.books, Version: readBuild().Version, Standby: i.ready, Allow: i.allow})
 	if err != nil {
 		return c, func(o wrap.Outcome) wrap.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }
 	}

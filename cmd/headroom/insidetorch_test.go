@@ -25,8 +25,8 @@ func TestTorchSurvivesInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(t.TempDir())
-	run := func(front []string, room string) (losses []float64, status int, errs string) {
-		words := append(front, python, script, "4000", room)
+	run := func(front []string, room string, more ...string) (losses []float64, status int, errs string) {
+		words := append(append(front, python, script, "4000", room), more...)
 		c := exec.Command(words[0], words[1:]...)
 		c.Env = append(os.Environ(), "MALLOC_ARENA_MAX=1", "OMP_NUM_THREADS=1", "GORACE=atexit_sleep_ms=0")
 		var said, wrong bytes.Buffer
@@ -73,5 +73,20 @@ func TestTorchSurvivesInPlace(t *testing.T) {
 	}
 	if _, status, errs = run([]string{"headroom", "run", "--observe", "--"}, "80"); status != 1 || !strings.Contains(errs, "DefaultCPUAllocator") {
 		t.Errorf("only watched: status %d\n%s", status, errs)
+	}
+
+	// BatchNorm cannot be cut exactly, so this needs the user's permission.
+	want, _, _ = run(nil, "0", "norm")
+	if _, status, errs = run([]string{"headroom", "run", "--"}, "80", "norm"); status != 1 || !strings.Contains(errs, "with --allow batchnorm-pieces") {
+		t.Errorf("not allowed: status %d\n%s", status, errs)
+	}
+	got, status, errs = run([]string{"headroom", "run", "--allow", "batchnorm-pieces", "--"}, "80", "norm")
+	if status != 0 || len(got) != len(want) || !strings.Contains(errs, "approximate, as allowed") {
+		t.Fatalf("allowed: status %d, %v\n%s", status, got, errs)
+	}
+	for i := range want {
+		if math.Abs(got[i]-want[i]) > 1e-2*want[i] {
+			t.Errorf("step %d: loss %v, with room %v", i, got[i], want[i])
+		}
 	}
 }

@@ -185,7 +185,10 @@ func (r *request) override(c *cli.Context) error {
 			return notASize("free", free, err)
 		}
 	}
+	inside, _ := r.allowances()
 	switch {
+	case len(inside) > 0 && (r.NoWorker || r.Observe || r.WatchOnly):
+		return usagef("leave out one of them", "--allow %s has no effect with --no-worker, --observe or --watch-only", inside[0])
 	case isSet(c, "world") && r.World < 1:
 		return wrongValue("world", r.World, outOfRange)
 	case r.Hang < 0:
@@ -198,6 +201,24 @@ func (r *request) override(c *cli.Context) error {
 		return usagef("leave out one of them", "--restart-hung has no effect with --hang 0")
 	}
 	return nil
+}
+
+// allowances splits what the user allows into the worker's part and the names of the
+// profile's fallbacks.
+func (r request) allowances() (inside, fallbacks []string) {
+	for _, name := range r.Allow {
+		if slices.Contains(worker.Allowances, name) {
+			inside = append(inside, name)
+		} else {
+			fallbacks = append(fallbacks, name)
+		}
+	}
+	return inside, fallbacks
+}
+
+// workerAllowances says what can be allowed for any command that trains with PyTorch.
+func workerAllowances() string {
+	return "whatever the command is, --allow takes: " + strings.Join(worker.Allowances, ", ")
 }
 
 // isSet reports whether a flag is given. The context's own IsSet runs a regular expression

@@ -95,21 +95,28 @@ func recognised(r request) (*wrapped, error) {
 		w.Match, w.why = nil, errors.New("--watch-only was given")
 		return w, nil
 	}
+	_, fallbacks := r.allowances()
 	var asked wrap.Asked
 	if w.why == nil {
 		asked, w.why = w.Match.Plan()
 	}
 	if w.why != nil {
 		w.Match = nil
-		if len(r.Knobs)+len(r.Allow) > 0 || r.Profile != "" {
-			return nil, asUsage(r.placed(w.why)) // what the user said about the command is wrong
+		switch { // what the user said about the command is wrong
+		case len(r.Knobs) > 0 || r.Profile != "":
+			return nil, asUsage(r.placed(w.why))
+		case len(fallbacks) > 0:
+			return nil, &usageError{w.why, workerAllowances()}
 		}
 		return w, nil
 	}
 	w.Asked = asked.Plan
-	w.policy.Host, w.policy.Recompute, err = w.Match.Fallbacks(r.Allow)
+	w.policy.Host, w.policy.Recompute, err = w.Match.Fallbacks(fallbacks)
 	w.policy.Able = recovery.Able{Recompute: w.policy.Recompute, Eval: w.Asked.Eval > 0}
-	return w, asUsage(err)
+	if err != nil {
+		err = &usageError{err, workerAllowances()}
+	}
+	return w, err
 }
 
 // onlyOfNames is s with dashes in place of characters that are not allowed in names.
@@ -256,6 +263,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	}
 	if !w.request.NoWorker {
 		within := &inside{u: u, books: books, mode: w.mode(), ready: w.ready}
+		within.allow, _ = w.request.allowances()
 		w.Inside, w.RunsOut = within.begin, within.runsOut
 	}
 	why := ""

@@ -13,7 +13,8 @@ from .found import found_of
 from .graph import walk, within
 from .held import Held, submodules
 from .late import HandBack, Late
-from .replay import Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_batchwise, run
+from .norms import NOTE, refuse_batchwise
+from .replay import Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_unless_approximable, run
 from .rows import Plan
 from .tape import Tape, place_of, random_state, same_random_state, set_random_state
 from .weights import Rule
@@ -54,9 +55,10 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
     """Plans the pieces and proves that they are right. ``given`` is the gradient passed to backward, None for 1."""
     modules = modules_of(tape)
     try:
-        refuse_batchwise(modules)
-        if any(f is not None and f.changes_buffers() for f in map(found_of, modules)):
-            raise Refused("a module changes its buffers")
+        if not tape.approximate:
+            refuse_batchwise(modules)
+            if any(f is not None and f.changes_buffers() for f in map(found_of, modules)):
+                raise Refused("a module changes its buffers")
         with rehearsal(modules):
             plan, entries = Plan(tape, tape.entries[0]), needed(tape, [loss])
             plan.extend(entries)
@@ -104,7 +106,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     given = args[1] if len(args) > 1 else kwargs.get("gradient")
     modules = modules_of(tape)
     founds = [f for f in map(found_of, modules) if f is not None]
-    changing = [f for f in founds if f.changes_buffers()]
+    changing = [f for f in founds if f.changes_buffers() and not tape.approximate]
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
     if plan is not None:  # otherwise the whole batch is judged by its loss
         confirm(tape, plan, needed(tape, [loss]))
@@ -130,13 +132,18 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
                 b.copy_(value)
         if not isinstance(e, Refused):
             raise
+        if plan is None and not tape.approximate:
+            refuse_unless_approximable(modules, why)
+            tape.approximate = True
+            set_random_state(after)
+            return finish(tape, args, kwargs, params, before, failure, sizes, report)
         raise Refused(why or str(e)) from None
     finally:
         set_random_state(after)
     if plan is not None:  # after a run of the whole batch, keep what the user's own call would have left
         held.put_back()
     rounded = plan is None or half_in(tape, modules)  # the whole batch may use other kernels where little memory is free
-    if (plan is None or same_random_state(tape.random, after)) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
+    if (plan is None or same_random_state(tape.random, after) and not tape.approximate) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
         raise Refused("the loss is different when the step is repeated")
     if inputs.graphs:
         raise Refused("the step depends on a graph that the script built outside it, which may already have been freed")
@@ -156,7 +163,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         sizes.refused()
         for f in founds if offload else ():
             f.hosted = sizes.cost()
-    report.survived(failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", why)
+    report.survived(failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", NOTE if tape.approximate else why)
     tape.close()
     tape.failure = None  # its frames hold the tape
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from .failure import Writes
 from .held import Held, submodules
+from .norms import independent
 from .tape import OwnMode, random_state, set_random_state
 
 _FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
@@ -267,5 +268,6 @@ def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
 def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     """A context for running modules on a few rows: nothing of the run remains, and work that is specific
     to a number of rows, such as compiling, is avoided."""
-    with undone(modules), eager(), ready_attention(), unwarned():
+    modules = list(modules)
+    with undone(modules), independent(modules), eager(), ready_attention(), unwarned():
         yield

@@ -6,7 +6,7 @@ import weakref
 from collections import OrderedDict
 from itertools import count
 from types import FunctionType, MethodType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, Optional
 
 import torch
 
@@ -108,10 +108,10 @@ class Found(Limits):
         self.calls += 1
         self.whole = True
 
-    def changes_buffers(self) -> bool:
-        """Whether a call changes buffers in the submodules' present modes: a layer with running statistics, such as
-        BatchNorm, leaves them alone in evaluation mode."""
-        fixed = {id(b) for m in self.norms if not m.training for b in m.buffers(recurse=False)}
+    def changes_buffers(self, beside: Iterable[torch.nn.Module] = ()) -> bool:
+        """Whether a call changes buffers, in the submodules' present modes, beside those of the given submodules. A layer with
+        running statistics, such as BatchNorm, leaves them alone in evaluation mode."""
+        fixed = {id(b) for m in [*beside, *(m for m in self.norms if not m.training)] for b in m.buffers(recurse=False)}
         return any(id(b) not in fixed for b in self.changing or ())
 
     def after(self) -> Optional[Held]:

@@ -22,6 +22,7 @@ from .calm import rehearsal
 from .failure import Refused, bare, clean, patiently
 from .graph import KEEP, sequence, walk, within
 from .held import Held, attributes, submodules
+from .norms import NOTE, Statistics, batchwise
 from .replay import Proof, gradients, modules_of, needed, pieces_of, proven, run, unchanged
 from .rows import Plan, Slot
 from .tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
@@ -239,7 +240,7 @@ class Late:
         else:
             self.sizes.refused()
         if not self.tape.straight:
-            self.report.survived(self.tape.failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", why)
+            self.report.survived(self.tape.failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", NOTE if self.tape.approximate and not why else why)
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
         self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]
@@ -284,7 +285,7 @@ class Late:
             else:
                 unchanged(tape, needed(tape, [slot]))
                 parts = []
-                with unseen(tape, plan):
+                with unseen(tape, plan), Statistics(batchwise(modules_of(tape)), []):
                     for rows in pieces_of(plan.batch, self.sizes.first(plan.batch)):
                         env = run(tape, plan, needed(tape, [slot]), rows)
                         parts.append(env[slot].clone())

@@ -28,7 +28,8 @@ from .graph import KEEP, sequence
 from .held import Held, Lost
 from .late import LEFT, Late, disown, foreign, gone, make, postpone
 from .pieces import Sizes
-from .replay import altered, batchwise, modules_of, on_host, refuse_batchwise, versions_of
+from .norms import Batchwise, allowed, batchwise, refuse_batchwise
+from .replay import altered, approximable, modules_of, on_host, refuse_unless_approximable, versions_of
 from .rest import Rest, shapes_of
 from .rows import Plan, Slot, tensors_in
 from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state, unrecorded
@@ -262,6 +263,9 @@ class Recorder:
             disown(tape, modules_of(tape) + [module])
             late = self._late(tape, entry)
             if found.changes_buffers() or batchwise([module]):  # type: ignore[list-item]
+                # In a batch that is run in pieces straight away, nothing exact has fitted.
+                tape.approximate = (tape.approximate or tape.straight and allowed()) and approximable([module])  # type: ignore[list-item]
+            if (found.changes_buffers() or batchwise([module])) and not tape.approximate:  # type: ignore[list-item]
                 self._guarded(lambda: self._sealed(tape, late, found, entry))
                 refuse_batchwise([module])  # type: ignore[list-item]
                 raise Refused(f"{type(module).__name__} changes its buffers")
@@ -362,7 +366,7 @@ class Recorder:
         """Repeats the call on the same rows, after cleaning up: the rung for calls that cannot be
         cut. On a GPU, the tensors that autograd saves are kept on the host if necessary."""
         if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):
-            self._refused(failure, why)
+            return self._approximately(tape, found, entry, failure, why, worn)
         tape.failure = tape.sampled = None
         clean(failure)
         found.before(entry.versions.count(-1))  # type: ignore[union-attr]  # the first call if a batch goes in pieces straight away
@@ -389,9 +393,20 @@ class Recorder:
             tape.spans.append((begin, sequence()))
             clean(failed)
             set_random_state(state)
-            if not is_out_of_memory(failed) or host is hosts[-1] or not found.put_back():
-                break
-        self._refused(failure, why)
+            if not is_out_of_memory(failed) or not found.put_back():
+                self._refused(failure, why)
+        return self._approximately(tape, found, entry, failure, why, worn)
+
+    def _approximately(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, worn: Sequence) -> Any:
+        """Answers a call that nothing exact has made fit: in pieces that are approximate, if the user has allowed that."""
+        if tape.approximate or not isinstance(why, Batchwise):
+            self._refused(failure, why)
+        try:
+            refuse_unless_approximable([entry.module], str(why))  # type: ignore[list-item]
+        except Refused as still:
+            self._refused(failure, still)
+        tape.approximate = True
+        return self._late_call(tape, found, entry, failure, None, worn)
 
     # Functions.
 
@@ -529,14 +544,14 @@ class Recorder:
                 return result
             if all(t.numel() == 1 for t in given):
                 self._refused(failure, failed)
-        self.sizes.failed_after(failure)
-        tape.failure = failure
-        try:
+        def postponed() -> Any:
+            tape.failure = failure
             self._may(tape)
             if changes(name) and (not recorded(args[:1], {}) or place_of(args[0]).tape is not tape):  # type: ignore[union-attr]
                 raise Refused(f"{name} may have changed its argument when it failed")
             self._guarded(lambda: note(tape))
-            refuse_batchwise(modules_of(tape))
+            if not tape.approximate:
+                refuse_batchwise(modules_of(tape))
             late = self._late(tape, tape.entries[0])
             tape.complete = True
             disown(tape, modules_of(tape))
@@ -546,15 +561,27 @@ class Recorder:
                 self._guarded(lambda: self._changed(tape, late, entry, args[0]))
                 return None if name == "__setitem__" else args[0]
             return self._guarded(lambda: self._postponed(tape, late, entry, *self._result(tape, late, entry)))
-        except Refused as why:
-            tape.failure = tape.sampled = None
-            if changes(name) or any(place_of(t).late for t in given):  # type: ignore[union-attr]
-                self._refused(failure, why)
-            result, failed = again(str(why))
-            if failed is not None:
-                self._refused(failure, why)
+
+        self.sizes.failed_after(failure)
+        try:
+            return postponed()
+        except Refused as refused:
+            why = refused
+        tape.failure = tape.sampled = None
+        if changes(name) or any(place_of(t).late for t in given):  # type: ignore[union-attr]
+            self._refused(failure, why)
+        result, failed = again(str(why))
+        if failed is None:
             self.sizes.refused()
             return result
+        try:
+            if not is_out_of_memory(failed) or not isinstance(why, Batchwise):
+                raise why
+            refuse_unless_approximable(modules_of(tape), str(why))
+            tape.approximate = True
+            return postponed()
+        except Refused as still:
+            self._refused(failure, still)
 
     def _late_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         late = tape.late

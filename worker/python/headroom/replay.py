@@ -20,6 +20,7 @@ from .calm import ANYWHERE, HALF, NEVER, STANCES, Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory, patiently
 from .found import draws_of, found_of, number_of
 from .held import parameters, submodules
+from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
 from .rest import room
 from .rows import NOTHING, Plan, Rows, arguments, perform
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
@@ -259,9 +260,18 @@ def gradients(
     rules = {} if plan is None else {s: rule for s, (_, rule) in targets.items()}  # that are still to be checked
 
     def work(rows: Optional[Rows]) -> Any:
-        return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
+        if norms is not None:
+            norms.put_back()
+        try:
+            return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
+        except ValueError:
+            if norms is not None and rows is not None and rows.count == 1:
+                raise Refused("a piece of one row has no BatchNorm statistics") from None
+            raise
 
     def add(rows: Optional[Rows], got: Any) -> None:
+        if norms is not None:
+            norms.add(1.0 if rows is None else rows.count / rows.batch)
         if got is not None:
             rules.clear()
             piece_values, grads, leaves, kept = got
@@ -274,14 +284,16 @@ def gradients(
             sums.add([None] * len(inputs.tensors), inputs.leaves(rows))
 
     batch = None if plan is None else plan.batch
-    try:
+    norms = statistics(tape, entries) if tape.approximate else None
+    with norms or nullcontext():
+        try:
+            return values, inputs, sums, by_pieces(batch, size, work, add)
+        except Refuted:
+            Proof.known.clear()
+        proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
+        targets = {s: (g, proven(proof, s, pieces)) for s, (g, _) in targets.items()}
+        rules.update({s: rule for s, (_, rule) in targets.items()})
         return values, inputs, sums, by_pieces(batch, size, work, add)
-    except Refuted:
-        Proof.known.clear()
-    proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
-    targets = {s: (g, proven(proof, s, pieces)) for s, (g, _) in targets.items()}
-    rules.update({s: rule for s, (_, rule) in targets.items()})
-    return values, inputs, sums, by_pieces(batch, size, work, add)
 
 
 class Refuted(Refused):
@@ -292,7 +304,7 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep, rul
     weights = {}
     for slot, (_, rule) in targets.items():
         weights[slot] = 1.0 if rows is None else weight(rule, range(rows.start, rows.stop))
-    if not any(weights.values()) and not keep:
+    if not any(weights.values()) and not keep and not tape.approximate:
         return None  # none of these rows has a weight, and a mean over none of them is NaN
     leaves = inputs.leaves(rows)
     hooks = on_host() if offload else nullcontext()
@@ -349,7 +361,7 @@ def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: di
         return torch.stack([value(outputs, some) for some in (rows, *parts)])
 
     parts, state = halves(rows), random_state()
-    with torch.no_grad():
+    with torch.no_grad(), independent(modules_of(tape)) if tape.approximate else nullcontext():
         found = losses()
         if not same_random_state(state, random_state()):
             set_random_state(state)
@@ -388,19 +400,34 @@ def modules_of(tape: Tape) -> list[torch.nn.Module]:
     return list({id(e.module): e.module for e in tape.entries if e.module is not None}.values())
 
 
-def batchwise(modules: Sequence[torch.nn.Module]) -> Optional[str]:
-    """The name of a module that computes statistics over the batch, if there is one."""
-    for module in submodules(modules):
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
-            return type(module).__name__
-    return None
+def approximable(modules: Sequence[torch.nn.Module]) -> bool:
+    """Whether statistics over the batch are all that keeps calls of these modules from being run in pieces, as far as
+    their buffers show. Trials are made with running statistics, so there have to be some."""
+    layers = batchwise(modules)
+    beside = any(f is not None and f.changes_buffers(beside=layers) for f in map(found_of, modules))
+    return bool(layers) and all(layer.running_mean is not None for layer in layers) and not beside
 
 
-def refuse_batchwise(modules: Sequence[torch.nn.Module]) -> None:
-    """Raises :class:`Refused` if one of the modules computes statistics over the batch."""
-    name = batchwise(modules)
-    if name:
-        raise Refused(f"{name} computes statistics over the batch")
+def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: str) -> None:
+    """Raises :class:`Refused`, for the reason ``why``, unless the calls of these modules may be run in pieces that have
+    statistics of their own."""
+    if not approximable(modules):
+        raise Refused(why)
+    if not allowed():
+        raise Refused(f"{why}; {HINT}")
+
+
+def statistics(tape: Tape, entries: Sequence[int]) -> Statistics:
+    """What keeps the running statistics of a tape's layers while these entries are run in pieces. The calls that the script
+    has made itself have updated the statistics of the whole batch already, and a replay updates those of a call only once."""
+    modules = [tape.entries[i].module for i in entries if tape.entries[i].module is not None]
+    late = [tape.entries[i].module for i in entries if tape.entries[i].module is not None and tape.entries[i].between == (0, 0)]
+    made = batchwise([e.module for e in tape.entries if e.module is not None and e.between != (0, 0)])
+    new = [layer for layer in batchwise(late) if layer not in tape.counted]  # type: ignore[arg-type]
+    if any(layer in made for layer in new):
+        raise Refused("a BatchNorm layer has been used both before the failure and after it")
+    tape.counted.update(new)
+    return Statistics(batchwise(modules), new)  # type: ignore[arg-type]
 
 
 class Uses:
@@ -433,7 +460,8 @@ class Proof:
         self.tape, self.plan = tape, plan
         self.modules = modules_of(tape)
         self.used = Uses()
-        refuse_batchwise(self.modules)
+        if not tape.approximate:
+            refuse_batchwise(self.modules)
         # Before PyTorch 2.6, compiled modules are compiled for trials, too, which fails for a fourth size.
         self.few = not STANCES and any("_orig_mod" in m._modules for m in submodules(self.modules))
 

@@ -118,6 +118,8 @@ class Tape:
         self.complete = False  # every module's call had finished when something failed
         self.spans: list[tuple[int, int]] = []  # sequence numbers of graphs that must not be used: those of tries and replays
         self.straight = False  # its calls run in pieces straight away, and nothing has failed
+        self.approximate = False  # its pieces have BatchNorm statistics of their own, as the user has allowed
+        self.counted: set[torch.nn.Module] = set()  # BatchNorm layers whose running statistics a replay has updated
         self.retain = False  # the gradients that were handed back are to be used again
         self.late: Any = None  # what is known about its late tensors
 

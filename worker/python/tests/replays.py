@@ -33,7 +33,7 @@ from forked import status
 from inject import Fault, Injector, Whole
 
 trial.attach()
-from headroom import _torch, again, backward, failure, late, recorder, replay, weights  # noqa: E402
+from headroom import _torch, again, backward, failure, late, norms, recorder, replay, weights  # noqa: E402
 from headroom.calm import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom.found import Found, found_of  # noqa: E402
 from headroom.held import MOST, Held  # noqa: E402
@@ -1189,7 +1189,7 @@ def untried() -> str:
         found: Any = found_of(net)
         said += [rows.count(8), found.tried]
         rows.clear()
-    return "" if said == ["there is not enough memory for a trial on a few rows", 1, False, "BatchNorm1d computes statistics over the batch", 2, True] else f"{said}"
+    return "" if said == ["there is not enough memory for a trial on a few rows", 1, False, f"BatchNorm1d computes statistics over the batch; {norms.HINT}", 2, True] else f"{said}"
 
 
 def everything_comes_back() -> str:

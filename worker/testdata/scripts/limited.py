@@ -1,4 +1,5 @@
-"""A loop that knows nothing about headroom, limited to the given number of MiB more than it has after its start; 0 for no limit."""
+"""A loop that knows nothing about headroom, limited to the given number of MiB more than it has after its start; 0 for no limit.
+With a third argument the model has a BatchNorm layer."""
 
 import resource
 import sys
@@ -8,7 +9,8 @@ import torch
 torch.manual_seed(0)
 torch.set_num_threads(1)
 rows, room = int(sys.argv[1]), int(sys.argv[2])
-net = torch.nn.Sequential(torch.nn.Linear(100, 2000), torch.nn.ReLU(), torch.nn.Linear(2000, 20), torch.nn.ReLU(), torch.nn.Linear(20, 10))
+norm = [torch.nn.BatchNorm1d(2000)] if len(sys.argv) > 3 else []
+net = torch.nn.Sequential(torch.nn.Linear(100, 2000), *norm, torch.nn.ReLU(), torch.nn.Linear(2000, 20), torch.nn.ReLU(), torch.nn.Linear(20, 10))
 opt = torch.optim.SGD(net.parameters(), lr=0.1)
 loss = torch.nn.functional.cross_entropy(net(torch.randn(8, 100)), torch.randint(0, 10, (8,)))
 loss.backward()  # what a first call loads is no part of the room

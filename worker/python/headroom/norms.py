@@ -1,0 +1,90 @@
+"""Batch normalisation, whose layers relate the rows of a batch to each other.
+
+In pieces it is only an approximation: each piece has statistics of its own, as each micro-batch has under
+gradient accumulation. That is done only if the user has allowed it, and only where nothing exact fits.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import Any, Iterable, Iterator, Sequence
+
+import torch
+
+from .failure import Refused
+from .held import submodules
+
+ALLOWANCE = "batchnorm-pieces"  # what the user allows: the argument of --allow
+HINT = f"with --allow {ALLOWANCE} each piece would have statistics of its own"
+NOTE = "approximate, as allowed: each piece has its own BatchNorm statistics"
+
+Layer = torch.nn.modules.batchnorm._BatchNorm
+
+
+def batchwise(modules: Iterable[torch.nn.Module]) -> list[Layer]:
+    """The layers that compute statistics over the batch."""
+    return [m for m in submodules(modules) if isinstance(m, Layer) and (m.training or m.running_mean is None)]
+
+
+class Batchwise(Refused):
+    """A call that computes statistics over the batch."""
+
+
+def refuse_batchwise(modules: Iterable[torch.nn.Module]) -> None:
+    """Raises :class:`Batchwise` if one of the modules computes statistics over the batch."""
+    layers = batchwise(modules)
+    if layers:
+        raise Batchwise(f"{type(layers[0]).__name__} computes statistics over the batch")
+
+
+def allowed() -> bool:
+    """Whether the user has allowed layers to have statistics of their own in each piece."""
+    return ALLOWANCE in os.environ.get("HEADROOM_ALLOW", "").split(",")
+
+
+@contextmanager
+def independent(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
+    """A context for trials. If layers may be run in pieces, they use their running statistics in it: then rows do not
+    depend on each other, so everything else about a step can be proven."""
+    layers = [layer for layer in batchwise(modules) if layer.running_mean is not None] if allowed() else []
+    for layer in layers:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = True
+
+
+class Statistics:
+    """A context for running calls in pieces, which change the running statistics of ``layers``. Afterwards those of the
+    layers in ``new`` are the mean of what each piece alone would have made of them, weighted by the pieces' rows. All
+    others are what they were before; so are all if an exception is raised."""
+
+    def __init__(self, layers: Sequence[Layer], new: Sequence[Layer]) -> None:
+        self._buffers = [b for layer in layers for b in layer.buffers(recurse=False)]
+        self._before = [b.detach().clone() for b in self._buffers]
+        self._new = {id(b) for layer in new for b in layer.buffers(recurse=False)}
+        self._after: list[torch.Tensor] = []
+
+    def put_back(self) -> None:
+        """Makes the statistics what they were before: to be called before each piece."""
+        self._set(self._before)
+
+    def add(self, share: float) -> None:
+        """Adds what a piece, which has this share of the rows, has made of the statistics."""
+        found = [b.detach() * share if b.is_floating_point() else b.detach().clone() for b in self._buffers]
+        old = self._after or [torch.zeros_like(b) for b in found]
+        self._after = [a + b if b.is_floating_point() else b for a, b in zip(old, found)]  # whole numbers count the calls
+
+    def __enter__(self) -> Statistics:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        after = self._before if kind is not None or not self._after else self._after
+        self._set([a if id(b) in self._new else old for a, b, old in zip(after, self._buffers, self._before)])
+
+    def _set(self, values: Sequence[torch.Tensor]) -> None:
+        for buffer, value in zip(self._buffers, values):
+            buffer.data.copy_(value)  # an earlier call's graph may have saved these values: keep the version
