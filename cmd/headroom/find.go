@@ -18,7 +18,7 @@ func findCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "find",
 		Usage:     "find the largest micro-batch that fits, and the plan to use",
-		ArgsUsage: "CONFIG | [FLAGS] -- COMMAND",
+		ArgsUsage: "-- COMMAND | CONFIG",
 		Description: `COMMAND is any training command that headroom can start again with another
 micro-batch. It is started a few times, for a few steps each, with the effective
 batch that it asks for and a temporary folder to write into; its output is not
