@@ -17,7 +17,7 @@ func newApp(u *ui) *cli.App {
 	app := &cli.App{
 		Name:                  "headroom",
 		Usage:                 "run a training job to completion in whatever GPU memory there is",
-		UsageText:             "headroom COMMAND [FLAGS] [ARGUMENTS]",
+		UsageText:             appUsage,
 		Version:               readBuild().String(),
 		Description:           appDescription,
 		CustomAppHelpTemplate: appHelp,
@@ -49,48 +49,56 @@ func newApp(u *ui) *cli.App {
 	return app
 }
 
-const appDescription = `Put "headroom run --" in front of the training command that you already have.
-A PyTorch step that runs out of GPU memory is run again in pieces, and training
-continues. Where that would not be exact, the command starts again from its
-newest checkpoint, with a smaller micro-batch and more accumulation.
+const (
+	appUsage = `headroom run -- COMMAND	run your training command, like python train.py
+headroom explain -- COMMAND	show what headroom would do, and start nothing
+headroom run gpt	try a demo that needs neither a GPU nor PyTorch`
 
-Start with "headroom explain -- python train.py", then
-"headroom run -- python train.py". "headroom run gpt" is a demo without PyTorch.`
+	appDescription = `If a PyTorch step runs out of GPU memory, headroom runs it again in pieces, and
+training continues. Where that would not be exact, COMMAND starts again from its
+newest checkpoint, with a smaller micro-batch and more accumulation.`
+)
 
-// The templates show what the library's own templates do, plus the exit statuses.
-var (
+// printHelp fills in a template. Whatever takes time to format is a function of the templates,
+// because most starts print no help.
+func printHelp(w io.Writer, template string, data any) {
+	cli.HelpPrinterCustom(w, template, data, map[string]any{"flag": flagHelp, "statuses": exitHelp})
+}
+
+// The templates show what the library's own templates do, plus the exit statuses. Every page
+// fits on a screen and begins with what most people want. What is left out is in the manual.
+const (
 	appHelp = `headroom: {{.Usage}}
 
 USAGE:
-   {{.UsageText}}
+{{indent 3 .UsageText}}
 
 {{.Description}}
 
 COMMANDS:{{range .VisibleCommands}}
    {{.Name}}{{"\t"}}{{.Usage}}{{end}}
 
-FLAGS:{{range .VisibleFlags}}
-   {{.}}{{end}}
-
 EXIT STATUS:
-` + exitTable() + `
-"headroom COMMAND --help" says more about each command.
+{{statuses "` + passedOn + `"}}
+"headroom run --help" says more about run; every command has such a page.
 `
+	// The library sorts categories and their flags by name; here they keep their order.
 	commandHelp = `{{.HelpName}}: {{.Usage}}
 
 USAGE:
-   {{.HelpName}}{{if .VisibleFlags}} [FLAGS]{{end}}{{if .ArgsUsage}} {{.ArgsUsage}}{{end}}
+{{if .UsageText}}{{indent 3 .UsageText}}{{else}}   {{.HelpName}}{{if .VisibleFlags}} [FLAGS]{{end}}{{if .ArgsUsage}} {{.ArgsUsage}}{{end}}{{end}}
 {{if .Description}}
 {{.Description}}
-{{end}}{{if .VisibleFlags}}
-FLAGS:{{range .VisibleFlags}}
-   {{.}}{{end}}
+{{end}}{{$group := "none yet"}}{{range .VisibleFlags}}{{if ne .GetCategory $group}}{{$group = .GetCategory}}
+FLAGS{{if $group}} FOR {{$group}}{{end}}:
+{{end}}   {{flag .}}
 {{end}}`
-	// jobHelp is for the commands that run training.
-	jobHelp = commandHelp + `
-EXIT STATUS:
-` + exitTable()
 )
+
+// jobHelp is the help of a command that runs training; lead is what to say about its status in addition.
+func jobHelp(lead string) string {
+	return commandHelp + "\nEXIT STATUS:\n" + fmt.Sprintf("{{statuses %q}}", lead)
+}
 
 func helpCommand() *cli.Command {
 	return &cli.Command{

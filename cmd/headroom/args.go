@@ -1,26 +1,46 @@
 package main
 
 import (
+	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 )
 
-func init() { cli.FlagStringer = flagHelp }
+func init() {
+	cli.HelpPrinter = printHelp
+	cli.FlagStringer = func(f cli.Flag) string { return f.Names()[0] }               // the library asks for it at every start, for pages that printHelp replaces
+	cli.HelpFlag = &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Hidden: true} // it needs no line on the page that it prints
+}
 
-// flagHelp is a flag's line of help, wrapped to fit in 80 columns.
-func flagHelp(f cli.Flag) string {
-	const width = 52 // the columns left after the longest names, --output FILE, -o FILE
-	names, value, usage := flagParts(f)
-	for i := range names {
-		names[i] = strings.TrimSpace(names[i] + " " + value)
+// The flags of a headroom command that takes either a command of the user's or a configuration
+// are in these groups.
+const (
+	forCommand = "-- COMMAND"
+	forConfig  = "CONFIG"
+	forBoth    = "BOTH"
+)
+
+// grouped puts flags into a group.
+func grouped(group string, flags ...cli.Flag) []cli.Flag {
+	for _, f := range flags {
+		reflect.ValueOf(f).Elem().FieldByName("Category").SetString(group) // every kind of flag has this field, but none a method that sets it
 	}
-	return strings.Join(names, ", ") + "\t" + strings.ReplaceAll(folded(usage, width, 0), "\n", "\n   \t")
+	return flags
+}
+
+// flagHelp is a flag's line of help. On every page the text begins in the same column, two
+// after the longest names: --restart-leaking.
+func flagHelp(f cli.Flag) string {
+	names, value, usage := flagParts(f)
+	return fmt.Sprintf("%-17s  %s", strings.TrimSpace(strings.Join(names, ", ")+" "+value), usage)
 }
 
 // flagParts are a flag's names with their dashes, the word that stands for its
-// value ("" if it takes none), and what it does.
+// value ("" if it takes none), and what it does. The word is between backquotes; if a
+// colon follows, what the flag does comes after it.
 func flagParts(f cli.Flag) (names []string, value, usage string) {
 	for _, name := range f.Names() {
 		names = append(names, dashed(name))
@@ -29,6 +49,7 @@ func flagParts(f cli.Flag) (names []string, value, usage string) {
 		usage = doc.GetUsage()
 		if quoted := strings.Split(usage, "`"); len(quoted) == 3 {
 			value = quoted[1]
+			usage = strings.TrimPrefix(usage, "`"+value+"`: ")
 		}
 	}
 	return names, value, strings.ReplaceAll(usage, "`", "")

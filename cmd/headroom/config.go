@@ -17,7 +17,7 @@ func configCommand(u *ui) *cli.Command {
 was written, with its comments. With --set or --unset, the configuration that
 would be run is printed, every key with its value. Without an argument, the
 presets are listed.`,
-		Flags:  []cli.Flag{setFlag(""), unsetFlag("")},
+		Flags:  []cli.Flag{setFlag(), unsetFlag()},
 		Action: func(c *cli.Context) error { return configAction(u, c) },
 	}
 	command.BashComplete = completeShow(command, configs.Presets)

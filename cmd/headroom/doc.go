@@ -1,10 +1,10 @@
 // Command headroom runs a training job to completion in whatever GPU memory there
 // is.
 //
-//	headroom run gpt                 train a preset
-//	headroom run my.yaml --set batch.micro=8
 //	headroom run -- COMMAND          any training command
 //	headroom explain -- COMMAND      what is known about it, and what could go wrong
+//	headroom run gpt                 train a preset
+//	headroom run my.yaml --set batch.micro=8
 //	headroom find my.yaml            the largest micro-batch that fits, and a plan
 //	headroom doctor                  what would go wrong tonight
 //	headroom status                  every run and how far it has come

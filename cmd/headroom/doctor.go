@@ -24,7 +24,7 @@ func doctorCommand(u *ui) *cli.Command {
 		Description: `With CONFIG, a file or the name of a preset, its data and device are checked
 too. Each check is ok, warn or fail, and says what to do next. Nothing is
 trained and nothing is changed. The status is 1 if a check fails.`,
-		Flags:  []cli.Flag{jsonFlag("print one JSON object: the machine and the checks"), setFlag(""), unsetFlag("")},
+		Flags:  []cli.Flag{jsonFlag("print one JSON object: the machine and the checks"), setFlag(), unsetFlag()},
 		Action: func(c *cli.Context) error { return doctorAction(u, c) },
 	}
 	command.BashComplete = completeFlags(command, configs.Presets)

@@ -16,22 +16,26 @@ import (
 // exit is one row of the table of exit statuses.
 type exit struct {
 	code  int
-	means string
+	short string           // for the help
+	means string           // for the manual
 	is    func(error) bool // nil matches every error that no other row does
 }
 
 // exits is the only place where an outcome becomes a number. The help and the
 // manual page are printed from it.
 var exits = []exit{
-	{0, "done: the job is finished", func(err error) bool { return err == nil }},
-	{1, "failed for a reason other than memory: the loss became NaN or infinite, or a file disappeared", nil},
-	{2, "usage or configuration error: nothing was started", isUsage},
-	{75, "interrupted: the same command continues the run", isInterrupted},
-	{120, "gave up, out of memory: the terminal and the journal say what does not fit and what would help", isOutOfMemory},
-	{121, "out of memory for a reason that could not be determined; the evidence is in the journal", isUnknown},
-	{122, "the device is not there, or was lost", isDevice},
-	{signalled, "killed by signal n, or crashed (134): the same command continues the run", func(error) bool { return false }},
+	{0, "done", "done: the job is finished", func(err error) bool { return err == nil }},
+	{1, "failed", "failed for a reason other than memory: the loss became NaN or infinite, or a file disappeared", nil},
+	{2, "usage error", "usage or configuration error: nothing was started", isUsage},
+	{75, "interrupted", "interrupted: the same command continues the run", isInterrupted},
+	{120, "out of memory", "gave up, out of memory: the terminal and the journal say what does not fit and what would help", isOutOfMemory},
+	{121, "out of memory for an unknown reason", "out of memory for a reason that could not be determined; the evidence is in the journal", isUnknown},
+	{122, "no device", "the device is not there, or was lost", isDevice},
+	{signalled, "killed or crashed", "killed by signal n, or crashed (134): the same command continues the run", func(error) bool { return false }},
 }
+
+// passedOn says which status a run of a wrapped command ends with.
+const passedOn = "headroom run passes on the status of COMMAND, but 0 becomes 75 if COMMAND was asked to stop."
 
 // signalled is the code of the row for ends that no error represents: a shell adds the
 // signal's number to it, and a crash is a SIGABRT.
@@ -62,13 +66,14 @@ func exitStatus(err error) int {
 	return rest
 }
 
-// exitTable is the table as the help shows it.
-func exitTable() string {
-	var b strings.Builder
+// exitHelp is the table as the help shows it, in a few lines that begin with lead.
+func exitHelp(lead string) string {
+	const tied = "\u00a0" // a space at which no line is broken
+	var all []string
 	for _, e := range exits {
-		b.WriteString(folded(fmt.Sprintf("   %-7s%s", e.label(), e.means), 80, 10) + "\n")
+		all = append(all, strings.ReplaceAll(e.label()+" "+e.short, " ", tied))
 	}
-	return b.String()
+	return strings.ReplaceAll(folded("   "+lead+" headroom's own: "+strings.Join(all, ", ")+".", 80, 3), tied, " ") + "\n"
 }
 
 // usageError is a mistake in what the user wrote: a flag, an argument, a

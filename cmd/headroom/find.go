@@ -19,19 +19,20 @@ func findCommand(u *ui) *cli.Command {
 		Name:      "find",
 		Usage:     "find the largest micro-batch that fits, and the plan to use",
 		ArgsUsage: "-- COMMAND | CONFIG",
-		Description: `COMMAND is any training command that headroom can start again with another
-micro-batch. It is started a few times, for a few steps each, with the effective
-batch that it asks for and a temporary folder to write into; its output is not
-shown. If its steps cannot be limited, a trial ends once the memory of its
-GPUs has stayed flat for --flat-for.
+		UsageText: `headroom find [FLAGS] -- COMMAND	for any command that headroom can change
+headroom find [FLAGS] CONFIG	for a file or a preset`,
+		Description: `COMMAND is started a few times with different micro-batches. Each trial makes a
+few steps, with the effective batch that COMMAND asks for, and writes into a
+temporary folder; its output is not shown. A file from "headroom init" can take
+the place of -- COMMAND.
 
-CONFIG is a file, or the name of a preset; its batch.micro does not matter.
-Sizes are tried with the optimizer's state in place; then whole optimizer steps
-are timed with the largest size that fits and with a few smaller ones. Nothing
-is kept.`,
-		CustomHelpTemplate: jobHelp,
-		Flags:              slices.Concat(configFlags(), []cli.Flag{quietFlag()}, knownFlags(), trialFlags(), []cli.Flag{jsonFlag("print one JSON object")}),
-		Action:             func(c *cli.Context) error { return findAction(u, c) },
+The batch.micro of CONFIG does not matter. Sizes are tried with the optimizer's
+state in place; then whole optimizer steps are timed with the largest size that
+fits and with a few smaller ones. Nothing is kept.`,
+		CustomHelpTemplate: jobHelp("The status of a trial that failed for a reason other than memory is passed on."),
+		Flags: slices.Concat(grouped(forCommand, append(knownFlags(), trialFlags()...)...), grouped(forConfig, configFlags()...),
+			grouped(forBoth, quietFlag(), jsonFlag("print one JSON object"))),
+		Action: func(c *cli.Context) error { return findAction(u, c) },
 	}
 	command.BashComplete = completeFlags(command, configs.Presets)
 	return command

@@ -22,9 +22,9 @@ const trialHeadroom = 0.08
 // trialFlags are the flags of find that say how a command is tried.
 func trialFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with --: if steps cannot be limited, a trial ends once its memory has been flat for `TIME`, which must be longer than an optimizer step; a minute if not given"},
-		&cli.StringFlag{Name: "memory", Usage: "with --: look for what fits on a GPU with `SIZE` of memory, such as 24GiB; needs PyTorch 2.10 or later"},
-		boolFlag("writes-nothing", "with --: the command writes nothing that a trial could overwrite"),
+		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "if steps cannot be limited, end after `TIME` of flat memory"},
+		&cli.StringFlag{Name: "memory", Usage: "find what fits on a GPU with `SIZE` of memory, as in 24GiB"},
+		boolFlag("writes-nothing", "COMMAND writes nothing that a trial could overwrite"),
 	}
 }
 

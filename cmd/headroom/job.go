@@ -14,33 +14,28 @@ import (
 	"headroom/runs"
 )
 
-// notWith begins the help of a flag that is refused with a wrapped command, in the headroom
-// commands that accept one.
-const notWith = "not with --: "
-
 // configFlags are the flags that apply only to a configuration, for the commands that take
 // either a configuration or a wrapped command.
-func configFlags() []cli.Flag { return []cli.Flag{setFlag(notWith), unsetFlag(notWith)} }
+func configFlags() []cli.Flag { return []cli.Flag{setFlag(), unsetFlag()} }
 
 // configRunFlags are the further flags of this kind that only the run command has.
 func configRunFlags() []cli.Flag {
 	return []cli.Flag{
-		boolFlag("fresh", notWith+"set the run of that name aside and start from step 0"),
-		boolFlag("again", notWith+"like --fresh, but only if that run is finished; else continue it"),
-		boolFlag("json", notWith+"print every entry of the journal and every step as a JSON line on stdout"),
-		boolFlag("no-progress", notWith+"do not show progress"),
+		boolFlag("fresh", "set the run of that name aside, and start from step 0"),
+		boolFlag("again", "like --fresh, but continue a run that is not finished"),
+		boolFlag("json", "print journal entries and steps as JSON lines on stdout"),
+		boolFlag("no-progress", "do not show progress"),
 	}
 }
 
 func quietFlag() cli.Flag { return boolFlag("quiet", "print only warnings and errors", "q") }
 
-// setFlag is --set; when begins its help if the flag does not always apply.
-func setFlag(when string) cli.Flag {
-	return &cli.StringSliceFlag{Name: "set", Usage: when + "override a key of the configuration, as in batch.micro=8; may be repeated (`KEY=VALUE`)"}
+func setFlag() cli.Flag {
+	return &cli.StringSliceFlag{Name: "set", Usage: "`KEY=VALUE`: override a key, as in batch.micro=8; may be repeated"}
 }
 
-func unsetFlag(when string) cli.Flag {
-	return &cli.StringSliceFlag{Name: "unset", Usage: when + "drop a key from the configuration, such as schedule.min, so that its default applies; may be repeated (`KEY`)"}
+func unsetFlag() cli.Flag {
+	return &cli.StringSliceFlag{Name: "unset", Usage: "drop `KEY`, so that its default applies; may be repeated"}
 }
 
 // loadConfig reads the configuration that the command line asks for. Whatever

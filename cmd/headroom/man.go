@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -29,17 +28,21 @@ func manPage(app *cli.App) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line(`.TH HEADROOM 1 "" "headroom %s" "User Commands"`, roff(readBuild().Version))
 	line(".SH NAME\nheadroom \\- %s", roff(app.Usage))
-	line(".SH SYNOPSIS\n.B headroom\n.I COMMAND\n[\\fIFLAGS\\fR] [\\fIARGUMENTS\\fR]")
+	line(".SH SYNOPSIS")
+	manUsage(line, app.UsageText)
 	line(".SH DESCRIPTION\n%s", roffParagraphs(app.Description))
 	line(".SH COMMANDS\nEach command is described by its\n.B \\-\\-help\nflag.")
 	for _, command := range app.VisibleCommands() {
 		line(".SS headroom %s %s\n%s", command.Name, roff(command.ArgsUsage), roff(command.Usage))
-		if command.Description != "" {
-			line(".PP\n%s", roffParagraphs(command.Description))
+		manUsage(line, command.UsageText)
+		for _, text := range []string{command.Description, details[command.Name]} {
+			if text != "" {
+				line(".PP\n%s", roffParagraphs(text))
+			}
 		}
 		manFlags(line, command.VisibleFlags())
 	}
-	line(".SH EXIT STATUS")
+	line(".SH EXIT STATUS\n%s", roff(passedOn))
 	for _, e := range exits {
 		line(".TP\n.B %s\n%s", e.label(), roff(e.means))
 	}
@@ -50,12 +53,23 @@ func manPage(app *cli.App) string {
 	return b.String()
 }
 
+// manUsage lists the ways to call a command, each with what it does.
+func manUsage(line func(string, ...any), text string) {
+	for l := range strings.Lines(text) {
+		call, does, _ := strings.Cut(strings.TrimSpace(l), "\t")
+		line(".TP\n.B %s\n%s", roff(call), roff(does))
+	}
+}
+
 func manFlags(line func(string, ...any), flags []cli.Flag) {
+	group := ""
 	for _, f := range flags {
-		names, value, usage := flagParts(f)
-		if slices.Contains(names, "--help") { // the library adds it to the command that runs, and to no other
-			continue
+		if c, ok := f.(cli.CategorizableFlag); ok && c.GetCategory() != group {
+			group = c.GetCategory()
+			line(".PP\nFLAGS FOR %s:", roff(group))
 		}
+		names, value, usage := flagParts(f)
+		usage += details[names[0]]
 		if value != "" {
 			value = ` \fI` + roff(value) + `\fR`
 		}
@@ -86,6 +100,25 @@ func roff(text string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// details are what the manual adds to the help of a command or a flag.
+var details = map[string]string{
+	"run": `Everything after the first -- belongs to COMMAND. "headroom explain" shows everything that is known about it.
+
+CONFIG is a file, or the name of a preset. Its run continues after an interrupt, a crash or a loss of power when the same command line is
+given again, and does nothing if it is finished. If the device is lost, a new process replaces headroom and continues from the newest checkpoint.
+
+The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step of a run of CONFIG, saves and stops; the second one stops at once. COMMAND gets such signals itself.`,
+	"--knob":            "; NAME is micro, accumulation or another knob of docs/profiles.md; may be repeated",
+	"--trust":           ", such as that it divides the loss by the accumulation",
+	"--hang":            "; a sign of life is output, GPU work or a new checkpoint",
+	"--observe":         "; a step that runs out of memory is left to COMMAND",
+	"--restart-leaking": ": just after it has saved one, if it would run out of memory before the next",
+	"--allow":           ", even though the training is then no longer bit-identical; may be repeated",
+	"--metrics":         "; they are at http://ADDRESS/metrics",
+	"--flat-for":        "; TIME must be longer than an optimizer step, and is a minute if not given",
+	"--memory":          "; needs PyTorch 2.10 or later",
 }
 
 // environment lists the variables that headroom reads.

@@ -68,30 +68,30 @@ func newAhead(worked bool) ahead {
 
 // wrapFlags are the flags of run that are about a wrapped command.
 func wrapFlags() []cli.Flag {
-	return append(append(knownFlags(), tendFlags()...), boolFlag("dry-run", "with --: print what was recognised and what a smaller micro-batch would change, and start nothing"))
+	return append(append(knownFlags(), tendFlags()...), boolFlag("dry-run", "show what a smaller micro-batch changes; start nothing"))
 }
 
 // knownFlags are the flags that say what is known about a wrapped command.
 func knownFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "knob", Usage: "with --: where the command takes a quantity from, as in micro=--batch-size or accumulation=--accum; may be repeated (`NAME=FLAG`)"},
-		&cli.StringFlag{Name: "profile", Usage: "with --: how to read the command: a profile's name, or a `FILE` with one"},
-		&cli.IntFlag{Name: "world", Usage: "with --: `N` data-parallel ranks, if the command does not say"},
-		boolFlag("trust", "with --: assume what headroom cannot prove about the command, such as that it divides the loss by the accumulation"),
+		&cli.StringSliceFlag{Name: "knob", Usage: "`NAME=FLAG`: which FLAG of COMMAND sets NAME, as in micro=--batch-size"},
+		&cli.StringFlag{Name: "profile", Usage: "how to read COMMAND: the name of a profile, or a `FILE`"},
+		&cli.IntFlag{Name: "world", Usage: "`N` data-parallel ranks, if COMMAND does not say how many"},
+		boolFlag("trust", "assume what headroom cannot prove about COMMAND"),
 	}
 }
 
 // tendFlags are the flags that say how a wrapped command is looked after.
 func tendFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "free", Usage: "with --: start only once every GPU of the command has `SIZE` free, such as 60GiB"},
-		&cli.DurationFlag{Name: "hang", Value: configs.DefaultHang, Usage: "with --: after `TIME` without output, GPU work or a new checkpoint, warn that the command may be hanging; 0 turns this off"},
-		boolFlag("watch-only", "with --: never change the command, and never start it again; implies --observe"),
-		boolFlag("observe", "with --: the worker inside PyTorch only watches, and leaves a step that runs out of memory to the command"),
-		boolFlag("no-worker", "with --: put nothing inside the command's processes"),
-		boolFlag("restart-hung", "with --: end a command that hangs, and start it again from its newest checkpoint"),
-		boolFlag("restart-leaking", "with --: when a leaking command has saved a checkpoint but would run out of memory before the next one, end it and start it again from there"),
-		&cli.StringSliceFlag{Name: "allow", Usage: "with --: allow one of the profile's fallbacks, such as recompute or no-workers, even though the training is then no longer bit-identical; may be repeated (`NAME`)"},
+		&cli.StringFlag{Name: "free", Usage: "wait until each GPU of COMMAND has `SIZE` free, as in 60GiB"},
+		&cli.DurationFlag{Name: "hang", Value: configs.DefaultHang, Usage: "warn after `TIME` without a sign of life; 0 turns this off"},
+		boolFlag("watch-only", "never change or restart COMMAND; implies --observe"),
+		boolFlag("observe", "only watch inside PyTorch, and run no step in pieces"),
+		boolFlag("no-worker", "put nothing inside COMMAND's processes"),
+		boolFlag("restart-hung", "if COMMAND hangs, restart it from its newest checkpoint"),
+		boolFlag("restart-leaking", "if COMMAND leaks memory, restart it from a new checkpoint"),
+		&cli.StringSliceFlag{Name: "allow", Usage: "allow the profile's fallback `NAME`, such as recompute"},
 	}
 }
 

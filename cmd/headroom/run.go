@@ -24,25 +24,19 @@ func runCommand(u *ui) *cli.Command {
 		Name:      "run",
 		Usage:     "train to the end, in whatever memory there is",
 		ArgsUsage: "-- COMMAND | CONFIG",
-		Description: `headroom run [FLAGS] -- COMMAND runs any training command, unchanged; everything
-after the first -- belongs to the command. If it runs out of memory, and
-headroom knows where it takes its batch size from, it is started again from its
-newest complete checkpoint with a smaller micro-batch and the accumulation that
-keeps the effective batch exactly the same. Its exit status is passed on.
---dry-run shows what would be done, and headroom explain shows everything that
-is known. A file written by headroom init stands in for a command and its flags.
+		UsageText: `headroom run [FLAGS] -- COMMAND	run any training command, unchanged
+headroom run [FLAGS] CONFIG	train what a file or a preset describes`,
+		Description: `If a PyTorch step of COMMAND runs out of memory, it is run again in pieces. If
+that cannot be done, and headroom knows where COMMAND sets its batch, COMMAND
+starts again from its newest checkpoint, with a smaller micro-batch and the same
+effective batch. A file from "headroom init" can take the place of -- COMMAND.
 
-CONFIG is a file, or the name of a preset. The run is kept in runs/NAME; the
-same command continues it after an interrupt, a crash or a loss of power, and
-does nothing if it is finished. If the device is lost, a new process replaces
-this one and continues from the newest checkpoint.
-
-The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the
-second one stops at once. A command after -- gets such signals itself.`,
-		CustomHelpTemplate: jobHelp,
-		Flags: slices.Concat(configFlags(), []cli.Flag{quietFlag()}, wrapFlags(), webFlags(),
-			[]cli.Flag{&cli.StringFlag{Name: "name", Usage: "name the run and its folder `NAME`"}}, configRunFlags(),
-			[]cli.Flag{boolFlag("verbose", "show the log, and every checkpoint")}),
+A run of CONFIG is kept in runs/NAME; the same command line continues it.`,
+		CustomHelpTemplate: jobHelp(passedOn),
+		Flags: slices.Concat(grouped(forCommand, wrapFlags()...), grouped(forConfig, append(configFlags(), configRunFlags()...)...),
+			grouped(forBoth, &cli.StringFlag{Name: "name", Usage: "name the run and its folder `NAME`"}),
+			grouped(forBoth, webFlags()...),
+			grouped(forBoth, quietFlag(), boolFlag("verbose", "show the log, and every checkpoint"))),
 		Action: func(c *cli.Context) error { return runAction(u, c) },
 	}
 	command.BashComplete = completeFlags(command, configs.Presets)

@@ -13,9 +13,10 @@ var version string
 
 func versionCommand(u *ui) *cli.Command {
 	return &cli.Command{
-		Name:  "version",
-		Usage: "print the version, the commit and what it was built with",
-		Flags: []cli.Flag{jsonFlag("print one JSON object")},
+		Name:        "version",
+		Usage:       "print the version, the commit and what it was built with",
+		Description: "headroom --version does the same.",
+		Flags:       []cli.Flag{jsonFlag("print one JSON object")},
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
 				return err

@@ -18,8 +18,8 @@ import (
 // webFlags are the flags for looking at a run while it works.
 func webFlags() []cli.Flag {
 	return []cli.Flag{
-		boolFlag("web", "serve the report as a live page, for a browser on this machine, at the address that is printed"),
-		&cli.StringFlag{Name: "metrics", Usage: "serve the run's metrics for Prometheus at http://`ADDRESS`/metrics, such as 127.0.0.1:9408"},
+		boolFlag("web", "serve the report as a live page, on this machine only"),
+		&cli.StringFlag{Name: "metrics", Usage: "serve Prometheus metrics at `ADDRESS`, as in 127.0.0.1:9408"},
 	}
 }
 
