@@ -91,7 +91,7 @@ func tendFlags() []cli.Flag {
 		boolFlag("no-worker", "put nothing inside COMMAND's processes"),
 		boolFlag("restart-hung", "if COMMAND hangs, restart it from its newest checkpoint"),
 		boolFlag("restart-leaking", "if COMMAND leaks memory, restart it from a new checkpoint"),
-		&cli.StringSliceFlag{Name: "allow", Usage: "allow the profile's fallback `NAME`, such as recompute"},
+		&cli.StringSliceFlag{Name: "allow", Usage: "allow the inexact remedy `NAME`, such as batchnorm-pieces"},
 	}
 }
 
