@@ -101,14 +101,23 @@ func TestCheckpointsOfAnotherRunAreNotTaken(t *testing.T) {
 	}
 }
 
+// Without their folder, checkpoints cannot be looked for, but the command can be run.
 func TestCheckpointsNeedTheirFolder(t *testing.T) {
-	m, err := Recognise(Command{Args: []string{"python", "run_clm.py"}, Dir: "/"}, Builtin(), Given{Profile: "transformers"})
+	p, err := ParseProfile("p", []byte(pointing))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := Recognise(Command{Args: []string{"pretrain.py", "--micro-batch-size", "4"}, Dir: "/"}, []Profile{p}, Given{Profile: "pointing"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var missing *KnobError
-	if _, err := m.Checkpoints(now, start); !errors.As(err, &missing) || missing.Knob != "output" {
+	if _, err := m.Checkpoints(now, start); !errors.As(err, &missing) || missing.Knob != "save" {
 		t.Errorf("%v", err)
+	}
+	w := Wrapped{Match: m}
+	if saved, err := w.Newest(); saved != nil || err != nil {
+		t.Errorf("%v, %v", saved, err)
 	}
 }
 

@@ -87,9 +87,8 @@ func (w *Wrapped) Newest() (*Saved, error) {
 		time.Sleep(settled) // its writer is dead: what was written last will not get any more complete
 		found, err = w.Match.Checkpoints(time.Now(), w.Begun)
 	}
-	unknown := (*ResumeError)(nil)
-	if errors.As(err, &unknown) {
-		return nil, nil // the profile does not know where checkpoints are
+	if errors.As(err, new(*ResumeError)) || errors.As(err, new(*KnobError)) {
+		return nil, nil // nothing says where checkpoints are: that must not keep the command from being run
 	}
 	w.aside = found.Aside()
 	if err != nil || found.Newest == nil {

@@ -543,9 +543,10 @@ func parsedProfiles() []Profile {
 					Default: "8",
 				},
 				"output": {
-					Flags: []string{"--output_dir", "--output-dir"},
-					Paths: []string{"output_dir"},
-					Type:  "text",
+					Flags:   []string{"--output_dir", "--output-dir"},
+					Paths:   []string{"output_dir"},
+					Type:    "text",
+					Default: "trainer_output",
 				},
 				"overwrite": {
 					Flags:   []string{"--overwrite_output_dir", "--overwrite-output-dir"},
@@ -756,9 +757,10 @@ func parsedProfiles() []Profile {
 					Default: "8",
 				},
 				"output": {
-					Flags: []string{"--output_dir", "--output-dir"},
-					Paths: []string{"output_dir"},
-					Type:  "text",
+					Flags:   []string{"--output_dir", "--output-dir"},
+					Paths:   []string{"output_dir"},
+					Type:    "text",
+					Default: "trainer_output",
 				},
 				"overwrite": {
 					Flags:   []string{"--overwrite_output_dir"},
