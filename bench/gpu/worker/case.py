@@ -5,7 +5,7 @@ case.py HEADROOM OUT peers FRACTION
 case.py HEADROOM OUT leak SHARE
 
 Prints a row of a Markdown table for each fraction. On a CPU, BENCH_LIMIT, in MiB of data, replaces the fraction.
-For a leak, SHARE is a share of the whole device's memory.
+For a leak, SHARE is a share of the whole device's memory. BENCH_FLAGS are flags of headroom run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Bench:
         if around:
             command = [*around, *command, "--batch_size", "40"]
         if under:
-            command = [self.headroom, "run", "--name", name, "--", *command]
+            command = [self.headroom, "run", "--name", name, *os.environ.get("BENCH_FLAGS", "").split(), "--", *command]
         env = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         if fraction:
             env["PYTORCH_ALLOC_CONF"] = env["PYTORCH_CUDA_ALLOC_CONF"] = f"per_process_memory_fraction:{fraction:.5f}"

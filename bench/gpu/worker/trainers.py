@@ -5,6 +5,7 @@ trainers.py TASK FOLDER
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from log import Log
 from models import DEVICE, Rows, gpt2, size, tokens
 
-LATE, LATE_STEPS, STEPS = 30, 80, 12
+LATE, LATE_STEPS, STEPS = 30, 80, int(os.environ.get("STEPS", "12"))
 LENGTH = size(512, 32)
 
 
