@@ -80,7 +80,7 @@ part() {
     lightning) "${case[@]}" lightning trainers.py lightning 0.5 ;;
     accelerate) "${case[@]}" accelerate raw.py accelerate 0.5 ;;
     resnet) "${case[@]}" resnet raw.py resnet 0.6 ;;
-    approximate) BENCH_FLAGS="--allow batchnorm-pieces" "${case[@]}" approximate raw.py resnet 0.3 0.15 0.1 ;;
+    approximate) BENCH_FLAGS="--allow batchnorm-pieces" "${case[@]}" approximate raw.py resnet 0.3 0.15 ;;
     scaler) "${case[@]}" scaler raw.py scaler 0.5 ;;
     compiled) "${case[@]}" compiled raw.py compiled 0.6 ;;
     optimizer) "${case[@]}" optimizer raw.py optimizer 0.9 ;;

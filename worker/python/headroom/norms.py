@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, Iterable, Iterator, Sequence
 
 import torch
+from torch.nn import functional
 
 from .failure import Refused
 from .held import submodules
@@ -45,15 +47,29 @@ def allowed() -> bool:
 
 @contextmanager
 def independent(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-    """A context for trials. If layers may be run in pieces, they use their running statistics in it: then rows do not
-    depend on each other, so everything else about a step can be proven."""
-    layers = [layer for layer in batchwise(modules) if layer.running_mean is not None] if allowed() else []
-    for layer in layers:
-        layer.training = False
+    """A context for trials. If layers may be run in pieces, they normalise each row by itself in it: then rows do not
+    depend on each other, so everything else about a step can be proven. Running statistics would not do: before
+    they have been learned, the values of a deep model grow without bounds, and rounding errors with them."""
+    layers = batchwise(modules) if allowed() else []
+    if not layers:
+        yield
+        return
+    training = [layer for layer in layers if layer.training]
+    means, usual, thread = {id(layer.running_mean) for layer in training}, functional.batch_norm, get_ident()
+
+    def by_row(input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: Any = 0.1, eps: float = 1e-5) -> Any:
+        if get_ident() != thread or not training and id(running_mean) not in means:
+            return usual(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        return functional.group_norm(input, 1, weight, bias, eps)
+
+    for layer in training:
+        layer.training = False  # otherwise it counts the call
+    functional.batch_norm = by_row
     try:
         yield
     finally:
-        for layer in layers:
+        functional.batch_norm = usual
+        for layer in training:
             layer.training = True
 
 

@@ -402,10 +402,9 @@ def modules_of(tape: Tape) -> list[torch.nn.Module]:
 
 def approximable(modules: Sequence[torch.nn.Module]) -> bool:
     """Whether statistics over the batch are all that keeps calls of these modules from being run in pieces, as far as
-    their buffers show. Trials are made with running statistics, so there have to be some."""
+    their buffers show."""
     layers = batchwise(modules)
-    beside = any(f is not None and f.changes_buffers(beside=layers) for f in map(found_of, modules))
-    return bool(layers) and all(layer.running_mean is not None for layer in layers) and not beside
+    return bool(layers) and not any(f is not None and f.changes_buffers(beside=layers) for f in map(found_of, modules))
 
 
 def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: str) -> None:
@@ -584,7 +583,8 @@ class Proof:
                 try:
                     with precisely(self.tape, entries) as single:
                         if single:
-                            return tried(n, 1e-4)
+                            with full_precision():
+                                return tried(n, 1e-4)
                 except Exception as e:  # for example from a kernel for half precision alone
                     if is_out_of_memory(e) or isinstance(e, Refused) and not calm.half:
                         raise
@@ -723,6 +723,28 @@ def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
         torch.autocast.__enter__ = enter  # type: ignore[method-assign]
         for i, state in autocast.items():
             tape.entries[i].autocast = state
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """A context in which products and convolutions of single precision do not round their factors to TF32. Where a script
+    uses PyTorch's newer settings, which cannot be mixed with these, it does nothing."""
+    try:
+        products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        yield
+        return
+    try:
+        if products != "highest":
+            torch.set_float32_matmul_precision("highest")
+        if convolutions:
+            torch.backends.cudnn.allow_tf32 = False
+        yield
+    finally:
+        if products != "highest":
+            torch.set_float32_matmul_precision(products)
+        if convolutions:
+            torch.backends.cudnn.allow_tf32 = True
 
 
 def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, Calm], Any]) -> Any:

@@ -1312,7 +1312,36 @@ def a_refusal_is_heard() -> str:
     return "" if written == ["because"] else f"{written}"
 
 
-CHECKS = [compiled, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
+def full_precision() -> str:
+    """Trials do not round to TF32; afterwards every setting is as before, whichever way a script has made it."""
+    backends = torch.backends
+
+    def settings() -> list[str]:
+        found = [torch.get_float32_matmul_precision, lambda: backends.cudnn.allow_tf32, lambda: backends.cuda.matmul.allow_tf32]
+        if hasattr(backends.cudnn, "conv"):
+            found += [lambda: (backends.fp32_precision, backends.cudnn.conv.fp32_precision, backends.cudnn.rnn.fp32_precision, backends.cuda.matmul.fp32_precision)]
+        return [either(f) for f in found]
+
+    def either(f: Callable) -> str:
+        try:
+            return str(f())
+        except RuntimeError:
+            return "mixed"
+
+    changes: list[Callable] = [lambda: None, lambda: torch.set_float32_matmul_precision("medium"), lambda: setattr(backends.cudnn, "allow_tf32", False)]
+    if hasattr(backends.cudnn, "conv"):
+        changes += [lambda: setattr(backends, "fp32_precision", "tf32")]
+    for i, change in enumerate(changes):
+        change()
+        before = settings()
+        with replay.full_precision():
+            inside = settings()
+        if settings() != before or i < 3 and inside[:2] != ["highest", "False"]:
+            return f"{i}: {inside} inside, {settings()} in place of {before}"
+    return ""
+
+
+CHECKS = [compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
 
 
 if __name__ == "__main__":
