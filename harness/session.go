@@ -285,8 +285,10 @@ func (s *Session) Recomputing() bool { return s.history.Recomputing() }
 
 // Eased lists those of [recovery.Policy].Host, the ways to need less host memory, that
 // are in force.
-func (s *Session) Eased() []string {
-	return s.o.Policy.Host[:min(s.history.Eased(), len(s.o.Policy.Host))]
+func (s *Session) Eased() []string { return s.eased(s.history) }
+
+func (s *Session) eased(h recovery.History) []string {
+	return s.o.Policy.Host[:min(h.Eased(), len(s.o.Policy.Host))]
 }
 
 // Number is the attempt's number, counted over all processes of the run.
@@ -300,13 +302,37 @@ func (s *Session) Number() int { return s.attempt }
 //
 // A decision to stop because of memory is returned as a *[GaveUpError].
 func (s *Session) Handle(e recovery.Event, took time.Duration) (recovery.Decision, error) {
+	return s.HandleIf(e, took, func(Settings) error { return nil })
+}
+
+// Settings are what a body runs with: the plan, whether activations are recomputed, and the
+// ways to need less host memory that are in force, as [Session.Eased] lists them.
+type Settings struct {
+	Plan        recovery.Plan
+	Recomputing bool
+	Eased       []string
+}
+
+// HandleIf is [Session.Handle] for a body that cannot carry out every decision. possible says
+// why it could not run with the settings that would follow; then the decision is to stop
+// for that reason, nothing has changed, and the error is the one that possible returned.
+func (s *Session) HandleIf(e recovery.Event, took time.Duration, possible func(Settings) error) (recovery.Decision, error) {
 	if e.Gone != nil { // before Decide: whether this can be written is part of the evidence
 		s.Note(runs.Entry{Kind: runs.KindGone, Text: e.Gone.Why})
 	}
 	e = s.complete(e)
 	d := recovery.Decide(s.o.Policy, s.history, e)
+	next := s.history.Apply(e, d)
+	var refused error
+	if d.Remedy != recovery.Continue && d.Remedy != recovery.Stop {
+		refused = possible(Settings{next.Running(), next.Recomputing(), s.eased(next)})
+	}
+	if refused != nil {
+		d = recovery.Decision{Remedy: recovery.Stop, Plan: s.history.Running(), Verdict: d.Verdict, Reason: refused.Error()}
+		next = s.history.Apply(e, d)
+	}
 	s.recordFailure(e, d, took)
-	s.history = s.history.Apply(e, d)
+	s.history = next
 	s.keepLearned()
 	switch {
 	case e.Gone != nil && d.Remedy == recovery.Stop: // End says so
@@ -317,6 +343,9 @@ func (s *Session) Handle(e recovery.Event, took time.Duration) (recovery.Decisio
 	default:
 		s.status.Reason = d.Reason
 		s.Note(runs.Entry{Kind: runs.KindDecision, Text: d.Reason, Plan: &d.Plan, Verdict: d.Verdict, Decision: &d})
+		if refused != nil {
+			return d, refused
+		}
 		if d.Remedy == recovery.Stop {
 			return d, &GaveUpError{Decision: d, Step: s.step + 1}
 		}

@@ -119,13 +119,13 @@ func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result,
 
 // attempt is one life of the command and what follows from how it ended.
 func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error) {
-	var from *Saved
+	from := r.resume()
 	var checkpoint *runs.Checkpoint
-	if r.newest != nil && r.Resumes {
-		from, checkpoint = r.newest, &runs.Checkpoint{Step: r.newest.Step, Plan: r.s.Running()}
+	if from != nil {
+		checkpoint = &runs.Checkpoint{Step: from.Step, Plan: r.s.Running()}
 	}
-	if r.Check != nil && len(r.lives) > 0 {
-		if err := r.Check(Beginning{r.s.Running(), from, r.fallbacks()}); err != nil {
+	if len(r.lives) > 0 {
+		if err := r.possible(harness.Settings{Plan: r.s.Running(), Recomputing: r.s.Recomputing(), Eased: r.s.Eased()}); err != nil {
 			r.stops(err.Error(), "")
 			return r.last, false, err
 		}
@@ -151,12 +151,30 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 }
 
 // fallbacks are the ones that the session has resorted to so far.
-func (r *runner) fallbacks() []string {
-	all := slices.Clone(r.s.Eased())
-	if r.s.Recomputing() {
+func (r *runner) fallbacks() []string { return fallbacksOf(r.s.Eased(), r.s.Recomputing()) }
+
+func fallbacksOf(eased []string, recomputing bool) []string {
+	all := slices.Clone(eased)
+	if recomputing {
 		all = append(all, Recompute)
 	}
 	return all
+}
+
+// resume is the checkpoint that the next life would resume from; nil for the beginning.
+func (r *runner) resume() *Saved {
+	if !r.Resumes {
+		return nil
+	}
+	return r.newest
+}
+
+// possible reports why no life could begin with these settings.
+func (r *runner) possible(s harness.Settings) error {
+	if r.Check == nil {
+		return nil
+	}
+	return r.Check(Beginning{s.Plan, r.resume(), fallbacksOf(s.Eased, s.Recomputing)})
 }
 
 // pause waits before a command that died young is started again unchanged, and gives
@@ -291,7 +309,7 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 	} else if evidence.Failure.Micro == 0 && evidence.Failure.Phase.SizedByMicro() {
 		evidence.Failure.Micro = r.s.Running().Largest()
 	}
-	d, err := r.s.Handle(e, life(exit))
+	d, err := r.s.HandleIf(e, life(exit), r.possible)
 	if err != nil {
 		return false, err
 	}
