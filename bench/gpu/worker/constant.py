@@ -10,8 +10,9 @@ import os
 import sys
 
 import torch
-from models import DEVICE, gpt2, shifted, tokens
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from models import DEVICE, gpt2, shifted, tokens
 
 FAILS = int(os.environ.get("FAILS", "40"))  # which operation of every step fails
 
@@ -53,7 +54,8 @@ def main() -> None:
     end = {"failures": raised, "steps": failures, "first": allocated[:1], "min": min(late), "max": max(late), "distinct": sorted(set(late))[:20]}
     with open(os.path.join(folder, "end.json"), "w") as f:
         json.dump(end, f)
-    print(f"{raised} failures in {failures} steps, loss {loss:.4f}: allocated at their ends between {min(late)} and {max(late)} bytes, {len(set(late))} different values")
+    between = f"between {min(late)} and {max(late)} bytes, {len(set(late))} different values"
+    print(f"{raised} failures in {failures} steps, loss {loss:.4f}: allocated at their ends {between}")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,8 @@ def measure(headroom: str, out: str, case: str) -> None:
     every = [r for p in ratios for r in p]
     # The standard error of the median of this many ratios, as if they were normal.
     error = 1.25 * stdev(every) / len(every) ** 0.5
-    print(f"| {case} | {median(every):.4f} ± {error:.4f} | {show(map(median, ratios))} | {show(bare)} | {show(armed)} | {time.monotonic() - begun:.0f} |", flush=True)
+    took = time.monotonic() - begun
+    print(f"| {case} | {median(every):.4f} ± {error:.4f} | {show(map(median, ratios))} | {show(bare)} | {show(armed)} | {took:.0f} |", flush=True)
 
 
 def show(rounds: Iterable[float]) -> str:

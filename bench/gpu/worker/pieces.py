@@ -13,6 +13,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 import torch
+
 from models import DEVICE, gpt2, shifted, size, tokens
 
 ROWS, LENGTH = size(40, 8), size(512, 32)

@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.nn import functional as F
+
 from log import Log
 from models import DEVICE, gpt2, images, resnet, shifted, size, tokens
-from torch.nn import functional as F
 
 STEPS = int(os.environ.get("STEPS", "12"))
 

@@ -18,6 +18,7 @@ if __name__ == "__main__":  # before any threads are started
 
 import torch
 import transformers.models.gpt2.modeling_gpt2  # noqa: F401, before the wait
+
 from models import DEVICE, gpt2, shifted, size, tokens
 
 WARM, STEPS = 40, 10  # warm-up steps of a process, and steps of a slice

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import torch
+
 from log import Log
 from models import DEVICE, Rows, gpt2, size, tokens
 

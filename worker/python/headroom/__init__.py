@@ -13,7 +13,8 @@ __all__ = ["__version__", "attach", "step"]
 
 TYPE_CHECKING = False  # importing typing for its TYPE_CHECKING costs more than everything here
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional, Sequence, TypeVar, Union
+    from collections.abc import Sequence
+    from typing import Any, Callable, Optional, TypeVar
 
     import torch
 
@@ -36,7 +37,7 @@ def attach() -> bool:
     return True
 
 
-def step(model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Optional[torch.optim.Optimizer] = None) -> Callable[[F], F]:
+def step(model: torch.nn.Module | Sequence[torch.nn.Module], optimizer: Optional[torch.optim.Optimizer] = None) -> Callable[[F], F]:
     """A decorator for the function that runs the forward and backward pass of one batch, in loops
     that the worker cannot follow by itself::
 

@@ -10,7 +10,8 @@ only a few rows are compared, unless random numbers were drawn.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
 import torch
 

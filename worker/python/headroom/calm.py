@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache
-from typing import Any, Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -21,7 +22,10 @@ from .tape import OwnMode, random_state, set_random_state
 _FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
 HALF = {torch.float16, torch.bfloat16}
 STANCES = hasattr(torch.compiler, "set_stance")  # since PyTorch 2.6: compiled code can be run as it was written
-_DRAWS = {"rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "normal_functional", "randint", "randint_like", "multinomial", "poisson", "exponential"}
+_DRAWS = {
+    "rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "normal_functional", "randint", "randint_like",
+    "multinomial", "poisson", "exponential",
+}  # fmt: skip
 
 
 class Watcher:
@@ -160,7 +164,7 @@ class _Anywhere(Watched):
         return result
 
 
-@lru_cache(maxsize=None)
+@cache
 def _named(func: Any) -> str:
     """The name of an operation that may draw random numbers, "" for any other."""
     name: str = func._schema.name.split("::")[-1]
@@ -195,7 +199,7 @@ def _memory(value: Any) -> int:
         return 0
 
 
-@lru_cache(maxsize=None)
+@cache
 def _effects(func: Any) -> tuple[list[tuple[int, str]], bool]:
     """Positions and names of the arguments to which an operation writes, and whether its results have
     memory of their own."""
@@ -215,7 +219,8 @@ def ready_attention() -> Iterator[None]:
     """A context without cuDNN's attention, which compiles a kernel for every new number of
     rows, where another implementation can be used."""
     backends = torch.backends.cuda
-    off = getattr(backends, "cudnn_sdp_enabled", bool)() and (backends.flash_sdp_enabled() or backends.mem_efficient_sdp_enabled() or backends.math_sdp_enabled())
+    others = backends.flash_sdp_enabled, backends.mem_efficient_sdp_enabled, backends.math_sdp_enabled
+    off = getattr(backends, "cudnn_sdp_enabled", bool)() and any(enabled() for enabled in others)
     if off:
         backends.enable_cudnn_sdp(False)
     try:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -91,12 +92,11 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
     if plan is None:
         raise Refused(why)
-    with refusing():
-        with precisely(tape, range(len(tape.entries))) as single, rehearsal(modules_of(tape)), Calm() as calm, torch._C.DisableTorchFunctionSubclass():
-            _, inputs, sums, _ = gradients(tape, None, {loss: (1.0 if given is None else given, None)}, lambda failed: 0)
-            whole = summed(inputs, sums, {})
-            _, inputs, sums, pieces = gradients(tape, plan, targets, in_two(plan.batch))
-            parts = summed(inputs, sums, extra)
+    with refusing(), precisely(tape, range(len(tape.entries))) as single, rehearsal(modules_of(tape)), Calm() as calm, torch._C.DisableTorchFunctionSubclass():
+        _, inputs, sums, _ = gradients(tape, None, {loss: (1.0 if given is None else given, None)}, lambda failed: 0)
+        whole = summed(inputs, sums, {})
+        _, inputs, sums, pieces = gradients(tape, plan, targets, in_two(plan.batch))
+        parts = summed(inputs, sums, extra)
     return judged([(g, parts.get(i)) for i, g in whole.items()], plan.batch, pieces, single and not calm.half)
 
 

@@ -6,8 +6,9 @@ which needs memory for the largest tensor alone; over all tensors at once it wou
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Iterator, Sequence
+from typing import Any
 
 import torch
 

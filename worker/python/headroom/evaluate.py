@@ -8,7 +8,8 @@ of training, and need less memory for each row.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import torch
 from torch.utils._pytree import tree_unflatten

@@ -18,13 +18,22 @@ METADATA = {
 # Properties that read no values.
 GETTERS = {
     getattr(torch.Tensor, n).__get__
-    for n in "shape dtype device requires_grad is_leaf ndim layout is_cuda is_cpu is_sparse is_quantized is_meta is_mps is_xpu is_nested names output_nr _version".split()
+    for n in (
+        "shape", "dtype", "device", "requires_grad", "is_leaf", "ndim", "layout", "is_cuda", "is_cpu", "is_sparse",
+        "is_quantized", "is_meta", "is_mps", "is_xpu", "is_nested", "names", "output_nr", "_version",
+    )
     if hasattr(torch.Tensor, n)
-}
+}  # fmt: skip
 _IN_PLACE = {f"__i{n}__" for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()} | {"__setitem__"}
-ASKS = {"item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__", "__str__", "__complex__", "equal", "allclose"}
+ASKS = {
+    "item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__",
+    "__str__", "__complex__", "equal", "allclose",
+}  # fmt: skip
 # Functions that cannot be shown to leave a replay unaffected.
-OPAQUE = {"register_hook", "retain_grad", "set_", "resize_", "share_memory_", "requires_grad_", "register_post_accumulate_grad_hook", "__set__", "data_ptr", "untyped_storage", "storage", "__dlpack__"}
+OPAQUE = {
+    "register_hook", "retain_grad", "set_", "resize_", "share_memory_", "requires_grad_",
+    "register_post_accumulate_grad_hook", "__set__", "data_ptr", "untyped_storage", "storage", "__dlpack__",
+}  # fmt: skip
 
 
 def recorded(args: tuple, kwargs: dict) -> list:

@@ -8,8 +8,9 @@ activations are freed even while someone still holds the graph. Nothing is done 
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, Callable
 
 import torch
 
@@ -41,12 +42,12 @@ def walk(roots: Iterable[Any], closed: Iterable[Any] = (), enter: Callable[[Any]
             todo += [n for n, _ in node.next_functions]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _names(kind: type) -> tuple:
     return tuple(n for n in dir(kind) if n.startswith("_raw_saved_"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _constants(kind: type) -> tuple:
     every = set(dir(kind))
     return tuple(sorted(n for n in every if n.startswith("_saved_") and "_raw" + n not in every))

@@ -8,10 +8,11 @@ import sys
 import sysconfig
 import weakref
 from collections import deque
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import islice
 from types import CodeType, FunctionType, MethodType
-from typing import Any, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten
@@ -180,7 +181,7 @@ class Lost:
     __lt__ = __le__ = __gt__ = __ge__ = _used
 
 
-@lru_cache(maxsize=None)
+@cache
 def _own(module: str) -> bool:
     """Whether a module of this name is the script's own and not a library's. From a library's objects, most
     of the training can be reached, including much that other threads change."""
@@ -200,7 +201,7 @@ def _inner(value: Any) -> Any:
     return getattr(value, "__dict__", None)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _slots(kind: type) -> tuple[str, ...]:
     """The slots of a class that the script itself has defined; empty for other classes."""
     if not _own(kind.__module__) or issubclass(kind, (torch.nn.Module, torch.Tensor, type)):
@@ -229,13 +230,13 @@ def _within(value: Any, seen: set[int]) -> Iterator[Contents]:
             todo += [(v, depth + 1) for v in (inner.values() if isinstance(inner, dict) else inner)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _names(code: CodeType) -> frozenset[str]:
     """The names of the globals that a function, and the functions inside it, may use."""
     return frozenset(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
     """The methods of a class that the script itself has defined, and the classes that define them."""
     classes = [c for c in kind.__mro__ if _own(c.__module__)]

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import sys
 import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Optional
 
 import torch
 
@@ -240,7 +241,8 @@ class Late:
         else:
             self.sizes.refused()
         if not self.tape.straight:
-            self.report.survived(self.tape.failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", NOTE if self.tape.approximate and not why else why)
+            how = f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again"
+            self.report.survived(self.tape.failure, how, NOTE if self.tape.approximate and not why else why)
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
         self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]

@@ -7,8 +7,9 @@ other gradients. But the operations are there in every batch, and their shapes s
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -68,7 +69,7 @@ def _along(at: int, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
     return _shape(tensor)[dim] if _shape(tensor) else 0
 
 
-@lru_cache(maxsize=None)
+@cache
 def _named(func: Any) -> tuple[str, int]:
     """The name of an operation, and the position of its argument ``dim`` if the operation sorts or accumulates along it; otherwise -1."""
     name: str = func._schema.name.split("::")[-1]

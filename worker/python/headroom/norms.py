@@ -7,9 +7,10 @@ gradient accumulation. That is done only if the user has allowed it, and only wh
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import threading
 import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, wraps
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -27,8 +28,8 @@ from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, r
 from .graph import KEEP, sequence
 from .held import Held, Lost
 from .late import LEFT, Late, disown, foreign, gone, make, postpone
-from .pieces import Sizes
 from .norms import Batchwise, allowed, batchwise, refuse_batchwise
+from .pieces import Sizes
 from .replay import altered, approximable, modules_of, on_host, refuse_unless_approximable, versions_of
 from .rest import Rest, shapes_of
 from .rows import Plan, Slot, tensors_in
@@ -233,7 +234,8 @@ class Recorder:
         args, kwargs = tree_map(self._old, args), tree_map(self._old, kwargs)
         for t in recorded(args, kwargs):
             if place_of(t).late:  # type: ignore[union-attr]
-                self._refused(place_of(t).tape.failure, Refused("a module uses a stored tensor whose values are not in memory"))  # type: ignore[union-attr, arg-type]
+                why = Refused("a module uses a stored tensor whose values are not in memory")
+                self._refused(place_of(t).tape.failure, why)  # type: ignore[union-attr, arg-type]
         return args, kwargs
 
     def _old(self, t: Any) -> Any:
@@ -260,7 +262,7 @@ class Recorder:
         try:
             self._may(tape)
             self._guarded(lambda: note(tape))
-            disown(tape, modules_of(tape) + [module])
+            disown(tape, [*modules_of(tape), module])
             late = self._late(tape, entry)
             if found.changes_buffers() or batchwise([module]):  # type: ignore[list-item]
                 # In a batch that is run in pieces straight away, nothing exact has fitted.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from threading import get_ident
-from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
+from typing import Any, Callable, ClassVar, Optional
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -452,8 +453,8 @@ class Proof:
     """Tests, on real rows, whether a tape may be cut and by which rules. This costs some forward and
     backward passes of a few rows for each kind of tape, repeated as :class:`Uses` says, and leaves no traces."""
 
-    known: dict[tuple, set] = {}  # names of the rules that no batch has refuted, by kind of tape
-    uses: dict[tuple, Uses] = {}  # by kind of tape
+    known: ClassVar[dict[tuple, set]] = {}  # names of the rules that no batch has refuted, by kind of tape
+    uses: ClassVar[dict[tuple, Uses]] = {}  # by kind of tape
 
     def __init__(self, tape: Tape, plan: Plan) -> None:
         self.tape, self.plan = tape, plan
@@ -511,7 +512,11 @@ class Proof:
         if kind not in self.known and len(rows) > 1:
             inputs = Inputs(self.tape, self.plan, entries)
             most = SOME if self._size(entries) <= SMALL else FEW
-            exact = self._tried(entries, min(len(rows), most), lambda n, tolerance: self._agree(slot, rule, entries, inputs, [rows[i] for i in spread(len(rows), n)], tolerance))
+
+            def tried(n: int, tolerance: float) -> bool:
+                return self._agree(slot, rule, entries, inputs, [rows[i] for i in spread(len(rows), n)], tolerance)
+
+            exact = self._tried(entries, min(len(rows), most), tried)
             self.known[kind] = set()
             self.used.passed = self.used.count
             if exact:
@@ -612,7 +617,7 @@ class Proof:
             outputs = {} if within else self._outputs(first, chosen, tolerance)
             place = {r: i for i, r in enumerate(chosen)}
 
-            def value(rows: Sequence[int]) -> float:
+            def value(rows: Sequence[int], chosen: list[int] = chosen, outputs: dict = outputs, place: dict = place) -> float:
                 at = Rows(batch, 0, batch, list(rows))
                 if within:
                     return float(run(tape, plan, first, at)[slot])

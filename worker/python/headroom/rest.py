@@ -9,7 +9,8 @@ once memory has run out.
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 

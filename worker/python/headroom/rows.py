@@ -9,9 +9,10 @@ taken to belong to the batch merely because its size happens to be the batch's.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import combinations, count
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, ClassVar, NamedTuple, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
@@ -130,10 +131,10 @@ class Plan:
                 self.keys.append(key)
                 self._note_left(entry)
 
-    memory: dict[int, tuple] = {}  # (Cut, leaves of the result, their tree, left, keeps) by key; shared by all plans
-    numbers: dict[tuple, int] = {}  # keys by the function called, its arguments and the call before
-    sure: set[int] = set()  # keys of calls that returned the same for a few rows when they were repeated
-    same: set[tuple[int, ...]] = set()  # keys of calls that together did so for the whole batch
+    memory: ClassVar[dict[int, tuple]] = {}  # (Cut, leaves of the result, their tree, left, keeps) by key; shared by all plans
+    numbers: ClassVar[dict[tuple, int]] = {}  # keys by the function called, its arguments and the call before
+    sure: ClassVar[set[int]] = set()  # keys of calls that returned the same for a few rows when they were repeated
+    same: ClassVar[set[tuple[int, ...]]] = set()  # keys of calls that together did so for the whole batch
 
     def known(self, entry: Entry) -> bool:
         """Whether the same call, after the same calls, was tried on earlier batches of this size, and, where
@@ -545,19 +546,19 @@ def arguments(
         if kind is Outside:
             return outer(tree.index)
         if kind is tuple or kind is list or kind is torch.Size:
-            return (tuple if kind is not list else list)(put(t) for t in tree)
+            return (tuple if kind is not list else list)(put(t) for t in tree)  # noqa: F821
         if kind is dict:
-            return {k: put(v) for k, v in tree.items()}
+            return {k: put(v) for k, v in tree.items()}  # noqa: F821
         if cut.scaled and kind is int and tree > 0 and rows is not None and tree % rows.batch == 0:
             return tree // rows.batch * rows.count
         if kind in (int, float, bool, str, type(None)):
             return tree
-        return put_tree(tree, put)
+        return put_tree(tree, put)  # noqa: F821
 
     try:
         return put(entry.args), put(entry.kwargs)
     finally:
-        del put  # a function that refers to itself keeps tensors alive until the garbage collector runs
+        del put  # after its last call: a function that refers to itself keeps tensors alive until the garbage collector runs
 
 
 def put_tree(tree: Any, put: Callable) -> Any:

@@ -13,9 +13,10 @@ import ctypes
 import random
 import sys
 import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -48,7 +49,7 @@ class Place:
 
     __slots__ = ("tape", "slot", "late", "failure")
 
-    def __init__(self, tape: "Tape", slot: int) -> None:
+    def __init__(self, tape: Tape, slot: int) -> None:
         self.tape, self.slot, self.late = tape, slot, False
         self.failure: Optional[BaseException] = None  # raised when a tensor that a module left behind is used
 
@@ -56,7 +57,10 @@ class Place:
 class Entry:
     """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
 
-    __slots__ = ("call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between", "exits", "fresh", "nth", "random", "state", "held", "seen", "_leaves", "_references")
+    __slots__ = (
+        "call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between",
+        "exits", "fresh", "nth", "random", "state", "held", "seen", "_leaves", "_references",
+    )  # fmt: skip
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
         self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
@@ -310,9 +314,8 @@ def autocast_state() -> Optional[tuple]:
     if not torch._C._is_any_autocast_enabled():
         return None
     kinds = _kinds()
-    return tuple((k, torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds) + (
-        torch.is_autocast_cache_enabled(),
-    )
+    states = ((k, torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds)
+    return *states, torch.is_autocast_cache_enabled()
 
 
 def autocast_as(state: Optional[tuple]) -> list:

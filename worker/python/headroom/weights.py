@@ -10,7 +10,8 @@ any of these rules will do; otherwise the rule is not known.
 from __future__ import annotations
 
 import random
-from typing import Any, Callable, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 import torch
 

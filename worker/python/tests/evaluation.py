@@ -224,7 +224,8 @@ def judged(case: Case, mode: Callable[[], Any], fault: Fault | None) -> tuple[st
     if failed is not None:
         if failed is not injector.raised[0]:
             return f"another exception: {failed}", injector.count, False
-        if not equal(buffers[0], now[0]) and case.kind not in (Totals, Follows) and not case.train or not torch.equal(now[1], before) and case.kind is not Draws:
+        changed = not equal(buffers[0], now[0]) and case.kind not in (Totals, Follows) and not case.train
+        if changed or not torch.equal(now[1], before) and case.kind is not Draws:
             return "raised, and changed something", injector.count, False
         return "", injector.count, False
     if not equal(want, got, 2e-2 if case.autocast else 1e-5):

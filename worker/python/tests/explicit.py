@@ -226,7 +226,8 @@ def begun(kind: type[Training]) -> tuple[Training, tuple]:
 
 def left(t: Training) -> dict[str, Any]:
     named = {**dict(t.net.named_parameters()), "scale": t.scale}
-    return {"weights": {n: p.detach().clone() for n, p in named.items()}, "grads": {n: p.grad for n, p in named.items()}, "buffers": dict(t.net.named_buffers())}
+    weights, grads = {n: p.detach().clone() for n, p in named.items()}, {n: p.grad for n, p in named.items()}
+    return {"weights": weights, "grads": grads, "buffers": dict(t.net.named_buffers())}
 
 
 def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:

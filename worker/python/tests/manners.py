@@ -15,7 +15,7 @@ import resource
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -434,7 +434,7 @@ def only_watches_where_it_must(t: Training) -> str:
 class Deaf:
     """A wire that keeps the messages it is given."""
 
-    told: list[dict] = []
+    told: ClassVar[list[dict]] = []
     asked_to_look = False
 
     def ignored(self, *_: Any, **__: Any) -> None: ...
@@ -567,7 +567,8 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
     if len(remarks) != 1 or "tensor by tensor" not in remarks[0]:
         return f"said {remarks}"
     room = crowded.Memory(allowed=80, free=50, reserved=30, allocated=20, peak=30, failures=0)  # 60 can still be allocated
-    found = [crowded.plenty([room, m], 20) for m in (room, room._replace(free=30), room._replace(allowed=60), room._replace(allocated=39), room._replace(allocated=40))]
+    others = room, room._replace(free=30), room._replace(allowed=60), room._replace(allocated=39), room._replace(allocated=40)
+    found = [crowded.plenty([room, m], 20) for m in others]
     return "" if found == [True, False, False, True, False] else f"plenty: {found}"
 
 
@@ -594,7 +595,8 @@ def what_grows_is_named(t: Training) -> str:
         losses.append(loss.detach())
 
     said = [followed(losses.append), followed(number), followed(lambda loss: t.net.seen["all"].append(t.x + 1)), followed(lambda loss: None)]
-    for text, wanted in zip(said, ("50 more of float32 (a number), with the graph that made it", "50 more of float32 (a number)", "50 more of float32 (7 × 10)", "no kind of tensor")):
+    number_said = "50 more of float32 (a number)"
+    for text, wanted in zip(said, (f"{number_said}, with the graph that made it", number_said, "50 more of float32 (7 × 10)", "no kind of tensor")):
         if wanted not in text or "1000" in text or ("graph" in wanted) != ("loss.detach()" in text):
             return text
     both = followed(lambda loss: (losses.append(loss), t.net.seen["all"].append(torch.zeros(500))))

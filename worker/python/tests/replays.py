@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -96,7 +96,8 @@ def counts() -> str:
             rule = [float(sum(row) if value is None else sum(v != value for v in row)) for row in rows]
             if min(rule) >= 0 and sum(rule):
                 want.append(((i, n), rule))
-    if [n for n, _ in found] != [n for n, _ in want] or any(a is not b and not torch.allclose(torch.tensor(a), torch.tensor(b)) for (_, a), (_, b) in zip(found, want)):
+    differ = (a is not b and not torch.allclose(torch.tensor(a), torch.tensor(b)) for (_, a), (_, b) in zip(found, want))
+    if [n for n, _ in found] != [n for n, _ in want] or any(differ):
         return f"{found} in place of {want}"
     names = {("rows",), (1, 1), (2, 0), (2, 3), (5, 0)}
     known = weights.candidates(7, tensors, [-1], names)
@@ -619,7 +620,8 @@ def mixed_later() -> str:
                 optimizer.step()
             gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
         why = _torch._recorder.report.told[-1]["why"]
-        if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients)) or why != f"a call to {model.__name__} mixes rows of the batch with each other ({name})":
+        close = all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients))
+        if not close or why != f"a call to {model.__name__} mixes rows of the batch with each other ({name})":
             wrong.append(f"{model.__name__}: {why}")
     return "; ".join(wrong)
 
@@ -1080,7 +1082,8 @@ def sealed() -> str:
     anything with tensors that it has made itself."""
     torch.manual_seed(0)
     x, own, weight, images = torch.randn(4, 6), torch.zeros(6), nn.Parameter(torch.randn(6, 6)), torch.randn(2, 3, 4, 4)
-    indices, attention, recurrent, normed = torch.tensor([0, 1]), nn.MultiheadAttention(6, 2), nn.LSTM(6, 3), nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))
+    indices, attention, recurrent = torch.tensor([0, 1]), nn.MultiheadAttention(6, 2), nn.LSTM(6, 3)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))
     harmless: list[Callable[[], Any]] = [
         lambda: torch.tensor([1.0, 2.0]).mul_(2),
         lambda: torch.as_tensor([1, 2]).add_(1),
@@ -1181,7 +1184,7 @@ def untried() -> str:
     net[0].forward = lambda given: limited(given, net[0].weight, net[0].bias)  # type: ignore[method-assign]
     loss(net(x), y).backward()
     rows.clear()
-    for least in (0, 4):
+    for least in (0, 4):  # noqa: B007  read by limited
         try:
             loss(net(x), y).backward()
         except torch.OutOfMemoryError:
@@ -1189,7 +1192,8 @@ def untried() -> str:
         found: Any = found_of(net)
         said += [rows.count(8), found.tried]
         rows.clear()
-    return "" if said == ["there is not enough memory for a trial on a few rows", 1, False, f"BatchNorm1d computes statistics over the batch; {norms.HINT}", 2, True] else f"{said}"
+    whys = "there is not enough memory for a trial on a few rows", f"BatchNorm1d computes statistics over the batch; {norms.HINT}"
+    return "" if said == [whys[0], 1, False, whys[1], 2, True] else f"{said}"
 
 
 def everything_comes_back() -> str:
@@ -1217,7 +1221,8 @@ def everything_comes_back() -> str:
         net.bias = nn.Parameter(torch.zeros(2))
         changed = {(c.name, c.inside is not None) for c in held.changed()}
     found = net.log, net.seen, list(net.last), vars(net.own[0]), net.own[1]
-    if changed != {("log", False), ("log", True), ("seen", True), ("last", True), ("long", True), ("own", True), ("_parameters", False)} or list(held.changed()):
+    want = {("log", False), ("log", True), ("seen", True), ("last", True), ("long", True), ("own", True), ("_parameters", False)}
+    if changed != want or list(held.changed()):
         return f"{changed}, {list(held.changed())}"
     if found != ({"a": [1]}, {1}, [1, 2], {"written": [["a"]]}, [0]):
         return f"{found}"
@@ -1233,7 +1238,7 @@ NUMBER = 0
 class Reaching(nn.Linear):
     """Uses a global number, a dict, and an attribute of one of the script's own objects."""
 
-    shared: list[int] = []
+    shared: ClassVar[list[int]] = []
     calls = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -1341,7 +1346,15 @@ def full_precision() -> str:
     return ""
 
 
-CHECKS = [compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back, reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums, counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once, after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind, half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast, attention]
+CHECKS = [
+    compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
+    reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
+    counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once,
+    after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
+    coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
+    half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
+    attention,
+]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def times() -> str:
 
     rest = Rest(look, lambda: now)
     said = []
-    for i in range(STEPS):
+    for _ in range(STEPS):
         said.append((rest.resting, looks))
         rest.step()
     if said != [(False, 0)] * STEPS or (rest.resting, looks) != (True, 1):
@@ -250,7 +250,7 @@ def a_step_that_is_recorded_is_recorded_whole() -> str:
 
 
 def a_larger_batch_is_survived() -> str:
-    want = [t.step(14) for t in [Training()]][0]
+    want = Training().step(14)
     t = Training()
     if not same(want, t.step(14, fails=2)):
         return "other gradients"
@@ -316,7 +316,11 @@ def an_optimizer_that_rests_raises() -> str:
     return ""
 
 
-CHECKS = [table, rooms, shapes, phases, steps_are_measured, times, rests, with_a_closure, a_step_that_is_recorded_is_recorded_whole, a_larger_batch_is_survived, what_rested_is_no_part_of_a_replay, a_failure_reaches_the_user, an_optimizer_that_rests_raises]
+CHECKS = [
+    table, rooms, shapes, phases, steps_are_measured, times, rests, with_a_closure,
+    a_step_that_is_recorded_is_recorded_whole, a_larger_batch_is_survived, what_rested_is_no_part_of_a_replay,
+    a_failure_reaches_the_user, an_optimizer_that_rests_raises,
+]  # fmt: skip
 
 
 if __name__ == "__main__":

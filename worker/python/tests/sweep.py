@@ -104,7 +104,8 @@ def judged(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
     if task.attached:
         trial.attach()
     got = trial.run(shape, seed, task.step + 2, task.step, task.fault)
-    out = Outcome("raised", before=got.before, after=got.after, at=got.at, names=got.names[: got.at + 1], failures=len(got.failed), steps=len(got.gradients[-1]))
+    names, steps = got.names[: got.at + 1], len(got.gradients[-1])
+    out = Outcome("raised", before=got.before, after=got.after, at=got.at, names=names, failures=len(got.failed), steps=steps)
     if got.error is not None:
         out.error = trial.described(got.error)
         if not got.failed:

@@ -53,7 +53,7 @@ class Begins(TrainerCallback):
     def __init__(self, begin: Callable[[int], None]) -> None:
         self.begin = begin
 
-    def on_step_begin(self, args, state, control, **kwargs) -> None:  # noqa: ANN001, ANN003
+    def on_step_begin(self, args, state, control, **kwargs) -> None:
         self.begin(state.global_step)
 
 
@@ -71,8 +71,8 @@ class HfTrainer(Loop):
         with tempfile.TemporaryDirectory() as out:
             arguments = TrainingArguments(
                 out, max_steps=steps, per_device_train_batch_size=self.rows, gradient_accumulation_steps=self.accumulation,
-                learning_rate=0.01, adam_epsilon=1e-3, lr_scheduler_type="constant", seed=self.seed, logging_steps=1, disable_tqdm=True, use_cpu=trial.DEVICE == "cpu",
-                save_strategy="no", report_to="none", dataloader_pin_memory=False,
+                learning_rate=0.01, adam_epsilon=1e-3, lr_scheduler_type="constant", seed=self.seed, logging_steps=1, disable_tqdm=True,
+                use_cpu=trial.DEVICE == "cpu", save_strategy="no", report_to="none", dataloader_pin_memory=False,
             )  # fmt: skip
             trainer = Trainer(self.net, arguments, train_dataset=rows, callbacks=[Begins(begin)])
             trainer.remove_callback(transformers.PrinterCallback)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 import torch
-import torch._dynamo  # noqa: F401  the first optimizer imports it: once, not in every child
-import torch._subclasses.fake_tensor  # noqa: F401
+import torch._dynamo  # the first optimizer imports it: once, not in every child
+import torch._subclasses.fake_tensor
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode

@@ -47,7 +47,9 @@ def main() -> None:
     args, size = HfArgumentParser((TrainingArguments, Size)).parse_args_into_dataclasses()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=128, n_positions=64, n_embd=size.width, n_layer=size.layers, n_head=size.width // 32, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    config = GPT2Config(
+        vocab_size=128, n_positions=64, n_embd=size.width, n_layer=size.layers, n_head=size.width // 32, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+    )
     os.makedirs(args.output_dir, exist_ok=True)
     trainer = Trainer(model=GPT2LMHeadModel(config), args=args, train_dataset=Tokens(1024), eval_dataset=Tokens(size.eval_rows),
                       callbacks=[Steps(os.path.join(args.output_dir, "steps.jsonl"))])

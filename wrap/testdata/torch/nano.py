@@ -72,7 +72,8 @@ while iter_num < max_iters:
     optimizer.zero_grad(set_to_none=True)
     iter_num += 1
     with open(os.path.join(out_dir, "steps.jsonl"), "a") as f:
-        f.write(json.dumps({"step": iter_num, "first": start, "samples": batch_size * gradient_accumulation_steps, "micro": batch_size, "lr": lr, "loss": total}) + "\n")
+        samples = batch_size * gradient_accumulation_steps
+        f.write(json.dumps({"step": iter_num, "first": start, "samples": samples, "micro": batch_size, "lr": lr, "loss": total}) + "\n")
     print(f"iter {iter_num}: loss {total:.4f}", flush=True)
     if iter_num % eval_interval == 0:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "iter_num": iter_num}, path)

@@ -44,7 +44,7 @@ def main() -> None:
         resumed = args.output_dir / "resumed"
         copies = 1 if resumed.exists() else 1 + args.resume_copies
         resumed.touch()
-        state = [torch.load(args.resume, weights_only=True) for _ in range(copies)][0]
+        state = [torch.load(args.resume, weights_only=True) for _ in range(copies)][0]  # noqa: RUF015  every copy takes memory
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         scheduler.load_state_dict(state["scheduler"])

@@ -33,8 +33,8 @@ optimizer.register_step_post_hook(stepped)
 print("begun", flush=True)
 if kind == "ends":
     sys.exit(3)
-for step in range(1000):
-    for micro in range(2):
+for _ in range(1000):
+    for _ in range(2):
         x, y = torch.randn(64, 16), torch.randint(0, 10, (64,))
         y[::5] = -100
         z = net(x)
