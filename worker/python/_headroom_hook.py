@@ -28,7 +28,7 @@ class _Finder:
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 self._follow(spec.loader)
-                return spec  # type: ignore[no-any-return]
+                return spec
         return None
 
     def _follow(self, loader: "Any") -> None:

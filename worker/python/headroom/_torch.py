@@ -11,7 +11,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import optimizers
-from .recorder import Found, Recorder
+from .found import Found
+from .recorder import Recorder
 from .report import Report
 from .tape import Recorded
 
@@ -49,20 +50,20 @@ def install() -> None:
     hook = optimizer.profile_hook_step
     if why:
         if check is not None:
-            optimizer.profile_hook_step = staticmethod(lambda step: check.instead(hook(step)))  # type: ignore[method-assign]
+            optimizer.profile_hook_step = staticmethod(lambda step: check.instead(hook(step)))  # type: ignore[method-assign, assignment]
         register_optimizer_step_post_hook(report.step)
         return
     recorder = _recorder = Recorder(report)
     recorder.sizes.ask = report.ask
     recorder.sizes.learned = report.limit
     report.ran = recorder.sizes.ran
-    Recorded.intercept = staticmethod(recorder.function)  # type: ignore[assignment]
+    Recorded.intercept = staticmethod(recorder.function)
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
     finder = Finder(recorder)
     around: Callable = lambda step: optimizers.guard(step, report, recorder.step_begins)  # noqa: E731
     if check is not None:
         recorder.check, around = check, check.instead
-    optimizer.profile_hook_step = staticmethod(lambda step: around(hook(step)))  # type: ignore[method-assign]
+    optimizer.profile_hook_step = staticmethod(lambda step: around(hook(step)))  # type: ignore[method-assign, assignment]
     add = optimizer.add_param_group
 
     def add_param_group(self: torch.optim.Optimizer, group: Any) -> None:
@@ -80,9 +81,9 @@ def install() -> None:
         made = compile_(model, **options)
         return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.opaque(made)
 
-    torch.compile = compile  # type: ignore[assignment]
+    torch.compile = compile
     recorder.watch_functions()
-    optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
+    optimizer.add_param_group = add_param_group  # type: ignore[method-assign, assignment]
     register_optimizer_step_post_hook(lambda *_: finder.step())
     register_optimizer_step_post_hook(lambda *_: recorder.step_ends())
     register_optimizer_step_post_hook(report.step)

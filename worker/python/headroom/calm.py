@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch.nn import functional
@@ -124,7 +124,7 @@ def _attention(calm: Calm, func: Any, query: Any, key: Any, value: Any, attn_mas
     return func(query, key, value, attn_mask, 0.0, *args, **kwargs)
 
 
-_CALLED = {functional.dropout: _dropout, functional.scaled_dot_product_attention: _attention}
+_CALLED: dict[Any, Callable[..., Any]] = {functional.dropout: _dropout, functional.scaled_dot_product_attention: _attention}
 
 
 class _Anywhere(Watched):

@@ -24,8 +24,9 @@ from .failure import Refused, clean, is_out_of_memory, release_frames
 from .found import Found, Limits, found_of
 from .functions import recorded
 from .held import Held
+from .norms import refuse_batchwise
 from .pieces import Sizes
-from .replay import ROUNDS, SOME, by_pieces, halves, in_two, pieces_of, refuse_batchwise, rehearsed, residual, sketched, spread, versions_of
+from .replay import ROUNDS, SOME, by_pieces, halves, in_two, pieces_of, rehearsed, residual, sketched, spread, versions_of
 from .rows import Rows
 from .tape import random_state, set_random_state
 from .weights import Rule, candidates, distinct, others, settled, typed, weight

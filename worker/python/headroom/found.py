@@ -163,7 +163,7 @@ class Found(Limits):
         self.deep = self.deep or any(c.inside is not None for c in changes)
         self.writes = self.writes or self.deep and held.size() > MANY  # inspecting these before every call would take too long
         self.plain = (self.plain or self.still is None) and all(map(held.plain, changes))
-        moved = {id(m): m for m in (c.module() for c in changes)}
+        moved: dict[int, Any] = {id(m): m for m in (c.module() for c in changes)}
         self.moving = list({**{id(m): m for m in self.moving}, **moved}.values())
         known = {id(m) for m in self.moving}
         self.still = Held([m for m in self.module().modules() if id(m) not in known])  # type: ignore[union-attr]

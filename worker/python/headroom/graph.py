@@ -73,7 +73,7 @@ def signature(tensors: Iterable[Any], most: int = 10000) -> int:
         if not name.startswith(_COPIES):
             leaf = id(node.variable) if name.endswith("AccumulateGrad") else 0
             following = tuple(n.name() for n in (_behind(n) for n, _ in node.next_functions) if n is not None)
-            parts.append((name, leaf, following, repr([getattr(node, n) for n in _constants(type(node))])))
+            parts.append((name, leaf, following, repr([getattr(node, n) for n in _constants(type(node))])))  # type: ignore[arg-type]
     return hash(tuple(parts))
 
 
@@ -91,7 +91,7 @@ def drop(nodes: Iterable[Any], borders: Iterable[Any], failure: BaseException) -
         return kept
 
     for node in walk(nodes, closed=borders):
-        for name in _names(type(node)):
+        for name in _names(type(node)):  # type: ignore[arg-type]
             try:
                 found = getattr(node, name)
             except RuntimeError:

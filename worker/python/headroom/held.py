@@ -38,13 +38,13 @@ def submodules(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
     """The modules and all their submodules, each once, in the order of PyTorch's ``modules()``, which takes
     several times as long."""
     found: dict[int, torch.nn.Module] = {}
-    todo = [*modules][::-1]
+    todo: list[Any] = [*modules][::-1]
     while todo:
         m = todo.pop()
         if m is not None and id(m) not in found:
             found[id(m)] = m
             if m._modules:
-                todo += reversed([*m._modules.values()])  # type: ignore[arg-type]
+                todo += reversed([*m._modules.values()])
     return [*found.values()]
 
 
@@ -132,7 +132,7 @@ class Names(Contents):
         self.before = self.container
 
     @property
-    def container(self) -> dict:  # type: ignore[override]
+    def container(self) -> dict:
         """The present values of the names, by name."""
         if isinstance(self._owner, dict):
             return {n: self._owner[n] for n in self._names if n in self._owner}
@@ -165,7 +165,7 @@ class Lost:
     """Stands in for an object that a call would have returned or read, but that does not exist: for example a
     cache of keys and values, which a few rows cannot fill. Any use of the stand-in raises the failure."""
 
-    def __init__(self, failure: BaseException) -> None:
+    def __init__(self, failure: Optional[BaseException]) -> None:
         object.__setattr__(self, "_failure", failure)
 
     def __getattribute__(self, name: str) -> Any:
@@ -215,8 +215,8 @@ def _within(value: Any, seen: set[int]) -> Iterator[Contents]:
     todo = [(value, 0)]
     while todo and len(seen) < MOST:
         value, depth = todo.pop()
-        inner = value if isinstance(value, tuple) else None if type(value) in PLAIN else _inner(value)
-        slots = _slots(type(value)) if inner is None else ()
+        inner: Any = value if isinstance(value, tuple) else None if type(value) in PLAIN else _inner(value)
+        slots = _slots(type(value)) if inner is None else ()  # type: ignore[arg-type]
         if inner is None and not slots or id(value if inner is None else inner) in seen:
             continue
         if slots:
@@ -246,7 +246,7 @@ def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
 def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     """Everything outside a module's attributes, by name, that its methods and hooks may change, if they are the
     script's own. Plain values, which have no identity, are represented by their :class:`Names`."""
-    functions, classes = _classes(type(module))
+    functions, classes = _classes(type(module))  # type: ignore[arg-type]
     functions = functions + [f for f in vars(module).values() if isinstance(f, FunctionType) and _own(f.__module__)]
     for kind in classes:
         own = {n: v for n, v in vars(kind).items() if not n.startswith("__")}
@@ -274,7 +274,7 @@ def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 def plain_reached(module: torch.nn.Module) -> list[tuple]:
     """The plain values among those that :func:`_reached` yields, by name."""
-    return [item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items()] if _classes(type(module))[1] else []
+    return [item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items()] if _classes(type(module))[1] else []  # type: ignore[arg-type]
 
 
 def _named(values: dict, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
@@ -296,7 +296,7 @@ class Change(NamedTuple):
 
     def values(self) -> list:
         """The present values of the attribute at these keys."""
-        value = vars(self.module()).get(self.name)
+        value: Any = vars(self.module()).get(self.name)
         if not self.keys:
             return tree_flatten(value)[0] or [None]
         if isinstance(value, dict):

@@ -106,7 +106,8 @@ class HandBack(torch.autograd.Function):
 
 def scaled(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
     """Multiplies tensors by one factor, in place; those with the factor's device and dtype in a few kernels together."""
-    alike, others = [], []
+    alike: list[torch.Tensor] = []
+    others: list[torch.Tensor] = []
     for t in tensors:
         (alike if t.layout == torch.strided and t.device == factor.device and t.dtype == factor.dtype else others).append(t)
     if alike:
@@ -131,7 +132,7 @@ def postpone(tape: Tape) -> None:
     for ref in tape.live:
         tensor = ref()
         place = None if tensor is None else place_of(tensor)
-        if place is None or place.late or not tensor.requires_grad and tensor.numel() <= KEEP:
+        if tensor is None or place is None or place.late or not tensor.requires_grad and tensor.numel() <= KEEP:
             continue
         place.late = True
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -245,7 +246,7 @@ class Late:
             self.report.survived(self.tape.failure, how, NOTE if self.tape.approximate and not why else why)
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
-        self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})  # type: ignore[arg-type]
+        self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})
         value = torch.as_tensor(values[slot], device=known.device).to(known.dtype).reshape(known.shape)
         self._values[slot] = value
         if not inputs.tensors:

@@ -34,7 +34,13 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
 
             given = [*args, *kwargs.values()]
             if type(self) in KNOWN and len(given) == 1 and callable(given[0]):  # a closure, which computes the gradients
-                return step(self, lambda: (given[0](), crowded())[0])
+
+                def closure() -> Any:
+                    loss = given[0]()
+                    crowded()
+                    return loss
+
+                return step(self, closure)
             if given:
                 return step(self, *args, **kwargs)
             crowded()

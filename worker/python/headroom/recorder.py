@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, wraps
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -93,7 +93,7 @@ class Recorder:
         try:
             return self._guarded(lambda: tape.late.value(place_of(tensor).slot))  # type: ignore[union-attr]
         except Refused as why:
-            self._refused(tape.failure, why)  # type: ignore[arg-type]
+            self._refused(tape.failure, why)
 
     # Modules.
 
@@ -108,7 +108,7 @@ class Recorder:
         entry.versions = versions_of(found.params)
         if tape.failure is not None or self.sizes.too_large(found, args, kwargs):
             tape.straight = tape.straight or tape.failure is None
-            return self._late_call(tape, found, entry, tape.failure or self.sizes.failure, lambda: call(*args, **kwargs), worn)
+            return self._late_call(tape, found, entry, tape.failure or self.sizes.failure, lambda: call(*args, **kwargs), worn)  # type: ignore[arg-type]
         found.before(entry.versions.count(-1))
         entry.nth = found.calls
         begin, versions = sequence(), numbers(worn)
@@ -235,7 +235,7 @@ class Recorder:
         for t in recorded(args, kwargs):
             if place_of(t).late:  # type: ignore[union-attr]
                 why = Refused("a module uses a stored tensor whose values are not in memory")
-                self._refused(place_of(t).tape.failure, why)  # type: ignore[union-attr, arg-type]
+                self._refused(place_of(t).tape.failure, why)  # type: ignore[union-attr]
         return args, kwargs
 
     def _old(self, t: Any) -> Any:
@@ -258,22 +258,23 @@ class Recorder:
         repeating the call where pieces would be wrong."""
         release_frames(failure)
         tape.failure = failure
-        module, state = entry.module, random_state()
+        module: Any = entry.module
+        state = random_state()
         try:
             self._may(tape)
             self._guarded(lambda: note(tape))
             disown(tape, [*modules_of(tape), module])
             late = self._late(tape, entry)
-            if found.changes_buffers() or batchwise([module]):  # type: ignore[list-item]
+            if found.changes_buffers() or batchwise([module]):
                 # In a batch that is run in pieces straight away, nothing exact has fitted.
-                tape.approximate = (tape.approximate or tape.straight and allowed()) and approximable([module])  # type: ignore[list-item]
-            if (found.changes_buffers() or batchwise([module])) and not tape.approximate:  # type: ignore[list-item]
+                tape.approximate = (tape.approximate or tape.straight and allowed()) and approximable([module])
+            if (found.changes_buffers() or batchwise([module])) and not tape.approximate:
                 self._guarded(lambda: self._sealed(tape, late, found, entry))
-                refuse_batchwise([module])  # type: ignore[list-item]
+                refuse_batchwise([module])
                 raise Refused(f"{type(module).__name__} changes its buffers")
             leaves, tree = self._guarded(lambda: self._result(tape, late, entry))
             if late.plan.keeps:
-                entry.held = entry.held or Held(module.modules(), deep=True)  # type: ignore[union-attr]
+                entry.held = entry.held or Held(module.modules(), deep=True)
             if late.plan.keeps or any(isinstance(leaf, (int, float)) for leaf in leaves):
                 leaves = self._guarded(lambda: self._made_once(tape, entry, leaves, again, worn))
             return self._guarded(lambda: self._postponed(tape, late, entry, leaves, tree))
@@ -354,7 +355,12 @@ class Recorder:
             return plan.result(entry)
         begin = sequence()
         modules = {id(m): m for m in [*modules_of(tape), entry.module] if m is not None} if entry.module is not None or plan.behind() else {}
-        found = self._tried(tape, list(modules.values()), lambda: (plan.extend(), plan.result(entry))[1])
+
+        def tried() -> tuple[list, Any]:
+            plan.extend()
+            return plan.result(entry)
+
+        found = self._tried(tape, list(modules.values()), tried)
         tape.spans.append((begin, sequence()))
         return found
 
@@ -362,12 +368,12 @@ class Recorder:
     def _made(tape: Tape, leaf: Any) -> Any:
         if isinstance(leaf, Slot):
             return patiently(lambda: make(leaf), "there is not enough memory for a single element")
-        return Lost(tape.failure) if leaf is ... else leaf  # type: ignore[arg-type]
+        return Lost(tape.failure) if leaf is ... else leaf
 
     def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
         """Repeats the call on the same rows, after cleaning up: the rung for calls that cannot be
         cut. On a GPU, the tensors that autograd saves are kept on the host if necessary."""
-        if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):
+        if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):  # type: ignore[union-attr]
             return self._approximately(tape, found, entry, failure, why, worn)
         tape.failure = tape.sampled = None
         clean(failure)
@@ -592,7 +598,7 @@ class Recorder:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if name in ("__set__", "data_ptr") or name in OPAQUE or kwargs.get("out") is not None:
-            self._refused(failure, Refused(f"{name} is used on a result whose values are not in memory"))  # type: ignore[arg-type]
+            self._refused(failure, Refused(f"{name} is used on a result whose values are not in memory"))
 
         def resolved(t: Any) -> Any:
             place = place_of(t) if isinstance(t, torch.Tensor) else None
@@ -612,7 +618,7 @@ class Recorder:
             if any(place_of(t).late for t in recorded(args, kwargs)):  # type: ignore[union-attr]
                 return self._guarded(lambda: self._late_result(tape, late, func, name, args, kwargs))
         except Refused as why:
-            self._refused(failure, why)  # type: ignore[arg-type]
+            self._refused(failure, why)
         return self._with_values(tape, lambda: func(*args, **kwargs), name in ("backward", "grad") or changes(name))
 
     def _with_values(self, tape: Tape, call: Callable, once: bool) -> Any:
@@ -627,12 +633,12 @@ class Recorder:
                         raise
                     failed = e
             clean(failed)
-        self._refused(tape.failure, Refused("an operation after the loss runs out of memory too"))  # type: ignore[arg-type]
+        self._refused(tape.failure, Refused("an operation after the loss runs out of memory too"))
 
     def _late_result(self, tape: Tape, late: Late, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         if name == "backward":
             raise Refused("backward is called on a result that is not a scalar")
-        if changes(name) and (place_of(args[0]) is None or not place_of(args[0]).late):
+        if changes(name) and (place_of(args[0]) is None or not place_of(args[0]).late):  # type: ignore[union-attr]
             raise Refused("a tensor from outside the step is changed in place with a result whose values are not in memory")
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
         if changes(name):
@@ -677,7 +683,7 @@ class Recorder:
                 tape.refuse("gradients are computed by autograd.grad, or by backward with special arguments")
         else:
             self._walk(tape, args[0])
-        params = list({id(p): p for f in map(found_of, modules_of(tape)) if f is not None for p in f.params if p.requires_grad}.values())
+        params: list[torch.Tensor] = list({id(p): p for f in map(found_of, modules_of(tape)) if f is not None for p in f.params if p.requires_grad}.values())
         params += [t for t in tape.outside if t.requires_grad and t.is_leaf and all(t is not p for p in params)]
         before = [state_of(p) for p in params] if usual else []
         failed: Optional[BaseException] = None
@@ -737,11 +743,11 @@ class Recorder:
         finally:
             self.busy = was
 
-    def _refused(self, failure: BaseException, why: Exception) -> None:
+    def _refused(self, failure: Optional[BaseException], why: BaseException) -> NoReturn:
         self.sizes.refused()
         self.tape = None  # whatever the user's own handler runs next is a new step
         self.report.refused(failure, str(why))
-        raise failure from None
+        raise failure from None  # type: ignore[misc]  # something has failed
 
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
         """Checks, once per kind of tape, that the loss depends on every module only through the module's

@@ -134,8 +134,8 @@ class Inputs:
         for index in self.entering:
             found.pop(id(tape.outside[index]), None)
         self.own = list(found.values())
-        for p in self.own:
-            if p._backward_hooks:
+        for t in self.own:
+            if t._backward_hooks:
                 raise Refused("a parameter has a hook, which would see the gradients of pieces")
         self.tensors = self.own + list(self.entering.values())
         self.graphs = any(not t.is_leaf for t in self.entering.values())
@@ -301,7 +301,18 @@ class Refuted(Refused):
     """A rule that held for earlier batches does not hold for this one."""
 
 
-def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep, rules):  # type: ignore[no-untyped-def]
+def _piece(
+    tape: Tape,
+    plan: Optional[Plan],
+    entries: Sequence[int],
+    rows: Optional[Rows],
+    targets: dict[int, tuple[Any, Rule]],
+    inputs: Inputs,
+    scale: float,
+    offload: bool,
+    keep: dict[int, list],
+    rules: dict[int, Rule],
+) -> Any:
     weights = {}
     for slot, (_, rule) in targets.items():
         weights[slot] = 1.0 if rows is None else weight(rule, range(rows.start, rows.stop))
@@ -322,7 +333,7 @@ def _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep, rul
                 value = env[slot]
                 values[slot] = value.detach() * weights[slot]
                 total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * grad
-    hold = [_holding(tape, plan, slot, rule, rows, env) for slot, rule in rules.items()]
+    hold = [_holding(tape, plan, slot, rule, rows, env) for slot, rule in rules.items()]  # type: ignore[arg-type]  # only a plan has rules
     kept = {s: env[s].detach().clone() for s in keep if s in env}
     env.clear()
     if scale != 1.0:
@@ -605,7 +616,17 @@ class Proof:
         # A tensor of shape (B·k, …) has B rows of k lines.
         return [t if t.shape[0] == batch else t.unflatten(0, (batch, t.shape[0] // batch)) for t in found]
 
-    def _rule(self, slot, first, tail, count, pieces, tolerance, named, kind):  # type: ignore[no-untyped-def]
+    def _rule(
+        self,
+        slot: int,
+        first: Sequence[int],
+        tail: Sequence[int],
+        count: int,
+        pieces: Sequence[Rows],
+        tolerance: float,
+        named: Sequence[tuple[tuple, Rule]],
+        kind: tuple,
+    ) -> list[Rule]:
         plan, tape, batch = self.plan, self.tape, self.plan.batch
         within = not tail
         rules = distinct([rule for _, rule in named])

@@ -149,7 +149,7 @@ class Plan:
         key = self._key(entry)
         if self.known(entry):
             cut, leaves, tree, self.left, self.keeps = Plan.memory[key]
-            self._pending = entry, cut, None, leaves, key
+            self._pending: tuple = entry, cut, None, leaves, key
             return leaves, tree
         self._catch_up()
         cut, results = self._try(entry)
@@ -436,7 +436,7 @@ class Plan:
         state = random_state()
         with Calm(where, watchers, apart=True) as calm:
             result = perform(entry, args, kwargs, trial=True)
-        found = found_of(entry.module)  # type: ignore[arg-type]
+        found = found_of(entry.module)
         if found is not None:
             found.remember(calm)
         if not same_outside_torch(state, random_state()):
@@ -454,7 +454,8 @@ class Plan:
 def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
     """The stride in each dimension with which at most :data:`SAMPLE` values are taken from all over
     a tensor. The last dimensions are thinned first, so that every row has values in the sample."""
-    left, steps = math.prod(shape), []
+    left = math.prod(shape)
+    steps: list[int] = []
     for size in reversed(shape):
         step = min(max(1, size), -(-left // SAMPLE)) or 1
         left = left // max(1, size) * -(-size // step)

@@ -40,7 +40,7 @@ class Ref(NamedTuple):
 class Outside(NamedTuple):
     """A tensor that came from elsewhere."""
 
-    index: int
+    index: int  # type: ignore[assignment]
 
 
 class Place:
@@ -207,7 +207,7 @@ class Tape:
         """Releases the tensors saved by the graphs of the given tensors, as far as the graphs belong
         to this tape."""
         with unrecorded():
-            drop([t.grad_fn for t in tensors], [t.grad_fn for t in self.outside if t.grad_fn is not None], bare(self.failure))  # type: ignore[arg-type]
+            drop([t.grad_fn for t in tensors], [t.grad_fn for t in self.outside if t.grad_fn is not None], bare(self.failure))
 
     def refuse(self, why: str) -> None:
         """Notes that this tape cannot be replayed, and why; the first reason is kept."""
@@ -238,7 +238,7 @@ class Tape:
         for ref in self.live:
             tensor = ref()
             place = None if tensor is None else place_of(tensor)
-            if place is None:
+            if tensor is None or place is None:
                 continue
             if place.late:
                 late = True
@@ -246,7 +246,7 @@ class Tape:
             if self.late is not None:
                 self.late.keep(place.slot, tensor)
             tensor.__class__ = torch.Tensor
-            del tensor._headroom
+            del tensor._headroom  # type: ignore[attr-defined]
         if not late:
             self._release()
 
@@ -393,7 +393,7 @@ def _numpy_state() -> Optional[tuple]:
         memory = b""
     if not memory or memory != _newest[0]:
         _newest = memory, numpy.get_state()
-    return _newest[1]  # type: ignore[no-any-return]
+    return _newest[1]
 
 
 def same_random_state(a: RandomState, b: RandomState) -> bool:
