@@ -71,11 +71,30 @@ test-torch:
 	@test -e $(OTHER)/ready || { python3 -m venv $(OTHER) && $(OTHER)/bin/python -m pip install -q --disable-pip-version-check torch==$(TORCH) $(FRAMEWORKS) && touch $(OTHER)/ready; }
 	HEADROOM_PYTHON=$(OTHER)/bin/python HEADROOM_REQUIRE_TORCH=1 go test -race $(TAGS) -count=1 -timeout 40m -v ./worker
 
-check: $(LINT)
+# What checks the project's Python: one environment for each pair of versions, kept
+# like that of make torch.
+RUFF_VERSION := 0.17.6
+MYPY_VERSION := 1.18.2
+PYTHON_LINT  := $(KEPT)/ruff-$(RUFF_VERSION)-mypy-$(MYPY_VERSION)
+
+check: $(LINT) $(PYTHON_LINT)/ready
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt: run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	go vet $(TAGS) ./...
 	go vet ./...
 	$(LINT) run --build-tags cuda ./...
+	$(PYTHON_LINT)/bin/ruff check --cache-dir $(CACHE)/ruff
+	@if [ -e $(TORCH_ENV)/ready ]; then \
+		echo "mypy worker/python"; \
+		cd worker/python && $(PYTHON_LINT)/bin/mypy --python-executable $(TORCH_ENV)/bin/python --cache-dir $(CACHE)/mypy; \
+	else \
+		echo "make check: SKIPPED mypy, which needs PyTorch's types: run make torch"; \
+		test "$${HEADROOM_REQUIRE_TORCH:-}" != 1; \
+	fi
+
+$(PYTHON_LINT)/ready:
+	python3 -m venv $(PYTHON_LINT)
+	$(PYTHON_LINT)/bin/python -m pip install -q --disable-pip-version-check ruff==$(RUFF_VERSION) mypy==$(MYPY_VERSION)
+	touch $@
 
 $(LINT):
 	@mkdir -p $(CACHE)
