@@ -58,7 +58,9 @@ def independent(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     training = [layer for layer in layers if layer.training]
     means, usual, thread = {id(layer.running_mean) for layer in training}, functional.batch_norm, get_ident()
 
-    def by_row(input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: Any = 0.1, eps: float = 1e-5) -> Any:
+    def by_row(
+        input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: Any = 0.1, eps: float = 1e-5
+    ) -> Any:
         if get_ident() != thread or not training and id(running_mean) not in means:
             return usual(input, running_mean, running_var, weight, bias, training, momentum, eps)
         return functional.group_norm(input, 1, weight, bias, eps)

@@ -1324,7 +1324,8 @@ def full_precision() -> str:
     def settings() -> list[str]:
         found = [torch.get_float32_matmul_precision, lambda: backends.cudnn.allow_tf32, lambda: backends.cuda.matmul.allow_tf32]
         if hasattr(backends.cudnn, "conv"):
-            found += [lambda: (backends.fp32_precision, backends.cudnn.conv.fp32_precision, backends.cudnn.rnn.fp32_precision, backends.cuda.matmul.fp32_precision)]
+            kinds = backends, backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul
+            found += [lambda: [kind.fp32_precision for kind in kinds]]
         return [either(f) for f in found]
 
     def either(f: Callable) -> str:
