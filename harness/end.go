@@ -18,6 +18,11 @@ var errFinished = errors.New("already finished")
 // End records how the run ended (nil: all steps made) and returns its result. The
 // error is the one given, or nil if the run had already finished.
 func (s *Session) End(err error) (Result, error) {
+	defer func() {
+		if s.statusErr != nil { // whoever looks later would take the run for one that was killed
+			s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("how the run ended could not be recorded: %v; headroom status will call it stale", s.statusErr)})
+		}
+	}()
 	tally := s.f.Tally()
 	s.result.Steps, s.result.AllFailures, s.result.DeviceGone = s.step, tally.Failures, tally.Gone
 	if s.planned {

@@ -100,10 +100,10 @@ func (s *Session) setStatus(state runs.State, reason string) {
 	}
 	s.interval = interval{from: now}
 	err := s.f.SetStatus(*to)
-	if err != nil && !s.statusDown {
+	if err != nil && s.statusErr == nil {
 		s.log.Warn("status.json cannot be written", zap.Error(err))
 	}
-	s.statusDown = err != nil
+	s.statusErr = err
 }
 
 // Save writes a checkpoint of the state as it is, unless there is one already.

@@ -85,7 +85,7 @@ type Session struct {
 	status      runs.Status
 	interval    interval // what was done since the last status
 	journalDown bool     // the journal cannot be written, which has been reported
-	statusDown  bool     // the status cannot be written, which has been reported
+	statusErr   error    // why the status could not be written the last time
 }
 
 // place is where memory ran out.

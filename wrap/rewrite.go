@@ -133,7 +133,7 @@ func (m *Match) lawful(p recovery.Plan, s step) error {
 	case m.Profile.Coupling == ByMicro:
 		return inexact("%s scales the learning rate by the micro-batch alone, so the learning rate would change", m.Profile.Name)
 	case !m.Profile.writes(accumulation) && law.Derive == "":
-		return inexact("no knob sets the accumulation, so a smaller micro-batch would change the effective batch; name one with --knob accumulation=FLAG, or let headroom cut the step inside the process")
+		return inexact("no knob sets the accumulation, so a smaller micro-batch would change the effective batch; name one with --knob accumulation=FLAG")
 	case m.Profile.writes(accumulation) && m.Profile.Normalised == NotNormalised:
 		return inexact("%s does not divide the loss by the accumulation, so the gradients would grow with it", m.Profile.Name)
 	}

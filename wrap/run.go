@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"headroom/harness"
@@ -73,6 +74,7 @@ type ExitError struct {
 	Hint string // what the user could do; may be empty
 
 	Memory bool // memory had run out, and headroom had no remedy for this command
+	Killed bool // by a signal that leaves a command no time for last words
 }
 
 func (e *ExitError) Error() string { return e.Why }
@@ -254,7 +256,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 		}
 		return false, &ExitError{Code: exit.Code, Why: d.Reason}
 	}
-	e := &ExitError{Code: exit.Code, Why: describe(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory()}
+	e := &ExitError{Code: exit.Code, Why: describe(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
 	if e.Memory && e.Hint == "" && r.Why != "" {
 		e.Hint = "headroom could have continued with a smaller micro-batch if it had been able to change the command: " + r.Why
 	}
@@ -265,6 +267,10 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 	}
 	return false, e
 }
+
+// spoken are the signals that a command is ended with by whoever knows why, and about which a shell
+// says nothing either.
+var spoken = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}
 
 // stops records that nothing more is tried. Whoever ends the run tells the user.
 func (r *runner) stops(why, hint string) {

@@ -360,7 +360,7 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 		return notStarted(w.Command, err)
 	}
 	var exit *wrap.ExitError
-	quiet := errors.As(err, &exit) && !exit.Memory && result.Failures == 0 // the command has said it all
+	quiet := errors.As(err, &exit) && !exit.Memory && !exit.Killed && result.Failures == 0 // the command has said it all
 	happened := result.Failures > 0 || err != nil && !quiet
 	if happened || w.worthAReport(dir, u.now()) {
 		if r, drawn := drawn(dir, "", u.now()); drawn == nil {
