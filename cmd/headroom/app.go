@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 	"github.com/xrash/smetrics"
+
+	"headroom/configs"
 )
 
 // newApp is the command line, from which the help, the manual page and the
@@ -154,15 +157,26 @@ func usageFault(c *cli.Context, err error, _ bool) error {
 		for _, f := range c.Command.Flags {
 			names = append(names, f.Names()...)
 		}
-		if near := nearest(name, names); near != "" {
-			hint = fmt.Sprintf("did you mean --%s?", near)
+		switch near := nearest(name, names); {
+		case near != "":
+			hint = fmt.Sprintf("did you mean %s?", dashed(near))
+		case slices.Contains(takeCommands, c.Command.Name) && ownCommand(c):
+			hint = fmt.Sprintf("your own command goes after --, as in %s -- python train.py", c.Command.HelpName)
 		}
-		return usagef(hint, "unknown flag --%s", name)
+		return usagef(hint, "unknown flag %s", dashed(name))
 	}
 	if wrong := valueFault(c, text); wrong != nil {
 		return wrong
 	}
 	return &usageError{err: errors.New(strings.NewReplacer("flag -", "flag --", "for -", "for --").Replace(text))}
+}
+
+// ownCommand reports whether the words after a headroom command that was not understood look like
+// a command of the user's, without the -- in front of it: the first is no configuration.
+func ownCommand(c *cli.Context) bool {
+	words := c.Lineage()[1].Args().Tail() // the flags come first: the command's own context has no words yet
+	at := slices.IndexFunc(words, func(word string) bool { return !isFlag(word) })
+	return at >= 0 && !slices.Contains(configs.Presets(), words[at]) && !slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(words[at]))
 }
 
 // nearest is the entry of words that was probably meant by word, "" if there is none.
