@@ -77,6 +77,12 @@ func (k Key) applies(c *Config) bool {
 	return !ok || slices.Contains(k.Only.Values, condition.value(c).node().Value)
 }
 
+// Applies reports whether the key of the given name has a meaning in c.
+func (c *Config) Applies(name string) bool {
+	k, ok := find(name)
+	return ok && k.applies(c)
+}
+
 // MostChannels is how many channels a head may have in package cuda's attention
 // kernels for bfloat16.
 const MostChannels = 128

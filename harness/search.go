@@ -77,7 +77,15 @@ func (l *loop) search(ctx context.Context, limit int) error {
 		return err
 	}
 	seconds := l.o.Now().Sub(start).Seconds()
-	text := fmt.Sprintf("%v (%d probes, %s)", found.Result, len(found.Result.Probes), lasting(seconds))
-	l.Note(runs.Entry{Kind: runs.KindSearch, Text: text, Search: &found.Result, Memory: &found.Stats, Seconds: seconds})
+	l.Note(runs.Entry{Kind: runs.KindSearch, Text: searchText(found.Result, seconds), Search: &found.Result, Memory: &found.Stats, Seconds: seconds})
 	return l.answer(ctx, recovery.Event{Search: &found}, 0)
+}
+
+// searchText says what a search found and what that took.
+func searchText(found search.Result, seconds float64) string {
+	probes := "1 probe"
+	if n := len(found.Probes); n != 1 {
+		probes = fmt.Sprintf("%d probes", n)
+	}
+	return fmt.Sprintf("%v (%s, %s)", found, probes, lasting(seconds))
 }

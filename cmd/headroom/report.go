@@ -163,11 +163,11 @@ func drawn(dir, device string, now time.Time) (*report.Report, error) {
 func trained(cfg *configs.Config) string {
 	m, d := cfg.Model, cfg.Data
 	text := fmt.Sprintf("%s: %s of width %d", m.Kind, plural(m.Layers, "layer"), m.Width)
-	if m.Context > 0 {
+	if cfg.Applies("model.context") {
 		text += fmt.Sprintf(", context %d", m.Context)
 	}
 	text += fmt.Sprintf("; data: %s", d.Kind)
-	if d.Path != "" {
+	if cfg.Applies("data.path") {
 		text += fmt.Sprintf(" from %s", d.Path)
 	}
 	text += fmt.Sprintf("; %s, learning rate %g, effective batch %d", cfg.Optimizer.Kind, cfg.Optimizer.LR, cfg.Batch.Effective)

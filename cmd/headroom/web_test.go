@@ -123,14 +123,26 @@ func TestAddressThatIsTaken(t *testing.T) {
 	}
 }
 
-// TestTrained checks the words for what a preset trains.
+// TestTrained checks the words for what a configuration trains: of each kind of model and data,
+// only what applies to it.
 func TestTrained(t *testing.T) {
-	cfg, err := configs.Load("gpt", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := trained(cfg), "gpt: 2 layers of width 64, context 64; data: text from goroot; adamw, learning rate 0.003, effective batch 32"; got != want {
-		t.Errorf("%q, want %q", got, want)
+	for _, c := range []struct {
+		preset string
+		set    []string
+		want   string
+	}{
+		{"gpt", nil, "gpt: 2 layers of width 64, context 64; data: text from goroot; adamw, learning rate 0.003, effective batch 32"},
+		{"gpt", []string{"data.path=corpus", "optimizer.kind=sgd"}, "gpt: 2 layers of width 64, context 64; data: text from corpus; sgd, learning rate 0.003, effective batch 32"},
+		{"mlp-tight", nil, "mlp: 4 layers of width 128; data: blobs; adamw, learning rate 0.001, effective batch 512"},
+		{"mnist", nil, "mlp: 2 layers of width 256; data: idx from /usr/share/datasets/fashion-mnist; adamw, learning rate 0.001, effective batch 256"},
+	} {
+		cfg, err := configs.Load(c.preset, c.set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := trained(cfg); got != c.want {
+			t.Errorf("%s %v: %q, want %q", c.preset, c.set, got, c.want)
+		}
 	}
 }
 
