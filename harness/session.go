@@ -170,6 +170,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 		s.Note(runs.Entry{Kind: runs.KindMissing, Text: fmt.Sprintf("the journal says that a checkpoint of step %d was written, but no checkpoint is left: the run starts over", tally.Checkpoint)})
 	}
 	s.result.Attempts++
+	s.status.From = s.step
 	if !s.planned {
 		s.beginHistory(from)
 	}
@@ -260,13 +261,13 @@ func (s *Session) Step(r runs.StepReport) (recovery.Decision, error) {
 
 // Reached records a newer complete checkpoint of a body that does not count its
 // steps, as a sign of progress. step is 0 if the checkpoint does not give it.
-func (s *Session) Reached(step int) error {
+func (s *Session) Reached(step int, path string) error {
 	s.step, s.saved = step, step
 	text := fmt.Sprintf("checkpoint of step %d", step)
 	if step == 0 {
 		text = "checkpoint whose step is unknown"
 	}
-	s.Note(runs.Entry{Kind: runs.KindCheckpoint, Text: text})
+	s.Note(runs.Entry{Kind: runs.KindCheckpoint, Text: text, Path: path})
 	_, err := s.Handle(recovery.Event{Step: &recovery.Progress{Step: step}}, 0)
 	return err
 }
@@ -383,10 +384,10 @@ func (s *Session) recordFailure(e recovery.Event, d recovery.Decision, took time
 	switch {
 	case e.OOM != nil:
 		plan := s.history.Running()
-		failure, entry.Plan = e.OOM.Failure, &plan
+		failure, entry.Plan = e.OOM.Failure.Measured(), &plan
 		entry.Text = s.where() + failure.Error()
 	case e.Load != nil:
-		failure = e.Load.Failure
+		failure = e.Load.Failure.Measured()
 		entry.Text = s.where() + failure.Error()
 		if s.o.Steps > 0 {
 			entry.Text = "before " + entry.Text

@@ -113,12 +113,11 @@ func foreign(e Evidence) (Verdict, bool) {
 	s, requested := e.Failure.Stats, e.Failure.Requested
 	held := heldByOthers(s)
 	large := func(n Bytes) bool { return float64(n) >= ForeignShare*float64(s.Capacity) }
-	why := fmt.Sprintf("%s and %v free, while other processes hold %v of %v", e.Failure.asked(), s.Free, held, s.Capacity)
+	why := fmt.Sprintf("%s, while other processes hold %v of %v", e.Failure.left(), held, s.Capacity)
 	grown := held - heldByOthers(e.Baseline)
 	switch {
 	case e.Baseline.Capacity > 0 && grown > 0 && (requested > 0 && requested <= s.Free+grown || requested <= 0 && large(grown)):
-		why = fmt.Sprintf("%s and %v free, after other processes took %v since the attempt began (now %v of %v)",
-			e.Failure.asked(), s.Free, grown, held, s.Capacity)
+		why = fmt.Sprintf("%s, after other processes took %v since the attempt began (now %v of %v)", e.Failure.left(), grown, held, s.Capacity)
 	case requested <= 0 || !large(held) || requested > s.Free+held:
 		return Verdict{}, false
 	}
@@ -187,7 +186,7 @@ func model(e Evidence) (Verdict, bool) {
 func batch(e Evidence) Verdict {
 	f := e.Failure
 	if f.Micro == 0 {
-		return Verdict{Unknown, fmt.Sprintf("%s and %v free; the failure was not in any known micro-batch", f.asked(), f.Stats.Free)}
+		return Verdict{Unknown, fmt.Sprintf("%s; the failure was not in any known micro-batch", f.left())}
 	}
 	return Verdict{Batch, fmt.Sprintf("micro-batch %d needs %s", f.Micro, f.Shortage())}
 }

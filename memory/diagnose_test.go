@@ -233,6 +233,13 @@ func TestAssumed(t *testing.T) {
 		if text := f.Error(); text != "out of memory at micro-batch 8 in forward: 32 MiB asked for" {
 			t.Error(text)
 		}
+		if text := f.Measured(); text.Error() != f.Error() || text.Stats != (Stats{}) {
+			t.Errorf("recorded as %+v", text)
+		}
+		f.Micro = 0
+		if v := Diagnose(Evidence{Failure: f}); v.Why != "32 MiB asked for, more than was free; the failure was not in any known micro-batch" {
+			t.Errorf("outside a micro-batch: %v", v)
+		}
 	}
 	if f := (OutOfMemoryError{Phase: PhaseForward}).Assume(GiB); f.Assumed || f.Stats != (Stats{}) {
 		t.Errorf("with no request known: %+v", f)

@@ -59,6 +59,14 @@ func (e OutOfMemoryError) Assume(most Bytes) OutOfMemoryError {
 	return e
 }
 
+// Measured is e without the Stats that [OutOfMemoryError.Assume] made up: what may be recorded and shown.
+func (e OutOfMemoryError) Measured() OutOfMemoryError {
+	if e.Assumed {
+		e.Stats = Stats{}
+	}
+	return e
+}
+
 // Needed is the least that the process would have had to hold to continue: what
 // was allocated and what was asked for, or Whole if that is more.
 func (e *OutOfMemoryError) Needed() Bytes { return max(e.Whole, e.Stats.Allocated+e.Requested) }
@@ -96,6 +104,14 @@ func (e *OutOfMemoryError) asked() string {
 		return "an unknown amount asked for"
 	}
 	return fmt.Sprintf("%v asked for", e.Requested)
+}
+
+// left is asked with how much was free, if that was measured.
+func (e *OutOfMemoryError) left() string {
+	if e.Assumed {
+		return e.asked() + ", more than was free"
+	}
+	return fmt.Sprintf("%s and %v free", e.asked(), e.Stats.Free)
 }
 
 func (e *OutOfMemoryError) Error() string {

@@ -46,10 +46,12 @@ func number(v float64) string {
 		return "infinite"
 	case math.Abs(v) >= 1000:
 		return count(int64(math.Round(v)))
-	case v != 0 && math.Abs(v) < 0.001:
+	case v == 0:
+		return "0"
+	case math.Abs(v) < 0.001:
 		return strconv.FormatFloat(v, 'e', 1, 64)
 	case math.Abs(v) < 1:
-		return trimmed(strconv.FormatFloat(v, 'f', 4, 64))
+		return trimmed(strconv.FormatFloat(v, 'f', 2-int(math.Floor(math.Log10(math.Abs(v)))), 64))
 	}
 	return trimmed(strconv.FormatFloat(v, 'f', 2-int(math.Log10(math.Abs(v))), 64))
 }

@@ -118,7 +118,7 @@ func TestFormat(t *testing.T) {
 		{count(0), "0"}, {count(999), "999"}, {count(1000), "1,000"}, {count(-1234567), "−1,234,567"},
 		{plural(1, "step"), "1 step"}, {plural(2000, "step"), "2,000 steps"},
 		{span("step", 3, 3), "step 3"}, {span("step", 3, 5), "steps 3 to 5"},
-		{number(0), "0"}, {number(3.14159), "3.14"}, {number(99.96), "100"}, {number(50), "50"}, {number(12345), "12,345"}, {number(0.01234), "0.0123"},
+		{number(0), "0"}, {number(3.14159), "3.14"}, {number(99.96), "100"}, {number(50), "50"}, {number(12345), "12,345"}, {number(0.01234), "0.0123"}, {number(-0.41017), "-0.41"}, {number(0.9996), "1"},
 		{number(2e-5), "2.0e-05"}, {number(math.NaN()), "not a number"}, {number(math.Inf(1)), "infinite"},
 		{percent(0.196), "20 %"}, {percent(0.0123), "1.2 %"}, {percent(0.0001), "< 0.1 %"}, {percent(0), "0 %"}, {percent(math.NaN()), "–"},
 		{secondsLasting(0), "0 s"}, {secondsLasting(0.0421), "42 ms"}, {secondsLasting(6.61), "6.6 s"}, {secondsLasting(38.2), "38 s"},

@@ -68,6 +68,12 @@ type Entry struct {
 	Fault    *Fault                   `json:"fault,omitempty"`
 	Seconds  float64                  `json:"seconds,omitempty"` // how long this took, where that matters
 
+	// Path is where a wrapped command's own checkpoint is.
+	Path string `json:"path,omitempty"`
+	// InStep is the optimizer step in which a failure inside a wrapped command's process happened,
+	// counted from 1 in that process; 0 if that is not known.
+	InStep int `json:"in_step,omitempty"`
+
 	// Repeated marks a further out-of-memory failure of a step that has not been made
 	// since the first one: only the first counts.
 	Repeated bool `json:"repeated,omitempty"`

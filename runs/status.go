@@ -29,8 +29,9 @@ type Status struct {
 	PID              int             `json:"pid"` // of the process that wrote this
 	Host             string          `json:"host"`
 	Attempt          int             `json:"attempt"`
-	Step             int             `json:"step"`  // optimizer steps finished
-	Steps            int             `json:"steps"` // of the whole run
+	Step             int             `json:"step"`           // optimizer steps finished; of a wrapped command, the step of its newest checkpoint
+	From             int             `json:"from,omitempty"` // step from which the attempt began
+	Steps            int             `json:"steps"`          // of the whole run; 0 for a wrapped command
 	Plan             recovery.Plan   `json:"plan"`
 	Loss             float64         `json:"loss"`               // of the newest step
 	SamplesPerSecond float64         `json:"samples_per_second"` // since the status before

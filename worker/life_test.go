@@ -32,7 +32,7 @@ func TestFailureSurvived(t *testing.T) {
 	if a := c.hears(); a.Type != "plan" || a.V != 1 || a.Mode != Armed || a.Limit != 0 {
 		t.Errorf("the plan: %+v", a)
 	}
-	c.send(oom(7, 40, 40, ""))
+	c.send(oom(7, 40, 40, `,"step":3`))
 	if a := c.hears(); a.Type != "decision" || a.ID != 7 || a.Rows != 20 || a.Remedy != string(recovery.Shrink) || !a.Lasting {
 		t.Errorf("the decision: %+v", a)
 	}
@@ -58,9 +58,13 @@ func TestFailureSurvived(t *testing.T) {
 	}
 	var repeated []bool
 	for _, e := range b.entries {
-		if e.Kind == runs.KindSurvived {
-			repeated = append(repeated, e.Repeated)
+		if e.Kind != runs.KindSurvived {
+			continue
 		}
+		if first := len(repeated) == 0; first && (e.InStep != 3 || e.Seconds != 1.5) || !first && e.Seconds != 0 {
+			t.Errorf("%+v: the first failure has the step, and the time that all of the step's failures cost", e)
+		}
+		repeated = append(repeated, e.Repeated)
 	}
 	if !slices.Equal(repeated, []bool{false, true}) {
 		t.Errorf("repeated %v: two failures of one step count as one", repeated)
@@ -75,8 +79,35 @@ func TestFailureSurvived(t *testing.T) {
 		t.Errorf("kept %d, %q", b.pieces, b.texts(runs.KindWorker))
 	}
 	last := b.entries[len(b.entries)-1-len(ran)]
-	if last.Seconds != 1.5 || last.Verdict == nil || last.Verdict.Cause != memory.Batch || last.OOM.Micro != 20 {
+	if last.Verdict == nil || last.Verdict.Cause != memory.Batch || last.OOM.Micro != 20 {
 		t.Errorf("%+v", last)
+	}
+}
+
+// TestSurvivalTakesTime checks that how long it took to survive a failure is measured if the process
+// does not say it, and that nothing is made up where no failure had been reported.
+func TestSurvivalTakesTime(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	c.hears()
+	c.send(oom(1, 40, 40, `,"step":2`))
+	c.hears()
+	time.Sleep(10 * time.Millisecond)
+	c.send(`{"type":"note","level":"survived","text":"40 rows in 4 pieces","step":2}`)
+	c.send(`{"type":"note","level":"survived","text":"the optimizer's step again","step":2}`)
+	c.send(`{"type":"refused","id":3,"why":"no reason","step":5}`)
+	c.send(`{"type":"bye"}`)
+	ended(t, l)
+	var told []runs.Entry
+	for _, e := range b.entries {
+		if e.Kind == runs.KindSurvived || e.Kind == runs.KindRefused {
+			told = append(told, e)
+		}
+	}
+	if len(told) != 3 || told[0].Seconds < 0.01 || told[0].InStep != 2 || told[1].Seconds != 0 || told[1].InStep != 2 || told[2].InStep != 5 {
+		t.Errorf("%+v", told)
 	}
 }
 

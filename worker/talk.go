@@ -46,6 +46,7 @@ type told struct {
 	message
 	failure  memory.OutOfMemoryError
 	decision recovery.Decision
+	when     time.Time // when it was reported
 }
 
 // at names the failure and the line of the user's code where it happened.
@@ -244,8 +245,8 @@ func (t *talk) grows(m message, now time.Time) {
 	}
 }
 
-// settle records what was survived, how, and in how many seconds; how is "" and seconds
-// is 0 if they are not known.
+// settle records what was survived and how, and how long that took: in seconds if the process
+// says so, or else from the first failure until now. how is "" and seconds is 0 if they are not known.
 func (t *talk) settle(how string, seconds float64) {
 	if len(t.pending) == 0 {
 		return
@@ -253,11 +254,17 @@ func (t *talk) settle(how string, seconds float64) {
 	t.life.mu.Lock()
 	defer t.life.mu.Unlock()
 	t.life.ended.Survived++
+	if first := t.pending[0].when; seconds == 0 && !first.IsZero() {
+		seconds = time.Since(first).Seconds()
+	}
 	for i, f := range t.pending {
-		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision, Repeated: i > 0}
+		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision, Repeated: i > 0, InStep: f.Step}
+		if i == 0 {
+			e.Seconds = seconds
+		}
 		reason := f.decision.Reason
 		if how != "" && i == len(t.pending)-1 { // what was done, in place of what was to be tried
-			reason, e.Seconds = how, seconds
+			reason = how
 			if e.Verdict != nil {
 				reason += ": " + e.Verdict.Why
 			}
@@ -277,7 +284,7 @@ func (t *talk) keep() {
 
 // outOfMemory decides on a failure, and answers the process.
 func (t *talk) outOfMemory(m message) {
-	f := told{message: m, failure: m.failure()}
+	f := told{message: m, failure: m.failure(), when: time.Now()}
 	switch {
 	case t.life.o.Mode == Observe:
 		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: "failures are only observed"}
@@ -301,7 +308,7 @@ func (t *talk) outOfMemory(m message) {
 // refusal notes a failure that is left to the command's own code.
 func (t *talk) refusal(f told) {
 	t.refused, t.pending = &f, nil
-	t.noted("refused\n"+f.Why+"\n"+f.Where, runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Verdict: f.decision.Verdict,
+	t.noted("refused\n"+f.Why+"\n"+f.Where, runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Verdict: f.decision.Verdict, InStep: f.Step,
 		Text: f.at() + "; left to the command's own code: " + f.Why})
 }
 

@@ -217,7 +217,7 @@ func (r *runner) progress() error {
 		if !newest.Time.IsZero() {
 			r.beyond = r.last.Began.Add(life(r.last)).Sub(newest.Time)
 		}
-		return r.s.Reached(newest.Step)
+		return r.s.Reached(newest.Step, newest.Path)
 	case newest.Path == known.Path:
 		newest.Micro = known.Micro
 	}
@@ -262,7 +262,8 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 	}
 	if o.OutOfMemory() && o.Evidence != nil {
 		verdict := memory.Diagnose(*o.Evidence)
-		r.s.Note(runs.Entry{Kind: runs.KindOOM, OOM: &o.Evidence.Failure, Verdict: &verdict, Text: o.Evidence.Failure.Error(), Final: true})
+		failure := o.Evidence.Failure.Measured()
+		r.s.Note(runs.Entry{Kind: runs.KindOOM, OOM: &failure, Verdict: &verdict, Text: failure.Error(), Seconds: r.lost().Seconds(), Final: true})
 		r.stops(e.Why, e.Hint)
 	}
 	return false, e
@@ -315,7 +316,7 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 	} else if evidence.Failure.Micro == 0 && evidence.Failure.Phase.SizedByMicro() {
 		evidence.Failure.Micro = r.s.Running().Largest()
 	}
-	d, err := r.s.HandleIf(e, life(exit), r.possible)
+	d, err := r.s.HandleIf(e, r.lost(), r.possible)
 	if err != nil {
 		return false, err
 	}
@@ -344,6 +345,18 @@ func (r *runner) progressed() bool {
 	return r.newest != nil && r.newest.after(r.from)
 }
 
+// lost is how long the newest life worked in vain: after its newest checkpoint, if it wrote one
+// and the command can resume, or else all the time; 0 if that is not known.
+func (r *runner) lost() time.Duration {
+	switch {
+	case !r.Recover: // where such a command continues, if it is started again, is its own business
+		return 0
+	case r.Resumes && r.progressed():
+		return max(0, r.beyond)
+	}
+	return life(r.last)
+}
+
 func life(exit Exit) time.Duration { return time.Duration(exit.Seconds * float64(time.Second)) }
 
 // describe says in one sentence how a life ended.
@@ -352,11 +365,15 @@ func describe(o Outcome, exit Exit) string {
 	if exit.Signal != 0 {
 		how = fmt.Sprintf("killed by signal %d (%v)", int(exit.Signal), exit.Signal)
 	}
-	text := fmt.Sprintf("%s after %s: %s", how, lasting(exit.Seconds), o.Kind)
-	if len(o.Reasons) > 0 && o.Kind != Done {
-		text += ": " + strings.Join(o.Reasons, "; ")
+	said := []string{fmt.Sprintf("%s after %s", how, lasting(exit.Seconds))}
+	why := strings.Join(o.Reasons, "; ")
+	if o.Kind != Failed || why == "" { // the reasons for Failed say that it failed
+		said = append(said, string(o.Kind))
 	}
-	return text
+	if why != "" && o.Kind != Done {
+		said = append(said, why)
+	}
+	return strings.Join(said, ": ")
 }
 
 // lasting formats seconds the way people say them.

@@ -56,7 +56,7 @@ class Report:
             return None
         self._rows, self._next = rows, 0.0
         said = {name: value for name, value in evidence(failure).items() if value}
-        decision = wire.oom(rows=rows, micro=rows, **{**_memory(), **said})  # many exceptions' messages contain no amounts
+        decision = wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})  # many exceptions' messages contain no amounts
         decided = decision.get("rows") if decision else None
         if not isinstance(decided, int) or not 0 < decided <= rows:
             return None
@@ -72,7 +72,7 @@ class Report:
         self.told = [*self.told[-15:], {"where": _where(failure), "how": how, "why": why}]
         wire = self.wire()
         if wire is not None:
-            wire.note(text, "survived", **evidence(failure))
+            wire.note(text, "survived", step=self._steps + 1, **evidence(failure))
         else:
             say(f"out of memory, survived: {text}; {short(failure)}")
 
@@ -80,7 +80,7 @@ class Report:
         self.told = [*self.told[-15:], {"where": _where(failure), "why": why}]
         wire = self.wire()
         if wire is not None:
-            wire.refused(why, rows=self._rows, **(evidence(failure) if failure is not None else {}))
+            wire.refused(why, rows=self._rows, step=self._steps + 1, **(evidence(failure) if failure is not None else {}))
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 

@@ -1,0 +1,97 @@
+package wrap
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
+)
+
+// TestWhatIsRecordedOfALife checks that the journal holds what is known about a life that ran out
+// of memory, and nothing else: the time that it cost, no amounts that were made up, and the path
+// of its newest checkpoint.
+func TestWhatIsRecordedOfALife(t *testing.T) {
+	began := time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
+	ranOut := Outcome{Kind: OutOfMemory, Confidence: Certain, Reasons: []string{"it failed in forward"},
+		Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseForward}.Assume(4 * memory.GiB)}}
+	saved := &Saved{Path: "out/step-10.pt", Step: 10, Time: began.Add(40 * time.Second)}
+	for _, c := range []struct {
+		name    string
+		saves   bool
+		resumes bool
+		recover bool
+		lost    float64
+	}{
+		{"without a checkpoint", false, true, true, 60},
+		{"after a checkpoint", true, true, true, 20},
+		{"of a command that starts over", true, false, true, 60},
+		{"of an unknown command", false, false, false, 0},
+	} {
+		dir := filepath.Join(t.TempDir(), "run")
+		folder, err := runs.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := harness.Begin(folder, harness.SessionOptions{Plan: recovery.Plan{Effective: 64, World: 1, Micro: 64}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lives := 0
+		live := func(context.Context, Beginning) (Outcome, Exit, error) {
+			if lives++; lives == 2 {
+				return Outcome{Kind: Done}, Exit{Seconds: 5, Began: began.Add(time.Hour)}, nil
+			}
+			return ranOut, Exit{Code: 1, Seconds: 60, Began: began}, nil
+		}
+		newest := func() (*Saved, error) {
+			if !c.saves || lives == 0 {
+				return nil, nil
+			}
+			return saved, nil
+		}
+		_, _, _ = Run(context.Background(), s, RunOptions{Live: live, Newest: newest, Resumes: c.resumes, Recover: c.recover}) // of an unknown command, it fails
+		if err := folder.Close(); err != nil {
+			t.Fatal(err)
+		}
+		journal, err := runs.ReadJournal(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := func(k runs.Kind) runs.Entry {
+			at := slices.IndexFunc(journal, func(e runs.Entry) bool { return e.Kind == k })
+			if at < 0 {
+				return runs.Entry{}
+			}
+			return journal[at]
+		}
+		if e := of(runs.KindOOM); e.Seconds != c.lost || e.OOM == nil || e.OOM.Stats != (memory.Stats{}) || e.OOM.Requested != memory.GiB {
+			t.Errorf("%s: %v s lost, %+v", c.name, e.Seconds, e.OOM)
+		}
+		if e := of(runs.KindCheckpoint); (e.Path == saved.Path) != c.saves {
+			t.Errorf("%s: checkpoint %+v", c.name, e)
+		}
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	for _, c := range []struct {
+		o    Outcome
+		exit Exit
+		want string
+	}{
+		{Outcome{Kind: Failed, Reasons: []string{"it failed: KeyError: 'x'"}}, Exit{Code: 1, Seconds: 3}, "exit status 1 after 3 s: it failed: KeyError: 'x'"},
+		{Outcome{Kind: Failed}, Exit{Code: 1, Seconds: 3}, "exit status 1 after 3 s: failed"},
+		{Outcome{Kind: OutOfMemory, Reasons: []string{"it failed in forward", "and so on"}}, Exit{Code: 1, Seconds: 3}, "exit status 1 after 3 s: out of memory: it failed in forward; and so on"},
+		{Outcome{Kind: Done, Reasons: []string{"it exited with status 0"}}, Exit{Seconds: 3}, "exit status 0 after 3 s: done"},
+	} {
+		if got := describe(c.o, c.exit); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
