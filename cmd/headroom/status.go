@@ -78,18 +78,18 @@ func standingOf(dir string) (standing, error) {
 }
 
 // made is how far the run has come. A wrapped command's processes count their own steps, so
-// the steps that a process has made are shown after the step of the checkpoint that it
-// continued from; once that process has ended, the newest checkpoint says where the run stands.
+// the steps that the newest process has made are shown after the step of the checkpoint that it
+// continued from. Where no step was seen, only the newest checkpoint is known.
 func (s standing) made() string {
-	switch working := s.Seen != nil && s.Every > 0 && (s.State == runs.StateRunning || s.State == runs.StateStale); {
+	switch {
 	case s.Steps > 0:
 		return fmt.Sprintf("%d/%d", s.Step, s.Steps)
-	case working && s.Step > 0:
-		return fmt.Sprintf("%d+%d", s.Step, s.Seen.Made)
-	case s.Step > 0:
-		return fmt.Sprint(s.Step)
+	case s.Seen != nil && s.From > 0:
+		return fmt.Sprintf("%d+%d", s.From, s.Seen.Made)
 	case s.Seen != nil:
 		return fmt.Sprint(s.Seen.Made)
+	case s.Step > 0:
+		return fmt.Sprintf("checkpoint %d", s.Step)
 	}
 	return "-"
 }

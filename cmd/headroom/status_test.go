@@ -80,12 +80,14 @@ func TestStatusOfACommand(t *testing.T) {
 		want   string
 	}{
 		{"works", runs.Status{State: runs.StateRunning}, []runs.ProcessStep{older, seen}, "works running 130 0.25 s/step - - 6/24 GiB 0 40s ago"},
-		{"went-on", runs.Status{State: runs.StateRunning, Step: 400, Every: 15}, []runs.ProcessStep{seen}, "went-on running 400+130 0.25 s/step - - 6/24 GiB 0 40s ago"},
-		{"between", runs.Status{State: runs.StateRunning, Step: 500, Updated: now}, []runs.ProcessStep{seen}, "between running 500 0.25 s/step - - 6/24 GiB 0 0s ago"},
+		{"went-on", runs.Status{State: runs.StateRunning, Step: 400, From: 400, Every: 15}, []runs.ProcessStep{seen}, "went-on running 400+130 0.25 s/step - - 6/24 GiB 0 40s ago"},
+		{"between", runs.Status{State: runs.StateRunning, Step: 500, From: 400, Updated: now}, []runs.ProcessStep{seen}, "between running 400+130 0.25 s/step - - 6/24 GiB 0 0s ago"},
 		{"begins", runs.Status{State: runs.StateRunning}, []runs.ProcessStep{older}, "begins running - - - - - 0 1.0h ago"},
 		{"alone", runs.Status{State: runs.StateRunning}, nil, "alone running - - - - - 0 1.0h ago"},
 		{"done", runs.Status{State: runs.StateDone}, []runs.ProcessStep{seen}, "done done 130 - - - 6/24 GiB 0 40s ago"},
-		{"saved", runs.Status{State: runs.StateDone, Step: 500}, []runs.ProcessStep{seen}, "saved done 500 - - - 6/24 GiB 0 40s ago"},
+		{"saved", runs.Status{State: runs.StateDone, Step: 100}, []runs.ProcessStep{seen}, "saved done 130 - - - 6/24 GiB 0 40s ago"},
+		{"resumed", runs.Status{State: runs.StateDone, Step: 500, From: 400}, []runs.ProcessStep{seen}, "resumed done 400+130 - - - 6/24 GiB 0 40s ago"},
+		{"unseen", runs.Status{State: runs.StateDone, Step: 500, From: 400}, []runs.ProcessStep{older}, "unseen done checkpoint 500 - - - - 0 1.0h ago"},
 		{"ours", runs.Status{State: runs.StateRunning, Step: 3, Steps: 9, SamplesPerSecond: 812.3, Loss: 1.5}, nil, "ours running 3/9 812 samples/s 1.500 - - 0 1.0h ago"},
 	} {
 		folder, err := runs.Open(filepath.Join(t.TempDir(), c.name))
