@@ -21,7 +21,7 @@ const (
 func advice(in Input, r *Report) []string {
 	var all []string
 	for _, rule := range []func(Input, *Report) string{
-		adviseBroken, adviseEnd, adviseMicro, adviseForeign, adviseSpike, adviseFragmentation, adviseLeak,
+		adviseBroken, adviseEnd, adviseMicro, adviseInPlace, adviseForeign, adviseSpike, adviseFragmentation, adviseLeak,
 		adviseCheckpoints, adviseLost, adviseUnused, adviseTight, adviseLoss,
 	} {
 		if text := rule(in, r); text != "" {
@@ -38,6 +38,9 @@ func nothingToChange(r *Report) string {
 	if r.Outcome.State == Empty || r.Outcome.State == Running {
 		return "nothing yet"
 	}
+	if r.Failures.Total > 0 {
+		return "nothing has to change: the run went on after every failure"
+	}
 	return "nothing: the settings fit this job and this device"
 }
 
@@ -48,11 +51,13 @@ func adviseBroken(_ Input, r *Report) string {
 	return "do not trust the result of this run: in some steps the effective batch was not the configured one. Keep the run's folder and report this as a defect"
 }
 
-func adviseEnd(_ Input, r *Report) string {
+func adviseEnd(in Input, r *Report) string {
 	var from string
 	switch {
+	case r.Command != "" && in.Resumable:
+		from = fmt.Sprintf("run headroom resume %s, which continues from the newest checkpoint, or from the beginning if there is none", r.Name)
 	case r.Command != "":
-		from = fmt.Sprintf("run headroom resume %s, which restarts the command from its newest checkpoint if headroom knows how the command resumes, or restart it by hand", r.Name)
+		from = "start the command again"
 	case r.Checkpoints.Written == 0:
 		from = "start the same command again: it begins from step 0, because no checkpoint was written"
 	default:
@@ -108,6 +113,20 @@ func adviseMicro(in Input, r *Report) string {
 		text += fmt.Sprintf(", and save the %s spent finding it", secondsLasting(lost))
 	}
 	return text
+}
+
+// adviseInPlace names the micro-batch of a command that would not have failed first: its newest
+// step was still run in pieces.
+func adviseInPlace(_ Input, r *Report) string {
+	if len(r.seen) == 0 || r.Failures.InPlace == 0 {
+		return ""
+	}
+	s := r.seen[len(r.seen)-1]
+	if s.Pieces < 2 || s.Rows < s.Pieces {
+		return ""
+	}
+	return fmt.Sprintf("batches of %s rows ran in %s pieces: give the command a batch of %s rows and %s times the accumulation, and no step has to fail first",
+		count(s.Rows), count(s.Pieces), count((s.Rows+s.Pieces-1)/s.Pieces), count(s.Pieces))
 }
 
 // unsimulated is what helps against processes that the run's own configuration simulates.

@@ -43,12 +43,21 @@ func (r *Report) commandsBatchCard() Card {
 	if r.Failures.InPlace > 0 {
 		notes = append(notes, "steps that ran out of memory still gave the result of the whole batch")
 	}
-	// A plan has run only if an attempt began after it was made.
-	if slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < len(r.Attempts) }) {
+	// A plan has made a step only in an attempt that began after it was made.
+	worked := r.worked()
+	smallerBefore := func(attempt int) bool {
+		return slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < attempt })
+	}
+	if smallerBefore(worked) {
 		notes = append(notes, "accumulation made up for a smaller micro-batch")
 	}
-	if len(notes) > 0 {
+	switch {
+	case len(notes) > 0:
 		c.Answer, c.Tone, c.Note = "kept", Good, strings.Join(notes, "; ")
+	case worked == 0 && r.Failures.Fatal && slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Step == 1 }):
+		c.Answer, c.Note = "no step was made", "memory ran out in the first one"
+	case smallerBefore(len(r.Attempts)):
+		c.Answer, c.Note = "no step was seen", "the micro-batch was made smaller, and no step or checkpoint was seen after that"
 	}
 	return c
 }
@@ -90,6 +99,9 @@ func (r *Report) failureCard() Card {
 	}
 	if f.Lost > 0 {
 		notes = append(notes, fmt.Sprintf("%s lost to failures and searches (%s of the time)", secondsLasting(f.Lost), percent(f.Share)))
+	}
+	if f.Uncounted > 0 {
+		notes = append(notes, fmt.Sprintf("the time lost to %s is not known", plural(f.Uncounted, "failure")))
 	}
 	c.Note = strings.Join(notes, ", ")
 	return c
@@ -172,6 +184,13 @@ func (r *Report) lossCard() Card {
 
 func (r *Report) checkpointCard() Card {
 	k := r.Checkpoints
+	if r.Command != "" {
+		c := Card{Question: "Newest checkpoint", Answer: "step unknown", Note: k.Path, Tone: Info, unknown: k.Written == 0 && k.Newest == 0}
+		if k.Newest > 0 {
+			c.Answer = "step " + count(k.Newest)
+		}
+		return c
+	}
 	c := Card{Question: "Checkpoints", Answer: fmt.Sprintf("%s written", count(k.Written)), Tone: Info, unknown: k.Written+k.Failed+k.Damaged == 0}
 	if k.Written > 0 {
 		c.Note = fmt.Sprintf("newest at step %s; ", count(k.Newest))

@@ -50,26 +50,67 @@ func phases(seen []runs.ProcessStep) string {
 	return ""
 }
 
+// stepsMade is how many optimizer steps a worker saw in each attempt that made any; seen are those
+// of one process per attempt.
+func stepsMade(seen []runs.ProcessStep) map[int]int {
+	made := map[int]int{}
+	for _, s := range seen {
+		made[s.Attempt] = max(made[s.Attempt], s.Made)
+	}
+	return made
+}
+
+// stepTime is the mean time of a step, over the steps that were timed: all but the first of a process.
+// NaN if none was.
+func stepTime(seen []runs.ProcessStep) float64 {
+	seconds, steps := 0.0, 0
+	made := map[int]int{} // of the line before, by attempt
+	for _, s := range seen {
+		if before := made[s.Attempt]; s.Seconds > 0 && before > 0 && s.Made > before {
+			steps += s.Made - before
+			seconds += s.Seconds * float64(s.Made-before)
+		}
+		made[s.Attempt] = s.Made
+	}
+	return seconds / float64(steps)
+}
+
+// commandsProgress is how far a wrapped command has come, as far as that is known; a worker saw the
+// given number of steps.
+func (r *Report) commandsProgress(steps int) string {
+	switch worked := len(stepsMade(r.seen)); {
+	case worked > 1:
+		return fmt.Sprintf("%s in %d attempts", plural(steps, "step"), worked)
+	case worked == 1:
+		return plural(steps, "step")
+	case r.Checkpoints.Newest > 0:
+		return "newest checkpoint: step " + count(r.Checkpoints.Newest)
+	}
+	return ""
+}
+
+// worked is the number of the newest attempt in which a wrapped command is known to have made a
+// step, 0 if there is none: a worker saw one, a checkpoint was written, or the command finished.
+func (r *Report) worked() int {
+	newest := r.Checkpoints.attempt
+	for attempt := range stepsMade(r.seen) {
+		newest = max(newest, attempt)
+	}
+	if last := r.Last(); last != nil && r.Outcome.State == Finished {
+		newest = max(newest, last.Number)
+	}
+	return newest
+}
+
 // stepsCard says how many steps a wrapped command's processes made, and how fast.
 func (r *Report) stepsCard() Card {
 	c := Card{Question: "Steps", Tone: Info, unknown: len(r.seen) == 0}
-	made, attempts, seconds := 0, map[int]int{}, []float64{}
-	for _, s := range r.seen { // one process per attempt
-		attempts[s.Attempt] = max(attempts[s.Attempt], s.Made)
-		if s.Seconds > 0 {
-			seconds = append(seconds, s.Seconds)
-		}
+	c.Answer = plural(r.Outcome.Steps, "optimizer step")
+	if processes := len(stepsMade(r.seen)); processes > 1 {
+		c.Note = fmt.Sprintf("in %d processes; repeated steps are counted each time", processes)
 	}
-	for _, n := range attempts {
-		made += n
-	}
-	c.Answer = plural(made, "optimizer step")
-	if len(attempts) > 1 {
-		c.Note = fmt.Sprintf("in %d processes; repeated steps are counted each time", len(attempts))
-	}
-	if len(seconds) > 0 {
-		slices.Sort(seconds)
-		c.Answer += fmt.Sprintf(", %s s each", number(seconds[len(seconds)/2]))
+	if mean := stepTime(r.seen); !math.IsNaN(mean) {
+		c.Answer += fmt.Sprintf(", %s s each on average", number(mean))
 	}
 	return c
 }

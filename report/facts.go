@@ -27,12 +27,11 @@ type Usage struct {
 func memoryUse(steps []runs.StepReport, entries []runs.Entry) Usage {
 	m := Usage{Tightest: math.NaN(), Headroom: math.NaN()}
 	for _, e := range entries {
-		if e.OOM != nil && e.OOM.Stats.Capacity > 0 {
-			m.Capacity = e.OOM.Stats.Capacity
+		if e.OOM == nil {
+			continue
 		}
-		if e.OOM != nil {
-			m.Foreign = max(m.Foreign, e.OOM.Stats.Foreign)
-		}
+		s := e.OOM.Measured().Stats
+		m.Capacity, m.Foreign = cmp.Or(s.Capacity, m.Capacity), max(m.Foreign, s.Foreign)
 	}
 	for i, s := range steps {
 		m.step(s, steps[0].Memory.Foreign)
@@ -148,23 +147,28 @@ func loss(steps []runs.StepReport) Loss {
 	return l
 }
 
-// Checkpoints counts what was saved.
+// Checkpoints counts what was saved. A wrapped command saves by itself, and headroom looks only for
+// its newest whole checkpoint after each attempt: how many there are, and what failed, is not known.
 type Checkpoints struct {
 	Written, Failed, Damaged int
-	Newest                   int     // step of the newest whole one; 0 if there is none
+	Newest                   int     // step of the newest whole one; 0 if there is none, or if its name does not say
+	Path                     string  // of the newest one of a wrapped command; "" if not known
 	Seconds                  float64 // spent on those written
+	attempt                  int     // in which the newest one was written
 }
 
-func checkpoints(entries []runs.Entry) Checkpoints {
+func checkpoints(in Input) Checkpoints {
 	c := Checkpoints{}
-	for _, e := range entries {
+	for _, e := range in.Entries {
 		switch e.Kind {
 		case runs.KindCheckpoint:
 			c.Written++
-			c.Newest = e.Step
+			c.Newest, c.Path, c.attempt = e.Step, e.Path, e.Attempt
 			c.Seconds += e.Seconds
-		case runs.KindAttempt: // an attempt starts from the newest whole checkpoint
-			c.Newest = e.Step
+		case runs.KindAttempt: // an attempt starts from the newest whole checkpoint; a command may start over all the same
+			if e.Step != c.Newest && (in.Command == "" || e.Step > 0) {
+				c.Newest, c.Path = e.Step, ""
+			}
 		case runs.KindCheckpointFailed:
 			c.Failed++
 		case runs.KindDamaged:

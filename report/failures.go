@@ -12,14 +12,15 @@ import (
 
 // Failures sums up the ledger.
 type Failures struct {
-	Total   int
-	Causes  []CauseCount // most frequent first
-	Lost    float64      // seconds
-	Share   float64      // of the time in attempts; 0 if not known
-	InPlace int          // survived inside a process of a wrapped command
-	Fatal   bool         // the run ended because of memory
-	Open    bool         // it is not recorded what was done about the newest failure
-	Summary string       // "memory ran out 3 times, all survived: 2 batch, 1 foreign"
+	Total     int
+	Causes    []CauseCount // most frequent first
+	Lost      float64      // seconds, as far as they are known
+	Share     float64      // of the time in attempts; 0 if not known
+	Uncounted int          // failures of which it is not known what they cost
+	InPlace   int          // survived inside a process of a wrapped command
+	Fatal     bool         // the run ended because of memory
+	Open      bool         // it is not recorded what was done about the newest failure
+	Summary   string       // "memory ran out 3 times, all survived: 2 batch, 1 foreign"
 }
 
 // CauseCount is how many times memory ran out for one cause.
@@ -39,6 +40,9 @@ func failures(rows []Row, o Outcome) Failures {
 				f.InPlace++
 			}
 			causes[cmp.Or(row.Cause, memory.Unknown)]++
+			if row.uncounted() {
+				f.Uncounted++
+			}
 		}
 		if row.Failed {
 			f.Open = row.Remedy == "" && o.State != Finished

@@ -25,7 +25,13 @@ var (
 	page = sync.OnceValue(func() *template.Template {
 		return template.Must(template.New("page").Funcs(template.FuncMap{
 			"count": func(n int) string { return count(n) }, "number": number, "lasting": secondsLasting, "stamp": stamp, "day": day,
-			"style":   style,
+			"style": style,
+			"known": func(n int) string {
+				if n == 0 {
+					return "–"
+				}
+				return count(n)
+			},
 			"script":  func() template.JS { return template.JS(liveScript) },
 			"picture": func(p interface{ inline() string }) template.HTML { return template.HTML(p.inline()) }, // escaped where it was drawn
 		}).Parse(pageText))

@@ -15,8 +15,10 @@ type Row struct {
 	Number  int // counts from 1; pictures mark failures with it
 	Time    time.Time
 	Attempt int
-	Step    int // the optimizer step being made, or, for what happened between steps, the one finished last
-	Tone    Tone
+	// Step is the optimizer step being made, or, for what happened between steps, the one finished
+	// last. Of a wrapped command it is a step of the attempt's own process, if that is known, or else 0.
+	Step int
+	Tone Tone
 
 	Failed  bool         // an allocation failed
 	InPlace bool         // and it was survived inside the process
@@ -35,18 +37,40 @@ type Row struct {
 	Lost          float64         // seconds that it cost; 0 if not known
 	last          recovery.Remedy // the latest remedy, if there were several
 	repeated      bool            // the step that had failed before ran out of memory again
+	wrapped       bool            // it happened to a wrapped command
+	from          int             // step of the checkpoint that a wrapped command's attempt began from
 	once          bool            // the plan changed for one step only
 	micro         int             // largest micro-batch of the new plan; 0 if the plan did not change
 	largest       int             // micro-batch that failed
 }
 
-// At is the step as text; the step of a failure inside a wrapped command's process may be
-// unknown.
+// At is the step as text. What happened to a wrapped command may have happened in an unknown step;
+// the steps of a process that began from a checkpoint are written after that checkpoint's: "10+2".
 func (r Row) At() string {
-	if r.InPlace && r.Step == 0 {
+	switch {
+	case r.wrapped && r.Step == 0:
 		return "–"
+	case r.from > 0:
+		return count(r.from) + "+" + count(r.Step)
 	}
 	return count(r.Step)
+}
+
+// unknownCost says that it is not known how much time something cost.
+const unknownCost = "not known"
+
+// uncounted reports whether a failure must have cost time, but how much is not known.
+func (r Row) uncounted() bool { return r.wrapped && r.Failed && !r.repeated && r.Lost <= 0 }
+
+// Cost is the time that it cost, as text.
+func (r Row) Cost() string {
+	switch {
+	case r.uncounted():
+		return unknownCost
+	case r.Lost <= 0:
+		return "–"
+	}
+	return secondsLasting(r.Lost)
 }
 
 // deviceLost is [Row].What for a device that is gone.
@@ -61,14 +85,21 @@ type bookkeeper struct {
 	probed  float64        // seconds that the search's probes took
 	begun   time.Time      // of the newest row
 	timed   bool           // some entry of the newest row said how long it took
+
+	wrapped  bool            // the run is that of a wrapped command
+	attempts map[int]Attempt // by number, of a wrapped command
+	inStep   map[int]int     // attempt → newest step in which a worker saw a failure
 }
 
 // ledger is what happened in the run, oldest first: failures with what was done
 // about them, changes of plan, and other kinds of trouble. What went as it
 // should (steps, checkpoints) is left out.
-func ledger(entries []runs.Entry) []Row {
-	b := bookkeeper{}
-	for _, e := range entries {
+func ledger(in Input, attempts []Attempt) []Row {
+	b := bookkeeper{wrapped: in.Command != "", attempts: map[int]Attempt{}, inStep: map[int]int{}}
+	for _, a := range attempts {
+		b.attempts[a.Number] = a
+	}
+	for _, e := range in.Entries {
 		b.enter(e)
 	}
 	for i := range b.rows {
@@ -133,10 +164,18 @@ func (b *bookkeeper) enter(e runs.Entry) {
 func (b *bookkeeper) outOfMemory(e runs.Entry) {
 	row := Row{Tone: Warn, Failed: true, repeated: e.Repeated, What: "out of memory", Why: e.Text}
 	if e.OOM != nil {
-		row.Needed, row.largest = e.OOM.Needed(), e.OOM.Micro
+		measured := e.OOM.Measured()
+		row.Needed, row.largest = measured.Needed(), e.OOM.Micro
+	}
+	if b.plan == nil { // of a command there is no other entry with the first plan
+		b.plan = e.Plan
 	}
 	if e.OOM == nil || e.OOM.Phase != memory.PhaseLoad {
 		e.Step++ // the step that failed is the one after the last finished step
+		if made := b.attempts[e.Attempt].Made; made > 0 && e.Kind == runs.KindOOM {
+			e.InStep = made + 1
+		}
+		e.InStep = max(e.InStep, b.inStep[e.Attempt])
 	}
 	b.open(e, row)
 	b.blame(verdictOf(e))
@@ -154,7 +193,7 @@ func (b *bookkeeper) survived(e runs.Entry) {
 	if told { // its first part names the line of the user's own code
 		row.Why = strings.Trim(strings.TrimPrefix(what, "out of memory")+". "+row.Why, " .")
 	}
-	row.InPlace, row.Step = true, e.Step // the steps are the command's own
+	row.InPlace = true
 	if e.Decision == nil {
 		row.Remedy, row.Reason = "survived in place", how
 		return
@@ -313,6 +352,10 @@ func (b *bookkeeper) searching(e runs.Entry) {
 
 func (b *bookkeeper) open(e runs.Entry, row Row) {
 	row.Time, row.Attempt, row.Step = e.Time, e.Attempt, e.Step
+	if row.wrapped = b.wrapped; b.wrapped {
+		row.Step, row.from = e.InStep, b.attempts[e.Attempt].From
+		b.inStep[e.Attempt] = max(b.inStep[e.Attempt], e.InStep)
+	}
 	b.rows = append(b.rows, row)
 	b.failure, b.timed, b.begun = false, false, e.Time
 }
@@ -320,7 +363,8 @@ func (b *bookkeeper) open(e runs.Entry, row Row) {
 func (b *bookkeeper) newest() *Row { return &b.rows[len(b.rows)-1] }
 
 // spend adds the time that e took to the newest row. If no entry gives a duration,
-// the time between entries is used.
+// the time between entries is used; it says nothing about a wrapped command, whose failures are
+// recorded after it has ended.
 func (b *bookkeeper) spend(e runs.Entry) {
 	row := b.newest()
 	switch {
@@ -328,7 +372,7 @@ func (b *bookkeeper) spend(e runs.Entry) {
 		row.Lost, b.timed = e.Seconds, true
 	case e.Seconds > 0:
 		row.Lost += e.Seconds
-	case !b.timed && e.Time.After(b.begun):
+	case !b.timed && !b.wrapped && e.Time.After(b.begun):
 		row.Lost = e.Time.Sub(b.begun).Seconds()
 	}
 }

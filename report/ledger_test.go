@@ -74,16 +74,17 @@ func TestLedgerOfAFirstSearch(t *testing.T) {
 // is a row of its own, and that its pieces are not taken for an effective batch.
 func TestLedgerOfSurvivedInPlace(t *testing.T) {
 	d := newDiary("inside", 10)
+	d.Command = "python train.py"
 	d.begin()
 	v := &memory.Verdict{Cause: memory.Batch, Why: "micro-batch 40 needs at least 25 GiB of 24 GiB"}
 	shrink := recovery.Decision{Remedy: recovery.Shrink, Plan: recovery.Plan{Effective: 40, World: 1, Micro: 20}, Verdict: v, Reason: "at most 20 of 40 rows: " + v.Why}
-	d.entry(runs.Entry{Kind: runs.KindSurvived, Verdict: v, Decision: &shrink, Seconds: 0.5, OOM: &memory.OutOfMemoryError{Micro: 40}})
+	d.entry(runs.Entry{Kind: runs.KindSurvived, Verdict: v, Decision: &shrink, Seconds: 0.5, InStep: 2, OOM: &memory.OutOfMemoryError{Micro: 40}})
 	d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"})
 	d.entry(runs.Entry{Kind: runs.KindWorker, Text: "attached"})
 	d.walk(10, 0)
 	r := New(d.Input)
 	expectTold(t, r.Ledger, `
-1 step 0 out of memory: batch: shrink, in place 0.5s
+1 step 2 out of memory: batch: shrink, in place 0.5s
 2 step 0 not recovered in place:  0.0s
 `)
 	if r.Failures.Total != 1 || r.Failures.Open || r.Accounting.State != Held || r.Ledger[0].Reason != "at most 20 of 40 rows" {

@@ -166,6 +166,16 @@ func TestPrometheus(t *testing.T) {
 			t.Errorf("%s is %v (%v), want %v", name, got, ok, want)
 		}
 	}
+	for journal, want := range map[string]float64{
+		`{"kind":"survived","attempt":1,"seconds":3,"text":"out of memory"}`: 3,
+		`{"kind":"survived","attempt":1,"text":"out of memory"}`:             -1, // what it cost is not known
+		`{"kind":"warning","attempt":1,"text":"careful"}`:                    0,
+	} {
+		got, known := run(map[string]string{"run.yaml": "command: [python, train.py]\n", "journal.jsonl": journal + "\n"})["headroom_lost_seconds_total"]
+		if known != (want >= 0) || known && got != want {
+			t.Errorf("%s: %v lost (%v), want %v", journal, got, known, want)
+		}
+	}
 	for _, name := range []string{"headroom_steps_total", "headroom_batch_effective"} {
 		if _, ok := wrapped[name]; ok {
 			t.Errorf("%s is not known of a command", name)

@@ -88,13 +88,9 @@ func (r *Report) markdownLedger(b *bytes.Buffer) {
 				done = strings.TrimPrefix(done+". "+more.name+plain(more.text), ". ")
 			}
 		}
-		lost := "–"
-		if row.Lost > 0 {
-			lost = secondsLasting(row.Lost)
-		}
 		happened := strings.TrimSuffix(fmt.Sprintf("**%s**. %s", plain(row.What), plain(row.Why)), ". ")
 		fmt.Fprintf(b, "| %d | %s %s | %s | %s | %s | %s | %s |\n", row.Number, day(row.Time), stamp(row.Time), row.At(),
-			happened, done, plain(row.Cuts()), lost)
+			happened, done, plain(row.Cuts()), row.Cost())
 	}
 }
 

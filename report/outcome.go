@@ -2,8 +2,10 @@ package report
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
+	"headroom/recovery"
 	"headroom/runs"
 )
 
@@ -26,7 +28,7 @@ type Outcome struct {
 	Tone    Tone
 	Title   string // "finished: 200 of 200 steps"
 	Reason  string // why it ended, in the run's own words; may be empty
-	Steps   int    // optimizer steps that were not rolled back
+	Steps   int    // optimizer steps that were not rolled back; of a wrapped command, those that a worker saw
 	Planned int    // 0 if not known
 
 	Begin, End time.Time     // first and last line of the journal
@@ -42,6 +44,12 @@ func outcome(in Input, r *Report) Outcome {
 		o.Begin, o.End = in.Entries[0].Time, in.Entries[n-1].Time
 		o.Steps = max(o.Steps, in.Entries[n-1].Step)
 	}
+	if in.Command != "" { // its entries have the step of the newest checkpoint
+		o.Steps = 0
+		for _, made := range stepsMade(r.seen) {
+			o.Steps += made
+		}
+	}
 	o.State, o.Reason = ending(in)
 	switch o.State {
 	case Finished:
@@ -55,10 +63,11 @@ func outcome(in Input, r *Report) Outcome {
 		o.Tone = Bad
 		o.Reason = fmt.Sprintf("the journal says done, but %s of %s steps are recorded", count(o.Steps), count(o.Planned))
 	}
-	o.Title = fmt.Sprintf("%s: %s", o.State, o.progress())
-	if in.Command != "" && o.Steps == 0 && o.Planned == 0 {
-		o.Title = string(o.State)
+	progress := o.progress()
+	if in.Command != "" {
+		progress = r.commandsProgress(o.Steps)
 	}
+	o.Title = strings.TrimSuffix(fmt.Sprintf("%s: %s", o.State, progress), ": ")
 	if r.Accounting.State == Broken {
 		o.Tone = Bad
 		o.Title += ", effective batch NOT kept"
@@ -104,26 +113,32 @@ func (o Outcome) progress() string {
 // Attempt is one attempt of a run, from a start to the next end.
 type Attempt struct {
 	Number     int
-	From, To   int // optimizer steps finished when it began and at its last line
+	From, To   int // optimizer steps finished when it began and at its last line; of a wrapped command, the steps of checkpoints
+	Made       int // optimizer steps that a worker saw in a wrapped command's process; 0 if not known
 	Begin, End time.Time
 	Ended      string // the last thing that the journal says about its end; empty if it says nothing
 }
 
-func attempts(in Input) []Attempt {
+func attempts(in Input, seen []runs.ProcessStep) []Attempt {
 	var all []Attempt
+	made := stepsMade(seen)
 	for _, e := range in.Entries {
 		if e.Kind == runs.KindAttempt || len(all) == 0 {
-			all = append(all, Attempt{Number: max(e.Attempt, len(all)+1), From: e.Step, To: e.Step, Begin: e.Time})
+			all = append(all, Attempt{Number: max(e.Attempt, len(all)+1), From: e.Step, To: e.Step, Begin: e.Time, Made: made[e.Attempt]})
 		}
 		a := &all[len(all)-1]
 		a.End, a.To = e.Time, e.Step
 		switch e.Kind {
 		case runs.KindAttempt: // the entry that starts the run may come first
-			a.Number, a.From = max(1, e.Attempt), e.Step
-		case runs.KindDone, runs.KindFailed, runs.KindInterrupted:
+			a.Number, a.From, a.Made = max(1, e.Attempt), e.Step, made[e.Attempt]
+		case runs.KindExit, runs.KindDone, runs.KindFailed, runs.KindInterrupted:
 			a.Ended = e.Text
 		case runs.KindGone:
 			a.Ended = "device lost: " + e.Text
+		case runs.KindDecision:
+			if d := e.Decision; a.Ended == "" && d != nil && d.Remedy == recovery.Relaunch {
+				a.Ended = d.Reason
+			}
 		}
 	}
 	return withoutPreamble(all)

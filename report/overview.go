@@ -55,7 +55,10 @@ func (r *Report) Survived() string {
 
 // Lost is the time lost to failures and searches, and what share of the time that was.
 func (r *Report) Lost() string {
-	if r.Failures.Lost <= 0 {
+	switch f := r.Failures; {
+	case f.Lost <= 0 && f.Uncounted > 0:
+		return unknownCost
+	case f.Lost <= 0:
 		return "–"
 	}
 	return fmt.Sprintf("%s (%s)", secondsLasting(r.Failures.Lost), percent(r.Failures.Share))

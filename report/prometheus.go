@@ -27,7 +27,9 @@ func Prometheus(w io.Writer, dir string) error {
 	e.put("headroom_attempts_total", "counter", "Attempts of the run, including the current one.", float64(status.Attempt))
 	e.put("headroom_out_of_memory_total", "counter", "Out-of-memory failures, survived or not.", float64(r.Failures.Total))
 	e.put("headroom_survived_in_place_total", "counter", "Out-of-memory failures survived inside a process of the command.", float64(r.Failures.InPlace))
-	e.put("headroom_lost_seconds_total", "counter", "Time lost to failures, remedies and searches.", r.Failures.Lost)
+	if r.Failures.Lost > 0 || r.Failures.Uncounted == 0 {
+		e.put("headroom_lost_seconds_total", "counter", "Time lost to failures, remedies and searches.", r.Failures.Lost)
+	}
 	e.put("headroom_checkpoint_step", "gauge", "Optimizer step of the newest checkpoint.", float64(r.Checkpoints.Newest))
 	if in.Command == "" {
 		e.put("headroom_steps_total", "counter", "Optimizer steps finished.", float64(status.Step))

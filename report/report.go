@@ -20,6 +20,7 @@ type Input struct {
 	Effective int       // configured samples per optimizer step; 0 takes the first plan of the journal
 	Device    string    // the device that it ran on, such as "NVIDIA H200"; may be empty
 	Command   string    // the command that was wrapped; "" if headroom itself trained
+	Resumable bool      // headroom resume would start that command again
 	Trained   string    // what headroom itself trained, and on what, in words; may be empty
 	Version   string    // of the headroom that draws the report; may be empty
 	Simulated bool      // the other processes are simulated by device.squeeze in the run's own configuration
@@ -62,17 +63,18 @@ type Report struct {
 func New(in Input) *Report {
 	r := &Report{Name: in.Name, Device: in.Device, Command: in.Command, Trained: in.Trained, Version: in.Version, Simulated: in.Simulated, Made: in.Made, Problems: in.Problems}
 	r.steps, r.Accounting = account(in)
-	r.Attempts = attempts(in)
-	r.Checkpoints = checkpoints(in.Entries)
+	r.seen = trainers(in.Seen)
+	r.Attempts = attempts(in, r.seen)
+	r.Checkpoints = checkpoints(in)
 	r.Watched = watched(in.Entries)
 	r.Outcome = outcome(in, r)
-	r.Ledger = ledger(in.Entries)
+	r.Ledger = ledger(in, r.Attempts)
 	if in.Simulated {
 		simulatedHints(r.Ledger)
 	}
 	r.Failures = failures(r.Ledger, r.Outcome)
 	r.Memory = memoryUse(r.steps, in.Entries)
-	if r.seen = trainers(in.Seen); len(r.seen) > 0 {
+	if len(r.seen) > 0 {
 		r.Memory = commandsMemory(r.seen)
 	}
 	r.Speed = speed(r)

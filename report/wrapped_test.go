@@ -84,9 +84,40 @@ func TestWrappedBatch(t *testing.T) {
 			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Reason: "it needs to be known", Hint: "pass --trust"}})
 			d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it needs to be known"})
 		}, "as the command sets it, no plan was changed"},
+		"nothing fitted, with a worker": {func(d *diary) {
+			d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command", InStep: 1})
+			smaller(d)
+			d.begin()
+			smaller(d)
+			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Reason: "nothing is left"}})
+			d.entry(runs.Entry{Kind: runs.KindFailed, Text: "nothing is left"})
+		}, "no step was made, memory ran out in the first one"},
+		"nothing fitted, without a worker": {func(d *diary) {
+			smaller(d)
+			d.begin()
+			smaller(d)
+			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Reason: "nothing is left"}})
+			d.entry(runs.Entry{Kind: runs.KindFailed, Text: "nothing is left"})
+		}, "no step was seen, the micro-batch was made smaller, and no step or checkpoint was seen after that"},
+		"nothing fitted after a checkpoint": {func(d *diary) {
+			d.entry(runs.Entry{Kind: runs.KindCheckpoint, Text: "checkpoint"})
+			smaller(d)
+			d.begin()
+			d.entry(runs.Entry{Kind: runs.KindFailed, Text: "nothing is left"})
+		}, "no step was seen, the micro-batch was made smaller, and no step or checkpoint was seen after that"},
+		"relaunched, and a checkpoint seen": {func(d *diary) {
+			smaller(d)
+			d.begin()
+			d.entry(runs.Entry{Kind: runs.KindCheckpoint, Text: "checkpoint"})
+		}, "kept, accumulation made up for a smaller micro-batch"},
+		"relaunched, and a step seen": {func(d *diary) {
+			smaller(d)
+			d.begin()
+			d.Seen = []runs.ProcessStep{{Time: d.now, Attempt: 2, PID: 7, Made: 1}}
+		}, "kept, accumulation made up for a smaller micro-batch"},
 	} {
 		d := newDiary("train-run", 0)
-		d.Command = "python train.py"
+		d.Command, d.Resumable = "python train.py", true
 		d.begin()
 		c.happens(d)
 		r := New(d.Input)
@@ -152,7 +183,7 @@ func TestWrappedCommandsSteps(t *testing.T) {
 	for _, c := range r.Cards() {
 		questions[c.Question] = c.Answer + "; " + c.Note
 	}
-	if questions["Steps"] != "10,091 optimizer steps, 0.25 s each; in 2 processes; repeated steps are counted each time" ||
+	if questions["Steps"] != "10,091 optimizer steps, 0.25 s each on average; in 2 processes; repeated steps are counted each time" ||
 		!strings.HasPrefix(questions["Memory"], "peak 12 GiB of 24 GiB; headroom 50") || !strings.HasSuffix(questions["Memory"], "; 10 GiB after forward, 5 GiB between steps") {
 		t.Errorf("%q", questions)
 	}

@@ -44,16 +44,9 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	kept, err := readKept(dir)
+	w, err := continuable(dir)
 	if err != nil {
 		return err
-	}
-	w, err := recognised(kept)
-	if err != nil {
-		return err
-	}
-	if w.Match == nil {
-		return usagef("start it with headroom run", "nothing is known about the command, so it cannot be continued: %v", w.why)
 	}
 	live, err := openWeb(c)
 	if err != nil {
@@ -73,6 +66,19 @@ func resumeAction(u *ui, c *cli.Context) error {
 	}
 	live.serve(u, dir)
 	return w.lead(c.Context, u, folder, filepath.Base(dir))
+}
+
+// continuable is the command of the run in dir, if enough is known about it to continue it.
+func continuable(dir string) (*wrapped, error) {
+	kept, err := readKept(dir)
+	if err != nil {
+		return nil, err
+	}
+	w, err := recognised(kept)
+	if err == nil && w.Match == nil {
+		err = usagef("start it with headroom run", "nothing is known about the command, so it cannot be continued: %v", w.why)
+	}
+	return w, err
 }
 
 // readKept reads the run.yaml of a wrapped command.

@@ -1,0 +1,212 @@
+package report
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/runs"
+)
+
+// commandRun is a diary of a wrapped command's run.
+func commandRun() *diary {
+	d := newDiary("train-run", 0)
+	d.Command, d.Device = "python train.py", ""
+	d.attempt = 1
+	d.entry(runs.Entry{Kind: runs.KindRun, Text: "a run starts"})
+	d.entry(runs.Entry{Kind: runs.KindAttempt, Text: "attempt 1 starts"})
+	return d
+}
+
+// life adds an attempt that begins from the newest checkpoint.
+func (d *diary) life() {
+	d.attempt++
+	d.entry(runs.Entry{Kind: runs.KindAttempt, Text: "attempt"})
+}
+
+// made adds steps that a worker saw in the attempt, one line each, of the given seconds per step;
+// the time of the first line is not known.
+func (d *diary) made(lines ...[2]float64) {
+	for i, l := range lines {
+		s := runs.ProcessStep{Time: d.now, Attempt: d.attempt, PID: 7, Made: int(l[0]), Seconds: l[1]}
+		if i == 0 {
+			s.Seconds = 0
+		}
+		d.Seen = append(d.Seen, s)
+	}
+}
+
+// saved adds a checkpoint that headroom found after an attempt.
+func (d *diary) saved(step int, path string) {
+	d.step = step
+	d.entry(runs.Entry{Kind: runs.KindCheckpoint, Text: "checkpoint", Path: path})
+}
+
+// diedOf adds a failure that ended an attempt, which lasted for the given seconds; what it lost is
+// not known if seconds is 0.
+func (d *diary) diedOf(seconds float64) {
+	d.entry(runs.Entry{Kind: runs.KindExit, Text: "exit status 1 after 3 s: out of memory", Seconds: seconds})
+	plan := d.plan
+	e := runs.Entry{Kind: runs.KindOOM, Plan: &plan, Text: "out of memory", OOM: &memory.OutOfMemoryError{Micro: plan.Largest()}, Verdict: &memory.Verdict{Cause: memory.Batch, Why: "too large"}}
+	d.entry(e)
+	d.Entries[len(d.Entries)-1].Seconds = seconds
+	d.now = d.now.Add(time.Millisecond)
+}
+
+func cardOf(r *Report, question string) string {
+	for _, c := range r.Cards() {
+		if c.Question == question {
+			return strings.TrimSuffix(c.Answer+"; "+c.Note, "; ")
+		}
+	}
+	return ""
+}
+
+// TestCommandsProgress checks that a wrapped command's steps are those that a worker saw, that a
+// checkpoint is called a checkpoint, and that nothing is counted that is not known.
+func TestCommandsProgress(t *testing.T) {
+	done := runs.Entry{Kind: runs.KindDone, Text: "done"}
+	for _, c := range []struct {
+		name                     string
+		happens                  func(*diary)
+		title, steps, checkpoint string
+	}{
+		{"12 steps, a checkpoint every 5", func(d *diary) {
+			d.made([2]float64{1, 0}, [2]float64{9, 0.5}, [2]float64{12, 2})
+			d.saved(10, "out/step-0010.pt")
+			d.entry(done)
+		}, "finished: 12 steps", "12 optimizer steps, 0.909 s each on average", "step 10; out/step-0010.pt"},
+		{"without a worker", func(d *diary) { d.saved(10, "out/step-0010.pt"); d.entry(done) },
+			"finished: newest checkpoint: step 10", "", "step 10; out/step-0010.pt"},
+		{"a checkpoint without a number", func(d *diary) { d.saved(0, "out/last.pt"); d.entry(done) }, "finished", "", "step unknown; out/last.pt"},
+		{"nothing is known", func(d *diary) { d.entry(done) }, "finished", "", ""},
+		{"two attempts", func(d *diary) {
+			d.made([2]float64{1, 0}, [2]float64{7, 1})
+			d.saved(5, "out/5")
+			d.life()
+			d.made([2]float64{1, 0}, [2]float64{3, 4})
+			d.entry(done)
+		}, "finished: 10 steps in 2 attempts", "10 optimizer steps, 1.75 s each on average; in 2 processes; repeated steps are counted each time", "step 5; out/5"},
+		{"an attempt that starts over", func(d *diary) {
+			d.saved(5, "out/5")
+			d.step = 0
+			d.life()
+			d.entry(done)
+		}, "finished: newest checkpoint: step 5", "", "step 5; out/5"},
+		{"an attempt from a checkpoint of which nothing else is recorded", func(d *diary) {
+			d.step = 8
+			d.life()
+			d.entry(done)
+		}, "finished: newest checkpoint: step 8", "", "step 8"},
+	} {
+		d := commandRun()
+		c.happens(d)
+		r := New(d.Input)
+		if r.Outcome.Title != c.title || cardOf(r, "Steps") != c.steps || cardOf(r, "Newest checkpoint") != c.checkpoint || cardOf(r, "Checkpoints") != "" {
+			t.Errorf("%s: %q, steps %q, checkpoint %q", c.name, r.Outcome.Title, cardOf(r, "Steps"), cardOf(r, "Newest checkpoint"))
+		}
+	}
+}
+
+// TestCommandsLedger checks in which step things happened to a wrapped command, the plan before the
+// first change, the time that they cost, and how attempts ended.
+func TestCommandsLedger(t *testing.T) {
+	d := commandRun()
+	d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command", InStep: 1})
+	d.diedOf(4)
+	d.decide(recovery.Shrink, 32, nil, "half")
+	d.life()
+	in := survivedInside()
+	in.InStep = 2
+	d.entry(in)
+	d.made([2]float64{1, 0}, [2]float64{9, 1})
+	d.saved(5, "out/5")
+	d.diedOf(0)
+	d.life()
+	in.InStep, in.Seconds = 3, 0
+	d.entry(in)
+	d.entry(runs.Entry{Kind: runs.KindWarning, Text: "careful"})
+	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
+	r := New(d.Input)
+	var got []string
+	for _, row := range r.Ledger {
+		got = append(got, strings.Join([]string{row.At(), row.What, row.Cuts(), row.Cost()}, " | "))
+	}
+	want := []string{
+		"1 | not recovered in place |  | –",
+		"1 | out of memory: batch | 64 × 1 → 32 × 2 | 4 s",
+		"– | attempt 2 |  | –",
+		"2 | out of memory: batch |  | 2 s",
+		"10 | out of memory: batch |  | not known",
+		"– | attempt 3 |  | –",
+		"5+3 | out of memory: batch |  | not known",
+		"– | warning |  | –",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if card := cardOf(r, "Out of memory"); !strings.Contains(card, "6 s lost to failures") || !strings.HasSuffix(card, ", the time lost to 2 failures is not known") {
+		t.Error(card)
+	}
+	var page bytes.Buffer
+	if err := r.HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	text := page.String()
+	for _, want := range []string{">From checkpoint<", ">Steps made<", `<td class="n">–</td><td class="n">–</td><td>exit status 1 after 3 s: out of memory</td>`,
+		`<td class="n">–</td><td class="n">9</td><td>exit status 1`, `<td class="n">5</td><td class="n">–</td><td>done</td>`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in the page", want)
+		}
+	}
+	if strings.Contains(text, "end not recorded") {
+		t.Error("the end of an attempt was recorded")
+	}
+}
+
+// TestUnknownCost checks that a run which died of a failure of unknown cost does not say that it cost
+// nothing, neither on its page nor in the metrics.
+func TestUnknownCost(t *testing.T) {
+	d := commandRun()
+	d.diedOf(0)
+	d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Reason: "it is not known"}})
+	d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it is not known"})
+	r := New(d.Input)
+	if card := cardOf(r, "Out of memory"); card != "1 time, the last one ended the run; 1 × batch, the time lost to 1 failure is not known" || r.Lost() != "not known" {
+		t.Errorf("%q, %q", card, r.Lost())
+	}
+}
+
+// TestCommandsAdvice checks that a command's report recommends headroom resume only where it works, and
+// smaller batches where the command's own were run in pieces.
+func TestCommandsAdvice(t *testing.T) {
+	failed := func(d *diary) { d.entry(runs.Entry{Kind: runs.KindFailed, Text: "exit status 1"}) }
+	resumable := func(d *diary) { d.Resumable = true; failed(d) }
+	pieces := func(pieces int) func(*diary) {
+		return func(d *diary) {
+			d.entry(survivedInside())
+			d.made([2]float64{1, 0}, [2]float64{3, 2})
+			d.Seen[1].Rows, d.Seen[1].Pieces = 65536, pieces
+			d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		happens func(*diary)
+		want    string
+	}{
+		{"not recognised", failed, "fix what ended the run, then start the command again"},
+		{"recognised", resumable, "fix what ended the run, then run headroom resume train-run, which continues from the newest checkpoint, or from the beginning if there is none"},
+		{"in pieces", pieces(8), "batches of 65,536 rows ran in 8 pieces: give the command a batch of 8,192 rows and 8 times the accumulation, and no step has to fail first"},
+		{"whole again", pieces(1), "nothing has to change: the run went on after every failure"},
+	} {
+		d := commandRun()
+		c.happens(d)
+		if got := strings.Join(New(d.Input).Advice, "\n"); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
