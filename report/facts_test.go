@@ -109,6 +109,18 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
+// TestMadeUpAmounts checks that amounts which were made up to explain a failure, as journals of earlier
+// versions have them, are not shown.
+func TestMadeUpAmounts(t *testing.T) {
+	oom := memory.OutOfMemoryError{Requested: 4 * memory.MiB, Phase: memory.PhaseForward, Micro: 8}.Assume(24 * memory.GiB)
+	d := newDiary("cpu", 10)
+	d.begin()
+	d.entry(runs.Entry{Kind: runs.KindOOM, OOM: &oom, Text: oom.Error()})
+	if r := New(d.Input); r.Memory.Capacity != 0 || r.Ledger[0].Needed != 4*memory.MiB {
+		t.Errorf("%+v, needed %v", r.Memory, r.Ledger[0].Needed)
+	}
+}
+
 // A run does not continue from a damaged checkpoint: the next attempt shows which checkpoint it
 // continues from.
 func TestNewestCheckpoint(t *testing.T) {

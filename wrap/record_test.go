@@ -73,6 +73,9 @@ func TestWhatIsRecordedOfALife(t *testing.T) {
 		if e := of(runs.KindOOM); e.Seconds != c.lost || e.OOM == nil || e.OOM.Stats != (memory.Stats{}) || e.OOM.Requested != memory.GiB {
 			t.Errorf("%s: %v s lost, %+v", c.name, e.Seconds, e.OOM)
 		}
+		if s, err := runs.ReadStatus(dir); err != nil || s.From == saved.Step != (c.saves && c.resumes) {
+			t.Errorf("%s: the newest attempt began from step %d, %v", c.name, s.From, err)
+		}
 		if e := of(runs.KindCheckpoint); (e.Path == saved.Path) != c.saves {
 			t.Errorf("%s: checkpoint %+v", c.name, e)
 		}
