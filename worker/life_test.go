@@ -84,6 +84,27 @@ func TestFailureSurvived(t *testing.T) {
 	}
 }
 
+// TestLastStepsAreCounted checks that steps which a process made after the last one that it reported
+// are counted, up to the time when the last one ended.
+func TestLastStepsAreCounted(t *testing.T) {
+	for bye, want := range map[string]int{`,"step":12,"seconds":0`: 12, `,"step":9,"seconds":100`: 9, ``: 9} {
+		b := &books{}
+		l := begun(t, b, Armed)
+		c := dial(t, l)
+		c.send(helloLine(0, 1))
+		c.hears()
+		c.send(`{"type":"step","step":1,"rows":40,"pieces":4}`)
+		c.send(`{"type":"step","step":9,"rows":40,"pieces":4}`)
+		time.Sleep(10 * time.Millisecond)
+		c.send(`{"type":"bye"` + bye + `}`)
+		ended(t, l)
+		last := b.steps[len(b.steps)-1]
+		if last.Made != want || last.Rows != 40 || last.Pieces != 4 || last.Seconds <= 0 || last.Seconds > 0.5 {
+			t.Errorf("%s: %+v, want %d steps", bye, last, want)
+		}
+	}
+}
+
 // TestSurvivalTakesTime checks that how long it took to survive a failure is measured if the process
 // does not say it, and that nothing is made up where no failure had been reported.
 func TestSurvivalTakesTime(t *testing.T) {

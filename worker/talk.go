@@ -33,6 +33,7 @@ type talk struct {
 	cuts   map[int]int // rows of a batch → pieces in which it was last run
 	trend  trend
 	pace   pace
+	last   runs.ProcessStep  // the newest step that the process reported
 	newest *runs.ProcessStep // the newest step, nil if it has been recorded
 	out    time.Time         // when the process runs out of memory by the trend, zero if it does not; guarded by the life's lock
 	grown  string            // what grows, and how fast
@@ -126,6 +127,7 @@ func (t *talk) take(m message) error {
 	case "check":
 		t.life.check(m.Found, "")
 	case "bye":
+		t.bye(m)
 		return errSilent
 	}
 	return nil
@@ -186,6 +188,7 @@ func (t *talk) step(m message) {
 	now := time.Now()
 	seconds, due := t.pace.due(now, m.Step)
 	made := runs.ProcessStep{Time: now, PID: t.pid, Made: m.Step, Rows: m.Rows, Pieces: m.Pieces, Seconds: seconds, Memory: m.stats(), Forward: m.Forward, Backward: m.Backward}
+	t.last = made
 	if t.newest = &made; due {
 		t.life.mu.Lock()
 		t.write()
@@ -197,6 +200,18 @@ func (t *talk) step(m message) {
 	}
 	t.keep()
 	t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
+}
+
+// bye counts the steps that the process made after the last one that it reported. Their memory is
+// taken to be that of the last one.
+func (t *talk) bye(m message) {
+	if t.last.Made == 0 || m.Step <= t.last.Made {
+		return
+	}
+	made := t.last
+	made.Time, made.Made = time.Now().Add(-time.Duration(m.Seconds*float64(time.Second))), m.Step
+	made.Seconds, _ = t.pace.due(made.Time, m.Step)
+	t.newest = &made
 }
 
 // write records the newest step. The life must be locked.

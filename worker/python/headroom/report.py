@@ -120,12 +120,15 @@ class Report:
             self._next = now + EVERY
         self.phases.measuring = now + (now - self._ended) >= self._next  # whether the next step is due if it takes as long
         self._ended = now
+        if self._greeted is not None:
+            self._greeted.made = (self._steps, now)
         if not due:
             return
         self._cuts.add(ran)
         wire = self.wire()
         if wire is not None:
             rows, pieces = ran
+            wire.made = (self._steps, now)
             wire.step(step=self._steps, rows=rows, pieces=pieces, **_memory(), **phases)
             self._look(wire)
 

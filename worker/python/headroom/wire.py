@@ -45,6 +45,7 @@ class Wire:
         self._plan: Message = {}
         self.dropped = 0  # messages that could not be sent
         self.asked_to_look = False  # headroom has asked what grows
+        self.made = (0, 0.0)  # optimizer steps of this process, reported or not, and when the newest one ended
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(GREETING)
         try:
@@ -166,9 +167,11 @@ class Wire:
                 self._take(message)
 
     def bye(self) -> None:
-        """Close the connection, at the end of the process."""
+        """Close the connection, at the end of the process, and say how many steps it made and how many seconds ago
+        the last one ended: not every step is reported."""
+        steps, ended = self.made
         with self._lock:
-            self._send("bye", {})
+            self._send("bye", {"step": steps, "seconds": time.monotonic() - ended} if steps else {})
             self._lose()
 
     def _take(self, message: Message) -> None:
