@@ -333,6 +333,9 @@ func otherRun(cfg *configs.Config, different []configs.Difference) error {
 // goesOn is how to continue a run whose process is gone.
 func (s standing) goesOn() string {
 	if configs.IsCommand(filepath.Join(s.Folder, "run.yaml")) {
+		if _, err := continuable(s.Folder); err != nil {
+			return "headroom does not know how to continue its command: start it again"
+		}
 		return fmt.Sprintf("headroom resume %s starts its command again from the newest checkpoint", s.Name)
 	}
 	return "rerunning the command that started it continues from the newest checkpoint"

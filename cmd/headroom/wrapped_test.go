@@ -371,9 +371,13 @@ func TestWorthAReport(t *testing.T) {
 }
 
 // TestHowARunGoesOn checks how users are told to continue a run: with headroom resume if it wraps
-// a command, and with the command that started it if it runs a configuration.
+// a command about which enough is known, and with the command that started it if it runs a configuration.
 func TestHowARunGoesOn(t *testing.T) {
-	for kept, want := range map[string]string{"command: [python, train.py]\n": "headroom resume night starts its command again", "name: night\n": "rerunning the command that started it continues"} {
+	for kept, want := range map[string]string{
+		"command: [python, train.py]\n": "and headroom does not know how to continue its command: start it again",
+		"command: [python, train.py, --bs, '8', --acc, '1']\ntrust: true\nknobs:\n    micro: --bs\n    accumulation: --acc\n": "headroom resume night starts its command again",
+		"name: night\n": "rerunning the command that started it continues",
+	} {
 		dir := filepath.Join(t.TempDir(), "night")
 		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "run.yaml"), []byte(kept), 0o600)); err != nil {
 			t.Fatal(err)
