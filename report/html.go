@@ -8,6 +8,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"headroom/recovery"
 )
 
 // ledgerLimit is how many rows of the ledger a page shows, half of them from its
@@ -123,6 +125,9 @@ func (r *Report) Shown() []ShownRow {
 	}
 	if skip > 0 {
 		shown[ledgerLimit/2].Skipped = skip
+	}
+	if n := len(shown); n > 0 && r.Outcome.State == Failed && shown[n-1].last == recovery.Stop {
+		shown[n-1].Reason, shown[n-1].Hint = "", "" // the top of the page has both
 	}
 	return shown
 }

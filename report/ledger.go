@@ -42,6 +42,8 @@ type Row struct {
 	once          bool            // the plan changed for one step only
 	micro         int             // largest micro-batch of the new plan; 0 if the plan did not change
 	largest       int             // micro-batch that failed
+	starts        bool            // Result says which attempt started; what it does is added to that
+	refused       string          // what a worker said about a failure that it left to the command's own code
 }
 
 // At is the step as text. What happened to a wrapped command may have happened in an unknown step;
@@ -85,6 +87,9 @@ type bookkeeper struct {
 	probed  float64        // seconds that the search's probes took
 	begun   time.Time      // of the newest row
 	timed   bool           // some entry of the newest row said how long it took
+	exited  bool           // the command has ended, and no attempt has started since
+	again   bool           // the newest row decided that another attempt starts
+	stopped string         // the reason that the newest row gives for trying nothing more
 
 	wrapped  bool            // the run is that of a wrapped command
 	attempts map[int]Attempt // by number, of a wrapped command
@@ -110,6 +115,11 @@ func ledger(in Input, attempts []Attempt) []Row {
 			row.What, row.Why = strings.Replace(row.What, "out of memory", "out of memory again", 1), ""
 		}
 	}
+	for i := range b.rows {
+		if row := &b.rows[i]; row.Failed && row.refused != "" {
+			row.Why = strings.TrimSuffix(strings.TrimPrefix(row.refused, "out of memory ")+". "+row.Why, ". ")
+		}
+	}
 	return b.rows
 }
 
@@ -122,7 +132,7 @@ func (b *bookkeeper) enter(e runs.Entry) {
 	case runs.KindSurvived:
 		b.survived(e)
 	case runs.KindRefused:
-		b.open(e, Row{Tone: Warn, What: "not recovered in place", Why: e.Text})
+		b.open(e, Row{Tone: Warn, What: "not recovered in place", Why: e.Text, refused: e.Text})
 	case runs.KindDecision:
 		b.decision(e)
 	case runs.KindProbe:
@@ -131,10 +141,10 @@ func (b *bookkeeper) enter(e runs.Entry) {
 		b.searched(e)
 	case runs.KindRemedy:
 		b.result(e)
+	case runs.KindExit:
+		b.exited = true
 	case runs.KindAttempt:
-		if e.Attempt > 1 {
-			b.open(e, Row{Tone: Info, What: fmt.Sprintf("attempt %d", e.Attempt), Why: e.Text})
-		}
+		b.started(e)
 	case runs.KindCheckpointFailed, runs.KindJournalFailed:
 		b.open(e, Row{Tone: Warn, What: string(e.Kind), Why: e.Text})
 		b.spend(e)
@@ -161,7 +171,36 @@ func (b *bookkeeper) enter(e runs.Entry) {
 	}
 }
 
+// started records an attempt after the first one, in the row of the decision that led to
+// it if there is one.
+func (b *bookkeeper) started(e runs.Entry) {
+	switch {
+	case b.again:
+		row := b.newest()
+		row.Result, row.starts = strings.TrimPrefix(row.Result+"; "+e.Text, "; "), true
+	case e.Attempt > 1:
+		b.open(e, Row{Tone: Info, What: fmt.Sprintf("attempt %d", e.Attempt), Why: e.Text, starts: true})
+	}
+	b.exited, b.again = false, false
+}
+
+// left takes the newest row away if it only says that a worker left a failure of this
+// attempt to the command's own code, and returns what it says: when memory then runs out
+// for the whole command, one row has both.
+func (b *bookkeeper) left(attempt int) string {
+	if len(b.rows) == 0 || b.newest().Failed || b.newest().refused == "" || b.newest().Attempt != attempt {
+		return ""
+	}
+	text := b.newest().refused
+	b.rows = b.rows[:len(b.rows)-1]
+	return text
+}
+
 func (b *bookkeeper) outOfMemory(e runs.Entry) {
+	left := ""
+	if e.Kind == runs.KindOOM {
+		left = b.left(e.Attempt)
+	}
 	row := Row{Tone: Warn, Failed: true, repeated: e.Repeated, What: "out of memory", Why: e.Text}
 	if e.OOM != nil {
 		measured := e.OOM.Measured()
@@ -179,6 +218,7 @@ func (b *bookkeeper) outOfMemory(e runs.Entry) {
 	}
 	b.open(e, row)
 	b.blame(verdictOf(e))
+	b.newest().refused = left
 	b.failure = true
 	b.spend(e)
 }
@@ -220,6 +260,9 @@ func (b *bookkeeper) planned(e runs.Entry) {
 // failed records the end of the run. Giving up is the answer to the out-of-memory
 // failure before it.
 func (b *bookkeeper) failed(e runs.Entry) {
+	if b.stopped != "" && (b.stopped == e.Text || e.Decision != nil && b.stopped == e.Decision.Reason) {
+		return // the newest row says it
+	}
 	if !b.failure || e.Decision == nil {
 		b.open(e, Row{Tone: Bad, What: "failed", Why: e.Text})
 	}
@@ -278,8 +321,9 @@ func (b *bookkeeper) answer(e runs.Entry) {
 	// The reason repeats the verdict, which is shown next to it.
 	row.Reason = strings.TrimSuffix(row.Reason, ": "+row.Why)
 	if d.Remedy == recovery.Stop {
-		row.Tone = Bad
+		row.Tone, b.stopped = Bad, d.Reason
 	}
+	b.again = d.Remedy == recovery.Relaunch || d.Remedy == recovery.Exec || b.exited && d.Remedy != recovery.Stop
 	b.change(row, *d)
 	b.adopt(*d)
 	b.spend(e)
@@ -311,10 +355,14 @@ func (b *bookkeeper) adopt(d recovery.Decision) {
 
 // result records the outcome of a remedy.
 func (b *bookkeeper) result(e runs.Entry) {
-	if len(b.rows) == 0 || b.newest().Remedy == "" {
+	if len(b.rows) == 0 || b.newest().Remedy == "" && !b.newest().starts {
 		b.open(e, Row{Tone: Info, What: "remedy"})
 	}
-	b.newest().Result = e.Text
+	row := b.newest()
+	if !row.starts {
+		row.Result = ""
+	}
+	row.Result = strings.TrimPrefix(row.Result+"; "+e.Text, "; ")
 	b.spend(e)
 }
 
@@ -358,6 +406,7 @@ func (b *bookkeeper) open(e runs.Entry, row Row) {
 	}
 	b.rows = append(b.rows, row)
 	b.failure, b.timed, b.begun = false, false, e.Time
+	b.again, b.stopped = false, ""
 }
 
 func (b *bookkeeper) newest() *Row { return &b.rows[len(b.rows)-1] }

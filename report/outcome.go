@@ -131,8 +131,12 @@ func attempts(in Input, seen []runs.ProcessStep) []Attempt {
 		switch e.Kind {
 		case runs.KindAttempt: // the entry that starts the run may come first
 			a.Number, a.From, a.Made = max(1, e.Attempt), e.Step, made[e.Attempt]
-		case runs.KindExit, runs.KindDone, runs.KindFailed, runs.KindInterrupted:
+		case runs.KindExit:
 			a.Ended = e.Text
+		case runs.KindDone, runs.KindFailed, runs.KindInterrupted:
+			if a.Ended = e.Text; e.Decision != nil { // the advice says what would help
+				a.Ended = strings.TrimSuffix(a.Ended, "; what would help: "+e.Decision.Hint)
+			}
 		case runs.KindGone:
 			a.Ended = "device lost: " + e.Text
 		case runs.KindDecision:

@@ -68,6 +68,9 @@ func New(in Input) *Report {
 	r.Checkpoints = checkpoints(in)
 	r.Watched = watched(in.Entries)
 	r.Outcome = outcome(in, r)
+	if last := r.Last(); last != nil && last.Ended == r.Outcome.Reason && r.Outcome.State == Failed {
+		last.Ended = "failed" // the top of the page says why
+	}
 	r.Ledger = ledger(in, r.Attempts)
 	if in.Simulated {
 		simulatedHints(r.Ledger)

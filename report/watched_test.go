@@ -93,7 +93,7 @@ func TestDeviceCardOfLittle(t *testing.T) {
 
 func TestLossesInTheLedger(t *testing.T) {
 	r := New(lossy(false).Input)
-	if len(r.Ledger) != 6 {
+	if len(r.Ledger) != 4 {
 		t.Fatalf("%+v", r.Ledger)
 	}
 	fault, lost := r.Ledger[0], r.Ledger[1]
