@@ -148,6 +148,7 @@ type layout struct {
 	Overflow float64 // pixels by which the page is wider than its window
 	Cut      []string
 	Hidden   []string
+	Broken   []string // words and numbers that continue on the next line
 	Faint    []string
 	Ground   string // colour behind the page
 }
@@ -157,6 +158,7 @@ type layout struct {
 // content wider than its frame, where nothing shows that the frame can be
 // scrolled.
 const measure = `(() => {
+	document.querySelectorAll('details').forEach(e => { e.open = true });
 	const box = e => e.getBoundingClientRect();
 	const rgb = c => c.match(/[\d.]+/g).map(Number);
 	const light = c => { const [r, g, b] = rgb(c).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b };
@@ -167,8 +169,16 @@ const measure = `(() => {
 	const faint = texts.filter(e => { const s = getComputedStyle(e), a = light(e instanceof SVGElement ? s.fill : s.color), b = light(behind(e)); return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5 });
 	const cut = [...document.querySelectorAll('svg text')].filter(e => box(e.closest('svg')).width > 0).filter(e => { const t = box(e), p = box(e.closest('svg')); return t.width === 0 || t.left < p.left - 1 || t.right > p.right + 1 || t.top < p.top - 1 || t.bottom > p.bottom + 1 });
 	const hidden = [...document.querySelectorAll('figure, .table')].filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e, '::before').content === 'none');
+	const broken = [], walk = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+	while (walk.nextNode()) {
+		const n = walk.currentNode, range = document.createRange();
+		for (const word of n.parentElement.closest('svg') ? [] : n.data.matchAll(/[^\s\/-]+/g)) {
+			range.setStart(n, word.index); range.setEnd(n, word.index + word[0].length);
+			if (word[0].length <= 24 && new Set([...range.getClientRects()].filter(r => r.width > 0).map(r => Math.round(r.top))).size > 1) broken.push(word[0]);
+		}
+	}
 	return {
-		Pictures: [...document.querySelectorAll('figure > svg')].filter(e => box(e).width > 0).map(e => ({ID: e.parentElement.id, Width: box(e).width, Height: box(e).height})),
+		Broken: broken, Pictures: [...document.querySelectorAll('figure > svg')].filter(e => box(e).width > 0).map(e => ({ID: e.parentElement.id, Width: box(e).width, Height: box(e).height})),
 		Headline: document.querySelector('h1').innerText,
 		Overflow: document.documentElement.scrollWidth - window.innerWidth,
 		Cut: cut.map(e => e.textContent), Faint: faint.map(e => e.textContent),
@@ -188,7 +198,7 @@ var views = []view{
 	{"dark", "dark", "screen", 1280, 900},
 	{"tablet", "light", "screen", 820, 1180},
 	{"narrow", "light", "screen", 500, 900},
-	{"phone", "light", "screen", 390, 844},
+	{"phone", "light", "screen", 375, 812},
 	{"print", "dark", "print", 794, 1123},
 }
 
@@ -211,7 +221,8 @@ func TestReportInABrowser(t *testing.T) {
 	pages["broken"] = night()
 	pages["broken"].Steps[99].Samples = 63
 	pages["storm"] = storm()
-	for _, name := range []string{"night", "broken", "storm", "failures only", "no numbers", "nothing"} {
+	pages["restarted"], pages["gave up"] = restarted(17), gaveUp(13)
+	for _, name := range []string{"night", "broken", "storm", "restarted", "gave up", "failures only", "no numbers", "nothing"} {
 		t.Run(name, func(t *testing.T) { look(ctx, t, pages[name], strings.ReplaceAll(name, " ", "-")) })
 	}
 }
@@ -280,6 +291,9 @@ func (v view) check(t *testing.T, r *Report, l layout) {
 	if l.Overflow > 0 {
 		t.Errorf("%s: the page is %v pixels wider than its window", v.name, l.Overflow)
 	}
+	if len(l.Broken) > 0 {
+		t.Errorf("%s: broken inside a word: %q", v.name, l.Broken)
+	}
 	if len(l.Hidden) > 0 {
 		t.Errorf("%s: cut off without a word: %q", v.name, l.Hidden)
 	}
@@ -335,8 +349,8 @@ func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (li
 	return live, server, watch
 }
 
-// TestLivePageInABrowser checks that the page follows a run without being loaded again, keeps scroll
-// positions and the focus, and says so when the server no longer answers.
+// TestLivePageInABrowser checks that the page follows a run without being loaded again, keeps the scroll
+// position, what is unfolded and the focus, and says so when the server no longer answers.
 func TestLivePageInABrowser(t *testing.T) {
 	ctx, cancel := chromedp.NewContext(browser(t))
 	defer cancel()
@@ -344,9 +358,9 @@ func TestLivePageInABrowser(t *testing.T) {
 	now.Store(grown(500))
 	live, server, watch := onTheAir(ctx, t, &now)
 	var before string
-	const table = `document.querySelector(".sizes")`
+	const table = `document.querySelector("[aria-labelledby=sizes]")`
 	err := chromedp.Run(ctx, chromedp.Poll(`document.documentElement.dataset.redrawn`, nil), // the page has asked once
-		chromedp.Text("h1", &before), chromedp.Evaluate(table+`.scrollLeft = 120; `+table+`.focus({preventScroll: true}); window.same = true`, nil))
+		chromedp.Text("h1", &before), chromedp.Evaluate(table+`.focus({preventScroll: true}); window.scrollTo(0, 300); window.same = true`, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,9 +369,26 @@ func TestLivePageInABrowser(t *testing.T) {
 	var scrolled float64
 	var same bool
 	err = chromedp.Run(ctx, chromedp.Poll(`document.querySelector("h1").innerText.includes("700")`, nil, chromedp.WithPollingTimeout(30*time.Second)), chromedp.Text("h1", &after),
-		chromedp.Evaluate(table+`.scrollLeft`, &scrolled), chromedp.Evaluate(`document.activeElement.className`, &focused), chromedp.Evaluate(`window.same`, &same))
-	if err != nil || !strings.Contains(before, "500") || scrolled != 120 || focused != "table sizes" || !same {
+		chromedp.Evaluate(`window.scrollY`, &scrolled), chromedp.Evaluate(`document.activeElement.getAttribute("aria-labelledby")`, &focused), chromedp.Evaluate(`window.same`, &same))
+	if err != nil || !strings.Contains(before, "500") || scrolled != 300 || focused != "sizes" || !same {
 		t.Errorf("%v: %q became %q, scrolled %v, focus %q, same page %v", err, before, after, scrolled, focused, same)
+	}
+	folded := func(rows int) *diary {
+		d := grown(710 + rows)
+		for range rows {
+			d.entry(runs.Entry{Kind: runs.KindWarning, Text: "what stays allocated grows"})
+		}
+		return d
+	}
+	now.Store(folded(13))
+	var open bool
+	if err := chromedp.Run(ctx, chromedp.Poll(`document.querySelector("#older")`, nil, chromedp.WithPollingTimeout(30*time.Second)), chromedp.Evaluate(`document.querySelector("#older").open`, &open)); err != nil || open {
+		t.Errorf("%v: many rows are folded: %v", err, !open)
+	}
+	err = chromedp.Run(ctx, chromedp.Evaluate(`document.querySelector("#older").open = true`, nil), chromedp.ActionFunc(func(context.Context) error { now.Store(folded(14)); return nil }),
+		chromedp.Poll(`document.querySelector("h1").innerText.includes("724")`, nil, chromedp.WithPollingTimeout(30*time.Second)), chromedp.Evaluate(`document.querySelector("#older").open`, &open))
+	if err != nil || !open {
+		t.Errorf("%v: what was unfolded stays so: %v", err, open)
 	}
 	if told := watch.told(); told != "" {
 		t.Errorf("the page complains:\n%s", told)
@@ -445,6 +476,7 @@ func TestPagesAsGoldenFiles(t *testing.T) {
 	cut := New(Input{Name: "cut", Command: "python train.py", Entries: []runs.Entry{{Kind: runs.KindAttempt, Attempt: 1, Time: at(-5000)}, {Kind: runs.KindWarning, Attempt: 1, Time: at(-4000), Text: "what stays allocated grows"}}})
 	for name, write := range map[string]func(io.Writer) error{
 		"night": New(night().Input).HTML, "broken": New(broken.Input).HTML, "wrapped": New(wrapped).HTML,
+		"restarted": New(restarted(17).Input).HTML, "gave-up": New(gaveUp(13).Input).HTML,
 		"overview": NewOverview(at(10_000), []*Report{New(night().Input), New(broken.Input), New(wrapped), cut}).HTML,
 	} {
 		path := filepath.Join(t.TempDir(), name+".html")
@@ -455,14 +487,14 @@ func TestPagesAsGoldenFiles(t *testing.T) {
 		if err := os.WriteFile(path, page.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for _, v := range []view{views[0], views[1], {"phone", "light", "screen", 390, 844}, {"phone-dark", "dark", "screen", 390, 844}} {
+		for _, v := range []view{views[0], views[1], {"phone", "light", "screen", 375, 812}, {"phone-dark", "dark", "screen", 375, 812}} {
 			var got string
 			var l layout
 			if err := chromedp.Run(ctx, v.show(), chromedp.Navigate("file://"+path), chromedp.Evaluate(wording, &got), chromedp.Evaluate(measure, &l)); err != nil {
 				t.Fatal(err)
 			}
-			if l.Overflow > 0 || len(l.Cut)+len(l.Faint)+len(l.Hidden) > 0 {
-				t.Errorf("%s, %s: %v pixels too wide; cut %q, faint %q, hidden %q", name, v.name, l.Overflow, l.Cut, l.Faint, l.Hidden)
+			if l.Overflow > 0 || len(l.Cut)+len(l.Faint)+len(l.Hidden)+len(l.Broken) > 0 {
+				t.Errorf("%s, %s: %v pixels too wide; cut %q, faint %q, hidden %q, broken %q", name, v.name, l.Overflow, l.Cut, l.Faint, l.Hidden, l.Broken)
 			}
 			golden := filepath.Join("testdata", "pages", name+"-"+v.name+".txt")
 			if *update {

@@ -19,6 +19,7 @@ const (
 	titleSize  = 16
 	lineHeight = 16 // of a label
 	legendLine = 20
+	wideChart  = 1140
 	dotLimit   = 40 // up to this many points are drawn as dots too
 )
 
@@ -148,21 +149,26 @@ func (a area) draw(b *strings.Builder, f frame, width float64) {
 
 // path is a path through points, rounded to a tenth of a unit, with H and V for
 // horizontal and vertical lines, and without points that coincide with the one before.
+// Other lines are relative to the point before, which takes half the bytes.
 func path(points []point, f frame) string {
 	var b strings.Builder
-	x, y := "", ""
+	x, y := 0.0, 0.0
 	for i, p := range points {
-		toX, toY := tenth(f.x(p.X)), tenth(f.y(p.Y))
+		toX, toY := math.Round(10*f.x(p.X)), math.Round(10*f.y(p.Y))
 		switch {
 		case i == 0:
-			b.WriteString("M" + toX + "," + toY)
+			b.WriteString("M" + tenth(toX/10) + "," + tenth(toY/10))
 		case toX == x && toY == y:
 		case toY == y:
-			b.WriteString("H" + toX)
+			b.WriteString("H" + tenth(toX/10))
 		case toX == x:
-			b.WriteString("V" + toY)
+			b.WriteString("V" + tenth(toY/10))
 		default:
-			b.WriteString("L" + toX + "," + toY)
+			to := tenth((toY - y) / 10)
+			if to[0] != '-' {
+				to = "," + to
+			}
+			b.WriteString("l" + tenth((toX-x)/10) + to)
 		}
 		x, y = toX, toY
 	}

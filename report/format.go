@@ -63,6 +63,25 @@ func trimmed(s string) string {
 	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
 }
 
+// clipped is s as far as its first bytes as HTML, at most limit of them; what was left out
+// is in the run's journal.
+func clipped(s string, limit int) string {
+	for i, c := range s {
+		if limit -= weight(c); limit < 0 {
+			return strings.TrimRight(s[:i], " ") + " …"
+		}
+	}
+	return s
+}
+
+// weight is how many bytes c takes in HTML.
+func weight(c rune) int {
+	if strings.ContainsRune(`<>&"'`, c) {
+		return len("&#34;")
+	}
+	return len(string(c))
+}
+
 // percent prints a fraction of 1 as a percentage.
 func percent(share float64) string {
 	v := 100 * share

@@ -12,9 +12,17 @@ import (
 	"headroom/recovery"
 )
 
-// ledgerLimit is how many rows of the ledger a page shows, half of them from its
-// start and half from its end.
-const ledgerLimit = 200
+// How much of a long run a page shows, so that it stays below 150 KiB whatever happened.
+const (
+	textLimit     = 400      // bytes of one text
+	longTextLimit = 1_000    // bytes of a text that a page has once
+	ledgerFirst   = 3        // rows from the start of the ledger
+	ledgerRoom    = 15 << 10 // bytes of the newest rows of the ledger
+	attemptsFirst = 3        // attempts from the first one on
+	attemptsLast  = 9        // newest attempts
+	endLimit      = 150      // bytes of the end of an attempt
+	sizesLimit    = 20       // ways to cut a step
+)
 
 var (
 	//go:embed page.html.tmpl
@@ -83,11 +91,70 @@ func style() template.CSS {
 		variables(false), variables(true), pageStyle))
 }
 
-// attemptLimit is how many attempts a page lists without folding them.
-const attemptLimit = 8
+// How many attempts and rows of the ledger a page has without folding them, and how many of the
+// newest rows stay visible when the others are folded.
+const (
+	attemptLimit  = 8
+	unfoldedLimit = 12
+	newestRows    = 8
+)
 
 // Folded reports whether a page folds the attempts.
 func (r *Report) Folded() bool { return len(r.Attempts) > attemptLimit }
+
+// SomeAttempts are the attempts that a page has room for. Where some are left out, the first
+// one after them has Skipped set.
+func (r *Report) SomeAttempts() []ShownAttempt {
+	return shown(r.Attempts, attemptsFirst, len(r.Attempts)-attemptsLast, func(a Attempt, skipped int) ShownAttempt { return ShownAttempt{a, skipped} })
+}
+
+// SomeSizes are the sizes that a page has room for, in the same way.
+func (r *Report) SomeSizes() []ShownSize {
+	return shown(r.Sizes, sizesLimit/2, len(r.Sizes)-sizesLimit/2, func(z Size, skipped int) ShownSize { return ShownSize{z, skipped} })
+}
+
+// ShownSize is a size on a page.
+type ShownSize struct {
+	Size
+	Skipped int // sizes left out before it
+}
+
+// ShownAttempt is an attempt on a page.
+type ShownAttempt struct {
+	Attempt
+	Skipped int // attempts left out before it
+}
+
+// shown are the items before first and those from newest on; as makes them what a page shows,
+// given how many are left out before them.
+func shown[T, S any](all []T, first, newest int, as func(one T, skipped int) S) (some []S) {
+	for i, one := range all {
+		skipped := 0
+		if i == newest {
+			skipped = max(0, newest-first)
+		}
+		if i < first || i >= newest {
+			some = append(some, as(one, skipped))
+		}
+	}
+	return some
+}
+
+// Folds are the rows that a page shows: older ones, which are folded if there are any, and the newest.
+type Folds struct {
+	Older, Newest []ShownRow
+	Earlier       int // rows before the newest, with those that are left out
+}
+
+// Folds are the rows that a page shows. None is folded if the ledger is short.
+func (r *Report) Folds() Folds {
+	rows := r.Shown()
+	if len(rows) <= unfoldedLimit {
+		return Folds{Newest: rows}
+	}
+	n := len(rows) - newestRows
+	return Folds{rows[:n], rows[n:], rows[n].Number - 1}
+}
 
 // Last is the newest attempt, nil if there is none.
 func (r *Report) Last() *Attempt {
@@ -113,23 +180,31 @@ func (r *Report) width(wide bool) []Picture {
 	return some
 }
 
-// Shown are the rows of the ledger that a page has room for. Where rows are
-// left out, the first one after them has Skipped set.
+// Shown are the rows of the ledger that a page has room for: the first few, and the newest.
+// Where rows are left out, the first one after them has Skipped set.
 func (r *Report) Shown() []ShownRow {
-	skip := max(0, len(r.Ledger)-ledgerLimit)
-	var shown []ShownRow
-	for i, row := range r.Ledger {
-		if i < ledgerLimit/2 || i >= ledgerLimit/2+skip {
-			shown = append(shown, ShownRow{Row: row})
+	first, newest := min(ledgerFirst, len(r.Ledger)), len(r.Ledger)
+	for room := ledgerRoom; newest > first; newest-- {
+		if room -= r.Ledger[newest-1].size(); room < 0 {
+			break
 		}
 	}
-	if skip > 0 {
-		shown[ledgerLimit/2].Skipped = skip
+	rows := shown(r.Ledger, first, newest, func(row Row, skipped int) ShownRow { return ShownRow{row, skipped} })
+	if n := len(rows); n > 0 && r.Outcome.State == Failed && rows[n-1].last == recovery.Stop {
+		rows[n-1].Reason, rows[n-1].Hint = "", "" // the top of the page has both
 	}
-	if n := len(shown); n > 0 && r.Outcome.State == Failed && shown[n-1].last == recovery.Stop {
-		shown[n-1].Reason, shown[n-1].Hint = "", "" // the top of the page has both
+	return rows
+}
+
+// size is about how many bytes of a page the row takes.
+func (r Row) size() int {
+	n := 600 // its elements
+	for _, text := range r.texts() {
+		for _, c := range *text {
+			n += weight(c)
+		}
 	}
-	return shown
+	return n
 }
 
 // ShownRow is a row of the ledger on a page.

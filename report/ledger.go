@@ -75,6 +75,11 @@ func (r Row) Cost() string {
 	return secondsLasting(r.Lost)
 }
 
+// texts are those of the row's texts that may be long.
+func (r *Row) texts() []*string {
+	return []*string{&r.What, &r.Why, &r.Remedy, &r.Reason, &r.Probes, &r.Result, &r.Hint}
+}
+
 // deviceLost is [Row].What for a device that is gone.
 const deviceLost = "device lost"
 
@@ -118,6 +123,9 @@ func ledger(in Input, attempts []Attempt) []Row {
 	for i := range b.rows {
 		if row := &b.rows[i]; row.Failed && row.refused != "" {
 			row.Why = strings.TrimSuffix(strings.TrimPrefix(row.refused, "out of memory ")+". "+row.Why, ". ")
+		}
+		for _, text := range b.rows[i].texts() {
+			*text = clipped(*text, textLimit)
 		}
 	}
 	return b.rows

@@ -1,6 +1,6 @@
 "use strict";
 // Requests the page again and again, each time waiting until it has changed, and shows
-// the new page. Scroll positions and the focus are kept.
+// the new page. Open folds and the focus are kept.
 (() => {
 	const pause = 1000, gone = document.getElementById("gone");
 	let tag = "", last = new Date();
@@ -8,11 +8,10 @@
 	const show = text => {
 		const began = performance.now();
 		const next = new DOMParser().parseFromString(text, "text/html");
-		const open = folds().map(e => e.open), scrolled = tables().map(e => e.scrollLeft), focus = tables().indexOf(document.activeElement);
+		const open = new Set(folds().filter(e => e.open).map(e => e.id)), focus = tables().indexOf(document.activeElement);
 		document.title = next.title;
 		document.querySelector("main").replaceWith(next.querySelector("main"));
-		tables().forEach((e, i) => { e.scrollLeft = scrolled[i] || 0; });
-		folds().forEach((e, i) => { e.open = open[i] || false; });
+		folds().forEach(e => { e.open = open.has(e.id); });
 		tables()[focus]?.focus({ preventScroll: true });
 		document.body.getBoundingClientRect(); // layout is part of the time measured
 		document.documentElement.dataset.redrawn = (performance.now() - began).toFixed(1);

@@ -77,7 +77,7 @@ func (r *Report) markdownLedger(b *bytes.Buffer) {
 	b.WriteString("| # | When | Step | What happened | What was done, and why | Plan | Time lost |\n|---:|---|---:|---|---|---|---:|\n")
 	for _, row := range r.Shown() {
 		if row.Skipped > 0 {
-			fmt.Fprintf(b, "| | | | %s rows are left out here | | | |\n", count(row.Skipped))
+			fmt.Fprintf(b, "| | | | %s rows are left out here; journal.jsonl has them all | | | |\n", count(row.Skipped))
 		}
 		done := "**" + plain(row.Remedy) + "**"
 		if row.Remedy == "" {
@@ -99,7 +99,10 @@ func (r *Report) markdownSizes(b *bytes.Buffer) {
 		return
 	}
 	b.WriteString("\n## How steps were cut\n\n| Largest micro-batch | Micro-batches per step | Steps | First | Last | Peak memory | Samples per second |\n|---:|---:|---:|---:|---:|---:|---:|\n")
-	for _, s := range r.Sizes {
+	for _, s := range r.SomeSizes() {
+		if s.Skipped > 0 {
+			fmt.Fprintf(b, "| %s further sizes | | | | | | |\n", count(s.Skipped))
+		}
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %v | %s |\n", count(s.Micro), count(s.Accumulation), count(s.Steps), count(s.From), count(s.To), s.Peak, s.Rate())
 	}
 }

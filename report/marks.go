@@ -10,7 +10,14 @@ import (
 )
 
 // markTexts is how many failures the text of a shared mark lists.
-const markTexts = 8
+const markTexts = 2
+
+// markTextLimit is how many bytes the text of one failure has.
+const markTextLimit = 120
+
+// markLimit is how many marks a chart has: if there would be more, each stands for all failures
+// of a stretch.
+const markLimit = 24
 
 // mark is a failure on a chart.
 type mark struct {
@@ -24,20 +31,32 @@ type mark struct {
 // drawMarks draws a line and a numbered badge for every failure. Failures whose
 // badges would overlap share one.
 func (c chart) drawMarks(f frame) string {
+	groups := c.groups(f, 2)
+	if len(groups) > markLimit {
+		groups = c.groups(f, (f.right-f.left)/markLimit)
+	}
 	var b strings.Builder
-	for from := 0; from < len(c.marks); {
-		to := from + 1
-		for to < len(c.marks) && f.x(c.marks[to].step)-half(c.marks[to:to+1]) < f.middle(c.marks[from:to])+half(c.marks[from:to])+2 {
-			to++
-		}
-		c.drawMark(&b, f, c.marks[from:to])
-		from = to
+	for _, group := range groups {
+		c.drawMark(&b, f, group)
 	}
 	return b.String()
 }
 
+// groups are the marks in groups whose badges are at least the given distance apart.
+func (c chart) groups(f frame, apart float64) (all [][]mark) {
+	for from := 0; from < len(c.marks); {
+		to := from + 1
+		for to < len(c.marks) && f.x(c.marks[to].step)-half(c.marks[to:to+1]) < f.middle(c.marks[from:to])+half(c.marks[from:to])+apart {
+			to++
+		}
+		all = append(all, c.marks[from:to])
+		from = to
+	}
+	return all
+}
+
 // stripWidth is the approximate width of the strips that show values.
-const stripWidth = 24
+const stripWidth = 32
 
 // drawValues lays invisible strips over the chart. When pointed at, each shows the values of the lines at its middle.
 func (c chart) drawValues(f frame) string {

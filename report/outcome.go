@@ -51,6 +51,7 @@ func outcome(in Input, r *Report) Outcome {
 		}
 	}
 	o.State, o.Reason = ending(in)
+	o.Reason = clipped(o.Reason, longTextLimit)
 	switch o.State {
 	case Finished:
 		o.Tone = Good
@@ -144,6 +145,9 @@ func attempts(in Input, seen []runs.ProcessStep) []Attempt {
 				a.Ended = d.Reason
 			}
 		}
+	}
+	for i := range all {
+		all[i].Ended = clipped(all[i].Ended, endLimit)
 	}
 	return withoutPreamble(all)
 }

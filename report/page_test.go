@@ -261,7 +261,7 @@ func TestPath(t *testing.T) {
 	f := frame{x: func(v float64) float64 { return v }, y: func(v float64) float64 { return v }}
 	for want, points := range map[string][]point{
 		"M30.6,222.6H30.8V222.9H31": {{30.572, 222.64}, {30.787, 222.64}, {30.787, 222.87}, {31.003, 222.87}},
-		"M1,2L1.2,2.9":              {{1, 2}, {1.04, 2.04}, {1.2, 2.9}},
+		"M1,2l0.2,0.9l1-0.4":        {{1, 2}, {1.04, 2.04}, {1.2, 2.9}, {2.2, 2.5}},
 		"M0,-12H10":                 {{-0.04, -12}, {10, -12}},
 	} {
 		if got := path(points, f); got != want {

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"strings"
+	"sync"
 
 	"headroom/memory"
 )
@@ -58,6 +59,17 @@ func paint(property, shade string) string {
 	}
 	panic("report: no shade " + shade)
 }
+
+// onlyVariables leaves out of styles the colours for programs that do not know CSS variables.
+var onlyVariables = sync.OnceValue(func() *strings.Replacer {
+	var pairs []string
+	for _, s := range shades {
+		for _, property := range []string{"fill", "stroke"} {
+			pairs = append(pairs, paint(property, s.name), fmt.Sprintf("%s:var(--%s)", property, s.name))
+		}
+	}
+	return strings.NewReplacer(pairs...)
+})
 
 // variables are the CSS variables of the light or the dark scheme.
 func variables(dark bool) string {

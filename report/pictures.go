@@ -40,7 +40,9 @@ func (p Picture) SVG(w io.Writer) error {
 }
 
 // inline is the picture as an element of an HTML page that has the variables.
-func (p Picture) inline() string { return fmt.Sprintf("<svg %s>%s</svg>", p.attributes(), p.inside()) }
+func (p Picture) inline() string {
+	return fmt.Sprintf("<svg %s>%s</svg>", p.attributes(), onlyVariables().Replace(p.inside()))
+}
 
 func (p Picture) attributes() string {
 	return fmt.Sprintf(`viewBox="0 0 %g %g" role="img" aria-labelledby="%s-title %s-desc" font-family="Helvetica Neue, Arial, Liberation Sans, sans-serif"`,
@@ -73,7 +75,7 @@ func drawn(r *Report, charts []chart) []Picture {
 		if i == 0 {
 			small := p
 			small.Name += "-small"
-			c.width, c.height = 1140, 360
+			c.width, c.height = wideChart, 360
 			p = c.picture(r, true)
 			p.small = &small
 		}
@@ -177,7 +179,7 @@ func markOf(row Row, where string, x, y float64) mark {
 	if row.Remedy != "" {
 		text += " → " + row.Remedy
 	}
-	return mark{number: row.Number, step: x, value: y, cause: cause, text: text}
+	return mark{number: row.Number, step: x, value: y, cause: cause, text: clipped(text, markTextLimit)}
 }
 
 func atTop(Row) float64 { return math.NaN() }

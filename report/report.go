@@ -61,14 +61,18 @@ type Report struct {
 // New works out the report of a run. It keeps no reference to the input's
 // journal, and reads Steps for as long as the report is used.
 func New(in Input) *Report {
-	r := &Report{Name: in.Name, Device: in.Device, Command: in.Command, Trained: in.Trained, Version: in.Version, Simulated: in.Simulated, Made: in.Made, Problems: in.Problems}
+	r := &Report{Name: in.Name, Device: clipped(in.Device, textLimit), Command: clipped(in.Command, longTextLimit), Trained: clipped(in.Trained, longTextLimit),
+		Version: in.Version, Simulated: in.Simulated, Made: in.Made}
+	for _, p := range in.Problems {
+		r.Problems = append(r.Problems, clipped(p, textLimit))
+	}
 	r.steps, r.Accounting = account(in)
 	r.seen = trainers(in.Seen)
 	r.Attempts = attempts(in, r.seen)
 	r.Checkpoints = checkpoints(in)
 	r.Watched = watched(in.Entries)
 	r.Outcome = outcome(in, r)
-	if last := r.Last(); last != nil && last.Ended == r.Outcome.Reason && r.Outcome.State == Failed {
+	if last := r.Last(); last != nil && last.Ended == clipped(r.Outcome.Reason, endLimit) && r.Outcome.State == Failed {
 		last.Ended = "failed" // the top of the page says why
 	}
 	r.Ledger = ledger(in, r.Attempts)

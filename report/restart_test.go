@@ -20,6 +20,9 @@ func restarted(lives int) *diary {
 	for life := range lives {
 		d.live(life)
 		if life == lives-1 {
+			d.now = d.now.Add(time.Hour)
+			d.entry(runs.Entry{Kind: runs.KindExit, Text: "exit status 0 after 1 h: done", Seconds: 3600})
+			d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
 			break
 		}
 		was := d.plan.Micro
@@ -56,7 +59,7 @@ func (d *diary) dies(cause memory.Cause, why string) *memory.Verdict {
 // gaveUp is the same command, but its last life, too, runs out of memory.
 func gaveUp(lives int) *diary {
 	d := restarted(lives)
-	d.Name = "gave-up"
+	d.Name, d.Entries = "gave-up", d.Entries[:len(d.Entries)-2]
 	why := "the machine's own memory ran out, not the device's"
 	v := d.dies(memory.Host, why)
 	stop := recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Verdict: v, Reason: "out of memory in the training, no allowed change is left that would save host memory: " + why, Hint: "use fewer data-loader workers"}

@@ -89,19 +89,30 @@ func bucket(from, to int, at func(i int) (x, y float64)) []point {
 	return kept
 }
 
-// thinned is s for a picture of the given width: each of its pieces with about one bucket for
-// every three pixels.
+// thinned is s for a picture of the given width: of a piece with more points than about one for
+// every three pixels, the lowest and the highest of every stretch, and its ends.
 func (s series) thinned(width float64) series {
-	limit := int(width / 3)
+	limit := int(width / 6)
 	all := make(series, len(s))
 	for i, piece := range s {
-		if all[i] = piece; len(piece) <= 4*limit {
+		if all[i] = piece; len(piece) <= 2*limit {
 			continue
 		}
-		all[i] = nil
+		all[i] = []point{piece[0]}
 		for b := range limit {
-			all[i] = append(all[i], bucket(b*len(piece)/limit, (b+1)*len(piece)/limit, func(j int) (x, y float64) { return piece[j].X, piece[j].Y })...)
+			stretch := piece[b*len(piece)/limit : (b+1)*len(piece)/limit]
+			low, high := 0, 0
+			for j, p := range stretch {
+				if p.Y < stretch[low].Y {
+					low = j
+				}
+				if p.Y > stretch[high].Y {
+					high = j
+				}
+			}
+			all[i] = append(all[i], stretch[min(low, high)], stretch[max(low, high)])
 		}
+		all[i] = append(all[i], piece[len(piece)-1])
 	}
 	return all
 }

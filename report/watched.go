@@ -109,7 +109,7 @@ func (w Watched) card() Card {
 			notes = append(notes, fmt.Sprintf("and %s", plural(len(w.Faults)-i, "more fault")))
 			break
 		}
-		notes = append(notes, fmt.Sprintf("%s %s: %s", day(f.Time), stamp(f.Time), f.Text))
+		notes = append(notes, fmt.Sprintf("%s %s: %s", day(f.Time), stamp(f.Time), clipped(f.Text, textLimit)))
 	}
 	c.Note = strings.Join(notes, "; ")
 	return c
