@@ -24,6 +24,8 @@ type SessionOptions struct {
 	// another precision is forgotten.
 	Precision string
 
+	Version string // of the headroom that makes the attempts, for the journal
+
 	OnEntry func(runs.Entry)      // every journal entry, as it is written
 	OnStep  func(runs.StepReport) // every finished step
 	Log     *zap.Logger           // nil logs nothing
@@ -188,7 +190,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 	if s.o.Precision != "" {
 		text += ", in " + s.o.Precision
 	}
-	s.Note(runs.Entry{Kind: runs.KindAttempt, Text: text})
+	s.Note(runs.Entry{Kind: runs.KindAttempt, Text: text, Version: s.o.Version})
 	s.setStatus(runs.StateRunning, "")
 	if err := s.f.CutMetrics(s.step); err != nil {
 		return fmt.Errorf("resume from step %d: cut metrics.jsonl: %w", s.step, err)

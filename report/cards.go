@@ -14,7 +14,8 @@ import (
 type Card struct {
 	Question string
 	Answer   string
-	Note     string // the numbers behind the answer; may be empty
+	Note     string   // the numbers behind the answer; may be empty
+	Lines    []string // the same, a line each
 	Tone     Tone
 
 	unknown bool // nothing that could answer the question was recorded
@@ -95,7 +96,15 @@ func (r *Report) failureCard() Card {
 	}
 	var notes []string
 	for _, cause := range f.Causes {
-		notes = append(notes, fmt.Sprintf("%s × %s", count(cause.N), cause.Cause))
+		text := fmt.Sprintf("%s × %s", count(cause.N), cause.Cause)
+		if f.Lost > 0 && len(f.Causes) > 1 {
+			c.Lines = append(c.Lines, text+": "+secondsLasting(cause.Lost))
+		} else {
+			notes = append(notes, text)
+		}
+	}
+	if c.Lines != nil && f.Other > 0.05 {
+		c.Lines = append(c.Lines, "anything else: "+secondsLasting(f.Other))
 	}
 	if f.Lost > 0 {
 		notes = append(notes, fmt.Sprintf("%s lost to failures and searches (%s of the time)", secondsLasting(f.Lost), percent(f.Share)))

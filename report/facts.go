@@ -2,8 +2,10 @@ package report
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"headroom/memory"
 	"headroom/runs"
@@ -225,4 +227,46 @@ func (s Size) Rate() string {
 		return "–"
 	}
 	return number(s.Speed)
+}
+
+// about is what the newest entries say about a command: what it was recognised as, where its
+// checkpoints are, and the versions of Python and PyTorch that a worker found in it.
+func about(entries []runs.Entry) string {
+	known, versions := "", ""
+	for _, e := range entries {
+		if e.Kind == runs.KindCommand {
+			known = e.Text
+		}
+		if python, torch, told := e.Attached(); told {
+			versions = "Python " + python
+			if torch != "none" { // it has not been imported
+				versions += ", PyTorch " + torch
+			}
+		}
+	}
+	return clipped(strings.Trim(known+" · "+versions, " ·"), textLimit)
+}
+
+// ran names the versions of headroom that made the attempts, oldest first, each once.
+func ran(entries []runs.Entry) string {
+	var all []string
+	for _, e := range entries {
+		if e.Version != "" && !slices.Contains(all, e.Version) {
+			all = append(all, e.Version)
+		}
+	}
+	return clipped(strings.Join(all, ", then "), textLimit)
+}
+
+// DrawnBy names the headroom that made the run, if that is recorded, and the one that drew
+// the report.
+func (r *Report) DrawnBy() string {
+	drew := strings.TrimSpace("headroom " + r.Version)
+	switch r.Ran {
+	case "":
+		return "Drawn by " + drew
+	case r.Version:
+		return "Run and drawn by " + drew
+	}
+	return fmt.Sprintf("Run by headroom %s, drawn by %s", r.Ran, drew)
 }

@@ -15,6 +15,7 @@ type Failures struct {
 	Total     int
 	Causes    []CauseCount // most frequent first
 	Lost      float64      // seconds, as far as they are known
+	Other     float64      // those of them that no cause in Causes cost
 	Share     float64      // of the time in attempts; 0 if not known
 	Uncounted int          // failures of which it is not known what they cost
 	InPlace   int          // survived inside a process of a wrapped command
@@ -23,17 +24,21 @@ type Failures struct {
 	Summary   string       // "memory ran out 3 times, all survived: 2 batch, 1 foreign"
 }
 
-// CauseCount is how many times memory ran out for one cause.
+// CauseCount is how many times memory ran out for one cause, and what that cost.
 type CauseCount struct {
 	Cause memory.Cause
 	N     int
+	Lost  float64 // seconds
 }
 
 func failures(rows []Row, o Outcome) Failures {
 	var f Failures
-	causes := map[memory.Cause]int{}
+	causes, lost := map[memory.Cause]int{}, map[memory.Cause]float64{}
 	for _, row := range rows {
 		f.Lost += row.Lost
+		if row.Failed {
+			lost[cmp.Or(row.Cause, memory.Unknown)] += row.Lost
+		}
 		if row.Failed && !row.repeated {
 			f.Total++
 			if row.InPlace {
@@ -51,8 +56,10 @@ func failures(rows []Row, o Outcome) Failures {
 			f.Fatal = o.State == Failed && row.Attempt == rows[len(rows)-1].Attempt
 		}
 	}
+	f.Other = f.Lost
 	for cause, n := range causes {
-		f.Causes = append(f.Causes, CauseCount{cause, n})
+		f.Causes = append(f.Causes, CauseCount{cause, n, lost[cause]})
+		f.Other -= lost[cause]
 	}
 	slices.SortFunc(f.Causes, func(a, b CauseCount) int {
 		return cmp.Or(b.N-a.N, strings.Compare(string(a.Cause), string(b.Cause)))

@@ -21,13 +21,16 @@ func (r *Report) Markdown(w io.Writer, path func(Picture) string) error {
 	if r.Command != "" {
 		fmt.Fprintf(&b, "Ran: %s\n\n", plain(r.Command))
 	}
+	if r.About != "" {
+		fmt.Fprintf(&b, "%s\n\n", plain(r.About))
+	}
 	if r.Trained != "" {
 		fmt.Fprintf(&b, "Trained: %s\n\n", plain(r.Trained))
 	}
 	r.markdownAlarms(&b)
 	b.WriteString("| | | |\n|---|---|---|\n")
 	for _, c := range r.Cards() {
-		fmt.Fprintf(&b, "| %s | **%s** | %s |\n", plain(c.Question), plain(c.Answer), plain(c.Note))
+		fmt.Fprintf(&b, "| %s | **%s** | %s |\n", plain(c.Question), plain(c.Answer), plain(strings.Join(append([]string{c.Note}, c.Lines...), "; ")))
 	}
 	b.WriteString("\n## What to change next\n\n")
 	for _, text := range r.Advice {

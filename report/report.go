@@ -35,7 +35,9 @@ type Report struct {
 	Name, Device string
 	Command      string // the command that was wrapped; "" if headroom itself trained
 	Trained      string // what headroom itself trained, in words
+	About        string // what the command was recognised as, where its checkpoints are, and what it runs on; may be empty
 	Version      string // of the headroom that drew it
+	Ran          string // version of the headroom that made the attempts, or versions; may be empty
 	Simulated    bool   // the other processes are simulated by the run's own configuration
 	Made         time.Time
 	Problems     []string // what could not be read
@@ -62,7 +64,7 @@ type Report struct {
 // journal, and reads Steps for as long as the report is used.
 func New(in Input) *Report {
 	r := &Report{Name: in.Name, Device: clipped(in.Device, textLimit), Command: clipped(in.Command, longTextLimit), Trained: clipped(in.Trained, longTextLimit),
-		Version: in.Version, Simulated: in.Simulated, Made: in.Made}
+		Version: in.Version, Simulated: in.Simulated, Made: in.Made, About: about(in.Entries), Ran: ran(in.Entries)}
 	for _, p := range in.Problems {
 		r.Problems = append(r.Problems, clipped(p, textLimit))
 	}

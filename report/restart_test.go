@@ -38,6 +38,8 @@ func (d *diary) live(changed int) {
 	d.attempt++
 	if d.attempt == 1 {
 		d.entry(runs.Entry{Kind: runs.KindRun, Text: "a run starts"})
+		d.entry(runs.Entry{Kind: runs.KindCommand, Text: "recognised by its --knob settings; checkpoints: /home/me/out/step-*.pt"})
+		d.entry(runs.Entry{Kind: runs.KindWorker, Text: runs.AttachedText("3.11.7", 4711, "2.11.0+cu130", "armed")})
 	}
 	d.entry(runs.Entry{Kind: runs.KindAttempt, Text: fmt.Sprintf("attempt %d starts", d.attempt)})
 	if changed > 0 {
@@ -151,6 +153,53 @@ func TestGivingUpIsSaidOnce(t *testing.T) {
 		}
 		if last := r.Ledger[len(r.Ledger)-1]; last.Remedy != "stop" || last.Tone != Bad || !r.Failures.Fatal {
 			t.Errorf("%s: %+v, %+v", name, last, r.Failures)
+		}
+	}
+}
+
+// TestTimeLostByCause checks that the page says what each cause cost, and what that does not cover.
+func TestTimeLostByCause(t *testing.T) {
+	lines := func(d *diary) string { return strings.Join(New(d.Input).failureCard().Lines, "; ") }
+	d := gaveUp(4)
+	if got := lines(d); got != "3 × batch: 9 s; 1 × host: 3 s" {
+		t.Errorf("got %q", got)
+	}
+	d.Entries = append([]runs.Entry{{Kind: runs.KindCheckpointFailed, Text: "no space", Seconds: 2, Time: d.now}}, d.Entries...)
+	if got := lines(d); got != "3 × batch: 9 s; 1 × host: 3 s; anything else: 2 s" {
+		t.Errorf("got %q", got)
+	}
+	if r := New(d.Input); !strings.Contains(html(t, r), `<dd class="note">3 × batch: 9 s</dd>`) || !strings.Contains(markdown(t, r, nil), "3 × batch: 9 s; 1 × host: 3 s") {
+		t.Error("the pages do not say so")
+	}
+	if got := lines(restarted(4)); got != "" { // one cause
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestSaysWhatACommandIs checks that the page says what the command was recognised as, where its
+// checkpoints are, on what it runs, and which versions of headroom made and drew the run.
+func TestSaysWhatACommandIs(t *testing.T) {
+	d := restarted(2)
+	d.entry(runs.Entry{Kind: runs.KindCommand, Text: "recognised as transformers; checkpoints: /home/me/out/checkpoint-*"})
+	d.entry(runs.Entry{Kind: runs.KindWorker, Text: runs.AttachedText("3.11.7", 42, "2.11.0+cu130", "armed") + ", rank 0 of 2"})
+	d.entry(runs.Entry{Kind: runs.KindWorker, Text: "a batch of 40 rows runs in 4 pieces"})
+	bare := []runs.Entry{{Kind: runs.KindWorker, Text: runs.AttachedText("3.12", 1, "none", "armed")}, {Kind: runs.KindWarning, Text: "attached to python 2 (pid 1, torch 2, armed)"}}
+	if got := about(bare); got != "Python 3.12" {
+		t.Errorf("without PyTorch: %q", got)
+	}
+	for versions, want := range map[string]string{"": "Drawn by headroom 2.0", "2.0 2.0": "Run and drawn by headroom 2.0", "1.0": "Run by headroom 1.0, drawn by headroom 2.0", "1.0 2.0": "Run by headroom 1.0, then 2.0, drawn by headroom 2.0"} {
+		in := d.Input
+		for _, v := range strings.Fields(versions) {
+			in.Entries = append(in.Entries, runs.Entry{Kind: runs.KindAttempt, Attempt: 3, Version: v})
+		}
+		in.Version = "2.0"
+		r := New(in)
+		if page := html(t, r); !strings.Contains(page, want+" from the journal") {
+			t.Errorf("%q: the page does not say %q", versions, want)
+		}
+		const about = "recognised as transformers; checkpoints: /home/me/out/checkpoint-* · Python 3.11.7, PyTorch 2.11.0+cu130"
+		if !strings.Contains(strings.ReplaceAll(html(t, r), "&#43;", "+"), about) || !strings.Contains(markdown(t, r, nil), "recognised as transformers") {
+			t.Error("the pages do not say what ran")
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
@@ -39,6 +40,7 @@ const (
 	KindGone             Kind = "gone"              // the device is gone; a decision follows
 	KindSurvived         Kind = "survived"          // a step ran out of memory inside a wrapped process and was finished there: the failure, and what was done
 	KindRefused          Kind = "refused"           // the worker inside left an out-of-memory failure to the command's own code, and why
+	KindCommand          Kind = "command"           // what a wrapped command was recognised as, and where its checkpoints are
 	KindWorker           Kind = "worker"            // what else the worker inside said: that it is attached, or why it is not
 )
 
@@ -66,6 +68,7 @@ type Entry struct {
 	Memory   *memory.Stats            `json:"memory,omitempty"`
 	Device   *Reading                 `json:"device,omitempty"`
 	Fault    *Fault                   `json:"fault,omitempty"`
+	Version  string                   `json:"version,omitempty"` // of the headroom that makes an attempt
 	Seconds  float64                  `json:"seconds,omitempty"` // how long this took, where that matters
 
 	// Path is where a wrapped command's own checkpoint is.
@@ -93,6 +96,20 @@ func InPlaceText(wrong, done string) string { return wrong + inPlace + done }
 // memory and what was done. If the text is not of that form, told is false and wrong is all of it.
 func (e Entry) InPlace() (wrong, done string, told bool) { return strings.Cut(e.Text, inPlace) }
 
+// AttachedText begins the text of an entry about a worker that is attached to a process.
+func AttachedText(python string, pid int, torch, mode string) string {
+	return fmt.Sprintf("attached to python %s (pid %d, torch %s, %s)", python, pid, torch, mode)
+}
+
+// Attached reads the versions of Python and PyTorch from such a text.
+func (e Entry) Attached() (python, torch string, told bool) {
+	rest, told := strings.CutPrefix(e.Text, "attached to python ")
+	python, rest, _ = strings.Cut(rest, " (pid ")
+	_, rest, found := strings.Cut(rest, ", torch ")
+	torch, _, _ = strings.Cut(rest, ", ")
+	return python, torch, told && found && e.Kind == KindWorker
+}
+
 // Failed reports whether an entry counts as an out-of-memory failure.
 func (e Entry) Failed() bool {
 	return (e.Kind == KindOOM || e.Kind == KindSurvived) && !e.Repeated
@@ -100,7 +117,7 @@ func (e Entry) Failed() bool {
 
 // Record appends e to the journal and returns when it and all before it are safely on
 // disk. An entry that nothing depends on (the start of the run or of an attempt, a warning,
-// the exit of a command, the end of the job, a message from a worker) is only written, so
+// the exit of a command, what a command is, the end of the job, a message from a worker) is only written, so
 // that it survives this process; the next entry of another kind, or Close, syncs it to the
 // disk. After an error, e is kept in memory and written by a later Record, Flush or
 // Close, in order; only when 16 MiB are waiting are the oldest entries dropped.
@@ -117,7 +134,7 @@ func (f *Folder) Record(e Entry) error {
 // transient reports whether losing the entry in a power loss changes nothing but
 // what people can read.
 func (k Kind) transient() bool {
-	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindDone || k == KindWorker
+	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindDone || k == KindCommand || k == KindWorker
 }
 
 // LostEntries is how many entries were dropped because they could not be written

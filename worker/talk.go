@@ -159,7 +159,7 @@ func (t *talk) hello(m message) error {
 	first := !l.ended.Attached
 	l.ended.Attached = true
 	if first {
-		text := fmt.Sprintf("attached to python %s (pid %d, torch %s, %s)", m.Python, t.pid, m.Torch, l.o.Mode)
+		text := runs.AttachedText(m.Python, t.pid, m.Torch, string(l.o.Mode))
 		if t.world > 1 {
 			text += fmt.Sprintf(", rank %d of %d", m.Rank, t.world)
 		}

@@ -74,6 +74,15 @@ func (m *Match) Checkpoints(now, since time.Time) (Checkpoints, error) {
 	return found, nil
 }
 
+// Where is where the command's checkpoints are looked for, "" if that is not known.
+func (m *Match) Where() string {
+	root, err := m.root()
+	if err != nil || m.Profile.Checkpoints.Glob == "" {
+		return ""
+	}
+	return below(m.Command.Dir, path.Join(root, m.Profile.Checkpoints.Glob))
+}
+
 // root is the folder of the checkpoints, as the command names it.
 func (m *Match) root() (string, error) {
 	var failed error

@@ -167,7 +167,7 @@ type runner struct {
 func (s *runner) run(ctx context.Context, interrupt <-chan struct{}, j *job.Job, folder *runs.Folder) (harness.Result, error) {
 	j.Passed, j.Squeezed, j.Wrap = s.u.passed(), s.squeezed, wrapDevice
 	books := j.Session()
-	books.OnEntry, books.OnStep = s.entry, s.step
+	books.Version, books.OnEntry, books.OnStep = readBuild().named(), s.entry, s.step
 	if s.verbose {
 		books.Log = consoleLog(s.u.screen)
 	}

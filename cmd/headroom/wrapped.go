@@ -241,7 +241,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	if !known {
 		plan = recovery.Plan{Effective: 1, World: 1, Micro: 1}
 	}
-	session, err := harness.Begin(folder, harness.SessionOptions{Plan: plan, OnEntry: w.entry(u), Policy: w.policy})
+	session, err := harness.Begin(folder, harness.SessionOptions{Plan: plan, Version: readBuild().named(), OnEntry: w.entry(u), Policy: w.policy})
 	if err != nil {
 		return harness.Result{}, 1, err
 	}
@@ -256,6 +256,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		books.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
 	}
 	w.Started = func() {
+		books.Note(runs.Entry{Kind: runs.KindCommand, Text: w.recognisedText()})
 		if text := w.Foreseen(); text != "" {
 			books.Note(runs.Entry{Kind: runs.KindWarning, Text: text})
 		}
@@ -321,6 +322,21 @@ func (w *wrapped) newest() (*wrap.Saved, error) {
 	return saved, err
 }
 
+// recognisedText says what the command was recognised as, and where its checkpoints are.
+func (w *wrapped) recognisedText() string {
+	if w.seen == nil || w.seen.Profile.Name == "" {
+		return fmt.Sprint(w.why)
+	}
+	text := "recognised as " + w.seen.Profile.Name
+	if w.seen.Profile.Name == "plain" {
+		text = "recognised by its --knob settings"
+	}
+	if where := w.seen.Where(); where != "" {
+		return text + "; checkpoints: " + where
+	}
+	return text + "; it is not known where its checkpoints are"
+}
+
 // changesText lists how a rewritten command differs from the user's.
 func changesText(changes []wrap.Change) string {
 	texts := make([]string, len(changes))
@@ -342,7 +358,7 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 	return func(e runs.Entry) {
 		switch {
 		case w.verbose:
-		case e.Kind == runs.KindRun, e.Kind == runs.KindPlan, e.Kind == runs.KindExit, e.Kind == runs.KindCheckpoint, e.Kind == runs.KindWorker,
+		case e.Kind == runs.KindRun, e.Kind == runs.KindPlan, e.Kind == runs.KindExit, e.Kind == runs.KindCheckpoint, e.Kind == runs.KindCommand, e.Kind == runs.KindWorker,
 			e.Kind == runs.KindAttempt && e.Attempt == 1:
 			return
 		}
