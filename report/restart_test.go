@@ -79,8 +79,8 @@ func TestRestartIsOneRow(t *testing.T) {
 		t.Errorf("attempt 1 ended with %q", ended)
 	}
 	expectTold(t, rows, `
-1 step 1 out of memory: batch: shrink (8 × 2) 3.0s
-2 step 1 out of memory: batch: shrink (8 × 2 → 4 × 4) 3.0s
+1 step 0 out of memory: batch: shrink (8 × 2) 3.0s
+2 step 0 out of memory: batch: shrink (8 × 2 → 4 × 4) 3.0s
 `)
 	if rows[1].Result != "attempt 3 starts; in the command: --batch-size 16 → 4" {
 		t.Errorf("result %q", rows[1].Result)
