@@ -33,7 +33,8 @@ func (p *progress) step(s runs.StepReport) {
 	}
 	p.shown = p.u.now()
 	if p.u.screen.live {
-		p.u.screen.show(fitted(p.parts(s), p.u.screen.width()-1))
+		width := p.u.screen.width() - 1
+		p.u.screen.show(barred(fitted(p.parts(s), width), s.Step, p.total, width))
 		return
 	}
 	p.u.line(plain, joined(p.parts(s)))
@@ -60,16 +61,15 @@ type part struct{ long, short string }
 // parts are what the line says, the most important first.
 func (p *progress) parts(s runs.StepReport) []part {
 	same := func(text string) part { return part{text, text} }
-	parts := []part{same(fmt.Sprintf("step %d/%d", s.Step, p.total)), same(fmt.Sprintf("loss %.3f", s.Loss))}
+	parts := []part{same(fmt.Sprintf("step %d/%d", s.Step, p.total)), {fmt.Sprintf("loss %.3f", s.Loss), fmt.Sprintf("loss %.2f", s.Loss)}}
 	if left := time.Duration(p.pace * float64(p.total-s.Step) * float64(time.Second)); left >= time.Second {
 		parts = append(parts, part{roughly(left) + " left", briefly(left) + " left"})
 	}
 	if p.pace > 0 {
-		speed := rate(float64(s.Samples) / p.pace)
-		parts = append(parts, part{speed, strings.Replace(speed, " samples/s", "/s", 1)})
+		parts = append(parts, same(rate(float64(s.Samples)/p.pace)))
 	}
-	peak := share(s.Memory.Peak, s.Memory.Capacity)
-	parts = append(parts, same("micro "+splits(s.Splits)), part{"peak " + peak, peak})
+	micro, peak := splits(s.Splits), share(s.Memory.Peak, s.Memory.Capacity)
+	parts = append(parts, part{"micro " + micro, micro}, part{"peak " + peak, peak})
 	if p.failures > 0 {
 		parts = append(parts, part{plural(p.failures, "failure") + " survived", fmt.Sprintf("%d OOM", p.failures)})
 	}
@@ -127,6 +127,17 @@ func fitted(parts []part, width int) string {
 		line = longer
 	}
 	return line
+}
+
+// barred puts a bar before line that shows how much of the run is done, if a line of at most
+// width columns has room for both.
+func barred(line string, done, total, width int) string {
+	const cells = 20
+	if total <= 0 || cells+2+utf8.RuneCountInString(line) > width {
+		return line
+	}
+	full := min(cells, cells*done/total)
+	return strings.Repeat("█", full) + strings.Repeat("░", cells-full) + "  " + line
 }
 
 // smooth is a moving mean of about the last ten values.

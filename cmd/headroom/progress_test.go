@@ -48,13 +48,36 @@ func TestLiveLineSaysAllOn80Columns(t *testing.T) {
 		want string
 	}{
 		{progress{total: 200, pace: 0.95, failures: 2}, small,
-			"step 120/200  loss 3.142  1m left  84.2/s  micro 16×2  12.6/15 MiB  2 OOM"},
+			"step 120/200  loss 3.14  1m left  84.2 samples/s  16×2  12.6/15 MiB  2 OOM"},
 		{progress{total: 20000, pace: 1, failures: 12}, large,
-			"step 12000/20000  loss 3.142  2.2h left  80/s  micro 27×3  126/140 GiB  12 OOM"},
+			"step 12000/20000  loss 3.14  2.2h left  80 samples/s  27×3  126/140 GiB  12 OOM"},
 	} {
 		if got := fitted(test.p.parts(test.s), 79); got != test.want {
 			t.Errorf("%s\nwant\n%s", got, test.want)
 		}
+	}
+}
+
+// TestBarTakesTheRoomThatIsLeft checks that the line gets a bar only where all of it fits too.
+func TestBarTakesTheRoomThatIsLeft(t *testing.T) {
+	const line = "step 120/200 · loss 3.142"
+	for width := range 100 {
+		got := barred(line, 120, 200, width)
+		want := line
+		if width >= 22+len("step 120/200 - loss 3.142") {
+			want = "████████████░░░░░░░░  " + line
+		}
+		if got != want {
+			t.Errorf("width %d: %s", width, got)
+		}
+	}
+	for done, want := range map[int]string{0: "░░░░░░░░░░░░░░░░░░░░  s", 199: "███████████████████░  s", 200: "████████████████████  s", 300: "████████████████████  s"} {
+		if got := barred("s", done, 200, 100); got != want {
+			t.Errorf("%d of 200: %s", done, got)
+		}
+	}
+	if got := barred("s", 1, 0, 100); got != "s" {
+		t.Errorf("no end is known: %s", got)
 	}
 }
 
