@@ -68,7 +68,7 @@ restart() {
     ) >"$out/restart-$how/output.log" 2>&1
     status=$?
     echo "$how: status $status after $((SECONDS - begun)) s"
-    grep -E '^headroom: (relaunch|continue|attempt)|^made' "$out/restart-$how/output.log" || true
+    grep -E '^headroom: (> )?(relaunch|continue|attempt)|^made' "$out/restart-$how/output.log" || true
     [[ $how = bare || $status -eq 0 ]] || return 1
   done
 }

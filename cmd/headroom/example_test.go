@@ -45,7 +45,7 @@ func TestExample(t *testing.T) {
 			t.Errorf("it also says %q", line)
 		}
 	}
-	if !strings.Contains(errs, "headroom: survived in place: 65536 rows in ") || !strings.HasSuffix(errs, "headroom: done: 1 out-of-memory failure survived in place\n") {
+	if !strings.Contains(errs, "headroom: > survived in place: 65536 rows in ") || !strings.HasSuffix(errs, "headroom: done: 1 out-of-memory failure survived in place\n") {
 		t.Errorf("%s", errs)
 	}
 	if got, errs, err := run(nil, "--resume", filepath.Join("out", "step-0002.pt")); err != nil || !sameLosses(got, "continues after step 2\n"+want[strings.Index(want, "step 3"):]) {

@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	"headroom/harness"
 	"headroom/memory"
 	"headroom/runs"
 )
@@ -165,6 +167,40 @@ func TestOwnLinesBeginALine(t *testing.T) {
 	s.print(plain, "two")
 	if got := out.String(); got != "step 10%\none\ntwo\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestMarks checks that without colours a problem, a remedy and what is fine look different, also
+// where they are folded.
+func TestMarks(t *testing.T) {
+	var out strings.Builder
+	u := &ui{screen: &screen{w: &out, live: true, width: func() int { return 30 }}, now: time.Now}
+	for _, e := range []runs.Entry{
+		{Kind: runs.KindOOM, Text: "out of memory at micro-batch 4"},
+		{Kind: runs.KindDecision, Text: "micro-batch 4 → 2"},
+		{Kind: runs.KindRemedy, Text: "cache emptied"},
+		{Kind: runs.KindRefused, Text: "left as it is"},
+		{Kind: runs.KindSearch, Text: "the largest is 4"},
+		{Kind: runs.KindWarning, Text: "disk is full"},
+	} {
+		u.entry(e)
+	}
+	u.failed(errors.New("gave up"))
+	u.finished(harness.Result{})
+	want := `headroom: ! out of memory at
+            micro-batch 4
+headroom: > micro-batch 4 → 2
+headroom: > cache emptied
+headroom: ! left as it is
+headroom: the largest is 4
+headroom: warning: disk is
+          full
+headroom: ! gave up
+headroom: done: 0 steps, loss
+          0.000
+`
+	if out.String() != want {
+		t.Errorf("%s", out.String())
 	}
 }
 

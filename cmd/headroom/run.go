@@ -210,9 +210,13 @@ func (s *runner) step(r runs.StepReport) {
 	s.progress.step(r)
 }
 
-// end draws the report and says how the run went.
+// end draws the report and then says how the run went, so that this is the last line.
 func (s *runner) end(result harness.Result, err error) error {
 	already := err == nil && result.Attempts == 0
+	s.u.screen.show("")
+	if _, missing := os.Stat(filepath.Join(s.dir, report.Page)); !already || missing != nil {
+		s.report() // of a finished run too, if it was killed just before its report was drawn
+	}
 	switch {
 	case already:
 		s.u.alreadyFinished(s.name, s.dir, result.Steps)
@@ -224,11 +228,6 @@ func (s *runner) end(result harness.Result, err error) error {
 			s.u.say("%v", lost)
 		}
 		s.u.interrupted(result, s.progress.total, lost == nil && errors.Is(err, harness.ErrInterrupted), s.kept())
-	default:
-		s.u.screen.show("")
-	}
-	if _, missing := os.Stat(filepath.Join(s.dir, report.Page)); !already || missing != nil {
-		s.report() // of a finished run too, if it was killed just before its report was drawn
 	}
 	s.last(result, err)
 	return err

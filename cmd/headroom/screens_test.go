@@ -44,8 +44,9 @@ func nativeScreen(u *ui) {
 	say(runs.KindCheckpointFailed, "checkpoint of step 150 could not be written: no space left on device; older ones are untouched")
 	step.Step = 200
 	p.step(step)
-	u.finished(harness.Result{Steps: 200, AllFailures: 1, Last: step})
+	u.screen.show("")
 	u.reportWritten("runs/gpt/report.html")
+	u.finished(harness.Result{Steps: 200, AllFailures: 1, Last: step})
 }
 
 // wrappedScreen is a command that survives a failure in place, is started again and gives up.

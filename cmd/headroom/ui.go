@@ -14,7 +14,7 @@ package main
 //     report say the same.
 //   - -q leaves only errors and warnings. What is wrong is yellow, what was done about it
 //     cyan, what ended well green and what ended the command red, each on a line of its
-//     own. Nothing depends on a colour.
+//     own. Nothing depends on a colour: marks and the word "warning" say the same.
 
 import (
 	"encoding/json"
@@ -54,12 +54,20 @@ func newUI(stdout, stderr *os.File, env func(string) (string, bool)) *ui {
 	return &ui{out: stdout, screen: newScreen(stderr, env), now: time.Now, outShows: term.IsTerminal(int(stdout.Fd()))}
 }
 
+// marks say without colours what a line is about; warnings have a word for that.
+var marks = map[string]string{red: "! ", yellow: "! ", cyan: "> "}
+
+const isWarning = "warning: "
+
 func (u *ui) line(colour, text string) {
-	const prefix = "headroom: "
+	lead := "headroom: "
+	if !strings.HasPrefix(text, isWarning) {
+		lead += marks[colour]
+	}
 	for l := range strings.Lines(text) {
-		l = prefix + printable(strings.TrimSuffix(l, "\n"))
+		l = lead + printable(strings.TrimSuffix(l, "\n"))
 		if u.screen.live { // in a log a line stays one line
-			l = folded(l, u.screen.width(), len(prefix))
+			l = folded(l, u.screen.width(), len(lead))
 		}
 		u.screen.print(colour, l)
 	}
@@ -80,7 +88,7 @@ func (u *ui) done(text string) {
 }
 
 func (u *ui) warn(format string, args ...any) {
-	u.line(yellow, "warning: "+fmt.Sprintf(format, args...))
+	u.line(yellow, isWarning+fmt.Sprintf(format, args...))
 }
 
 func (u *ui) hint(text string) {
@@ -211,7 +219,6 @@ func ending(k runs.Kind) bool {
 
 // finished is the last word on a run that is finished.
 func (u *ui) finished(r harness.Result) {
-	u.screen.show("")
 	if u.quiet {
 		return
 	}
