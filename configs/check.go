@@ -133,13 +133,14 @@ func (l *loader) schedule() {
 	case t.Steps > 0 && t.Epochs > 0:
 		l.add(l.at("train.epochs"), "train.epochs", fmt.Sprint(t.Epochs), fmt.Sprintf("train.steps is set too (%d); leave one out%s", t.Steps, l.without("train.steps")))
 	}
+	noWarmup := "; make it shorter, or leave it out" + l.without("schedule.warmup")
 	if s.Kind == "constant" {
-		l.rule(t.Steps > 0 && s.Warmup > t.Steps, "schedule.warmup", "train.steps", "must be at most train.steps (%d)", t.Steps)
+		l.rule(t.Steps > 0 && s.Warmup > t.Steps, "schedule.warmup", "train.steps", "must be at most train.steps (%d)%s", t.Steps, noWarmup)
 		return
 	}
 	l.rule(s.Min > l.c.Optimizer.LR, "schedule.min", "optimizer.lr", "must be at most optimizer.lr (%g)", l.c.Optimizer.LR)
-	l.rule(s.Steps > 0 && s.Warmup >= s.Steps, "schedule.warmup", "schedule.steps", "must be below schedule.steps (%d)", s.Steps)
-	l.rule(s.Steps == 0 && t.Steps > 0 && s.Warmup >= t.Steps, "schedule.warmup", "train.steps", "must be below train.steps (%d), where the schedule ends", t.Steps)
+	l.rule(s.Steps > 0 && s.Warmup >= s.Steps, "schedule.warmup", "schedule.steps", "must be below schedule.steps (%d)%s", s.Steps, noWarmup)
+	l.rule(s.Steps == 0 && t.Steps > 0 && s.Warmup >= t.Steps, "schedule.warmup", "train.steps", "must be below train.steps (%d), where the schedule ends%s", t.Steps, noWarmup)
 }
 
 // noSqueeze is how to turn a preset's squeeze off.

@@ -147,14 +147,14 @@ batch: {effective: 8, micro: 9, min_micro: 10}
 			"my.yaml:5: batch.micro: 9: must be at most batch.effective (8)",
 			"my.yaml:5: batch.min_micro: 10: must be at most batch.effective (8)",
 			"my.yaml:4: train.epochs: 1: train.steps is set too (10); leave one out, for example with --unset train.steps",
-			"my.yaml:3: schedule.warmup: 30: must be at most train.steps (10)",
+			"my.yaml:3: schedule.warmup: 30: must be at most train.steps (10); make it shorter, or leave it out, for example with --unset schedule.warmup",
 		}},
 		{"decay", spoilt("32", "32\nschedule: {kind: cosine, min: 3, warmup: 10, steps: 10}"), []string{
 			"my.yaml:9: schedule.min: 3: must be at most optimizer.lr (0.001)",
-			"my.yaml:9: schedule.warmup: 10: must be below schedule.steps (10)",
+			"my.yaml:9: schedule.warmup: 10: must be below schedule.steps (10); make it shorter, or leave it out, for example with --unset schedule.warmup",
 		}},
 		{"decay to the end", good + "schedule: {kind: linear, warmup: 100}\n", []string{
-			"my.yaml:11: schedule.warmup: 100: must be below train.steps (100), where the schedule ends",
+			"my.yaml:11: schedule.warmup: 100: must be below train.steps (100), where the schedule ends; make it shorter, or leave it out, for example with --unset schedule.warmup",
 		}},
 		{"min_micro", good + "batch2: 1\ndevice: {capacity: 4MiB, squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]}\n", []string{
 			"my.yaml:11: batch2: 1: unknown key; did you mean batch?",

@@ -57,7 +57,8 @@ func flagParts(f cli.Flag) (names []string, value, usage string) {
 
 // flagsFirst moves the flags of a command in front of its arguments, because
 // the flag parser stops at the first argument and people write
-// "headroom run gpt --json". Everything from "--" on stays where it is.
+// "headroom run gpt --json". Everything from "--" on stays where it is. If help is asked for,
+// nothing else matters: the parser would take an argument for the name of a page.
 func flagsFirst(app *cli.App, args []string) []string {
 	completing := args[len(args)-1] == completeFlag
 	at := slices.IndexFunc(args[min(1, len(args)):], func(a string) bool { return !strings.HasPrefix(a, "-") }) + 1
@@ -80,6 +81,8 @@ func flagsFirst(app *cli.App, args []string) []string {
 			rest = append(rest, words...)
 		case !isFlag(words[0]):
 			rest = append(rest, words[0])
+		case slices.Contains(cli.HelpFlag.Names(), strings.TrimLeft(words[0], "-")):
+			return slices.Concat(args[:at+1], words[:1])
 		default:
 			if takesNext(command, words[0]) {
 				n = 2

@@ -26,6 +26,9 @@ func TestFlagsFirst(t *testing.T) {
 		"headroom report a --output - --format md": "headroom report --output - --format md a",
 		"headroom nonsense a --json":               "headroom nonsense a --json",
 		"headroom --help":                          "headroom --help",
+		"headroom profiles show --help":            "headroom profiles --help",
+		"headroom run gpt --set --help -q -h":      "headroom run -h",
+		"headroom run gpt -- --help":               "headroom run gpt -- --help",
 
 		// For a completion script only a complete name of a command is kept; the rest of the line is dropped.
 		"headroom run gpt --generate-bash-completion":         "headroom run --generate-bash-completion",

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -199,21 +200,29 @@ func openers() []string {
 	return []string{"xdg-open", "wslview"}
 }
 
-// openPage has a page opened, and waits for browsers that use the terminal.
+// openPage has a page opened, and waits for browsers that use the terminal. What else the
+// opener says is left out: it lists every browser that it has not found.
 func openPage(u *ui, page string) error {
+	why := fmt.Errorf("none of %s is installed", strings.Join(openers(), ", "))
 	for _, opener := range openers() {
 		path, err := exec.LookPath(opener)
 		if err != nil {
 			continue
 		}
 		opening := exec.Command(path, page)
-		opening.Stdin, opening.Stdout, opening.Stderr = os.Stdin, u.out, os.Stderr
-		if err := opening.Run(); err != nil {
-			return fmt.Errorf("open %s: %s: %w", page, opener, err)
+		opening.Stdin, opening.Stdout = os.Stdin, u.out
+		if err = opening.Run(); err == nil {
+			return nil
 		}
-		return nil
+		why = fmt.Errorf("%s: %w", opener, err)
+		break
 	}
-	return fmt.Errorf("open %s: none of %s is installed; copy the page to a machine with a browser", page, strings.Join(openers(), ", "))
+	path, err := filepath.Abs(page)
+	if err != nil {
+		path = page
+	}
+	address := &url.URL{Scheme: "file", Path: path}
+	return &childError{code: 1, err: fmt.Errorf("open %s: %w", page, why), hint: fmt.Sprintf("open %v in a browser, or copy the page to a machine that has one", address)}
 }
 
 // writePage writes one page. A file is whole or absent.

@@ -433,8 +433,8 @@ func (w *wrapped) hint(exit *wrap.ExitError, err error) string {
 	return ""
 }
 
-// childError is the error of a wrapped command that did not exit with 0. Its status
-// is the command's own.
+// childError is the error of another program that did not exit with 0. If that was the wrapped
+// command, its status is the command's own.
 type childError struct {
 	code int
 	err  error
