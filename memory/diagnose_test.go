@@ -168,9 +168,10 @@ func TestBlocksNotKnown(t *testing.T) {
 func TestShort(t *testing.T) {
 	for want, c := range map[string][2]Bytes{
 		"25 GiB of 24 GiB": {25 * GiB, 24 * GiB},
-		"24 GiB of 24 GiB, 4 KiB more than is available":       {24*GiB + 4*KiB, 24 * GiB},
-		"24 GiB of 24 GiB, and no free block was large enough": {24 * GiB, 24 * GiB},
-		"23 GiB of 24 GiB, and no free block was large enough": {23 * GiB, 24 * GiB},
+		"24 GiB of 24 GiB, 4 KiB more than is available":                                     {24*GiB + 4*KiB, 24 * GiB},
+		"24 GiB of 24 GiB, and no free block was large enough":                               {24 * GiB, 24 * GiB},
+		"24 GiB of 24 GiB, 4 KiB less than is available, but no free block was large enough": {24*GiB - 4*KiB, 24 * GiB},
+		"23 GiB of 24 GiB, and no free block was large enough":                               {23 * GiB, 24 * GiB},
 	} {
 		if got := Short(c[0], c[1]); got != want {
 			t.Errorf("%v: %q", c, got)

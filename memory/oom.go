@@ -84,15 +84,16 @@ func (e *OutOfMemoryError) Shortage() string {
 	return "at least " + Short(need, there)
 }
 
-// Short is what was needed and what there was, in words. If the two read the same, or
-// there was enough, it adds why that did not suffice: the difference, or that no free
-// block was large enough.
+// Short is what was needed and what there was, in words. If the two read the same, it adds
+// the difference, and if there was enough, that no free block was large enough.
 func Short(need, there Bytes) string {
 	text := fmt.Sprintf("%v of %v", need, there)
-	switch {
+	switch same := need.String() == there.String(); {
+	case need < there && same:
+		text += fmt.Sprintf(", %v less than is available, but no free block was large enough", there-need)
 	case need <= there:
 		text += ", and no free block was large enough"
-	case need.String() == there.String():
+	case same:
 		text += fmt.Sprintf(", %v more than is available", need-there)
 	}
 	return text

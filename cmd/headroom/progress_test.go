@@ -213,6 +213,7 @@ func TestASizeThatIsTriedAgainIsOneLine(t *testing.T) {
 		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3 GiB"},
 		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3 GiB"},
 		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3.1 GiB"},
+		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3 GiB"},
 		{Kind: runs.KindSearch, Text: "the largest is 4"},
 		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3.1 GiB"},
 	} {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"headroom/memory"
+	"headroom/recovery"
 	"headroom/search"
 )
 
@@ -84,8 +85,12 @@ func (f found) String() string {
 	row("", "micro-batch", "peak")
 	for _, p := range byMicro(f.Probes) {
 		peak := p.Peak.String()
-		if !p.Fits {
-			peak = "does not fit: at least " + peak
+		switch {
+		case p.Fits:
+		case p.Peak <= f.Available:
+			peak = "does not fit: no free block was large enough"
+		default:
+			peak = unfit(p.Peak, f.Available)
 		}
 		row("", fmt.Sprint(p.N), peak)
 	}
@@ -94,10 +99,7 @@ func (f found) String() string {
 		row("", fmt.Sprintf("%d × %d", t.Micro, t.Accumulation), t.Peak.String(), strings.TrimSuffix(rate(t.PerSecond), " samples/s"))
 	}
 	_ = w.Flush() // into memory
-	if f.Enough > 0 && f.Enough < f.Recommended.Largest() {
-		fmt.Fprintf(&b, "%6s  micro-batch %d is enough: within 1 %% of the fastest, with more memory to spare\n", "", f.Enough)
-	}
-	fmt.Fprintf(&b, "\nrecommended: %s\n", f.Reason)
+	fmt.Fprintf(&b, "\nrecommended: %s\n%s", f.Reason, orLess(f.Enough, f.Recommended))
 	if f.Recompute {
 		fmt.Fprintf(&b, "activations are recomputed in the backward pass: nothing fits otherwise\n")
 	}
@@ -137,15 +139,12 @@ func (f foundMicro) String() string {
 			peak = t.Peak.String()
 		}
 		if !t.Fits {
-			peak = strings.TrimSuffix("does not fit: at least "+peak, ": at least -")
+			peak = unfit(t.Peak, t.Room)
 		}
 		row("", fmt.Sprintf("%d × %d", t.Micro, t.Accumulation), peak, fmt.Sprintf("%.0f", t.Seconds), speed)
 	}
 	_ = w.Flush() // into memory
-	if f.Enough > 0 && f.Enough < f.Recommended.Largest() {
-		fmt.Fprintf(&b, "%7s  micro-batch %d is enough: within 1 %% of the fastest, with more memory to spare\n", "", f.Enough)
-	}
-	fmt.Fprintf(&b, "\nrecommended: %s\n", f.Reason)
+	fmt.Fprintf(&b, "\nrecommended: %s\n%s", f.Reason, orLess(f.Enough, f.Recommended))
 	if f.Diff == "" {
 		b.WriteString("in the command: nothing to change")
 		return b.String()
@@ -155,6 +154,28 @@ func (f foundMicro) String() string {
 	}
 	b.WriteString("in the command:\n" + f.Diff)
 	return strings.TrimRight(b.String(), "\n")
+}
+
+// unfit says that a size did not fit, and by how much if rounding would hide that. What it
+// needed, or what there was, may be 0: not known.
+func unfit(need, there memory.Bytes) string {
+	const text = "does not fit"
+	switch {
+	case need <= 0:
+		return text
+	case need > there && need.String() == there.String():
+		return fmt.Sprintf("%s: %v more than is available", text, need-there)
+	}
+	return fmt.Sprintf("%s: at least %v", text, need)
+}
+
+// orLess offers a size that was about as fast as any, for who wants more unused memory than
+// the recommended plan leaves; "" if no such size was timed.
+func orLess(enough int, recommended recovery.Plan) string {
+	if enough <= 0 || enough >= recommended.Largest() {
+		return ""
+	}
+	return fmt.Sprintf("         or: %v, if more memory should stay unused: in the few steps timed it was within 1 %% of the fastest\n", recommended.WithMicro(enough))
 }
 
 func lineText(l search.Line) string {

@@ -23,6 +23,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -46,8 +47,8 @@ type ui struct {
 	quiet  bool
 	now    func() time.Time
 
-	outShows bool   // stdout is a terminal too
-	probed   string // the newest line of a search
+	outShows bool     // stdout is a terminal too
+	probed   []string // the lines of the search that is going on
 }
 
 func newUI(stdout, stderr *os.File, env func(string) (string, bool)) *ui {
@@ -168,7 +169,7 @@ func (u *ui) entry(e runs.Entry) {
 		return
 	}
 	before := u.probed
-	u.probed = ""
+	u.probed = nil
 	switch e.Kind {
 	case runs.KindDecision:
 		if e.Decision == nil || e.Decision.Remedy != recovery.Stop { // the end of the command says that too
@@ -195,8 +196,8 @@ func (u *ui) entry(e runs.Entry) {
 		}
 	case runs.KindCheckpointFailed, runs.KindReleased, runs.KindDamaged, runs.KindMissing, runs.KindJournalFailed, runs.KindFault, runs.KindWarning:
 		u.warn("%s", e.Text)
-	case runs.KindProbe: // a size that is tried several times, for longer and longer, gets one line
-		if u.probed = e.Text; u.probed != before {
+	case runs.KindProbe: // a size that is tried again, for longer or at the end, gets one line
+		if u.probed = append(before, e.Text); !slices.Contains(before, e.Text) {
 			u.say("  %s", e.Text)
 		}
 	case runs.KindOOM:
