@@ -71,6 +71,7 @@ func (c *Saved) after(other *Saved) bool {
 type ExitError struct {
 	Code int
 	Why  string // what was seen, in a sentence
+	How  string // the beginning of that sentence, without the reasons; may be empty
 	Hint string // what the user could do; may be empty
 
 	Memory bool // memory had run out, and headroom had no remedy for this command
@@ -256,7 +257,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 		}
 		return false, &ExitError{Code: exit.Code, Why: d.Reason}
 	}
-	e := &ExitError{Code: exit.Code, Why: describe(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
+	e := &ExitError{Code: exit.Code, Why: describe(o, exit), How: ending(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
 	if e.Memory && e.Hint == "" && r.Why != "" {
 		e.Hint = "headroom could have continued with a smaller micro-batch if it had been able to change the command: " + r.Why
 	}
@@ -361,19 +362,26 @@ func life(exit Exit) time.Duration { return time.Duration(exit.Seconds * float64
 
 // describe says in one sentence how a life ended.
 func describe(o Outcome, exit Exit) string {
+	why := strings.Join(o.Reasons, "; ")
+	switch {
+	case o.Kind == Done || why == "":
+		return ending(o, exit)
+	case o.Kind == Failed: // the reasons say so
+		return lasted(exit) + ": " + why
+	}
+	return ending(o, exit) + ": " + why
+}
+
+// ending is how a life ended, without the reasons.
+func ending(o Outcome, exit Exit) string { return fmt.Sprintf("%s: %s", lasted(exit), o.Kind) }
+
+// lasted is with which status a life ended, and how long it lasted.
+func lasted(exit Exit) string {
 	how := fmt.Sprintf("exit status %d", exit.Code)
 	if exit.Signal != 0 {
 		how = fmt.Sprintf("killed by signal %d (%v)", int(exit.Signal), exit.Signal)
 	}
-	said := []string{fmt.Sprintf("%s after %s", how, lasting(exit.Seconds))}
-	why := strings.Join(o.Reasons, "; ")
-	if o.Kind != Failed || why == "" { // the reasons for Failed say that it failed
-		said = append(said, string(o.Kind))
-	}
-	if why != "" && o.Kind != Done {
-		said = append(said, why)
-	}
-	return strings.Join(said, ": ")
+	return fmt.Sprintf("%s after %s", how, lasting(exit.Seconds))
 }
 
 // lasting formats seconds the way people say them.

@@ -56,9 +56,9 @@ func wrappedScreen(u *ui) {
 		{Kind: runs.KindWarning, Text: "a checkpoint every 500 of 20000 steps (--save_steps): a failure costs up to 500 steps"},
 		{Kind: runs.KindSurvived, Text: "out of memory at micro-batch 512 in forward: 1.9 GiB asked for, 944.5 MiB free of 18.2 GiB, 16.6 GiB allocated, 17.3 GiB reserved (train.py:36)" +
 			"; survived in place: 512 rows in 4 pieces: micro-batch 512 needs at least 18.5 GiB of 18.2 GiB"},
-		{Kind: runs.KindRefused, Text: "out of memory at micro-batch 512 in backward: 1 GiB asked for (train.py:38); left to the command's own code: the graph is kept to be used again (retain_graph)"},
+		{Kind: runs.KindRefused, OOM: &memory.OutOfMemoryError{Requested: memory.GiB}, Text: "out of memory at micro-batch 512 in backward: 1 GiB asked for (train.py:38); left to the command's own code: the graph is kept to be used again (retain_graph)"},
 		{Kind: runs.KindExit, Text: "exit status 1 after 3.2 h: out of memory"},
-		{Kind: runs.KindOOM, Text: "out of memory in backward: 1 GiB asked for, 0.2 GiB free of 18.2 GiB", Verdict: &memory.Verdict{Cause: memory.Batch}},
+		{Kind: runs.KindOOM, OOM: &memory.OutOfMemoryError{Requested: memory.GiB}, Text: "out of memory in backward: 1 GiB asked for, 0.2 GiB free of 18.2 GiB", Verdict: &memory.Verdict{Cause: memory.Batch}},
 		{Kind: runs.KindDecision, Text: "micro-batch 512 → 256: the training needed at least 19 GiB of 18.2 GiB; accumulation 1 → 2 keeps the effective batch at 512"},
 	} {
 		w.entry(u)(e)

@@ -18,6 +18,7 @@ import (
 
 	"headroom/configs"
 	"headroom/harness"
+	"headroom/memory"
 	"headroom/recovery"
 	"headroom/report"
 	"headroom/runs"
@@ -77,7 +78,9 @@ type wrapped struct {
 	before  []runs.Entry // journal of the run's earlier processes
 	made    bool         // the run's folder is new
 	verbose bool
-	ready   *worker.Standby // of the worker in the command's processes; if nil, made when it is needed
+	refused *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
+	again   bool                     // the attempt ended with that failure, which has been told
+	ready   *worker.Standby          // of the worker in the command's processes; if nil, made when it is needed
 }
 
 // recognised finds out what is known about the command. It is not an error if nothing is
@@ -356,6 +359,17 @@ func changesText(changes []wrap.Change) string {
 // entry says what has happened to the command, and nothing as long as all is well.
 func (w *wrapped) entry(u *ui) func(runs.Entry) {
 	return func(e runs.Entry) {
+		switch e.Kind {
+		case runs.KindAttempt:
+			w.refused, w.again = nil, false
+		case runs.KindRefused:
+			w.refused = e.OOM
+		case runs.KindOOM:
+			leak := e.Verdict != nil && e.Verdict.Cause == memory.Leak // which has not been told
+			if w.again = w.refused != nil && e.OOM != nil && e.OOM.Requested == w.refused.Requested && !leak; w.again {
+				e.Text = "the command ended with " + leftFailure
+			}
+		}
 		switch {
 		case w.verbose:
 		case e.Kind == runs.KindRun, e.Kind == runs.KindPlan, e.Kind == runs.KindExit, e.Kind == runs.KindCheckpoint, e.Kind == runs.KindCommand, e.Kind == runs.KindWorker,
@@ -365,6 +379,9 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 		u.entry(e)
 	}
 }
+
+// leftFailure stands for a failure that has been told.
+const leftFailure = "the failure that was left to its own code"
 
 // ended says how the command ended if its own output does not, and passes on its
 // status.
@@ -397,7 +414,11 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 		if code == 0 {
 			return err
 		}
-		return &childError{code: code, err: err, hint: w.hint(exit, err), quiet: quiet}
+		hint := w.hint(exit, err)
+		if exit != nil && exit.Memory && w.again {
+			err = fmt.Errorf("%s: %s", exit.How, leftFailure)
+		}
+		return &childError{code: code, err: err, hint: hint, quiet: quiet}
 	case errors.As(err, new(*wrap.StartError)):
 		return notStarted(w.Command, err)
 	case code != 0:
