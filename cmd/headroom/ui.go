@@ -274,6 +274,11 @@ func (u *ui) interrupted(r harness.Result, total int, saved, kept bool) {
 	u.line(yellow, fmt.Sprintf("interrupted after step %d of %d, %s; the same command continues from %s", r.Steps, total, how, from))
 }
 
+// stopped is the last word on a wrapped command that was asked to stop.
+func (u *ui) stopped(status int, goesOn string) {
+	u.line(yellow, fmt.Sprintf("interrupted, status %d; %s", status, goesOn))
+}
+
 func (u *ui) setAside(from, to string) { u.say("the run in %s is now in %s", from, to) }
 
 // passed says, once for each kind, why device.kind auto uses no better device.

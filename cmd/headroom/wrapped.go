@@ -410,11 +410,17 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 			u.survived(result)
 		}
 		return nil
-	case errors.As(err, &exit), errors.As(err, new(*harness.GaveUpError)), isInterrupted(err):
+	case isInterrupted(err):
+		if code != 0 {
+			err = &childError{code: code, err: err}
+		}
+		u.stopped(exitStatus(err), w.goesOn())
+		return err
+	case errors.As(err, &exit), errors.As(err, new(*harness.GaveUpError)):
 		if code == 0 {
 			return err
 		}
-		hint := w.hint(exit, err)
+		hint := w.hint(exit)
 		if exit != nil && exit.Memory && w.again {
 			err = fmt.Errorf("%s: %s", exit.How, leftFailure)
 		}
@@ -438,18 +444,23 @@ func (w *wrapped) worthAReport(dir string, now time.Time) bool {
 	return err == nil || now.Sub(w.Begun) >= longRun
 }
 
+// goesOn is how to continue the run.
+func (w *wrapped) goesOn() string {
+	if w.Match == nil {
+		return "headroom resume cannot continue this command: run it again, from a checkpoint of its own if it has written any"
+	}
+	return "headroom resume " + w.Run + " continues from its newest checkpoint, or from the beginning if there is none"
+}
+
 // hint is what would help next time.
-func (w *wrapped) hint(exit *wrap.ExitError, err error) string {
-	resumes := "headroom resume " + w.Run + " continues from its newest checkpoint, or from the beginning if there is none"
+func (w *wrapped) hint(exit *wrap.ExitError) string {
 	switch {
-	case exit == nil && isInterrupted(err) && w.Match != nil:
-		return resumes
 	case exit == nil:
 		return ""
 	case exit.Hint != "":
 		return exit.Hint
 	case w.Match != nil:
-		return resumes
+		return w.goesOn()
 	}
 	return ""
 }
