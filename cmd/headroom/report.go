@@ -91,7 +91,7 @@ func asked(u *ui, c *cli.Context) (dir string, d drawing, err error) {
 func overview(u *ui) (*report.Overview, error) {
 	names := runNames()
 	if len(names) == 0 {
-		return nil, usagef("headroom run -- COMMAND starts one", "there are no runs in %s", runsFolder)
+		return nil, usagef(startOne, "there are no runs in %s", runsFolder)
 	}
 	var all []*report.Report
 	for _, name := range names {

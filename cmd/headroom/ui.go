@@ -300,10 +300,13 @@ func (u *ui) noReport(err error) { u.warn("no report: %v", err) }
 // noReader is said once, when whoever read the JSON has gone.
 func (u *ui) noReader(err error) { u.warn("%v; the run continues without it", err) }
 
+// startOne is the hint where there are no runs.
+const startOne = "headroom run -- COMMAND starts one"
+
 func (u *ui) noRuns() {
-	u.say("no runs in %s", runsFolder)
+	u.say("there are no runs in %s", runsFolder)
 	if !u.quiet {
-		u.hint(`start one: "headroom run gpt"`)
+		u.hint(startOne)
 	}
 }
 
