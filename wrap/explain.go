@@ -27,6 +27,7 @@ type Explanation struct {
 	Smaller  *Smaller       `json:"smaller,omitempty"` // what happens if memory runs out; nil if there is no smaller micro-batch, or none is known
 	Saved    *SavedAt       `json:"checkpoints,omitempty"`
 	Warnings []Warning      `json:"warnings,omitempty"`
+	InPlace  bool           `json:"in_place"` // a PyTorch step that runs out of memory would be run again in pieces; set by the caller, who starts the worker
 }
 
 // Launched is the training program and what is between the shell and it.

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"headroom/machine"
+	"headroom/worker"
 	"headroom/wrap"
 )
 
@@ -50,7 +51,9 @@ type explanation struct{ wrap.Explanation }
 
 // explained is all that is known of w before it runs.
 func explained(w *wrapped, now time.Time) explanation {
-	return explanation{wrap.Explain(&w.Wrapped, w.seen, w.why, wrap.Look{Files: os.DirFS("/"), Now: now, Free: machine.DiskFree})}
+	e := wrap.Explain(&w.Wrapped, w.seen, w.why, wrap.Look{Files: os.DirFS("/"), Now: now, Free: machine.DiskFree})
+	e.InPlace = !w.request.NoWorker && w.mode() == worker.Armed && e.Launch.Ranks <= 1 // several ranks are only watched
+	return explanation{e}
 }
 
 // full is the whole explanation.
@@ -118,9 +121,12 @@ func (e explanation) launched() string {
 	return text
 }
 
-// recognised names the profile, with its source if that is wanted, or says why there
-// is none.
-func (e explanation) recognised(b *strings.Builder, sourced bool) {
+// recognised names the profile, with its source if the full explanation is wanted, or says why there
+// is none. What happens in place does not depend on it.
+func (e explanation) recognised(b *strings.Builder, full bool) {
+	if e.InPlace && (full || e.Why != "") {
+		b.WriteString("in place: a PyTorch step that runs out of memory is run again in pieces, without a change to the command; to try that: headroom check -- COMMAND\n")
+	}
 	if e.Why != "" {
 		fmt.Fprintf(b, "the command would be run as it is, and never changed: %s\n", e.Why)
 	}
@@ -133,7 +139,7 @@ func (e explanation) recognised(b *strings.Builder, sourced bool) {
 		return
 	}
 	source := ""
-	if e.File != "" && sourced {
+	if e.File != "" && full {
 		source = " (" + e.File + ")"
 	}
 	fmt.Fprintf(b, "profile: %s%s\n", e.Profile, source)
