@@ -366,6 +366,8 @@ func describe(o Outcome, exit Exit) string {
 	switch {
 	case o.Kind == Done || why == "":
 		return ending(o, exit)
+	case o.Kind == Failed && exit.Signal != 0: // the reasons name the signal
+		return fmt.Sprintf("after %s, %s", lasting(exit.Seconds), why)
 	case o.Kind == Failed: // the reasons say so
 		return lasted(exit) + ": " + why
 	}
