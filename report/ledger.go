@@ -239,10 +239,14 @@ func (b *bookkeeper) survived(e runs.Entry) {
 	row := b.newest()
 	what, how, told := e.InPlace()
 	if told { // its first part names the line of the user's own code
-		row.Why = strings.Trim(strings.TrimPrefix(what, "out of memory")+". "+row.Why, " .")
+		why := row.Why
+		if why == e.Text { // nobody has diagnosed the failure
+			why = ""
+		}
+		row.Why = strings.Trim(strings.TrimPrefix(what, "out of memory")+". "+why, " .")
 	}
 	row.InPlace = true
-	if e.Decision == nil {
+	if e.Decision == nil || e.Decision.Remedy == "" { // the process has not asked
 		row.Remedy, row.Reason = "survived in place", how
 		return
 	}

@@ -24,6 +24,19 @@ func survivedInside() runs.Entry {
 	}
 }
 
+// TestSurvivedUnasked checks the row of a failure in evaluation, about which a process does not ask.
+func TestSurvivedUnasked(t *testing.T) {
+	d := newDiary("train-run", 0)
+	d.Command = "python train.py"
+	d.begin()
+	d.entry(runs.Entry{Kind: runs.KindSurvived, OOM: &memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseEval}, Decision: &recovery.Decision{},
+		Text: "out of memory in eval: 1 GiB asked for (train.py:31); survived in place: 40 rows in 4 pieces"})
+	rows := New(d.Input).Ledger
+	if len(rows) != 1 || rows[0].Why != "in eval: 1 GiB asked for (train.py:31)" || rows[0].Remedy != "survived in place" || rows[0].Reason != "40 rows in 4 pieces" {
+		t.Errorf("%+v", rows)
+	}
+}
+
 // TestWrappedCommand checks that the report of a wrapped command says what ran, which line
 // ran out of memory and in how many pieces it was run, and nothing about what is not known.
 func TestWrappedCommand(t *testing.T) {

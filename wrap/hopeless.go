@@ -53,7 +53,7 @@ func (o Outcome) HopelessAt(plan recovery.Plan) string {
 	if o.Kind != OutOfMemory || o.Evidence == nil {
 		return o.Hopeless
 	}
-	f, batch := o.Evidence.Failure, plan.Largest()
+	f, batch := o.Evidence.Failure.Measured(), plan.Largest()
 	if advice := otherKnobs[memory.PhaseEval]; f.Phase == memory.PhaseEval && plan.Eval > 1 && strings.HasSuffix(o.Hopeless, advice) {
 		batch = plan.Eval
 	} else if o.Hopeless != "" || batch < 1 {

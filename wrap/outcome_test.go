@@ -36,6 +36,11 @@ func TestHopelessRequests(t *testing.T) {
 			t.Errorf("%s for %d samples: %q, want %q", c.asked, c.micro, got, c.want)
 		}
 	}
+	assumed := memory.OutOfMemoryError{Phase: memory.PhaseForward, Requested: 96 * memory.GiB, Assumed: true, Stats: memory.Stats{Capacity: 24 * memory.GiB}}
+	o := Outcome{Kind: OutOfMemory, Evidence: &memory.Evidence{Failure: assumed}}
+	if got := o.HopelessAt(recovery.Plan{Effective: 1, World: 1, Micro: 1}); got != "" {
+		t.Errorf("%q, though nothing says how large the device is", got)
+	}
 	if o := Classify(failedWith("ValueError: x\n")); o.HopelessAt(recovery.Plan{Effective: 1, World: 1, Micro: 1}) != "" {
 		t.Errorf("%q is said of an error that is not on memory", o.HopelessAt(recovery.Plan{Effective: 1, World: 1, Micro: 1}))
 	}

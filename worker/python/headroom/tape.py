@@ -268,6 +268,9 @@ class Recorded(torch.Tensor):
         return as_plain_copy(self).__deepcopy__(memo)
 
 
+Recorded.__name__ = Recorded.__qualname__ = "Tensor"  # what a script prints, or compares, of the type of its own results
+
+
 def place_of(tensor: torch.Tensor) -> Optional[Place]:
     """A tensor's place on its tape; None for a tensor that is not on a tape."""
     return tensor.__dict__.get("_headroom") if type(tensor) is Recorded else None
