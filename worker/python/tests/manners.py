@@ -405,7 +405,7 @@ class Picky(nn.Module):
 @check
 def results_call_themselves_tensors(t: Training) -> str:
     """What a script prints of the types of its own results is the same as without headroom."""
-    out = t.net(torch.randn(7, 6))
+    out = t.net(torch.randn(7, 10))
     said = f"{type(out).__name__} {type(out.sum()).__qualname__} {isinstance(out, Tensor)} {out.type()}"
     return "" if said == "Tensor Tensor True torch.FloatTensor" else said
 
