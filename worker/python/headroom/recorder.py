@@ -22,7 +22,7 @@ from .again import note, unsaved
 from .backward import bypass, finish, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
-from .failure import NoMemory, Refused, Writes, clean, is_out_of_memory, patiently, release_frames
+from .failure import NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, recorded
 from .graph import KEEP, sequence
@@ -176,7 +176,7 @@ class Recorder:
             clean(failed)
             result, count, batch = self._guarded(lambda: self._evaluated(module, call, args, kwargs, failed))
         except Refused as refused:
-            why = refused
+            why = bare(refused)  # its traceback would keep this frame, and what the frame holds
         else:
             sizes.confirm(count)
             if not straight:
@@ -501,7 +501,10 @@ class Recorder:
                     raise
                 failed = e
         if failed is not None:
-            return self._failed_function(tape, func, name, args, kwargs, failed)
+            try:
+                return self._failed_function(tape, func, name, args, kwargs, failed)
+            finally:
+                failed = None  # its traceback has this frame, and so the arguments
         try:
             self._note(tape, func, name, args, kwargs, result)
         except Exception as e:  # the call itself succeeded, and its result is the user's
@@ -574,7 +577,7 @@ class Recorder:
         try:
             return postponed()
         except Refused as refused:
-            why = refused
+            why = bare(refused)  # its traceback would keep this frame, and what the frame holds
         tape.failure = tape.sampled = None
         if changes(name) or any(place_of(t).late for t in given):  # type: ignore[union-attr]
             self._refused(failure, why)

@@ -6,8 +6,10 @@ that nothing else is approximate.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -218,6 +220,31 @@ def exact_first() -> str:
     return ""
 
 
+def nothing_is_kept() -> str:
+    """A refusal after which the call has succeeded keeps nothing of the step, even if Python never looks for cycles."""
+    os.environ["HEADROOM_ALLOW"] = ""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = batch(0)
+    out = net(x)
+    with Rarely("aten._log_softmax.default", ROWS) as fault:
+        loss = F.cross_entropy(out, y)
+    loss.backward()
+    optimizer.step()
+    gc.collect()
+    gc.disable()
+    out = net(x)
+    fault.raised = 0
+    with fault:
+        loss = F.cross_entropy(out, y)
+    loss.backward()
+    optimizer.step()
+    left = weakref.ref(out)
+    del out, loss
+    gc.enable()
+    return "" if left() is None and fault.raised else f"{left()}"
+
+
 def asked_for_values() -> str:
     """Outputs that the script asks for, for an accuracy, leave the statistics as they are."""
 
@@ -261,7 +288,7 @@ def too_small_pieces() -> str:
     return ""
 
 
-CHECKS = [as_by_hand, rows_without_weight, two_calls, half_of_two_calls, refused, exact_first, asked_for_values, too_small_pieces]
+CHECKS = [as_by_hand, rows_without_weight, two_calls, half_of_two_calls, refused, exact_first, nothing_is_kept, asked_for_values, too_small_pieces]
 
 
 if __name__ == "__main__":
