@@ -80,7 +80,7 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return boolean{&c.Observe} }},
 	{"no_worker", "Whether to keep headroom out of the command's processes entirely.", "false",
 		func(c *Command) value { return boolean{&c.NoWorker} }},
-	{"allow", "What may be done even though the training is then no longer the same to the bit: the\nprofile's fallbacks, such as recompute, or batchnorm-pieces (docs/inside.md).", "[recompute, no-workers]",
+	{"allow", "What to allow although the training is then not bit-for-bit the same: the profile's\nfallbacks, such as recompute, and batchnorm-pieces (docs/inside.md).", "[recompute, no-workers]",
 		func(c *Command) value { return words{&c.Allow, "names, as in [recompute]"} }},
 }
 

@@ -148,7 +148,7 @@ type matrix struct {
 	offset int // the matrices may start this many elements after a multiple of the stride
 }
 
-// products computes count products c = alpha·op(a)·op(b) + beta·c.
+// products sets c = alpha·op(a)·op(b) + beta·c for each of count matrices.
 func (g *gpu) products(c, a, b matrix, p device.MatMul, alpha float32, count int) {
 	l, compute := g.blas, g.blas.compute
 	if !aligned(a, b, c) {

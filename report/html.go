@@ -125,8 +125,8 @@ type ShownAttempt struct {
 	Skipped int // attempts left out before it
 }
 
-// shown are the items before first and those from newest on; as makes them what a page shows,
-// given how many are left out before them.
+// shown returns the items before first and those from newest on, each converted by as, which is
+// told how many are left out before it.
 func shown[T, S any](all []T, first, newest int, as func(one T, skipped int) S) (some []S) {
 	for i, one := range all {
 		skipped := 0

@@ -66,8 +66,8 @@ func (OSDisk) SyncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// writeFile puts data at path, whole or not at all: with durable even after a power
-// loss, though the previous file may come back until the folder is synced.
+// writeFile puts data at path, whole or not at all. If durable, that holds even after a power
+// loss, though the old file may come back until the folder is synced.
 func writeFile(d Disk, path string, data []byte, durable bool) (err error) {
 	beside := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
 	defer func() {

@@ -9,7 +9,7 @@ import (
 	"headroom/search"
 )
 
-// The search is 1 8 27 31 32! throughout; then something changes.
+// Every search is 1 8 27 31 32!; after it something may change.
 func TestConfirmationSteps(t *testing.T) {
 	noisy := func(n int, peak float64) func(int, int) (memory.Bytes, error) {
 		return func(_, size int) (memory.Bytes, error) {

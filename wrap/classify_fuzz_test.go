@@ -84,8 +84,8 @@ func TestHostileOutput(t *testing.T) {
 	}
 }
 
-// hostile is output that repeats a unit inside a traceback; the unit "" is a line of
-// another rank each time.
+// hostile is output that repeats unit inside a traceback; if unit is "", each line is of another
+// rank.
 func hostile(unit string) []byte {
 	tail := []byte("Traceback (most recent call last):\n")
 	for i := 0; len(tail) < scanMost/4; i++ {

@@ -55,7 +55,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// start is when the commands of the tests were started, and now when they ended.
+// start is when the commands of the tests started; now is when they ended.
 var (
 	start = time.Date(2026, 3, 1, 22, 0, 0, 0, time.UTC)
 	now   = start.Add(8 * time.Hour)

@@ -105,7 +105,7 @@ func (e yamlEditor) find(content []byte, keys []string) (scalar, bool, error) {
 func (e yamlEditor) list(content []byte, n *yaml.Node, s scalar) (scalar, bool, error) {
 	s.start = e.offset(content, n)
 	if n.Style&yaml.FlowStyle == 0 || s.start >= len(content) {
-		return scalar{}, false, &EditError{"", n.Line, "a list that spans several lines cannot be changed; write it in brackets"}
+		return scalar{}, false, &EditError{"", n.Line, "a list written with dashes cannot be changed; write it in brackets"}
 	}
 	length := bytes.IndexByte(content[s.start:], ']')
 	if length < 0 {

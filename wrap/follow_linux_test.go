@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFollowsAtEveryRead checks that output which comes with no report of a change is shown in
-// the modes that the child has set before it.
+// TestFollowsAtEveryRead checks that output is shown in the modes that the child set before it,
+// even if no report of them came.
 func TestFollowsAtEveryRead(t *testing.T) {
 	shown, realOne, err := pty.Open()
 	if err != nil {

@@ -20,7 +20,7 @@ func lived(t *testing.T, o ChildOptions, args ...string) (Exit, string) {
 	return exit, string(text)
 }
 
-// begun starts a command here whose output goes to a file.
+// begun starts a command in this process; its output goes to a file.
 func begun(t *testing.T, o ChildOptions, args ...string) (*Child, string) {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "out")

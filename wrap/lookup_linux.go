@@ -54,7 +54,7 @@ func executable(path string) error {
 }
 
 // environment is the command's environment, with only the last of duplicate variables:
-// programs would find the first.
+// programs would otherwise find the first.
 func (c Command) environment() []string {
 	last := map[string]int{}
 	for i, entry := range c.Env {

@@ -38,9 +38,9 @@ func newRecorder(o ChildOptions) *recorder {
 	return r
 }
 
-// heldFor is how long output of stderr is held back for what stdout said before it: two
-// pipes have no common order, and on a busy machine one of them waits. Otherwise the last
-// steps before a failure would look like steps after it.
+// heldFor is how long stderr's output waits for what stdout said before it: two pipes have no
+// common order, and on a busy machine one of them lags. Without it, the last steps before a failure
+// would look like steps after it.
 const heldFor = 200 * time.Millisecond
 
 // remember adds p to the tail. Output of stderr is held back, and added after

@@ -28,9 +28,9 @@ func (w *warnings) advise(about, format string, args ...any) {
 	*w = append(*w, Warning{About: about, Text: fmt.Sprintf(format, args...), Advice: true})
 }
 
-// Warnings are what the profile and the knobs show: that nothing will be saved, that
-// there would be nothing to resume from, what else would start the training again, and a
-// micro-batch that can hardly be made smaller. [Command.Warnings] has the rest.
+// Warnings are what the profile and the knobs show: that nothing will be saved or could be
+// resumed from, that something else would start the training again, and that the micro-batch can
+// hardly be made smaller. [Command.Warnings] has the rest.
 func (m *Match) Warnings() []Warning {
 	var w warnings
 	m.saving(&w)

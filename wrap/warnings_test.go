@@ -10,7 +10,7 @@ import (
 	"headroom/memory"
 )
 
-// about are the warnings as "about: text", advice as "about, advice: text".
+// about gives warnings as "about: text", and advice as "about, advice: text".
 func about(all []Warning) string {
 	var b strings.Builder
 	for _, w := range all {

@@ -11,7 +11,7 @@ import (
 	"headroom/memory"
 )
 
-// TestMain makes the test binary the program itself when run.sh calls it.
+// TestMain runs the program itself when run.sh calls the test binary.
 func TestMain(m *testing.M) {
 	if os.Getenv("ALLOCBENCH_TEST") != "" {
 		main()

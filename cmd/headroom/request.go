@@ -21,7 +21,7 @@ import (
 // commandKey is the key under which main puts the words after "--" into the context.
 type commandKey struct{}
 
-// afterDashes are the words after "--", and what their start needs.
+// afterDashes is the command after "--", and what starting it needs.
 type afterDashes struct {
 	command []string // nil if there is no "--"
 	ahead   ahead

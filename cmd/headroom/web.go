@@ -109,7 +109,7 @@ func answerMetrics(to http.ResponseWriter, q *http.Request, dir string) {
 	_, _ = to.Write(text.Bytes()) // the client may be gone
 }
 
-// stampOf changes whenever a file from which the report of the run in dir is drawn changes.
+// stampOf changes with any file from which the report of the run in dir is drawn.
 func stampOf(dir string) string {
 	var b strings.Builder
 	for _, info := range records(dir) {

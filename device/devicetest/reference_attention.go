@@ -6,8 +6,8 @@ import (
 	"headroom/device"
 )
 
-// inQKV and inOut are the index of element d for a given sample, head and
-// position: in qkv, of its query, key or value (part 0, 1, 2), and in out.
+// inQKV is the index in qkv of element d of the query, key or value (part 0, 1, 2) of a sample,
+// head and position; inOut is its index in out.
 func inQKV(s device.Attention, b, h, t, part, d int) int {
 	return (((b*s.T+t)*3+part)*s.H+h)*s.D + d
 }

@@ -95,7 +95,7 @@ func (d *Device) panel(scratch *[]float32, o operand, from, to int) panel {
 }
 
 // transpose writes the rows×cols matrix src to dst, column by column. It works
-// in blocks, so that the cache lines written to stay in the cache.
+// in blocks, so that the cache lines that it writes stay in the cache.
 func transpose(dst []float32, dstStride int, src []float32, srcStride, rows, cols int) {
 	const block = 32
 	for r := 0; r < rows; r += block {

@@ -244,7 +244,7 @@ def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
 
 
 def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Everything outside a module's attributes, by name, that its methods and hooks may change, if they are the
+    """By name, everything outside a module's attributes that those of its methods and hooks may change which are the
     script's own. Plain values, which have no identity, are represented by their :class:`Names`."""
     functions, classes = _classes(type(module))  # type: ignore[arg-type]
     functions = functions + [f for f in vars(module).values() if isinstance(f, FunctionType) and _own(f.__module__)]

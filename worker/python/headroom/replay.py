@@ -753,8 +753,8 @@ def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """A context in which products and convolutions of single precision do not round their factors to TF32. Where a script
-    uses PyTorch's newer settings, which cannot be mixed with these, it does nothing."""
+    """A context in which float32 products and convolutions do not round their factors to TF32. Where a script uses
+    PyTorch's newer settings, which cannot be mixed with those used here, it does nothing."""
     try:
         products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     except RuntimeError:
