@@ -30,7 +30,7 @@ func (l *loader) check() {
 	l.squeeze()
 }
 
-// rule reports a problem with key if broken is true, unless key or with was refused.
+// rule reports a problem with key if broken is true, unless key or the key in with was refused.
 func (l *loader) rule(broken bool, key, with, format string, args ...any) {
 	if !broken || l.bad[key] || l.bad[with] {
 		return

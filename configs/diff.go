@@ -12,10 +12,10 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s is %s in the run and %s now", d.Key, d.Old, d.New)
 }
 
-// Diff is what keeps a run started with old from continuing with now: the keys marked
-// [Key.Fixed] whose values differ. A value that now leaves open (a schedule.steps of
-// auto, no data.fingerprint) is not a difference; [Config.Inherit] takes it over. Once
-// a run has been opened, its epochs count as steps.
+// Diff is what keeps a run that was started with the configuration old from continuing with
+// the configuration now: the keys marked [Key.Fixed] whose values differ. A value that the
+// latter leaves open (a schedule.steps of auto, no data.fingerprint) is not a difference;
+// [Config.Inherit] takes it over. Once a run has been opened, its epochs count as steps.
 func Diff(old, now *Config) []Difference {
 	var all []Difference
 	for _, k := range keys {

@@ -97,8 +97,8 @@ func (v whole[T]) allowed() string {
 	return s
 }
 
-// number is a real number: at least 0, or above 0 if above is set, and less than
-// below unless below is 0.
+// number is a real number: at least 0, or above 0 if above is set; if below is not 0,
+// the number is also less than that.
 type number struct {
 	p     *float64
 	above bool

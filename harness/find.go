@@ -107,7 +107,7 @@ func Find(ctx context.Context, t Trainer, o FindOptions) (*Found, error) {
 	}
 }
 
-// hold tries what was found in whole steps, with the largest size that fits and
+// hold makes whole steps to try what was found, with the largest size that fits and
 // with the plan to recommend, and times that plan and smaller ones. failed is the
 // size that ran out of memory although it had fitted alone, 0 if none did; if that is
 // the smallest size allowed, there is nothing below it, and the failure is returned as err.
@@ -171,8 +171,8 @@ func (f *finder) curve(ctx context.Context, plan recovery.Plan) ([]Timing, error
 	return all, nil
 }
 
-// time makes up to n whole steps with p, fewer once they have taken a while; if
-// there are several, the first is a warm-up and does not count.
+// time measures at most n whole steps with p, fewer once they have taken a while;
+// if there are several, the first is a warm-up and does not count.
 func (f *finder) time(ctx context.Context, p recovery.Plan, n int) (Timing, error) {
 	const enough = 5 * time.Second
 	t := Timing{Micro: p.Largest(), Accumulation: p.Accumulation()}

@@ -14,8 +14,8 @@ import (
 	"headroom/runs"
 )
 
-// killed runs j until step begins, then stops as a killed process does, leaving
-// whatever is on disk by then.
+// killed makes j run until the given step begins, then stop as a killed process does,
+// leaving whatever is on disk by then.
 func killed(t *testing.T, j *journey, step int) {
 	t.Helper()
 	gone, dead := errors.New("the process is gone"), false
@@ -38,8 +38,8 @@ func killed(t *testing.T, j *journey, step int) {
 	j.lab.before, j.lab.twist, j.lab.trace, j.entries = nil, nil, nil, nil
 }
 
-// A process that is killed before its first checkpoint has found out for the
-// next one what fits, and its failures are counted.
+// What a process that is killed before its first checkpoint has found to fit is known
+// to the next process, and its failures are counted.
 func TestKilledBeforeACheckpoint(t *testing.T) {
 	for _, test := range []struct {
 		name     string

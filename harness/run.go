@@ -63,7 +63,7 @@ func (o *RunOptions) complete() error {
 	return nil
 }
 
-// Sleep waits for d, or until ctx ends, whose error it then returns.
+// Sleep waits for d, or until ctx ends; in that case it returns ctx's error.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -57,8 +57,8 @@ func probeText(p search.Probe, oom *memory.OutOfMemoryError) string {
 	return fmt.Sprintf("micro-batch %d fits: peak %v", p.N, p.Peak)
 }
 
-// search probes for the largest micro-batch up to limit that fits and has the
-// session handle what was found.
+// search finds, by probing, the largest micro-batch up to limit that fits, and has
+// the session handle what was found.
 func (l *loop) search(ctx context.Context, limit int) error {
 	start := l.o.Now()
 	last := start

@@ -46,8 +46,8 @@ func memoryOf(root fs.FS) Memory {
 	return m
 }
 
-// fields reads lines such as "MemTotal:  24576000 kB" and "active_file 4096",
-// which is bytes.
+// fields reads lines such as "MemTotal:  24576000 kB" and "active_file 4096";
+// the latter is in bytes.
 func fields(text string) map[string]memory.Bytes {
 	all := map[string]memory.Bytes{}
 	for line := range strings.Lines(text) {

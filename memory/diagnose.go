@@ -45,7 +45,7 @@ const (
 	// SpikeSteps is how many steps of the same micro-batch are needed to make their
 	// median peak "typical".
 	SpikeSteps = 3
-	// SpikeShare is how far above the typical peak a need counts as a spike.
+	// SpikeShare is how far above the typical peak a need must be to count as a spike.
 	// Peaks of similar steps differ by under 2 % on PyTorch's allocator.
 	SpikeShare = 0.05
 )

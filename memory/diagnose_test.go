@@ -220,7 +220,7 @@ func TestAssumed(t *testing.T) {
 		{GiB, 0, Stats{Capacity: GiB, Free: 32*MiB - 1, Allocated: GiB - 32*MiB + 1, Reserved: GiB - 32*MiB + 1}},
 		{0, 0, Stats{Capacity: 32*MiB - 1, Free: 32*MiB - 1}},
 		{0, GiB, Stats{Capacity: GiB + 32*MiB - 1, Free: 32*MiB - 1, Allocated: GiB, Reserved: GiB}},
-		{MiB, 0, Stats{Capacity: 32*MiB - 1, Free: 32*MiB - 1}}, // a most below the request has no effect
+		{MiB, 0, Stats{Capacity: 32*MiB - 1, Free: 32*MiB - 1}}, // most has no effect if it is below the request
 	} {
 		f := ranOut
 		f.Stats.Allocated = c.held

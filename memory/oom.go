@@ -107,7 +107,7 @@ func (e *OutOfMemoryError) asked() string {
 	return fmt.Sprintf("%v asked for", e.Requested)
 }
 
-// left is asked with how much was free, if that was measured.
+// left is the text of asked, with how much was free if that was measured.
 func (e *OutOfMemoryError) left() string {
 	if e.Assumed {
 		return e.asked() + ", more than was free"

@@ -9,8 +9,8 @@ import (
 )
 
 // Unknown is the value of a number that NVML does not give. Names that it does
-// not give are "", lists that it does not give are nil (and empty but not nil
-// where there is nothing to list).
+// not give are "", and lists that it does not give are nil; a list that has nothing
+// in it is empty but not nil.
 const Unknown = -1
 
 // UnavailableError is why GPUs cannot be watched. They may still be usable.

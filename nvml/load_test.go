@@ -16,7 +16,7 @@ import (
 )
 
 // TestNothingIsLeftOpen checks that symbols.h has every function that go-nvml
-// refers to: the dynamic linker would have to find any that it lacks.
+// refers to: the dynamic linker would have to find any that is missing.
 func TestNothingIsLeftOpen(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the program is no ELF file")

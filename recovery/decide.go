@@ -13,7 +13,7 @@ type Policy struct {
 	MinMicro   int     // smallest micro-batch allowed; 0 means 1
 	Headroom   float64 // share of the available memory to leave unused when a size is chosen, in [0, 1)
 	Recompute  bool    // activations may be recomputed to save memory
-	Relaunches int     // how many times in all the job may be relaunched to make room; unless this is 0, also after each newer checkpoint without Able.CountSteps
+	Relaunches int     // how many times in all the job may be relaunched to make room; unless this is 0, also after each newer checkpoint if Able.CountSteps is false
 	Waits      int     // how many times in a row to wait for other processes before giving up
 	GrowAfter  int     // quiet steps before growing back is tried; 0 never grows
 

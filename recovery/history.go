@@ -77,7 +77,7 @@ func (h History) Learned(asked Plan, precision string) Learned {
 
 // Resume starts from what an earlier process has learned instead of failing
 // again where that one failed. It changes nothing if something else was asked
-// for then: a user who changes the micro-batch wants the new one tried.
+// for at that time: a user who changes the micro-batch wants the new one tried.
 func (h History) Resume(l Learned, precision string) History {
 	if l.Precision != precision || l.Micro < 1 || l.Asked != h.Plan.Micro || l.Micro > h.asked {
 		return h
@@ -106,9 +106,9 @@ func (h History) Recomputing() bool { return h.recompute }
 // Eased is how many of the policy's ways to need less host memory are in force.
 func (h History) Eased() int { return h.eased }
 
-// Settled reports whether the plan in force has proven itself: a larger plan that the run
-// has grown to has not done so until it has run. Should that plan take the process down, the next process
-// must not begin with it.
+// Settled reports whether the plan in force has proven itself. A larger plan that the run has
+// grown to does so only by running: should it take the process down, the next process must not
+// begin with it.
 func (h History) Settled() bool { return h.grown == 0 }
 
 // Apply is the history after event e was answered with d.

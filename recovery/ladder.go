@@ -198,7 +198,7 @@ func (l ladder) wait() Decision {
 
 const helpModel = "a smaller model, an optimizer with less state, or a device with more memory"
 
-// helps names what would free memory and has not been used.
+// helps is what would free memory and has not been used, in words.
 func (l ladder) helps() string {
 	switch {
 	case l.failure().Phase == memory.PhaseEval:
@@ -227,7 +227,7 @@ func (l ladder) relaunch(why string) (Decision, bool) {
 	return l.decide(Relaunch, fmt.Sprintf("relaunch from %s, %s: %s", from, why, l.verdict.Why)), true
 }
 
-// to changes the plan to the largest micro-batch up to n that can run.
+// to is a decision that changes the plan to the largest micro-batch up to n that can run.
 func (l ladder) to(r Remedy, n int, because string) Decision {
 	old, plan := l.history.Running(), l.history.Plan
 	plan.Micro = plan.within(n, l.policy.Least())

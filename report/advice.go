@@ -115,8 +115,8 @@ func adviseMicro(in Input, r *Report) string {
 	return text
 }
 
-// adviseInPlace names the micro-batch of a command that would not have failed first: its newest
-// step was still run in pieces.
+// adviseInPlace names the micro-batch with which no step of a command has to fail first, if its
+// newest step was still run in pieces.
 func adviseInPlace(_ Input, r *Report) string {
 	if len(r.seen) == 0 || r.Failures.InPlace == 0 {
 		return ""

@@ -333,8 +333,8 @@ func grown(steps int) *diary {
 	return d
 }
 
-// onTheAir serves a live page of the run that now points to, and loads it in a tab that watch
-// listens to.
+// onTheAir serves a live page of *now, whichever run that is at the moment, and loads it in a tab
+// to which watch listens.
 func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (live *Live, server *httptest.Server, watch *trouble) {
 	t.Helper()
 	live = &Live{Token: "secret", Draw: func() (*Report, error) { return New(now.Load().Input), nil },

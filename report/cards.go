@@ -44,7 +44,7 @@ func (r *Report) commandsBatchCard() Card {
 	if r.Failures.InPlace > 0 {
 		notes = append(notes, "steps that ran out of memory still gave the result of the whole batch")
 	}
-	// A plan has made a step only in an attempt that began after it was made.
+	// A new plan has been used only if a step was made in an attempt that began after the change.
 	worked := r.worked()
 	smallerBefore := func(attempt int) bool {
 		return slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < attempt })

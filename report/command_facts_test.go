@@ -28,8 +28,8 @@ func (d *diary) life() {
 	d.entry(runs.Entry{Kind: runs.KindAttempt, Text: "attempt"})
 }
 
-// made adds steps that a worker saw in the attempt, one line each, of the given seconds per step;
-// the time of the first line is not known.
+// made adds what a worker saw in the attempt, a line for each pair of steps made and seconds per
+// step; the time of the first line is not known.
 func (d *diary) made(lines ...[2]float64) {
 	for i, l := range lines {
 		s := runs.ProcessStep{Time: d.now, Attempt: d.attempt, PID: 7, Made: int(l[0]), Seconds: l[1]}
@@ -112,8 +112,8 @@ func TestCommandsProgress(t *testing.T) {
 	}
 }
 
-// TestCommandsLedger checks in which step things happened to a wrapped command, the plan before the
-// first change, the time that they cost, and how attempts ended.
+// TestCommandsLedger checks in which step things happened to a wrapped command and the time that
+// they cost, the plan before the first change, and how attempts ended.
 func TestCommandsLedger(t *testing.T) {
 	d := commandRun()
 	d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command", InStep: 1})

@@ -229,7 +229,7 @@ func (s Size) Rate() string {
 	return number(s.Speed)
 }
 
-// about is what the newest entries say about a command: what it was recognised as, where its
+// about returns what the newest entries say about a command: what it was recognised as, where its
 // checkpoints are, and the versions of Python and PyTorch that a worker found in it.
 func about(entries []runs.Entry) string {
 	known, versions := "", ""
@@ -247,7 +247,7 @@ func about(entries []runs.Entry) string {
 	return clipped(strings.Trim(known+" · "+versions, " ·"), textLimit)
 }
 
-// ran names the versions of headroom that made the attempts, oldest first, each once.
+// ran returns the versions of headroom that made the attempts, oldest first, each once.
 func ran(entries []runs.Entry) string {
 	var all []string
 	for _, e := range entries {

@@ -15,9 +15,9 @@ type Failures struct {
 	Total     int
 	Causes    []CauseCount // most frequent first
 	Lost      float64      // seconds, as far as they are known
-	Other     float64      // those of them that no cause in Causes cost
+	Other     float64      // seconds that no cause in Causes accounts for
 	Share     float64      // of the time in attempts; 0 if not known
-	Uncounted int          // failures of which it is not known what they cost
+	Uncounted int          // failures whose cost is not known
 	InPlace   int          // survived inside a process of a wrapped command
 	Fatal     bool         // the run ended because of memory
 	Open      bool         // it is not recorded what was done about the newest failure

@@ -16,7 +16,7 @@ type Row struct {
 	Time    time.Time
 	Attempt int
 	// Step is the optimizer step being made, or, for what happened between steps, the one finished
-	// last. Of a wrapped command it is a step of the attempt's own process, if that is known, or else 0.
+	// last. For a wrapped command it is a step of the attempt's own process, if that is known, or else 0.
 	Step int
 	Tone Tone
 
@@ -192,9 +192,9 @@ func (b *bookkeeper) started(e runs.Entry) {
 	b.exited, b.again = false, false
 }
 
-// left takes the newest row away if it only says that a worker left a failure of this
-// attempt to the command's own code, and returns what it says: when memory then runs out
-// for the whole command, one row has both.
+// left removes the newest row if that only says that a worker left a failure of this
+// attempt to the command's own code, and returns what the row said: when memory then runs
+// out for the whole command, one row has both.
 func (b *bookkeeper) left(attempt int) string {
 	if len(b.rows) == 0 || b.newest().Failed || b.newest().refused == "" || b.newest().Attempt != attempt {
 		return ""
@@ -214,7 +214,7 @@ func (b *bookkeeper) outOfMemory(e runs.Entry) {
 		measured := e.OOM.Measured()
 		row.Needed, row.largest = measured.Needed(), e.OOM.Micro
 	}
-	if b.plan == nil { // of a command there is no other entry with the first plan
+	if b.plan == nil { // for a command there is no other entry with the first plan
 		b.plan = e.Plan
 	}
 	if e.OOM == nil || e.OOM.Phase != memory.PhaseLoad {
@@ -273,7 +273,7 @@ func (b *bookkeeper) planned(e runs.Entry) {
 // failure before it.
 func (b *bookkeeper) failed(e runs.Entry) {
 	if b.stopped != "" && (b.stopped == e.Text || e.Decision != nil && b.stopped == e.Decision.Reason) {
-		return // the newest row says it
+		return // the newest row says so already
 	}
 	if !b.failure || e.Decision == nil {
 		b.open(e, Row{Tone: Bad, What: "failed", Why: e.Text})

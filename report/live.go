@@ -119,7 +119,7 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_, _ = w.Write(page) // the client may be gone
 }
 
-// now is the page, drawn again if the run has progressed, and its tag. Except for the last
+// now returns the page, drawn again if the run has progressed, and its tag. Except for the last
 // one, a page is not drawn until the previous one is old enough.
 func (l *Live) now(last bool) (page []byte, tag string, err error) {
 	l.mu.Lock()

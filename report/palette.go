@@ -60,7 +60,7 @@ func paint(property, shade string) string {
 	panic("report: no shade " + shade)
 }
 
-// onlyVariables leaves out of styles the colours for programs that do not know CSS variables.
+// onlyVariables strips styles of the colours for programs that do not know CSS variables.
 var onlyVariables = sync.OnceValue(func() *strings.Replacer {
 	var pairs []string
 	for _, s := range shades {

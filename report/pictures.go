@@ -152,7 +152,7 @@ func stepRange(r *Report) (from, to float64) {
 	return from, to
 }
 
-// along samples one value of every step.
+// along is a series of one value of every step, thinned out.
 func along(r *Report, value func(*runs.StepReport) float64) series {
 	return sample(len(r.steps), func(i int) (x, y float64) {
 		return float64(r.steps[i].Step), value(&r.steps[i])

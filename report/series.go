@@ -89,8 +89,8 @@ func bucket(from, to int, at func(i int) (x, y float64)) []point {
 	return kept
 }
 
-// thinned is s for a picture of the given width: of a piece with more points than about one for
-// every three pixels, the lowest and the highest of every stretch, and its ends.
+// thinned is s for a picture of the given width: a piece with more than about one point for every
+// three pixels keeps only its ends, and the lowest and the highest point of every stretch.
 func (s series) thinned(width float64) series {
 	limit := int(width / 6)
 	all := make(series, len(s))

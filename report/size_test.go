@@ -80,7 +80,7 @@ func TestPageIsSmall(t *testing.T) {
 	}
 }
 
-// TestClipped checks that texts are cut between characters, and counted as HTML has them.
+// TestClipped checks that texts are cut between characters, by their length in HTML.
 func TestClipped(t *testing.T) {
 	for in, want := range map[string]string{"": "", "abcdefghij": "abcdefghij", "abcdefghijk": "abcdefghij …", "abcdefghi jk": "abcdefghi …", "äöüßéx": "äöüßé …", `""x`: `"" …`} {
 		if got := clipped(in, 10); got != want {

@@ -62,8 +62,8 @@ func memoryAlt(r *Report) string {
 	return fmt.Sprintf("the peak was %v of %v at step %s; %s", m.Peak, m.Capacity, count(m.PeakStep), r.Failures.Summary)
 }
 
-// amountsOf chooses the unit in which amounts are drawn next to a capacity: in converts an
-// amount to that unit, or to NaN if it is not known, and name is the unit's name.
+// amountsOf chooses the unit in which amounts are drawn next to a capacity: the function in
+// converts an amount to that unit, or to NaN if it is not known; name is the unit's name.
 func amountsOf(capacity memory.Bytes) (in func(memory.Bytes) float64, name string) {
 	unit, name := memoryUnit(capacity)
 	return func(b memory.Bytes) float64 {
@@ -123,7 +123,7 @@ func throughputChart(r *Report) chart {
 }
 
 // smoothed is c with a line of medians over its only line, which turns pale. at gives the
-// n points of the original line, and what names one of them.
+// n points of the original line; the argument what names one of them.
 func (c chart) smoothed(what string, n int, at func(i int) (x, y float64)) chart {
 	if smooth, wide := medians(n, at); wide > 0 {
 		c.lines[0].shade, c.lines[0].width = "muted", 0.75

@@ -15,7 +15,7 @@ type Disk interface {
 	Create(path string) (File, error)    // empty, whatever was there
 	Append(path string) (File, error)    // created if missing
 	Truncate(path string, n int64) error // to n bytes
-	Rename(from, to string) error        // to must not exist, or must be a file
+	Rename(from, to string) error        // the new name must be free, or that of a file
 	Remove(path string) error            // with all that is in it
 	SyncDir(path string) error           // makes the names in it durable or, if it is a file, its content
 }

@@ -92,8 +92,9 @@ const inPlace = "; survived in place: "
 // InPlaceText is the text of an entry about a failure survived in place.
 func InPlaceText(wrong, done string) string { return wrong + inPlace + done }
 
-// InPlace reads from the text of an entry about a failure survived in place what ran out of
-// memory and what was done. If the text is not of that form, told is false and wrong is all of it.
+// InPlace returns what ran out of memory and what was done, as read from the text of an entry
+// about a failure survived in place. If the text is not of that form, told is false and wrong is
+// all of it.
 func (e Entry) InPlace() (wrong, done string, told bool) { return strings.Cut(e.Text, inPlace) }
 
 // AttachedText begins the text of an entry about a worker that is attached to a process.

@@ -15,7 +15,7 @@ import (
 // 40,000 lines of metrics.
 const pendingLimit = 16 << 20
 
-// lines appends to a file of JSON lines. Lines are kept until they are written,
+// lines is a file of JSON lines to append to. Lines are kept until they are written,
 // so a disk that is full for a while loses none, up to a limit.
 type lines struct {
 	disk    Disk
@@ -162,8 +162,8 @@ func wholeLines(path string) (size, rest int64, err error) {
 	return size, rest, err
 }
 
-// eachLine calls use with every line of path, its newline included, until use
-// returns false. whole reports whether the line has a newline.
+// eachLine calls the function use with every line of path, newline included, until
+// use returns false. whole reports whether the line has a newline.
 func eachLine(path string, use func(n int, line []byte, whole bool) bool) error {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

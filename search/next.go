@@ -35,8 +35,8 @@ func (s *searcher) next() int {
 }
 
 // guarded moves x so that, whatever the outcome of probing it, bisection can end
-// the search with the probes left after it. Where those are too few, the outcome
-// that x makes likely decides; where they are far too few, x goes halfway from there
+// the search with the probes left after it. Where those are too few, what decides
+// is the outcome that is likely at x; where they are far too few, x goes halfway from there
 // to the middle. Until something fails, x is not moved up for a line of two points.
 // A line that a third point has confirmed is trusted, until sizes fit that lie
 // beyond its end.

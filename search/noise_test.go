@@ -15,14 +15,15 @@ import (
 
 const noise = 0.03
 
-// measured has peaks off the line; what fits is not affected.
+// measured is a machine whose peaks lie off the line; what fits is not affected.
 func measured(base float64, limit int, deviation func() float64) machine {
 	m := affine(base, limit)
 	m.peak = func(n int) float64 { return m.need(n) * (1 + deviation()) }
 	return m
 }
 
-// deviating has needs off the line, different for each size. The smallest size fits.
+// deviating is a machine whose needs lie off the line, by a different share for each size. The
+// smallest size fits.
 func deviating(base float64, limit int, deviation func() float64) machine {
 	line, needs := affine(base, limit), map[int]float64{}
 	return machine{need: func(n int) float64 {

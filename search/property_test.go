@@ -166,7 +166,7 @@ func TestNotMonotone(t *testing.T) {
 	})
 }
 
-// While the capacity is not known nothing far above what fitted is tried.
+// While the capacity is not known, nothing far above what fitted is tried.
 func TestGrowsFromSmall(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := search.Options{Max: logSize(t, 65536, "max")}

@@ -12,7 +12,7 @@ func up(n int) int { return n + max(1, n/resolution) }
 // above it.
 func down(n int) int { return n - max(1, n/(resolution+1)) }
 
-// ahead is the size so many rungs above n, or end if that is nearer.
+// ahead is the size that is the given number of rungs above n, or end if that is nearer.
 func ahead(n, rungs, end int) int {
 	for ; rungs > 0 && n < end; rungs-- {
 		n = up(n)
@@ -20,7 +20,7 @@ func ahead(n, rungs, end int) int {
 	return min(n, end)
 }
 
-// back is the size so many rungs below n, or end if that is nearer.
+// back is the size that is the given number of rungs below n, or end if that is nearer.
 func back(n, rungs, end int) int {
 	for ; rungs > 0 && n > end; rungs-- {
 		n = down(n)

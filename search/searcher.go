@@ -31,8 +31,8 @@ type searcher struct {
 
 func (s *searcher) failed() bool { return s.hi <= s.options.Max }
 
-// narrow probes until lo has fitted and hi is near enough, or the probes are
-// spent.
+// narrow keeps probing until lo has fitted and hi is near enough, or no probes
+// are left.
 func (s *searcher) narrow() error {
 	for s.left > 0 && !s.done() {
 		width, failed := s.hi-s.lo, s.failed()

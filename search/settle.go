@@ -68,8 +68,8 @@ func (s *searcher) stepDown(drop int) {
 }
 
 // recommend is the largest size, at most lo, expected to leave the headroom; 0
-// if there is none. Where the capacity is not known the peak of lo stands in
-// for it, and where peaks are not known the size itself: both err on the safe
+// if there is none. Where the capacity is not known, the peak of lo stands in
+// for it, and where peaks are not known, the size itself: both err on the safe
 // side.
 func (s *searcher) recommend() int {
 	known, use := s.curve.upTo(s.lo), 1-s.options.Headroom

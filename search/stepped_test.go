@@ -49,9 +49,9 @@ var steps = map[string]func(x, wide, phase float64) float64{
 	},
 }
 
-// stepped draws, from unit numbers in [0, 1), a machine with such steps whose
-// allocator reserves up to 8 % more than it hands out, and peaks that show the
-// steps or, where only what is reserved has them, do not.
+// stepped draws a machine with such steps, from the numbers in [0, 1) that unit
+// returns. Its allocator reserves up to 8 % more than it hands out, and its peaks show
+// the steps or, where only what is reserved has them, do not.
 func stepped(kind string, limit int, unit func(name string) float64) machine {
 	round := steps[kind]
 	wide, phase := unit("wide"), unit("phase")
@@ -64,7 +64,7 @@ func stepped(kind string, limit int, unit func(name string) float64) machine {
 	return m
 }
 
-// However memory steps, the search ends within its bound, and near the largest
+// Whatever steps memory rises in, the search ends within its bound, and near the largest
 // size: TestSteppedMisses says how often it is not within 2 %. The draws here
 // favour corner cases, such as a step that fills the capacity to the byte.
 func TestStepped(t *testing.T) {
@@ -113,7 +113,7 @@ func TestStepThatFillsTheCapacity(t *testing.T) {
 	}
 }
 
-// TestSteppedMisses checks what TestStepped does for sizes that are evenly drawn,
+// TestSteppedMisses checks the same as TestStepped for sizes that are evenly drawn,
 // and how often the search is not within 2 % where there are few sizes or the
 // capacity is not known.
 func TestSteppedMisses(t *testing.T) {

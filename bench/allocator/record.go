@@ -24,7 +24,8 @@ type recorder struct {
 	events []event
 }
 
-// event allocates bytes for the tensor slot, or frees that tensor if bytes is 0.
+// event is the allocation of bytes for the tensor with the number slot, or the release of
+// that tensor if bytes is 0.
 type event struct {
 	slot  int
 	bytes memory.Bytes

@@ -51,7 +51,7 @@ func parse(file []byte) (*contents, error) {
 	return c, nil
 }
 
-// of is the bytes of the tensor of that name.
+// of returns the bytes of the tensor with the given name.
 func (c *contents) of(name string) []byte {
 	t := c.tensors[name]
 	return c.values[t.Offsets[0]:t.Offsets[1]]
@@ -100,7 +100,7 @@ func loadWeights(t *model.Trainer, path string) error {
 	return t.Load(bytes.NewReader(all))
 }
 
-// save writes what t is now to path.
+// save writes the present state of t to path.
 func save(t *model.Trainer, path string) error {
 	f, err := os.Create(path)
 	if err != nil {

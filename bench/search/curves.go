@@ -70,7 +70,7 @@ func drawOne(rng *rand.Rand, kind string) curve {
 	case kinds[3]:
 		grow = func(x float64) float64 { return math.Pow(x, 1+bend/2) }
 	case kinds[4]:
-		// A sixteenth of the limit a step; the last one ends at the limit.
+		// Each step is a sixteenth of the limit; the last one ends at the limit.
 		grow = func(x float64) float64 { return math.Ceil(16*x*(float64(limit)+0.5)/float64(limit)-1e-9) / 16.5 }
 	case kinds[5], kinds[6]:
 		c.hands = 1 / (1 + 0.08*bend)

@@ -12,7 +12,7 @@ import (
 // trial reports whether a size fits.
 type trial func(n int) (bool, error)
 
-// method finds the largest size up to most that fits.
+// method finds the largest size that fits, up to most.
 type method struct {
 	name string
 	find func(c curve) (found int, probes []search.Probe, err error)
@@ -30,7 +30,7 @@ func largest(c curve, known memory.Bytes) (int, []search.Probe, error) {
 	return r.Fits, r.Probes[:r.Searched], err
 }
 
-// counted runs a method that knows of no peaks.
+// counted calls find, a method that knows of no peaks, and returns its probes too.
 func counted(c curve, find func(trial) (int, error)) (int, []search.Probe, error) {
 	var probes []search.Probe
 	found, err := find(func(n int) (bool, error) {
@@ -45,7 +45,7 @@ func counted(c curve, find func(trial) (int, error)) (int, []search.Probe, error
 	return found, probes, err
 }
 
-// doubling doubles from 1 until a size fails or is most, then bisects.
+// doubling doubles from 1 until a size fails or most is reached, then bisects.
 func doubling(fits trial) (int, error) {
 	lo, hi := 0, most+1
 	for n := 1; lo < most; n = min(2*n, most) {
@@ -74,7 +74,7 @@ func doubling(fits trial) (int, error) {
 	return lo, nil
 }
 
-// descent starts at most and takes a tenth off until a size fits.
+// descent starts at the size most, and takes a tenth off until a size fits.
 func descent(fits trial) (int, error) {
 	for n := most; n > 0; n = n * 9 / 10 {
 		if ok, err := fits(n); ok || err != nil {

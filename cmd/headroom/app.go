@@ -98,7 +98,7 @@ FLAGS{{if $group}} FOR {{$group}}{{end}}:
 {{end}}`
 )
 
-// jobHelp is the help of a command that runs training; lead is what to say about its status in addition.
+// jobHelp is the help of a command that runs training; lead is what it says first about the status.
 func jobHelp(lead string) string {
 	return commandHelp + "\nEXIT STATUS:\n" + fmt.Sprintf("{{statuses %q}}", lead)
 }
@@ -172,16 +172,16 @@ func usageFault(c *cli.Context, err error, _ bool) error {
 }
 
 // ownCommand reports whether the words after a headroom command that was not understood look like
-// a command of the user's, without the -- in front of it: the first is no configuration.
+// a command of the user's, without the -- in front of it: the first word is no configuration.
 func ownCommand(c *cli.Context) bool {
 	words := c.Lineage()[1].Args().Tail() // the flags come first: the command's own context has no words yet
 	at := slices.IndexFunc(words, func(word string) bool { return !isFlag(word) })
 	return at >= 0 && !slices.Contains(configs.Presets(), words[at]) && !slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(words[at]))
 }
 
-// nearest is the entry of words that was probably meant by word, "" if there is none.
+// nearest is the entry of words that the user probably meant by word, "" if there is none.
 func nearest(word string, words []string) string {
-	const likely = 0.8 // two letters of "find" swapped are 0.93, "status" and "start" 0.83, "run" and "find" 0.53
+	const likely = 0.8 // two swapped letters of "find" score 0.93, "status" and "start" 0.83, "run" and "find" 0.53
 	best, most := "", likely
 	for _, w := range words {
 		alike := smetrics.JaroWinkler(w, word, 0.7, 4)

@@ -26,7 +26,7 @@ const (
 // grouped puts flags into a group.
 func grouped(group string, flags ...cli.Flag) []cli.Flag {
 	for _, f := range flags {
-		reflect.ValueOf(f).Elem().FieldByName("Category").SetString(group) // every kind of flag has this field, but none a method that sets it
+		reflect.ValueOf(f).Elem().FieldByName("Category").SetString(group) // every kind of flag has this field, but none has a method that sets it
 	}
 	return flags
 }

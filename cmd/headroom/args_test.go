@@ -94,9 +94,9 @@ func TestHelpFitsAScreen(t *testing.T) {
 	}
 }
 
-// TestHelpSaysWhatIsRefused checks that the help of run and find has in the group for a configuration
-// exactly the flags that are refused with a command, and in the group for a command those refused
-// without one.
+// TestHelpSaysWhatIsRefused checks that in the help of run and find the group for a configuration
+// has exactly the flags that are refused with a command, and the group for a command those that are
+// refused without one.
 func TestHelpSaysWhatIsRefused(t *testing.T) {
 	t.Chdir(t.TempDir())
 	u := silent(t)

@@ -69,7 +69,7 @@ func checkAction(u *ui, c *cli.Context) error {
 	return err
 }
 
-// looked is what was found about a command's first step, or why nothing was.
+// looked is what was found about a command's first step, or why nothing was found.
 func looked(ctx context.Context, u *ui, command wrap.Command) (found []worker.Checked, why string, err error) {
 	life, err := worker.Begin(worker.Options{Mode: worker.Check, Books: nobody{}, Version: readBuild().Version})
 	if err != nil {
@@ -123,7 +123,7 @@ func begunAndEnded(ctx context.Context, u *ui, command wrap.Command, enough <-ch
 	return child.Wait(), ctx.Err()
 }
 
-// nobody takes the place of a life's books when none are kept.
+// nobody is what a life has in place of books when none are kept.
 type nobody struct{}
 
 func (nobody) Note(runs.Entry)          {}

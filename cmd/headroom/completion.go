@@ -135,8 +135,8 @@ func completeCommands(c *cli.Context) {
 	complete(c, &cli.Command{ArgsUsage: "COMMAND", Flags: c.App.Flags})
 }
 
-// completeFlags offers a command's flags and, for its argument, words and what the
-// command's usage allows.
+// completeFlags offers a command's flags and, for its argument, the given words and
+// what the command's usage allows.
 func completeFlags(command *cli.Command, words ...func() []string) cli.BashCompleteFunc {
 	return func(c *cli.Context) { complete(c, command, words...) }
 }

@@ -17,8 +17,8 @@ import (
 )
 
 // crashesAbort makes a crash end the program with SIGABRT. The runtime's own choice is
-// status 2, which here means a mistake on the command line, so that a script which
-// restarts runs after a crash would not restart it.
+// status 2, which here means a mistake on the command line: a script that starts a run
+// again after a crash would not do so.
 //
 // Where the limit allows it, a process that aborts leaves a core dump with all the memory
 // of the run. So the limit is set to 0, unless GOTRACEBACK=crash asks for a core dump or
@@ -58,7 +58,7 @@ type crashLog struct {
 }
 
 // openCrashLog makes the next of the files logs/crash-NNN.log in dir, which this
-// process holds, and removes the empty ones of processes that were killed instead.
+// process holds, and removes the empty ones left by processes that were killed.
 func openCrashLog(dir string) (*crashLog, error) {
 	number := 1
 	for _, path := range crashLogs(dir) {

@@ -45,7 +45,7 @@ func (p *process) crashed() int {
 }
 
 // TestCrashIsNoUsageError kills a run with the signals at which the Go runtime
-// prints a trace, and by the runtime's own fatal error. The runtime's own status for
+// prints a trace, and with a fatal error of the runtime. The runtime's own status for
 // all of them is 2. A signal that finds the program in C code, as in a matrix product,
 // can leave the runtime with a stack on which it faults while it prints: that crash
 // may be a SIGSEGV.

@@ -104,7 +104,7 @@ func makeWay(cfg *configs.Config, fresh, again bool) (string, error) {
 	return to, asUsage(err)
 }
 
-// openFolder makes the folder of runs and opens the run's.
+// openFolder makes the folder of runs, and opens the run's own folder in it.
 func openFolder(cfg *configs.Config) (*runs.Folder, error) {
 	if err := os.MkdirAll(cfg.Output.Dir, 0o755); err != nil {
 		return nil, asUsage(fmt.Errorf("make the folder of runs: %w", err))

@@ -201,7 +201,7 @@ func TestReadmeShowsADryRun(t *testing.T) {
 	showsWhatItPrints(t, shown)
 }
 
-// megatronish trains in the way for which docs/profiles.md writes a profile: the
+// megatronish trains in the way that the profile in docs/profiles.md is written for: the
 // accumulation follows from a global batch, and the script continues by itself from
 // the checkpoint that a pointer file names.
 const megatronish = `import argparse, os, sys

@@ -170,7 +170,7 @@ func TestOwnLinesBeginALine(t *testing.T) {
 	}
 }
 
-// TestMarks checks that without colours a problem, a remedy and what is fine look different, also
+// TestMarks checks that without colours a problem, a remedy and what is fine look different, even
 // where they are folded.
 func TestMarks(t *testing.T) {
 	var out strings.Builder

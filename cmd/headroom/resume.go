@@ -147,7 +147,7 @@ func (w *wrapped) own(dir string) error {
 }
 
 // microAt is the micro-batch in force at a moment, according to the journal of a run
-// that began with the plan asked.
+// that began with the plan asked for.
 func microAt(journal []runs.Entry, asked recovery.Plan, at time.Time) int {
 	for _, e := range slices.Backward(journal) {
 		if e.Kind == runs.KindDecision && e.Plan != nil && !e.Time.After(at) {

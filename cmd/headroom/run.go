@@ -269,7 +269,7 @@ func consoleLog(s *screen) *zap.Logger {
 	return zap.New(besides{zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(s), zapcore.DebugLevel)})
 }
 
-// besides leaves the last entry of a run to [runner.end].
+// besides is a log that leaves the last entry of a run to [runner.end].
 type besides struct{ zapcore.Core }
 
 func (b besides) With(fields []zapcore.Field) zapcore.Core { return besides{b.Core.With(fields)} }

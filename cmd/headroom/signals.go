@@ -73,7 +73,7 @@ func (s *stage) move(from, to phase) bool {
 // grace is how long work may take to answer the second signal.
 const grace = 500 * time.Millisecond
 
-// attended runs work, which moves s on from opening, and returns work's result, or that
+// attended calls work, which moves s on from opening, and returns work's result, or that
 // of leave if work does not respond to a signal in time: neither a read from a pipe that
 // nobody writes to nor a long device operation notices a signal. Nothing is lost by
 // abandoning work, since whatever work writes is whole or absent at every moment; work

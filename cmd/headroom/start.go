@@ -21,8 +21,8 @@ func notStarted(c wrap.Command, err error) error {
 	return &childError{code: start.Code, err: err, hint: meant(c, start.Err)}
 }
 
-// meant is what was probably meant by a command that cannot be started because of why, ""
-// if there is nothing to guess from.
+// meant is what was probably meant by a command that cannot be started, for the reason
+// given as why; "" if there is nothing to guess from.
 func meant(c wrap.Command, why error) string {
 	if len(c.Args) == 0 {
 		return ""

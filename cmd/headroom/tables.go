@@ -31,7 +31,7 @@ func (u *ui) standings(all []standing) error {
 		if newest := s.newest(); !newest.IsZero() {
 			updated = ago(u.now(), newest)
 		}
-		if s.Plan.Micro > 0 && (s.Steps > 0 || s.Plan.Effective > 1) { // about some commands nothing is known
+		if s.Plan.Micro > 0 && (s.Steps > 0 || s.Plan.Effective > 1) { // nothing is known about some commands
 			micro = fmt.Sprintf("%d×%d", s.Plan.Largest(), s.Plan.Accumulation())
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n",
@@ -169,7 +169,7 @@ func unfit(need, there memory.Bytes) string {
 	return fmt.Sprintf("%s: at least %v", text, need)
 }
 
-// orLess offers a size that was about as fast as any, for who wants more unused memory than
+// orLess offers a size that was about as fast as any, for those who want more unused memory than
 // the recommended plan leaves; "" if no such size was timed.
 func orLess(enough int, recommended recovery.Plan) string {
 	if enough <= 0 || enough >= recommended.Largest() {

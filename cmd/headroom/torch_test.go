@@ -105,8 +105,8 @@ func begun(t *testing.T, command *exec.Cmd) func(t *testing.T) {
 	}
 }
 
-// withErrorsFirst is the output of a wrapped training with the lines that say why it ended repeated at the
-// beginning: headroom's own, and the exceptions. A log may be cut off.
+// withErrorsFirst is the output of a wrapped training, preceded by a copy of the lines that say why
+// it ended: headroom's own, and the exceptions. A log may be cut off.
 func withErrorsFirst(said []byte) []byte {
 	var first []byte
 	for line := range bytes.Lines(said) {

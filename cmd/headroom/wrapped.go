@@ -79,7 +79,7 @@ type wrapped struct {
 	made    bool         // the run's folder is new
 	verbose bool
 	refused *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
-	again   bool                     // the attempt ended with that failure, which has been told
+	again   bool                     // the attempt ended with that failure, which has been reported
 	ready   *worker.Standby          // of the worker in the command's processes; if nil, made when it is needed
 }
 
@@ -365,7 +365,7 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 		case runs.KindRefused:
 			w.refused = e.OOM
 		case runs.KindOOM:
-			leak := e.Verdict != nil && e.Verdict.Cause == memory.Leak // which has not been told
+			leak := e.Verdict != nil && e.Verdict.Cause == memory.Leak // a leak has not been reported
 			if w.again = w.refused != nil && e.OOM != nil && e.OOM.Requested == w.refused.Requested && !leak; w.again {
 				e.Text = "the command ended with " + leftFailure
 			}
@@ -380,7 +380,7 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 	}
 }
 
-// leftFailure stands for a failure that has been told.
+// leftFailure stands for a failure that has been reported.
 const leftFailure = "the failure that was left to its own code"
 
 // ended says how the command ended if its own output does not, and passes on its

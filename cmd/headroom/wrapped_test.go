@@ -19,7 +19,8 @@ import (
 	"headroom/wrap"
 )
 
-// obstinate reports that it runs and which signals it gets, and leaves a grandchild behind.
+// obstinate is a script that reports that it runs and which signals it gets, and leaves a
+// grandchild behind.
 const obstinate = `trap "echo heard TERM; exit $1" TERM
 trap 'echo heard USR1' USR1
 (trap '' TERM; exec sleep 1000) &
@@ -213,8 +214,8 @@ func TestTwoRunsOfOneOutput(t *testing.T) {
 	}
 }
 
-// leaky reports to the worker's socket steps that hold more and more memory, as a training run in
-// PyTorch would, and saves once. Started from a checkpoint, it ends at once.
+// leaky is a script that reports steps that hold more and more memory, as a training run in PyTorch
+// would, to the worker's socket, and saves once. Started from a checkpoint, it ends at once.
 const leaky = `import json, os, socket, sys, time
 if "--from" in sys.argv:
     print("on from", os.path.basename(sys.argv[sys.argv.index("--from") + 1]))
