@@ -20,7 +20,7 @@ var errFinished = errors.New("already finished")
 func (s *Session) End(err error) (Result, error) {
 	defer func() {
 		if s.statusErr != nil { // whoever looks later would take the run for one that was killed
-			s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("how the run ended could not be recorded: %v; headroom status will call it stale", s.statusErr)})
+			s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("cannot record how the run ended: %v; headroom status will call the run stale", s.statusErr)})
 		}
 	}()
 	tally := s.f.Tally()

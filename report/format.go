@@ -63,8 +63,8 @@ func trimmed(s string) string {
 	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
 }
 
-// clipped is as much of the start of s as takes at most limit bytes in HTML; what was left
-// out is in the run's journal.
+// clipped is as much of the start of s as takes at most limit bytes in HTML, with … for what
+// was left out.
 func clipped(s string, limit int) string {
 	for i, c := range s {
 		if limit -= weight(c); limit < 0 {

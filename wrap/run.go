@@ -270,8 +270,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 	return false, e
 }
 
-// spoken are the signals that a command is ended with by whoever knows why, and about which a shell
-// says nothing either.
+// spoken are the signals with which a command is ended by someone who knows why.
 var spoken = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}
 
 // stops records that nothing more is tried. Whoever ends the run tells the user.

@@ -2,7 +2,7 @@
 # Really runs PyTorch trainings out of memory: uncapped, then capped at a fraction of the memory
 # that the uncapped run took, bare and under headroom, and prints a table of the two:
 #   gpt2 later late lightning accelerate resnet scaler compiled optimizer evaluation   one training each
-#   approximate  ResNet-50 in so little memory that only pieces with BatchNorm statistics of their own fit
+#   approximate  ResNet-50 where, at 0.15, only pieces with their own BatchNorm statistics fit
 #   leak     what headroom says about a training that keeps more and more memory
 #   restart  a training that leaks and saves: bare, restarted when memory has run out, and
 #            restarted just after a checkpoint before that

@@ -171,8 +171,8 @@ func usageFault(c *cli.Context, err error, _ bool) error {
 	return &usageError{err: errors.New(strings.NewReplacer("flag -", "flag --", "for -", "for --").Replace(text))}
 }
 
-// ownCommand reports whether the words after a headroom command that was not understood look like
-// a command of the user's, without the -- in front of it: the first word is no configuration.
+// ownCommand reports whether the words after a headroom command look like the user's own command
+// without its --: the first word that is not a flag names no configuration.
 func ownCommand(c *cli.Context) bool {
 	words := c.Lineage()[1].Args().Tail() // the flags come first: the command's own context has no words yet
 	at := slices.IndexFunc(words, func(word string) bool { return !isFlag(word) })

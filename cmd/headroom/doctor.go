@@ -114,7 +114,7 @@ func checkRAM(m site) check {
 		c.Found += fmt.Sprintf(", %v of swap", m.Swap)
 	}
 	if room < leastRAM {
-		c.State, c.Next = warn, fmt.Sprintf("free some, or raise the limit if there is one: the embedded device needs at least %v", leastRAM)
+		c.State, c.Next = warn, fmt.Sprintf("free memory, or raise the limit if there is one: the embedded device needs at least %v", leastRAM)
 	}
 	return c
 }

@@ -158,7 +158,7 @@ func hintFor(err error) string {
 	case errors.As(err, &unsaved):
 		return "" // the error itself says what to do
 	case errors.Is(err, syscall.ENOSPC) && !errors.Is(err, errStdout):
-		return "make room on that disk, then give the same command again"
+		return "make room on that disk, then run the same command again"
 	}
 	return ""
 }

@@ -110,7 +110,7 @@ class Found(Limits):
         self.whole = True
 
     def changes_buffers(self, beside: Iterable[torch.nn.Module] = ()) -> bool:
-        """Whether a call changes buffers, in the submodules' present modes, beside those of the given submodules. A layer with
+        """Whether a call changes buffers other than those of the given submodules, in the submodules' present modes. A layer with
         running statistics, such as BatchNorm, leaves them alone in evaluation mode."""
         fixed = {id(b) for m in [*beside, *(m for m in self.norms if not m.training)] for b in m.buffers(recurse=False)}
         return any(id(b) not in fixed for b in self.changing or ())

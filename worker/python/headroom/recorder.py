@@ -406,7 +406,7 @@ class Recorder:
         return self._approximately(tape, found, entry, failure, why, worn)
 
     def _approximately(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, worn: Sequence) -> Any:
-        """Answers a call that nothing exact has made fit: in pieces that are approximate, if the user has allowed that."""
+        """Answers a call for which nothing exact has fitted: in pieces that are approximate, if the user has allowed that."""
         if tape.approximate or not isinstance(why, Batchwise):
             self._refused(failure, why)
         try:
@@ -504,7 +504,7 @@ class Recorder:
             try:
                 return self._failed_function(tape, func, name, args, kwargs, failed)
             finally:
-                failed = None  # its traceback has this frame, and so the arguments
+                failed = None  # its traceback holds this frame, and with it the arguments
         try:
             self._note(tape, func, name, args, kwargs, result)
         except Exception as e:  # the call itself succeeded, and its result is the user's

@@ -429,8 +429,8 @@ def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: str) -> 
 
 
 def statistics(tape: Tape, entries: Sequence[int]) -> Statistics:
-    """What keeps the running statistics of a tape's layers while these entries are run in pieces. The calls that the script
-    has made itself have updated the statistics of the whole batch already, and a replay updates those of a call only once."""
+    """The :class:`Statistics` of a tape's layers for running these entries in pieces. The script's own calls have already
+    updated the statistics with the whole batch, and a replay updates those of a call only once."""
     modules = [tape.entries[i].module for i in entries if tape.entries[i].module is not None]
     late = [tape.entries[i].module for i in entries if tape.entries[i].module is not None and tape.entries[i].between == (0, 0)]
     made = batchwise([e.module for e in tape.entries if e.module is not None and e.between != (0, 0)])

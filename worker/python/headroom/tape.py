@@ -268,7 +268,7 @@ class Recorded(torch.Tensor):
         return as_plain_copy(self).__deepcopy__(memo)
 
 
-Recorded.__name__ = Recorded.__qualname__ = "Tensor"  # what a script prints, or compares, of the type of its own results
+Recorded.__name__ = Recorded.__qualname__ = "Tensor"  # the type's name that a script sees for its own results
 
 
 def place_of(tensor: torch.Tensor) -> Optional[Place]:
