@@ -12,8 +12,8 @@ import (
 // so that keys after a chunk's last query are left out of the products.
 const rowsAChunk = 256
 
-// chunk is a part of an attention's scores: pairs (sample, head) pairs from first
-// on, and for each of them rows query positions from r0 on.
+// chunk is a part of an attention's scores: those of the (sample, head) pairs in
+// [first, first+pairs) for the query positions in [r0, r0+rows).
 type chunk struct{ first, pairs, r0, rows int }
 
 func (c chunk) keys() int { return c.r0 + c.rows }
@@ -43,8 +43,8 @@ const addressArrays = 12
 // addresses are the arrays of matrix addresses of a chunk, on the device.
 type addresses struct{ q, k, v, out, scores, other device.Addr }
 
-// addressesOf fills in six arrays, the first six if set is 0, the next if it is
-// 1, for a chunk of qkv and out.
+// addressesOf fills in six arrays, the first six if set is 0, the next six if it is 1,
+// for a chunk of qkv and out.
 func (g *gpu) addressesOf(set int, c chunk, s device.Attention, qkv, out device.Tensor) addresses {
 	array := func(i int) device.Addr {
 		return g.scratch.pieces + device.Addr((6*set+i)*c.pairs*8)
@@ -103,7 +103,7 @@ func (g *gpu) gradOfChunk(c chunk, dqkv, delta, dout, qkv, lse device.Tensor, s 
 	g.products(matrix{d.q, wide, s.D | offset(dqkv)}, matrix{a.other, n, 0}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: s.D, K: n}, 1, c.pairs)
 }
 
-// offset is how many elements a tensor starts after a multiple of 16 bytes.
+// offset is by how many elements the start of a tensor is past a multiple of 16 bytes.
 func offset(t device.Tensor) int { return int(t.Addr % 16 / 4) }
 
 func scale(s device.Attention) float32 { return float32(1 / math.Sqrt(float64(s.D))) }

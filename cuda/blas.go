@@ -27,7 +27,7 @@ type blas struct {
 	compute C.int // a cublasComputeType_t
 }
 
-// computeTypes are values of cublasComputeType_t, for products of float32.
+// computeTypes are values of cublasComputeType_t, for float32 products.
 var computeTypes = map[Precision]C.int{"": exact, FP32: exact, TF32: 77, BF16: exact}
 
 // dataTypes are values of cudaDataType.
@@ -140,8 +140,8 @@ func (g *gpu) product(c, a, b device.Tensor, p device.MatMul) {
 	})
 }
 
-// matrix is a batch of row-major matrices of float32: the address of an array of
-// their starts, and how many elements lie between the starts of their rows.
+// matrix is a batch of row-major float32 matrices: the address of an array of their
+// starts, and how many elements lie between the starts of their rows.
 type matrix struct {
 	at     device.Addr
 	stride int

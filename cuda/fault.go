@@ -11,7 +11,7 @@ import (
 	"headroom/device"
 )
 
-// dead are the errors after which a context returns nothing but that error.
+// dead lists the errors after which a context returns nothing but that error.
 var dead = []error{
 	cu.IllegalAddress, cu.LaunchFailed, cu.HardwareStackError, cu.IllegalInstruction, cu.MisalignedAddress,
 	cu.InvalidAddressSpace, cu.InvalidPc, cu.EccUncorrectable, cu.NvlinkUncorrectable, cu.LaunchTimeout,

@@ -23,7 +23,7 @@ type kernels struct {
 	functions map[string]cu.Function
 }
 
-// sources names every kernel file and its functions.
+// sources lists every kernel file and its functions.
 var sources = map[string][]string{
 	"attention":   append(each("attention_delta"), "attention_addresses", "causal_softmax", "causal_softmax_grad"),
 	"elementwise": slices.Concat([]string{"fill", "copy_fb", "copy_bf"}, pairs("add", "dropout"), each("gelu", "gelu_grad", "add_bias")),
@@ -35,8 +35,8 @@ var sources = map[string][]string{
 	"reduce":      append(each("column_sums"), "add_pieces", "sum_pieces", "sum_all"),
 }
 
-// each are the kernels that exist for one operand of either type, pairs those for
-// two operands; see [types].
+// each returns the kernels that exist for one operand of either type, and pairs those
+// for two operands; see [types].
 func each(names ...string) []string  { return suffixed(names, "_f", "_b") }
 func pairs(names ...string) []string { return suffixed(names, "_ff", "_fb", "_bf", "_bb") }
 

@@ -12,13 +12,12 @@ type Precision string
 
 // The precisions.
 const (
-	FP32 Precision = "fp32" // products of float32 throughout
+	FP32 Precision = "fp32" // float32 products, in float32 throughout
 	TF32 Precision = "tf32" // factors of such products rounded to TensorFloat-32; from compute capability 8.0
-	BF16 Precision = "bf16" // tensors of bfloat16 too, for mixed precision; needs compute capability 8.0
+	BF16 Precision = "bf16" // bfloat16 tensors too, for mixed precision; needs compute capability 8.0
 )
 
-// MostChannels is the largest attention head, in channels, for tensors of
-// bfloat16.
+// MostChannels is the largest attention head, in channels, for bfloat16 tensors.
 const MostChannels = 128
 
 // Options say which device to open, and how.

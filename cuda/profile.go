@@ -14,7 +14,8 @@ import (
 	"headroom/device"
 )
 
-// profile times everything asked of the GPU, each call between two events.
+// profile measures how long everything asked of the GPU takes, each call between two
+// events.
 type profile struct{ spans []span }
 
 type span struct {

@@ -34,7 +34,7 @@ func (p *pair) sources(do func(*testSource)) {
 	do(p.m.source)
 }
 
-// sameError compares errors by what a caller can tell.
+// sameError compares what a caller can see of two errors.
 func sameError(got, want error) error {
 	var g, w *memory.OutOfMemoryError
 	if errors.As(got, &g) != errors.As(want, &w) || errors.Is(got, errBroken) != errors.Is(want, errBroken) ||
@@ -120,8 +120,8 @@ func (p *pair) close() error {
 	return p.a.check()
 }
 
-// elements spreads v, one of 2¹⁶, over tensors of 1 byte to a sixth more than
-// the capacity, as many small as large.
+// elements turns v, one of 2¹⁶ values, into a number of elements, for tensors of 1 byte
+// to a sixth more than the capacity, small as often as large.
 func elements(v uint16, capacity memory.Bytes) int {
 	scale := memory.Bytes(512) << (v % 16)
 	n := scale * memory.Bytes(v>>4) / 4096

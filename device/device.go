@@ -113,9 +113,9 @@ type Network interface {
 	// vary from run to run.
 	EmbedGrad(dtokens, dpositions, dout, tok Tensor, s Embed)
 
-	// LayerNorm normalises each of rows rows of cols elements with the biased
-	// variance, then scales by gamma and shifts by beta. mean and rstd, rows
-	// elements each, are kept for the gradient. out and x may each be BF16.
+	// LayerNorm normalises each row of x, which is rows×cols, with the biased variance,
+	// then scales by gamma and shifts by beta. mean and rstd, rows elements each, are
+	// kept for the gradient. out and x may each be BF16.
 	LayerNorm(out, mean, rstd, x, gamma, beta Tensor, rows, cols int, eps float32)
 	// LayerNormGrad computes dx and adds to dgamma and dbeta. dx may be dy. dx
 	// and dy may both be BF16, and so may x.

@@ -64,8 +64,8 @@ func checkFailure(t *testing.T, err error, fail []int) {
 	}
 }
 
-// swept are the subjects of the sweeps: with as many operations as other
-// subjects, but less data.
+// swept returns the subjects of the sweeps: with as many operations as other subjects,
+// but less data.
 func swept() []subject {
 	gpt, mlp := tiny(GPT), tiny(MLP)
 	gpt.spec.Width, gpt.set = 8, text{n: 30, tokens: 6, classes: 11}

@@ -34,7 +34,7 @@ func capture(t testing.TB, tr *Trainer) snapshot {
 	return s
 }
 
-// same fails the test unless a and b agree bit for bit.
+// same fails the test unless got and want agree bit for bit.
 func same(t testing.TB, what string, got, want snapshot) {
 	t.Helper()
 	if got.step != want.step || got.position != want.position {

@@ -71,7 +71,7 @@ func newState(dev device.Device, l *layout, moments int, mixed bool) (*state, er
 	return st, nil
 }
 
-// lasting are the tensors that are not mere copies of another.
+// lasting returns the tensors that are not mere copies of another.
 func (st *state) lasting() []device.Tensor {
 	return append([]device.Tensor{st.weights, st.grads, st.numbers}, st.moments...)
 }

@@ -15,7 +15,7 @@
 //	from headroom  plan decision heard look
 //
 // A process says hello at its first guarded step and gets the plan. Nothing waits
-// while all is well. After oom a process waits for the decision, and after refused for heard, so that
-// headroom's message about it appears before the traceback. headroom's
-// history never crosses the wire, and a process whose headroom is gone carries on by itself.
+// while all is well. After oom a process waits for the decision. After refused it waits for heard,
+// so that headroom's message about it appears before the traceback. headroom's history never
+// crosses the wire, and a process whose headroom is gone carries on by itself.
 package worker

@@ -135,8 +135,8 @@ func (l *Life) RunsOut() (at time.Time, why string) {
 	return at, why
 }
 
-// check records what a process found in its first step, or why it cannot check it. Only
-// the first report counts.
+// check keeps what a process found in its first step, or why it cannot check that step.
+// Only the first report counts.
 func (l *Life) check(found []Checked, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -241,7 +241,8 @@ func (l *Life) accept() {
 }
 
 // admitted reports whether a process of user uid may talk to the headroom of user own:
-// only processes of the same user may: not even those of root, unless it owns headroom.
+// only those of the same user may, so not even one of root's, unless headroom is root's
+// too.
 func admitted(uid, own int) bool { return uid == own }
 
 // left reports whether a process left a file called name beside the socket.

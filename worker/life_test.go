@@ -105,8 +105,8 @@ func TestLastStepsAreCounted(t *testing.T) {
 	}
 }
 
-// TestSurvivalTakesTime checks that how long it took to survive a failure is measured if the process
-// does not say it, and that nothing is made up where no failure had been reported.
+// TestSurvivalTakesTime checks that the time that it took to survive a failure is measured if the
+// process does not state it, and that nothing is made up where no failure had been reported.
 func TestSurvivalTakesTime(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)

@@ -50,7 +50,7 @@ type told struct {
 	when     time.Time // when it was reported
 }
 
-// at names the failure and the line of the user's code where it happened.
+// at gives the failure and the line of the user's code where it happened.
 func (f told) at() string {
 	text := f.failure.Error()
 	if f.Where != "" {
@@ -222,7 +222,7 @@ func (t *talk) write() {
 	}
 }
 
-// cut notes in how many pieces a batch was run, if that has changed.
+// cut writes down in how many pieces a batch was run, if that has changed.
 func (t *talk) cut(rows, pieces int) {
 	before := max(1, t.cuts[rows])
 	if rows <= 0 || pieces <= 0 || pieces == before || len(t.cuts) > notesMost {
@@ -320,7 +320,7 @@ func (t *talk) outOfMemory(m message) {
 	t.say(said)
 }
 
-// refusal notes a failure that is left to the command's own code.
+// refusal takes note of a failure that is left to the command's own code.
 func (t *talk) refusal(f told) {
 	t.refused, t.pending = &f, nil
 	t.noted("refused\n"+f.Why+"\n"+f.Where, runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Verdict: f.decision.Verdict, InStep: f.Step,

@@ -67,9 +67,9 @@ func (f forecast) String() string {
 	return fmt.Sprintf("memory held between steps grows by %v per step; at that rate memory runs out in about %s, near step %d", f.perStep, inAbout(f.left), f.step)
 }
 
-// forecast reports when the memory that s describes runs out. ok is false while the
-// allocated memory does not rise steadily, rises too little to matter, or would take
-// longer to run out than anybody plans ahead.
+// forecast says when the memory that s describes runs out. ok is false while the
+// allocated memory does not rise steadily, rises too little to matter, or rises so
+// slowly that memory would last longer than anybody plans ahead.
 func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	size := len(t.points) / trendParts
 	if size < 2 || s.Capacity <= 0 {
@@ -115,7 +115,7 @@ func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 // can do anything about it.
 const forecastLeast = 2 * time.Minute
 
-// news reports whether a forecast is to be reported, and whether it is the first: the
+// news decides whether a forecast is to be reported, and whether it is the first: the
 // first one is, and then each that leaves at most half as much time as the one reported
 // last, until little time is left.
 func (t *trend) news(f forecast) (tell, first bool) {

@@ -30,9 +30,9 @@ type Checkpoints struct {
 	auto   bool
 }
 
-// settled is how long a checkpoint must have been left unwritten before it counts as
-// finished. Its writer is dead when headroom looks, but a network file system may still
-// be a second behind.
+// settled is how long nothing must have been written to a checkpoint before it counts
+// as finished. Its writer is dead when headroom looks, but a network file system may
+// still be a second behind.
 const settled = 2 * time.Second
 
 // Checkpoints looks for the checkpoints that the command has left; now is the present

@@ -27,9 +27,9 @@ func (e *ResumeError) Error() string { return "cannot resume: " + e.Reason }
 // Rename sets something aside under another name in the same folder.
 type Rename struct{ From, To string }
 
-// Aside are the renames without which a framework that chooses its checkpoint by
-// itself would choose an incomplete one. A framework that is given a path
-// needs no renames.
+// Aside returns the renames without which a framework that chooses its checkpoint by
+// itself would choose an incomplete one. A framework that is given a path needs no
+// renames.
 func (c Checkpoints) Aside() []Rename {
 	var all []Rename
 	for _, one := range c.All {

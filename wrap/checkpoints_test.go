@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// tensors is a safetensors file: said is the number of bytes of data that its header
-// states, there the number that it holds.
+// tensors is a safetensors file. Of the two numbers of bytes of data, said is the one
+// that its header states, and there is the one that it holds.
 func tensors(said, there int) []byte {
 	header := `{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,` + Int.write(said, "") + `]}}`
 	var b bytes.Buffer

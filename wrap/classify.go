@@ -27,9 +27,9 @@ const LittleFree = 0.05
 //	kills          SIGKILL or SIGBUS with what the kernel and the scheduler counted
 //	free text      a log line that names the reason, where no exception does
 //
-// An error after which the training continued, advice, documentation, warnings and
-// what other ranks print once one has failed are not evidence. Where nothing decides,
-// the kind is [Failed] and the reasons say what was seen.
+// None of these is evidence: an error after which the training continued, advice,
+// documentation, warnings, and what other ranks print once one has failed. Where
+// nothing decides, the kind is [Failed] and the reasons say what was seen.
 func Classify(e Exit) Outcome {
 	tail := e.Tail
 	if e.Code == 0 && e.Signal == 0 && !mayTellOfMemory(tail) {
@@ -129,7 +129,7 @@ func (c classifier) sureness(x fault) Confidence {
 	return Certain
 }
 
-// because is the outcome that follows from a root cause.
+// because returns the outcome that follows from a root cause.
 func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 	reason := source + c.sentence(x)
 	switch m := x.match; m.meaning {

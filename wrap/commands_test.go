@@ -187,7 +187,7 @@ func newest(b *strings.Builder, m *Match, s scenario) Resume {
 }
 
 // rewriteTo rewrites a command, and checks on the way what holds for every command:
-// recognised again, the rewritten command asks for the plan.
+// when it is recognised again, the rewritten command asks for the plan.
 func rewriteTo(t *testing.T, b *strings.Builder, m *Match, s scenario, p recovery.Plan, r Resume) {
 	t.Helper()
 	fmt.Fprintf(b, "\n# micro-batch %d\n", p.Micro)

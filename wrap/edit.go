@@ -181,7 +181,7 @@ func lookup(values any, keys []string) (any, bool) {
 	return values, true
 }
 
-// with is a copy of values in which the key has the given value.
+// with returns a copy of values in which the key has the given value.
 func with(values any, keys []string, value any) any {
 	if len(keys) == 0 {
 		return value

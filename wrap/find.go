@@ -61,8 +61,8 @@ func Find(ctx context.Context, o FindOptions) (*Found, error) {
 	return &e.found, nil
 }
 
-// explore is the rank, from 0, of the largest size that fits and of the smallest that
-// does not; if none failed, the latter is the number of sizes.
+// explore returns the ranks, from 0, of the largest size that fits and of the smallest
+// that does not; if none failed, the latter is the number of sizes.
 func (e *explorer) explore() (fits, fails int, err error) {
 	low, high, fitted := 0, len(e.Sizes)-1, false
 	if at := slices.Index(e.Sizes, e.Asked.Largest()); at >= 0 {
@@ -160,7 +160,7 @@ func (e *explorer) try(rank int) (Tried, error) {
 	return t, nil
 }
 
-// nothing is the error when the smallest size failed.
+// nothing returns the error for a command of which even the smallest size failed.
 func (e *explorer) nothing(t Tried) error {
 	verdict := memory.Verdict{Cause: memory.Model, Why: t.Text}
 	return &harness.GaveUpError{Step: 1, Decision: recovery.Decision{Remedy: recovery.Stop, Plan: e.Asked.WithMicro(t.Micro), Verdict: &verdict,

@@ -17,7 +17,7 @@ import (
 )
 
 // fitting simulates trials: sizes up to limit fit; each is the memory that one sample needs,
-// room what a trial could hold.
+// and room is what a trial could hold.
 func fitting(limit int, each, room memory.Bytes) func(context.Context, recovery.Plan) (Tried, error) {
 	return func(_ context.Context, p recovery.Plan) (Tried, error) {
 		n := p.Largest()
@@ -141,9 +141,9 @@ func TestFindEnds(t *testing.T) {
 	}
 }
 
-// looked is the samples of a trial, a rune each: a digit is what is held, ' as much as
-// before while no GPU computes, . as much as before while one does, and _ a missing
-// sample.
+// looked returns the samples of a trial, one per rune: a digit is what is held, ' means
+// as much as before while no GPU computes, . as much as before while one does, and _ a
+// missing sample.
 func looked(text string) (samples []sample) {
 	held := memory.Bytes(0)
 	for i, r := range text {

@@ -12,7 +12,7 @@ import (
 	"headroom/nvml"
 )
 
-// visible are the GPUs that a command with this CUDA_VISIBLE_DEVICES may use, as
+// visible returns the GPUs that a command with this CUDA_VISIBLE_DEVICES may use, as
 // CUDA reads it: indices or prefixes of UUIDs, up to the first entry that names no GPU.
 // Indices are taken to be NVML's, which are the same as CUDA's where the GPUs are alike
 // or CUDA_DEVICE_ORDER is PCI_BUS_ID.
@@ -76,7 +76,7 @@ func (t *gpuTrace) sample() {
 	}
 }
 
-// GPUs are those among all that the command may use.
+// GPUs returns the ones that the command may use, given all that there are.
 func (c Command) GPUs(all []nvml.GPU) []nvml.GPU {
 	value, set := c.Getenv("CUDA_VISIBLE_DEVICES")
 	return visible(value, set, all)
@@ -151,7 +151,7 @@ func (t *gpuTrace) drain(ctx context.Context, sleep func(context.Context, time.D
 	return stuck
 }
 
-// stuck names the command's processes that still hold memory.
+// stuck returns the names of the command's processes that still hold memory.
 func (t *gpuTrace) stuck(now []nvml.GPU) (names []string) {
 	for _, g := range now {
 		for _, h := range g.Holders {
@@ -176,7 +176,7 @@ func (t *gpuTrace) emptying(before, now []nvml.GPU) bool {
 	})
 }
 
-// short names the GPUs that have less than the given amount free, and who holds the rest.
+// short says which GPUs have less than the given amount free, and who holds the rest.
 func (t *gpuTrace) short(free memory.Bytes) (names []string) {
 	for _, g := range t.look() {
 		if g.Free >= free || g.Free < 0 {

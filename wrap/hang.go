@@ -50,7 +50,7 @@ func (h *hangWatch) hangs() bool {
 	return true
 }
 
-// why is what was seen, in words.
+// why says in words what was seen.
 func (h *hangWatch) why() string {
 	return fmt.Sprintf("no output, no GPU work and no new checkpoint for %s", lasting(h.after.Seconds()))
 }

@@ -232,7 +232,7 @@ func (p *program) signal(s syscall.Signal) {
 	}
 }
 
-// key types into the terminal.
+// key enters s on the terminal, as a keyboard would.
 func (p *program) key(s string) {
 	p.t.Helper()
 	if _, err := p.tty.WriteString(s); err != nil {

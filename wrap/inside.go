@@ -10,8 +10,8 @@ import (
 
 // FromInside is the outcome with what a worker in the process saw: a memory failure
 // after which the training made no further step, and what had been allocated between
-// steps; where names the line of the user's code that failed. The worker's numbers are
-// the device's own, whereas an outcome has only what a message said. An end without an
+// steps; where is the line of the user's code that failed. The worker's numbers are the
+// device's own, whereas an outcome has only what a message said. An end without an
 // error of its own is put down to the memory failure that came before it. Leaked memory
 // is free again in a new process, whichever phase had too little memory because of the
 // leak.

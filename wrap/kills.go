@@ -100,9 +100,9 @@ func (c classifier) memory(k Kind, sure Confidence, x fault, reasons ...string) 
 	return o
 }
 
-// filled is a's view of the device, filled in from the samples where the error gave
-// no numbers. From outside only the total that the process holds is known, so nothing
-// counts as idle.
+// filled returns a's view of the device, filled in from the samples where the error
+// gave no numbers. From outside only the total that the process holds is known, so
+// nothing counts as idle.
 func (c classifier) filled(a failureNumbers) memory.Stats {
 	s := a.stats
 	g, known := gpuOf(c.exit.GPUs, a.device)

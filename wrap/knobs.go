@@ -84,7 +84,8 @@ func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 	return place{}, nil
 }
 
-// set returns at, with the default as its text if the value there means that the knob is not set.
+// set returns the place at, with the default as its text if the value there means that the knob
+// is not set.
 func (m *Match) set(k Knob, at place) place {
 	if slices.Contains(k.Unset, strings.Trim(at.text, `"'`)) {
 		at.text, at.unset = k.Default, true
@@ -161,8 +162,8 @@ func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
 	return at, true, nil
 }
 
-// abbreviates is the flag of k that argparse might take name to stand for, "" if there
-// is none: argparse accepts the beginning of a long flag.
+// abbreviates returns the flag of k that name might stand for, "" if there is none:
+// argparse accepts the beginning of a long flag.
 func (m *Match) abbreviates(p Profile, k Knob, name string) string {
 	if p.Style != SpaceStyle || !strings.HasPrefix(name, "--") || len(name) < 5 {
 		return ""
@@ -219,8 +220,8 @@ func (m *Match) scriptDefault(k Knob) string {
 	return ""
 }
 
-// declared are the places where the script declares a flag through argparse with an option
-// that matches a pattern, each with the pattern's groups.
+// declared returns the places where the script declares a flag through argparse with an
+// option that matches a pattern, each with the pattern's groups.
 func (m *Match) declared(flag, option string) [][][]byte {
 	if m.Launch.Script == "" {
 		return nil

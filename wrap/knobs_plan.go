@@ -213,7 +213,7 @@ func written(scope Scope, n, ranks int) int {
 	return n
 }
 
-// places names a place where a knob can be written.
+// places says where a knob can be written.
 func (m *Match) places(name string) string {
 	k := m.Profile.Knobs[name]
 	if len(k.Flags) > 0 {

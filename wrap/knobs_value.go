@@ -136,7 +136,7 @@ func amountsOf(text string) (all []int, err error) {
 	return all, nil
 }
 
-// write is n in the notation of old.
+// write returns n in the notation of old.
 func (t Type) write(n int, old string) string {
 	if t == List && strings.HasPrefix(strings.TrimSpace(old), "[") {
 		return fmt.Sprintf("[%d]", n)

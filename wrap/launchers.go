@@ -33,7 +33,7 @@ func (l layer) attached(arg string) (string, bool) {
 	return arg[1:2], l.takes[arg[1:2]] == 1
 }
 
-// opaque are the programs that hide the one that trains, and what to do about each.
+// opaque lists the programs that hide the one that trains, and what to do about each.
 var opaque = map[string]string{
 	"bash": "a shell script is not read; give the command inside it", "sh": "a shell script is not read; give the command inside it",
 	"zsh": "a shell script is not read; give the command inside it", "fish": "a shell script is not read; give the command inside it",

@@ -33,9 +33,10 @@ type Wrapped struct {
 	Hang    time.Duration // how long without a sign of life before it is reported as possibly hanging; 0 never checks
 	Restart bool          // a command that hangs is ended, and started again from its newest checkpoint
 
-	// RunsOut is asked now and then when memory will run out, according to a worker inside
-	// the command; nil if there is no worker. With Leave, a command whose memory would run
-	// out before its next checkpoint is ended just after one, and started again from that.
+	// RunsOut is called now and then, and says when memory will run out according to a
+	// worker inside the command; nil if there is no worker. With Leave, a command whose
+	// memory would run out before its next checkpoint is ended just after one, and started
+	// again from that.
 	RunsOut func() RunsOut
 	Leave   bool
 

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Startable is why the program of a command cannot be started, as far as that is known
-// beforehand: a *[StartError], nil if nothing is in the way.
+// Startable says why the program of a command cannot be started, as far as that is
+// known beforehand: a *[StartError], nil if nothing is in the way.
 func (c Command) Startable() error {
 	_, err := c.program()
 	return err
@@ -41,7 +41,7 @@ func (c Command) program() (string, error) {
 	return "", failed
 }
 
-// executable is why a file cannot be executed, nil if it can.
+// executable says why a file cannot be executed, nil if it can.
 func executable(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -110,7 +110,7 @@ const (
 	processes    = "processes" // ranks of a launcher, in its own configuration
 )
 
-// counted are the knobs that set the amounts of a step.
+// counted lists the knobs that set the amounts of a step.
 var counted = []string{micro, accumulation, global}
 
 // typeOf is the type that a knob of this name has unless its profile gives one.

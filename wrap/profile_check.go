@@ -66,7 +66,7 @@ func (r *profileReader) knob(name string) {
 	p.Knobs[name] = k
 }
 
-// references checks every place that names a knob, and reports knobs that no place
+// references looks at every place that names a knob, and reports knobs that no place
 // names.
 func (r *profileReader) references() {
 	p := &r.p

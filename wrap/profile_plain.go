@@ -71,8 +71,8 @@ func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 	return all, errors.Join(problems...)
 }
 
-// Over returns the profiles in first, followed by those in then. Of two with the same name it
-// keeps the one in first, so that a user's own replaces a built-in one.
+// Over returns the profiles of both lists, in order. Of two with the same name it keeps the
+// one in first, so that a user's own replaces a built-in one.
 func Over(first, then []Profile) []Profile {
 	all := slices.Clone(first)
 	for _, p := range then {
@@ -83,7 +83,7 @@ func Over(first, then []Profile) []Profile {
 	return all
 }
 
-// nameable are the knobs that a user may name, and "checkpoints" for where the checkpoints are.
+// nameable lists the knobs that a user may name, and "checkpoints" for where the checkpoints are.
 var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resume", "output", "checkpoints"}
 
 // Plain is the profile of a script that no profile knows, made from the knobs that its
@@ -151,7 +151,7 @@ func (p Profile) withKnobs(knobs []string) (Profile, error) {
 	return p, errors.Join(problems...)
 }
 
-// at is k set in another place.
+// at returns k as it is when set in another place.
 func (k Knob) at(name, place string) (Knob, error) {
 	k.Flags, k.Paths, k.Env, k.Launcher, k.Default = nil, nil, "", "", ""
 	if k.Type == "" {

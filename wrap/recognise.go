@@ -194,7 +194,7 @@ func (m *Match) gives(flag string) bool {
 	})
 }
 
-// own are the arguments of the training program up to a -- of its own.
+// own returns the arguments of the training program up to a -- of its own.
 func (m *Match) own() []string { return m.Command.Args[m.Launch.First:m.end()] }
 
 // end is the position after the last argument that the training program reads as an option.

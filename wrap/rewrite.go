@@ -165,7 +165,7 @@ func (m *Match) proves(out Rewritten, p recovery.Plan) error {
 	return nil
 }
 
-// after is m with the command and the configurations as rewritten.
+// after returns m with the command and the configurations as rewritten.
 func (m *Match) after(out Rewritten) *Match {
 	after := *m
 	after.Command = out.Command

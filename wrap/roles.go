@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// conditional are words that turn a sentence about memory into advice, a warning or a
+// conditional lists words that turn a sentence about memory into advice, a warning or a
 // condition. They count only in front of the recognised text: PyTorch itself puts
 // advice after an error.
 var conditional = []string{
@@ -14,8 +14,8 @@ var conditional = []string{
 	"should ", "to fix", "solve", "due to potential", "potential", "not enough for", "otherwise", "previous", "last run", "no longer",
 }
 
-// furtherOn are words that, soon after a text about memory, show that it is about such
-// errors in general.
+// furtherOn lists words that, soon after a text about memory, show that it is about
+// such errors in general.
 var furtherOn = []string{" errors", " issues", " may ", " might ", " can ", " could ", " problems", "? ", " detected, reducing", ", retrying",
 	", skipping", "; retrying", "; skipping", " - skipping", " - retrying", " handler", " exceptions", ", ignoring"}
 

@@ -31,7 +31,7 @@ type RunOptions struct {
 	// Recover is false for a command that may not be changed at all: then nothing is ever
 	// started again.
 	Recover bool
-	// Why is why Recover is false, to be reported where recovering would have helped.
+	// Why says why Recover is false, to be reported where recovering would have helped.
 	Why string
 	// Check returns why a life after the first one could not be started as planned. Check is
 	// nil if that cannot be known beforehand.
@@ -273,7 +273,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 // spoken are the signals with which a command is ended by someone who knows why.
 var spoken = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}
 
-// stops records that nothing more is tried. Whoever ends the run tells the user.
+// stops puts on record that nothing more is tried. Whoever ends the run tells the user.
 func (r *runner) stops(why, hint string) {
 	d := recovery.Decision{Remedy: recovery.Stop, Plan: r.s.Running(), Reason: why, Hint: hint}
 	r.s.Note(runs.Entry{Kind: runs.KindDecision, Text: why, Decision: &d})
@@ -330,8 +330,8 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 
 // resuming reports whether a life that resumed from a checkpoint, with a micro-batch no
 // larger, failed before it got as far as the life that wrote the checkpoint: while
-// loading it, or after less time than that earlier life had continued for after writing
-// it.
+// loading it, or after less time than the earlier life had gone on for once it had
+// written it.
 func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
 		return false
@@ -376,7 +376,7 @@ func describe(o Outcome, exit Exit) string {
 // ending is how a life ended, without the reasons.
 func ending(o Outcome, exit Exit) string { return fmt.Sprintf("%s: %s", lasted(exit), o.Kind) }
 
-// lasted is with which status a life ended, and how long it lasted.
+// lasted says with which status a life ended, and how long it lasted.
 func lasted(exit Exit) string {
 	how := fmt.Sprintf("exit status %d", exit.Code)
 	if exit.Signal != 0 {

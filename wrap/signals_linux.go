@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passed are the signals that are passed on to the child: those that somebody sends.
+// passed lists the signals that are passed on to the child: those that somebody sends.
 // SIGTTIN and SIGTTOU are not among them, because the kernel sends them to the whole
 // group, which they stop; nor are those that are about this process itself. Schedulers
 // warn with SIGXCPU and SIGPWR, too. Each signal costs a start 0.2 ms, so the real-time

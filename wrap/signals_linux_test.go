@@ -189,7 +189,7 @@ func TestNoRequestIsLost(t *testing.T) {
 	}
 }
 
-// TestStopKey has a shell's job control around the wrapper: Ctrl-Z stops both, fg
+// TestStopKey puts a shell's job control around the wrapper: Ctrl-Z stops both, fg
 // resumes both.
 func TestStopKey(t *testing.T) {
 	p := onTerminal(t, helper("shell", "sh", "-c", `echo ready $$; read line; echo "got $line"; exit 5`))

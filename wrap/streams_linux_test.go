@@ -172,7 +172,7 @@ func TestDescriptorsAreGivenBack(t *testing.T) {
 	}
 }
 
-// chatty are children that do little but write: one that prints line by line, one
+// chatty lists children that do little but write: one that prints line by line, one
 // that counts, and one that does nothing else at all.
 var chatty = map[string][]string{
 	"prints": {"sh", "-c", "i=0; while [ $i -lt 300000 ]; do echo step $i of 300000: loss 2.345, 1234 tokens/s; i=$((i+1)); done"},

@@ -56,7 +56,7 @@ type twin struct {
 	last   unix.Termios // modes of the twin that the real one has followed
 }
 
-// changing are the output modes that change bytes. They are left to the real
+// changing is the set of output modes that change bytes. They are left to the real
 // terminal, since they would be applied twice otherwise.
 const changing = unix.OLCUC | unix.ONLCR | unix.OCRNL | unix.ONOCR | unix.ONLRET | unix.TABDLY
 

@@ -54,7 +54,7 @@ var generation = sign{
 	files:     []string{"/vllm/"},
 }
 
-// enclosing are signs of phases that hold whatever is called deeper down: a forward
+// enclosing lists signs of phases that hold whatever is called deeper down: a forward
 // pass in an evaluation is evaluation. The outermost one counts, and only outside a
 // step: a model may well have a method named predict.
 var enclosing = []sign{
@@ -86,7 +86,7 @@ var enclosing = []sign{
 	},
 }
 
-// inner are signs of the phases of a step. The innermost one counts, but what
+// inner lists signs of the phases of a step. The innermost one counts, but what
 // backward calls, recomputation above all, stays backward.
 var inner = []sign{
 	{

@@ -115,7 +115,7 @@ func TestEveryStatus(t *testing.T) {
 	}
 }
 
-// harmless are the signals that end nothing by themselves, and the two that no shell
+// harmless lists the signals that end nothing by themselves, and the two that no shell
 // can send: glibc's own.
 var harmless = map[syscall.Signal]bool{
 	syscall.SIGCHLD: true, syscall.SIGURG: true, syscall.SIGWINCH: true, syscall.SIGCONT: true, 32: true, 33: true,

@@ -92,7 +92,7 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 	return tried, nil
 }
 
-// failed is the error of a trial that says nothing about memory.
+// failed returns the error of a trial that says nothing about memory.
 func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 	said := string(exit.Tail)
 	if t.Memory > 0 && strings.Contains(said, fraction) && strings.Contains(said, "Unrecognized") {
@@ -152,8 +152,8 @@ func lastLines(text string, n int) string {
 // from the environment from PyTorch 2.10 on; earlier versions refuse it.
 const fraction = "per_process_memory_fraction"
 
-// capped is c with an allocator that holds at most the amount most of a GPU that has total
-// memory. The user's own settings of the allocator stay.
+// capped returns c with its allocator limited to the amount most, on a GPU whose memory is
+// total. The user's own settings of the allocator stay.
 func capped(c Command, most, total memory.Bytes) (Command, error) {
 	if most > total {
 		return c, &UntriableError{Reason: fmt.Sprintf("%v is more than the GPU's %v: a smaller GPU can be simulated, a larger one cannot", most, total)}

@@ -5,8 +5,7 @@ import (
 	"headroom/memory"
 )
 
-// counted is how many bytes a tensor of n elements of type t counts as in
-// Stats.
+// counted is how many bytes Stats counts for a tensor of n elements of type t.
 func counted(n int, t device.DType) memory.Bytes {
 	return memory.Bytes((n*t.Size() + 511) / 512 * 512)
 }

@@ -12,7 +12,7 @@ import (
 // benchCapacity is enough for every shape of the benchmarks.
 const benchCapacity = 256 * memory.MiB
 
-// Bench times the operations that decide how fast a small model trains, at the
+// Bench measures the operations that decide how fast a small model trains, at the
 // shapes of a GPT of width 64 with 2048 tokens in a micro-batch.
 func Bench(b *testing.B, open Opener) {
 	d := open(b, benchCapacity)
@@ -54,7 +54,7 @@ func (x *bench) tensor(b *testing.B, dtype device.DType, n int) device.Tensor {
 	return t
 }
 
-// run times one operation and reports its work per nanosecond.
+// run measures one operation and reports its work per nanosecond.
 func (x *bench) run(b *testing.B, name string, work int, unit string, op func()) {
 	b.Run(name, func(b *testing.B) {
 		for b.Loop() {
@@ -84,8 +84,8 @@ func (x *bench) attention(b *testing.B, dtype device.DType, s device.Attention) 
 	x.run(b, "AttentionGrad"+name, 5*n*s.T, "GFLOP/s", func() { x.d.AttentionGrad(dqkv, delta, dout, qkv, out, lse, s) })
 }
 
-// rows times the operations that go row by row or element by element, in
-// elements per nanosecond.
+// rows measures the operations that go row by row or element by element, in elements
+// per nanosecond.
 func (x *bench) rows(b *testing.B) {
 	const rows, cols, each = 2048, 256, "elements/ns"
 	const n = rows * cols

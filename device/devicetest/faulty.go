@@ -39,9 +39,9 @@ func (f *Faulty) FailAt(nth ...int) {
 	f.FailIf(func(n int, _ memory.Bytes) bool { return chosen[n] })
 }
 
-// FailIf makes every call of Alloc fail for which fails returns true. It is called with the
-// call's number, counted from 1 from now on, and the size of the contents. It replaces what
-// was chosen before; if it is nil, no call fails.
+// FailIf makes those calls of Alloc fail for which the function returns true. The function
+// is called with the call's number, counted from 1 from now on, and the size of the
+// contents. FailIf replaces what was chosen before; with nil, no call fails.
 func (f *Faulty) FailIf(fails func(nth int, size memory.Bytes) bool) {
 	f.fails, f.count = fails, 0
 }

@@ -86,7 +86,7 @@ func failing(t *testing.T, f *Faulty, d *asked, n int) (failed []int) {
 	return failed
 }
 
-// countsLive frees a tensor of before f among its own.
+// countsLive frees the tensor before, which is older than f, among those of f.
 func countsLive(t *testing.T, f *Faulty, before device.Tensor) {
 	t.Helper()
 	x, err := f.Alloc(10, device.I32)

@@ -56,7 +56,7 @@ func testTooLarge(r *rig) {
 	r.usable()
 }
 
-// wantOutOfMemory checks the error of an allocation of least bytes or more.
+// wantOutOfMemory checks the error of an allocation of at least the given size.
 func (r *rig) wantOutOfMemory(err error, least memory.Bytes) {
 	r.Helper()
 	var oom *memory.OutOfMemoryError

@@ -88,7 +88,7 @@ func (r *rig) freeAll() {
 	r.placed = nil
 }
 
-// random is n numbers from a normal distribution, rounded to what t can hold.
+// random returns n numbers from a normal distribution, rounded to what t can hold.
 func (r *rig) random(t device.DType, n int) []float64 {
 	x := make([]float64, n)
 	for i := range x {
@@ -135,7 +135,7 @@ func steady(outputs int, all ...[]float64) {
 	}
 }
 
-// indices is n numbers in [0, below).
+// indices returns n numbers in [0, below).
 func (r *rig) indices(n, below int) []int32 {
 	x := make([]int32, n)
 	for i := range x {

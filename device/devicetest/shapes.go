@@ -52,18 +52,17 @@ type fitting struct {
 	wrong []device.DType
 }
 
-// f is n elements that must be F32.
+// f returns n elements that must be F32.
 func (c canaries) f(n int) fitting {
 	return fitting{c.f32.View(0, n), []device.DType{device.I32, device.BF16}}
 }
 
-// either is n elements of an activation that may be F32 or BF16.
+// either returns n elements of an activation that may be F32 or BF16.
 func (c canaries) either(n int) fitting {
 	return fitting{c.act.View(0, n), []device.DType{device.I32}}
 }
 
-// tied is n elements of an activation whose type must be that of another
-// operand.
+// tied returns n elements of an activation whose type must be that of another operand.
 func (c canaries) tied(n int) fitting {
 	other := device.F32
 	if c.act.DType == device.F32 {
@@ -72,7 +71,7 @@ func (c canaries) tied(n int) fitting {
 	return fitting{c.act.View(0, n), []device.DType{device.I32, other}}
 }
 
-// product is n elements of a product, F32 or of the type of its factors.
+// product returns n elements of a product, F32 or of the type of its factors.
 func (c canaries) product(n int) fitting {
 	if c.act.DType == device.F32 {
 		return c.f(n)
@@ -80,7 +79,7 @@ func (c canaries) product(n int) fitting {
 	return c.either(n)
 }
 
-// ids is n integers.
+// ids returns n integers.
 func (c canaries) ids(n int) fitting {
 	return fitting{c.i32.View(0, n), []device.DType{device.F32, device.BF16}}
 }

@@ -117,8 +117,8 @@ func (t *tile) load(from [3]head, s device.Attention) {
 	t.scores = grow(&t.scores, queryRows*t.stride)
 }
 
-// span returns how many queries the tile takes from at on, and how many keys,
-// from the first on, they see.
+// span returns how many queries the tile takes, the first of which has the index at,
+// and how many keys, from the first on, they see.
 func (t *tile) span(at int) (rows, keys int) {
 	rows = min(queryRows, t.shape.T-at)
 	return rows, at + rows
@@ -153,8 +153,8 @@ func (t *tile) clearGrad() {
 	t.dscore = grow(&t.dscore, queryRows*t.stride)
 }
 
-// backward computes the gradients of the queries from at on: it writes their dq
-// and adds to dk and dv.
+// backward computes the gradients of the tile's queries, the first of which has the
+// index at: it writes their dq and adds to dk and dv.
 func (t *tile) backward(dq, dout head, lse, delta []float32, at int) {
 	rows, keys := t.span(at)
 	q, dO := t.q.x[at*t.q.stride:], dout.x[at*dout.stride:]

@@ -33,10 +33,10 @@ func (d *Device) BiasGrad(db, dy device.Tensor, rows, cols int) {
 	}, func(c int, sum float64) { to[c] += float32(sum) })
 }
 
-// overRows sums over rows of cols elements: it calls one to add row r to the n
-// sums, and done with each sum. Rows are cut into pieces by the shape alone and
-// the pieces' sums are combined in order, in float64, so the workers leave no
-// trace in the bits.
+// overRows sums over rows of cols elements: it calls the function one to add row r to
+// the n sums, and the function done with each sum. Rows are cut into pieces by the
+// shape alone and the pieces' sums are combined in order, in float64, so the workers
+// leave no trace in the bits.
 func (d *Device) overRows(rows, cols, n int, one func(sum []float64, r int), done func(i int, sum float64)) {
 	each := max(grain(cols), (rows+maxPieces-1)/maxPieces)
 	pieces := (rows + each - 1) / each

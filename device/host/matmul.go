@@ -25,8 +25,8 @@ const (
 // GFLOP/s on two cores where both are), stays serial for outputs under 4 blocks
 // of 64×64, and sums in another order when there are more rows. So every
 // product is brought into the one form it is fastest in, rows of a times rows
-// of bᵀ, and cut into tiles too small for it to split. An element of c is then a sum of dot
-// products, one per slice of at most depth values of k, whatever m and n are.
+// of bᵀ, and cut into tiles too small for gonum to split. An element of c is then a sum of
+// dot products, one per slice of at most depth values of k, whatever m and n are.
 func (d *Device) MatMul(c, a, b device.Tensor, p device.MatMul) {
 	const op = "MatMul"
 	p.Check(c, a, b)

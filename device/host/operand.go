@@ -3,13 +3,13 @@ package host
 import "headroom/device"
 
 // Operations compute in float32. An F32 operand is the device's memory itself;
-// a BF16 one is widened into scratch, which is exact, when the operation asks
-// for it with floats, and rounded back, if it is an output, when the operation
-// is done with it and calls store.
+// a BF16 one is widened into scratch, which is exact, when the operation asks for it by
+// calling floats, and rounded back, if it is an output, when the operation is done with
+// it and calls store.
 
-// floats is the values of t, which the operation's check found to be F32 or
-// BF16. The scratch of a BF16 operand is found by the operand's name, since the
-// operands of one operation have different names.
+// floats returns the values of t, which the operation's check found to be F32 or BF16.
+// The scratch of a BF16 operand is found by the operand's name, since the operands of
+// one operation have different names.
 func (d *Device) floats(op, name string, t device.Tensor) []float32 {
 	if t.DType != device.BF16 {
 		return view[float32](d, op, name, t)

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// parallel calls f for consecutive pieces [from, to) of [0, n), each of grain
-// elements but the last. Pieces are the same however many workers there are;
-// which worker gets which piece may vary. f may use worker, in [0, d.workers),
-// to pick scratch of its own.
+// parallel calls f for consecutive pieces [from, to) of [0, n), each of as many
+// elements as grain says, except that the last may be shorter. Pieces are the same
+// however many workers there are; which worker gets which piece may vary. f may use
+// worker, in [0, d.workers), to pick scratch of its own.
 func (d *Device) parallel(n, grain int, f func(worker, from, to int)) {
 	pieces := (n + grain - 1) / grain
 	workers := min(d.workers, pieces)

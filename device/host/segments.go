@@ -58,7 +58,7 @@ func (s *segments) Room() (free, capacity, foreign memory.Bytes) {
 	return max(0, s.capacity-s.foreign-s.reserved), s.capacity, s.foreign
 }
 
-// bytes is the n bytes at a, or nil if they are not within one segment.
+// bytes returns the n bytes at a, or nil if they are not within one segment.
 func (s *segments) bytes(a device.Addr, n int) []byte {
 	i, ok := s.find(a)
 	if !ok {

@@ -78,7 +78,7 @@ def holder(number: int) -> str:
     if not held:
         return ""
     held = held.pop()
-    for _ in range(3):  # for example from a list to the dict that contains it to the object that owns the dict
+    for _ in range(3):  # for example from a list to the dict that contains it, and then to the object that owns the dict
         name = variable(held) or attribute(held)
         if name:
             return f", in {name}"

@@ -244,8 +244,9 @@ def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
 
 
 def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """By name, everything outside a module's attributes that those of its methods and hooks may change which are the
-    script's own. Plain values, which have no identity, are represented by their :class:`Names`."""
+    """By name, everything outside a module's attributes that its methods and hooks may change, as far as these
+    methods and hooks are the script's own. Plain values, which have no identity, are represented by their
+    :class:`Names`."""
     functions, classes = _classes(type(module))  # type: ignore[arg-type]
     functions = functions + [f for f in vars(module).values() if isinstance(f, FunctionType) and _own(f.__module__)]
     for kind in classes:
@@ -304,7 +305,7 @@ class Change(NamedTuple):
         return [value[k] if k < len(value) else None for k in self.keys]
 
     def replace(self, value: Any) -> None:
-        """Replaces what a call has left in the attribute with a value."""
+        """Puts a value in place of what a call has left in the attribute."""
         module = self.module()
         if module is None:
             return

@@ -48,9 +48,9 @@ def allowed() -> bool:
 
 @contextmanager
 def independent(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-    """A context for trials. If layers may be run in pieces, in it they normalise each row by itself: then rows do not
-    depend on each other, so everything else about a step can be proven. Running statistics would not do: before
-    they have been learned, the values of a deep model grow without bounds, and rounding errors with them."""
+    """A context for trials, in which layers that may be run in pieces normalise each row by itself: then rows do not
+    depend on each other, so everything else about a step can be proven. Running statistics would not do: before they
+    have been learned, the values of a deep model grow without bounds, and rounding errors with them."""
     layers = batchwise(modules) if allowed() else []
     if not layers:
         yield
@@ -79,7 +79,7 @@ def independent(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
 class Statistics:
     """A context for running calls in pieces, which change the running statistics of ``layers``. Afterwards those of the
     layers in ``new`` are the mean of what each piece alone would have made of them, weighted by the pieces' rows. All
-    others, or all after an exception, are what they were before."""
+    others are what they were before; if an exception is raised, all of them are."""
 
     def __init__(self, layers: Sequence[Layer], new: Sequence[Layer]) -> None:
         self._buffers = [b for layer in layers for b in layer.buffers(recurse=False)]

@@ -62,7 +62,7 @@ def step(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, at: str, loss
 
 
 def by_hand(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, pieces: int, whole: bool, loss: Callable = entropy, calls: int = 1) -> None:
-    """The same step as anybody would write it who accumulates gradients, with the statistics of the ``whole`` batch or
+    """The same step as anybody who accumulates gradients would write it, with the statistics of the ``whole`` batch or
     with the mean of those of the pieces."""
     x, y = batch(i)
     optimizer.zero_grad()
@@ -170,8 +170,8 @@ def half_of_two_calls() -> str:
 
 
 def refused() -> str:
-    """What is refused without the permission, or in spite of it, has changed nothing; only where the permission would
-    have helped does the reason name it."""
+    """What is refused without the permission, or in spite of it, has changed nothing; the reason names the permission
+    only where it would have helped."""
 
     def spread_out(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return net(x).std()
@@ -261,7 +261,7 @@ def asked_for_values() -> str:
 
 
 def too_small_pieces() -> str:
-    """If no piece fits, or only the first, the statistics are those of before."""
+    """If no piece fits, or only the first, the statistics are what they were before."""
     os.environ["HEADROOM_ALLOW"] = ALLOWANCE
     for fits in (0, 1):
         _torch._recorder.sizes._fits = None  # type: ignore[union-attr]

@@ -133,7 +133,7 @@ class MaskedMeanByHand(Language):
 
 @shape()
 class SumOverCount(Language):
-    """What Transformers does: a sum, over a number that was counted beforehand."""
+    """What Transformers does: a sum, divided by a number that was counted beforehand."""
 
     def loss(self, i: int) -> Tensor:
         ids, labels = tokens(self, i)

@@ -51,7 +51,7 @@ class PenaltyOnParameters(Batchwise):
 
 @shape("refuse")
 class RegressionOnUneven(Batchwise):
-    """Rows weighted by a plain column, over the sum of those weights."""
+    """Rows weighted by a plain column, divided by the sum of those weights."""
 
     def loss(self, i: int) -> Tensor:
         x, _ = vectors(self, i)

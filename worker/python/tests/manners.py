@@ -412,7 +412,7 @@ def results_call_themselves_tensors(t: Training) -> str:
 
 @check
 def onednn_counts_where_memory_is_limited(t: Training) -> str:
-    """oneDNN does not say whether memory ran out; only where ulimit limits it is that assumed."""
+    """oneDNN does not say whether memory ran out; that is assumed only where ulimit limits memory."""
     t.net.body = Picky(t.net.body)
     try:
         t.step()

@@ -1,6 +1,6 @@
 """Trainings that really run out of memory: the CPU's allocator fails under RLIMIT_DATA.
-Each is run with enough memory, with too little and without headroom (it must die, or the test
-proves nothing), and with too little but with headroom: this run finishes, with the losses of the first.
+Each is run with enough memory; with too little, and without headroom (it must die, or the test proves nothing); and
+with too little, but with headroom: this run finishes, with the losses of the first.
 
     python real.py [--kinds raw,transformers,lightning,accelerate,evaluation,optimizer,optimizer_closure,evaluation_transformers]
 """

@@ -761,7 +761,7 @@ def reasons() -> str:
 
 
 def same_draws() -> str:
-    """Two numbers that a script reads from one call in pieces are of the same draws."""
+    """Two numbers that a script reads from one call in pieces come from the same draws."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5))
     torch.optim.SGD(net.parameters(), lr=0.1)
@@ -1318,7 +1318,7 @@ def a_refusal_is_heard() -> str:
 
 
 def full_precision() -> str:
-    """Trials do not round to TF32; afterwards every setting is as before, whichever way a script has made it."""
+    """Trials do not round to TF32; afterwards every setting is as before, in whichever way a script has made it."""
     backends = torch.backends
 
     def settings() -> list[str]:

@@ -4,7 +4,7 @@ user's code as the exception that was raised.
 
     python sweep.py [--loops a,b] [--every N] [--seed S] [--pairs LOOP] [--json]
 
-With HEADROOM_TEST_DEVICE=cuda on a GPU; loops that are written for the CPU are left out, and named.
+With HEADROOM_TEST_DEVICE=cuda it runs on a GPU; loops that are written for the CPU are then left out, and named.
 
 Exits with status 1 if anything went wrong, or if a loop that must survive did not.
 """

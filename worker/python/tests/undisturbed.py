@@ -3,7 +3,7 @@ without it, each in a process of its own, end with the same bits.
 
     python undisturbed.py [--loops a,b] [--steps N]
 
-With HEADROOM_TEST_DEVICE=cuda on a GPU. Loops that are written for the CPU, and those that end with
+With HEADROOM_TEST_DEVICE=cuda they run on a GPU. Loops that are written for the CPU, and those that end with
 different bits each time, as some of CUDA's sums do, are left out, and named.
 """
 
