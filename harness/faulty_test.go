@@ -14,8 +14,8 @@ import (
 	"headroom/runs"
 )
 
-// fast is a disk that does not wait: what a killed process leaves behind is the
-// same, and tests run thousands of saves.
+// fast is a disk that never syncs: a killed process leaves the same behind, and tests can run
+// thousands of saves.
 type fast struct{ runs.OSDisk }
 
 func (fast) SyncDir(string) error { return nil }

@@ -70,9 +70,8 @@ func (l ladder) load() Decision {
 	return l.stop("nothing that is allowed makes the model smaller", helpModel)
 }
 
-// resume tries the same plan once more: that plan has been seen to fit. Then a smaller
-// one makes room for what the checkpoint left in memory; nothing makes room if memory
-// runs out before the first step.
+// resume tries the same plan once more, as it has been seen to fit. Then, if memory ran out after
+// loading, a smaller one makes room for what the checkpoint left in memory.
 func (l ladder) resume() Decision {
 	tried := l.history.relaunches > 0 && l.history.relaunched == l.history.Finished
 	if !tried {

@@ -69,8 +69,8 @@ func TestForeseen(t *testing.T) {
 	}
 }
 
-// For every command, what is foreseen is what an explanation says about the next smaller
-// micro-batch, and no more than that unless a checkpoint is in the way.
+// What is foreseen includes what an explanation says about the next smaller micro-batch. If that
+// is nothing, only resuming can be foreseen to fail.
 func TestForeseenEveryCommand(t *testing.T) {
 	names, err := filepath.Glob("testdata/commands/*.txtar")
 	if err != nil || len(names) == 0 {

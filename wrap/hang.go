@@ -55,7 +55,7 @@ func (h *hangWatch) why() string {
 	return fmt.Sprintf("no output, no GPU work and no new checkpoint for %s", lasting(h.after.Seconds()))
 }
 
-// heard passes output on to a log, nil for none, and notes that there was some.
+// heard notes that there was output, and passes it on to log if that is not nil.
 type heard struct {
 	log  io.Writer
 	note func()

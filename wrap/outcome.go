@@ -58,5 +58,5 @@ const (
 	Possible Confidence = "possible"
 )
 
-// OutOfMemory reports whether memory ran out surely enough to act on.
+// OutOfMemory reports whether memory certainly or likely ran out.
 func (o Outcome) OutOfMemory() bool { return o.Kind.Memory() && o.Confidence != Possible }

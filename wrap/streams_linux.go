@@ -62,8 +62,8 @@ func openStreams(o ChildOptions) (_ *streams, err error) {
 	return s, err
 }
 
-// pipe is a blocking pair that a child does not inherit by itself: the end that the child
-// gets must block, as the file that it stands in for does.
+// pipe makes a blocking pipe, closed on exec. The end that the child is given must block, as the
+// file that it stands in for does.
 func pipe() (read, write *os.File, err error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -138,8 +138,7 @@ func (s *streams) copy() {
 	all.Wait()
 }
 
-// untilLeft is how long a reader that does not read may hold up the end of a child
-// that was killed.
+// untilLeft is how long drain waits for a reader that does not read, once the child was killed.
 const untilLeft = 2 * time.Second
 
 // drain waits until all that was written has been copied, and returns the tail. It

@@ -124,7 +124,7 @@ func TestStopNowAfterTheChild(t *testing.T) {
 	allGone(t, numbers)
 }
 
-// TestPatience asks once: what does not obey is killed when the patience has run out.
+// TestPatience asks once: a child that does not end is killed when Patience is over.
 func TestPatience(t *testing.T) {
 	c, out := begun(t, ChildOptions{Patience: 50 * time.Millisecond}, "sh", "-c", `trap "" TERM; `+forest+`while :; do sleep 1000; done`)
 	numbers := grown(t, out)

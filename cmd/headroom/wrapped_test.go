@@ -255,8 +255,8 @@ func TestLeakingCommandIsStartedAgain(t *testing.T) {
 	}
 }
 
-// TestResumeFromAnothersCheckpoint checks that a run which has ended is not continued from
-// what another training wrote to the same place afterwards.
+// TestResumeFromAnothersCheckpoint checks that a run which has ended is not continued from what
+// another training run wrote there afterwards.
 func TestResumeFromAnothersCheckpoint(t *testing.T) {
 	inEmptyFolder(t, "train.py", "import sys\nprint(sys.argv[1:])\nsys.exit('--from' not in sys.argv)\n")
 	run := []string{"run", "--name", "mine", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",

@@ -136,7 +136,7 @@ func TestReferenceMatMul(t *testing.T) {
 	wantSlope(t, "b", b, refMatMul(nil, a, dc, device.MatMul{M: 5, N: 4, K: 3, TransA: true}), loss)
 }
 
-// Numbers truncated to BF16 lean towards 0, rounded ones lean nowhere.
+// Numbers truncated to BF16 lean towards 0; rounded ones do not lean.
 func TestLean(t *testing.T) {
 	x := reals(testRNG(t), 1000)
 	cut := make([]float32, len(x))

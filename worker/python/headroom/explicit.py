@@ -311,7 +311,7 @@ class Trial:
 
 
 class Written(TorchDispatchMode):
-    """Records whether a gradient is written to outside of backward."""
+    """Records whether any write to a gradient is outside backward."""
 
     def __init__(self, params: Sequence[torch.Tensor]) -> None:
         super().__init__()

@@ -478,7 +478,7 @@ class Proof:
 
     def rule(self, slot: int, pieces: Sequence[Rows]) -> Rule:
         """The rule of one scalar, for the given pieces. Raises :class:`Refused` if no rule fits, or
-        if two rules fit that weight the pieces differently."""
+        if two that fit disagree on the pieces' weights."""
         rules = self.rules(slot, pieces)
         if not settled(rules, pieces):
             raise Refused("how to weight the losses of the pieces cannot be determined")
