@@ -186,7 +186,7 @@ func TestLedgerIsCutInTheMiddle(t *testing.T) {
 	if len(r.Ledger) != 1000 || n < 20 || n > 60 || shown[3].Skipped != 1000-n || shown[2].Number != 3 || shown[n-1].Number != 1000 {
 		t.Fatalf("%d rows, %d shown, %d skipped", len(r.Ledger), n, shown[3].Skipped)
 	}
-	left := fmt.Sprintf("%d rows are left out here", 1000-n)
+	left := fmt.Sprintf("ows left out here: %d", 1000-n) // in Markdown, within a sentence
 	for _, text := range []string{html(t, r), markdown(t, r, nil)} {
 		if !strings.Contains(text, left) || !strings.Contains(text, "journal.jsonl") {
 			t.Errorf("not said: %s", left)

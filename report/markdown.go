@@ -80,7 +80,7 @@ func (r *Report) markdownLedger(b *bytes.Buffer) {
 	b.WriteString("| # | When | Step | What happened | What was done, and why | Plan | Time lost |\n|---:|---|---:|---|---|---|---:|\n")
 	for _, row := range r.Shown() {
 		if row.Skipped > 0 {
-			fmt.Fprintf(b, "| | | | %s rows are left out here; journal.jsonl has them all | | | |\n", count(row.Skipped))
+			fmt.Fprintf(b, "| | | | rows left out here: %s; journal.jsonl has them all | | | |\n", count(row.Skipped))
 		}
 		done := "**" + plain(row.Remedy) + "**"
 		if row.Remedy == "" {

@@ -21,7 +21,7 @@ import (
 func TestReaderGoesAway(t *testing.T) {
 	for name, script := range map[string]string{
 		"a chatty child": `echo first; while :; do echo more; done`,
-		"a quiet child":  `echo first; trap 'echo more; echo still here >"$0"' USR1; while :; do sleep 0.01; done`,
+		"a quiet child":  `trap 'echo more; echo still here >"$0"' USR1; echo first; while :; do sleep 0.01; done`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			read, write, err := os.Pipe()
