@@ -120,7 +120,7 @@ func (l *loader) uniform() {
 		above++
 	}
 	l.rule(below < b.MinMicro, "batch.micro", "batch.effective",
-		"batch.uniform needs a divisor of batch.effective (%d) from batch.min_micro (%d) up to this value, and there is none; the nearest are %d and %d: set batch.min_micro to %[3]d or batch.micro to %[4]d, or choose another batch.effective",
+		"batch.uniform needs a divisor of batch.effective (%d) between batch.min_micro (%d) and this value, but there is none; the nearest are %d and %d: set batch.min_micro to %[3]d or batch.micro to %[4]d, or choose another batch.effective",
 		b.Effective, b.MinMicro, below, above)
 }
 

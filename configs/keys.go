@@ -138,14 +138,14 @@ var keys = []Key{
 		value: func(c *Config) value { return share{&c.Memory.Headroom, 90} }},
 	{Name: "memory.allow", Default: "[relaunch, wait]", Doc: "remedies beyond a smaller micro-batch. recompute: compute activations again in the backward pass, which is slower and takes less memory; relaunch: start again from a checkpoint; wait: wait for other processes to leave",
 		value: func(c *Config) value { return subset{&c.Memory.Allow, []string{"recompute", "relaunch", "wait"}} }},
-	{Name: "memory.grow_after", Default: "10", Doc: "quiet steps before a larger micro-batch is tried again; 0 never tries",
+	{Name: "memory.grow_after", Default: "10", Doc: "steps without a failure before a larger micro-batch is tried again; 0 never tries",
 		value: func(c *Config) value { return whole[int]{p: &c.Memory.GrowAfter, max: million} }},
 	{Name: "memory.relaunches", Default: "3", Doc: "how many times a run may be relaunched to make room",
 		value: func(c *Config) value { return whole[int]{p: &c.Memory.Relaunches, max: million} }},
 	{Name: "memory.waits", Default: "10", Doc: "how many times in a row to wait for other processes before giving up",
 		value: func(c *Config) value { return whole[int]{p: &c.Memory.Waits, max: million} }},
 
-	{Name: "output.dir", Default: "runs", Doc: "folder in which the run's own folder, named after the run, is made",
+	{Name: "output.dir", Default: "runs", Doc: "folder that contains the run's own folder, named after the run",
 		value: func(c *Config) value { return text{&c.Output.Dir} }},
 }
 

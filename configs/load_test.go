@@ -173,10 +173,10 @@ batch: {effective: 8, micro: 9, min_micro: 10}
 			"my.yaml:2: data.kind: idx: model.kind gpt reads only text",
 		}},
 		{"uniform without a divisor", spoilt("32", "997\n  micro: 996\n  uniform: true\n  min_micro: 3"), []string{
-			"my.yaml:9: batch.micro: 996: batch.uniform needs a divisor of batch.effective (997) from batch.min_micro (3) up to this value, and there is none; the nearest are 1 and 997: set batch.min_micro to 1 or batch.micro to 997, or choose another batch.effective",
+			"my.yaml:9: batch.micro: 996: batch.uniform needs a divisor of batch.effective (997) between batch.min_micro (3) and this value, but there is none; the nearest are 1 and 997: set batch.min_micro to 1 or batch.micro to 997, or choose another batch.effective",
 		}},
 		{"uniform with one just outside", spoilt("32", "24\n  micro: 11\n  uniform: true\n  min_micro: 9"), []string{
-			"my.yaml:9: batch.micro: 11: batch.uniform needs a divisor of batch.effective (24) from batch.min_micro (9) up to this value, and there is none; the nearest are 8 and 12: set batch.min_micro to 8 or batch.micro to 12, or choose another batch.effective",
+			"my.yaml:9: batch.micro: 11: batch.uniform needs a divisor of batch.effective (24) between batch.min_micro (9) and this value, but there is none; the nearest are 8 and 12: set batch.min_micro to 8 or batch.micro to 12, or choose another batch.effective",
 		}},
 		{"uniform with one at an end", spoilt("32", "24\n  micro: 11\n  uniform: true\n  min_micro: 8"), nil},
 		{"uniform with one at the other end", spoilt("32", "24\n  micro: 12\n  uniform: true\n  min_micro: 9"), nil},

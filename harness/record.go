@@ -152,7 +152,7 @@ func steps(all []int) string {
 }
 
 func (s *Session) saveFailed(err error) {
-	s.Note(runs.Entry{Kind: runs.KindCheckpointFailed, Text: fmt.Sprintf("checkpoint of step %d could not be written: %v; older ones are untouched; make room or fix the disk under %s, for the next one", s.step, err, s.f.Dir())})
+	s.Note(runs.Entry{Kind: runs.KindCheckpointFailed, Text: fmt.Sprintf("checkpoint of step %d could not be written: %v; older ones are untouched; make room or fix the disk under %s before the next one", s.step, err, s.f.Dir())})
 }
 
 // openLog opens the log of the attempt that is starting. The run can do without it:

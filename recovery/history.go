@@ -29,7 +29,7 @@ type History struct {
 	relaunched int             // steps finished at the last relaunch
 	waits      int             // since the last finished step
 	emptied    bool            // since the last finished step
-	outliers   int             // steps that had to be cut smaller on their own, since the last lasting change of plan
+	outliers   int             // steps that needed smaller micro-batches on their own, since the last lasting change of plan
 	search     *memory.Verdict // why the running search was asked for
 
 	quiet    int // steps finished since the last failure or growth

@@ -129,7 +129,7 @@ func (l ladder) outlier() Decision {
 	}
 	because := ""
 	if l.history.outliers > 0 {
-		because = fmt.Sprintf("after %d steps that had to be cut", l.history.outliers)
+		because = fmt.Sprintf("after %d steps that needed smaller micro-batches", l.history.outliers)
 	}
 	return l.to(Shrink, l.halved(), because)
 }

@@ -104,7 +104,7 @@ func (r *Report) markdownSizes(b *bytes.Buffer) {
 	b.WriteString("\n## How steps were cut\n\n| Largest micro-batch | Micro-batches per step | Steps | First | Last | Peak memory | Samples per second |\n|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, s := range r.SomeSizes() {
 		if s.Skipped > 0 {
-			fmt.Fprintf(b, "| %s further sizes | | | | | | |\n", count(s.Skipped))
+			fmt.Fprintf(b, "| sizes left out here: %s | | | | | | |\n", count(s.Skipped))
 		}
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %v | %s |\n", count(s.Micro), count(s.Accumulation), count(s.Steps), count(s.From), count(s.To), s.Peak, s.Rate())
 	}

@@ -37,12 +37,12 @@ func (o Options) check() error {
 			wrong = append(wrong, fmt.Errorf("search: %s is %v; allowed: %s", key, value, allowed))
 		}
 	}
-	check(o.Min >= 0, "minimum", o.Min, "1 or more, or 0, which means 1")
+	check(o.Min >= 0, "minimum", o.Min, "0 or more; 0 means 1")
 	check(o.Max >= max(1, o.Min), "maximum", o.Max, fmt.Sprintf("the minimum, %d, or more", max(1, o.Min)))
 	check(o.Max <= math.MaxInt32, "maximum", o.Max, fmt.Sprint("at most ", math.MaxInt32))
 	check(o.Capacity >= 0, "capacity", o.Capacity, "more than 0, or 0 if not known")
 	check(o.Headroom >= 0 && o.Headroom < 1, "headroom", o.Headroom, "0 or more and less than 1")
-	check(o.Confirm >= 0, "confirm", o.Confirm, "1 or more, or 0, which means 2")
+	check(o.Confirm >= 0, "confirm", o.Confirm, "0 or more; 0 means 2")
 	return errors.Join(wrong...)
 }
 

@@ -128,7 +128,7 @@ func (r *profileReader) checkLaw() {
 		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "only accumulation can be derived, and only from global")
 	}
 	if p.Law.Derive != "" && !hasGlobal {
-		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "needs the knob global to derive it from")
+		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "needs the knob global, from which it is derived")
 	}
 	if _, has := p.Knobs[rampup]; has && p.Law.Derive == "" {
 		r.add(r.lines["knobs."+rampup], "knobs."+rampup, "", "needs law.derive: accumulation, because a framework that changes the effective batch computes the accumulation for each step")

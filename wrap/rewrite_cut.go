@@ -105,7 +105,7 @@ func (m *Match) exclude(group []string) error {
 		return &KnobError{given[0], m.places(given[0]), "", "what it counts would change with the micro-batch; take it out"}
 	}
 	if len(given) == len(group) {
-		return &KnobError{given[0], m.places(given[0]), "", fmt.Sprintf("%s does not take it together with %s", m.Profile.Name, strings.Join(given[1:], ", "))}
+		return &KnobError{given[0], m.places(given[0]), "", fmt.Sprintf("%s does not accept it together with %s", m.Profile.Name, strings.Join(given[1:], ", "))}
 	}
 	return nil
 }

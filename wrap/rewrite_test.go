@@ -50,7 +50,7 @@ func TestRewriteByCustomProfile(t *testing.T) {
 		{"learning rate by micro-batch", "python t.py --micro 8", "lr_coupling: micro", micros(4), nil, "scales the learning rate by the micro-batch alone"},
 		{"summed gradients", "python t.py --micro 8", `normalised: "false"`, micros(4), nil, "does not divide the loss by the accumulation"},
 		{"law broken", "python t.py --micro 8", `law: {write: [micro, accumulation], require: ["micro % 8 == 0"]}`, micros(4), nil, "custom needs micro % 8 == 0"},
-		{"together", "python t.py --micro 8 --accum 2", `law: {write: [micro, accumulation], exclude: [[micro, accumulation]]}`, micros(4), nil, "custom does not take it together with accumulation"},
+		{"together", "python t.py --micro 8 --accum 2", `law: {write: [micro, accumulation], exclude: [[micro, accumulation]]}`, micros(4), nil, "custom does not accept it together with accumulation"},
 		{"without a value", "python t.py --accum 2 --micro", "", micros(4), nil, "micro: --micro: has no value"},
 		{"present and empty", "python t.py --micro=", "", micros(4), nil, "micro: --micro: present but empty"},
 		{"not given", "python t.py --accum 2", "", micros(4), nil, "micro: --micro: not given"},

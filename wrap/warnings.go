@@ -54,7 +54,7 @@ func (m *Match) saving(w *warnings) {
 	case err != nil:
 		w.add(about, "%v", err)
 	case p.Resume.Mode == "none":
-		w.add(about, "no way is known to resume %s from a checkpoint: after a failure it would start over; tell headroom how to resume, with --knob resume=FLAG --knob checkpoints=GLOB", p.Name)
+		w.add(about, "headroom knows no way to resume %s from a checkpoint: after a failure it would start over; say how to resume, with --knob resume=FLAG --knob checkpoints=GLOB", p.Name)
 	case slices.Contains(p.Checkpoints.Never, saves):
 		w.add(about, "%s %s saves no checkpoint: after a failure it would start over", m.places(p.Checkpoints.Saves), saves)
 	case saves == "" && p.Checkpoints.Cadence == NoSaves:

@@ -63,7 +63,7 @@ func TestWarnings(t *testing.T) {
 		{head + epochs, "t.py --bs 4", []string{"checkpoints: checkpoints are written only at the ends of epochs", "batch: the micro-batch is 4, and own trains with at least 4"}},
 		{head + epochs, "t.py --bs 8", []string{"checkpoints: checkpoints are written only at the ends of epochs"}},
 		{head + single, "t.py --bs 8", []string{"checkpoints: ckpt.pt is a single file, which every save overwrites"}},
-		{head, "t.py --bs 8", []string{"checkpoints: no way is known to resume own from a checkpoint"}},
+		{head, "t.py --bs 8", []string{"checkpoints: headroom knows no way to resume own from a checkpoint"}},
 	} {
 		profiles, name := Builtin(), c.profile
 		if strings.Contains(c.profile, "\n") {

@@ -144,7 +144,7 @@ func (a checked) safe() bool {
 
 func (a checked) String() string {
 	if len(a.Found) == 0 {
-		return fmt.Sprintf("Nothing could be checked: %s.", cmp.Or(a.Why, "before the optimizer's step, backward was not called on the loss of any module being trained"))
+		return fmt.Sprintf("Nothing could be checked: %s.", cmp.Or(a.Why, "the optimizer took its step before backward was called on the loss of a trained module"))
 	}
 	var b strings.Builder
 	said := map[string]bool{}
@@ -177,5 +177,5 @@ func sentences(f worker.Checked) string {
 	case f.Why != "":
 		return fmt.Sprintf("%s: backward of %s cannot be run in pieces: %s.\n", where, f.Modules, f.Why)
 	}
-	return fmt.Sprintf("%s: backward of %d rows of %s can be run in pieces: the gradients of %d pieces match the whole batch's to %.1g.\n", where, f.Rows, f.Modules, f.Pieces, f.Error)
+	return fmt.Sprintf("%s: backward of %d rows of %s can be run in pieces: the gradients of %d pieces match those of the whole batch within %.1g.\n", where, f.Rows, f.Modules, f.Pieces, f.Error)
 }

@@ -22,7 +22,7 @@ func TestCheck(t *testing.T) {
 		status int
 		says   string // a pattern
 	}{
-		{"plain", "", 0, `^\S*train.py:44: backward of 64 rows of Sequential can be run in pieces: the gradients of 2 pieces match the whole batch's to \de-0\d\.\nNo step was made\.\n$`},
+		{"plain", "", 0, `^\S*train.py:44: backward of 64 rows of Sequential can be run in pieces: the gradients of 2 pieces match those of the whole batch within \de-0\d\.\nNo step was made\.\n$`},
 		{"batchnorm", "", 1, `train.py:44: backward of Sequential cannot be run in pieces: BatchNorm1d computes statistics over the batch\.\nWhere pieces would be wrong, the whole batch`},
 		{"contrastive", "", 1, `cannot be run in pieces: matmul compares every row of the batch with every other\.`},
 		{"tight", "", 0, `^\S*train.py:\d+: ran out of memory, and survived: 64 rows in 2 pieces\.\n(.*: backward of 64 rows .*\n)?No step was made\.\n$`},

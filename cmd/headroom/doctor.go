@@ -176,7 +176,7 @@ func checkLimits(m site) []check {
 func checkTonight(m site, now time.Time) []check {
 	var checks []check
 	if m.Remote {
-		checks = append(checks, check{"terminal", warn, "over ssh: when the connection drops the run saves a checkpoint and stops", "start it in tmux or screen, or with nohup"})
+		checks = append(checks, check{"terminal", warn, "over ssh: if the connection drops, the run saves a checkpoint and stops", "start it in tmux or screen, or with nohup"})
 	}
 	if m.OnBattery {
 		checks = append(checks, check{"power", warn, "on battery", "plug it in, and make sure that it does not go to sleep"})

@@ -30,7 +30,7 @@ var exits = []exit{
 	{75, "interrupted", "interrupted: the same command continues the run", isInterrupted},
 	{120, "out of memory", "gave up, out of memory: the terminal and the journal say what does not fit and what would help", isOutOfMemory},
 	{121, "out of memory for an unknown reason", "out of memory for a reason that could not be determined; the evidence is in the journal", isUnknown},
-	{122, "no device", "the device is not there, or was lost", isDevice},
+	{122, "no device", "the device is missing or was lost", isDevice},
 	{signalled, "killed or crashed", "killed by signal n, or crashed (134): the same command continues the run", func(error) bool { return false }},
 }
 

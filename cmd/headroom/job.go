@@ -22,7 +22,7 @@ func configFlags() []cli.Flag { return []cli.Flag{setFlag(), unsetFlag()} }
 func configRunFlags() []cli.Flag {
 	return []cli.Flag{
 		boolFlag("fresh", "set the run of that name aside, and start from step 0"),
-		boolFlag("again", "like --fresh, but continue a run that is not finished"),
+		boolFlag("again", "start over if the run of that name is finished; else continue it"),
 		boolFlag("json", "print journal entries and steps as JSON lines on stdout"),
 		boolFlag("no-progress", "do not show progress"),
 	}
@@ -49,7 +49,7 @@ func loadConfig(c *cli.Context) (*configs.Config, error) {
 		return nil, usagef(fmt.Sprintf("headroom explain %s, or headroom run %[1]s", path), "%s holds a command, and %s takes the configuration of a run", path, c.Command.Name)
 	}
 	if filepath.Ext(path) == ".py" {
-		return nil, usagef(fmt.Sprintf("headroom %s -- python %s", c.Command.Name, path), "%s is a Python script, and %s without -- takes a configuration", path, c.Command.Name)
+		return nil, usagef(fmt.Sprintf("headroom %s -- python %s", c.Command.Name, path), "%s is a Python script; without --, %s takes a configuration", path, c.Command.Name)
 	}
 	sets := c.StringSlice("set")
 	if isSet(c, "name") {

@@ -59,7 +59,7 @@ func (s *runner) leave(from phase, before *handover) error {
 	}
 	result, attempt := s.account.soFar()
 	before.carry(&result)
-	err := fmt.Errorf("stopped in step %d, without waiting for its end: %w", result.Steps+1, context.Canceled)
+	err := fmt.Errorf("stopped during step %d, without finishing it: %w", result.Steps+1, context.Canceled)
 	s.u.interrupted(result, s.progress.total, false, s.kept())
 	said := make(chan struct{})
 	go func() {

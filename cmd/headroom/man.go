@@ -109,7 +109,7 @@ var details = map[string]string{
 CONFIG is a file, or the name of a preset. Its run continues after an interrupt, a crash or a loss of power when the same command line is
 given again, and does nothing if it is finished. If the device is lost, a new process replaces headroom and continues from the newest checkpoint.
 
-The first Ctrl-C (or SIGTERM, SIGHUP) finishes the step of a run of CONFIG, saves and stops; the second one stops at once. COMMAND gets such signals itself.`,
+For a run of CONFIG, the first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the second one stops at once. COMMAND receives such signals itself.`,
 	"--knob":            "; NAME is micro, accumulation or another knob of docs/profiles.md; may be repeated",
 	"--trust":           ", such as that it divides the loss by the accumulation",
 	"--hang":            "; a sign of life is output, GPU work or a new checkpoint",

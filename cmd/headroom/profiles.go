@@ -36,7 +36,7 @@ func profilesAction(u *ui, c *cli.Context) error {
 	case words[0] != "show":
 		return usagef(fmt.Sprintf("headroom profiles show %s", words[0]), "profiles has no command %q", words[0])
 	case len(words) != 2:
-		return usagef(`"headroom profiles" lists them`, "profiles show needs the name of one profile")
+		return usagef(`"headroom profiles" lists them`, "\"profiles show\" needs one profile's name")
 	}
 	all, name, err := profilesFor(words[1])
 	if err != nil {

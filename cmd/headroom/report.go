@@ -21,7 +21,7 @@ import (
 func reportCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "report",
-		Usage:     "draw a run's report again, or a page about all runs",
+		Usage:     "redraw a run's report, or make a page about all runs",
 		ArgsUsage: "[RUN]",
 		Description: `Without flags, report.html and report.md in the run's folder are replaced. With
 --format or --output one page is written instead: to the file, or to stdout.

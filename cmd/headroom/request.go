@@ -218,7 +218,7 @@ func (r request) allowances() (inside, fallbacks []string) {
 
 // workerAllowances says what can be allowed for any command that trains with PyTorch.
 func workerAllowances() string {
-	return "whatever the command is, --allow takes: " + strings.Join(worker.Allowances, ", ")
+	return "for any command, --allow takes: " + strings.Join(worker.Allowances, ", ")
 }
 
 // isSet reports whether a flag is given. The context's own IsSet runs a regular expression

@@ -40,7 +40,7 @@ func meant(c wrap.Command, why error) string {
 	case file && errors.Is(why, fs.ErrPermission):
 		return fmt.Sprintf("chmod +x %v makes it executable", wrap.Command{Args: c.Args[:1]})
 	case file && errors.Is(why, fs.ErrNotExist):
-		return "its first line names an interpreter that is not there"
+		return "its first line names an interpreter that does not exist"
 	case err != nil && len(words) > 1:
 		return fmt.Sprintf("give the words of the command separately, without quotes around the whole command: -- %v", wrap.Command{Args: append(words, rest...)})
 	case err != nil && !strings.Contains(word, "/"):

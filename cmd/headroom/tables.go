@@ -80,7 +80,7 @@ func (f found) String() string {
 		head = f.Device + ", " + head
 	}
 	row("device", head)
-	row("largest", fmt.Sprintf("micro-batch %d: ran for a whole step after the search was over, peak %v", f.Largest.Micro, f.Largest.Peak))
+	row("largest", fmt.Sprintf("micro-batch %d: ran a whole step after the search, peak %v", f.Largest.Micro, f.Largest.Peak))
 	row("memory", lineText(f.Line))
 	row("", "micro-batch", "peak")
 	for _, p := range byMicro(f.Probes) {
@@ -175,7 +175,7 @@ func orLess(enough int, recommended recovery.Plan) string {
 	if enough <= 0 || enough >= recommended.Largest() {
 		return ""
 	}
-	return fmt.Sprintf("         or: %v, if more memory should stay unused: in the few steps timed it was within 1 %% of the fastest\n", recommended.WithMicro(enough))
+	return fmt.Sprintf("         or: %v, to leave more memory unused: in the few steps timed it was within 1 %% of the fastest\n", recommended.WithMicro(enough))
 }
 
 func lineText(l search.Line) string {

@@ -31,7 +31,7 @@ func TestFoundSaysWhatRoundingHides(t *testing.T) {
 		Probes: []search.Probe{{N: 487, Peak: 3*memory.MiB - memory.KiB, Fits: true}, {N: 496, Peak: 3*memory.MiB - 1}, {N: 500, Peak: 3*memory.MiB + memory.KiB}, {N: 600, Peak: 4 * memory.MiB}}}}
 	for _, want := range []string{
 		"487          3 MiB\n", "496          does not fit: no free block was large enough\n", "500          does not fit: 1 KiB more than is available\n", "600          does not fit: at least 4 MiB\n",
-		"recommended: why\n         or: micro-batch 52 × 10, effective 512, if more memory should stay unused: ",
+		"recommended: why\n         or: micro-batch 52 × 10, effective 512, to leave more memory unused: ",
 	} {
 		if got := f.String(); !strings.Contains(got, want) {
 			t.Errorf("%s\nhas not: %s", got, want)

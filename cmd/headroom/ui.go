@@ -392,7 +392,7 @@ func (u *ui) findStops(again bool) {
 
 // looksAmong announces a search by trials of a command.
 func (u *ui) looksAmong(o wrap.FindOptions) {
-	u.say("looking for the largest that fits, of %s that keep the effective batch at %d; each trial runs the command briefly, with a temporary folder to write into",
+	u.say("trying %s that keep the effective batch at %d, to find the largest that fits; each trial runs the command briefly and writes into a temporary folder",
 		plural(len(o.Sizes), "micro-batch size"), o.Asked.Effective)
 }
 

@@ -447,7 +447,7 @@ func (w *wrapped) worthAReport(dir string, now time.Time) bool {
 // goesOn is how to continue the run.
 func (w *wrapped) goesOn() string {
 	if w.Match == nil {
-		return "headroom resume cannot continue this command: run it again, from a checkpoint of its own if it has written any"
+		return "headroom resume cannot continue this command: run it again, from its own checkpoint if it has written one"
 	}
 	return "headroom resume " + w.Run + " continues from its newest checkpoint, or from the beginning if there is none"
 }

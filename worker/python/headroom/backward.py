@@ -147,7 +147,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     if (plan is None or same_random_state(tape.random, after) and not tape.approximate) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
         raise Refused("the loss is different when the step is repeated")
     if inputs.graphs:
-        raise Refused("the step depends on a graph that the script built outside it, which may already have been freed")
+        raise Refused("the step depends on a graph that the script built outside it and may already have freed")
     grads = summed(inputs, sums, extra)
     reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
     tensors = {id(t): t for t in [*inputs.tensors, *extra]}
@@ -193,7 +193,7 @@ def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int
     leaves = {s: tape.scalars[s].clone().requires_grad_() for s in first}
     beside = [tape.outside[i] for e in rest for i in tape.entries[e].references()[1] if tape.outside[i].requires_grad]
     if any(not t.is_leaf for t in beside):
-        raise Refused("the step depends on a graph that the script built outside it, which may already have been freed")
+        raise Refused("the step depends on a graph that the script built outside it and may already have freed")
     beside = list({id(t): t for t in beside}.values())
     with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
         rest = [i for i in rest if not set(tape.entries[i].slots) & set(first)]

@@ -222,7 +222,7 @@ class Trial:
                 own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule where it is right for a leaf too
                 return rules[0], [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree
             chosen = others(rules, self._batch, count, again)
-        raise Refused("how to weight the gradients of the pieces cannot be determined")
+        raise Refused("the weights of the pieces' gradients cannot be determined")
 
     def _run(self, rows: Sequence[int]) -> Run:
         key = tuple(rows)
@@ -266,7 +266,7 @@ class Trial:
             def total(parts: Sequence) -> Any:
                 sums = [sum(w * v for w, v in ((weight(rule, range(r.start, r.stop)), v) for r, v in parts) if w) for rule in rules]
                 if any(abs(float(s) - float(sums[0])) > 1e-6 * abs(float(sums[0])) for s in sums):
-                    raise Refused("how to weight the function's results for the pieces cannot be determined")
+                    raise Refused("the weights of the function's results for the pieces cannot be determined")
                 return typed(sums[0], leaf)
 
             return total

@@ -148,7 +148,7 @@ class Recorder:
         except BaseException as e:
             if is_out_of_memory(e):
                 self.rest.failed()
-                self.report.refused(e, "more than half of the memory had been free until then, and so nothing was recorded")
+                self.report.refused(e, "nothing was recorded, because more than half of the memory had been free until then")
             raise
 
     def evaluate(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:

@@ -267,7 +267,7 @@ def gradients(
             return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
         except ValueError:
             if norms is not None and rows is not None and rows.count == 1:
-                raise Refused("a piece of one row has no BatchNorm statistics") from None
+                raise Refused("BatchNorm has no statistics for a piece of one row") from None
             raise
 
     def add(rows: Optional[Rows], got: Any) -> None:
@@ -481,7 +481,7 @@ class Proof:
         if two that fit disagree on the pieces' weights."""
         rules = self.rules(slot, pieces)
         if not settled(rules, pieces):
-            raise Refused("how to weight the losses of the pieces cannot be determined")
+            raise Refused("the weights of the pieces' losses cannot be determined")
         return rules[0]
 
     def rules(self, slot: int, pieces: Sequence[Rows]) -> list[Rule]:
