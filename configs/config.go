@@ -1,6 +1,8 @@
 package configs
 
 import (
+	"cmp"
+	"os"
 	"path/filepath"
 
 	"headroom/memory"
@@ -106,6 +108,10 @@ type Memory struct {
 type Output struct {
 	Dir string
 }
+
+// RunsDir is the folder that runs are kept in unless output.dir says otherwise:
+// HEADROOM_RUNS_DIR if that variable is set, or else runs in the current folder.
+func RunsDir() string { return cmp.Or(os.Getenv("HEADROOM_RUNS_DIR"), "runs") }
 
 // RunDir is the folder of the run.
 func (c *Config) RunDir() string { return filepath.Join(c.Output.Dir, c.Name) }

@@ -89,6 +89,9 @@ func parse(content []byte, where string, sets []string, unset ...string) (*Confi
 	for _, s := range sets {
 		l.override(s)
 	}
+	if _, given := l.origins["output.dir"]; !given {
+		l.c.Output.Dir = RunsDir()
+	}
 	l.name()
 	l.check()
 	if err := joined(l.problems); err != nil {

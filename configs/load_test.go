@@ -269,6 +269,22 @@ func TestLoad(t *testing.T) {
 	if c, err := Load("ten lines.yaml", []string{"name=ten"}); err != nil || c.RunDir() != filepath.Join("runs", "ten") {
 		t.Errorf("a name given: %+v, %v", c, err)
 	}
+	t.Setenv("HEADROOM_RUNS_DIR", "kept")
+	write("there.yaml", good+"output: {dir: there}\n")
+	for _, c := range []struct {
+		path        string
+		sets, unset []string
+		want        string
+	}{
+		{"gpt", nil, nil, "kept/gpt"},
+		{"gpt", []string{"output.dir=runs"}, nil, "runs/gpt"},
+		{"there.yaml", nil, nil, "there/there"},
+		{"there.yaml", nil, []string{"output.dir"}, "kept/there"},
+	} {
+		if got, err := Load(c.path, c.sets, c.unset...); err != nil || got.RunDir() != c.want {
+			t.Errorf("%v: %+v, %v", c, got, err)
+		}
+	}
 	if err := os.Mkdir("gpt", 0o755); err != nil {
 		t.Fatal(err)
 	}

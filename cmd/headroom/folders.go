@@ -8,15 +8,14 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+
+	"headroom/configs"
 )
 
-// runsFolder is where runs are kept, below the current directory.
-const runsFolder = "runs"
-
-// runFolder is the folder of the run that word names: a name below runsFolder,
+// runFolder is the folder of the run that word names: a name below [configs.RunsDir],
 // or a path.
 func runFolder(word string) (string, error) {
-	for _, dir := range []string{filepath.Join(runsFolder, word), word} {
+	for _, dir := range []string{filepath.Join(configs.RunsDir(), word), word} {
 		if isRun(dir) {
 			return dir, nil
 		}
@@ -25,7 +24,7 @@ func runFolder(word string) (string, error) {
 	if near := nearest(word, runNames()); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	return "", usagef(hint, "no run %q: it is neither the name of a run in %s nor the path of one", word, runsFolder)
+	return "", usagef(hint, "no run %q: it is neither the name of a run in %s nor the path of one", word, configs.RunsDir())
 }
 
 func isRun(dir string) bool {
@@ -40,10 +39,10 @@ func isRun(dir string) bool {
 // runNames are the runs kept here, sorted. A folder that cannot be read has
 // none.
 func runNames() []string {
-	entries, _ := os.ReadDir(runsFolder)
+	entries, _ := os.ReadDir(configs.RunsDir())
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && isRun(filepath.Join(runsFolder, e.Name())) {
+		if e.IsDir() && isRun(filepath.Join(configs.RunsDir(), e.Name())) {
 			names = append(names, e.Name())
 		}
 	}

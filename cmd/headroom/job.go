@@ -22,7 +22,7 @@ func configFlags() []cli.Flag { return []cli.Flag{setFlag(), unsetFlag()} }
 func configRunFlags() []cli.Flag {
 	return []cli.Flag{
 		boolFlag("fresh", "set the run of that name aside, and start from step 0"),
-		boolFlag("again", "start over if the run of that name is finished; else continue it"),
+		boolFlag("again", "start over if that run is finished; else continue it"),
 		boolFlag("json", "print journal entries and steps as JSON lines on stdout"),
 		boolFlag("no-progress", "do not show progress"),
 	}

@@ -125,6 +125,7 @@ For a run of CONFIG, the first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, sa
 var environment = []struct{ name, means string }{
 	{"NO_COLOR", "if it is not empty, nothing is coloured"},
 	{"TERM", "dumb: plain lines, none rewritten"},
+	{"HEADROOM_RUNS_DIR", "the folder that runs are kept in and looked up in; runs if it is not set"},
 	{"GOTRACEBACK", "crash: a crash leaves a core dump, if ulimit -c allows it"},
 	{"HEADROOM_CUBLAS", "the cuBLAS to try first: a file, or its folder"},
 	{"VIRTUAL_ENV, CONDA_PREFIX", "Python environments, where cuBLAS is looked for next"},

@@ -72,7 +72,7 @@ type drawing interface {
 func asked(u *ui, c *cli.Context) (dir string, d drawing, err error) {
 	if !c.Args().Present() {
 		d, err = overview(u)
-		return runsFolder, d, err
+		return configs.RunsDir(), d, err
 	}
 	word, err := oneArgument(c, "the name of a run", `"headroom status" lists the runs here`)
 	if err != nil {
@@ -91,11 +91,11 @@ func asked(u *ui, c *cli.Context) (dir string, d drawing, err error) {
 func overview(u *ui) (*report.Overview, error) {
 	names := runNames()
 	if len(names) == 0 {
-		return nil, usagef(startOne, "there are no runs in %s", runsFolder)
+		return nil, usagef(startOne, "there are no runs in %s", configs.RunsDir())
 	}
 	var all []*report.Report
 	for _, name := range names {
-		dir := filepath.Join(runsFolder, name)
+		dir := filepath.Join(configs.RunsDir(), name)
 		r, err := drawn(dir, "", u.now())
 		if err == nil && outdated(dir) {
 			err = r.Write(dir)

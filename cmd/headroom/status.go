@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/configs"
 	"headroom/runs"
 )
 
@@ -137,7 +138,7 @@ func wantedRuns(u *ui, c *cli.Context) ([]string, error) {
 	}
 	var dirs []string
 	for _, name := range runNames() {
-		dirs = append(dirs, filepath.Join(runsFolder, name))
+		dirs = append(dirs, filepath.Join(configs.RunsDir(), name))
 	}
 	if dirs == nil {
 		u.noRuns()

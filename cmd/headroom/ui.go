@@ -304,7 +304,7 @@ func (u *ui) noReader(err error) { u.warn("%v; the run continues without it", er
 const startOne = "headroom run -- COMMAND starts one"
 
 func (u *ui) noRuns() {
-	u.say("there are no runs in %s", runsFolder)
+	u.say("there are no runs in %s", configs.RunsDir())
 	if !u.quiet {
 		u.hint(startOne)
 	}

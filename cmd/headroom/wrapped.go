@@ -156,13 +156,14 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	if asked != "" && !configs.IsName(asked) {
 		return nil, "", usagef("", "--name %s: not a valid name for a folder; allowed: %s", asked, configs.NamesAllowed)
 	}
-	if err := os.MkdirAll(runsFolder, 0o755); err != nil {
-		return nil, "", usagef("start the command in a folder that you may write to", "create the runs folder here, in %s: %v", w.Command.Dir, err)
+	dir := configs.RunsDir()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, "", usagef("set HEADROOM_RUNS_DIR to a folder that you may write to", "create the runs folder: %v", err)
 	}
 	base := cmp.Or(asked, nameFor(w.Command.Args))
 	name := base
 	for n := 1; ; {
-		err := os.Mkdir(filepath.Join(runsFolder, name), 0o755) // whoever makes the folder has the name
+		err := os.Mkdir(filepath.Join(dir, name), 0o755) // whoever makes the folder has the name
 		if err == nil {
 			break
 		}
@@ -170,14 +171,24 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 			return nil, "", asUsage(fmt.Errorf("make the folder of the run: %w", err))
 		}
 		if asked != "" {
-			return nil, "", usagef("give a different --name, or none", "there is a run %s already%s", filepath.Join(runsFolder, name), inUse(filepath.Join(runsFolder, name)))
+			return nil, "", usagef("give a different --name, or none", "there is a run %s already%s", filepath.Join(dir, name), inUse(filepath.Join(dir, name)))
 		}
-		n = max(n, newestNumber(runsFolder, base)) + 1
+		n = max(n, newestNumber(dir, base)) + 1
 		name = fmt.Sprintf("%s-%d", base, n)
 	}
-	folder, err := runs.Open(filepath.Join(runsFolder, name))
+	folder, err := w.begun(filepath.Join(dir, name))
+	if err != nil { // nothing was started, and so nothing is left behind
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, name)))
+		return nil, "", usagef("make room, or set HEADROOM_RUNS_DIR to a folder on another disk", "%w", err)
+	}
+	return folder, name, nil
+}
+
+// begun opens the new folder of the run and writes the command into it.
+func (w *wrapped) begun(path string) (*runs.Folder, error) {
+	folder, err := runs.Open(path)
 	if err != nil {
-		return nil, "", asUsage(err)
+		return nil, err
 	}
 	kept := w.request.Command
 	kept.Name = "" // the folder has the name; running this file makes another run
@@ -186,9 +197,9 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 		err = folder.FirstConfig(text)
 	}
 	if err != nil {
-		return nil, "", errors.Join(fmt.Errorf("write run.yaml: %w", err), folder.Close())
+		return nil, errors.Join(fmt.Errorf("write run.yaml: %w", err), folder.Close())
 	}
-	return folder, name, nil
+	return folder, nil
 }
 
 // newestNumber is the highest N of the folders base-N in dir, or 1: after hundreds of
