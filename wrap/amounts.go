@@ -7,11 +7,12 @@ import (
 	"headroom/memory"
 )
 
-// failureNumbers are the numbers in a memory error; a number that the error does not give is 0.
+// failureNumbers holds the numbers in a memory error. A number that the error does not
+// give is 0.
 type failureNumbers struct {
 	requested memory.Bytes
 	stats     memory.Stats
-	others    string // the process that holds the most, in words
+	others    string // the other process that holds the most, in words; "" if there is none
 	device    int    // -1 if the error does not name one
 }
 
@@ -51,8 +52,9 @@ var (
 		`device:GPU:(\d+)`, `\bcuda:(\d+)\b`, `\bGPU[ _](\d+)\b`)
 )
 
-// anyOf prepares patterns; the first one that matches counts. In PyTorch's messages
-// a number is followed by a unit; a number without a unit is in bytes.
+// anyOf returns the patterns as regular expressions, each compiled when it is first
+// needed. Earlier patterns take precedence over later ones. In PyTorch's messages a
+// number is followed by a unit; a number without a unit is in bytes.
 func anyOf(patterns ...string) []lazyRegexp {
 	all := make([]lazyRegexp, len(patterns))
 	for i, p := range patterns {
@@ -74,8 +76,9 @@ func amountIn(patterns []lazyRegexp, text string) memory.Bytes {
 	return binaryBytes(firstMatch(patterns, text))
 }
 
-// binaryBytes reads an amount as frameworks print it: "GB", "G" and "GiB" all mean 2³⁰
-// when they are about memory.
+// binaryBytes parses an amount of memory as frameworks print it: "GB", "G" and "GiB" all
+// mean 2³⁰ bytes. It returns 0 for text that is not an amount, and for amounts too large
+// to be real.
 func binaryBytes(s string) memory.Bytes {
 	cut := strings.LastIndexAny(s, "0123456789.,") + 1
 	unit := memory.Bytes(1)
@@ -83,7 +86,7 @@ func binaryBytes(s string) memory.Bytes {
 		unit = map[byte]memory.Bytes{'K': memory.KiB, 'M': memory.MiB, 'G': memory.GiB, 'T': memory.TiB, 'P': 1024 * memory.TiB, 'B': 1}[rest[0]]
 	}
 	n, err := strconv.ParseFloat(strings.TrimRight(strings.ReplaceAll(s[:cut], ",", ""), "."), 64)
-	// PyTorch prints an unset limit as 2⁶⁴ bytes; nothing has an exbibyte.
+	// PyTorch prints an unset limit as 2⁶⁴ bytes. No machine has 2⁶⁰ bytes of memory.
 	if b := n * float64(unit); err == nil && b >= 0 && b < 1<<60 {
 		return memory.Bytes(b)
 	}
@@ -114,11 +117,12 @@ func readAmounts(text string) failureNumbers {
 	return a
 }
 
-// othersOf is what other processes hold, according to PyTorch's message. In a container
-// PyTorch does not recognise its own process among those that it lists: NVML's process
-// ids are the host's. The message then lacks "this process has"; of the processes that
-// hold at least what the allocator has reserved, the one that holds the least is taken
-// to be PyTorch's own.
+// othersOf returns how much memory other processes hold, according to PyTorch's message,
+// and describes the one that holds the most. In a container, PyTorch does not recognise
+// its own process in the list that it prints, because NVML reports the host's process
+// ids. The message then lacks "this process has". In that case, only processes that hold
+// at least reserved, which is what the allocator has reserved, can be PyTorch's own. The
+// smallest of them is taken to be it.
 func othersOf(text string, reserved memory.Bytes) (sum memory.Bytes, others string) {
 	all := processText().FindAllStringSubmatch(text, 64)
 	own := -1
@@ -145,8 +149,8 @@ func othersOf(text string, reserved memory.Bytes) (sum memory.Bytes, others stri
 
 var tensorShape = lazily(`tensor with shape ?\[([\d,]{1,100})\] and type (\w+)`)
 
-// tensorBytes is the size of the tensor that TensorFlow names; 0 if that
-// size is too large for any tensor.
+// tensorBytes returns the size of the tensor that TensorFlow's error names. It returns 0
+// if the error names none, or if the size is too large for any tensor.
 func tensorBytes(text string) memory.Bytes {
 	at := tensorShape().FindStringSubmatch(text)
 	if at == nil {

@@ -6,22 +6,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// burst detects a child that writes line by line as fast as it can. Waking the reader
-// for each line costs the child more than writing it, so during a burst the reader
-// reads only every so often.
+// burst detects a child that writes line after line as fast as it can. Waking the reader
+// for each line costs the child more time than writing the line, so during a burst the
+// reader pauses before each read.
 type burst struct {
 	newest time.Time
-	length int // consecutive reads that returned little, each soon after the previous one
+	length int // number of small reads in a row, each soon after the previous one
 }
 
 const (
-	little = 4 << 10
-	soon   = time.Millisecond
-	bursts = 16 // how many such reads make a burst
-	every  = 200 * time.Microsecond
+	little = 4 << 10                // most bytes that a read may return to count towards a burst
+	soon   = time.Millisecond       // longest time since the previous such read
+	bursts = 16                     // number of such reads in a row that make a burst
+	every  = 200 * time.Microsecond // how long the reader pauses during a burst
 )
 
-// add records that n bytes were read; an n of 0 or less is not a read.
+// add records a read of n bytes. If n is 0 or less, nothing was read, and add ignores it.
 func (b *burst) add(n int) {
 	if n <= 0 {
 		return
@@ -33,9 +33,9 @@ func (b *burst) add(n int) {
 	b.newest = now
 }
 
-// gather waits a moment during a burst, so that more output accumulates.
+// gather pauses during a burst, so that more output accumulates before the next read.
 func (b *burst) gather() {
 	if b.length >= bursts {
-		_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(every)}, nil) // or less, if a signal comes
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(every)}, nil) // a signal may end it early
 	}
 }

@@ -15,27 +15,28 @@ import (
 
 // Checkpoint is one checkpoint on disk.
 type Checkpoint struct {
-	Path    string       `json:"path"`              // begins with the folder as the command names it
+	Path    string       `json:"path"`              // starts with the folder, written as the command writes it
 	Number  int64        `json:"number,omitempty"`  // the last integer in its name; 0 if there is none
-	Time    time.Time    `json:"time"`              // of the newest file in it
-	Size    memory.Bytes `json:"size"`              // of all files together
+	Time    time.Time    `json:"time"`              // when its newest file was last written
+	Size    memory.Bytes `json:"size"`              // total size of its files
 	Problem string       `json:"problem,omitempty"` // why it cannot be used; "" if it is complete
 }
 
-// Checkpoints are a command's checkpoints, newest first.
+// Checkpoints lists a command's checkpoints.
 type Checkpoints struct {
-	Root   string
-	Newest *Checkpoint // the newest complete one; nil if there is none
-	All    []Checkpoint
-	auto   bool
+	Root   string       // the folder that holds them, written as the command writes it
+	Newest *Checkpoint  // the newest complete one; nil if there is none
+	All    []Checkpoint // newest first
+	auto   bool         // the framework chooses by itself which one to resume from
 }
 
-// settled is how long nothing must have been written to a checkpoint before it counts
-// as finished. Its writer is dead when headroom looks, but a network file system may
-// still be a second behind.
+// settled is the time that must have passed since the last write to a checkpoint before
+// the checkpoint counts as finished. When headroom looks for a checkpoint to resume from,
+// the process that wrote it has ended, but a network file system may still lag by a
+// second.
 const settled = 2 * time.Second
 
-// Checkpoints looks for the checkpoints that the command has left; now is the present
+// Checkpoints finds the checkpoints that the command has left on disk. now is the current
 // time. A checkpoint older than since, the start of the run, belongs to another training
 // run and is not listed.
 func (m *Match) Checkpoints(now, since time.Time) (Checkpoints, error) {
@@ -74,7 +75,8 @@ func (m *Match) Checkpoints(now, since time.Time) (Checkpoints, error) {
 	return found, nil
 }
 
-// Where is where the command's checkpoints are looked for, "" if that is not known.
+// Where returns the pattern of paths at which the command's checkpoints are looked for,
+// or "" if it is not known.
 func (m *Match) Where() string {
 	root, err := m.root()
 	if err != nil || m.Profile.Checkpoints.Glob == "" {
@@ -83,7 +85,7 @@ func (m *Match) Where() string {
 	return below(m.Command.Dir, path.Join(root, m.Profile.Checkpoints.Glob))
 }
 
-// root is the folder of the checkpoints, as the command names it.
+// root returns the folder that holds the checkpoints, written as the command writes it.
 func (m *Match) root() (string, error) {
 	var failed error
 	root := braces().ReplaceAllStringFunc(m.Profile.Checkpoints.Root, func(name string) string {
@@ -106,8 +108,9 @@ func (m *Match) root() (string, error) {
 	return root, failed
 }
 
-// sort puts the newest checkpoint first, and finds the newest complete one. A checkpoint
-// newer than the one that a pointer file names counts as unfinished.
+// sort orders the checkpoints from newest to oldest and finds the newest complete one.
+// named is the checkpoint that the framework's pointer file names. If the framework has
+// such a file, any checkpoint newer than named counts as unfinished.
 func (c *Checkpoints) sort(layout Layout, named string) {
 	slices.SortStableFunc(c.All, func(a, b Checkpoint) int {
 		if d := cmp.Compare(b.Number, a.Number); d != 0 && !layout.Time {
@@ -116,7 +119,7 @@ func (c *Checkpoints) sort(layout Layout, named string) {
 		return b.Time.Compare(a.Time)
 	})
 	named = path.Join(c.Root, named)
-	count, err := strconv.ParseInt(path.Base(named), 10, 64) // a name may be padded with zeros where the pointer is not
+	count, err := strconv.ParseInt(path.Base(named), 10, 64) // a checkpoint's name may be padded with zeros while the pointer is not
 	at := slices.IndexFunc(c.All, func(one Checkpoint) bool { return one.Path == named || err == nil && one.Number == count })
 	for i := range max(0, at) {
 		if layout.Pointer != "" && c.All[i].Problem == "" {
@@ -131,7 +134,8 @@ func (c *Checkpoints) sort(layout Layout, named string) {
 	}
 }
 
-// pointed is the checkpoint that the pointer file names, "" if none.
+// pointed returns the name of the checkpoint that the pointer file names, or "" if there
+// is none.
 func pointed(files fs.FS, layout Layout) string {
 	if layout.Pointer == "" {
 		return ""
@@ -149,11 +153,12 @@ func pointed(files fs.FS, layout Layout) string {
 
 var integer = lazily(`\d+`)
 
-// look reads one checkpoint.
+// look examines the checkpoint called name. If the checkpoint cannot be used, its Problem
+// says why.
 func look(files fs.FS, name string, layout Layout, now time.Time) Checkpoint {
 	var c Checkpoint
 	if all := integer().FindAllString(path.Base(name), -1); len(all) > 0 {
-		c.Number, _ = strconv.ParseInt(all[len(all)-1], 10, 64) // a number too large becomes the largest
+		c.Number, _ = strconv.ParseInt(all[len(all)-1], 10, 64) // a number that is too large becomes the largest int64
 	}
 	err := fs.WalkDir(files, name, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -179,7 +184,7 @@ func look(files fs.FS, name string, layout Layout, now time.Time) Checkpoint {
 	return c
 }
 
-// incomplete says what is missing or broken in a checkpoint, "" if nothing is.
+// incomplete says what is missing or broken in a checkpoint. It returns "" if nothing is.
 func incomplete(files fs.FS, name string, layout Layout) string {
 	info, err := fs.Stat(files, name)
 	if err != nil {
@@ -200,8 +205,8 @@ func incomplete(files fs.FS, name string, layout Layout) string {
 	return ""
 }
 
-// oneIs says what is wrong; "" if at least one file matches one of the patterns and
-// every file that does is whole.
+// oneIs checks that at least one file matches one of the patterns, and that every
+// matching file is whole. It returns what is wrong, or "" if nothing is.
 func oneIs(files fs.FS, patterns []string) string {
 	some := false
 	for _, pattern := range patterns {

@@ -11,25 +11,26 @@ import (
 	"strings"
 )
 
-// Resume is what a command resumes from.
+// Resume says which checkpoint a command resumes from.
 type Resume struct {
 	Checkpoint *Checkpoint       // nil to start from the beginning
-	Micro      int               // the micro-batch that the checkpoint was written with; 0 for the command's own
-	Versions   map[string]string // of Python packages, as far as they are known
+	Micro      int               // the micro-batch that the checkpoint was written with; 0 means the command's own
+	Versions   map[string]string // installed versions by Python package, as far as they are known
 }
 
-// ResumeError says why a command cannot resume from a checkpoint without training
-// something else.
+// ResumeError says why a command cannot resume from a checkpoint, or could do so only by
+// changing what is trained.
 type ResumeError struct{ Reason string }
 
 func (e *ResumeError) Error() string { return "cannot resume: " + e.Reason }
 
-// Rename sets something aside under another name in the same folder.
+// Rename sets a checkpoint aside by giving it another name in the same folder.
 type Rename struct{ From, To string }
 
-// Aside returns the renames without which a framework that chooses its checkpoint by
-// itself would choose an incomplete one. A framework that is given a path needs no
-// renames.
+// Aside returns the renames that keep a framework from resuming from an incomplete
+// checkpoint. Only a framework that chooses its checkpoint by itself needs them, not one
+// that is given a path. They cover the incomplete checkpoints that are newer than the
+// newest complete one.
 func (c Checkpoints) Aside() []Rename {
 	var all []Rename
 	for _, one := range c.All {
@@ -42,8 +43,8 @@ func (c Checkpoints) Aside() []Rename {
 	return all
 }
 
-// SetAside carries out the renames, relative to a working directory. Nothing is
-// overwritten or removed.
+// SetAside carries out the renames. Paths that are not absolute are relative to dir. It
+// overwrites and removes nothing: if a new name is taken, the error wraps [fs.ErrExist].
 func SetAside(dir string, renames []Rename) error {
 	for _, r := range renames {
 		from, to := below(dir, r.From), below(dir, r.To)
@@ -67,7 +68,7 @@ func below(dir, name string) string {
 // resume writes the settings that make the command resume from a checkpoint.
 func (w *rewriter) resume(r Resume, s, next step) error {
 	if r.Checkpoint == nil {
-		return nil // a flag to resume without a checkpoint is an error in most frameworks
+		return nil // most frameworks fail if they are told to resume and there is no checkpoint
 	}
 	p := w.m.Profile
 	if err := w.m.resumable(r, s, next); err != nil {
@@ -102,8 +103,8 @@ func (w *rewriter) resume(r Resume, s, next step) error {
 	return w.competing()
 }
 
-// resumable returns an error if the command would not resume from the checkpoint, or
-// would train something else from there.
+// resumable returns an error if the command would not resume from the checkpoint, or if
+// resuming would change what is trained.
 func (m *Match) resumable(r Resume, s, next step) error {
 	p := m.Profile
 	refuse := func(format string, args ...any) error { return &ResumeError{fmt.Sprintf(format, args...)} }
@@ -128,13 +129,14 @@ func (m *Match) resumable(r Resume, s, next step) error {
 	return nil
 }
 
-// olderThan compares versions by their numbers.
+// olderThan reports whether have is an older version than need. It compares only the
+// numbers in them.
 func olderThan(have, need string) bool {
 	return slices.Compare(versionNumbers(have), versionNumbers(need)) < 0
 }
 
-// atEpochs reports whether checkpoints are written, and resumed from, only at the ends
-// of epochs. It is false if a knob cannot be read, since that knob may say otherwise.
+// atEpochs reports whether the command writes checkpoints, and resumes from them, only at
+// the ends of epochs. It returns false if a knob that could say otherwise cannot be read.
 func (m *Match) atEpochs() bool {
 	layout := m.Profile.Checkpoints
 	if layout.Cadence != EveryEpoch {
@@ -155,11 +157,12 @@ func (m *Match) atEpochs() bool {
 	return true
 }
 
-// unset matches what follows a key that is not set: a configuration that a framework
-// has printed contains all of its keys.
+// unset matches what follows a key whose value is null. A configuration that a framework
+// has printed contains every key, including those that nobody has set.
 var unset = lazily(`^["']?\s*[:=]\s*["']?(null|None|~)\b`)
 
-// says reports whether a word occurs in a text, with a value if the word is a key.
+// says reports whether a word occurs in a text. A word that is a key with a null value
+// does not count.
 func says(text, word string) bool {
 	for {
 		_, behind, found := strings.Cut(text, word)
@@ -170,8 +173,10 @@ func says(text, word string) bool {
 	}
 }
 
-// patched is the checkpoint to name: the given one, or a clone of it in which a file
-// says what the framework insists on. before is the step that the checkpoint was written with.
+// patched returns the path of the checkpoint to resume from: name itself, or a clone of
+// it. A clone is needed if the framework insists on values in the checkpoint that would
+// not match the next step, such as the batch size. before is the step that the checkpoint
+// was written with.
 func (w *rewriter) patched(name string, before, next step) (string, error) {
 	name = path.Clean(name)
 	clone := &Clone{Path: copyName(name), From: name, Files: map[string][]byte{}, original: map[string][]byte{}}
@@ -195,19 +200,19 @@ func (w *rewriter) patched(name string, before, next step) (string, error) {
 	return clone.Path, nil
 }
 
-// patch is the edit of one file. How many GPUs a process had is not taken from the
-// command but worked out from what the file says about the earlier step: nothing else
-// shows whether a library used several GPUs from one process.
+// patch returns the edit of one file, and whether the file has to change. It infers how
+// many GPUs each process used from what the file says about the earlier step, not from
+// the command: nothing else shows whether a library used several GPUs from one process.
 func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit, changes bool, err error) {
 	at, ok, err := JSON.find(content, patch.Key)
 	if err != nil || !ok {
-		return Edit{}, false, err // older versions neither write nor read the key
+		return Edit{}, false, err // older versions of the framework neither write nor read the key
 	}
 	said := number(at.text)
 	for _, gpus := range []int{1, max(1, next.ranks), said / before.perMicro} {
 		then, err := evaluate(patch.Value, m.amounts(before, gpus))
 		if certain := !m.Launch.alone(); err != nil || gpus < 1 || then != said && !certain {
-			continue // a launcher gives each process one GPU
+			continue // this number of GPUs does not explain what the file says; under a launcher, one GPU is certain
 		}
 		now, err := evaluate(patch.Value, m.amounts(next, gpus))
 		if err != nil || now == said {
@@ -219,13 +224,14 @@ func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit
 	return Edit{}, false, fmt.Errorf("%s is %s, which is not what a run with micro-batch %d would have written", patch.Key, at.text, before.perMicro)
 }
 
-// amounts are the values of the names that an expression over a step may use.
+// amounts returns the values of the names that an expression about step s may use. gpus
+// is how many GPUs each process uses.
 func (m *Match) amounts(s step, gpus int) amounts {
 	return amounts{micro: s.perMicro, accumulation: s.perRank, global: m.total(s), "world": max(1, s.ranks), devices: gpus}
 }
 
-// Write makes the copies and the clone of r, beside the originals. An earlier file
-// that headroom wrote is replaced; the user's files are not touched.
+// Write creates r's copies and its clone beside the originals. It replaces files that
+// headroom wrote earlier, and leaves the user's files alone.
 func (r Rewritten) Write() error {
 	for _, c := range r.Copies {
 		if err := replace(below(r.Command.Dir, c.Path), c.Content); err != nil {
@@ -241,7 +247,7 @@ func (r Rewritten) Write() error {
 	return nil
 }
 
-// Remove removes the copies that Write made.
+// Remove deletes the copies that Write made. It leaves the clone.
 func (r Rewritten) Remove() error {
 	var all []error
 	for _, c := range r.Copies {
@@ -250,8 +256,8 @@ func (r Rewritten) Remove() error {
 	return errors.Join(all...)
 }
 
-// replace writes a new file beside the old one and renames it over that one, so that no
-// reader sees half a file.
+// replace writes content to a temporary file in the same folder and renames that file to
+// name, so that no reader ever sees half a file.
 func replace(name string, content []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(name), ".headroom-*")
 	if err != nil {
@@ -268,10 +274,11 @@ func replace(name string, content []byte) error {
 	return nil
 }
 
-// write creates the folder from scratch: the files that differ, and links to all others.
+// write creates the clone's folder from scratch. Files that differ are written, and all
+// others become links. Paths that are not absolute are relative to dir.
 func (c *Clone) write(dir string) error {
 	from, to := below(dir, c.From), below(dir, c.Path)
-	if err := os.RemoveAll(to); err != nil { // links and our own files
+	if err := os.RemoveAll(to); err != nil { // it holds only links and files that headroom wrote
 		return err
 	}
 	if err := os.Mkdir(to, 0o755); err != nil {

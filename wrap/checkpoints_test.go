@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// tensors is a safetensors file. Of the two numbers of bytes of data, said is the one
-// that its header states, and there is the one that it holds.
+// tensors returns a safetensors file. said is the number of bytes of data that the file's
+// header states, and there is the number that the file really holds.
 func tensors(said, there int) []byte {
 	header := `{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,` + Int.write(said, "") + `]}}`
 	var b bytes.Buffer
@@ -30,7 +30,7 @@ const (
 	cutZip   = "PK\x03\x04 data"
 )
 
-// matched is a Transformers command with checkpoints.
+// matched recognises a Transformers command with the given files and further arguments.
 func matched(t *testing.T, files fstest.MapFS, args ...string) *Match {
 	t.Helper()
 	c := Command{Args: append([]string{"torchrun", "--nproc_per_node=2", "run_clm.py", "--output_dir=out"}, args...), Dir: "/work"}
@@ -41,7 +41,8 @@ func matched(t *testing.T, files fstest.MapFS, args ...string) *Match {
 	return m
 }
 
-// checkpoint adds a Transformers checkpoint to files, complete unless changed.
+// checkpoint adds a complete Transformers checkpoint to files, and then applies change to
+// it: for each file name, the content to use instead, or "-" to leave the file out.
 func checkpoint(files fstest.MapFS, name string, at time.Time, change map[string]string) {
 	content := map[string]string{"trainer_state.json": `{"train_batch_size": 8}`, "model.safetensors": string(tensors(4, 4)), "optimizer.pt": wholeZip, "rng_state_0.pth": wholeZip, "rng_state_1.pth": wholeZip}
 	for file, text := range change {
@@ -101,7 +102,8 @@ func TestCheckpointsOfAnotherRunAreNotTaken(t *testing.T) {
 	}
 }
 
-// Without their folder, checkpoints cannot be looked for, but the command can be run.
+// TestCheckpointsNeedTheirFolder checks that looking for checkpoints is an error if their
+// folder is not known, but that the command can still be run.
 func TestCheckpointsNeedTheirFolder(t *testing.T) {
 	p, err := ParseProfile("p", []byte(pointing))
 	if err != nil {
@@ -133,8 +135,9 @@ resume: {mode: auto}
 unit: sample
 `
 
-// A checkpoint newer than the one that a pointer file names was not finished, and a
-// framework that chooses by itself must not find it.
+// TestPointerFileAndAside checks that a checkpoint newer than the one named by the
+// pointer file counts as unfinished, and that it is set aside so that the framework does
+// not choose it.
 func TestPointerFileAndAside(t *testing.T) {
 	p, err := ParseProfile("p", []byte(pointing))
 	if err != nil {
@@ -178,8 +181,8 @@ func pointsAt(t *testing.T, p Profile, pointer string) {
 	}
 }
 
-// The copy of a checkpoint consists of links beside it, and the user's own checkpoint
-// stays unchanged.
+// TestWriteAndSetAside checks that a clone consists of links and the changed file, that
+// the user's own checkpoint stays unchanged, and that setting aside overwrites nothing.
 func TestWriteAndSetAside(t *testing.T) {
 	dir := t.TempDir()
 	files := fstest.MapFS{}
@@ -200,7 +203,7 @@ func TestWriteAndSetAside(t *testing.T) {
 		t.Fatal(out, err)
 	}
 	out.Command.Dir = dir
-	for range 2 { // a second time over the first
+	for range 2 { // the second call replaces what the first one wrote
 		if err := out.Write(); err != nil {
 			t.Fatal(err)
 		}

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// broken says what shows that a file of a checkpoint is incomplete, as far as its
-// format can show it; "" if nothing does. No weights are read.
+// broken says how a checkpoint's file is incomplete, as far as the file's format can show
+// it. It returns "" if it finds no problem. It reads no weights.
 func broken(files fs.FS, name string) string {
 	info, err := fs.Stat(files, name)
 	if err != nil {
@@ -43,7 +43,8 @@ func broken(files fs.FS, name string) string {
 	return ""
 }
 
-// wholeJSON requires a complete document and, for an index of shards, every shard that it names.
+// wholeJSON returns an error if the file is not a complete JSON document. In an index of
+// shards, every shard that the index names must exist and be complete, too.
 func wholeJSON(files fs.FS, f io.Reader, name string) error {
 	var index struct {
 		Shards map[string]any `json:"weight_map"`
@@ -78,11 +79,13 @@ func wholeJSON(files fs.FS, f io.Reader, name string) error {
 	return nil
 }
 
-// mostHeader is far larger than the header of any model.
+// mostHeader is the longest safetensors header that is accepted, in bytes. No model has a
+// header nearly as long.
 const mostHeader = 256 << 20
 
-// wholeTensors requires as many bytes as the safetensors header says: 8 bytes of
-// length, the header in JSON, and the data up to the largest offset.
+// wholeTensors returns an error if a safetensors file has fewer bytes than its header
+// says. The file consists of 8 bytes for the header's length, the header in JSON, and the
+// data up to the largest offset in the header.
 func wholeTensors(f io.Reader, size int64) error {
 	var length uint64
 	if err := binary.Read(f, binary.LittleEndian, &length); err != nil || length > mostHeader || int64(length)+8 > size {
@@ -110,18 +113,19 @@ func wholeTensors(f io.Reader, size int64) error {
 	return nil
 }
 
-// wholeArchive requires a file that begins as a zip archive to end as one: torch.save
-// writes such archives, with the directory last. Files of other formats are accepted.
+// wholeArchive returns an error if a file begins as a zip archive but does not end as
+// one. torch.save writes such archives, with the directory last. Files of other formats
+// are accepted.
 func wholeArchive(f fs.File, size int64) error {
 	magic := make([]byte, 4)
 	if n, err := io.ReadFull(f, magic); err != nil || !bytes.Equal(magic[:n], []byte("PK\x03\x04")) {
-		return nil // another format, which says nothing about its length
+		return nil // another format, whose length cannot be checked
 	}
 	at, ok := f.(io.ReaderAt)
 	if !ok {
 		return nil
 	}
-	tail := make([]byte, min(size, 65557)) // the record and its longest comment
+	tail := make([]byte, min(size, 65557)) // the record at the end of a zip archive, with the longest possible comment
 	if _, err := at.ReadAt(tail, size-int64(len(tail))); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}

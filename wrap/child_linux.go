@@ -12,36 +12,36 @@ import (
 	"headroom/machine"
 )
 
-// Child is one life of a command, with everything that it starts. Its methods may be
-// called from any goroutine, even after its end.
+// Child is one life of a command, with all the processes that it starts. Its methods may
+// be called from any goroutine, even after its end.
 //
-// It is a direct child of this process, in its foreground process group if there is
-// a terminal, and cannot tell that it is wrapped: descriptors, environment, signals
-// and the limits it inherits are the same as without headroom. Where a stream is
-// recorded, a pipe stands in for a pipe or a file and a pseudo-terminal for a
-// terminal. Signals that this process gets are passed on until the end. Two things
-// differ on the pseudo-terminal, which is not the controlling terminal: it has no
-// foreground process group to query, and no keystrokes to read; /dev/tty and stdin have
-// both.
+// The command is a direct child of this process. With a controlling terminal, the two
+// share a process group. The command cannot tell that it is wrapped: its descriptors,
+// environment, signals and inherited limits are the same as without headroom. Signals
+// that this process receives are passed on to the child until it ends. A stream that is
+// recorded is replaced: a pipe or a file by a pipe, and a terminal by a pseudo-terminal.
+// The pseudo-terminal is not the controlling terminal, so it differs in two ways: it has
+// no foreground process group to query, and no keystrokes to read. /dev/tty and stdin
+// have both.
 //
-// While the child lives, this process adopts the orphans among its own descendants. So
-// no process that should outlive the child may be started meanwhile; processes that ran
-// before are left alone.
+// While the child lives, this process adopts the orphans among its own descendants, and
+// ends them once the child has ended. So no process that should outlive the child may be
+// started meanwhile. Processes that were running before the child are left alone.
 type Child struct {
 	o       ChildOptions
 	process *os.Process
-	tty     *terminal // the controlling terminal, nil if there is none
+	tty     *terminal // the controlling terminal; nil if there is none
 	streams *streams
 	tree    *tree
 	begun   time.Time
 
 	stopped  atomic.Bool
-	ended    atomic.Bool   // the direct child has ended; its process group must not be signalled any more
-	stopOnce sync.Once     // the first Stop
-	killOnce sync.Once     // the kill after it
-	killing  chan struct{} // closed by that kill
-	patience atomic.Pointer[time.Timer]
-	unheeded stopper // reports a signal that did not end the child; nil before the first signal. It belongs to the listener's goroutine, and then to finish
+	ended    atomic.Bool                // the direct child has ended; its process group must not be signalled any more
+	stopOnce sync.Once                  // guards the first Stop
+	killOnce sync.Once                  // guards closing killing
+	killing  chan struct{}              // closed when the whole process tree is to be killed
+	patience atomic.Pointer[time.Timer] // kills the tree some time after the first Stop; nil before that
+	unheeded stopper                    // reports that the child runs on after a request to end; nil before the first one. Used by the listener's goroutine, and then by finish
 
 	done chan struct{} // closed when exit is set
 	exit Exit
@@ -50,9 +50,10 @@ type Child struct {
 // alive is true while a child of this process lives.
 var alive atomic.Bool
 
-// Start starts a command. It returns once the program has been executed, with a
-// *[StartError] if it cannot be; any other error means that headroom itself lacks
-// something, such as a file descriptor. It must be followed by [Child.Wait].
+// Start starts a command and returns once its program has been executed. The caller must
+// then call [Child.Wait]. The error is a *[StartError] if the program cannot be executed,
+// [ErrBusy] if another child of this process lives, or the error of o.Before. Any other
+// error means that headroom itself lacks something, such as a file descriptor.
 func Start(c Command, o ChildOptions) (*Child, error) {
 	path, err := c.program()
 	if err != nil {
@@ -75,8 +76,9 @@ func Start(c Command, o ChildOptions) (*Child, error) {
 	return child, nil
 }
 
-// live runs the child from start to end, on one OS thread: when the thread that started
-// a process ends, the kernel takes that for the death of its parent.
+// live runs the child from start to end, and stays on one OS thread: when the thread that
+// started a process ends, the kernel acts as if the parent had died, and sends the
+// process the signal in Pdeathsig.
 func (c *Child) live(command Command, path string, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -118,12 +120,12 @@ func (c *Child) live(command Command, path string, started chan<- error) {
 	c.finish(signals, kills)
 }
 
-// execute starts the program. A script whose first line names no interpreter is run
-// by the shell, as nohup, env and time do.
+// execute starts the program. If it is a script whose first line names no interpreter,
+// the shell runs it, as it does under nohup, env and time.
 func (c *Child) execute(command Command, path string) error {
 	attributes := &os.ProcAttr{
 		Dir: command.Dir, Env: command.environment(), Files: c.streams.files(),
-		// A launcher passes SIGTERM on to its workers; if it were killed, they would live on.
+		// A launcher passes SIGTERM on to its workers. They would live on if the launcher were killed.
 		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: c.tty == nil},
 	}
 	c.begun = time.Now()
@@ -143,8 +145,8 @@ func (c *Child) execute(command Command, path string) error {
 	return &StartError{Program: command.Args[0], Code: 126, Err: errno}
 }
 
-// status is the exit status as a shell reports it, and the signal that ended a process,
-// 0 if none did.
+// status returns the exit status of a process as a shell reports it, and the signal that
+// ended the process, or 0 if none did.
 func status(state *os.ProcessState) (int, syscall.Signal) {
 	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signal() > 0 {
 		return 128 + int(w.Signal()), w.Signal()
@@ -152,7 +154,7 @@ func status(state *os.ProcessState) (int, syscall.Signal) {
 	return state.ExitCode(), 0
 }
 
-// finish does what remains to be done once no process is left.
+// finish completes the Exit and releases everything, once no process of the tree is left.
 func (c *Child) finish(signals *listener, kills machine.Kills) {
 	if timer := c.patience.Load(); timer != nil {
 		timer.Stop()
@@ -167,7 +169,7 @@ func (c *Child) finish(signals *listener, kills machine.Kills) {
 		c.tty.restore()
 	}
 	c.tty.close()
-	if c.exit.Code != 0 { // what the kernel counted and allowed matters only after a failure
+	if c.exit.Code != 0 { // the kernel's counters and limits matter only after a failure
 		c.exit.Ulimit = machine.Ulimit()
 		risen := machine.CountKills().Since(kills)
 		c.exit.Kernel = Kernel{GroupKills: risen.Group, SystemKills: risen.System}
@@ -178,27 +180,29 @@ func (c *Child) finish(signals *listener, kills machine.Kills) {
 	close(c.done)
 }
 
-// Wait returns how the command ended, once none of its processes is left, all of its
-// output has been passed on and its log is written. Ranks and GPUs are left to the
-// caller to fill in. Every call returns the same, and all of them share one Tail.
+// Wait blocks until none of the command's processes is left, all of its output has been
+// passed on and its log is written. Then it returns how the command ended, except for
+// Ranks and GPUs, which the caller fills in. Every call returns the same Exit, with the
+// same Tail.
 func (c *Child) Wait() Exit {
 	<-c.done
 	return c.exit
 }
 
-// BreakLine reports whether the child's stderr is in the middle of a line, for example a
-// progress bar, so that the caller must write a line break before a line of its own. If it
-// reports true, it expects the caller to do so.
+// BreakLine reports whether the child's stderr is in the middle of a line, such as a
+// progress bar. If so, the caller must write a line break before a line of its own.
+// BreakLine assumes that the caller does so, and reports true only once for the same
+// line.
 func (c *Child) BreakLine() bool { return c.streams.breakLine() }
 
-// Done is closed when Wait would return at once.
+// Done returns a channel that is closed once Wait no longer blocks.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
-// Pid is the child's process id.
+// Pid returns the child's process id.
 func (c *Child) Pid() int { return c.process.Pid }
 
-// Signal sends a signal to the child, and to none of its descendants: passing it on is
-// up to the child. A signal that comes too late is not an error.
+// Signal sends a signal to the child alone. Whether its descendants get the signal is up
+// to the child. It is not an error if the child has already ended.
 func (c *Child) Signal(s syscall.Signal) error {
 	if err := c.process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -207,9 +211,9 @@ func (c *Child) Signal(s syscall.Signal) error {
 }
 
 // Stop asks the child to end, by sending SIGTERM to it alone: if its workers got the
-// signal too, they would die while the trainer wants to save. When the options' Patience
-// runs out, or at the second call, everything is killed. Stop does not block; once the
-// child has ended, it does nothing.
+// signal too, they would die while the trainer wants to save. When
+// [ChildOptions].Patience runs out, or when Stop is called a second time, the whole
+// process tree is killed. Stop does not block. Once Done is closed, it does nothing.
 func (c *Child) Stop() {
 	first := false
 	c.stopOnce.Do(func() {
@@ -224,7 +228,7 @@ func (c *Child) Stop() {
 	}
 }
 
-// kill ends the whole process tree now.
+// kill sends SIGKILL to the whole process tree.
 func (c *Child) kill() {
 	select {
 	case <-c.done:
@@ -233,7 +237,7 @@ func (c *Child) kill() {
 	}
 	c.killOnce.Do(func() { close(c.killing) })
 	if c.ended.Load() {
-		return // the tree's own loop deals with what is left
+		return // tree.end kills the processes that are left
 	}
 	if c.tty == nil {
 		_ = syscall.Kill(-c.process.Pid, syscall.SIGKILL)

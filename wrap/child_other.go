@@ -7,24 +7,24 @@ import (
 	"syscall"
 )
 
-// Child is one life of a command. It needs Linux: elsewhere none can be started.
+// Child is one life of a command. It can be started only on Linux.
 type Child struct{}
 
-// Standby is empty here.
+// Standby is empty on systems other than Linux.
 type Standby struct{}
 
-// StandBy does nothing.
+// StandBy returns nil.
 func StandBy() *Standby { return nil }
 
 // Release does nothing.
 func (*Standby) Release() {}
 
-// Start returns an error.
+// Start returns an error, because commands can be run on Linux only.
 func Start(Command, ChildOptions) (*Child, error) {
 	return nil, errors.New("commands can be run on Linux only")
 }
 
-// Startable returns nil: Start returns the error.
+// Startable returns nil and leaves the error to Start.
 func (Command) Startable() error { return nil }
 
 // Wait is never reached, as there is no Child.
@@ -45,5 +45,5 @@ func (*Child) Signal(syscall.Signal) error { return nil }
 // Stop is never reached, as there is no Child.
 func (*Child) Stop() {}
 
-// Owns is never called.
+// Owns is never reached, as there is no Child.
 func (*Child) Owns(int) bool { return false }

@@ -9,31 +9,32 @@ import (
 	"headroom/memory"
 )
 
-// LittleFree is the share of a GPU's memory below which "little was free", so that
-// a library's ambiguous error counts as lack of memory. A cuBLAS handle with its
-// kernels takes up to 1 GiB, and the samples from outside miss short peaks.
+// LittleFree is a share of a GPU's memory. If less than this share was free, a library's
+// ambiguous error counts as lack of memory. A cuBLAS handle with its kernels takes up to
+// 1 GiB, and sampling from outside misses short peaks, so the share is not tiny.
 const LittleFree = 0.05
 
-// Classify says why one life of a command ended. It is pure: it reads no clock,
-// does no I/O and logs nothing; its time is linear in len(e.Tail).
+// Classify says why one life of a command ended. It is pure: it reads no clock, does no
+// I/O and logs nothing. Its time is linear in len(e.Tail).
 //
-// Evidence counts in this order, and the first that says something decides:
+// Classify considers the evidence in this order, and the first item that gives a reason
+// decides:
 //
 //	request        the command had been asked to stop
 //	exit status 0  it is done, whatever it printed
-//	error files    of a launcher's workers: the first to fail, by their clocks, whose
-//	               error is not a consequence of another rank's
-//	exceptions     that ended the first failing rank, by its traceback
-//	kills          SIGKILL or SIGBUS with what the kernel and the scheduler counted
-//	free text      a log line that names the reason, where no exception does
+//	error files    of a launcher's workers: the earliest error, by the workers' clocks,
+//	               that is not a consequence of another rank's
+//	exceptions     the one that ended the first failing rank, by its traceback
+//	kills          SIGKILL or SIGBUS, with what the kernel and the scheduler counted
+//	free text      a log line that names the reason, if no exception does
 //
-// None of these is evidence: an error after which the training continued, advice,
-// documentation, warnings, and what other ranks print once one has failed. Where
-// nothing decides, the kind is [Failed] and the reasons say what was seen.
+// The following is no evidence: an error after which the training continued, advice,
+// documentation, warnings, and what other ranks print once one has failed. If nothing
+// decides, the kind is [Failed] and the reasons say what was seen.
 func Classify(e Exit) Outcome {
 	tail := e.Tail
 	if e.Code == 0 && e.Signal == 0 && !mayTellOfMemory(tail) {
-		tail = nil // reading the tail takes 50 ms, and only words about memory would matter
+		tail = nil // scanning the tail takes 50 ms, and only texts about memory would matter
 	}
 	c := classifier{exit: e, found: scan(tail)}
 	switch {
@@ -67,7 +68,8 @@ type classifier struct {
 	found findings
 }
 
-// noFault is the fault where no error was found; the launcher may still have named a rank.
+// noFault returns the fault to use if no error was found. It has the rank that the
+// launcher named, if any.
 func (c classifier) noFault() fault { return fault{rank: c.found.firstRank} }
 
 func (c classifier) status() string {
@@ -77,8 +79,8 @@ func (c classifier) status() string {
 	return fmt.Sprintf("it exited with status %d", c.exit.Code)
 }
 
-// signal is the signal that ended the command or a process that it ran: a shell reports
-// the latter as exit status 128 + n.
+// signal returns the signal that ended the command or a process that it ran, or 0 if
+// there is none. A shell reports a process that signal n ended as exit status 128 + n.
 func (c classifier) signal() syscall.Signal {
 	if c.exit.Signal == 0 && c.exit.Code > 128 && c.exit.Code <= 128+31 {
 		return syscall.Signal(c.exit.Code - 128)
@@ -90,10 +92,10 @@ func (c classifier) outcome(k Kind, sure Confidence, x fault, reasons ...string)
 	return Outcome{Kind: k, Confidence: sure, Reasons: reasons, Rank: x.rank, Device: -1, Error: x.words()}
 }
 
-// errorMost is how much of an error an outcome quotes.
+// errorMost is the largest number of bytes of an error that an outcome quotes.
 const errorMost = 300
 
-// words is a fault in the command's own words, shortened.
+// words returns a fault in the command's own words, shortened to errorMost bytes.
 func (f fault) words() string {
 	text := f.message
 	if f.typ != "" {
@@ -116,7 +118,8 @@ func (c classifier) done() Outcome {
 	return o
 }
 
-// sureness is how far the text of an exception can be relied on.
+// sureness returns how far the text of an exception can be relied on: less if another
+// error of the same rank followed it.
 func (c classifier) sureness(x fault) Confidence {
 	for _, y := range c.found.candidates() {
 		if y.raised && y.rank == x.rank && y.line > x.line && y.match.meaning != x.match.meaning && y.chain != x.chain {
@@ -129,7 +132,8 @@ func (c classifier) sureness(x fault) Confidence {
 	return Certain
 }
 
-// because returns the outcome that follows from a root cause.
+// because returns the outcome of a command whose root cause is x. source says where x was
+// found and begins the reason; it may be empty.
 func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 	reason := source + c.sentence(x)
 	switch m := x.match; m.meaning {
@@ -164,7 +168,7 @@ func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 	return o
 }
 
-// sentence describes a fault.
+// sentence returns a sentence about a fault, with its rank and phase if they are known.
 func (c classifier) sentence(x fault) string {
 	who := "it"
 	if x.rank != rankUnknown {
@@ -181,7 +185,9 @@ func (c classifier) sentence(x fault) string {
 	return fmt.Sprintf("%s %s%s: %s", who, verb, in, x.words())
 }
 
-// ambiguous decides on a library's error that lack of memory may have caused.
+// ambiguous returns the outcome of a library's error that lack of device memory may have
+// caused. It depends on whether an allocation had just failed, or on how much memory was
+// free.
 func (c classifier) ambiguous(x fault, reason string) Outcome {
 	a := readAmounts(x.message)
 	if n := c.found.allocator; n != nil && !c.found.survived(*n) {
@@ -202,8 +208,9 @@ func (c classifier) ambiguous(x fault, reason string) Outcome {
 	return o
 }
 
-// ambiguousHost decides on a library's error that lack of host memory may have caused. Without
-// a limit, Linux hardly ever refuses an allocation: it kills a process later.
+// ambiguousHost returns the outcome of a library's error that lack of host memory may
+// have caused. It depends on whether ulimit sets a limit. Without one, Linux hardly ever
+// refuses an allocation, but kills a process later.
 func (c classifier) ambiguousHost(x fault, reason string) Outcome {
 	if c.exit.Ulimit == 0 {
 		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of host memory can cause it, but ulimit sets no limit")
@@ -213,10 +220,10 @@ func (c classifier) ambiguousHost(x fault, reason string) Outcome {
 	return o
 }
 
-// firstRecord is the root among a launcher's error files: the earliest whose error
-// is its own. Clocks of several machines differ, so a rank that only lost its peers
-// is passed over even if its clock says that it came first. Records without a time
-// come last.
+// firstRecord returns the root cause among a launcher's error files: the earliest error
+// that is not a consequence of another rank's. The clocks of several machines differ, so
+// a rank that only lost its peers is passed over even if its clock says that it failed
+// first. Records without a time come last.
 func firstRecord(ranks []RankError) (fault, bool) {
 	ordered := slices.Clone(ranks)
 	slices.SortStableFunc(ordered, func(a, b RankError) int {
@@ -233,12 +240,13 @@ func firstRecord(ranks []RankError) (fault, bool) {
 	return fault{}, false
 }
 
-// fault reads a record: an exception in one line, or its whole traceback.
+// fault returns a record as a fault. The record holds an exception in one line, or its
+// whole traceback.
 func (r RankError) fault() fault {
 	text := strings.ReplaceAll(r.Message, `\n`, "\n")
 	found := scan([]byte(text))
 	x, ok := found.root()
-	if !ok && len(found.faults) > 0 { // a cascade
+	if !ok && len(found.faults) > 0 { // it has only consequences of other ranks' errors
 		x = found.faults[len(found.faults)-1]
 		x.understand()
 	} else if !ok {
@@ -249,7 +257,8 @@ func (r RankError) fault() fault {
 	return x
 }
 
-// withTraceback adds to a record the traceback that the same rank printed.
+// withTraceback returns x, the fault of a record, with the traceback that the same rank
+// printed.
 func (c classifier) withTraceback(x fault) fault {
 	if len(x.frames) > 0 {
 		return x

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Whatever a command prints, its end is classified, and the outcome obeys the rules
-// that hold for every outcome.
+// FuzzClassify checks that Classify gives an outcome that obeys the rules for every
+// outcome, whatever the command prints.
 func FuzzClassify(f *testing.F) {
 	for _, x := range exitFixtures(f) {
 		f.Add(x.exit.Tail, x.exit.Code, int(x.exit.Signal), x.exit.Kernel.GroupKills, "")
@@ -44,8 +44,8 @@ func FuzzClassify(f *testing.F) {
 	})
 }
 
-// What a scan keeps does not grow with what a command prints, and the time that it takes
-// grows no faster than that.
+// TestHostileOutput checks that a scan keeps a bounded amount, whatever a command prints,
+// and that it does not become extremely slow.
 func TestHostileOutput(t *testing.T) {
 	for name, unit := range map[string]string{
 		"tracebacks without end":    tracebackOf(at("a.py", "f", "g()")),
@@ -68,7 +68,7 @@ func TestHostileOutput(t *testing.T) {
 			found := scan(tail)
 			Classify(Exit{Code: 1, Tail: tail})
 			// The limit is loose enough for a busy machine, and still catches a scan that is a
-			// thousand times as slow.
+			// thousand times slower than usual.
 			if took := time.Since(start); took > 30*time.Second {
 				t.Errorf("took %v", took)
 			}
@@ -84,8 +84,8 @@ func TestHostileOutput(t *testing.T) {
 	}
 }
 
-// hostile is output that repeats unit inside a traceback; if unit is "", each line is of another
-// rank.
+// hostile returns output that repeats unit inside a traceback. If unit is "", each line
+// is printed by another rank.
 func hostile(unit string) []byte {
 	tail := []byte("Traceback (most recent call last):\n")
 	for i := 0; len(tail) < scanMost/4; i++ {
@@ -98,8 +98,8 @@ func hostile(unit string) []byte {
 	return append(tail, "\nRuntimeError: the last one\n"...)
 }
 
-// However many ranks a launcher's prefixes name, the scan keeps track of a bounded
-// number of them.
+// TestManyRanks checks that a scan keeps track of a bounded number of ranks, however many
+// the prefixes of lines name.
 func TestManyRanks(t *testing.T) {
 	s := newScanner()
 	for l := range logLines(hostile("")) {

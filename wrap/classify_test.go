@@ -13,7 +13,7 @@ import (
 	"headroom/memory"
 )
 
-// Each fixture is classified as its header says.
+// TestClassify checks that each fixture is classified as its header says.
 func TestClassify(t *testing.T) {
 	for _, f := range exitFixtures(t) {
 		t.Run(f.name, func(t *testing.T) {
@@ -61,7 +61,8 @@ func checkOutcome(t *testing.T, f exitFixture, got Outcome) {
 	}
 }
 
-// Nothing that only looks like lack of memory may be acted on as if it were.
+// TestLookalikesAreNotMemory checks that a failure that only looks like lack of memory is
+// not treated as one.
 func TestLookalikesAreNotMemory(t *testing.T) {
 	failures, others := 0, 0
 	for _, f := range exitFixtures(t) {
@@ -85,7 +86,8 @@ const (
 	tableEnd   = "<!-- end of the table -->\n"
 )
 
-// The table in the documentation is what Classify makes of the fixtures.
+// TestConfusionTable checks that the table in the documentation shows how Classify
+// classifies the fixtures.
 func TestConfusionTable(t *testing.T) {
 	table := confusionTable(exitFixtures(t))
 	t.Log("\n" + table)
@@ -108,8 +110,10 @@ func TestConfusionTable(t *testing.T) {
 	}
 }
 
-// confusionTable counts fixtures by what they are and what they are taken for.
-// A failure that is only possibly about memory has a column of its own: nothing acts on it.
+// confusionTable returns a table in Markdown that counts the fixtures. A row is what they
+// really are, and a column is what Classify takes them for. Failures that are only
+// possibly about memory have a column of their own, because headroom does not act on
+// them.
 func confusionTable(all []exitFixture) string {
 	columns := []string{string(OutOfMemory), string(OutOfHostMemory), string(OutOfSharedMemory), "memory, possible",
 		string(Failed), string(DeviceGone), string(Stopped), string(Done)}
@@ -141,8 +145,8 @@ func confusionTable(all []exitFixture) string {
 	return b.String()
 }
 
-// The output of a command that is done is read only if it may mention memory;
-// skipping it changes no outcome.
+// TestDoneIsToldWithoutReading checks that Classify may skip the output of a command that
+// exited with status 0 unless it may mention memory: skipping it changes no outcome.
 func TestDoneIsToldWithoutReading(t *testing.T) {
 	read := 0
 	for _, f := range exitFixtures(t) {

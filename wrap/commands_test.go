@@ -16,16 +16,18 @@ import (
 	"headroom/recovery"
 )
 
-// Each file of testdata/commands is a command in a framework's real shape, with the
-// files that it names, and what becomes of it:
+// TestCommands checks how the commands in testdata/commands are rewritten. Each file
+// there has a command in a framework's real form, the files that it names, and lines that
+// say what to do:
 //
-//	command: …         as it is typed; may be given once
-//	micro: 4 2 1       micro-batches to rewrite it for; each rewrite must be exact, or say why not
-//	world: 2           ranks, as the user gives them
-//	knob: micro=--bs   as the user gives it; may be repeated
-//	resume: trl=1.16.0 resume from the newest checkpoint, with these versions
+//	command: …         the command, as it is typed
+//	micro: 4 2 1       micro-batches to rewrite it for; each must keep the effective batch, or say why it cannot
+//	world: 2           number of ranks that the user gives
+//	profile: trl       profile that the user gives
+//	knob: micro=--bs   knob that the user gives; may be repeated
+//	resume: trl=1.16.0 resume from the newest checkpoint, with this version of a package; may be repeated
 //
-// The last file, want, is the whole outcome; go test -update writes it.
+// The last file, want, is the whole outcome. go test -update writes it.
 func TestCommands(t *testing.T) {
 	names, err := filepath.Glob("testdata/commands/*.txtar")
 	if err != nil || len(names) == 0 {
@@ -55,13 +57,13 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// start is when the commands of the tests started; now is when they ended.
+// The tests' commands begin at start, and have ended by now.
 var (
 	start = time.Date(2026, 3, 1, 22, 0, 0, 0, time.UTC)
 	now   = start.Add(8 * time.Hour)
 )
 
-// scenario is a command of testdata.
+// scenario is what one file of testdata/commands asks for.
 type scenario struct {
 	command  Command
 	given    Given
@@ -113,7 +115,8 @@ func readScenario(t *testing.T, archive *txtar.Archive) scenario {
 	return s
 }
 
-// typed is a command as a shell would split it; only single quotes are understood.
+// typed returns the command that a shell would make of line, in the folder /work. The
+// only quotes that it understands are single ones.
 func typed(line string) Command {
 	var args []string
 	for i, part := range strings.Split(line, "'") {
@@ -170,7 +173,8 @@ func outcome(t *testing.T, archive *txtar.Archive) string {
 	return b.String()
 }
 
-// newest finds the checkpoint to resume from.
+// newest returns the newest complete checkpoint to resume from, and writes a list of all
+// checkpoints to b.
 func newest(b *strings.Builder, m *Match, s scenario) Resume {
 	found, err := m.Checkpoints(now, start)
 	if err != nil {
@@ -186,8 +190,9 @@ func newest(b *strings.Builder, m *Match, s scenario) Resume {
 	return Resume{Checkpoint: found.Newest, Versions: s.versions}
 }
 
-// rewriteTo rewrites a command, and checks on the way what holds for every command:
-// when it is recognised again, the rewritten command asks for the plan.
+// rewriteTo rewrites a command for plan p and writes the outcome to b. It also checks
+// what must hold for every command: when the rewritten command is recognised again, it
+// asks for plan p.
 func rewriteTo(t *testing.T, b *strings.Builder, m *Match, s scenario, p recovery.Plan, r Resume) {
 	t.Helper()
 	fmt.Fprintf(b, "\n# micro-batch %d\n", p.Micro)
@@ -214,7 +219,7 @@ func rewriteTo(t *testing.T, b *strings.Builder, m *Match, s scenario, p recover
 	}
 }
 
-// overlaid is files with the copies of a rewritten command in them.
+// overlaid returns files together with the copies that a rewritten command uses.
 func overlaid(files fstest.MapFS, out Rewritten) fs.FS {
 	with := fstest.MapFS{}
 	for name, f := range files {

@@ -8,14 +8,15 @@ import (
 	"strings"
 )
 
-// doubt is a sign that a step cut into smaller micro-batches would train something
-// else, whatever the knobs say, and the condition under which it would not.
+// doubt is a sign that training in smaller micro-batches may not give the same result,
+// even if the knobs keep the effective batch, and the condition under which it does.
 type doubt struct {
-	sign  lazyRegexp
-	holds string
+	sign  lazyRegexp // matches the sign in a line
+	holds string     // the condition, in words
 }
 
-// doubts are looked for in code, configurations and arguments alike.
+// doubts holds every known doubt. Code, configurations and arguments are all searched for
+// the signs.
 var doubts = []doubt{
 	{
 		lazily(`\b(?:\w*NegativesRanking\w*|InfoNCE\w*|info_nce\w*|NTXent\w*|NT_Xent\w*|nt_xent\w*|SupCon\w*|SupervisedContrastive\w*|\w*[Cc]ontrastive_?[Ll]oss\w*|` +
@@ -32,12 +33,12 @@ var doubts = []doubt{
 	},
 }
 
-// optimizer matches the assignment of a new optimizer.
+// optimizer matches a line that assigns a new optimizer to a name.
 var optimizer = lazily(`^\s*((?:self\.)?\w+)\s*=\s*(?:torch\.)?(?:optim\.)?(?:Adam\w*|SGD|RMSprop|Adagrad|Lion|Adafactor|NAdam|RAdam)\(`)
 
-// doubtful says what would have to hold for the command to train the same in smaller
-// micro-batches, each condition with the place that raises the doubt. Only what can be
-// read is inspected: the script with the modules beside it that it imports, the
+// doubtful returns the conditions under which smaller micro-batches would not change what
+// the command trains, each with the place that raises the doubt. It inspects only what it
+// can read: the script, the modules that the script imports from its own folder, the
 // configurations and the arguments.
 func (m *Match) doubtful() (holds []string) {
 	sources := m.sources()
@@ -57,7 +58,7 @@ func (m *Match) doubtful() (holds []string) {
 	return holds
 }
 
-// source is a text in which a doubt can be found.
+// source is a text that is searched for doubts.
 type source struct {
 	name  string
 	lines []string
@@ -71,7 +72,8 @@ func (s source) at(line int) string {
 	return fmt.Sprintf("%s, line %d", s.name, line+1)
 }
 
-// first is the first line with a sign outside a comment.
+// first returns the first line, counted from 0, that has the sign outside a comment, and
+// the text that matched. The text is "" if there is no such line.
 func (s source) first(sign *regexp.Regexp) (line int, what string) {
 	for i, text := range s.lines {
 		if code, _, _ := strings.Cut(text, "#"); len(code) < 4096 {
@@ -83,7 +85,7 @@ func (s source) first(sign *regexp.Regexp) (line int, what string) {
 	return 0, ""
 }
 
-// optimizers are the different names that optimizers are assigned to.
+// optimizers returns the different names that optimizers are assigned to.
 func (s source) optimizers() (names []string) {
 	for _, line := range s.lines {
 		at := optimizer().FindStringSubmatch(line)
@@ -94,7 +96,8 @@ func (s source) optimizers() (names []string) {
 	return names
 }
 
-// modulesMost bounds how many modules of a script are read.
+// modulesMost is the largest number of Python files that are read: the script and its
+// modules.
 const modulesMost = 32
 
 func (m *Match) sources() []source {

@@ -6,14 +6,14 @@ import (
 	"testing/fstest"
 )
 
-// TestDoubts checks that scripts which would train something else in smaller micro-batches
-// are doubted, as far as that can be read, and that ordinary scripts are not.
+// TestDoubts checks that a script is doubted if its text shows that smaller micro-batches
+// would change what it trains, and that ordinary scripts are not doubted.
 func TestDoubts(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		args  string
 		files map[string]string
-		want  string // parts, separated by |; "" for no doubt
+		want  string // parts of the conditions, separated by |; "" if there must be no doubt
 	}{
 		{"a language model", "train.py", map[string]string{"train.py": "import torch\nopt = torch.optim.AdamW(m.parameters(), lr=args.lr)\nloss = F.cross_entropy(a, b)\n"}, ""},
 		{"one optimizer or another", "train.py", map[string]string{"train.py": "if args.opt == 'sgd':\n    opt = optim.SGD(p)\nelse:\n    opt = optim.Adam(p)\n"}, ""},

@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// Edit replaces the bytes [Start, End) of a file; every other byte stays.
+// Edit replaces the bytes [Start, End) of a file with New. Every other byte stays.
 type Edit struct {
 	Start, End int
 	New        string
 }
 
-// Apply is content with the edits made. They must not overlap.
+// Apply returns content with the edits made. The edits must not overlap.
 func Apply(content []byte, edits []Edit) []byte {
 	sorted := slices.SortedStableFunc(slices.Values(edits), func(a, b Edit) int { return a.Start - b.Start })
 	var out []byte
@@ -29,11 +29,11 @@ func Apply(content []byte, edits []Edit) []byte {
 	return append(out, content[at:]...)
 }
 
-// EditError says that a key cannot be changed in a file without touching something
-// else.
+// EditError says why a key cannot be read or changed in a file, for example because
+// another key would change with it.
 type EditError struct {
 	Key    string
-	Line   int // 0 if it concerns no single line
+	Line   int // 0 if no single line is at fault, or if it is not known
 	Reason string
 }
 
@@ -46,25 +46,25 @@ func (e *EditError) Error() string {
 
 // scalar is a value in a file.
 type scalar struct {
-	start, end int    // its bytes; end is 0 if the value has none of its own
+	start, end int    // its bytes are [start, end); end is 0 if the file has no bytes of its own for the value
 	text       string // without quotes; an expression as it was written
-	null       bool   // present but empty
+	null       bool   // the key is present, but its value is null
 	line       int
 }
 
 // editor finds and changes values in files of one format.
 type editor interface {
-	// decode is the whole file as values, to prove that an edit changed only one of them.
+	// decode returns all values of the file. Set uses them to prove that an edit changed only one.
 	decode(content []byte) (any, error)
-	// find is the value of a key; ok is false if there is none.
+	// find returns the value of a key; ok is false if the file does not have the key.
 	find(content []byte, keys []string) (value scalar, ok bool, err error)
-	// replacement is the edit that changes the value of a key that was found.
+	// replacement returns the edit that changes old, the value of a key that find has found.
 	replacement(content []byte, old scalar, value string) (Edit, error)
-	// insertion is the edit that adds a key.
+	// insertion returns the edit that adds a key with a value.
 	insertion(content []byte, keys []string, value string) (Edit, error)
 }
 
-// editor is the editor for files of the format.
+// editor returns the editor for files of the format.
 func (f Format) editor() editor {
 	switch f {
 	case JSON:
@@ -77,7 +77,7 @@ func (f Format) editor() editor {
 	return yamlEditor{}
 }
 
-// formatOf is the format that a file's suffix stands for, "" if it stands for none.
+// formatOf returns the format that a file's suffix implies, or "" if it implies none.
 func formatOf(name string) Format {
 	switch path.Ext(name) {
 	case ".yaml", ".yml":
@@ -92,16 +92,16 @@ func formatOf(name string) Format {
 	return ""
 }
 
-// quoted is a text as a value of the format.
+// quoted returns text as a string in the format's notation.
 func (f Format) quoted(text string) string {
 	if f == JSON {
-		return text // its editor quotes what is not a number
+		return text // jsonEditor itself quotes values that need it
 	}
 	return strconv.Quote(text)
 }
 
-// text is a value, quoted if it would otherwise be taken for a boolean: Python reads
-// YAML 1.1, where no and off mean false.
+// text returns value, quoted if a reader would otherwise take it for a boolean: Python's
+// libraries read YAML 1.1, where no and off mean false.
 func (f Format) text(value string) string {
 	if f == YAML && slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(value)) {
 		return strconv.Quote(value)
@@ -109,7 +109,8 @@ func (f Format) text(value string) string {
 	return value
 }
 
-// inFile is a value in the notation of files; frameworks' command lines take True and False.
+// inFile returns a value as files write it. Files have true and false where the command
+// lines of frameworks have True and False.
 func (t Type) inFile(value string) string {
 	if t == Bool || t == Switch {
 		return strings.ToLower(value)
@@ -117,14 +118,14 @@ func (t Type) inFile(value string) string {
 	return value
 }
 
-// find is the value of a dotted key in a file.
+// find returns the value of a dotted key in a file, and whether the file has the key.
 func (f Format) find(content []byte, key string) (scalar, bool, error) {
 	return f.editor().find(content, strings.Split(key, "."))
 }
 
-// Set is the edit that gives a dotted key a value, adding the key if it is absent.
-// The edit is checked against the values of the whole file: if it would change other
-// keys too, such as those that refer to an anchor, the error is an [*EditError].
+// Set returns the edit that gives a dotted key a value, adding the key if it is absent.
+// Set checks the edit against the values of the whole file. If other keys would change
+// too, such as those that refer to an anchor, the error is an [*EditError].
 func (f Format) Set(content []byte, key, value string) (Edit, error) {
 	ed, keys := f.editor(), strings.Split(key, ".")
 	before, err := ed.decode(content)
@@ -161,13 +162,13 @@ func (f Format) Set(content []byte, key, value string) (Edit, error) {
 	return edit, nil
 }
 
-// same reports whether a decoded value is what was written.
+// same reports whether a decoded value is the one that was written.
 func same(got any, value string) bool {
 	text := fmt.Sprint(got)
 	return text == value || text == strings.Trim(value, `"`) || "["+strings.Join(strings.Fields(strings.Trim(text, "[]")), ", ")+"]" == value
 }
 
-// lookup is the value of a key in decoded values.
+// lookup returns the value of a nested key in decoded values, and whether it exists.
 func lookup(values any, keys []string) (any, bool) {
 	for _, key := range keys {
 		m, ok := values.(map[string]any)
@@ -196,7 +197,8 @@ func with(values any, keys []string, value any) any {
 	return out
 }
 
-// has reports whether a file has a key, with whatever value.
+// has reports whether a file has a key, whatever its value is. It returns false if the
+// file cannot be decoded.
 func (f Format) has(content []byte, key string) bool {
 	values, err := f.editor().decode(content)
 	if err != nil {
@@ -206,8 +208,8 @@ func (f Format) has(content []byte, key string) bool {
 	return ok
 }
 
-// rawScalar finds the end of a value that begins at start, plain or in quotes; ok is
-// false if the value is not there.
+// rawScalar returns the end of the value text, plain or in quotes, that begins at start.
+// ok is false if that text does not begin there.
 func rawScalar(content []byte, start int, text string) (end int, ok bool) {
 	if start < 0 || start > len(content) {
 		return 0, false
@@ -220,10 +222,10 @@ func rawScalar(content []byte, start int, text string) (end int, ok bool) {
 	return 0, false
 }
 
-// lineAt is the line of a byte, from 1.
+// lineAt returns the line number, counted from 1, of the byte at offset at.
 func lineAt(content []byte, at int) int { return bytes.Count(content[:at], []byte("\n")) + 1 }
 
-// newline is how the file ends its lines.
+// newline returns the line ending that the file uses.
 func newline(content []byte) string {
 	if bytes.Contains(content, []byte("\r\n")) {
 		return "\r\n"

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// jsonEditor edits one document of JSON. A key given twice in one object is
-// refused: readers do not agree on which of them counts.
+// jsonEditor edits a file that holds one JSON document. It refuses a document in which an
+// object has the same key twice: parsers do not agree on which of the two counts.
 type jsonEditor struct{}
 
 func (e jsonEditor) decode(content []byte) (any, error) {
@@ -29,14 +29,15 @@ func (e jsonEditor) decode(content []byte) (any, error) {
 	return values, nil
 }
 
-// jsonValue is the position of one value in a document.
+// jsonValue is the position of one value in a document: its bytes are [start, end).
 type jsonValue struct {
 	start, end int
 	object     bool
 }
 
-// scan is the position of every key's value, by the key's path with NUL between the
-// keys; the path of the document itself is "".
+// scan returns the position of the value of every key, indexed by the key's path. A path
+// consists of the keys on the way to the value, with a NUL before each. The path of the
+// document itself is "". Values inside lists have no path.
 func (e jsonEditor) scan(content []byte) (map[string]jsonValue, error) {
 	s := jsonScanner{content: content, dec: json.NewDecoder(bytes.NewReader(content)), found: map[string]jsonValue{}}
 	s.dec.UseNumber()
@@ -49,7 +50,7 @@ type jsonScanner struct {
 	found   map[string]jsonValue
 }
 
-// value reads one value and records its position, if it has a path.
+// value reads one value. If noted is true, it records the value's position under path.
 func (s *jsonScanner) value(path string, noted bool) error {
 	before := int(s.dec.InputOffset())
 	token, err := s.dec.Token()
@@ -118,8 +119,8 @@ func (e jsonEditor) replacement(_ []byte, old scalar, value string) (Edit, error
 	return Edit{old.start, old.end, e.quoted(value)}, nil
 }
 
-// quoted is a value in JSON's notation: what is not a number, a list or a word such as
-// true is a string.
+// quoted returns a value in JSON's notation: unchanged if it is valid JSON, such as a
+// number, a list or true, and otherwise as a string.
 func (jsonEditor) quoted(value string) string {
 	if json.Valid([]byte(value)) {
 		return value

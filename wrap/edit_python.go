@@ -6,26 +6,26 @@ import (
 	"strings"
 )
 
-// pythonEditor edits assignments at the top level of a Python file, such as
-// nanoGPT's configurations. It reads lines, and skips what is inside brackets and
-// multi-line strings; nothing is evaluated.
+// pythonEditor edits assignments at the top level of a Python file, such as nanoGPT's
+// configurations. It reads the file line by line, and skips what is inside brackets and
+// multi-line strings. It evaluates nothing.
 type pythonEditor struct{}
 
-// assignment is name = expression, with or without an annotation. A comment ends
+// assignment matches name = expression, with or without a type annotation. A comment ends
 // the expression; a # inside a string does not.
 var assignment = lazily(`^([A-Za-z_]\w*)[ \t]*(?::[ \t]*\w+[ \t]*)?=[ \t]*((?:[^=#'"\s][^#'"\r\n]*?|"[^"\\\r\n]*"|'[^'\\\r\n]*')?)[ \t]*(?:#.*)?\r?$`)
 
-// augmented is name += expression, or the same with another operator.
+// augmented matches name += expression, or the same with another operator.
 var augmented = lazily(`^([A-Za-z_]\w*)[ \t]*(?://|\*\*|<<|>>|[-+*/%&|^@])=`)
 
 // pythonAssign is one assignment.
 type pythonAssign struct {
 	name       string
-	start, end int
-	again      bool // assigned before, or changed later
+	start, end int  // bytes of the expression; 0 for an augmented assignment
+	again      bool // augmented, so it changes a variable that was assigned before
 }
 
-// scan is the assignments of a file, in order.
+// scan returns the top-level assignments of a file, in order.
 func (pythonEditor) scan(content []byte) []pythonAssign {
 	var all []pythonAssign
 	var s pythonState
@@ -47,10 +47,10 @@ func (pythonEditor) scan(content []byte) []pythonAssign {
 	return all
 }
 
-// pythonState is what a line inherits from the lines above it.
+// pythonState is what the scan knows at the start of a line from the lines above it.
 type pythonState struct {
-	depth  int    // of brackets
-	quotes string // of a multi-line string; "" outside
+	depth  int    // number of brackets that are open
+	quotes string // quotation marks that will end the open string; "" outside a string
 	joined bool   // the line above ended in a backslash
 }
 
@@ -81,7 +81,7 @@ func (s *pythonState) line(line []byte) {
 		}
 	}
 	if len(s.quotes) == 1 {
-		s.quotes = "" // such a string ends with its line
+		s.quotes = "" // only a string in triple quotes may continue on the next line
 	}
 }
 
@@ -119,7 +119,8 @@ func (e pythonEditor) replacement(_ []byte, old scalar, value string) (Edit, err
 	return Edit{old.start, old.end, value}, nil
 }
 
-// insertion puts the assignment at the end, where nothing above can change it.
+// insertion adds the assignment at the end of the file, where no later line can change
+// the value.
 func (e pythonEditor) insertion(content []byte, keys []string, value string) (Edit, error) {
 	line := keys[0] + " = " + value + newline(content)
 	if len(content) > 0 && content[len(content)-1] != '\n' {

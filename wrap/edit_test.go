@@ -94,8 +94,8 @@ func itoa(n int, err error) string {
 	return Int.write(n, "")
 }
 
-// Whatever is in a file, no editor panics, and an edit leaves every byte outside of it
-// alone and gives the key its value.
+// FuzzSet checks that no editor panics, whatever is in a file, and that an edit gives the
+// key its value and leaves every byte outside the edit alone.
 func FuzzSet(f *testing.F) {
 	for _, seed := range []string{"a: 1\nb: &x 8 # c\nc: {d: *x}\n", `{"a": {"b": 8}, "b": [1, "é"]}`, "[a]\nb = 8\nt = {b = 1}\n", "b = 5 * 8 # x\n'''\nb = 1\n'''\n",
 		"? b\n: 8\n", "- b\n", "b: !!int 8\n", "b: \"\\x38\"\n", "a: {}\n", "{b: 8,}\n", "b: >-\n  8\n", "\ufeff{}", "a.b: 3\n", "\"b\" = 8\n", "b: 8\r\nc: 1\r\n"} {

@@ -11,7 +11,7 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// tomlEditor edits TOML: tables, dotted keys and inline tables.
+// tomlEditor edits TOML files. It understands tables, dotted keys and inline tables.
 type tomlEditor struct{}
 
 func (tomlEditor) decode(content []byte) (any, error) {
@@ -38,7 +38,7 @@ func (e tomlEditor) find(content []byte, keys []string) (scalar, bool, error) {
 		case unstable.Table, unstable.ArrayTable:
 			table = tomlKey(n)
 			if n.Kind == unstable.ArrayTable {
-				table = append(table, "[]") // no path leads here
+				table = append(table, "[]") // no dotted key refers to an element of an array
 			}
 		case unstable.KeyValue:
 			if s, ok, err := tomlValue(&p, n, table, keys); ok || err != nil {
@@ -57,7 +57,8 @@ func tomlKey(n *unstable.Node) []string {
 	return key
 }
 
-// tomlValue is the value of a key if n assigns it, directly or in an inline table.
+// tomlValue returns the value of a key if n assigns it, directly or in an inline table;
+// otherwise ok is false. table is the table that n is in.
 func tomlValue(p *unstable.Parser, n *unstable.Node, table, keys []string) (s scalar, ok bool, err error) {
 	full := slices.Concat(table, tomlKey(n))
 	value := n.Value()
@@ -76,7 +77,7 @@ func tomlValue(p *unstable.Parser, n *unstable.Node, table, keys []string) (s sc
 		return scalar{}, false, &EditError{strings.Join(keys, "."), 0, "not a number, a string or a boolean; only these can be changed"}
 	}
 	raw := value.Raw
-	if raw.Length == 0 { // the parser records no bytes for what it has not changed
+	if raw.Length == 0 { // the parser leaves Raw empty for some values, such as booleans
 		raw = p.Range(value.Data)
 	}
 	s = scalar{start: int(raw.Offset), end: int(raw.Offset + raw.Length), text: string(value.Data)}
@@ -88,7 +89,8 @@ func (e tomlEditor) replacement(_ []byte, old scalar, value string) (Edit, error
 	return Edit{old.start, old.end, e.quoted(value)}, nil
 }
 
-// quoted is a value in TOML's notation.
+// quoted returns a value in TOML's notation: unchanged if it is valid TOML, and otherwise
+// as a string.
 func (tomlEditor) quoted(value string) string {
 	var v map[string]any
 	if toml.Unmarshal([]byte("v = "+value), &v) == nil && !strings.Contains(value, "\n") {
@@ -97,7 +99,8 @@ func (tomlEditor) quoted(value string) string {
 	return fmt.Sprintf("%q", value)
 }
 
-// insertion adds a key below the header of its table, or at the top of the file.
+// insertion adds a key right below the header of its table or, if there is no such
+// header, at the top of the file.
 func (e tomlEditor) insertion(content []byte, keys []string, value string) (Edit, error) {
 	line := keys[len(keys)-1] + " = " + e.quoted(value) + newline(content)
 	var p unstable.Parser

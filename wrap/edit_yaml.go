@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// yamlEditor edits one document of YAML. Merge keys and aliases are followed when
-// a value is read; an edit is made only where the key itself is written.
+// yamlEditor edits a file that holds one YAML document. It follows merge keys and aliases
+// when it reads a value, but edits only where the key itself is written.
 type yamlEditor struct{}
 
 func (yamlEditor) decode(content []byte) (any, error) {
@@ -30,7 +30,8 @@ func (yamlEditor) decode(content []byte) (any, error) {
 	return values, nil
 }
 
-// walk follows the keys as far as mappings contain them, and counts those it has met.
+// walk follows the keys down from the top of the document for as long as mappings contain
+// them. It returns the node that it has reached, and how many keys led there.
 func (yamlEditor) walk(content []byte, keys []string) (n *yaml.Node, met int, err error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(content, &doc); err != nil || len(doc.Content) == 0 {
@@ -48,7 +49,8 @@ func (yamlEditor) walk(content []byte, keys []string) (n *yaml.Node, met int, er
 	return n, met, nil
 }
 
-// member is the value of a key in the mapping itself, merge keys left aside.
+// member returns the value of a key that the mapping n itself contains, or nil. It
+// ignores merge keys.
 func member(n *yaml.Node, key string) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -101,7 +103,8 @@ func (e yamlEditor) find(content []byte, keys []string) (scalar, bool, error) {
 	return s, true, nil
 }
 
-// list is the value of a list in brackets.
+// list completes s, the value of a list in brackets. For a list written with dashes it
+// returns an error.
 func (e yamlEditor) list(content []byte, n *yaml.Node, s scalar) (scalar, bool, error) {
 	s.start = e.offset(content, n)
 	if n.Style&yaml.FlowStyle == 0 || s.start >= len(content) {
@@ -116,11 +119,11 @@ func (e yamlEditor) list(content []byte, n *yaml.Node, s scalar) (scalar, bool, 
 	return s, true, nil
 }
 
-// properties are the anchor and the tag in front of a value.
+// properties matches the anchor and the tag in front of a value.
 var properties = lazily(`^(?:[&!][^\s,\]}]*[ \t]+)+`)
 
-// offset is where a node's value begins, after its anchor and tag. The parser's
-// columns count characters.
+// offset returns the position of the byte at which a node's value begins, after its
+// anchor and tag. The parser's columns count characters, not bytes.
 func (yamlEditor) offset(content []byte, n *yaml.Node) int {
 	at := 0
 	for range n.Line - 1 {

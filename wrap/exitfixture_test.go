@@ -12,10 +12,11 @@ import (
 	"headroom/memory"
 )
 
-// exitFixture is a file of testdata/exits: lines "# key: value", a line "---", and
-// the newest output of a command. Besides the fields of Outcome, keys are exit (status; 1
-// if not given), signal, stopped, group_kills, system_kills, ulimit, gpu and record, which
-// make the Exit, and family and source, which say where the fixture comes from.
+// exitFixture is a file of testdata/exits. It has lines of the form "# key: value", a
+// line "---", and the newest output of a command. These keys describe the Exit: exit (the
+// status; 1 if not given), signal, stopped, group_kills, system_kills, ulimit, gpu and
+// record. The keys family and source say where the fixture comes from. All other keys say
+// what the Outcome must be.
 type exitFixture struct {
 	name string
 	want map[string]string

@@ -11,31 +11,31 @@ import (
 	"headroom/recovery"
 )
 
-// Explanation is all that headroom knows about a command before it runs. It is data,
-// for people and for machines.
+// Explanation is all that headroom knows about a command before it runs. It is plain data
+// that can be shown to the user or encoded as JSON.
 type Explanation struct {
 	Command  []string       `json:"command"`
 	Why      string         `json:"why,omitempty"`     // why nothing would be changed
-	Suggest  []string       `json:"suggest,omitempty"` // values of --knob that the command's own words suggest; nothing relies on them
+	Suggest  []string       `json:"suggest,omitempty"` // values for --knob, guessed from the options of the command and its script; nothing relies on them
 	Profile  string         `json:"profile,omitempty"`
-	File     string         `json:"file,omitempty"`   // of the profile; "" if it is built in
-	Scores   []Score        `json:"scores,omitempty"` // best first; with --profile or --knob there may be none
+	File     string         `json:"file,omitempty"`   // file that the profile was read from; "" if it is built in
+	Scores   []Score        `json:"scores,omitempty"` // best first; may be empty with --profile or --knob
 	Launch   Launched       `json:"launch"`
-	Plan     *recovery.Plan `json:"plan,omitempty"`    // the one that the command asks for
+	Plan     *recovery.Plan `json:"plan,omitempty"`    // the plan that the command asks for; nil if it could not be determined
 	Unknown  []string       `json:"unknown,omitempty"` // the parts of the plan that could not be determined
 	Knobs    []KnobAt       `json:"knobs,omitempty"`
-	Smaller  *Smaller       `json:"smaller,omitempty"` // what happens if memory runs out; nil if there is no smaller micro-batch, or none is known
+	Smaller  *Smaller       `json:"smaller,omitempty"` // what would change if memory ran out; nil if there is no smaller micro-batch, or none is known
 	Saved    *SavedAt       `json:"checkpoints,omitempty"`
 	Warnings []Warning      `json:"warnings,omitempty"`
-	InPlace  bool           `json:"in_place"` // a PyTorch step that runs out of memory would be run again in pieces; set by the caller, who starts the worker
+	InPlace  bool           `json:"in_place"` // whether a PyTorch step that runs out of memory would be run again in pieces; set by the caller, who starts the worker
 }
 
-// Launched is the training program and what is between the shell and it.
+// Launched is the training program, and the wrappers and launchers that start it.
 type Launched struct {
-	Program string   `json:"program,omitempty"` // script, module or executable; "" if it cannot be seen
+	Program string   `json:"program,omitempty"` // script, module or executable; "" if headroom cannot see it
 	By      []string `json:"by,omitempty"`      // wrappers and launchers, outermost first
 	Layers  []string `json:"layers,omitempty"`  // profiles that accompany the framework, such as deepspeed
-	Ranks   int      `json:"ranks,omitempty"`   // data-parallel; 0 if not known
+	Ranks   int      `json:"ranks,omitempty"`   // number of data-parallel ranks; 0 if not known
 	Why     string   `json:"why,omitempty"`     // why the number of ranks is not known
 }
 
@@ -52,32 +52,34 @@ type Smaller struct {
 	Plan    recovery.Plan `json:"plan"`
 	Changes []Change      `json:"changes,omitempty"`
 	Diff    string        `json:"diff,omitempty"`
-	Prove   []string      `json:"prove,omitempty"`   // what must hold but is not known to
-	Trusted bool          `json:"trusted,omitempty"` // the user vouches for it; otherwise nothing would be changed
+	Prove   []string      `json:"prove,omitempty"`   // conditions that must hold but are not known to hold
+	Trusted bool          `json:"trusted,omitempty"` // the user vouches for the conditions in Prove; otherwise any of them keeps headroom from changing anything
 	Refused string        `json:"refused,omitempty"` // why nothing would be changed after all
 }
 
-// SavedAt is where a command's checkpoints are, and how it would resume from one.
+// SavedAt is where a command's checkpoints are, and how the command would resume from
+// one.
 type SavedAt struct {
-	Where   string       `json:"where,omitempty"`   // a pattern; "" if it is not known
-	All     []Checkpoint `json:"all,omitempty"`     // those that are there, whoever wrote them; newest first
+	Where   string       `json:"where,omitempty"`   // pattern of their paths; "" if it is not known
+	All     []Checkpoint `json:"all,omitempty"`     // the checkpoints that exist, whichever run wrote them; newest first
 	Newest  *Checkpoint  `json:"newest,omitempty"`  // the newest complete one
-	Mode    string       `json:"mode"`              // of the profile: "path", "auto" or "none"
-	Set     []string     `json:"set,omitempty"`     // what would be written to resume: "--resume {checkpoint}"
-	Diff    string       `json:"diff,omitempty"`    // of resuming from Newest
-	Refused string       `json:"refused,omitempty"` // why it could not resume from Newest, or why checkpoints cannot be looked for
+	Mode    string       `json:"mode"`              // how the profile says that it resumes: "path", "auto" or "none"
+	Set     []string     `json:"set,omitempty"`     // settings that would make it resume, such as "--resume {checkpoint}"
+	Diff    string       `json:"diff,omitempty"`    // the changes to the command that would make it resume from Newest
+	Refused string       `json:"refused,omitempty"` // why the command could not resume from Newest, or why checkpoints cannot be looked for
 }
 
-// Look is where an explanation gets what the command itself does not say.
+// Look gives an explanation access to what the command itself does not say.
 type Look struct {
 	Files fs.FS // rooted at /; nil to read none
 	Now   time.Time
-	Free  func(dir string) (free memory.Bytes, known bool) // free space on the disk of a folder that may not exist yet; nil if not known
+	Free  func(dir string) (free memory.Bytes, known bool) // returns the free space on the disk of a folder, which may not exist yet; nil to skip the check of the disk
 }
 
-// Explain says what is known about w. m is the match that it was recognised as, nil if
-// it was not recognised; why is the error that kept headroom from understanding w, and
-// then w.Match is nil. Nothing is started or written.
+// Explain says what is known about w. m is the match for w's command, or nil if the
+// command was not recognised. why is the error that kept headroom from understanding the
+// command, or nil if there was none. If why is not nil, w.Match must be nil. Explain
+// starts and writes nothing.
 func Explain(w *Wrapped, m *Match, why error, look Look) Explanation {
 	e := Explanation{Command: w.Command.Args}
 	if m == nil {
@@ -108,7 +110,8 @@ func Explain(w *Wrapped, m *Match, why error, look Look) Explanation {
 	return e
 }
 
-// unrecognised is a match without a profile, with as much of the command as could be read.
+// unrecognised returns a match without a profile, with as much of the command as could be
+// read.
 func (e *Explanation) unrecognised(c Command, why error, look Look) *Match {
 	m := &Match{Command: c, given: Given{Files: look.Files}}
 	if launch, err := Peel(c); err == nil {
@@ -117,7 +120,8 @@ func (e *Explanation) unrecognised(c Command, why error, look Look) *Match {
 	return m
 }
 
-// because records why, with the scores in a field of their own.
+// because records the error why. If the error has scores, they go into a field of their
+// own.
 func (e *Explanation) because(why error) {
 	e.Why = why.Error()
 	if unknown := (*NotRecognisedError)(nil); errors.As(why, &unknown) {
@@ -142,10 +146,10 @@ func (m *Match) launchedAs() Launched {
 	return l
 }
 
-// kinds are the names of the kinds of place, for people.
+// kinds maps each kind of place to the name that an explanation uses for it.
 var kinds = map[placeKind]string{absent: "absent", byDefault: "default", inFile: "file", inEnv: "environment", inArgument: "argument"}
 
-// knobs are the profile's knobs, the amounts of a step first.
+// knobs returns the profile's knobs. Those that set the amounts of a step come first.
 func (m *Match) knobs() []KnobAt {
 	names := sortedKeys(m.Profile.Knobs)
 	first := []string{micro, accumulation, global, eval, steps, devices, nodes}
@@ -174,7 +178,8 @@ func rank(first []string, name string) int {
 	return len(first)
 }
 
-// smaller is what the next smaller micro-batch would change, nil if there is none.
+// smaller returns what the next smaller micro-batch would change, or nil if there is
+// none.
 func (w *Wrapped) smaller() *Smaller {
 	below := w.Asked.Below(w.Asked.Largest())
 	if below == 0 {
@@ -190,7 +195,8 @@ func (w *Wrapped) smaller() *Smaller {
 	return s
 }
 
-// saved looks for checkpoints, and checks the disk that they are on.
+// saved looks for checkpoints, and checks the disk that they are on. It adds warnings
+// about that disk to warn.
 func (m *Match) saved(w *Wrapped, look Look, warn *[]Warning) *SavedAt {
 	s := &SavedAt{Mode: m.Profile.Resume.Mode}
 	found, err := m.Checkpoints(look.Now, time.Time{})
@@ -215,7 +221,8 @@ func (m *Match) saved(w *Wrapped, look Look, warn *[]Warning) *SavedAt {
 	return s
 }
 
-// goesOn fills in what resuming from the newest checkpoint would change.
+// goesOn fills in what resuming from the newest checkpoint would change, or why that is
+// impossible.
 func (s *SavedAt) goesOn(w *Wrapped) {
 	if w.Match == nil {
 		return

@@ -14,7 +14,7 @@ import (
 	"headroom/memory"
 )
 
-// explained is the explanation of a command with the given files.
+// explained returns the explanation of a command with the given files, run in /work.
 func explained(t *testing.T, command string, files fstest.MapFS, g Given, trust bool) Explanation {
 	t.Helper()
 	g.Files = files
@@ -34,8 +34,8 @@ func explained(t *testing.T, command string, files fstest.MapFS, g Given, trust 
 	}})
 }
 
-// A command that is known: every signal with its points, where each knob is set, what
-// would be changed, and the checkpoints that are there.
+// TestExplain checks the explanation of a command that is recognised: every signal with
+// its points, where each knob is set, what would be changed, and which checkpoints exist.
 func TestExplain(t *testing.T) {
 	files := fstest.MapFS{
 		"work/run_clm.py": {Data: []byte("from transformers import (\n    HfArgumentParser,\n)\n")},
@@ -62,7 +62,8 @@ func TestExplain(t *testing.T) {
 	warned(t, "torchrun", e.Warnings, "disk: 1 MiB is free on the disk that holds out", "allocator, advice: expandable")
 }
 
-// A command resumes from a checkpoint as the profile says, and an explanation shows it.
+// TestExplainGoesOn checks that an explanation shows how the command would resume from a
+// checkpoint.
 func TestExplainGoesOn(t *testing.T) {
 	files := fstest.MapFS{"work/out/ck-7.pt": {Data: []byte(wholeZip), ModTime: start}}
 	g := Given{Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--from", "checkpoints=out/ck-*.pt"}}
@@ -83,8 +84,8 @@ func TestExplainGoesOn(t *testing.T) {
 	}
 }
 
-// A command about which nothing is known is explained, too: why, what was scored, and
-// which knobs its own words suggest.
+// TestExplainUnknown checks the explanation of a command that is not recognised, or whose
+// plan cannot be determined: why that is so, and which knobs its options suggest.
 func TestExplainUnknown(t *testing.T) {
 	files := fstest.MapFS{"work/t.py": {Data: []byte("p.add_argument('--eval_batch')\np.add_argument('-b', '--batch-size', default=3)\np.add_argument(\"--grad_accum\", type=int)\n")}}
 	for _, c := range []struct{ command, why, program, suggest string }{
@@ -104,8 +105,8 @@ func TestExplainUnknown(t *testing.T) {
 	}
 }
 
-// Whatever the command, an explanation is data that can be written down, and says
-// either what would be changed or why not.
+// TestExplainEveryCommand checks that the explanation of every command in testdata can be
+// encoded as JSON, and says either what would be changed or why nothing would be.
 func TestExplainEveryCommand(t *testing.T) {
 	names, err := filepath.Glob("testdata/commands/*.txtar")
 	if err != nil || len(names) == 0 {

@@ -10,16 +10,16 @@ import (
 // runtime's last words, or a line of a log.
 type fault struct {
 	rank    int
-	typ     string // of the exception; "" for a line that is not one
-	message string // with the lines that belong to it
+	typ     string // type of the exception; "" if the line is not an exception
+	message string // including the lines that continue it
 	frames  []stackFrame
 	match   textMatch
 	raised  bool // it ended a traceback or a process; a log line may merely mention an error
-	chain   int  // the same for exceptions that led to one another
+	chain   int  // number of a chain of exceptions that led to one another; 0 for a fault outside any chain
 	other   bool // another error arose while this one was being handled
-	direct  bool // the previous exception of its chain caused it directly, or quotes it
-	born    int  // progress seen before this fault
-	line    int
+	direct  bool // the previous exception of its chain caused it directly, or contains it as a quotation
+	born    int  // how much progress had been seen before this fault
+	line    int  // number of the line of output that reported it
 }
 
 // Bounds of what a scan keeps.
@@ -30,28 +30,29 @@ const (
 	followMost  = 120 // lines of a message after its first
 )
 
-// findings is what one scan of a command's output found.
+// findings holds what one scan of a command's output found.
 type findings struct {
 	faults    []fault
-	progress  int // weight of all that was seen
-	ranks     bool
+	progress  int    // total weight of all signs of progress; see barWeight
+	ranks     bool   // the output shows that there may be several ranks
 	firstRank int    // the rank that torchrun's summary names; rankUnknown without a summary
-	confirmed string // a line of the kernel or of a scheduler about a kill for memory; "" without one
-	killed    string // a line that says that a process got SIGKILL
-	allocator *fault // the newest line of PyTorch's allocator about a failed allocation
-	lines     int
+	confirmed string // a line in which the kernel or a scheduler reports an out-of-memory kill; "" without one
+	killed    string // a line that says that a process got SIGKILL; "" without one
+	allocator *fault // the newest line in which PyTorch's allocator reports a failed allocation; nil without one
+	lines     int    // number of lines read
 }
 
-// rankStream is what one rank prints, or what all ranks print where nothing tells them apart.
+// rankStream is the state of reading what one rank prints, or what all ranks print if
+// their lines cannot be told apart.
 type rankStream struct {
 	inTraceback bool
-	indent      int // of its frames
+	indent      int // indent of the traceback's frames
 	frames      []stackFrame
-	chained     bool // the next traceback continues from the last exception
-	direct      bool // and was caused by it directly
-	chain       int
-	lastFault   int // index in findings.faults, for the lines that follow the fault; -1 for none
-	follow      int // how many such lines may still follow
+	chained     bool // the next exception belongs to the chain of the last one
+	direct      bool // the last exception caused the next one directly, or quotes it
+	chain       int  // chain of the last exception
+	lastFault   int  // index of the last fault in findings.faults; negative if there is none
+	follow      int  // how many further lines may still belong to the last fault
 }
 
 // scanner reads output line by line.
@@ -59,13 +60,13 @@ type scanner struct {
 	findings
 	streams map[int]*rankStream
 	chains  int
-	root    bool // inside the section on the root cause in torchrun's summary
-	summary int  // rank that the summary is describing; rankUnknown outside a summary
-	bars    string
+	root    bool   // inside the section on the root cause in torchrun's summary
+	summary int    // rank that the summary is describing; rankUnknown outside a summary
+	bars    string // key of the newest progress
 }
 
-// scan finds the errors in output. Its time is linear in the output's length, and
-// what it keeps is bounded.
+// scan finds the errors in output. Its time is linear in the length of the output, and
+// the amount that it keeps is bounded.
 func scan(output []byte) findings {
 	s := newScanner()
 	for line := range logLines(output) {
@@ -112,7 +113,8 @@ func (s *scanner) streamOf(rank int) *rankStream {
 
 var summaryRank = lazily(`^ +rank +: (\d{1,5}) \(local_rank: \d+\)`)
 
-// readSummary learns from torchrun's table which rank failed first.
+// readSummary reads a line of torchrun's summary, which says which rank failed first. It
+// reports whether the line was part of the summary.
 func (s *scanner) readSummary(text string) bool {
 	switch {
 	case strings.HasPrefix(text, "Root Cause (first observed failure)"):
@@ -143,13 +145,14 @@ func (st *rankStream) readChain(text string) bool {
 
 var (
 	exceptionLine = lazily(`^((?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:\[[\w., ]{1,80}\])?)(?::(?: (.*))?)?$`)
-	// Without a traceback before it, a word counts as an exception only by its ending.
+	// Without a traceback before it, a word counts as an exception only if it ends like this.
 	exceptionType = lazily(`(?:Error|Exception|Interrupt|Exit|Failed|OutOfResources|Exhausted|Timeout)$`)
 	qualified     = lazily(`\.[A-Z]\w*$|^StopIteration$`)
 	tracebackHead = lazily(`Traceback \(most recent call last\)`)
 )
 
-// readTraceback reads tracebacks and the exceptions that end them.
+// readTraceback reads a line of a traceback, or the exception that ends one. It reports
+// whether the line was one of these.
 func (s *scanner) readTraceback(st *rankStream, l logLine) bool {
 	if tracebackHead().MatchString(l.text) {
 		if strings.Contains(l.text, "Original Traceback") {
@@ -178,7 +181,8 @@ func (s *scanner) readTraceback(st *rankStream, l logLine) bool {
 	return st.readCode(l.text)
 }
 
-// readCode reads the source line that follows a frame.
+// readCode reads the source line that follows a frame. It reports whether the line
+// belongs to the traceback.
 func (st *rankStream) readCode(text string) bool {
 	if at := richCode().FindStringSubmatch(text); at != nil && len(st.frames) > 0 {
 		st.frames[len(st.frames)-1].code = at[1]
@@ -208,7 +212,8 @@ func (s *scanner) raise(st *rankStream, l logLine, typ, message string) {
 	s.add(st, l, f)
 }
 
-// add records a fault. What it means is worked out once the lines that follow are known.
+// add records a fault. Its meaning is worked out again later, when the lines that follow
+// it are known.
 func (s *scanner) add(st *rankStream, l logLine, f fault) {
 	f.rank, f.born, f.line = l.rank, s.progress, s.lines
 	f.match = meaningOf(f.typ + ": " + f.message)
@@ -225,9 +230,9 @@ func (s *scanner) add(st *rankStream, l logLine, f fault) {
 	st.lastFault, st.follow = len(s.faults)-1, followMost
 }
 
-// follows reads the lines that belong to the message of the fault before them:
-// messages of XLA, TensorFlow and PyTorch with cudaMallocAsync have several, and Rich
-// breaks long ones.
+// follows reads a line that may continue the message of the fault before it. It returns
+// true if nothing else has to read the line. Messages of XLA, TensorFlow and PyTorch with
+// cudaMallocAsync have several lines, and Rich wraps long ones.
 func (s *scanner) follows(st *rankStream, l logLine) bool {
 	if st.follow == 0 || st.lastFault < 0 {
 		return false
@@ -247,7 +252,7 @@ func (s *scanner) follows(st *rankStream, l logLine) bool {
 	switch m := meaningOf(l.text); m.meaning {
 	case confirmation, workerKilled:
 		return false
-	case cascade: // NCCL's errors have several lines; below an error of another kind, such a line is not part of that error
+	case cascade: // NCCL's own errors have several lines; below any other error, such a line is not part of it
 		if f.match.meaning != cascade {
 			return false
 		}
@@ -263,5 +268,6 @@ func exceptionWord(text string) bool {
 	return at != nil && exceptionType().MatchString(at[1])
 }
 
-// phase is the phase of the work in which a fault happened.
+// phase returns the phase of the training in which a fault happened, judging by its
+// traceback.
 func (f fault) phase() memory.Phase { return phaseOf(f.frames) }

@@ -19,34 +19,34 @@ type FindOptions struct {
 	Headroom float64       // share of the memory that the recommended size leaves unused
 
 	Try     func(ctx context.Context, p recovery.Plan) (Tried, error) // see [Trials.Try]
-	OnTried func(Tried)                                               // every trial as it ends; may be nil
+	OnTried func(Tried)                                               // called with every trial as it ends; may be nil
 }
 
-// Found is the answer of [Find].
+// Found is the result of [Find].
 type Found struct {
 	harness.Found
-	Sizes  []int   `json:"sizes"`  // those to choose from
-	Trials []Tried `json:"trials"` // in the order they were made
+	Sizes  []int   `json:"sizes"`  // the micro-batches to choose from
+	Trials []Tried `json:"trials"` // in the order in which they were made
 }
 
-// explorer is one call of Find.
+// explorer is the state of one call of Find.
 type explorer struct {
 	FindOptions
 	ctx   context.Context
 	tried map[int]Tried // by micro-batch
 	found Found
-	ended error // the error of a trial that says nothing about memory
+	ended error // the error of a trial that failed for a reason other than memory
 }
 
 // Find runs trials until it knows the largest micro-batch that fits, among those that
-// keep the command's effective batch. The search goes by rank, the position in the list
-// of sizes, and not by size: only these sizes can be run, so no trial is wasted on a size
-// that would be rounded to one already tried, and in such a short list bisection needs
-// no line fitted to what was measured from outside. The size asked for comes first,
-// because it is the user's own guess. No size is tried twice: each trial is a process
-// of its own, at full length.
+// keep the command's effective batch. It searches by rank, which is the position in the
+// list of sizes, and not by size. Only the sizes in the list can be run, so no trial is
+// wasted on a size that would be rounded to one already tried. The list is so short that
+// bisection is enough: no line has to be fitted to memory measured from outside. The size
+// that the user asked for comes first, because it is the user's own guess. No size is
+// tried twice, because each trial is a separate process that runs at full length.
 //
-// Errors are those of Try, and a *[harness.GaveUpError] if nothing fits.
+// The error is one of Try, or a *[harness.GaveUpError] if nothing fits.
 func Find(ctx context.Context, o FindOptions) (*Found, error) {
 	e := &explorer{FindOptions: o, ctx: ctx, tried: map[int]Tried{}, found: Found{Sizes: o.Sizes}}
 	fits, fails, err := e.explore()
@@ -62,7 +62,7 @@ func Find(ctx context.Context, o FindOptions) (*Found, error) {
 }
 
 // explore returns the ranks, from 0, of the largest size that fits and of the smallest
-// that does not; if none failed, the latter is the number of sizes.
+// that does not. If no size failed, fails is the number of sizes.
 func (e *explorer) explore() (fits, fails int, err error) {
 	low, high, fitted := 0, len(e.Sizes)-1, false
 	if at := slices.Index(e.Sizes, e.Asked.Largest()); at >= 0 {
@@ -94,9 +94,9 @@ func (e *explorer) explore() (fits, fails int, err error) {
 	return 0, 0, e.nothing(e.tried[e.Sizes[0]])
 }
 
-// lowest is the rank of the size to begin at while no size up to high has fitted. A
-// step of the same number of samples takes longest with the smallest sizes, so the
-// search does not begin with the very smallest.
+// lowest returns the rank at which to begin while no size has fitted. high is the highest
+// rank that may still fit. The search does not begin with the very smallest sizes: with
+// those, a step of the same number of samples takes the longest.
 func (e *explorer) lowest(high int) int {
 	const within = 8
 	low := high
@@ -106,12 +106,13 @@ func (e *explorer) lowest(high int) int {
 	return low
 }
 
-// reach bounds the size to try next: at most reach times the largest that has fitted. A
-// size far above the limit can bring the machine down before the device refuses it.
+// reach limits the size to try next to this many times the largest size that has fitted.
+// A size far above the limit of the device can bring the machine down before the device
+// refuses it.
 const reach = 16
 
-// reachable is the rank of the largest size to try, where the size at low has fitted or
-// is tried first.
+// reachable returns the rank, at most high, of the largest size to try. The size at the
+// rank low has fitted, or is tried first.
 func (e *explorer) reachable(low, high int) int {
 	top := low + 1
 	for top < high && e.Sizes[top+1] <= reach*e.Sizes[low] {
@@ -120,12 +121,13 @@ func (e *explorer) reachable(low, high int) int {
 	return min(top, high)
 }
 
-// search searches between two ranks. fails is high+1 if no size failed.
+// search finds the largest size that fits among the ranks low to high. fails is high+1 if
+// no size failed.
 func (e *explorer) search(low, high int) (fits, fails int, err error) {
 	r, err := search.Largest(e.ctx, search.Options{Min: low + 1, Max: high + 1, Confirm: 1}, func(_ context.Context, rank int) (memory.Bytes, error) {
 		t, err := e.try(rank - 1)
 		if err == nil && !t.Fits {
-			err = &memory.OutOfMemoryError{} // its amounts are of sizes, and the search goes by rank
+			err = &memory.OutOfMemoryError{} // without amounts: they depend on sizes, but the search goes by rank
 		}
 		return 0, err
 	})
@@ -142,7 +144,8 @@ func (e *explorer) search(low, high int) (fits, fails int, err error) {
 	return r.Fits - 1, fails, nil
 }
 
-// try runs the trial of a size, unless that has been done already.
+// try returns the trial of the size at a rank. It runs the trial unless that has been
+// done already.
 func (e *explorer) try(rank int) (Tried, error) {
 	if t, known := e.tried[e.Sizes[rank]]; known {
 		return t, nil
@@ -160,16 +163,18 @@ func (e *explorer) try(rank int) (Tried, error) {
 	return t, nil
 }
 
-// nothing returns the error for a command of which even the smallest size failed.
+// nothing returns the error for a command that did not fit even at the smallest size. t
+// is that trial.
 func (e *explorer) nothing(t Tried) error {
 	verdict := memory.Verdict{Cause: memory.Model, Why: t.Text}
 	return &harness.GaveUpError{Step: 1, Decision: recovery.Decision{Remedy: recovery.Stop, Plan: e.Asked.WithMicro(t.Micro), Verdict: &verdict,
 		Reason: t.Text + ", and no smaller micro-batch keeps the effective batch", Hint: "use a smaller model, activation checkpointing, or an optimizer with less state"}}
 }
 
-// spare returns the rank (at most fits) of the largest size that leaves the headroom,
-// and whether any size does; if none does, the rank is that of the smallest. Where
-// amounts are not known, the rank is fits.
+// spare returns the rank, at most fits, of the largest size that leaves the headroom
+// unused. leaves reports whether that size is known to do so. If no size does, the rank
+// is 0, that of the smallest size, or fits if the smallest size does not fit. A size
+// whose amounts are not known is accepted.
 func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 	for rank = fits; ; rank-- {
 		t, err := e.try(rank)
@@ -182,7 +187,7 @@ func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 			return rank, known, nil
 		}
 		switch {
-		case rank == 0 && !t.Fits: // memory does not grow with the size
+		case rank == 0 && !t.Fits: // although a larger one fits: memory does not grow with the size
 			return fits, false, nil
 		case rank == 0:
 			return 0, false, nil
@@ -190,9 +195,10 @@ func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 	}
 }
 
-// available is how much of its GPU a trial could hold: its room or, if less, what any
-// trial has shown that its allocator may hold. beside is the least that was held outside
-// the allocator, which does not count against that limit.
+// available returns how much of its GPU a trial could hold: its room or, if that is less,
+// the most that an allocator may hold, as any trial has shown. beside is the amount that
+// was held outside the allocator at the same time, which does not count against the
+// allocator's limit.
 func (e *explorer) available(t Tried) (most, beside memory.Bytes) {
 	most = t.Room
 	for _, other := range e.found.Trials {
@@ -203,7 +209,7 @@ func (e *explorer) available(t Tried) (most, beside memory.Bytes) {
 	return most, beside
 }
 
-// conclude fills in the answer.
+// conclude fills in the result from the trials.
 func (e *explorer) conclude(fits, fails, wanted int, leaves bool) {
 	f := &e.found
 	largest := e.tried[e.Sizes[fits]]
@@ -239,7 +245,7 @@ func (e *explorer) conclude(fits, fails, wanted int, leaves bool) {
 	}
 }
 
-// known says what is known about the largest size that fits.
+// known says in words what the trials have shown about the largest size that fits.
 func (e *explorer) known(fits, fails int) string {
 	r := search.Result{Max: e.Sizes[len(e.Sizes)-1], Fits: e.Sizes[fits]}
 	if fails == fits+1 && fails < len(e.Sizes) {

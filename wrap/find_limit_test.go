@@ -9,9 +9,10 @@ import (
 	"headroom/recovery"
 )
 
-// TestFindWithinALimit checks that, for a command whose allocator may hold only a part of a
-// GPU, the answer is about that part: it states how much that is and leaves the given share
-// of it unused, whether a failed trial or the command's settings named the limit.
+// TestFindWithinALimit checks the result for a command whose allocator may hold only a
+// part of a GPU. The result must state the size of that part, and must leave the given
+// share of that part unused. Either a failed trial or the command's settings name the
+// limit.
 func TestFindWithinALimit(t *testing.T) {
 	const gib = memory.GiB
 	limit := 5*gib + 6*gib/10
@@ -47,9 +48,10 @@ func TestFindWithinALimit(t *testing.T) {
 	}
 }
 
-// TestJudgeWithinALimit checks that the numbers of a failed trial are those of its own
-// error, in its text and in the table, and that the allocator's limit is taken from that
-// error, or else from the settings as long as those can be in force.
+// TestJudgeWithinALimit checks that the numbers of a failed trial come from the trial's
+// own error, both in its text and in the table. The allocator's limit comes from that
+// error, too, or else from the command's settings, unless the trial shows that they are
+// not in force.
 func TestJudgeWithinALimit(t *testing.T) {
 	const gib = memory.GiB
 	const fraction = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,per_process_memory_fraction:0.0500"

@@ -16,8 +16,8 @@ import (
 	"headroom/recovery"
 )
 
-// fitting simulates trials: sizes up to limit fit; each is the memory that one sample needs,
-// and room is what a trial could hold.
+// fitting returns a function that simulates trials. Sizes up to limit fit. each is the
+// memory that one sample needs, and room is what a trial could hold.
 func fitting(limit int, each, room memory.Bytes) func(context.Context, recovery.Plan) (Tried, error) {
 	return func(_ context.Context, p recovery.Plan) (Tried, error) {
 		n := p.Largest()
@@ -25,7 +25,8 @@ func fitting(limit int, each, room memory.Bytes) func(context.Context, recovery.
 	}
 }
 
-// trajectory is the trials in order, with ! after those that did not fit.
+// trajectory returns the sizes of the trials in order, with ! after those that did not
+// fit.
 func trajectory(trials []Tried) string {
 	var b strings.Builder
 	for _, t := range trials {
@@ -76,8 +77,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Whatever the sizes are and whichever is asked for, the largest that fits is found,
-// and no size is tried twice.
+// TestFindProperty checks that Find finds the largest size that fits and tries no size
+// twice, whatever the sizes are and whichever is asked for.
 func TestFindProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		plan := recovery.Plan{Effective: rapid.IntRange(1, 5000).Draw(t, "effective"), World: 1, Uniform: true}
@@ -141,9 +142,10 @@ func TestFindEnds(t *testing.T) {
 	}
 }
 
-// looked returns the samples of a trial, one per rune: a digit is what is held, ' means
-// as much as before while no GPU computes, . as much as before while one does, and _ a
-// missing sample.
+// looked returns the samples of a trial, one for each character of text. A digit is a
+// sample that finds this much memory held, while a GPU computes. A period is a sample
+// that finds no more than before while a GPU computes, and an apostrophe is the same
+// while none does. An underscore is a missing sample.
 func looked(text string) (samples []sample) {
 	held := memory.Bytes(0)
 	for i, r := range text {
@@ -197,7 +199,7 @@ func TestJudge(t *testing.T) {
 		exit   Exit
 		stayed bool
 		memory memory.Bytes
-		want   string // fits, or does not, or the error
+		want   string // part of the trial's text or, after ERROR, of its error
 		peak   memory.Bytes
 		room   memory.Bytes
 		steps  int

@@ -6,24 +6,25 @@ import (
 	"headroom/memory"
 )
 
-// DefaultFlatFor is how long the memory of a trial has to stay flat where its steps
-// cannot be limited. It has to be longer than an optimizer step: the optimizer's
-// state is allocated in the first one.
+// DefaultFlatFor is how long the memory of a trial has to stay flat if the number of its
+// steps cannot be limited. It has to be longer than an optimizer step, because the first
+// one allocates the optimizer's state.
 const DefaultFlatFor = time.Minute
 
 // sample is one look at the GPUs of a trial.
 type sample struct {
 	at   time.Duration // since the trial was started
-	peak memory.Bytes  // the most that its processes had held until then, summed over the GPUs
+	peak memory.Bytes  // the most that its processes had held so far, summed over the GPUs
 	busy bool          // a GPU was computing
 }
 
-// flat reports whether a trial has shown how much memory it needs: its processes hold
-// some, no sample has found more than before for at least lasting, and in at least half
-// of the samples since then a GPU was computing. Without that last rule, loading data or
-// compiling after the model is on the GPU would pass for training. Missing samples, as
-// after the machine was suspended, do not count as quiet ones. samples are in order of
-// time, sampleEvery apart. Pure.
+// flat reports whether a trial has shown how much memory it needs. Its processes must
+// hold some memory, and no sample may have found more than before for at least the time
+// lasting. In at least half of the samples since then, a GPU must have been computing.
+// Otherwise, loading data or compiling after the model is on the GPU would pass for
+// training. At least half of the samples due in the time lasting must exist, so a time
+// for which the machine was suspended does not count. samples are in order of time,
+// sampleEvery apart. flat is pure.
 func flat(samples []sample, lasting time.Duration) bool {
 	if len(samples) == 0 || samples[len(samples)-1].peak == 0 {
 		return false

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFollowsAtEveryRead checks that output is shown in the modes that the child set before it,
-// even if no report of them came.
+// TestFollowsAtEveryRead checks that output is shown in the terminal modes that the child
+// set before it wrote the output, even if the kernel has not reported those modes.
 func TestFollowsAtEveryRead(t *testing.T) {
 	shown, realOne, err := pty.Open()
 	if err != nil {
@@ -25,7 +25,7 @@ func TestFollowsAtEveryRead(t *testing.T) {
 		}
 	})
 	s := &stream{near: int(twin.master.Fd()), to: realOne, twin: twin}
-	twin.last.Oflag &^= unix.OPOST // as if the child had set it, and the report had not come
+	twin.last.Oflag &^= unix.OPOST // as if the child had set OPOST and no report of that had arrived
 	setModes(t, realOne, func(modes *unix.Termios) { modes.Oflag &^= unix.OPOST })
 	if _, err := child.WriteString("after"); err != nil {
 		t.Fatal(err)

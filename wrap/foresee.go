@@ -2,11 +2,12 @@ package wrap
 
 import "fmt"
 
-// Foreseen is why the next smaller micro-batch, from the beginning or from a complete
-// checkpoint, would be refused if memory ran out, and what to do about it. Without
-// Foreseen, [Wrapped.Prepare] would report this only after memory has run out, when
-// nobody is there to read it. It is "" if nothing would be refused, if there is no
-// smaller one, or if nothing is known about the command. Nothing is written.
+// Foreseen says why headroom would refuse the next smaller micro-batch if memory ran out,
+// and what to do about it. It considers starting from the beginning and resuming from a
+// complete checkpoint. [Wrapped.Prepare] gives the same reason, but only after memory has
+// run out, when the user may no longer be watching. Foreseen returns "" if nothing would
+// be refused, if there is no smaller micro-batch, or if nothing is known about the
+// command. It writes nothing.
 func (w *Wrapped) Foreseen() string {
 	if w.Match == nil {
 		return ""
@@ -20,7 +21,7 @@ func (w *Wrapped) Foreseen() string {
 	later := anew
 	if w.Resumes() {
 		m := *w.Match
-		m.Profile.Resume.Patch = nil // it edits files of a checkpoint, and there is none yet
+		m.Profile.Resume.Patch = nil // patches edit files of a checkpoint, and there is no checkpoint yet
 		then := Wrapped{Command: w.Command, Match: &m, Asked: w.Asked, Trust: w.Trust}
 		_, later = then.Prepare(smaller, &Saved{Micro: w.Asked.Largest(), checkpoint: &Checkpoint{Path: "checkpoint"}})
 	}

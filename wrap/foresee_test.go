@@ -9,7 +9,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// foreseen is what is foreseen for a command with the given files.
+// foreseen returns what Foreseen says about a command, and what the next smaller
+// micro-batch would change.
 func foreseen(c Command, g Given, trust bool) (string, *Smaller) {
 	w := &Wrapped{Command: c, Trust: trust}
 	m, err := Recognise(c, Builtin(), g)
@@ -25,8 +26,8 @@ func foreseen(c Command, g Given, trust bool) (string, *Smaller) {
 	return w.Foreseen(), w.smaller()
 }
 
-// TestForeseen checks that what would be refused during the night is reported
-// beforehand, with the same reason, and that nothing is reported where nothing would be
+// TestForeseen checks that what would be refused once memory has run out is reported
+// beforehand, with the same reason, and that nothing is reported if nothing would be
 // refused.
 func TestForeseen(t *testing.T) {
 	const (
@@ -69,8 +70,9 @@ func TestForeseen(t *testing.T) {
 	}
 }
 
-// What is foreseen includes what an explanation says about the next smaller micro-batch. If that
-// is nothing, only resuming can be foreseen to fail.
+// TestForeseenEveryCommand checks that Foreseen repeats the reason for which an
+// explanation refuses the next smaller micro-batch. If the explanation gives no reason,
+// Foreseen may only say that resuming would fail.
 func TestForeseenEveryCommand(t *testing.T) {
 	names, err := filepath.Glob("testdata/commands/*.txtar")
 	if err != nil || len(names) == 0 {

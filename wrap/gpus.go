@@ -12,10 +12,11 @@ import (
 	"headroom/nvml"
 )
 
-// visible returns the GPUs that a command with this CUDA_VISIBLE_DEVICES may use, as
-// CUDA reads it: indices or prefixes of UUIDs, up to the first entry that names no GPU.
-// Indices are taken to be NVML's, which are the same as CUDA's where the GPUs are alike
-// or CUDA_DEVICE_ORDER is PCI_BUS_ID.
+// visible returns the GPUs that a command may use, given the value of its
+// CUDA_VISIBLE_DEVICES. It reads the value as CUDA does: as indices or prefixes of UUIDs,
+// up to the first entry that names no GPU. Indices are taken to be NVML's. These are the
+// same as CUDA's if all GPUs are of one model, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. If
+// the variable is not set, visible returns all GPUs.
 func visible(value string, set bool, all []nvml.GPU) []nvml.GPU {
 	if !set {
 		return all
@@ -42,20 +43,20 @@ func visible(value string, set bool, all []nvml.GPU) []nvml.GPU {
 // lasts, seldom enough to cost nothing.
 const sampleEvery = 500 * time.Millisecond
 
-// gpuTrace is what a command's GPUs held over one of its lives. It is for
-// one goroutine only.
+// gpuTrace records how much memory of its GPUs a command held during one of its lives. It
+// may be used from one goroutine only.
 type gpuTrace struct {
 	c    Command
-	list func() ([]nvml.GPU, error) // nvml.GPUs
-	mine func(pid int) bool         // whether a process is the command's
-	seen []GPU
-	own  map[int]bool      // every process of the command's that held memory
-	busy bool              // at the newest look a GPU was computing, or may have been
-	uses func(kernel bool) // called when the command uses a GPU, with whether a kernel ran; may be nil
+	list func() ([]nvml.GPU, error) // nvml.GPUs, or a fake in tests
+	mine func(pid int) bool         // reports whether a process belongs to the command
+	seen []GPU                      // what has been recorded so far
+	own  map[int]bool               // ids of the command's processes that have held memory
+	busy bool                       // a GPU was computing at the newest look, or may have been
+	uses func(kernel bool)          // called when the command uses a GPU, with whether a kernel ran; may be nil
 }
 
-// look returns those of the command's GPUs whose memory is known, none if NVML does not
-// answer.
+// look returns those of the command's GPUs whose memory is known. It returns none if NVML
+// does not answer.
 func (t *gpuTrace) look() []nvml.GPU {
 	all, err := t.list()
 	if err != nil {
@@ -64,7 +65,7 @@ func (t *gpuTrace) look() []nvml.GPU {
 	return slices.DeleteFunc(slices.Clone(t.c.GPUs(all)), func(g nvml.GPU) bool { return g.Total <= 0 || g.Used < 0 })
 }
 
-// sample takes one look.
+// sample looks at the GPUs once and records what it sees.
 func (t *gpuTrace) sample() {
 	t.busy = false
 	for _, g := range t.look() {
@@ -76,13 +77,14 @@ func (t *gpuTrace) sample() {
 	}
 }
 
-// GPUs returns the ones that the command may use, given all that there are.
+// GPUs returns the GPUs that the command may use. all lists the GPUs of the machine.
 func (c Command) GPUs(all []nvml.GPU) []nvml.GPU {
 	value, set := c.Getenv("CUDA_VISIBLE_DEVICES")
 	return visible(value, set, all)
 }
 
-// add adds a look at a GPU to the trace, and returns how much of it the command holds.
+// add records one look at a GPU, and returns how much of the GPU's memory the command
+// holds.
 func (t *gpuTrace) add(g nvml.GPU) (own memory.Bytes) {
 	for _, h := range g.Holders {
 		if t.mine(h.PID) {
@@ -104,8 +106,9 @@ func (t *gpuTrace) add(g nvml.GPU) (own memory.Bytes) {
 	return own
 }
 
-// watch samples until ctx ends, and then hands the trace over. The first sample may
-// take as long as NVML takes to open, but nobody has to wait for it.
+// watch takes samples in the background until ctx ends, and then sends the trace on the
+// channel that it returns. The first sample may take as long as NVML takes to open, but
+// the caller does not wait for it.
 func (t *gpuTrace) watch(ctx context.Context) <-chan []GPU {
 	done := make(chan []GPU, 1)
 	go func() {
@@ -125,8 +128,8 @@ func (t *gpuTrace) watch(ctx context.Context) <-chan []GPU {
 	return done
 }
 
-// How long the driver may take to give back the memory of dead processes, and how often
-// to look. Usually it takes a moment; with a process that cannot be killed, forever.
+// How long drain waits for the driver to free the memory of dead processes, and how often
+// it looks. Usually that takes a moment, but if a process cannot be killed, it never ends.
 const (
 	drainPatience = 30 * time.Second
 	drainEvery    = 250 * time.Millisecond
@@ -134,8 +137,8 @@ const (
 
 // drain waits until the GPUs have the memory of the command's dead processes back: none
 // of these processes holds any, and no GPU that holds more than before the start is still
-// getting emptier. The processes that still hold memory when patience runs out are
-// returned, in words.
+// getting emptier. If drainPatience passes first, or sleep returns an error, drain
+// returns the processes that still hold memory, in words.
 func (t *gpuTrace) drain(ctx context.Context, sleep func(context.Context, time.Duration) error) (stuck []string) {
 	var before []nvml.GPU
 	for range int(drainPatience / drainEvery) {
@@ -151,7 +154,8 @@ func (t *gpuTrace) drain(ctx context.Context, sleep func(context.Context, time.D
 	return stuck
 }
 
-// stuck returns the names of the command's processes that still hold memory.
+// stuck describes the command's processes that still hold memory, one string for each
+// process and GPU.
 func (t *gpuTrace) stuck(now []nvml.GPU) (names []string) {
 	for _, g := range now {
 		for _, h := range g.Holders {
@@ -164,7 +168,8 @@ func (t *gpuTrace) stuck(now []nvml.GPU) (names []string) {
 }
 
 // emptying reports whether a GPU may still be getting emptier: it holds more than at the
-// start, and held even more at the previous look, or there was no previous look.
+// start, and either it held even more at the previous look, or there was no previous
+// look.
 func (t *gpuTrace) emptying(before, now []nvml.GPU) bool {
 	return slices.ContainsFunc(now, func(g nvml.GPU) bool {
 		at := slices.IndexFunc(t.seen, func(s GPU) bool { return s.Index == g.Index })
@@ -176,7 +181,8 @@ func (t *gpuTrace) emptying(before, now []nvml.GPU) bool {
 	})
 }
 
-// short says which GPUs have less than the given amount free, and who holds the rest.
+// short returns a description of each GPU that has less than the given amount free, with
+// the processes that hold its memory.
 func (t *gpuTrace) short(free memory.Bytes) (names []string) {
 	for _, g := range t.look() {
 		if g.Free >= free || g.Free < 0 {

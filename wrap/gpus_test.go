@@ -65,9 +65,9 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestDrain plays what the GPU holds, in GiB, from look to look after the end of a
-// command; with own, a process of the command's is among the holders. Other processes
-// held 3 GiB when the command was started.
+// TestDrain simulates what a GPU holds at each look after the end of a command. used is
+// in GiB. If own is set, one of the command's processes is still among the holders. Other
+// processes held 3 GiB when the command was started.
 func TestDrain(t *testing.T) {
 	const gib = memory.GiB
 	type look struct {
@@ -77,7 +77,7 @@ func TestDrain(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		looks []look // the last one repeats
-		want  int    // looks until the end
+		want  int    // number of looks until drain returns
 		stuck bool
 	}{
 		{"at once", []look{{3, false}}, 1, false},

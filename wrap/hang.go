@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// hangWatch looks for a command that shows no sign of life: no output, no kernel on
-// its GPUs, no newer checkpoint. A collective that waits for a dead rank looks like
-// that, and so does a long evaluation on the CPU, so by itself a hang is only reported.
+// hangWatch looks for a command that shows no sign of life: no output, no kernel on its
+// GPUs, no newer checkpoint. A collective that waits for a dead rank looks like that, but
+// so does a long evaluation on the CPU. So a hang is only reported, unless the user wants
+// a hanging command to be restarted.
 type hangWatch struct {
 	after time.Duration // how long without a sign of life counts as a hang; 0 to report none
 	now   func() time.Time
@@ -17,13 +18,14 @@ type hangWatch struct {
 
 	sign atomic.Int64 // newest sign of life, in Unix nanoseconds
 	gpu  atomic.Bool  // the command has used a GPU: without one, work cannot be told from a hang
-	said bool
+	said bool         // the current hang has been reported
 }
 
 // alive records a sign of life. It may be called from any goroutine.
 func (h *hangWatch) alive() { h.sign.Store(h.now().UnixNano()) }
 
-// onGPU records that the command uses a GPU, and whether a kernel ran on it.
+// onGPU records that the command uses a GPU. If a kernel ran there, that is a sign of
+// life.
 func (h *hangWatch) onGPU(kernel bool) {
 	h.gpu.Store(true)
 	if kernel {
@@ -31,8 +33,8 @@ func (h *hangWatch) onGPU(kernel bool) {
 	}
 }
 
-// hangs reports, once for each hang, that there has been no sign of life for too long.
-// Checkpoints are looked for only then, because that reads the disk.
+// hangs reports whether there has been no sign of life for too long. It returns true only
+// once for each hang. It looks for a newer checkpoint last, because that reads the disk.
 func (h *hangWatch) hangs() bool {
 	if h.after <= 0 || !h.gpu.Load() {
 		return false
@@ -50,12 +52,13 @@ func (h *hangWatch) hangs() bool {
 	return true
 }
 
-// why says in words what was seen.
+// why says in words why the command counts as hanging.
 func (h *hangWatch) why() string {
 	return fmt.Sprintf("no output, no GPU work and no new checkpoint for %s", lasting(h.after.Seconds()))
 }
 
-// heard notes that there was output, and passes it on to log if that is not nil.
+// heard is a writer that calls note for all output, and passes the output on to log
+// unless log is nil.
 type heard struct {
 	log  io.Writer
 	note func()

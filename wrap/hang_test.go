@@ -6,8 +6,10 @@ import (
 	"time"
 )
 
-// TestHangs plays minutes of a command's life: o is output, g a kernel, m memory of a GPU,
-// s a checkpoint, - nothing; ! marks where a hang is reported after five minutes.
+// TestHangs simulates the life of a command, one minute for each character: o is output,
+// g is a kernel, m is memory held on a GPU, s is a checkpoint, and - is nothing. In want,
+// ! marks a minute in which a hang is reported. A hang is five minutes without a sign of
+// life.
 func TestHangs(t *testing.T) {
 	for _, c := range []struct{ name, life, want string }{
 		{"output", "goooooooooo", "..........."},

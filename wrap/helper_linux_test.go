@@ -20,7 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// helperMode in the environment makes this test binary one of the programs below.
+// helperMode is the environment variable that turns this test binary into one of the
+// programs below.
 const helperMode = "HEADROOM_WRAP_HELPER"
 
 func init() {
@@ -38,7 +39,8 @@ func init() {
 	os.Exit(99)
 }
 
-// wrapAndExit is headroom at its barest: it runs its arguments and ends as they do.
+// wrapAndExit is a minimal headroom. It runs its arguments as a command, and returns the
+// command's exit status.
 func wrapAndExit() int {
 	o := ChildOptions{Trouble: func(err error) { fmt.Fprintln(os.Stderr, "trouble:", err) }}
 	if name := os.Getenv("WRAP_LOG"); name != "" {
@@ -62,8 +64,9 @@ func wrapAndExit() int {
 	return exit.Code
 }
 
-// jobControl is the part of a shell that a terminal's stop key needs: it runs its
-// arguments as a foreground job, and resumes it each time that it stops.
+// jobControl does what a shell does about Ctrl-Z. It runs its arguments, wrapped, as a
+// foreground job. Each time that the job stops, it reads one byte from stdin and resumes
+// the job.
 func jobControl() int {
 	signal.Ignore(syscall.SIGTTOU)
 	attributes := &os.ProcAttr{Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
@@ -74,7 +77,7 @@ func jobControl() int {
 	if err != nil {
 		panic(err)
 	}
-	signal.Ignore(syscall.SIGTSTP) // not before, or the job would inherit it
+	signal.Ignore(syscall.SIGTSTP) // only after the job has started, or the job would inherit it
 	for {
 		var w syscall.WaitStatus
 		if _, err := syscall.Wait4(job.Pid, &w, syscall.WUNTRACED, nil); err != nil {
@@ -92,7 +95,7 @@ func jobControl() int {
 	}
 }
 
-// limit is how long a process of a test may take: far longer than any needs.
+// limit is how long a test waits for a process: far longer than any process needs.
 const limit = time.Minute
 
 // program is a program that a test runs, wrapped or not.
@@ -101,11 +104,11 @@ type program struct {
 	cmd *exec.Cmd
 	out output
 	err output
-	tty *os.File // the far end of its terminal, if it has one
-	eof chan struct{}
+	tty *os.File      // the test's end of its terminal; nil if it has none
+	eof chan struct{} // closed at the end of the terminal's output
 }
 
-// output is what has been written so far; more can be waited for.
+// output collects what is written to it, and lets a test wait for more.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -128,7 +131,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// await returns once text has been written.
+// await returns once text has been written, and fails the test if that takes longer than limit.
 func (o *output) await(t *testing.T, text string) {
 	t.Helper()
 	late := time.After(limit)
@@ -158,7 +161,7 @@ func helper(mode string, args ...string) *exec.Cmd {
 	return c
 }
 
-// command is a command that a test runs by itself, or wrapped.
+// command returns a command that runs its arguments directly, or wrapped.
 func command(wrapped bool, args ...string) *exec.Cmd {
 	if wrapped {
 		return helper("wrap", args...)
@@ -166,11 +169,12 @@ func command(wrapped bool, args ...string) *exec.Cmd {
 	return exec.Command(args[0], args[1:]...)
 }
 
-// onPipes starts a program with pipes, in a session of its own: no terminal.
+// onPipes starts a program with pipes for its output, in a session of its own, so without
+// a terminal.
 func onPipes(t *testing.T, c *exec.Cmd) *program {
 	t.Helper()
 	p := &program{t: t, cmd: c, eof: make(chan struct{})}
-	close(p.eof) // Wait waits for the end of the output itself
+	close(p.eof) // cmd.Wait itself waits for the end of the output
 	c.Stdout, c.Stderr = &p.out, &p.err
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	p.begin()
@@ -240,7 +244,7 @@ func (p *program) key(s string) {
 	}
 }
 
-// status is the program's exit status as a shell reports it.
+// status waits for the program to end, and returns its exit status as a shell reports it.
 func (p *program) status() int {
 	p.t.Helper()
 	err := p.cmd.Wait()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// lived starts a command here, in this process, and returns how it ended. Its
-// output goes to a file, whose text is returned, too.
+// lived runs a command as a child of this process, and returns how it ended and what it
+// printed.
 func lived(t *testing.T, o ChildOptions, args ...string) (Exit, string) {
 	t.Helper()
 	c, out := begun(t, o, args...)
@@ -20,7 +20,8 @@ func lived(t *testing.T, o ChildOptions, args ...string) (Exit, string) {
 	return exit, string(text)
 }
 
-// begun starts a command in this process; its output goes to a file.
+// begun starts a command as a child of this process. It returns the child and the name of
+// the file for its output, which stays empty if o.Stdout is set.
 func begun(t *testing.T, o ChildOptions, args ...string) (*Child, string) {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "out")
@@ -49,7 +50,8 @@ func waited(t *testing.T, c *Child) Exit {
 	return c.Wait()
 }
 
-// eventually waits until so reports true.
+// eventually waits until so returns true, and fails the test if that takes longer than
+// limit.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	look := time.NewTicker(2 * time.Millisecond)

@@ -8,12 +8,13 @@ import (
 	"headroom/recovery"
 )
 
-// Absurd is a multiple of the device's memory. When a micro-batch requests more than that at
-// once, a shape went wrong, and no smaller one helps, however large this one was. Below that,
-// one sample may still fit; [Outcome.HopelessAt] decides where the batch is known.
+// Absurd is a multiple of the device's memory. If more than that is requested at once, a
+// tensor's shape must be wrong, and no smaller micro-batch helps, however large this one
+// was. If less is requested, one sample may still fit; [Outcome.HopelessAt] decides once
+// the batch is known.
 const Absurd = 64
 
-// otherKnobs is the advice for the phases that no micro-batch affects.
+// otherKnobs maps each phase whose memory no micro-batch affects to the advice for it.
 var otherKnobs = map[memory.Phase]string{
 	memory.PhaseLoad: "loading the model takes the same memory whatever the micro-batch: load it in a smaller type or quantized, " +
 		"shard it over more devices, or remove other models from the device",
@@ -24,10 +25,10 @@ var otherKnobs = map[memory.Phase]string{
 	memory.PhaseCheckpoint: "saving gathers the weights whatever the micro-batch: save shards, or gather on the host",
 }
 
-// hostSaves is the advice where host memory ran out while a checkpoint was saved.
+// hostSaves is the advice if host memory ran out while a checkpoint was being saved.
 const hostSaves = "saving assembles the weights in host memory, whatever the micro-batch: save shards, or write straight to the file"
 
-// hopeless says why no smaller micro-batch will help; "" if one may.
+// hopeless says why no smaller micro-batch will help, or returns "" if one may help.
 func hopeless(x fault, f memory.OutOfMemoryError) string {
 	message, there := strings.ToLower(x.message), f.Stats.Capacity
 	switch advice := otherKnobs[f.Phase]; {
@@ -45,10 +46,12 @@ func hopeless(x fault, f memory.OutOfMemoryError) string {
 	return ""
 }
 
-// HopelessAt is Hopeless for a command that runs a plan: a failure in evaluation is not
-// hopeless where the evaluation batch can be set, and a failure is hopeless where even one
-// sample would request more than the device has. A request that does not grow with the
-// batch is recognised at the next size, where it has the same number of bytes.
+// HopelessAt says why no smaller batch will help a command that runs plan, or returns ""
+// if one may help. It corrects o.Hopeless in two cases. A failure in evaluation is not
+// hopeless if the evaluation batch can be set. A failure is hopeless if even one sample
+// would request more than the device has. For one sample, HopelessAt divides the request
+// by the batch. A request that does not grow with the batch is therefore recognised only
+// at a smaller batch, where it has the same number of bytes.
 func (o Outcome) HopelessAt(plan recovery.Plan) string {
 	if o.Kind != OutOfMemory || o.Evidence == nil {
 		return o.Hopeless
