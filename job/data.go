@@ -10,9 +10,9 @@ import (
 	"headroom/model/data"
 )
 
-// openData reads the data that c names. Data that does not match data.fingerprint,
-// or is too small for one step, is an error; so is data larger than the memory that
-// this machine has left, a *[data.TooLargeError].
+// openData reads the data that c names. It is an error if the data does not match
+// data.fingerprint, or has too few samples for one step. If the data needs more memory
+// than this machine has left, the error is a *[data.TooLargeError].
 func openData(c *configs.Config) (data.Set, error) {
 	set, err := openSet(c)
 	if err != nil {

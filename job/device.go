@@ -11,33 +11,35 @@ import (
 	"headroom/device/host"
 )
 
-// ErrNoDevice is wrapped by errors that say that a device is not there.
+// ErrNoDevice is wrapped by the errors that report that this machine does not have the
+// device that was asked for.
 var ErrNoDevice = errors.New("no such device here")
 
-// opener opens a device of one kind. For a device that is not there the error wraps
+// opener opens devices of one kind. If there is no such device, the error of open wraps
 // [ErrNoDevice].
 type opener struct {
 	kind string
 	open func(configs.Device) (device.Device, error)
 }
 
-// openers are the kinds of devices, best first.
+// openers lists the openers of all kinds of devices, best first.
 var openers = []opener{
 	{"cuda", openCUDA},
 	{"host", openHost},
 }
 
-// OpenDevice opens the device that c asks for. The device belongs to the caller until
-// Close. With device.kind auto it is the best available one that can do what c asks for;
-// passed, if not nil, is called for every better kind that is not available. A GPU that is
-// there but does not support bfloat16 is an error, not passed over: on the host the run
-// would take weeks, and in float32 it fits the GPU.
+// OpenDevice opens the device that c asks for. The caller owns the device and closes it.
+// With device.kind auto, OpenDevice opens the best available device that can do what c asks
+// for; passed, if not nil, is called for every better kind that is not available. If c asks
+// for bfloat16 and there is a GPU that does not support it, that is an error, even with
+// auto: the run would take weeks on the host, while the GPU can train in float32.
 func OpenDevice(c *configs.Config, passed func(kind string, why error)) (device.Device, error) {
 	d, _, err := openDevice(c, passed)
 	return d, err
 }
 
-// openDevice also returns the kind.
+// openDevice is [OpenDevice], but also returns the kind of the device, or of the device
+// that could not be opened.
 func openDevice(c *configs.Config, passed func(kind string, why error)) (device.Device, string, error) {
 	auto := c.Device.Kind == "auto"
 	for _, o := range openers {

@@ -18,33 +18,33 @@ import (
 	"headroom/recovery"
 )
 
-// Job is a configuration with its data at hand, ready to run. It belongs to one
-// goroutine.
+// Job is a configuration whose data has been read, ready to run. Only one goroutine may
+// use it.
 type Job struct {
-	// Config is the configuration resolved against the data: epochs are steps,
-	// the schedule has its end, the path is absolute and the data's fingerprint
-	// is in it. It is what run.yaml holds.
+	// Config is the configuration, resolved against the data: epochs are converted
+	// to steps, the data's path is absolute, and the length of the schedule and the
+	// data's fingerprint are filled in. It is what run.yaml holds.
 	Config *configs.Config
 	// Set is the data, which every attempt shares.
 	Set data.Set
 
-	// Passed, if not nil, is called for every better kind of device that
-	// device.kind auto did not find.
+	// Passed, if not nil, is called for every kind of device that device.kind auto
+	// would have preferred but did not find.
 	Passed func(kind string, why error)
 
-	// Squeezed, if not nil, is called for every squeeze that begins or ends, before
-	// the first step that meets the change. An attempt that starts from an
-	// earlier step may meet the same change again.
+	// Squeezed, if not nil, is called when a squeeze of device.squeeze begins or
+	// ends, before the first step that it affects. If a later attempt starts from
+	// an earlier step, Squeezed may be called for the same change again.
 	Squeezed func(s configs.Squeeze, begins bool)
 
-	// Wrap, if not nil, is given every device that is opened and returns the one
-	// to use instead, such as one on which things go wrong.
+	// Wrap, if not nil, is called with every device that is opened, and returns the
+	// device to use in its place. Tests use it to make a device fail.
 	Wrap func(device.Device) device.Device
 
-	dev      device.Device // of the attempt that runs
-	kind     string        // of the newest device opened
-	uuid     string        // of that device, as NVML has it; "" if it is not a GPU, or not known
-	foreign  memory.Bytes  // taken by the squeeze at the moment
+	dev      device.Device // of the newest attempt
+	kind     string        // see [Job.Kind]
+	uuid     string        // see [Job.identity]
+	foreign  memory.Bytes  // memory that squeezes take at the moment
 	finished int           // steps finished when the squeeze was last checked; -1 before that
 }
 
@@ -74,8 +74,8 @@ func Open(c *configs.Config) (*Job, error) {
 	return &Job{Config: &r, Set: set, finished: -1}, nil
 }
 
-// spec is the model and how it is trained. The sizes that depend on the data are
-// left for the data to fill in.
+// spec returns the model that c describes and how to train it. It leaves out the sizes
+// that depend on the data: [model.Spec.Fit] fills them in.
 func spec(c *configs.Config) model.Spec {
 	s := model.Spec{
 		Kind: model.Kind(c.Model.Kind), Width: c.Model.Width, Layers: c.Model.Layers, Dropout: c.Model.Dropout,
@@ -100,12 +100,13 @@ func spec(c *configs.Config) model.Spec {
 	return s
 }
 
-// plan is the plan asked for; Micro is 0 for batch.micro auto.
+// plan returns the plan that c asks for. Its Micro is 0 if batch.micro is auto.
 func plan(c *configs.Config) recovery.Plan {
 	return recovery.Plan{Effective: c.Batch.Effective, World: 1, Micro: c.Batch.Micro, Uniform: c.Batch.Uniform}
 }
 
-// policy is what memory.* and batch.min_micro allow.
+// policy returns what memory.* and batch.min_micro allow headroom to do when memory runs
+// out.
 func policy(c *configs.Config) recovery.Policy {
 	p := recovery.Policy{
 		MinMicro:  c.Batch.MinMicro,
@@ -122,13 +123,14 @@ func policy(c *configs.Config) recovery.Policy {
 	return p
 }
 
-// Session returns what the configuration decides about a run's session.
+// Session returns the options of a session as far as the configuration decides them.
 func (j *Job) Session() harness.SessionOptions {
 	c := j.Config
 	return harness.SessionOptions{Steps: c.Train.Steps, Plan: plan(c), Policy: policy(c), Precision: c.Precision()}
 }
 
-// Run returns what the configuration decides about how a run is made.
+// Run returns the options of a run as far as the configuration decides them, and the
+// functions by which the run uses this job.
 func (j *Job) Run() harness.RunOptions {
 	c := j.Config
 	return harness.RunOptions{
@@ -141,27 +143,28 @@ func (j *Job) Run() harness.RunOptions {
 	}
 }
 
-// Find returns what the configuration decides about a search.
+// Find returns the options of a search as far as the configuration decides them.
 func (j *Job) Find() harness.FindOptions {
 	return harness.FindOptions{Plan: plan(j.Config), Policy: policy(j.Config)}
 }
 
-// CheckpointSize is roughly what one checkpoint takes on disk: weights and
-// optimizer state in float32.
+// CheckpointSize returns roughly how much disk space one checkpoint takes: it holds the
+// weights and the optimizer's state in float32.
 func (j *Job) CheckpointSize() memory.Bytes {
 	s, err := spec(j.Config).Fit(j.Set.Shape())
 	if err != nil {
-		return 0 // Open would have said so
+		return 0 // cannot happen: Open has made the same call
 	}
 	r := s.Requirements()
 	return 4*memory.Bytes(r.Parameters) + r.Optimizer
 }
 
-// Trainer builds the model on a fresh device, for a search. Close gives both back.
+// Trainer builds the model on a newly opened device, for a search. The caller closes the
+// trainer, which also closes the device.
 func (j *Job) Trainer(ctx context.Context) (harness.Trainer, error) { return j.open(ctx) }
 
-// open builds the trainer of an attempt on a fresh device, which is as full as
-// the last one was.
+// open builds the trainer of an attempt on a newly opened device. Squeezes take as much of
+// this device as they took of the previous one.
 func (j *Job) open(context.Context) (harness.Trainer, error) {
 	dev, kind, err := openDevice(j.Config, j.Passed)
 	j.kind = kind
@@ -180,8 +183,8 @@ func (j *Job) open(context.Context) (harness.Trainer, error) {
 	return t, nil
 }
 
-// identity is the UUID of the GPU that was opened; "" without one, or without
-// NVML.
+// identity returns the UUID that NVML reports for the GPU that was opened, or "" if the
+// device is not a GPU or NVML does not know it.
 func (j *Job) identity() string {
 	if j.kind != "cuda" {
 		return ""
@@ -206,8 +209,7 @@ func (j *Job) build(dev device.Device) (*model.Trainer, error) {
 	return model.New(dev, spec(j.Config), j.Set)
 }
 
-// Device is the name of the device of the attempt that runs, "" before there is
-// one.
+// Device returns the name of the newest attempt's device, or "" before the first attempt.
 func (j *Job) Device() string {
 	if j.dev == nil {
 		return ""
@@ -215,8 +217,9 @@ func (j *Job) Device() string {
 	return j.dev.Name()
 }
 
-// Kind is the kind of device that was last opened, or that could not be opened: "host",
-// "cuda", or "auto" if none of them could be; "" before there is one.
+// Kind returns the kind of the device that was last opened, or that could not be opened:
+// "host" or "cuda". It returns "auto" if neither kind is available, and "" before the first
+// attempt.
 func (j *Job) Kind() string { return j.kind }
 
 func (j *Job) beforeStep(finished int) {
@@ -232,7 +235,7 @@ func (j *Job) beforeStep(finished int) {
 	j.finished = finished
 }
 
-// squeezable is a device that can act as if another process held some of it.
+// squeezable is a device that can act as if another process held some of its memory.
 type squeezable interface{ SetForeign(memory.Bytes) }
 
 func press(dev device.Device, n memory.Bytes) {

@@ -18,7 +18,7 @@ import (
 	"headroom/recovery"
 )
 
-// tight is a run so small that any test can make it.
+// tight is a configuration small enough for any test to run.
 const tight = `model: {kind: mlp, layers: 1, width: 8}
 data: {kind: blobs, samples: 100, features: 4, classes: 2}
 batch: {effective: 16, micro: 8, min_micro: 2}
@@ -27,7 +27,7 @@ device: {kind: host, capacity: 8MiB, squeeze: [{from: 2, to: 4, take: 1MiB}, {fr
 memory: {headroom: 5%, grow_after: 3}
 `
 
-// good can be opened only where its data exists.
+// good is a valid configuration whose data file does not exist unless a test creates it.
 const good = `model:
   kind: gpt
   width: 64
@@ -40,7 +40,7 @@ train:
   steps: 100
 `
 
-// parse loads a configuration from a file with that content.
+// parse loads a configuration from a file that holds content, with the overrides in sets.
 func parse(t *testing.T, content string, sets ...string) (*configs.Config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "my.yaml")
@@ -116,7 +116,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestMostChannels checks that the schema knows what the kernels can do.
+// TestMostChannels checks that configurations allow heads exactly as wide as the CUDA
+// kernels do.
 func TestMostChannels(t *testing.T) {
 	if configs.MostChannels != cuda.MostChannels {
 		t.Errorf("configs allows heads of %d channels, the kernels take %d", configs.MostChannels, cuda.MostChannels)
@@ -135,7 +136,7 @@ func TestSqueeze(t *testing.T) {
 			t.Errorf("after %d steps others hold %v, want %v", finished, got, want)
 		}
 	}
-	// A new attempt meets the same neighbours.
+	// In a new attempt the squeezes still hold as much memory.
 	o.BeforeStep(3)
 	if err := trainer.Close(); err != nil {
 		t.Fatal(err)
@@ -182,7 +183,7 @@ func TestTrainerTooLargeForTheDevice(t *testing.T) {
 }
 
 // TestPrecision checks that only bf16 is mixed precision, and that heads may be as wide as
-// a GPU allows, and wider on the host.
+// the CUDA kernels allow, or wider on the host.
 func TestPrecision(t *testing.T) {
 	for _, c := range []struct {
 		kind, precision string
@@ -280,7 +281,8 @@ func TestRelativePathsAreMadeAbsolute(t *testing.T) {
 	}
 }
 
-// images makes a folder of count images of 28 × 28, with labels up to 9.
+// images returns a new folder that holds count images of 28 × 28 pixels, with labels from 0
+// to 9, in IDX files.
 func images(t *testing.T, count int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -300,8 +302,8 @@ func images(t *testing.T, count int) string {
 	return dir
 }
 
-// Every preset can be started. The images are made here; where the preset looks
-// for them depends on the machine.
+// TestPresetsStart checks that every preset can be started. It makes its own images,
+// because not every machine has those that the preset mnist reads.
 func TestPresetsStart(t *testing.T) {
 	for _, name := range configs.Presets() {
 		t.Run(name, func(t *testing.T) {

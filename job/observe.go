@@ -10,13 +10,13 @@ import (
 	"headroom/runs"
 )
 
-// observer is the GPU of a job as NVML sees it. Where there is no NVML it sees
-// nothing, and the run continues without it.
+// observer watches the GPU of a job through NVML. Without NVML it reports nothing, and
+// the run continues all the same.
 type observer struct {
 	job *Job
 
 	mu     sync.Mutex
-	faults []nvml.Xid // of all GPUs, not passed on yet
+	faults []nvml.Xid // of all GPUs, not yet returned by Faults
 }
 
 func (j *Job) observe(ctx context.Context) harness.Observer {
@@ -38,7 +38,8 @@ func (o *observer) collect(events <-chan nvml.Xid) {
 	}
 }
 
-// Faults implements [harness.Observer]. Faults of other GPUs are dropped: they are not the job's.
+// Faults implements [harness.Observer]. It drops the faults of GPUs that the job does not
+// use.
 func (o *observer) Faults() []runs.Fault {
 	o.mu.Lock()
 	all := o.faults
@@ -73,7 +74,7 @@ func (o *observer) Read() *runs.Reading {
 	return nil
 }
 
-// reading is what is known of g, nil if nothing is.
+// reading returns what is known about g, or nil if nothing is.
 func reading(g nvml.GPU) *runs.Reading {
 	r := runs.Reading{Utilisation: known(g.Utilisation), Temperature: known(g.Temperature), Used: known(g.Used),
 		Throttled: g.Throttled, UncorrectedECC: known(g.UncorrectedECC)}

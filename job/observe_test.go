@@ -30,8 +30,8 @@ func TestWatchKeepsToItsGPU(t *testing.T) {
 	}
 }
 
-// TestNoGPUNoFaults checks that faults of a GPU are not blamed on a run that does
-// not use it.
+// TestNoGPUNoFaults checks that a job without a GPU reports no faults and no readings,
+// and that a run on the host is not observed at all.
 func TestNoGPUNoFaults(t *testing.T) {
 	w := &observer{job: &Job{}, faults: []nvml.Xid{{Code: 79, UUID: "GPU-1"}}}
 	if got := w.Faults(); got != nil {

@@ -11,13 +11,13 @@ import (
 	"headroom/memory"
 )
 
-// CapacityError is a device.capacity larger than the memory that the machine has left.
-// The embedded device lives in the machine's memory: a run that relied on such a capacity
-// would be killed by the system, without any message.
+// CapacityError reports a device.capacity that is larger than the memory that the machine
+// has left. The embedded device keeps its data in the machine's memory, so the system would
+// kill a run that used all of that capacity, without any message.
 type CapacityError struct {
 	Capacity memory.Bytes
-	Auto     bool         // the configuration leaves it open
-	Room     memory.Bytes // what the machine has left
+	Auto     bool         // the configuration leaves the capacity open
+	Room     memory.Bytes // memory that the machine has left
 }
 
 func (e *CapacityError) Error() string {
@@ -28,8 +28,9 @@ func (e *CapacityError) Error() string {
 	return fmt.Sprintf("device.capacity: %s: this machine has %v left; set it below that, or free memory", value, e.Room)
 }
 
-// HostFits refuses a capacity of the embedded device above room; a room of 0 means
-// that it is not known and sets no bound. The error is a *[CapacityError].
+// HostFits returns a *[CapacityError] if the capacity of an embedded device opened for d
+// is larger than room. A room of 0 means that the room is not known; then any capacity is
+// accepted.
 func HostFits(d configs.Device, room memory.Bytes) error {
 	capacity := d.HostCapacity()
 	if room == 0 || capacity <= room {
@@ -38,9 +39,8 @@ func HostFits(d configs.Device, room memory.Bytes) error {
 	return &CapacityError{Capacity: capacity, Auto: d.Capacity == 0, Room: room}
 }
 
-// Fits refuses a configuration that would take more of this machine's memory than
-// it has left at this moment, before anything is opened. The error is a
-// *[CapacityError].
+// Fits returns a *[CapacityError] if c asks for an embedded device that is larger than the
+// memory that this machine has left at the moment. It opens nothing.
 func Fits(c *configs.Config) error {
 	if !onHost(c.Device) {
 		return nil
@@ -48,7 +48,7 @@ func Fits(c *configs.Config) error {
 	return HostFits(c.Device, machine.LookAtMemory().Room())
 }
 
-// onHost reports whether the device to be opened is the embedded one.
+// onHost reports whether the device that d asks for is the embedded one.
 func onHost(d configs.Device) bool {
 	if d.Kind != "auto" || len(d.Squeeze) > 0 {
 		return d.Kind != "cuda"

@@ -26,8 +26,8 @@ func TestHostFits(t *testing.T) {
 	}
 }
 
-// TestFits checks that this machine's memory is checked, and only where it would be
-// used.
+// TestFits checks that a capacity is compared with this machine's memory, and only if the
+// embedded device would be used.
 func TestFits(t *testing.T) {
 	n, err := cuda.Visible()
 	noGPU := err != nil || n == 0

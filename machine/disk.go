@@ -9,8 +9,9 @@ import (
 	"headroom/memory"
 )
 
-// disk is the free space where dir is or would be, and the reason if nothing can be
-// written there.
+// disk returns the free space and the number of free inodes where dir is or would be.
+// Both are 0 if the file system does not report them. failure says why no file can be
+// created there, and is "" if one can: to find out, disk creates a file and removes it.
 func disk(dir string) (free memory.Bytes, inodes int64, failure string) {
 	at := existing(dir)
 	var s unix.Statfs_t
@@ -28,8 +29,8 @@ func disk(dir string) (free memory.Bytes, inodes int64, failure string) {
 	return free, inodes, ""
 }
 
-// DiskFree is the free space where dir is or would be; known is false if the file system
-// does not say.
+// DiskFree returns the free space where dir is or would be. known is false if the file
+// system does not report it.
 func DiskFree(dir string) (free memory.Bytes, known bool) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(existing(dir), &s); err != nil {
@@ -38,7 +39,8 @@ func DiskFree(dir string) (free memory.Bytes, known bool) {
 	return memory.Bytes(s.Bavail) * memory.Bytes(s.Bsize), true
 }
 
-// existing is dir, or the nearest folder above it that exists.
+// existing returns dir if it is a folder, and otherwise the nearest folder above it that
+// exists.
 func existing(dir string) string {
 	for {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() || dir == filepath.Dir(dir) {

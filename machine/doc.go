@@ -1,9 +1,9 @@
-// Package machine reports what the machine that a program runs on has to offer, according
-// to the system: memory and what control groups leave of it, disk, limits, and what would
-// end a long run.
+// Package machine reports what this machine offers a program, according to the operating
+// system: its memory and how much of it the control groups allow, its disk space, the
+// resource limits of the process, and anything that could end a long run early.
 //
-// Start with [Look], or with [LookAtMemory] and [Memory.Room] where only memory
-// matters. Both change nothing, except for an empty file that Look makes and
-// removes, and take milliseconds. What the system does not say is left out, never
-// an error.
+// Start with [Look], or with [LookAtMemory] and [Memory.Room] if only memory matters. Look
+// and LookAtMemory take milliseconds. They change nothing, except that Look creates an
+// empty file and removes it again. A fact that the system does not report is never an
+// error: its field keeps the zero value.
 package machine

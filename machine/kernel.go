@@ -9,20 +9,21 @@ import (
 )
 
 // Kills counts the processes that the kernel has killed for lack of memory. The
-// counters only rise, so what happened in between is the difference of two
-// readings. A counter that the system does not keep stays 0.
+// counters only rise, so the difference between two readings is the number of
+// processes killed in between. A counter that the system does not keep stays 0.
 type Kills struct {
-	Group  int64 `json:"group"`  // in the control group of this process and, in version 2, in those below it
+	Group  int64 `json:"group"`  // in the control group of this process and, with cgroup v2, in the groups below it
 	System int64 `json:"system"` // on the machine since it was booted
 }
 
-// CountKills reads the counters as they are now, in a fraction of a millisecond.
-// A process started from this one is in the same control group unless it is
-// moved.
+// CountKills reads the current counters, which takes a fraction of a millisecond.
+// The group's counter also covers the processes that this process starts, unless
+// they are moved to another control group.
 func CountKills() Kills { return killsOf(os.DirFS("/")) }
 
-// Since is what the counters rose by since an earlier reading, never negative: a
-// group that was created again begins at 0.
+// Since returns how far the counters have risen since the earlier reading before.
+// The result is never negative, even if the control group was created again in
+// the meantime and its counter started again at 0.
 func (k Kills) Since(before Kills) Kills {
 	return Kills{Group: max(0, k.Group-before.Group), System: max(0, k.System-before.System)}
 }
@@ -31,9 +32,10 @@ func killsOf(root fs.FS) Kills {
 	return Kills{Group: groupKills(root), System: counter(read(root, "proc/vmstat"))}
 }
 
-// groupKills is the counter of the group that this process is in, in either version
-// of the interface, or of the nearest above it that has one. In a container the
-// path may be the host's; then the top is found, which is the container's.
+// groupKills returns the counter of the control group that this process is in, with
+// cgroup v1 or v2. If that group has no counter, it returns that of the nearest group
+// above it that has one, or 0. In a container, /proc/self/cgroup may show the path on the
+// host. The search then ends at the root of the hierarchy, which is the container's group.
 func groupKills(root fs.FS) int64 {
 	for line := range strings.Lines(read(root, "proc/self/cgroup")) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -59,8 +61,8 @@ func groupKills(root fs.FS) int64 {
 	return 0
 }
 
-// counter is the number after "oom_kill", 0 if there is none: kernels before 4.13
-// do not count.
+// counter returns the number after "oom_kill" in text, or 0 if there is none: kernels
+// before 4.13 do not count.
 func counter(text string) int64 {
 	for line := range strings.Lines(text) {
 		if name, value, _ := strings.Cut(strings.TrimSpace(line), " "); name == "oom_kill" {

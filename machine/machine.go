@@ -15,19 +15,19 @@ import (
 	"headroom/memory"
 )
 
-// Machine is what the machine has to offer. Amounts that could not be found out are 0,
-// and so are limits that are not set.
+// Machine describes what this machine offers a program. An amount that is not known is 0,
+// and so is a limit that is not set.
 type Machine struct {
 	Platform string `json:"platform"`
 	CPUs     int    `json:"cpus"`
 	Memory
 	GPUs    []string `json:"gpus,omitempty"`        // as the kernel's driver names them
-	GPUsHid string   `json:"gpus_hidden,omitempty"` // the setting that hides them from CUDA
+	GPUsHid string   `json:"gpus_hidden,omitempty"` // the setting that hides them from CUDA; "" if none does
 
 	Runs     string       `json:"runs"` // the folder that runs are kept in
 	DiskFree memory.Bytes `json:"disk_free"`
 	Inodes   int64        `json:"inodes_free"`
-	WriteErr string       `json:"write_error,omitempty"` // why nothing can be written there
+	WriteErr string       `json:"write_error,omitempty"` // why nothing can be written in Runs; "" if something can
 
 	AddressLimit memory.Bytes `json:"address_limit"` // ulimit -v
 	DataLimit    memory.Bytes `json:"data_limit"`    // ulimit -d
@@ -35,16 +35,16 @@ type Machine struct {
 	CPULimit     int64        `json:"cpu_limit"`     // ulimit -t, seconds
 	OpenFiles    int64        `json:"open_files"`    // ulimit -n
 
-	Remote    bool      `json:"remote,omitempty"` // the terminal is lost when the connection is
+	Remote    bool      `json:"remote,omitempty"` // the terminal ends when its ssh connection ends
 	OnBattery bool      `json:"on_battery,omitempty"`
 	JobEnds   time.Time `json:"job_ends,omitzero"` // when the batch system takes the machine back
 }
 
-// Environment is a look-up such as [os.LookupEnv].
+// Environment looks up an environment variable by name, as [os.LookupEnv] does.
 type Environment func(name string) (string, bool)
 
-// Look finds out what it can. runs is the folder that runs are or would be kept
-// in.
+// Look describes this machine as far as the system reports it. runs is the folder that
+// runs are kept in; it need not exist yet.
 func Look(runs string, env Environment) Machine {
 	root := os.DirFS("/")
 	m := Machine{
@@ -67,8 +67,8 @@ func read(root fs.FS, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// gpus are the devices that the kernel's driver has claimed, whether or not this
-// program can use them.
+// gpus returns the model names of the GPUs that NVIDIA's kernel driver has claimed,
+// whether or not this process can use them.
 func gpus(root fs.FS) []string {
 	var names []string
 	cards, _ := fs.Glob(root, "proc/driver/nvidia/gpus/*/information")
@@ -82,7 +82,8 @@ func gpus(root fs.FS) []string {
 	return names
 }
 
-// hidden is the setting that hides all GPUs from CUDA, "" if there is none.
+// hidden returns the setting that hides all GPUs from CUDA, as NAME=VALUE, or "" if there
+// is none.
 func hidden(env Environment) string {
 	if v, ok := env("CUDA_VISIBLE_DEVICES"); ok && (v == "" || v == "-1") {
 		return "CUDA_VISIBLE_DEVICES=" + v
@@ -98,8 +99,8 @@ func limit(which int) int64 {
 	return int64(l.Cur)
 }
 
-// remote reports whether a terminal is reached over ssh and not kept alive by a
-// multiplexer.
+// remote reports whether the terminal ends with its ssh connection: it is reached over
+// ssh, and neither tmux nor screen keeps it alive. terminal says whether there is one.
 func remote(env Environment, terminal bool) bool {
 	has := func(name string) bool { v, _ := env(name); return v != "" }
 	return terminal && has("SSH_CONNECTION") && !has("TMUX") && !has("STY")
@@ -115,8 +116,8 @@ func onBattery(root fs.FS) bool {
 	return false
 }
 
-// jobEnds is when Slurm ends the job that this process belongs to; zero if there
-// is no such job, or it has no end.
+// jobEnds returns the time at which Slurm ends the job that this process belongs to. It
+// returns the zero time if there is no such job, or if the job has no time limit.
 func jobEnds(env Environment) time.Time {
 	v, _ := env("SLURM_JOB_END_TIME")
 	at, err := strconv.ParseInt(v, 10, 64)

@@ -14,7 +14,7 @@ import (
 
 func file(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s + "\n")} }
 
-// vars is an environment of "NAME=value".
+// vars returns an environment that holds the given variables, each as "NAME=value".
 func vars(all ...string) Environment {
 	return func(name string) (string, bool) {
 		for _, v := range all {
@@ -26,7 +26,7 @@ func vars(all ...string) Environment {
 	}
 }
 
-// TestLook checks that this machine is seen and that looking leaves nothing behind.
+// TestLook checks that Look describes this machine and leaves no file behind.
 func TestLook(t *testing.T) {
 	dir := t.TempDir()
 	m := Look(filepath.Join(dir, "runs"), vars("CUDA_VISIBLE_DEVICES=", "SLURM_JOB_END_TIME=1000000000"))

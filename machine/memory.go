@@ -12,8 +12,9 @@ import (
 	"headroom/memory"
 )
 
-// Memory is the memory of the machine, and of the control group that leaves this
-// process the least. Amounts that are not known and limits that are not set are 0.
+// Memory describes the memory of the machine and of one control group: of all the groups
+// that this process is in, the one with the least memory left. An amount that is not known
+// is 0, and so is a limit that is not set.
 type Memory struct {
 	RAM       memory.Bytes `json:"ram"`
 	Available memory.Bytes `json:"ram_available"` // without swap
@@ -22,13 +23,13 @@ type Memory struct {
 	CgroupUse memory.Bytes `json:"cgroup_used"` // without the group's file cache
 }
 
-// LookAtMemory reads the system's figures as they are now. Where there is no
-// /proc, nothing is known.
+// LookAtMemory reads the system's current figures. On a system without /proc, all of them
+// are 0.
 func LookAtMemory() Memory { return memoryOf(os.DirFS("/")) }
 
-// Room is the memory that the system could still give, without swap: a process
-// that asks for more is swapped out or killed. 0 means that it is not known;
-// where nothing is left it is 1 byte.
+// Room returns how much memory the system could still give to a process without using
+// swap. A process that asks for more is swapped out or killed. The result is 0 if it is not
+// known, and 1 byte if no memory is left.
 func (m Memory) Room() memory.Bytes {
 	switch {
 	case m.RAM == 0:
@@ -46,8 +47,8 @@ func memoryOf(root fs.FS) Memory {
 	return m
 }
 
-// fields reads lines such as "MemTotal:  24576000 kB" and "active_file 4096";
-// the latter is in bytes.
+// fields parses lines such as "MemTotal:  24576000 kB" and "active_file 4096", and returns
+// the amounts by name. An amount without a unit is in bytes.
 func fields(text string) map[string]memory.Bytes {
 	all := map[string]memory.Bytes{}
 	for line := range strings.Lines(text) {
@@ -68,8 +69,8 @@ func fields(text string) map[string]memory.Bytes {
 	return all
 }
 
-// hierarchy is where, and under what names, a version of the interface keeps a
-// group's figures.
+// hierarchy says where a version of the cgroup interface is mounted, and under which names
+// it keeps the figures of a group.
 type hierarchy struct{ mount, limit, used, inactive, active string }
 
 var (
@@ -77,10 +78,11 @@ var (
 	version2 = hierarchy{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file", "active_file"}
 )
 
-// cgroup is the limit and use of the group that leaves the least, of all that
-// this process is in, in either version of the interface: 0 if none has a limit.
-// In a container the path may be the host's; then only the top is found, which
-// is the container's.
+// cgroup returns the limit and the use of one control group, with cgroup v1 or v2: among
+// the group of this process and all groups above it, the one with the least memory left.
+// Both results are 0 if none of the groups has a limit. In a container, /proc/self/cgroup
+// may show the path on the host. Then only the root of the hierarchy is found, which is the
+// container's group.
 func cgroup(root fs.FS) (limit, used memory.Bytes) {
 	for line := range strings.Lines(read(root, "proc/self/cgroup")) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -107,9 +109,10 @@ func cgroup(root fs.FS) (limit, used memory.Bytes) {
 	return limit, used
 }
 
-// read is the limit and use of one group, 0 without a limit. The system counts the
-// file cache as used, but drops it before it kills a process, so it is left out: a
-// container that has read a large file still has memory left.
+// read returns the limit and the use of one group, or 0 and 0 if the group has no limit.
+// The system counts the file cache as used, but drops the cache before it kills a process.
+// So the use returned leaves the cache out: a container that has read a large file still
+// has memory left.
 func (h hierarchy) read(root fs.FS, group string) (limit, used memory.Bytes) {
 	l, err := strconv.ParseInt(read(root, path.Join(group, h.limit)), 10, 64)
 	if err != nil || l <= 0 || l >= 1<<60 {
@@ -120,18 +123,18 @@ func (h hierarchy) read(root fs.FS, group string) (limit, used memory.Bytes) {
 	return memory.Bytes(l), max(0, memory.Bytes(u)-stat[h.inactive]-stat[h.active])
 }
 
-// Most is the most host memory that a process started here could hold: all of the
-// machine's, its control group's limit, or its own limits of data and address space,
-// whichever is least; 0 if nothing is known.
+// Most returns the most host memory that a process started here could hold. That is the
+// least of the machine's memory, the control group's limit and [Ulimit]. The result is 0
+// if none of the three is known.
 func (m Memory) Most() memory.Bytes { return least(m.RAM, m.Cgroup, Ulimit()) }
 
-// Ulimit is the most memory that a process started here may allocate, by ulimit -d and
-// ulimit -v, whichever is less; 0 if neither is set.
+// Ulimit returns the most memory that a process started here may allocate: the lower of
+// the limits that ulimit -d and ulimit -v set, or 0 if neither is set.
 func Ulimit() memory.Bytes {
 	return least(memory.Bytes(limit(unix.RLIMIT_DATA)), memory.Bytes(limit(unix.RLIMIT_AS)))
 }
 
-// least is the smallest of the amounts that are known.
+// least returns the smallest of the amounts that are not 0, or 0 if all of them are.
 func least(all ...memory.Bytes) (n memory.Bytes) {
 	for _, b := range all {
 		if b > 0 && (n == 0 || b < n) {

@@ -14,8 +14,8 @@ import (
 	"headroom/configs"
 )
 
-// newApp is the command line, from which the help, the manual page and the
-// completion scripts are generated.
+// newApp returns headroom's command line. The help, the manual page and the
+// completion scripts are generated from it.
 func newApp(u *ui) *cli.App {
 	app := &cli.App{
 		Name:                  "headroom",
@@ -28,7 +28,7 @@ func newApp(u *ui) *cli.App {
 			runCommand(u), explainCommand(u), checkCommand(u), initCommand(u), resumeCommand(u), findCommand(u), doctorCommand(u), statusCommand(u), reportCommand(u),
 			profilesCommand(u), configCommand(u), versionCommand(u), completionCommand(u), manCommand(u), helpCommand(),
 		},
-		Flags:                     []cli.Flag{cli.HelpFlag}, // the library adds it only along with its own help command
+		Flags:                     []cli.Flag{cli.HelpFlag}, // the library adds this flag only along with its own help command
 		Writer:                    u.out,
 		ErrWriter:                 io.Discard, // every message goes through ui
 		EnableBashCompletion:      true,
@@ -62,14 +62,14 @@ training continues. Where that would not be exact, COMMAND starts again from its
 newest checkpoint, with a smaller micro-batch and more accumulation.`
 )
 
-// printHelp fills in a template. Whatever takes time to format is a function of the templates,
-// because most starts print no help.
+// printHelp prints the page of help that template describes, filled in with data. The templates
+// call functions for what takes time to format, because most starts print no help.
 func printHelp(w io.Writer, template string, data any) {
 	cli.HelpPrinterCustom(w, template, data, map[string]any{"flag": flagHelp, "statuses": exitHelp})
 }
 
-// The templates show what the library's own templates do, plus the exit statuses. Every page
-// fits on a screen and begins with what most people want. What is left out is in the manual.
+// The templates of the help show what the library's own templates show, and the exit statuses.
+// Every page fits on a screen and begins with what most people want. The manual has the rest.
 const (
 	appHelp = `headroom: {{.Usage}}
 
@@ -98,7 +98,8 @@ FLAGS{{if $group}} FOR {{$group}}{{end}}:
 {{end}}`
 )
 
-// jobHelp is the help of a command that runs training; lead is what it says first about the status.
+// jobHelp returns the help template of a headroom command that runs training. lead is the first
+// sentence of its section about the exit status.
 func jobHelp(lead string) string {
 	return commandHelp + "\nEXIT STATUS:\n" + fmt.Sprintf("{{statuses %q}}", lead)
 }
@@ -122,8 +123,9 @@ func helpCommand() *cli.Command {
 	}
 }
 
-// noCommand is what happens when no command was named. That is a mistake, not a
-// job done, so the status is not 0.
+// noCommand handles a command line that names none of headroom's commands. It returns a
+// usage error, because an exit status of 0 would mean that something was done. If the
+// command line has no words at all, noCommand prints the help first.
 func noCommand(u *ui, c *cli.Context) error {
 	if name := c.Args().First(); name != "" {
 		return unknownCommand(c, name)
@@ -147,7 +149,7 @@ func unknownCommand(c *cli.Context, name string) error {
 	return usagef(hint, "unknown command %q", name)
 }
 
-// usageFault rewords the flag parser's errors as ours.
+// usageFault turns an error of the flag parser into a usage error in headroom's own words.
 func usageFault(c *cli.Context, err error, _ bool) error {
 	text := err.Error()
 	if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
@@ -171,15 +173,16 @@ func usageFault(c *cli.Context, err error, _ bool) error {
 	return &usageError{err: errors.New(strings.NewReplacer("flag -", "flag --", "for -", "for --").Replace(text))}
 }
 
-// ownCommand reports whether the words after a headroom command look like the user's own command
-// without its --: the first word that is not a flag names no configuration.
+// ownCommand reports whether the user seems to have forgotten the -- before their own command:
+// the first word after headroom's command that is not a flag names no configuration.
 func ownCommand(c *cli.Context) bool {
-	words := c.Lineage()[1].Args().Tail() // the flags come first: the command's own context has no words yet
+	words := c.Lineage()[1].Args().Tail() // the parser failed at a flag, so the command's own context has no words yet
 	at := slices.IndexFunc(words, func(word string) bool { return !isFlag(word) })
 	return at >= 0 && !slices.Contains(configs.Presets(), words[at]) && !slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(words[at]))
 }
 
-// nearest is the entry of words that the user probably meant by word, "" if there is none.
+// nearest returns the entry of words that the user probably meant by word, or "" if no entry is
+// similar enough.
 func nearest(word string, words []string) string {
 	const likely = 0.8 // two swapped letters of "find" score 0.93, "status" and "start" 0.83, "run" and "find" 0.53
 	best, most := "", likely
@@ -195,7 +198,7 @@ func nearest(word string, words []string) string {
 	return best
 }
 
-// swapped reports whether two words begin with the same letter and have the same letters.
+// swapped reports whether two words begin with the same letter and consist of the same letters.
 func swapped(a, b string) bool {
 	letters := func(word string) string {
 		all := []byte(word)
@@ -212,7 +215,8 @@ func noArguments(c *cli.Context) error {
 	return nil
 }
 
-// oneArgument is the single argument of a command.
+// oneArgument returns the argument of a command that takes exactly one. If there are none or
+// several, it returns a usage error; what describes the argument, and hint goes with the error.
 func oneArgument(c *cli.Context, what, hint string) (string, error) {
 	switch c.Args().Len() {
 	case 1:

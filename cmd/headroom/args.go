@@ -11,19 +11,19 @@ import (
 
 func init() {
 	cli.HelpPrinter = printHelp
-	cli.FlagStringer = func(f cli.Flag) string { return f.Names()[0] }               // the library asks for it at every start, for pages that printHelp replaces
+	cli.FlagStringer = func(f cli.Flag) string { return f.Names()[0] }               // the library calls this at every start, for help pages that printHelp replaces
 	cli.HelpFlag = &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Hidden: true} // it needs no line on the page that it prints
 }
 
-// The flags of a headroom command that takes either a command of the user's or a configuration
-// are in these groups.
+// These are the groups of flags in the help of a headroom command that takes either the user's
+// command or a configuration.
 const (
 	forCommand = "-- COMMAND"
 	forConfig  = "CONFIG"
 	forBoth    = "BOTH"
 )
 
-// grouped puts flags into a group.
+// grouped puts flags into a group, and returns them.
 func grouped(group string, flags ...cli.Flag) []cli.Flag {
 	for _, f := range flags {
 		reflect.ValueOf(f).Elem().FieldByName("Category").SetString(group) // every kind of flag has this field, but none has a method that sets it
@@ -31,16 +31,17 @@ func grouped(group string, flags ...cli.Flag) []cli.Flag {
 	return flags
 }
 
-// flagHelp is a flag's line of help. On every page the text begins in the same column, two
-// after the longest names: --restart-leaking.
+// flagHelp returns the line of help for a flag. On every page the description begins in the same
+// column, two columns after the end of the longest flag, --restart-leaking.
 func flagHelp(f cli.Flag) string {
 	names, value, usage := flagParts(f)
 	return fmt.Sprintf("%-17s  %s", strings.TrimSpace(strings.Join(names, ", ")+" "+value), usage)
 }
 
-// flagParts are a flag's names with their dashes, the word that stands for its
-// value ("" if it takes none), and what it does. The word is between backquotes; if a
-// colon follows, what the flag does comes after it.
+// flagParts returns a flag's names with their dashes, the placeholder of its value ("" if it
+// takes none), and a description of what it does. In the flag's Usage, the placeholder is
+// between backquotes. If the Usage begins with the placeholder and a colon, the description is
+// the rest; otherwise it is the whole Usage without the backquotes.
 func flagParts(f cli.Flag) (names []string, value, usage string) {
 	for _, name := range f.Names() {
 		names = append(names, dashed(name))
@@ -55,10 +56,11 @@ func flagParts(f cli.Flag) (names []string, value, usage string) {
 	return names, value, strings.ReplaceAll(usage, "`", "")
 }
 
-// flagsFirst moves the flags of a command in front of its arguments, because
-// the flag parser stops at the first argument and people write
-// "headroom run gpt --json". Everything from "--" on stays where it is. If help is asked for,
-// nothing else matters: the parser would take an argument for the name of a page.
+// flagsFirst returns args with the flags of a command in front of its arguments, because the
+// flag parser stops at the first argument and people write "headroom run gpt --json".
+// Everything from "--" on stays where it is. If one of the flags is --help, the other words are
+// dropped: the parser would take an argument for the name of a help page. For a completion
+// script, flagsFirst returns the result of [question].
 func flagsFirst(app *cli.App, args []string) []string {
 	completing := args[len(args)-1] == completeFlag
 	at := slices.IndexFunc(args[min(1, len(args)):], func(a string) bool { return !strings.HasPrefix(a, "-") }) + 1
@@ -97,11 +99,12 @@ func flagsFirst(app *cli.App, args []string) []string {
 	return slices.Concat(args[:at+1], flags, rest)
 }
 
-// takeCommands are headroom's commands that take a command of the user's after "--".
+// takeCommands are those of headroom's commands that take the user's command after "--".
 var takeCommands = []string{"run", "explain", "check", "init", "find"}
 
-// cutCommand divides the words of one of takeCommands at the first "--": what follows,
-// even a second "--", is the user's command. command is nil if there is no "--".
+// cutCommand divides the command line of one of takeCommands at the first "--": ours comes
+// before it, and everything after it, even a second "--", is the user's command. command is nil
+// if there is no "--", or if a completion script asks about the command line.
 func cutCommand(args []string) (ours, command []string) {
 	at := slices.Index(args, "--")
 	if at < 0 || len(args) < 2 || !slices.Contains(takeCommands, args[1]) || args[len(args)-1] == completeFlag {
@@ -110,9 +113,9 @@ func cutCommand(args []string) (ours, command []string) {
 	return args[:at], append([]string{}, args[at+1:]...)
 }
 
-// question is a completion script's question about the command at args[at], or about
-// headroom itself if that is not a command. The parser never sees the rest of the line,
-// which is half typed.
+// question returns the command line by which a completion script asks about the command at
+// args[at], or about headroom itself if that word is not a command. It leaves out the rest of
+// the line, which is half typed, so that the parser never sees it.
 func question(app *cli.App, args []string, at int) []string {
 	if at > 0 && at < len(args)-2 && app.Command(args[at]) != nil {
 		return []string{args[0], args[at], completeFlag}
@@ -122,7 +125,7 @@ func question(app *cli.App, args []string, at int) []string {
 
 func isFlag(word string) bool { return len(word) > 1 && word[0] == '-' }
 
-// takesNext reports whether the word after flag is its value.
+// takesNext reports whether the word that follows flag is the flag's value.
 func takesNext(command *cli.Command, flag string) bool {
 	name := strings.TrimLeft(flag, "-")
 	if strings.Contains(name, "=") {

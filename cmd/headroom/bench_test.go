@@ -13,15 +13,15 @@ import (
 )
 
 // BenchmarkWrappedStart measures the time that "headroom run --" adds to a command that
-// does nothing: before the command runs (it is date, which prints the time), and from then
-// to the end. The command is run bare and wrapped in turn, and the figures are differences
-// of medians. For comparison it also measures a process of headroom that does nothing at
-// all. Figures are in bench/results. On ext4 the later rounds are slower: the file system
-// looks through the inodes that were deleted in the last five seconds, and these starts
-// leave thousands.
+// does nothing but print the time: before the command runs, and from then to the end. The
+// command is run bare and wrapped in turn, and the figures are differences of medians. For
+// comparison, the benchmark also measures a headroom process that does nothing at all.
+// Figures are in bench/results. On ext4 the later rounds are slower: the file system looks
+// through the inodes that were deleted in the last five seconds, and these starts leave
+// thousands.
 //
-// The headroom that is measured is the test binary, which links more and starts later than
-// a released one, unless HEADROOM_PROGRAM names a released one:
+// By default, the headroom that is measured is the test binary, which links more code and
+// starts more slowly than a released one. HEADROOM_PROGRAM names a released one:
 //
 //	make build
 //	HEADROOM_PROGRAM=$PWD/bin/headroom go test -tags cuda ./cmd/headroom -run '^$' -bench WrappedStart -benchtime 100x
@@ -54,13 +54,14 @@ func BenchmarkWrappedStart(b *testing.B) {
 	}
 }
 
-// benched is the headroom that is measured.
+// benched returns the headroom program that is measured.
 func benched() string { return cmp.Or(os.Getenv("HEADROOM_PROGRAM"), "headroom") }
 
-// lasted is how long each command took until it ran, and from there to its end.
+// lasted holds, for each start of a command, the time until the command ran, and the time
+// from then until its end.
 type lasted struct{ before, after []time.Duration }
 
-// measure runs a command that prints the time in nanoseconds.
+// measure runs a command that prints the time in nanoseconds, and adds its two durations to s.
 func (s *lasted) measure(b *testing.B, args ...string) {
 	b.Helper()
 	began := time.Now()
@@ -77,10 +78,10 @@ func (s *lasted) measure(b *testing.B, args ...string) {
 	s.after = append(s.after, ended.Sub(time.Unix(0, ran)))
 }
 
-// BenchmarkWrappedOutput is the throughput of a wrapped command as a fraction of that of
-// the same command bare, both through a pipe: a script and a Python loop that print line by
-// line as fast as they can, a program that does nothing else, and two that write as much
-// as they can.
+// BenchmarkWrappedOutput measures the throughput of wrapped commands, as a fraction of the
+// throughput of the same commands bare, both through a pipe. The commands are a script and a
+// Python loop that print line by line as fast as they can, a program that does nothing but
+// print lines, and two that write as much as they can.
 func BenchmarkWrappedOutput(b *testing.B) {
 	for _, c := range []struct{ name, command string }{
 		{"steps", "i=0; while [ $i -lt 200000 ]; do echo step $i loss 1.2345; i=$((i+1)); done"},
@@ -102,7 +103,7 @@ func BenchmarkWrappedOutput(b *testing.B) {
 	}
 }
 
-// drained is how long a command takes while its output is read to the end.
+// drained returns how long a command takes while its output is read to the end.
 func drained(b *testing.B, args ...string) time.Duration {
 	b.Helper()
 	c := exec.Command(args[0], args[1:]...)
@@ -123,7 +124,7 @@ func drained(b *testing.B, args ...string) time.Duration {
 	return time.Since(began)
 }
 
-// median is the median of all, in milliseconds.
+// median returns the median of all, in milliseconds.
 func median(all []time.Duration) float64 {
 	slices.Sort(all)
 	return float64(all[len(all)/2].Microseconds()) / 1000

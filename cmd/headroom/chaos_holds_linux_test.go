@@ -19,7 +19,7 @@ import (
 	"headroom/runs"
 )
 
-// held plays the round and reports which promises do not hold after it.
+// held plays the round, and returns an error about every promise that does not hold after it.
 func (r round) held() error {
 	ends, errs := make([]played, 1), make([]error, 1)
 	if r.twin {
@@ -44,7 +44,7 @@ func (r round) held() error {
 }
 
 // nothingLeft checks that no process of the round is left. If headroom was killed, that
-// is promised only for the child, which has been asked to end.
+// is promised only for the child, which the system then asks to end.
 func (r round) nothingLeft(end played) error {
 	var err error
 	if end.status < 0 && !r.toy.deaf && end.child >= 0 && !gone(end.child) {
@@ -75,7 +75,7 @@ func gone(pidfd int) bool {
 	}
 }
 
-// marked are pidfds of the processes that have the round's mark in their environment.
+// marked returns pidfds of the processes that have the round's mark in their environment.
 func (r round) marked() (left []int) {
 	environments, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, name := range environments {
@@ -95,7 +95,7 @@ func (r round) marked() (left []int) {
 	return left
 }
 
-// ended checks that the status and the output are the command's.
+// ended checks that headroom's exit status and output are those of the command.
 func (r round) ended(end played) error {
 	want := []int{r.toy.code}
 	switch {
@@ -122,7 +122,7 @@ func (r round) ended(end played) error {
 	return nil
 }
 
-// kept checks that status, journal and log tell the truth.
+// kept checks that the run's status, journal and log record what happened.
 func (r round) kept(end played) error {
 	if end.run == "" {
 		return errors.New("it has no run")
@@ -183,7 +183,7 @@ func (r round) saved(end played) error {
 	}
 	for _, name := range names {
 		if strings.HasPrefix(filepath.Base(name), ".") {
-			continue // was being written
+			continue // it was being written when the toy was killed
 		}
 		var step int
 		text, err := os.ReadFile(name)

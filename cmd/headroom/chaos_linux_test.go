@@ -20,7 +20,7 @@ import (
 	"headroom/device/devicetest"
 )
 
-// blow is what comes from outside, in the middle of a round.
+// blow holds the signals that are sent to headroom and to its child in the middle of a round.
 type blow struct {
 	name     string
 	headroom syscall.Signal // 0 for none
@@ -40,9 +40,9 @@ var blows = []blow{
 // round is one run of the toy, with everything that goes wrong in it.
 type round struct {
 	blow
-	after int // lines of output
+	after int // lines of output before the blow
 	toy   toyScript
-	runs  bool // out of memory, once
+	runs  bool // the toy runs out of memory, once
 	small bool // no file may be longer than 512 bytes, as if the disk were full
 	twin  bool // a second headroom does the same in the same folder
 
@@ -53,7 +53,7 @@ func (r round) String() string {
 	return fmt.Sprintf("%s after %d lines, runs out: %v, files bounded: %v, two of them: %v, %+v", r.name, r.after, r.runs, r.small, r.twin, r.toy)
 }
 
-// draw is a random round.
+// draw returns a random round.
 func draw(random *rand.Rand) round {
 	odds := func(n int) bool { return random.IntN(n) == 0 }
 	var left []string
@@ -62,7 +62,7 @@ func draw(random *rand.Rand) round {
 			left = append(left, kind)
 		}
 	}
-	if odds(80) { // takes the whole grace of 10 s
+	if odds(80) { // rarely: such a round takes the whole 10 s that headroom waits
 		left = append(left, "deaf")
 	}
 	r := round{blow: blows[0], runs: odds(8), small: odds(5), toy: toyScript{micro: 32, accumulation: 1, steps: 6, fits: 1 << 20,
@@ -89,7 +89,8 @@ func draw(random *rand.Rand) round {
 	return r
 }
 
-// lines is everything that the toy prints in the given number of lives, except for the names.
+// lines returns the lines that the toy prints in the given number of lives, without the run's name
+// and process IDs.
 func (r round) lines(lives int) []string {
 	var all []string
 	from := 1
@@ -113,7 +114,7 @@ func (r round) lines(lives int) []string {
 	return all
 }
 
-// command is the round's command, as a user would write it.
+// command returns the round's command, as a user would write it.
 func (r round) command() *exec.Cmd {
 	words := []string{"headroom", "run", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--resume",
 		"--knob", "checkpoints=out/step-*.json", "--", "headroom-toy", "--bs", "32", "--acc", "1",
@@ -134,7 +135,7 @@ type played struct {
 	status int    // -1 if headroom was killed
 	lines  []string
 	errs   string
-	child  int // pidfd of the newest one
+	child  int // pidfd of the newest child
 }
 
 // play runs the round to its end.
@@ -176,7 +177,8 @@ func (r round) play() (end played, err error) {
 	return end, err
 }
 
-// strike deals the blow. A deaf child is killed after it has been asked to end.
+// strike sends the signals of the blow. If headroom gets SIGTERM and the child ignores it,
+// strike also kills the child.
 func (r round) strike(headroom *os.Process, child int) {
 	if r.headroom != 0 {
 		_ = headroom.Signal(r.headroom)

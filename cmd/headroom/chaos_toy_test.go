@@ -13,30 +13,30 @@ import (
 	"time"
 )
 
-// Exit statuses of the toy that only a defect causes.
+// These exit statuses of the toy occur only if headroom or the test has a defect.
 const (
 	toyOtherBatch = 66 // the effective batch is not 32
 	toyOtherState = 67 // the checkpoint to continue from is not what was written
-	toyCannot     = 68
+	toyCannot     = 68 // the toy could not do what its flags ask for
 )
 
-// toyScript is what the toy is to do wrong.
+// toyScript says what the toy does, and what it does wrong.
 type toyScript struct {
 	micro, accumulation int
 	resume              string
-	steps               int    // a checkpoint after every second one
+	steps               int    // steps to make, with a checkpoint after every second one
 	fits                int    // the largest micro-batch for which step 3 has enough memory
-	says                bool   // it prints an out-of-memory message, and continues
-	half                bool   // a checkpoint is half written when it ends
-	deaf                bool   // to SIGTERM
-	leaves              string // descendants, separated by commas
-	breaks              string // what is removed from the folder of its run before memory runs out
-	waits               bool   // for a signal, instead of ending
+	says                bool   // it prints an out-of-memory message in its first step, and continues
+	half                bool   // it leaves a half-written checkpoint behind when it ends
+	deaf                bool   // it ignores SIGTERM
+	leaves              string // the descendants that it leaves behind, separated by commas
+	breaks              string // what it removes from the folder of its run before memory runs out
+	waits               bool   // at its end it waits for a signal
 	code                int
 }
 
-// toy imitates a training script in everything that matters here, without training: how
-// far it has come, what it saves, and how it ends.
+// toy imitates a training script in everything that matters here: it makes steps, saves
+// checkpoints, continues from them and ends. It trains nothing.
 func toy() {
 	var s toyScript
 	flag.IntVar(&s.micro, "bs", 0, "")
@@ -107,7 +107,7 @@ func (s toyScript) train() int {
 	return s.code
 }
 
-// ranOut is the end of a life in which memory ran out.
+// ranOut does what the toy does when memory runs out, and returns its exit status.
 func (s toyScript) ranOut() int {
 	if s.breaks != "" && os.RemoveAll(filepath.Join("runs", os.Getenv("HEADROOM_RUN"), s.breaks)) != nil || s.half && toyHalf(2) != nil {
 		return toyCannot
@@ -124,7 +124,8 @@ const toyRanOut = `Traceback (most recent call last):
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.10 GiB is free. Process 71 has 78.14 GiB memory in use. Of the allocated memory 77.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.
 `
 
-// toyState is the whole content of a checkpoint after a step, whatever the micro-batch.
+// toyState returns the whole content of the checkpoint after a step. It does not depend on the
+// micro-batch.
 func toyState(step int) string {
 	return fmt.Sprintf("{\"step\": %d, \"weights\": \"%x\"}\n", step, sha256.Sum256([]byte{byte(step)}))
 }
@@ -133,7 +134,8 @@ func toyCheckpoint(step int) string { return filepath.Join("out", fmt.Sprintf("s
 
 func toyStep(step int) string { return fmt.Sprintf("step %d: loss 2.%d", step, step) }
 
-// toySaves writes a checkpoint whole or not at all. Two toys may write the same checkpoint.
+// toySaves writes the checkpoint after a step, completely or not at all. Two toys may write the
+// same checkpoint.
 func toySaves(step int) error {
 	beside := fmt.Sprintf("out/.%d.%d", step, os.Getpid())
 	if err := os.WriteFile(beside, []byte(toyState(step)), 0o644); err != nil {
@@ -142,15 +144,15 @@ func toySaves(step int) error {
 	return os.Rename(beside, toyCheckpoint(step))
 }
 
-// toyHalf leaves the checkpoint after the next steps half written.
+// toyHalf writes half of the checkpoint that would come next after that of step.
 func toyHalf(step int) error {
 	text := toyState(step + 2)
 	return os.WriteFile(toyCheckpoint(step+2), []byte(text[:len(text)/2]), 0o644)
 }
 
-// toyLeaves starts a descendant that outlives the toy if nobody ends it: a child, a
-// child in a session of its own, a daemon (which forks twice), or a deaf child.
-// toyLeaves returns once the descendant runs.
+// toyLeaves starts a descendant that outlives the toy unless it is killed: a child, a
+// child in a session of its own, a daemon (which forks twice), or a child that ignores
+// SIGTERM. toyLeaves returns once the descendant runs.
 func toyLeaves(kind string) error {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -173,7 +175,7 @@ func toyLeaves(kind string) error {
 	return nil
 }
 
-// toyHolds is the descendant that toyLeaves starts.
+// toyHolds is the main function of the descendant that toyLeaves starts.
 func toyHolds(kind string) {
 	ready := os.NewFile(3, "ready")
 	switch kind {

@@ -17,7 +17,8 @@ import (
 	"headroom/wrap"
 )
 
-// lastWords is how long a command may take to end by itself once it has been checked.
+// lastWords is how long a command that has been checked may take to end once headroom has asked
+// it to stop. After that, it is killed.
 const lastWords = 10 * time.Second
 
 func checkCommand(u *ui) *cli.Command {
@@ -40,7 +41,7 @@ step can be run in pieces, and 1 if not.`,
 	return command
 }
 
-// checked is what check answers with.
+// checked is the answer of headroom check.
 type checked struct {
 	Command []string         `json:"command"`
 	Found   []worker.Checked `json:"found"`
@@ -69,7 +70,8 @@ func checkAction(u *ui, c *cli.Context) error {
 	return err
 }
 
-// looked is what was found about a command's first step, or why nothing was found.
+// looked runs a command until its first step has been checked. It returns what was found about
+// that step, or why nothing was found.
 func looked(ctx context.Context, u *ui, command wrap.Command) (found []worker.Checked, why string, err error) {
 	life, err := worker.Begin(worker.Options{Mode: worker.Check, Books: nobody{}, Version: readBuild().Version})
 	if err != nil {
@@ -98,7 +100,8 @@ func looked(ctx context.Context, u *ui, command wrap.Command) (found []worker.Ch
 	return nil, fmt.Sprintf("the command exited with status %d, and the worker was not attached: %s", exit.Code, unattached(command, seen)), nil
 }
 
-// begunAndEnded starts a command and ends it when enough is known. What it prints goes to stderr.
+// begunAndEnded starts a command, and asks it to stop when enough is closed or ctx is cancelled.
+// It returns how the command ended. The command's output goes to stderr.
 func begunAndEnded(ctx context.Context, u *ui, command wrap.Command, enough <-chan struct{}) (exit wrap.Exit, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -123,7 +126,7 @@ func begunAndEnded(ctx context.Context, u *ui, command wrap.Command, enough <-ch
 	return child.Wait(), ctx.Err()
 }
 
-// nobody is what a life has in place of books when none are kept.
+// nobody is a [worker.Books] that records nothing, because check keeps no run.
 type nobody struct{}
 
 func (nobody) Note(runs.Entry)          {}
@@ -163,7 +166,7 @@ func (a checked) String() string {
 	return b.String()
 }
 
-// sentences is f worded for people.
+// sentences describes f in a line for people to read.
 func sentences(f worker.Checked) string {
 	where := cmp.Or(f.Where, "somewhere")
 	if here, err := os.Getwd(); err == nil {

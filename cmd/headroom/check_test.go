@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestCheck checks the first step of scripts, none of which gets as far as making that step.
+// TestCheck runs headroom check on scripts. None of them may get as far as making its first step.
 func TestCheck(t *testing.T) {
 	python := pythonWithTorch(t)
 	script, err := filepath.Abs(filepath.Join("testdata", "check", "train.py"))

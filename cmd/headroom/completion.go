@@ -12,17 +12,18 @@ import (
 	"headroom/configs"
 )
 
-// completeFlag is what the scripts add to a command line that ends in the word
-// under the cursor, to ask the binary itself what that word could be, so that they
-// never lag behind the binary.
+// completeFlag is the flag by which a completion script asks the binary itself how the
+// word under the cursor could be completed. The script adds the flag to the command line,
+// which ends with that word. The scripts themselves know no commands or flags, so they
+// cannot fall behind the binary.
 const completeFlag = "--generate-bash-completion"
 
-// anyFile is the answer that file names are possible as well. No preset and no run
-// can have that name.
+// anyFile is the answer by which the binary tells a script to offer file names as well.
+// No preset and no run can have this name.
 const anyFile = ":files"
 
-// completions are the scripts. They never evaluate what the binary answers, so no
-// folder's name can become a command.
+// completions holds the completion script of each shell. The scripts never evaluate the
+// binary's answers as code, so the name of a folder cannot become a command.
 var completions = map[string]string{
 	"bash": `# bash completion for headroom: source <(headroom completion bash)
 _headroom() {
@@ -117,8 +118,8 @@ fish:  headroom completion fish | source   in ~/.config/fish/config.fish`,
 	return command
 }
 
-// offer prints what could come next, one per line, leaving out words that a shell
-// would need quoted.
+// offer prints the words that could come next, one per line. It leaves out words that
+// would have to be quoted in a shell.
 func offer(c *cli.Context, words ...string) {
 	for _, w := range words {
 		if !strings.ContainsFunc(w, needsQuotes) {
@@ -135,13 +136,13 @@ func completeCommands(c *cli.Context) {
 	complete(c, &cli.Command{ArgsUsage: "COMMAND", Flags: c.App.Flags})
 }
 
-// completeFlags offers a command's flags and, for its argument, the given words and
-// what the command's usage allows.
+// completeFlags returns a function that offers a command's flags. For the command's
+// argument, it offers the given words and what the command's ArgsUsage allows.
 func completeFlags(command *cli.Command, words ...func() []string) cli.BashCompleteFunc {
 	return func(c *cli.Context) { complete(c, command, words...) }
 }
 
-// completeShow offers "show" and, after it, names and files.
+// completeShow returns a function that offers "show" and, after that word, names and files.
 func completeShow(command *cli.Command, names func() []string) cli.BashCompleteFunc {
 	return func(c *cli.Context) {
 		at, word := askedOf(os.Args, command)
@@ -168,14 +169,15 @@ func complete(c *cli.Context, command *cli.Command, words ...func() []string) {
 	}
 }
 
-// usualArguments is what usage allows in addition to the words that a command knows.
+// usualArguments returns what usage, the ArgsUsage of a command, allows in addition to the
+// words that the command itself offers. word is the part of the argument that has been typed.
 func usualArguments(c *cli.Context, usage, word string) []string {
 	var names []string
 	switch strings.Trim(usage, "[]") {
 	case "CONFIG", "-- COMMAND | CONFIG", "-- COMMAND | FILE":
 		return []string{anyFile}
 	case "RUN":
-		if strings.Contains(word, "/") { // the names of runs are not hidden among files
+		if strings.Contains(word, "/") { // files only for a path: they would hide the names of runs
 			return []string{anyFile}
 		}
 	case "COMMAND":
@@ -186,15 +188,16 @@ func usualArguments(c *cli.Context, usage, word string) []string {
 	return names
 }
 
-// place is where in a command's words the cursor is.
+// place is the position of the cursor among the words of a command.
 type place struct {
 	value     string // the flag whose value is asked for, or ""
 	ended     bool   // after "--", where there are no flags
-	arguments int    // how many there are already
+	arguments int    // how many arguments come before the cursor
 }
 
-// askedOf splits what a completion script passes in args into the place of the cursor
-// and the part of the word that has been typed. A command without a name is headroom itself.
+// askedOf takes apart the arguments that a completion script passes to headroom. It returns the
+// place of the cursor among the words of command, and the part of the word under the cursor that
+// has been typed. A command without a name means headroom itself.
 func askedOf(args []string, command *cli.Command) (place, string) {
 	if len(args) < 3 {
 		return place{}, ""
@@ -216,7 +219,8 @@ func askedOf(args []string, command *cli.Command) (place, string) {
 	return at, word
 }
 
-// flagValues are the possible values of a flag; word is the part of the value that has been typed.
+// flagValues returns the possible values of a flag. word is the part of the value that has been
+// typed.
 func flagValues(flag, word string) []string {
 	switch flag {
 	case "format":
@@ -236,7 +240,7 @@ func flagValues(flag, word string) []string {
 	return nil
 }
 
-// keyNames are the keys of a configuration, each with behind appended.
+// keyNames returns the keys of a configuration, each with the suffix behind appended.
 func keyNames(behind string) []string {
 	var all []string
 	for _, key := range configs.Keys() {

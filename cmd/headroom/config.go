@@ -47,7 +47,7 @@ func configAction(u *ui, c *cli.Context) error {
 	return u.answer(strings.TrimRight(string(text), "\n"))
 }
 
-// resolved is what would be run, every key with its value.
+// resolved returns the configuration that would be run, as YAML with every key and its value.
 func resolved(path string, sets, unset []string) ([]byte, error) {
 	cfg, err := configs.Load(path, sets, unset...)
 	if err != nil {

@@ -16,13 +16,14 @@ import (
 	"headroom/runs"
 )
 
-// crashesAbort makes a crash end the program with SIGABRT. The runtime's own choice is
-// status 2, which here means a mistake on the command line: a script that starts a run
-// again after a crash would not do so.
+// crashesAbort makes a crash end the program with SIGABRT. By default, the Go runtime would
+// exit with status 2, which headroom uses for a mistake on the command line: a script that
+// restarts headroom after crashes would then not restart it.
 //
-// Where the limit allows it, a process that aborts leaves a core dump with all the memory
-// of the run. So the limit is set to 0, unless GOTRACEBACK=crash asks for a core dump or
-// a command will inherit the limit: then it stays as the user has set it.
+// An aborted process leaves a core dump with all the memory of the run, if the limit on core
+// dumps allows that. So crashesAbort sets the limit to 0. It leaves the limit as it is if
+// GOTRACEBACK=crash asks for a core dump, or if alone is false: then headroom starts a
+// command, which would inherit the limit.
 func crashesAbort(env func(string) (string, bool), alone bool) {
 	debug.SetTraceback("crash")
 	if wanted, _ := env("GOTRACEBACK"); wanted == "crash" || !alone {
@@ -35,12 +36,12 @@ func crashesAbort(env func(string) (string, bool), alone bool) {
 	}
 }
 
-// fewestFiles is how many open files a run needs at least: those of its folder, of the runtime and
-// of a GPU's driver.
+// fewestFiles is how many open files a run needs at least: those of its folder, of the Go runtime
+// and of the GPU driver.
 const fewestFiles = 64
 
-// enoughFiles refuses a limit on open files so low that the runtime itself would
-// crash.
+// enoughFiles returns a usage error if the limit on open files is so low that the Go
+// runtime itself would crash.
 func enoughFiles() error {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur >= fewestFiles {
@@ -50,15 +51,15 @@ func enoughFiles() error {
 		"this process may open only %d files, and a run needs %d", limit.Cur, fewestFiles)
 }
 
-// crashLog is the file in a run's folder to which the runtime writes its report when
-// the program crashes. It is empty as long as that does not happen.
+// crashLog is the file in a run's folder to which the Go runtime writes its report if
+// the program crashes. Until then it is empty.
 type crashLog struct {
 	file  *os.File
-	close func() error // removes it if it is empty; may be called twice
+	close func() error // removes the file if it is empty; may be called twice
 }
 
-// openCrashLog makes the next of the files logs/crash-NNN.log in dir, which this
-// process holds, and removes the empty ones left by processes that were killed.
+// openCrashLog creates the next of the files logs/crash-NNN.log in dir, and removes the
+// empty ones that killed processes left behind. This process must hold the lock on dir.
 func openCrashLog(dir string) (*crashLog, error) {
 	number := 1
 	for _, path := range crashLogs(dir) {
@@ -91,21 +92,21 @@ func (c *crashLog) end() error {
 	return errors.Join(err, c.file.Close())
 }
 
-// crashLogs are the files of crashes in a run's folder, oldest first.
+// crashLogs returns the paths of the crash logs in a run's folder, oldest first.
 func crashLogs(dir string) []string {
 	all, _ := filepath.Glob(filepath.Join(dir, "logs", "crash-*.log")) // the pattern is valid
 	return all
 }
 
-// crash is how the process of a stale run ended.
+// crash describes how the process of a stale run crashed.
 type crash struct {
 	Error string `json:"error"` // see crashText
-	Trace string `json:"trace"` // path of the file with the runtime's whole report
+	Trace string `json:"trace"` // path of the file with the whole report of the Go runtime
 }
 
-// crashOf is the crash of the newest process of the run in dir, nil if it did not
-// crash. The newest crash log belongs to that process, which created it when it
-// started; any end but a crash leaves the file empty or removes it.
+// crashOf returns the crash of the newest process of the run in dir, or nil if that
+// process did not crash. The newest crash log belongs to that process, which created the
+// file when it started. If the process ended in another way, the file is empty or removed.
 func crashOf(dir string) *crash {
 	all := crashLogs(dir)
 	if len(all) == 0 {
@@ -123,9 +124,10 @@ func crashOf(dir string) *crash {
 	return nil
 }
 
-// crashText says what a report of the runtime is about, "" if the report is empty.
-// The report names a panic or a signal; the text of a fatal error goes to stderr
-// only, so such an error is named by the place where it happened.
+// crashText returns one line that says what a report of the Go runtime is about, or "" if
+// the report is empty. For a panic or a signal, that is the line which names it. The runtime
+// writes the text of a fatal error to stderr only, so for such an error crashText names the
+// function in which it happened.
 func crashText(report io.Reader) string {
 	text := ""
 	for lines := bufio.NewScanner(report); lines.Scan(); {
@@ -146,7 +148,8 @@ func crashText(report io.Reader) string {
 	return text
 }
 
-// watchCrashes gives the runtime a file in the run's folder for its last words.
+// watchCrashes opens the run's crash log, so that the Go runtime writes its report there if
+// this process crashes. If the log cannot be opened, watchCrashes only warns.
 func (s *runner) watchCrashes(folder *runs.Folder) {
 	log, err := openCrashLog(folder.Dir())
 	if err != nil {

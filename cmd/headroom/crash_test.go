@@ -13,8 +13,8 @@ import (
 	"headroom/device"
 )
 
-// fatal is headroom with a device that crashes the Go runtime with an error
-// that recover does not catch, such as two goroutines writing to a map.
+// fatal runs headroom with a device that crashes the Go runtime with an error that
+// recover does not catch, such as that of two goroutines which write to the same map.
 func fatal() {
 	wrapDevice = func(d device.Device) device.Device { return &fatalDevice{Device: d} }
 	main()
@@ -32,7 +32,8 @@ func (d *fatalDevice) Sync() error {
 	return d.Device.Sync()
 }
 
-// crashed is the status as the shell and systemd report it: 128 + n after a signal.
+// crashed returns the exit status as the shell and systemd report it: 128 + n after
+// signal n.
 func (p *process) crashed() int {
 	if got := p.end(); got >= 0 {
 		return got
@@ -44,11 +45,11 @@ func (p *process) crashed() int {
 	return signalled + int(ended.Signal())
 }
 
-// TestCrashIsNoUsageError kills a run with the signals at which the Go runtime
-// prints a trace, and with a fatal error of the runtime. The runtime's own status for
-// all of them is 2. A signal that finds the program in C code, as in a matrix product,
-// can leave the runtime with a stack on which it faults while it prints: that crash
-// may be a SIGSEGV.
+// TestCrashIsNoUsageError kills a run with the signals at which the Go runtime prints a
+// trace, and with a fatal error of the runtime. By default, the runtime would exit with
+// status 2 in all of these cases. If a signal arrives while the program is in C code, as
+// in a matrix product, the runtime may fault while it prints the trace. Then the process
+// may end with SIGSEGV.
 func TestCrashIsNoUsageError(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, c := range []struct {
@@ -171,9 +172,9 @@ func TestTheLoopStartsAgain(t *testing.T) {
 	}
 }
 
-// TestTheUnitStartsAgain compares the statuses that keep a systemd unit down with the
-// table of exit statuses: every status that another start would not cure is among
-// the former, and none that a crash causes.
+// TestTheUnitStartsAgain checks the exit statuses after which the systemd unit of
+// docs/overnight.md is not started again. They must be those of all failures in [exits],
+// except for an interrupt and a crash, which another start can cure.
 func TestTheUnitStartsAgain(t *testing.T) {
 	text, err := os.ReadFile("../../docs/overnight.md")
 	if err != nil {

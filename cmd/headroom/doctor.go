@@ -59,7 +59,7 @@ func doctorAction(u *ui, c *cli.Context) error {
 	return errors.Join(err, failing(checks))
 }
 
-// state is how a check came out.
+// state is the result of a check.
 type state string
 
 const (
@@ -68,7 +68,7 @@ const (
 	fail state = "fail"
 )
 
-// check is one thing that was examined.
+// check is one thing that doctor examined, and what it found.
 type check struct {
 	Name  string `json:"name"`
 	State state  `json:"state"`
@@ -85,7 +85,7 @@ const (
 	night       = 12 * time.Hour
 )
 
-// examine judges m. It is pure.
+// examine returns the checks of m, judged at the time now. It is a pure function.
 func examine(m site, now time.Time) []check {
 	checks := []check{
 		{Name: "build", State: ok, Found: readBuild().String()},
@@ -188,8 +188,8 @@ func checkTonight(m site, now time.Time) []check {
 	return checks
 }
 
-// checkJob opens the data as a run would, and compares the checkpoints of its model
-// with the disk.
+// checkJob opens the data as a run would, and checks whether the disk has room for the
+// checkpoints of the run.
 func checkJob(cfg *configs.Config) []check {
 	j, err := job.Open(cfg)
 	if err != nil {
@@ -202,8 +202,8 @@ func checkJob(cfg *configs.Config) []check {
 	return checks
 }
 
-// diskOf compares the checkpoints of a job with the free disk space; known is false
-// if the file system does not report it.
+// diskOf checks whether the disk has room for the checkpoints of a job. known is false if
+// the file system does not report its free space.
 func diskOf(j *job.Job) (c check, known bool) {
 	free, known := machine.DiskFree(j.Config.RunDir())
 	held, n := memory.Bytes(0), 0
@@ -217,9 +217,10 @@ func diskOf(j *job.Job) (c check, known bool) {
 	return checkCheckpoints(j.CheckpointSize(), j.Config.Train.Keep, free, held, n), known
 }
 
-// checkCheckpoints judges whether the disk has room for the checkpoints that are kept
-// and the one being written beside them: each is the size of one, and held is the size
-// of the n already there. It is pure.
+// checkCheckpoints judges whether the disk has room for the keep checkpoints that a run
+// keeps and for one more that is being written. each is the size of one checkpoint, free is
+// the free disk space, and held is the size of the n checkpoints that are already there. It
+// is a pure function.
 func checkCheckpoints(each memory.Bytes, keep int, free, held memory.Bytes, n int) check {
 	need := memory.Bytes(keep+1) * each
 	c := check{Name: "checkpoints", State: ok, Found: fmt.Sprintf("%v each; with train.keep %d they take up to %v, and %v is free", each, keep, need, free)}
@@ -235,8 +236,8 @@ func checkCheckpoints(each memory.Bytes, keep int, free, held memory.Bytes, n in
 	return c
 }
 
-// checkDevice opens the device as a run would, and checks whether the machine
-// has the memory that an embedded one may take.
+// checkDevice opens the device as a run would. If that is the embedded host device, it
+// also checks whether the machine has as much memory left as the device may take.
 func checkDevice(cfg *configs.Config, m site) check {
 	dev, err := job.OpenDevice(cfg, nil)
 	if err != nil {

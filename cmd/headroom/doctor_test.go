@@ -9,7 +9,7 @@ import (
 	"headroom/memory"
 )
 
-// aSite is a machine without a GPU, with which nothing is wrong.
+// aSite returns a machine without a GPU and with nothing wrong.
 func aSite() site {
 	return site{CUDAErr: "not built in", Machine: machine.Machine{
 		Platform: "linux/amd64", CPUs: 8, Memory: machine.Memory{RAM: 32 * memory.GiB, Available: 20 * memory.GiB},

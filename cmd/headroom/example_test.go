@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestExample checks what the README says about examples/train.py: with too little memory it
-// fails by itself, and under headroom it prints the same as with enough memory, and nothing
-// else from Python. It continues from its checkpoints as if nothing had happened.
+// TestExample checks what the README says about examples/train.py. With too little memory it
+// fails without headroom; with headroom, Python prints the same as with enough memory, and
+// nothing else. The script continues from its checkpoints as if nothing had happened.
 func TestExample(t *testing.T) {
 	python := pythonWithTorch(t)
 	script, err := filepath.Abs(filepath.Join("..", "..", "examples", "train.py"))

@@ -15,23 +15,24 @@ import (
 	"headroom/runs"
 )
 
-// execKey is the environment variable in which a process whose device was lost
-// tells the process that replaces it what to continue.
+// execKey is the environment variable that carries a [handover] from a process whose
+// device was lost to the process that replaces it.
 const execKey = "HEADROOM_EXEC"
 
-// handover is a run that continues in a new process. The context of a device that
-// was lost stays broken as long as the process lives, so the process replaces
-// itself: whoever started it, and waits for it or signals it, notices nothing.
+// handover describes a run that continues in a new process. After a device is lost, a
+// process cannot use it again, so the process replaces itself by means of exec. Its process
+// ID stays the same: a parent that waits for the process or signals it notices nothing.
 type handover struct {
-	PID      int    `json:"pid"`      // of the process that wrote this, and so of the one that replaces it
+	PID      int    `json:"pid"`      // of the process that wrote this; the one that replaces it has the same
 	Lock     int    `json:"lock"`     // the descriptor that holds the lock on the folder
-	Dir      string `json:"dir"`      // the run's folder; its run.yaml counts, whatever has become of the user's file
-	Device   string `json:"device"`   // kind of the device that was lost: auto must not settle for a lesser one
-	Resumed  int    `json:"resumed"`  // step that the command began with
-	Failures int    `json:"failures"` // out-of-memory failures that the command has survived
+	Dir      string `json:"dir"`      // the run's folder; its run.yaml counts, even if the user's file has changed
+	Device   string `json:"device"`   // kind of the device that was lost; the new process opens the same kind, even with auto
+	Resumed  int    `json:"resumed"`  // step at which the user's command began
+	Failures int    `json:"failures"` // out-of-memory failures that the user's command has survived
 }
 
-// predecessor is the run that this process is to continue, nil if a user started it.
+// predecessor returns the run that this process is to continue, or nil if this process did
+// not replace another one. It removes [execKey] from the environment.
 func predecessor() (*handover, error) {
 	text, ok := os.LookupEnv(execKey)
 	if !ok {
@@ -44,8 +45,8 @@ func predecessor() (*handover, error) {
 	return r, os.Unsetenv(execKey) // the next exec writes its own
 }
 
-// carry adds to result what the command had counted in the process that this one
-// replaced.
+// carry completes result with what the user's command had counted in the process that this
+// one replaced. r is nil if this process replaced none; then result stays as it is.
 func (r *handover) carry(result *harness.Result) {
 	if r != nil {
 		result.Resumed = r.Resumed
@@ -53,7 +54,7 @@ func (r *handover) carry(result *harness.Result) {
 	}
 }
 
-// open opens the run to continue.
+// open opens the run that r describes.
 func (r *handover) open() (*job.Job, *runs.Folder, error) {
 	cfg, err := keptConfig(r.Dir)
 	if err != nil {
@@ -74,8 +75,9 @@ func (r *handover) open() (*job.Job, *runs.Folder, error) {
 	return j, folder, nil
 }
 
-// notOpened ends a command that never got as far as training. If an earlier process
-// began the command, whoever reads its JSON lines is waiting for the last line.
+// notOpened ends a command that never got as far as training, and returns the error to exit
+// with. If an earlier process began the command, notOpened also sends the last JSON line,
+// because a reader of the lines before it is waiting for that.
 func (s *runner) notOpened(before *handover, err error) error {
 	if before == nil {
 		return err
@@ -100,9 +102,9 @@ func (r *handover) exec() error {
 	return fmt.Errorf("exec %s: %w; run the same command again to continue from the newest checkpoint", path, err)
 }
 
-// program is the file that this process runs. If an update or a build has replaced
-// or removed it, program is still the old file, under the name that the kernel keeps
-// for it: a run continues with the program that it began with.
+// program returns the path of the file that this process runs. If an update or a build has
+// replaced or removed that file, program returns the name by which the kernel still reaches
+// the old one, so that a run continues with the program that it began with.
 func program() string {
 	const self = "/proc/self/exe"
 	path, err := os.Executable()
@@ -119,16 +121,20 @@ func program() string {
 	return path
 }
 
-// execs reports whether err asks for a new process.
+// execs reports whether err asks for a new process to continue the run.
 func execs(err error) bool {
 	var lost *harness.DeviceGoneError
 	return errors.As(err, &lost) && lost.Decision.Remedy == recovery.Exec
 }
 
-// goesOn replaces this process, as err asks. The folder stays held. An interrupt that
-// comes after the harness last checked for one still counts, until done has given the
-// signals back. From then on, for the milliseconds until the new process catches
-// signals, a signal kills it, as at the start of any program, and the run is stale.
+// goesOn replaces this process by one that continues the run, as err asks; next describes
+// the run. goesOn returns only if the process was not replaced. The lock on the folder stays
+// held throughout.
+//
+// An interrupt that comes after the harness last checked for one still stops the run, until
+// done has restored the default effect of signals. After that, for a few milliseconds until
+// the new process catches signals, a signal kills it, as at the start of any program. The run
+// is then stale.
 func (s *runner) goesOn(interrupt <-chan struct{}, done func(), folder *runs.Folder, next handover, err error) error {
 	lock, unwritten := folder.HandOver()
 	done()

@@ -21,8 +21,8 @@ type exit struct {
 	is    func(error) bool // nil matches every error that no other row does
 }
 
-// exits is the only place where an outcome becomes a number. The help and the
-// manual page are printed from it.
+// exits is the table of exit statuses, and the only place that assigns a number to an
+// outcome. The help and the manual page print this table.
 var exits = []exit{
 	{0, "done", "done: the job is finished", func(err error) bool { return err == nil }},
 	{1, "failed", "failed for a reason other than memory: the loss became NaN or infinite, or a file disappeared", nil},
@@ -37,11 +37,11 @@ var exits = []exit{
 // passedOn says which status a run of a wrapped command ends with.
 const passedOn = "headroom run passes on the status of COMMAND, but 0 becomes 75 if COMMAND was asked to stop."
 
-// signalled is the code of the row for ends that no error represents: a shell adds the
-// signal's number to it, and a crash is a SIGABRT.
+// signalled is the code of the row for a headroom process that is killed by a signal, which no
+// error represents. A shell reports this number plus the signal's. A crash ends with SIGABRT.
 const signalled = 128
 
-// label is the status as the tables name it.
+// label returns the status as the help and the manual show it.
 func (e exit) label() string {
 	if e.code == signalled {
 		return "128+n"
@@ -49,7 +49,7 @@ func (e exit) label() string {
 	return fmt.Sprint(e.code)
 }
 
-// exitStatus is the exit status for what a command returned.
+// exitStatus returns the exit status for the error that a headroom command returned.
 func exitStatus(err error) int {
 	if child := (*childError)(nil); errors.As(err, &child) {
 		return child.code
@@ -66,9 +66,10 @@ func exitStatus(err error) int {
 	return rest
 }
 
-// exitHelp is the table as the help shows it, in a few lines that begin with lead.
+// exitHelp returns the table of exit statuses as the help shows it: a few lines of text that
+// begin with lead.
 func exitHelp(lead string) string {
-	const tied = "\u00a0" // a space at which no line is broken
+	const tied = "\u00a0" // a non-breaking space
 	var all []string
 	for _, e := range exits {
 		all = append(all, strings.ReplaceAll(e.label()+" "+e.short, " ", tied))
@@ -86,13 +87,13 @@ type usageError struct {
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// usagef is a usageError with a hint.
+// usagef returns a [usageError] with a hint. The format is that of [fmt.Errorf].
 func usagef(hint, format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...), hint}
 }
 
-// asUsage marks err, if there is one, as the user's to correct. An error that is already
-// marked keeps its hint.
+// asUsage returns err as a [usageError], which the user can correct. It returns nil if err is
+// nil, and err itself if it is a usage error already.
 func asUsage(err error) error {
 	if err == nil || errors.As(err, new(*usageError)) {
 		return err
@@ -121,7 +122,7 @@ func isUnknown(err error) bool {
 	return ok && cause == memory.Unknown
 }
 
-// causeOf is why memory ran out, if err says that it did.
+// causeOf returns why memory ran out. It returns false if err is not about memory.
 func causeOf(err error) (memory.Cause, bool) {
 	var gave *harness.GaveUpError
 	if errors.As(err, &gave) {

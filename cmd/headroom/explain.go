@@ -46,17 +46,17 @@ func explainAction(u *ui, c *cli.Context) error {
 	return u.answer(e.full())
 }
 
-// explanation is a [wrap.Explanation] worded for people.
+// explanation words a [wrap.Explanation] for people.
 type explanation struct{ wrap.Explanation }
 
-// explained is all that is known of w before it runs.
+// explained returns all that is known about w before it runs.
 func explained(w *wrapped, now time.Time) explanation {
 	e := wrap.Explain(&w.Wrapped, w.seen, w.why, wrap.Look{Files: os.DirFS("/"), Now: now, Free: machine.DiskFree})
 	e.InPlace = !w.request.NoWorker && w.mode() == worker.Armed && e.Launch.Ranks <= 1 // several ranks are only watched
 	return explanation{e}
 }
 
-// full is the whole explanation.
+// full returns the whole explanation as text.
 func (e explanation) full() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "command: %v\n", wrap.Command{Args: e.Command})
@@ -88,7 +88,7 @@ func (e explanation) full() string {
 	return strings.TrimRight(printableLines(b.String()), "\n")
 }
 
-// brief is what a user who is about to start the command wants to know.
+// brief returns the part of the explanation that a user who is about to start the command needs.
 func (e explanation) brief() string {
 	var b strings.Builder
 	e.recognised(&b, false)
@@ -101,7 +101,7 @@ func (e explanation) brief() string {
 func table(b *strings.Builder, rows func(*tabwriter.Writer)) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	rows(w)
-	_ = w.Flush() // into memory
+	_ = w.Flush() // a write into memory does not fail
 }
 
 func (e explanation) launched() string {
@@ -121,8 +121,9 @@ func (e explanation) launched() string {
 	return text
 }
 
-// recognised names the profile, with its source if the full explanation is wanted, or says why there
-// is none. What happens in place does not depend on it.
+// recognised writes which profile applies, or why none does. If full is true, it adds the file of
+// the profile. It also writes whether a step can be survived in place, which does not depend on a
+// profile.
 func (e explanation) recognised(b *strings.Builder, full bool) {
 	if e.InPlace && (full || e.Why != "") {
 		b.WriteString("in place: a PyTorch step that runs out of memory is run again in pieces, without a change to the command; to try that: headroom check -- COMMAND\n")
@@ -155,7 +156,7 @@ func (e explanation) planned(b *strings.Builder) {
 	}
 }
 
-// smaller is what would be changed if memory ran out.
+// smaller writes what would be changed if memory ran out.
 func (e explanation) smaller(b *strings.Builder) {
 	switch s := e.Smaller; {
 	case e.Plan == nil:
@@ -173,7 +174,7 @@ func (e explanation) smaller(b *strings.Builder) {
 	}
 }
 
-// saved is where checkpoints are, and how the command would continue from one.
+// saved writes where the checkpoints are, and how the command would continue from one.
 func (e explanation) saved(b *strings.Builder) {
 	s := e.Saved
 	if s == nil {
@@ -213,7 +214,8 @@ func (e explanation) saved(b *strings.Builder) {
 	}
 }
 
-// tonight is what could go wrong; advice is left out unless it is wanted.
+// tonight writes what could go wrong, in lines that begin with prefix. If advice is true, it also
+// writes a heading, and warnings that are only advice.
 func (e explanation) tonight(b *strings.Builder, prefix string, advice bool) {
 	if advice {
 		b.WriteString("what could go wrong tonight:\n")
@@ -233,7 +235,7 @@ func (e explanation) tonight(b *strings.Builder, prefix string, advice bool) {
 	}
 }
 
-// placeOf is where a knob is.
+// placeOf says where a knob of the command is set.
 func placeOf(k wrap.KnobAt) string {
 	if k.Kind == "absent" {
 		return "not given: " + k.Where

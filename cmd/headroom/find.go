@@ -57,7 +57,7 @@ func findAction(u *ui, c *cli.Context) error {
 	return s.attended(ctx, interrupt, func() error { return findIn(ctx, interrupt, u, c, &s) }, func(phase) error { return harness.ErrInterrupted })
 }
 
-// findIn is find, from reading the configuration to the answer.
+// findIn carries out find for a configuration, from reading it to printing the answer.
 func findIn(ctx context.Context, interrupt <-chan struct{}, u *ui, c *cli.Context, s *stage) (err error) {
 	cfg, err := loadConfig(c)
 	if err != nil {
@@ -92,7 +92,7 @@ func findIn(ctx context.Context, interrupt <-chan struct{}, u *ui, c *cli.Contex
 	return u.answer(f.String())
 }
 
-// found is what find answers with.
+// found is the answer of find for a configuration.
 type found struct {
 	Device string `json:"device,omitempty"`
 	harness.Found

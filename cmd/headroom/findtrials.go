@@ -16,10 +16,10 @@ import (
 )
 
 // trialHeadroom is the share of the memory that a recommended micro-batch leaves
-// unused, as memory.headroom is by default.
+// unused. It equals the default of memory.headroom.
 const trialHeadroom = 0.08
 
-// trialFlags are the flags of find that say how a command is tried.
+// trialFlags returns the flags of find that say how to try a command.
 func trialFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "if steps cannot be limited, end after `TIME` of flat memory"},
@@ -28,18 +28,19 @@ func trialFlags() []cli.Flag {
 	}
 }
 
-// foundMicro is what find answers for a command.
+// foundMicro is the answer of find for a command.
 type foundMicro struct {
 	Profile string        `json:"profile"`
-	Asked   recovery.Plan `json:"asked"` // the command's own
+	Asked   recovery.Plan `json:"asked"` // the plan of the user's command
 	Device  string        `json:"device,omitempty"`
 	wrap.Found
-	Command []string `json:"command"`         // to start
-	Diff    string   `json:"diff,omitempty"`  // between the user's command and that one
-	Prove   []string `json:"prove,omitempty"` // what must hold for the command to train the same, but is not known to hold
+	Command []string `json:"command"`         // the command with the recommended plan
+	Diff    string   `json:"diff,omitempty"`  // from the user's command to Command
+	Prove   []string `json:"prove,omitempty"` // what must hold for Command to train the same, but is not known to hold
 }
 
-// findCommandsMicro looks for the micro-batch of a command by running trials of it.
+// findCommandsMicro finds the largest micro-batch of a command that fits, by running trials of
+// the command, and prints the answer.
 func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
 	if err := notForCommands(c, "a configuration", configFlags()); err != nil {
@@ -85,7 +86,8 @@ func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 	return u.answer(f.String())
 }
 
-// prepared is how a command is to be tried, or why it cannot be.
+// prepared returns how to try the command w, or an error that says why it cannot be tried. It
+// also fills in f.Device.
 func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.FindOptions, error) {
 	o := wrap.FindOptions{Asked: w.Asked, Headroom: trialHeadroom}
 	t := &wrap.Trials{Match: w.Match, FlatFor: c.Duration("flat-for")}
@@ -122,7 +124,7 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 	return t, o, nil
 }
 
-// rewritten fills in the command to start.
+// rewritten fills in the command with the recommended plan.
 func (f *foundMicro) rewritten(w *wrapped) error {
 	next, err := w.Match.Rewrite(f.Recommended, wrap.Resume{})
 	if err != nil {

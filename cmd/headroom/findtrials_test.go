@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// endlessTrial is a trial that uses a pipe to report that it is running, which signals it
-// gets, and which process it has started.
+// endlessTrial is the script of a trial that does not end by itself. Through a pipe it
+// reports that it is running, which signal it gets, and which process it has started.
 const endlessTrial = `import os, signal, subprocess, sys, time
 said = os.open("said", os.O_WRONLY)
 def heard(number, frame):

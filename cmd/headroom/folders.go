@@ -12,8 +12,8 @@ import (
 	"headroom/configs"
 )
 
-// runFolder is the folder of the run that word names: a name below [configs.RunsDir],
-// or a path.
+// runFolder returns the folder of the run that word names. word is the name of a run in
+// [configs.RunsDir], or the path of a run's folder.
 func runFolder(word string) (string, error) {
 	for _, dir := range []string{filepath.Join(configs.RunsDir(), word), word} {
 		if isRun(dir) {
@@ -36,8 +36,8 @@ func isRun(dir string) bool {
 	return false
 }
 
-// runNames are the runs kept here, sorted. A folder that cannot be read has
-// none.
+// runNames returns the names of the runs in [configs.RunsDir], sorted. It returns none
+// if that folder cannot be read.
 func runNames() []string {
 	entries, _ := os.ReadDir(configs.RunsDir())
 	var names []string
@@ -49,7 +49,7 @@ func runNames() []string {
 	return slices.Clip(names)
 }
 
-// missing reports whether err is about something that is not there.
+// missing reports whether err means that a file or folder does not exist.
 func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }

@@ -11,8 +11,8 @@ import (
 	"headroom/runs"
 )
 
-// TestIllegalAddressRelaunches breaks the context of a real GPU in the middle of a
-// run: only a new process can continue, and it arrives at the same weights.
+// TestIllegalAddressRelaunches breaks the context of a real GPU in the middle of a run.
+// Only a new process can continue the run, and it must arrive at the same weights.
 func TestIllegalAddressRelaunches(t *testing.T) {
 	if os.Getenv("HEADROOM_TEST_DEVICE") != "cuda" {
 		t.Skip("needs HEADROOM_TEST_DEVICE=cuda")

@@ -14,17 +14,17 @@ import (
 	"headroom/runs"
 )
 
-// The environment of a lossy headroom, and the file in which its processes
-// count what they have lost.
+// These are the environment variables of a headroom that loses its device, and the file
+// in which its processes count their losses.
 const (
-	loseAtKey    = "LOSE_AT"    // which answer of the device, counted in each process, is its last
+	loseAtKey    = "LOSE_AT"    // number of the answer at which the device is lost, counted in each process
 	loseTimesKey = "LOSE_TIMES" // how many processes lose their device
 	lossesFile   = "losses"
 
-	loseReallyKey = "LOSE_REALLY" // set: a GPU is made to write where it has no memory
+	loseReallyKey = "LOSE_REALLY" // if set, a real GPU is lost, by a write to an address where it has no memory
 )
 
-// lossy is headroom with a device that is lost.
+// lossy runs headroom with a device that is lost.
 func lossy() {
 	at, err := strconv.Atoi(os.Getenv(loseAtKey))
 	times, bad := strconv.Atoi(os.Getenv(loseTimesKey))
@@ -40,7 +40,7 @@ func lossy() {
 	main()
 }
 
-// mortalDevice is lost for good at its at-th answer, never if at is 0.
+// mortalDevice is a device that is lost for good at its at-th answer, or never if at is 0.
 type mortalDevice struct {
 	device.Device
 	answers, at int
@@ -99,9 +99,9 @@ func kindsIn(t *testing.T, dir string) map[runs.Kind]int {
 	return kinds
 }
 
-// TestLostDeviceLeavesNoTrace loses the device once, at each of its answers in
-// turn: while the model is built, in steps, in checkpoints. The run continues under
-// the same process id and arrives at the result that it would have had anyway.
+// TestLostDeviceLeavesNoTrace loses the device once, at each of its answers in turn: while
+// the model is built, in steps, in checkpoints. The run must continue under the same process
+// ID and arrive at the result of a run that loses nothing.
 func TestLostDeviceLeavesNoTrace(t *testing.T) {
 	const steps = mortalEvery + 1
 	stride := 1
@@ -146,9 +146,8 @@ func TestLostDeviceLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// TestLostEveryTime checks that a device that is lost again and again without a
-// new checkpoint ends the run, and that whoever then starts the run again gets the
-// same number of tries.
+// TestLostEveryTime checks that a run ends if its device is lost again and again without a
+// new checkpoint, and that it has the same number of tries when it is started again.
 func TestLostEveryTime(t *testing.T) {
 	inEmptyFolder(t, "mortal.yaml", fmt.Sprintf(mortal, 24, 0))
 	for start := 1; start <= 2; start++ {
@@ -184,8 +183,9 @@ func TestLostEveryTime(t *testing.T) {
 	}
 }
 
-// TestRelaunchedRunCanBeStopped signals a process that has been relaunched. It
-// has continued with the kind of device that was lost, without looking for another.
+// TestRelaunchedRunCanBeStopped checks that a signal stops a process that has been
+// relaunched, and that this process has opened the kind of device that was lost, without
+// looking for a better one.
 func TestRelaunchedRunCanBeStopped(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	t.Setenv("CUDA_VISIBLE_DEVICES", "-1")
@@ -215,8 +215,9 @@ func TestForeignRelaunchIsRefused(t *testing.T) {
 	}
 }
 
-// TestRelaunchKeepsItsProgram replaces the program and the configuration while
-// the run works, as a build or an update does.
+// TestRelaunchKeepsItsProgram checks that a relaunched run keeps its program and its
+// configuration, even if the program's file has been replaced, as by a build or an update,
+// and the user's configuration has been removed.
 func TestRelaunchKeepsItsProgram(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	path, err := exec.LookPath("headroom-lossy")
@@ -244,7 +245,8 @@ func TestRelaunchKeepsItsProgram(t *testing.T) {
 	}
 }
 
-// TestRelaunchKeepsTheFolder watches the run's folder while the run is relaunched.
+// TestRelaunchKeepsTheFolder checks that the run's folder stays held by the same process
+// ID while the run is relaunched.
 func TestRelaunchKeepsTheFolder(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := startLossy(t, 1, 3, "run", "endless.yaml", "-q")
@@ -264,7 +266,8 @@ func TestRelaunchKeepsTheFolder(t *testing.T) {
 	}
 }
 
-// TestRelaunchThatCannotGoOn relaunches a run whose configuration is gone.
+// TestRelaunchThatCannotGoOn checks how a relaunched run ends if its configuration has
+// been removed.
 func TestRelaunchThatCannotGoOn(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := startLossy(t, 20000, 1, "run", "endless.yaml")

@@ -15,21 +15,22 @@ import (
 	"headroom/nvml"
 )
 
-// site is where a run would happen: the machine, and its GPUs as CUDA and NVML
-// see them. Unknown amounts are 0.
+// site describes where a run would take place: the machine, and its GPUs as CUDA and
+// NVML see them. Unknown amounts are 0.
 type site struct {
 	machine.Machine
 	CUDA     string       `json:"cuda,omitempty"` // the device that a run would take
 	CUDAFree memory.Bytes `json:"cuda_free"`
 	CUDASize memory.Bytes `json:"cuda_memory"`
-	CUDAErr  string       `json:"cuda_error,omitempty"` // why there is none
+	CUDAErr  string       `json:"cuda_error,omitempty"` // why there is none, or what is wrong with it
 
 	Driver   *nvml.Driver `json:"driver,omitempty"`
 	Watched  []nvml.GPU   `json:"watched,omitempty"`     // the GPUs that CUDA may use, as NVML sees them
 	WatchErr string       `json:"watch_error,omitempty"` // why NVML sees none
 }
 
-// lookAround finds out what it can about the machine.
+// lookAround describes this machine and its GPUs as far as the system reports them. runs
+// is the folder that runs are kept in.
 func lookAround(runs string) site {
 	m := site{Machine: machine.Look(runs, os.LookupEnv)}
 	m.watchGPUs()
@@ -43,7 +44,7 @@ func (m *site) lookAtCUDA() {
 	dev, err := job.OpenDevice(&cfg, nil)
 	var missing *driver.UnavailableError
 	if errors.As(err, &missing) {
-		err = missing // without the name of the device that was asked for, which is known
+		err = missing // leaves out which device was asked for: that is known
 	}
 	if err != nil {
 		m.CUDAErr = err.Error()
@@ -56,8 +57,8 @@ func (m *site) lookAtCUDA() {
 	}
 }
 
-// watchGPUs asks NVML about the GPUs that CUDA may use. It opens none of them,
-// so this process is not among those that hold memory.
+// watchGPUs asks NVML about the GPUs that CUDA may use. It opens none of them, so NVML
+// does not report this process as one that holds their memory.
 func (m *site) watchGPUs() {
 	if d, err := nvml.DriverVersions(); err == nil {
 		m.Driver = &d
@@ -65,12 +66,13 @@ func (m *site) watchGPUs() {
 	var err error
 	m.Watched, err = cuda.VisibleGPUs()
 	var unwatched *nvml.UnavailableError
-	if errors.As(err, &unwatched) { // without CUDA there is nothing to watch, and CUDAErr says why
+	if errors.As(err, &unwatched) { // any other error means that there is no CUDA: nothing to watch, and CUDAErr says why
 		m.WatchErr = err.Error()
 	}
 }
 
-// muchHeld is the share of a GPU's memory that others must hold to be worth a warning.
+// muchHeld is the share of a GPU's memory above which memory that other processes hold is worth
+// a warning.
 const muchHeld = 0.05
 
 // checkWatched judges what NVML reports about the GPUs that CUDA may use.
@@ -93,7 +95,8 @@ func checkWatched(m site) []check {
 	return checks
 }
 
-// checkGPU reports the condition of g and, in lines of their own, what is wrong with it.
+// checkGPU returns a check with the condition of g, and one more for everything that is wrong
+// with g.
 func checkGPU(name string, g nvml.GPU) []check {
 	checks := []check{{Name: name, State: ok, Found: condition(g)}}
 	if c := checkHolders(name, g); c.Found != "" {
@@ -110,7 +113,7 @@ func checkGPU(name string, g nvml.GPU) []check {
 	return checks
 }
 
-// condition is, in one line, what is known about g.
+// condition returns what is known about g, in one line.
 func condition(g nvml.GPU) string {
 	parts := []string{g.Name}
 	if g.Name == "" {
@@ -129,8 +132,8 @@ func condition(g nvml.GPU) string {
 	return strings.Join(parts, ", ")
 }
 
-// checkHolders names the other processes that hold memory of g. It finds nothing
-// if there are none.
+// checkHolders returns a check that names the other processes which hold memory of g. If
+// there are none, the check's Found is "".
 func checkHolders(name string, g nvml.GPU) check {
 	const most = 5
 	var who []string
@@ -150,7 +153,7 @@ func checkHolders(name string, g nvml.GPU) check {
 	if more := len(who) - most; more > 0 {
 		who = append(who[:most], fmt.Sprintf("and %d more", more))
 	}
-	held = max(held, g.Used-own) // not every process can be seen from everywhere
+	held = max(held, g.Used-own) // in a container, for example, other processes cannot be seen
 	much := g.Total > 0 && float64(held) > muchHeld*float64(g.Total)
 	c := check{Name: name, State: ok}
 	switch {

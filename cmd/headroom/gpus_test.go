@@ -15,7 +15,7 @@ func aGPU() nvml.GPU {
 		Utilisation: 12, Temperature: 45, Throttled: []string{}, Holders: []nvml.Holder{}}
 }
 
-// aWatchedSite is a machine with one GPU, with which nothing is wrong.
+// aWatchedSite returns a machine with one GPU and with nothing wrong.
 func aWatchedSite() site {
 	m := aSite()
 	m.CUDA, m.CUDAErr, m.CUDAFree, m.CUDASize = "NVIDIA H200", "", 139*memory.GiB, 140*memory.GiB

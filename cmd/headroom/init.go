@@ -60,7 +60,8 @@ func initAction(u *ui, c *cli.Context) error {
 	return nil
 }
 
-// document is the file for r, written at path.
+// document returns the contents of the file at path that holds r. The paths in it are
+// relative to the file's folder.
 func (r request) document(path string, e explanation) ([]byte, error) {
 	folder, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
@@ -94,7 +95,7 @@ func (r request) document(path string, e explanation) ([]byte, error) {
 	return kept.Document(notes)
 }
 
-// recognisedBy is what the command was recognised by, in one line.
+// recognisedBy says in one line how the command was recognised.
 func (e explanation) recognisedBy() string {
 	if e.Why != "" {
 		return "Nothing would be changed: " + e.Why + "."

@@ -14,8 +14,8 @@ import (
 	"headroom/wrap"
 )
 
-// books guard a session while a life lasts, when both the worker and the code that follows
-// the start write to it.
+// books is a session behind a lock. While the command runs, several goroutines write to the
+// session, such as the one that listens to the worker and the one that follows the command.
 type books struct {
 	mu sync.Mutex
 	*harness.Session
@@ -49,11 +49,11 @@ func (b *books) KeepPieces(rows int) {
 	b.Session.KeepPieces(rows)
 }
 
-// firstBeat is how old a life is when it is first recorded as still running, so that a short
-// life costs nothing. beatEvery is the interval after that.
+// firstBeat is how long a life has lasted when it is first recorded as still running, so that
+// a shorter life needs no such record. beatEvery is the interval from then on.
 const firstBeat, beatEvery = time.Second, 15 * time.Second
 
-// beat records again and again that a life is still running, until stop is called.
+// beat records at intervals that a life is still running, until stop is called.
 func (b *books) beat() (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	say := func(every time.Duration) {
@@ -79,17 +79,18 @@ func (b *books) beat() (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-// inside looks after the lives of a command from inside its processes.
+// inside sets up the worker that watches the lives of a command from inside the command's
+// processes. A life is one start of the command, with all that happens until its end.
 type inside struct {
 	u     *ui
 	books *books
 	mode  worker.Mode
 	allow []string
-	ready *worker.Standby // of the first life; may be nil
+	ready *worker.Standby // the worker's folder for the first life; may be nil
 	life  atomic.Pointer[worker.Life]
 }
 
-// mode is how much the worker may do.
+// mode returns how much the worker may do.
 func (w *wrapped) mode() worker.Mode {
 	if w.request.Observe || w.request.WatchOnly {
 		return worker.Observe
@@ -97,7 +98,8 @@ func (w *wrapped) mode() worker.Mode {
 	return worker.Armed
 }
 
-// begin is [wrap.Wrapped].Inside. Without a worker the command runs all the same.
+// begin implements [wrap.Wrapped].Inside. If the worker cannot be set up, the command runs
+// without it.
 func (i *inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Outcome) {
 	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.books, Version: readBuild().Version, Standby: i.ready, Allow: i.allow})
 	if err != nil {
@@ -116,7 +118,7 @@ func (i *inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Ou
 	}
 }
 
-// runsOut is [wrap.Wrapped].RunsOut.
+// runsOut implements [wrap.Wrapped].RunsOut.
 func (i *inside) runsOut() (out wrap.RunsOut) {
 	if life := i.life.Load(); life != nil {
 		out.At, out.Why = life.RunsOut()
@@ -124,8 +126,8 @@ func (i *inside) runsOut() (out wrap.RunsOut) {
 	return out
 }
 
-// ended adds to the outcome of a life what was seen from inside, or records why nothing was
-// seen.
+// ended returns the outcome of a life with what the worker saw added to it. If the life failed
+// and the worker was never attached, ended records why.
 func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
 	switch {
 	case seen.OOM != nil:
@@ -141,7 +143,7 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 	return o
 }
 
-// unattached is why no process of the command reported to headroom.
+// unattached says why no process of the command reported to headroom.
 func unattached(c wrap.Command, seen worker.Ended) string {
 	switch {
 	case seen.Failed != "":

@@ -14,10 +14,10 @@ import (
 	"headroom/runs"
 )
 
-// TestTorchSurvivesInPlace wraps a loop that knows nothing of headroom, in so little
-// memory that PyTorch's own allocator fails: the loop exits with 0 in its first life, with
-// the losses of a run that had enough memory. If it is only watched, it ends as it does
-// without headroom.
+// TestTorchSurvivesInPlace wraps a training loop that knows nothing of headroom, in so little
+// memory that PyTorch's own allocator fails. The loop must exit with 0 without being started
+// again, and its losses must be those of a run that had enough memory. If it is only watched,
+// it must end as it does without headroom.
 func TestTorchSurvivesInPlace(t *testing.T) {
 	python := pythonWithTorch(t)
 	script, err := filepath.Abs(filepath.Join("..", "..", "worker", "testdata", "scripts", "limited.py"))

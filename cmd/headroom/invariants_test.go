@@ -13,7 +13,7 @@ import (
 )
 
 // guarded makes a folder for a run, with its own data, home and folder for
-// temporary files, and returns everything that is in there.
+// temporary files, and returns the [belongings] in it.
 func guarded(t *testing.T) (before []string) {
 	t.Helper()
 	inEmptyFolder(t, "mine.yaml", `# my settings, my comments
@@ -40,7 +40,8 @@ device: {kind: host, capacity: 1MiB}
 	return belongings(t)
 }
 
-// belongings are all files but those in runs, with size, time and mode.
+// belongings lists everything in the current folder except runs: folders by name, and
+// files with the time of their last change and their mode.
 func belongings(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -66,9 +67,9 @@ func belongings(t *testing.T) []string {
 	return all
 }
 
-// TestUsersFilesStayAsTheyAre checks invariants 8 and 9: the user's files are not
-// touched, and when a command has ended, in whatever way, nothing of it is left
-// except its folder: no process, no temporary file.
+// TestUsersFilesStayAsTheyAre checks invariants 8 and 9 of ARCHITECTURE.md. The user's
+// files are not touched. When a command has ended, in whatever way, nothing of it is
+// left except its folder: no process and no temporary file.
 func TestUsersFilesStayAsTheyAre(t *testing.T) {
 	before := guarded(t)
 	for _, end := range []struct {

@@ -14,11 +14,12 @@ import (
 	"headroom/runs"
 )
 
-// configFlags are the flags that apply only to a configuration, for the commands that take
-// either a configuration or a wrapped command.
+// configFlags returns the flags that apply only to a configuration. They are for those of
+// headroom's commands that take either a configuration or the user's command.
 func configFlags() []cli.Flag { return []cli.Flag{setFlag(), unsetFlag()} }
 
-// configRunFlags are the further flags of this kind that only the run command has.
+// configRunFlags returns the further flags that apply only to a configuration, and that only
+// headroom run has.
 func configRunFlags() []cli.Flag {
 	return []cli.Flag{
 		boolFlag("fresh", "set the run of that name aside, and start from step 0"),
@@ -38,8 +39,8 @@ func unsetFlag() cli.Flag {
 	return &cli.StringSliceFlag{Name: "unset", Usage: "drop `KEY`, so that its default applies; may be repeated"}
 }
 
-// loadConfig reads the configuration that the command line asks for. Whatever
-// is wrong with it is a usage error.
+// loadConfig reads the configuration that the command line asks for. Every error that it
+// returns is a usage error.
 func loadConfig(c *cli.Context) (*configs.Config, error) {
 	path, err := oneArgument(c, "a configuration: a file or the name of a preset", configHint(c.Args().Len()))
 	if err != nil {
@@ -59,8 +60,8 @@ func loadConfig(c *cli.Context) (*configs.Config, error) {
 	return cfg, asUsage(err)
 }
 
-// keptConfig is the configuration of the run in dir. The error wraps
-// fs.ErrNotExist if there is no run.
+// keptConfig returns the configuration of the run in dir. If there is no run, the error
+// wraps fs.ErrNotExist.
 func keptConfig(dir string) (*configs.Config, error) {
 	path := filepath.Join(dir, "run.yaml")
 	if _, err := os.Stat(path); err != nil {
@@ -69,8 +70,8 @@ func keptConfig(dir string) (*configs.Config, error) {
 	return configs.Load(path, nil)
 }
 
-// goOn takes the values that cfg leaves open from the run that is in its folder, and
-// refuses to continue that run if cfg describes a different one.
+// goOn makes cfg continue the run in its folder, if there is one: values that cfg leaves
+// open are taken from that run. If cfg describes a different run, goOn returns a usage error.
 func goOn(cfg *configs.Config) error {
 	old, err := keptConfig(cfg.RunDir())
 	if missing(err) {
@@ -86,8 +87,8 @@ func goOn(cfg *configs.Config) error {
 	return nil
 }
 
-// makeWay sets the run in cfg's folder aside if the flags ask for that, and
-// returns the run's new place, "" if it stays.
+// makeWay moves the run in cfg's folder aside if the flags --fresh and --again ask for
+// that. It returns the run's new folder, or "" if the run stays where it is.
 func makeWay(cfg *configs.Config, fresh, again bool) (string, error) {
 	dir := cfg.RunDir()
 	if again && !fresh {
@@ -104,7 +105,8 @@ func makeWay(cfg *configs.Config, fresh, again bool) (string, error) {
 	return to, asUsage(err)
 }
 
-// openFolder makes the folder of runs, and opens the run's own folder in it.
+// openFolder makes the folder of all runs if necessary, and opens the run's own folder in
+// it.
 func openFolder(cfg *configs.Config) (*runs.Folder, error) {
 	if err := os.MkdirAll(cfg.Output.Dir, 0o755); err != nil {
 		return nil, asUsage(fmt.Errorf("make the folder of runs: %w", err))
@@ -113,14 +115,14 @@ func openFolder(cfg *configs.Config) (*runs.Folder, error) {
 	return f, asUsage(err)
 }
 
-// opened is cfg with its data.
+// opened is [job.Open], but every error is a usage error.
 func opened(cfg *configs.Config) (*job.Job, error) {
 	j, err := job.Open(cfg)
 	return j, asUsage(err)
 }
 
-// openJob reads the data and makes the run's folder ready for it. Nothing is
-// written before the data is known to be good.
+// openJob reads the data, then opens the run's folder and writes run.yaml into it. It
+// writes nothing before it knows that the data is good.
 func openJob(cfg *configs.Config) (*job.Job, *runs.Folder, error) {
 	j, err := opened(cfg)
 	if err != nil {
@@ -138,8 +140,8 @@ func openJob(cfg *configs.Config) (*job.Job, *runs.Folder, error) {
 	if err == nil && bytes.Equal(kept, text) {
 		return j, folder, nil
 	}
-	// goOn checked before this process held the folder. Since then another process may
-	// have finished a different run in it.
+	// Check again: the first call of goOn came before this process held the folder. Since
+	// then another process may have finished a different run in it.
 	if err := goOn(j.Config); err != nil {
 		return nil, nil, errors.Join(err, folder.Close())
 	}
@@ -149,8 +151,8 @@ func openJob(cfg *configs.Config) (*job.Job, *runs.Folder, error) {
 	return j, folder, nil
 }
 
-// deviceName is the device called name or, if no name is known, what the configuration says
-// about the device: "" for auto.
+// deviceName describes the device of a run by its name, capacity and precision. If name is "",
+// it uses the kind of device that cfg asks for. If that is auto, it returns "".
 func deviceName(cfg *configs.Config, name string) string {
 	if name == "" && cfg.Device.Kind != "auto" {
 		name = cfg.Device.Kind

@@ -7,8 +7,8 @@ import (
 	"headroom/configs"
 )
 
-// TestOpenJobLooksAgain lets another run finish in the folder after the folder was
-// found free and before it was taken.
+// TestOpenJobLooksAgain checks what openJob does if another run has finished in the folder
+// after goOn found the folder free, and before openJob takes it.
 func TestOpenJobLooksAgain(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	open := func(set string) error {

@@ -15,8 +15,8 @@ import (
 	"headroom/runs"
 )
 
-// mortal is the run that is killed: quick steps, and checkpoints often enough
-// that many kills hit one being written.
+// mortal is the configuration of the run that is killed. Its steps are quick, and its
+// checkpoints are so frequent that many kills come while one is being written.
 const (
 	mortalEvery = 7
 	mortal      = `model: {kind: mlp, layers: 2, width: 16, dropout: 0.1}
@@ -85,8 +85,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	everyStepOnce(t, steps)
 }
 
-// newestCheckpoint is the step of the newest checkpoint by its folder's name,
-// 0 if there is none.
+// newestCheckpoint returns the step of the newest checkpoint, according to the name of
+// its folder, or 0 if there is none.
 func newestCheckpoint(t *testing.T) (newest int) {
 	t.Helper()
 	dirs, err := filepath.Glob("runs/mortal/checkpoints/step-*")
@@ -142,8 +142,8 @@ func hashOf(t *testing.T, path string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// everyStepOnce compares the metrics of the killed run with those of the run that was
-// not killed: each step once, with the same samples and the same loss.
+// everyStepOnce checks that the metrics of the killed run equal those of the run that was
+// not killed: every step appears once, with the same samples, loss and gradient norm.
 func everyStepOnce(t *testing.T, steps int) {
 	t.Helper()
 	killed, err := runs.ReadMetrics("runs/mortal")

@@ -10,8 +10,8 @@ import (
 	"headroom/runs"
 )
 
-// account is the result of a run so far, for a caller that cannot wait for the
-// final one.
+// account keeps the result of a run so far, for use when the run is abandoned and its
+// final result never comes. It is safe for concurrent use.
 type account struct {
 	mu     sync.Mutex
 	result harness.Result
@@ -48,11 +48,13 @@ func (a *account) soFar() (harness.Result, int) {
 	return a.result, a.at
 }
 
-// farewell is how long the last words of an abandoned run may take: the run may be
-// hanging on the disk, or on whoever reads stdout.
+// farewell is how long it may take to write the last records and messages of an abandoned
+// run. The run may be hanging in a write to the disk or to stdout, and then so would these.
 const farewell = 300 * time.Millisecond
 
-// leave ends a command whose work is still under way.
+// leave ends a command whose work is still in progress, without waiting for it. from is
+// the phase that the command was in, and before is nil if this process replaced no other.
+// leave returns the error to exit with.
 func (s *runner) leave(from phase, before *handover) error {
 	if from == opening {
 		return s.notOpened(before, harness.ErrInterrupted)
@@ -77,8 +79,8 @@ func (s *runner) leave(from phase, before *handover) error {
 	return err
 }
 
-// recordLeft records in the journal and the status that the run was abandoned. Without
-// that record the run is stale, like one that was killed, so errors are ignored.
+// recordLeft records in the journal and the status that the run was abandoned. Errors are
+// ignored: a run without this record counts as stale, like one that was killed.
 func (s *runner) recordLeft(attempt, step int, why error) {
 	now := s.u.now()
 	_ = s.folder.Record(runs.Entry{Time: now, Attempt: attempt, Step: step, Kind: runs.KindInterrupted, Text: why.Error() + "; no checkpoint written"})

@@ -12,11 +12,11 @@ import (
 	"headroom/runs"
 )
 
-// soon is how long "within a second" may take on a busy machine; without the signal
-// the wait would last for ever.
+// soon is how long a process that should end within a second may take on a busy machine.
+// Without the signal, the process would never end.
 const soon = 20 * time.Second
 
-// stuck is headroom with a device that announces that it is stuck and never answers again.
+// stuck runs headroom with a device that announces that it is stuck and never answers again.
 func stuck() {
 	wrapDevice = func(d device.Device) device.Device { return &stuckDevice{Device: d} }
 	main()
@@ -35,7 +35,8 @@ func (d *stuckDevice) Sync() error {
 	return d.Device.Sync()
 }
 
-// fifo puts a pipe in the place of a file. reader returns once somebody reads it.
+// fifo puts a named pipe in the place of a file. The function that it returns waits until a
+// process has opened the pipe for reading.
 func fifo(t *testing.T, path string) (reader func()) {
 	t.Helper()
 	_ = os.Remove(path) // if it exists
@@ -63,7 +64,8 @@ func fifo(t *testing.T, path string) (reader func()) {
 	}
 }
 
-// TestSignalWhileOpening interrupts reads that never end.
+// TestSignalWhileOpening checks that a signal ends a command at once while it is opening a
+// run, even in a read that never ends.
 func TestSignalWhileOpening(t *testing.T) {
 	for _, c := range []struct {
 		file string
@@ -96,7 +98,8 @@ func TestSignalWhileOpening(t *testing.T) {
 	}
 }
 
-// TestSecondSignalWaitsForNobody interrupts a step that never ends.
+// TestSecondSignalWaitsForNobody checks that a second signal ends a run even in the middle
+// of a step that never ends.
 func TestSecondSignalWaitsForNobody(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := begin(t, exec.Command("headroom-stuck", "run", "endless.yaml", "--json"))
@@ -121,7 +124,8 @@ func TestSecondSignalWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestFindIsLeft interrupts find, which keeps nothing, in a step that never ends.
+// TestFindIsLeft checks that a second signal ends find even in the middle of a step that
+// never ends.
 func TestFindIsLeft(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := begin(t, exec.Command("headroom-stuck", "find", "endless.yaml"))

@@ -9,13 +9,13 @@ import (
 
 func main() { os.Exit(mainStatus()) }
 
-// mainStatus is main with its exit status returned, so that nothing deferred is
-// skipped.
+// mainStatus does the work of main and returns the exit status, so that its deferred
+// calls run before the process exits.
 func mainStatus() int {
-	// A reader of stdout that goes away must not end a night's training: without
-	// this call the runtime dies on the next write. The signal is caught, not ignored,
-	// because a command that is started would inherit an ignored signal. If headroom itself
-	// was started with it ignored, makeAhead ignores it again, on another goroutine: so call Notify first.
+	// A reader of stdout that goes away must not end a night's training: without this call,
+	// the next write would kill the process. SIGPIPE is caught and not ignored, because the
+	// user's command would inherit an ignored signal. If headroom was started with SIGPIPE
+	// ignored, makeAhead ignores it again on another goroutine, so Notify is called first.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ours, command := cutCommand(os.Args)
 	ahead := makeAhead(ours, command)

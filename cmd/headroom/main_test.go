@@ -13,8 +13,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestMain makes this binary the headroom of the scripts and of the tests that
-// start processes: what they run is main itself.
+// TestMain makes this test binary act as headroom for the scripts and for the tests
+// that start processes, so that they run main itself.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"headroom": main, "headroom-lossy": lossy, "headroom-fatal": fatal, "headroom-stuck": stuck, "headroom-toy": toy})
 }
@@ -39,8 +39,9 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// exits4script is "exits STATUS COMMAND [ARGUMENTS]": the command ends with
-// exactly that status. The commands stdout and stderr can then check its output.
+// exits4script implements "exits STATUS COMMAND [ARGUMENTS]" in scripts: the command
+// must end with exactly that status. After it, the script commands stdout and stderr
+// can check the output.
 func exits4script(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits STATUS COMMAND [ARGUMENTS]")
@@ -62,8 +63,8 @@ func exits4script(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// jsonLines is "jsonlines FILE [KIND]…": every line of FILE is a JSON object,
-// and each KIND is the kind of one of them.
+// jsonLines implements "jsonlines FILE [KIND]…" in scripts: every line of FILE must
+// be a JSON object, and each KIND must be the kind of at least one of them.
 func jsonLines(ts *testscript.TestScript, neg bool, args []string) {
 	seen := map[string]bool{}
 	text := bufio.NewScanner(strings.NewReader(ts.ReadFile(args[0])))

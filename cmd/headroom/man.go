@@ -21,8 +21,8 @@ func manCommand(u *ui) *cli.Command {
 	}
 }
 
-// manPage is the manual in section 1, in roff's man macros, from the same tables
-// as the help.
+// manPage returns the manual page, for section 1, in roff's man macros. It is made from
+// the same tables as the help.
 func manPage(app *cli.App) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -53,7 +53,7 @@ func manPage(app *cli.App) string {
 	return b.String()
 }
 
-// manUsage lists the ways to call a command, each with what it does.
+// manUsage prints the ways to call a command, each with what it does.
 func manUsage(line func(string, ...any), text string) {
 	for l := range strings.Lines(text) {
 		call, does, _ := strings.Cut(strings.TrimSpace(l), "\t")
@@ -77,8 +77,8 @@ func manFlags(line func(string, ...any), flags []cli.Flag) {
 	}
 }
 
-// roffParagraphs sets prose as wide as the reader's terminal, and leaves the
-// lines of a table as they are.
+// roffParagraphs formats text for roff. Prose fills the width of the reader's terminal. A
+// paragraph with two spaces in a row is a table, whose lines stay as they are.
 func roffParagraphs(text string) string {
 	paragraphs := strings.Split(roff(text), "\n\n")
 	for i, p := range paragraphs {
@@ -89,9 +89,9 @@ func roffParagraphs(text string) string {
 	return strings.Join(paragraphs, "\n.PP\n")
 }
 
-// roff escapes what roff would take as its own: backslashes, hyphens (which it
-// would set as dashes that cannot be pasted), and a full stop or an apostrophe
-// that starts a line.
+// roff escapes the characters that have a meaning in roff: backslashes, hyphens (which
+// roff would print as dashes that cannot be pasted into a shell), and a full stop or an
+// apostrophe at the start of a line.
 func roff(text string) string {
 	lines := strings.Split(strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text), "\n")
 	for i, l := range lines {
@@ -102,7 +102,7 @@ func roff(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// details are what the manual adds to the help of a command or a flag.
+// details holds the text that the manual adds to the help of a command or a flag.
 var details = map[string]string{
 	"run": `Everything after the first -- belongs to COMMAND. "headroom explain" shows everything that is known about it.
 

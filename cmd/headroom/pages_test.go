@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// fenced are the blocks of a page between lines of three backticks.
+// fenced returns the blocks of a page that stand between lines of three backticks.
 func fenced(t *testing.T, page string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", page))
@@ -28,7 +28,7 @@ func fenced(t *testing.T, page string) []string {
 	return blocks
 }
 
-// blockWith is the only block of a page that contains the given text.
+// blockWith returns the only block of a page that contains the given text.
 func blockWith(t *testing.T, page, text string) string {
 	t.Helper()
 	found := ""
@@ -59,8 +59,8 @@ func put(t *testing.T, files map[string]string) {
 	}
 }
 
-// TestNightGoesOn checks that the script of docs/night.md names the newest complete
-// checkpoint, and none where there is none.
+// TestNightGoesOn checks that the script of docs/night.md gives the command the newest
+// complete checkpoint to continue from, or none if there is none.
 func TestNightGoesOn(t *testing.T) {
 	script := blockWith(t, "docs/night.md", "# night.sh")
 	t.Chdir(t.TempDir())
@@ -84,8 +84,8 @@ func TestNightGoesOn(t *testing.T) {
 	begins("out/checkpoint-12")
 }
 
-// TestSlurmScripts runs the batch scripts of docs/night.md with a headroom that ends
-// in every way: the job is queued again when its time is up, and only then.
+// TestSlurmScripts runs the batch scripts of docs/night.md with a stub for headroom that
+// ends in every way. The job must be queued again if its time is up, and only then.
 func TestSlurmScripts(t *testing.T) {
 	one, nodes := blockWith(t, "docs/night.md", "\n./night.sh &"), blockWith(t, "docs/night.md", "--nodes=2")
 	const asked = syscall.Signal(0)
@@ -137,9 +137,9 @@ func TestSlurmScripts(t *testing.T) {
 	}
 }
 
-// TestJobGivesUp compares the statuses that end a Kubernetes Job with those that a
-// command ends with: no status that a kill or an end on request causes is among
-// the former.
+// TestJobGivesUp checks the exit statuses after which the Kubernetes Job of
+// docs/night.md gives up. None of them may be the status of a command that was killed or
+// was asked to end.
 func TestJobGivesUp(t *testing.T) {
 	var job struct {
 		Spec struct {
@@ -189,7 +189,7 @@ func showsWhatItPrints(t *testing.T, block string) {
 	}
 }
 
-// TestReadmeShowsADryRun is about the script of the examples.
+// TestReadmeShowsADryRun checks the dry run of examples/train.py that the README shows.
 func TestReadmeShowsADryRun(t *testing.T) {
 	shown := blockWith(t, "README.md", dryRun)
 	script, err := os.ReadFile(filepath.Join("..", "..", "examples", "train.py"))
@@ -201,9 +201,9 @@ func TestReadmeShowsADryRun(t *testing.T) {
 	showsWhatItPrints(t, shown)
 }
 
-// megatronish trains in the way that the profile in docs/profiles.md is written for: the
-// accumulation follows from a global batch, and the script continues by itself from
-// the checkpoint that a pointer file names.
+// megatronish is a script of the kind that the profile in docs/profiles.md is written
+// for: the accumulation follows from a global batch, and the script continues by itself
+// from the checkpoint that a pointer file names.
 const megatronish = `import argparse, os, sys
 p = argparse.ArgumentParser()
 p.add_argument("--micro-batch-size", type=int); p.add_argument("--global-batch-size", type=int)

@@ -17,7 +17,7 @@ import (
 	"headroom/runs"
 )
 
-// endless is a run that nobody waits for.
+// endless is the configuration of a run that takes longer than any test waits.
 const endless = `model: {kind: mlp, layers: 1, width: 8}
 data: {kind: blobs, samples: 64, features: 4, classes: 2}
 batch: {effective: 8, micro: 4}
@@ -25,7 +25,7 @@ train: {steps: 100000000, checkpoint_every: 1000000, keep: 100}
 device: {kind: host, capacity: 1MiB}
 `
 
-// process is a headroom that was started, and what it prints.
+// process is a headroom process that a test has started, and what it prints.
 type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -34,7 +34,7 @@ type process struct {
 	stderr watched
 }
 
-// printed is what the tests look at in a line of stdout.
+// printed holds the parts of a line of stdout that the tests look at.
 type printed struct {
 	Kind    string
 	Step    int
@@ -72,7 +72,7 @@ func begin(t *testing.T, command *exec.Cmd) *process {
 	return p
 }
 
-// next is the next line, false at the end or at a line that was cut off.
+// next returns the next line, or false at the end or at a line that was cut off.
 func (p *process) next() (printed, bool) {
 	var l printed
 	if !p.lines.Scan() || json.Unmarshal(p.lines.Bytes(), &l) != nil {
@@ -81,7 +81,8 @@ func (p *process) next() (printed, bool) {
 	return l, true
 }
 
-// until reads up to the first line that is wanted.
+// until reads up to the first line for which wanted returns true, and returns that line.
+// If there is none, the test fails; what describes the line in the message.
 func (p *process) until(what string, wanted func(printed) bool) printed {
 	p.t.Helper()
 	for {
@@ -102,7 +103,7 @@ func (p *process) signal(s os.Signal) {
 	}
 }
 
-// end reads the remaining output and returns the exit status, -1 if a signal killed the
+// end reads the remaining output and returns the exit status, or -1 if a signal killed the
 // process.
 func (p *process) end() int {
 	p.t.Helper()
@@ -156,7 +157,8 @@ func TestFirstSignalSavesAndTheSameCommandGoesOn(t *testing.T) {
 	}
 }
 
-// TestIgnoredHangupStaysIgnored is a run under nohup whose terminal goes away.
+// TestIgnoredHangupStaysIgnored checks that a run which was started with SIGHUP ignored,
+// as under nohup, continues when its terminal goes away.
 func TestIgnoredHangupStaysIgnored(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := begin(t, exec.Command("sh", "-c", `trap "" HUP; exec headroom run endless.yaml --json`))
@@ -169,7 +171,7 @@ func TestIgnoredHangupStaysIgnored(t *testing.T) {
 	}
 }
 
-// TestKilledRunIsStale looks at a run whose process was killed.
+// TestKilledRunIsStale checks how headroom status shows a run whose process was killed.
 func TestKilledRunIsStale(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := start(t, "run", "endless.yaml")

@@ -54,7 +54,7 @@ func profilesAction(u *ui, c *cli.Context) error {
 	return usagef(hint, "no profile %q", name)
 }
 
-// profiles answers with the table of profiles.
+// profiles prints the table of profiles.
 func (u *ui) profiles() error {
 	all, _, err := profilesFor("")
 	if err != nil {
@@ -89,7 +89,7 @@ func namesOf(profiles []wrap.Profile) []string {
 	return names
 }
 
-// profileNames are the names that can be asked for; none if a profile cannot be read.
+// profileNames returns the names of all profiles, or none if a profile cannot be read.
 func profileNames() []string {
 	all, _, err := profilesFor("")
 	if err != nil {
@@ -101,8 +101,9 @@ func profileNames() []string {
 // isProfileFile reports whether given is the path of a profile, not the name of one.
 func isProfileFile(given string) bool { return strings.ContainsAny(given, "./") }
 
-// profilesFor are the profiles to choose from: the user's own before the built-in
-// ones. If given is a file, it holds the profile to use, whose name is returned.
+// profilesFor returns the profiles to choose from, the user's own before the built-in ones.
+// If given is the path of a file, the profile in that file comes first, and name is that
+// profile's name. Otherwise name is given.
 func profilesFor(given string) (all []wrap.Profile, name string, err error) {
 	all = wrap.Builtin()
 	if config, err := os.UserConfigDir(); err == nil {

@@ -10,14 +10,14 @@ import (
 	"headroom/runs"
 )
 
-// progress shows how a run is getting on: on a terminal as a line that is
-// rewritten, elsewhere as a line now and then.
+// progress shows how a run is getting on. On a terminal it rewrites a single line;
+// elsewhere it writes a new line now and then.
 type progress struct {
 	u        *ui
 	total    int       // steps of the whole run
-	started  time.Time // of this command
-	shown    time.Time // the newest line or rewrite
-	pace     float64   // seconds a step, smoothed
+	started  time.Time // when this command started
+	shown    time.Time // when the newest line was written or rewritten
+	pace     float64   // seconds per step, smoothed
 	failures int       // out-of-memory failures, in this command
 	hidden   bool      // --no-progress
 }
@@ -25,7 +25,7 @@ type progress struct {
 // rewriteEvery is the shortest time between rewrites; eyes cannot follow faster ones.
 const rewriteEvery = 100 * time.Millisecond
 
-// step shows s if it is time to.
+// step updates the pace with s, and shows s if it is due.
 func (p *progress) step(s runs.StepReport) {
 	p.pace = smooth(p.pace, s.Seconds)
 	if p.u.quiet || p.hidden || !p.due(s) {
@@ -40,9 +40,10 @@ func (p *progress) step(s runs.StepReport) {
 	p.u.line(plain, joined(p.parts(s)))
 }
 
-// due reports whether s is to be shown: always the last step, and without a
-// terminal the first one and then ever more rarely, from every 5 seconds to
-// every minute, so that a night's log can still be read.
+// due reports whether s is to be shown. The last step always is. On a terminal, the others
+// are shown at least [rewriteEvery] apart. Without a terminal, the first step is shown, and
+// later steps at growing intervals, from 5 seconds to a minute, so that a night's log stays
+// readable.
 func (p *progress) due(s runs.StepReport) bool {
 	now := p.u.now()
 	if s.Step == p.total {
@@ -55,10 +56,10 @@ func (p *progress) due(s runs.StepReport) bool {
 	return now.Sub(p.shown) >= gap
 }
 
-// part is one thing that the line says, in full and for a narrow terminal.
+// part is one item of the progress line, in full and abbreviated for a narrow terminal.
 type part struct{ long, short string }
 
-// parts are what the line says, the most important first.
+// parts returns the items of the progress line, the most important first.
 func (p *progress) parts(s runs.StepReport) []part {
 	same := func(text string) part { return part{text, text} }
 	parts := []part{same(fmt.Sprintf("step %d/%d", s.Step, p.total)), {fmt.Sprintf("loss %.3f", s.Loss), fmt.Sprintf("loss %.2f", s.Loss)}}
@@ -76,7 +77,8 @@ func (p *progress) parts(s runs.StepReport) []part {
 	return parts
 }
 
-// splits is how a step was cut, in the usual notation: "27×3".
+// splits says how a step was cut into micro-batches, in the usual notation: "27×3" is three
+// micro-batches of up to 27 samples.
 func splits(sizes []int) string {
 	if len(sizes) == 0 {
 		return "?"
@@ -84,7 +86,7 @@ func splits(sizes []int) string {
 	return fmt.Sprintf("%d×%d", sizes[0], len(sizes))
 }
 
-// share is a part and the whole, both in the unit of the whole: "12.6/15 MiB".
+// share returns a part and the whole, both in the unit of the whole, as in "12.6/15 MiB".
 func share(part, all memory.Bytes) string {
 	_, unit, _ := strings.Cut(all.String(), " ")
 	one, err := memory.Parse("1" + unit)
@@ -108,9 +110,9 @@ func joined(parts []part) string {
 	return strings.Join(texts, " · ")
 }
 
-// fitted is the parts on a line of at most width columns. If they do not all fit,
-// they are shortened and moved closer together, and the least important are left
-// out; as much of the first one as fits is always there.
+// fitted returns a line of at most width columns with the given parts. If they do not all
+// fit in full, it uses their short forms, closer together, and leaves out the least
+// important ones. As much of the first part as fits is always there.
 func fitted(parts []part, width int) string {
 	if line := joined(parts); utf8.RuneCountInString(line) <= width {
 		return line
@@ -129,8 +131,8 @@ func fitted(parts []part, width int) string {
 	return line
 }
 
-// barred puts a bar before line that shows how much of the run is done, if a line of at most
-// width columns has room for both.
+// barred returns line with a bar in front that shows how much of the run is done. If width
+// columns are too few for both, it returns line alone.
 func barred(line string, done, total, width int) string {
 	const cells = 20
 	if total <= 0 || cells+2+utf8.RuneCountInString(line) > width {
@@ -140,7 +142,8 @@ func barred(line string, done, total, width int) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", cells-full) + "  " + line
 }
 
-// smooth is a moving mean of about the last ten values.
+// smooth returns the moving mean of about the last ten values, given the mean so far and the
+// next value.
 func smooth(mean, next float64) float64 {
 	if mean == 0 {
 		return next
@@ -148,7 +151,7 @@ func smooth(mean, next float64) float64 {
 	return mean + (next-mean)/10
 }
 
-// roughly is d with as much precision as a person needs.
+// roughly formats d with as much precision as a person needs.
 func roughly(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:
@@ -161,7 +164,7 @@ func roughly(d time.Duration) string {
 	return fmt.Sprintf("%.0fs", d.Seconds())
 }
 
-// briefly is d in one unit.
+// briefly formats d in a single unit.
 func briefly(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:
@@ -174,7 +177,8 @@ func briefly(d time.Duration) string {
 	return fmt.Sprintf("%.0fs", d.Seconds())
 }
 
-// rate is a speed with three digits and no exponent.
+// rate formats a number of samples per second to three significant digits, or to a whole number
+// if there are 100 or more.
 func rate(samples float64) string {
 	if samples >= 100 {
 		return fmt.Sprintf("%.0f samples/s", samples)

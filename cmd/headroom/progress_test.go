@@ -38,7 +38,8 @@ func TestLiveLineFitsEveryWidth(t *testing.T) {
 	}
 }
 
-// TestLiveLineSaysAllOn80Columns shows runs whose numbers are long.
+// TestLiveLineSaysAllOn80Columns checks that the line of a run fits on 80 columns without
+// leaving anything out, even if its numbers are long.
 func TestLiveLineSaysAllOn80Columns(t *testing.T) {
 	small, large := aStep(120), aStep(12000)
 	small.Splits = []int{16, 16}
@@ -60,7 +61,8 @@ func TestLiveLineSaysAllOn80Columns(t *testing.T) {
 	}
 }
 
-// TestBarTakesTheRoomThatIsLeft checks that the line gets a bar only where all of it fits too.
+// TestBarTakesTheRoomThatIsLeft checks that the line gets a bar only if the whole line and the
+// bar fit.
 func TestBarTakesTheRoomThatIsLeft(t *testing.T) {
 	const line = "step 120/200 · loss 3.142"
 	for width := range 100 {
@@ -83,7 +85,8 @@ func TestBarTakesTheRoomThatIsLeft(t *testing.T) {
 	}
 }
 
-// TestPlainLinesGetRarer shows a night of steps without a terminal.
+// TestPlainLinesGetRarer checks that without a terminal the lines grow rarer in the course of
+// a night.
 func TestPlainLinesGetRarer(t *testing.T) {
 	var out bytes.Buffer
 	now := time.Unix(0, 0)
@@ -105,7 +108,7 @@ func TestPlainLinesGetRarer(t *testing.T) {
 	}
 }
 
-// terminal is what a terminal, one string per row, shows after the given output.
+// terminal returns what a terminal shows after the given output, one string per row.
 func terminal(written string) []string {
 	rows, row := []string{}, []rune{}
 	column := 0
@@ -170,8 +173,8 @@ func TestOwnLinesBeginALine(t *testing.T) {
 	}
 }
 
-// TestMarks checks that without colours a problem, a remedy and what is fine look different, even
-// where they are folded.
+// TestMarks checks that without colours the lines about problems, remedies and other things look
+// different, even if they are folded.
 func TestMarks(t *testing.T) {
 	var out strings.Builder
 	u := &ui{screen: &screen{w: &out, live: true, width: func() int { return 30 }}, now: time.Now}

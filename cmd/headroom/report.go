@@ -62,13 +62,13 @@ out of date are drawn again.`,
 	return command
 }
 
-// drawing is a report, or the page about several.
+// drawing is the report of one run, or the page about all runs.
 type drawing interface {
 	Write(dir string) error
 	HTML(io.Writer) error
 }
 
-// asked is what the command line asks to draw, and the folder that it belongs to.
+// asked returns what the command line asks to draw, and the folder that the pages belong in.
 func asked(u *ui, c *cli.Context) (dir string, d drawing, err error) {
 	if !c.Args().Present() {
 		d, err = overview(u)
@@ -110,7 +110,8 @@ func overview(u *ui) (*report.Overview, error) {
 	return report.NewOverview(u.now(), all), nil
 }
 
-// outdated reports whether a run has continued since its report was drawn.
+// outdated reports whether the run in dir has no report, or has continued since its report
+// was drawn.
 func outdated(dir string) bool {
 	page, err := os.Stat(filepath.Join(dir, report.Page))
 	if err != nil {
@@ -119,8 +120,8 @@ func outdated(dir string) bool {
 	return slices.ContainsFunc(records(dir), func(info os.FileInfo) bool { return info.ModTime().After(page.ModTime()) })
 }
 
-// records are the files from which the report of the run in dir is drawn, without those that
-// do not exist.
+// records describes the files from which the report of the run in dir is drawn. It leaves out
+// files that do not exist.
 func records(dir string) (all []os.FileInfo) {
 	for _, name := range []string{"journal.jsonl", "metrics.jsonl", "status.json"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {
@@ -130,7 +131,8 @@ func records(dir string) (all []os.FileInfo) {
 	return all
 }
 
-// formatOf is the format that the flags ask for, "" for the run's own pages.
+// formatOf returns the format that the flags ask for: html, md, or "" for both pages in the
+// run's own folder.
 func formatOf(format, output string) (string, error) {
 	if format == "" && output != "" {
 		format = map[string]string{".html": "html", ".htm": "html", ".md": "md"}[filepath.Ext(output)]
@@ -144,9 +146,9 @@ func formatOf(format, output string) (string, error) {
 	return format, nil
 }
 
-// drawn is the report of the run in dir. The run's configuration supplies what the
-// journal need not record; device is the name of the device that the run used, "" if
-// it is no longer known.
+// drawn returns the report of the run in dir, drawn at the time now. What the journal does
+// not record comes from the run's configuration. device is the name of the device that the
+// run used, or "" if that is no longer known.
 func drawn(dir, device string, now time.Time) (*report.Report, error) {
 	in, err := report.Read(dir)
 	if err != nil {
@@ -164,7 +166,7 @@ func drawn(dir, device string, now time.Time) (*report.Report, error) {
 	return report.New(in), nil
 }
 
-// trained is what cfg trains, and on what, in words.
+// trained says in words what cfg trains, and on which data.
 func trained(cfg *configs.Config) string {
 	m, d := cfg.Model, cfg.Data
 	text := fmt.Sprintf("%s: %s of width %d", m.Kind, plural(m.Layers, "layer"), m.Width)
@@ -187,12 +189,13 @@ func writeReport(u *ui, d drawing, dir string) error {
 	return nil
 }
 
-// toStdout reports whether flags ask for a page on stdout.
+// toStdout reports whether the flags --format and --output ask for a page on stdout.
 func toStdout(format, output string) bool {
 	return format != "" && (output == "" || output == "-")
 }
 
-// openers show a page in the browser of the desktop, or in the one that $BROWSER names.
+// openers returns the names of programs that show a page in the browser of the desktop, or in
+// the one that $BROWSER names.
 func openers() []string {
 	if runtime.GOOS == "darwin" {
 		return []string{"open"}
@@ -200,8 +203,9 @@ func openers() []string {
 	return []string{"xdg-open", "wslview"}
 }
 
-// openPage has a page opened, and waits for browsers that use the terminal. What else the
-// opener says is left out: it lists every browser that it has not found.
+// openPage shows a page with the first opener that is installed, and waits for the opener,
+// because it may run a browser that uses the terminal. Its stderr is not shown: an opener lists
+// there every browser that it has not found.
 func openPage(u *ui, page string) error {
 	why := fmt.Errorf("none of %s is installed", strings.Join(openers(), ", "))
 	for _, opener := range openers() {
@@ -225,7 +229,8 @@ func openPage(u *ui, page string) error {
 	return &childError{code: 1, err: fmt.Errorf("open %s: %w", page, why), hint: fmt.Sprintf("open %v in a browser, or copy the page to a machine that has one", address)}
 }
 
-// writePage writes one page. A file is whole or absent.
+// writePage writes one page to stdout or to the file output. The file appears only once it is
+// complete.
 func writePage(u *ui, d drawing, format, output string) error {
 	write := d.HTML
 	if format == "md" {
@@ -243,7 +248,7 @@ func writePage(u *ui, d drawing, format, output string) error {
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone by then if all went well
+	defer func() { _ = os.Remove(f.Name()) }() // if all went well, the file has been renamed by then
 	if err := write(f); err != nil {
 		_ = f.Close()
 		return err

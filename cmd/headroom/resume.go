@@ -68,7 +68,8 @@ func resumeAction(u *ui, c *cli.Context) error {
 	return w.lead(c.Context, u, folder, filepath.Base(dir))
 }
 
-// continuable is the command of the run in dir, if enough is known about it to continue it.
+// continuable returns the command of the run in dir, or an error if headroom does not know
+// enough about the command to continue it.
 func continuable(dir string) (*wrapped, error) {
 	kept, err := readKept(dir)
 	if err != nil {
@@ -81,7 +82,7 @@ func continuable(dir string) (*wrapped, error) {
 	return w, err
 }
 
-// readKept reads the run.yaml of a wrapped command.
+// readKept reads the run.yaml in dir, which must be that of a wrapped command.
 func readKept(dir string) (request, error) {
 	path := filepath.Join(dir, "run.yaml")
 	kept, err := configs.LoadCommand(path)
@@ -96,7 +97,8 @@ func readKept(dir string) (request, error) {
 	return request{Command: *kept, file: path}, nil
 }
 
-// earlier takes over what the run's earlier processes recorded.
+// earlier reads into w what the run's earlier processes recorded. It returns a usage error if
+// the run is finished.
 func (w *wrapped) earlier(dir string) error {
 	status, err := runs.ReadStatus(dir)
 	if err == nil && status.State == runs.StateDone {
@@ -114,14 +116,15 @@ func (w *wrapped) earlier(dir string) error {
 const (
 	// clocks is how far the clocks of a network disk and of this machine may differ.
 	clocks = 5 * time.Second
-	// lastSave is how long a command may have kept saving after its headroom was killed: the
-	// command is then sent SIGTERM.
+	// lastSave is how long a command may have gone on saving after its headroom was killed.
+	// At that moment the system sends SIGTERM to the command.
 	lastSave = 2 * time.Minute
 )
 
-// own refuses to continue from a checkpoint that was written after the run in dir had
-// ended: such a checkpoint belongs to another training. A run that was killed ended when
-// it was last seen alive, if that is known.
+// own returns a usage error if the newest checkpoint was written after the run in dir had
+// ended: such a checkpoint belongs to another training run. A run that was killed counts as
+// ended at the time when it was last recorded as alive. If there is no such record, own
+// returns nil.
 func (w *wrapped) own(dir string) error {
 	status, err := runs.ReadStatus(dir)
 	if err != nil || len(w.before) == 0 {
@@ -130,7 +133,7 @@ func (w *wrapped) own(dir string) error {
 	last, how, margin := w.before[len(w.before)-1].Time, "had ended", clocks
 	switch {
 	case status.State == runs.StateInterrupted, status.State == runs.StateFailed:
-	case status.Every > 0: // the status says running, but the folder is ours
+	case status.Every > 0: // the status says running, but this process holds the folder: the run was killed
 		how, margin = "was last alive", clocks+lastSave+time.Duration(status.Every*float64(time.Second))
 		if status.Updated.After(last) {
 			last = status.Updated
@@ -140,14 +143,14 @@ func (w *wrapped) own(dir string) error {
 	}
 	newest, err := w.Newest()
 	if err != nil || newest == nil || newest.Time.Before(last.Add(margin)) {
-		return nil // it is checked once more when the command is started
+		return nil // the checkpoint is looked for again when the command is started
 	}
 	return usagef("move that checkpoint elsewhere to continue from this run's own checkpoint; or start the command with headroom run, and name that checkpoint in the command",
 		"%s was written at %s, after %s %s at %s: it belongs to another training run", newest.Path, newest.Time.Format(time.DateTime), dir, how, last.Local().Format(time.DateTime))
 }
 
-// microAt is the micro-batch in force at a moment, according to the journal of a run
-// that began with the plan asked for.
+// microAt returns the micro-batch that was in force at the time at, according to the journal
+// of a run that began with the plan asked.
 func microAt(journal []runs.Entry, asked recovery.Plan, at time.Time) int {
 	for _, e := range slices.Backward(journal) {
 		if e.Kind == runs.KindDecision && e.Plan != nil && !e.Time.After(at) {

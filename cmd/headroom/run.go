@@ -87,7 +87,7 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 	j, folder, err := open()
 	if err != nil {
 		if !s.stage.move(opening, closing) {
-			return nil // nobody waits for it
+			return nil // the run has been abandoned: nobody waits for the error
 		}
 		return s.notOpened(before, err)
 	}
@@ -118,8 +118,8 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 	return s.end(result, err)
 }
 
-// newJob opens the job that the command line asks for, and its folder. A run that is
-// in the way is set aside if the flags say so.
+// newJob opens the job that the command line asks for, and the folder of its run. If the
+// flags ask for that, it first moves the run that is in the folder aside.
 func newJob(u *ui, c *cli.Context) (*job.Job, *runs.Folder, error) {
 	cfg, err := loadConfig(c)
 	if err != nil {
@@ -146,10 +146,10 @@ func newJob(u *ui, c *cli.Context) (*job.Job, *runs.Folder, error) {
 	return j, folder, err
 }
 
-// wrapDevice is [job.Job].Wrap: nil except in tests, where devices are lost.
+// wrapDevice is used as [job.Job].Wrap. It is nil except in tests that lose a device.
 var wrapDevice func(device.Device) device.Device
 
-// runner is one call of run, from the first step to the last word.
+// runner carries out one call of headroom run for a configuration.
 type runner struct {
 	u         *ui
 	name, dir string
@@ -157,7 +157,7 @@ type runner struct {
 	stage     stage
 	folder    *runs.Folder
 	crash     *crashLog
-	device    string // name of the device that it ran on, "" if it opened none
+	device    string // name of the device that the run used; "" if it opened none
 	progress  progress
 	stream    *stream // nil without --json
 	web       *web
@@ -210,12 +210,13 @@ func (s *runner) step(r runs.StepReport) {
 	s.progress.step(r)
 }
 
-// end draws the report and then says how the run went, so that this is the last line.
+// end draws the report and then says how the run went, so that the last line is the outcome. It
+// returns err.
 func (s *runner) end(result harness.Result, err error) error {
 	already := err == nil && result.Attempts == 0
 	s.u.screen.show("")
 	if _, missing := os.Stat(filepath.Join(s.dir, report.Page)); !already || missing != nil {
-		s.report() // of a finished run too, if it was killed just before its report was drawn
+		s.report() // even for a finished run: it may have been killed just before its report was drawn
 	}
 	switch {
 	case already:
@@ -262,14 +263,14 @@ func (s *runner) report() {
 	}
 }
 
-// consoleLog shows the log between the other lines, except for what is said anyway when
-// the command ends.
+// consoleLog returns a logger that prints to s, between headroom's other lines. It leaves out
+// the entries that only repeat what the command says when it ends.
 func consoleLog(s *screen) *zap.Logger {
 	config := zap.NewDevelopmentEncoderConfig()
 	return zap.New(besides{zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(s), zapcore.DebugLevel)})
 }
 
-// besides is a log that leaves the last entry of a run to [runner.end].
+// besides is a log core that drops the last entry of a run, because [runner.end] says the same.
 type besides struct{ zapcore.Core }
 
 func (b besides) With(fields []zapcore.Field) zapcore.Core { return besides{b.Core.With(fields)} }

@@ -31,9 +31,9 @@ type screen struct {
 	bottom string // what the bottom line shows
 }
 
-// newScreen checks whether f is a terminal, and the environment: TERM=dumb has no
-// cursor to move, and any NO_COLOR that is not empty turns colours off
-// (no-color.org).
+// newScreen returns a screen that writes to f. If f is not a terminal, or TERM is dumb,
+// the screen only writes plain lines that stay. A NO_COLOR that is not empty turns
+// colours off (no-color.org).
 func newScreen(f *os.File, env func(string) (string, bool)) *screen {
 	kind, _ := env("TERM")
 	noColor, _ := env("NO_COLOR")
@@ -47,7 +47,7 @@ func newScreen(f *os.File, env func(string) (string, bool)) *screen {
 	}}
 }
 
-// units are the units of quantities.
+// units are the units that are kept on one line with their numbers.
 var units = []string{"B", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "s", "ms", "min", "h"}
 
 // together reports whether two words stay on one line: a number and its unit, or parts of
@@ -66,9 +66,9 @@ func together(number, unit string) bool {
 	return unit == "→" || strings.HasPrefix(unit, "%") || slices.Contains(units, unit[:end])
 }
 
-// folded breaks text between words so that it fits into width columns; lines after
-// a break are indented by indent columns. A word that is too long is left to the
-// terminal.
+// folded breaks text between words so that it fits into width columns. Every line after
+// a break is indented by indent columns. A word that is longer than a line is not broken:
+// the terminal wraps it.
 func folded(text string, width, indent int) string {
 	var b strings.Builder
 	column := 0
@@ -95,8 +95,8 @@ func folded(text string, width, indent int) string {
 	return b.String()
 }
 
-// printable is text with every invisible character written out, as in \x1b: text
-// from a file must not move the cursor, or colour what follows.
+// printable returns text with every non-graphic character written as an escape, such as
+// \x1b: text from a file must not move the cursor or change the colour.
 func printable(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -109,7 +109,7 @@ func printable(text string) string {
 	return b.String()
 }
 
-// printableLines is printable, but keeps lines apart.
+// printableLines is like [printable], but keeps line breaks.
 func printableLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, l := range lines {
@@ -145,7 +145,7 @@ func (s *screen) print(colour, text string) {
 	_, _ = io.WriteString(s.w, text)
 }
 
-// Write lets a log write its lines between the others.
+// Write prints the lines of a log as [screen.print] does, and never fails.
 func (s *screen) Write(p []byte) (int, error) {
 	s.print(plain, strings.TrimSuffix(string(p), "\n"))
 	return len(p), nil

@@ -16,7 +16,8 @@ import (
 	"headroom/wrap"
 )
 
-// nativeScreen is a run of a configuration, with everything that may happen in it.
+// nativeScreen prints the output of a run of a configuration in which everything happens that may
+// happen.
 func nativeScreen(u *ui) {
 	p := progress{u: u, total: 200, started: u.now()}
 	say := func(kind runs.Kind, text string) {
@@ -49,7 +50,8 @@ func nativeScreen(u *ui) {
 	u.finished(harness.Result{Steps: 200, AllFailures: 1, Last: step})
 }
 
-// wrappedScreen is a command that survives a failure in place, is started again and gives up.
+// wrappedScreen prints what headroom prints about a command that survives a failure in place, is
+// started again and gives up.
 func wrappedScreen(u *ui) {
 	w := &wrapped{}
 	for _, e := range []runs.Entry{
@@ -71,8 +73,8 @@ func wrappedScreen(u *ui) {
 	_ = u.trialFailed(wrap.Command{}, &wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it exited with status 3"})
 }
 
-// TestScreens records what runs look like: on terminals of 80 and 140 columns, with and
-// without colours, and in a log.
+// TestScreens records what the output of runs looks like: on terminals of 80 and 140 columns,
+// with and without colours, and in a log.
 func TestScreens(t *testing.T) {
 	for name, tell := range map[string]func(*ui){"native": nativeScreen, "wrapped": wrappedScreen} {
 		var all strings.Builder

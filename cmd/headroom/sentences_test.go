@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// golden is the text of a file in testdata; with -update the file is first replaced by got.
+// golden returns the text of a file in testdata. With -update it first writes got to the file.
 func golden(t *testing.T, name, got string) string {
 	t.Helper()
 	path := filepath.Join("testdata", filepath.FromSlash(name))
@@ -64,8 +64,8 @@ func TestSentences(t *testing.T) {
 	}
 }
 
-// sourceFiles are the program's source files, without tests, benchmarks and files with patterns for the
-// messages of other programs.
+// sourceFiles returns the paths of the program's source files, without tests, benchmarks and files
+// with patterns for the messages of other programs.
 func sourceFiles(t *testing.T) []string {
 	var files []string
 	root := filepath.Join("..", "..")
@@ -92,8 +92,8 @@ func sourceFiles(t *testing.T) []string {
 // words matches two or more words with a space between them, which names and keys do not have.
 var words = regexp.MustCompile(`\pL[,;:.)%\w]* [(%"]?\w`)
 
-// goSentences are the messages in a Go file, in order; patterns for the messages of other programs
-// are left out.
+// goSentences returns the messages in a Go file, in order. It leaves out patterns for the messages
+// of other programs.
 func goSentences(t *testing.T, path string) []string {
 	parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {
@@ -130,7 +130,7 @@ func add(sentences *[]string, n ast.Node) bool {
 	return true
 }
 
-// pythonSentences are the messages in a Python file, without its docstrings.
+// pythonSentences returns the messages in a Python file, without its docstrings.
 func pythonSentences(t *testing.T, path string) []string {
 	const script = `
 import ast, json, sys

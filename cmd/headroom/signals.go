@@ -10,12 +10,14 @@ import (
 	"time"
 )
 
-// stopping turns signals into the two ways a run can be asked to end. The first
-// signal closes interrupt: finish the step, save, go. The second cancels the
-// context: stop now. From the third on the system's default applies, so a device
-// that hangs cannot hold the terminal. done gives the signals back; when it
-// returns, every signal that came before has been answered. done may be called
-// twice.
+// stopping turns signals into the two ways in which a run can be asked to end. The
+// first signal closes interrupt: the run should finish its step, save and stop. The
+// second cancels the context: the run should stop at once. A third signal has the
+// system's default effect, so that a device that hangs cannot block the terminal.
+// stopping calls heard for each of the first two signals.
+//
+// done restores the default effect of signals. When it returns, heard has been called
+// for every signal that came before. done may be called twice.
 //
 // A signal that was ignored when the process started (nohup, a background job
 // of a script) stays ignored.
@@ -52,9 +54,9 @@ func stopping(ctx context.Context, heard func(s os.Signal, again bool)) (_ conte
 type phase int32
 
 const (
-	opening phase = iota // reads, and leaves nothing half changed: may be left at once
-	working              // trains: may be left at the second signal
-	closing              // says how it went: is waited for
+	opening phase = iota // reads, and leaves nothing half changed: may be abandoned at once
+	working              // trains: may be abandoned after the second signal
+	closing              // reports the outcome: is always waited for
 	left                 // abandoned: nobody waits for it any more
 )
 
@@ -64,8 +66,8 @@ type stage struct{ phase atomic.Int32 }
 
 func (s *stage) in(p phase) bool { return s.phase.Load() == int32(p) }
 
-// move moves the command from one phase to another, and reports whether it did: it
-// does not if the other goroutine was quicker.
+// move moves the command from one phase to another, and reports whether it did. It does
+// not if the other goroutine has already moved the command out of from.
 func (s *stage) move(from, to phase) bool {
 	return s.phase.CompareAndSwap(int32(from), int32(to))
 }
@@ -73,11 +75,11 @@ func (s *stage) move(from, to phase) bool {
 // grace is how long work may take to answer the second signal.
 const grace = 500 * time.Millisecond
 
-// attended calls work, which moves s on from opening, and returns work's result, or that
-// of leave if work does not respond to a signal in time: neither a read from a pipe that
-// nobody writes to nor a long device operation notices a signal. Nothing is lost by
-// abandoning work, since whatever work writes is whole or absent at every moment; work
-// ends with the process.
+// attended calls work, which moves s on from opening, and returns the result of work. If work
+// does not respond to a signal in time, attended abandons it and returns the result of leave:
+// a read from a pipe that nobody writes to does not notice a signal, and neither does a long
+// operation of the device. Nothing is lost by that, because every file that work writes is
+// either complete or absent. The abandoned call of work ends with the process.
 func (s *stage) attended(ctx context.Context, interrupt <-chan struct{}, work func() error, leave func(from phase) error) error {
 	worked := make(chan error, 1)
 	go func() { worked <- work() }()

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestNoSignalIsDropped sends this thread a signal that nobody has answered yet when
-// the signals are given back.
+// TestNoSignalIsDropped checks that a signal is still answered if it arrives just before
+// done restores the default effect of signals.
 func TestNoSignalIsDropped(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

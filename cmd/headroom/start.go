@@ -11,8 +11,8 @@ import (
 	"headroom/wrap"
 )
 
-// notStarted is the error for a command that could not be started because of err, with the
-// exit status that a shell would give, and with what was probably meant.
+// notStarted returns the error for a command that could not be started because of err. It carries
+// the exit status that a shell would give, and a hint about what the user probably meant.
 func notStarted(c wrap.Command, err error) error {
 	var start *wrap.StartError
 	if !errors.As(err, &start) {
@@ -21,8 +21,8 @@ func notStarted(c wrap.Command, err error) error {
 	return &childError{code: start.Code, err: err, hint: meant(c, start.Err)}
 }
 
-// meant is what was probably meant by a command that cannot be started, for the reason
-// given as why; "" if there is nothing to guess from.
+// meant returns a hint about what the user probably meant by a command that cannot be started
+// because of why. It returns "" if there is nothing to guess from.
 func meant(c wrap.Command, why error) string {
 	if len(c.Args) == 0 {
 		return ""

@@ -49,7 +49,7 @@ still be in progress.`,
 	return command
 }
 
-// standing is where one run stands.
+// standing is the state of one run, as headroom status shows it.
 type standing struct {
 	Name   string `json:"name"`
 	Folder string `json:"folder"`
@@ -58,8 +58,8 @@ type standing struct {
 	Crash *crash            `json:"crash,omitempty"` // how the process of a stale run crashed, if it did
 }
 
-// standingOf reads the status of the run in dir. A run that was killed before
-// it wrote one is stale.
+// standingOf returns the state of the run in dir. A run that was killed before it
+// wrote a status is stale.
 func standingOf(dir string) (standing, error) {
 	s, err := runs.ReadStatus(dir)
 	if missing(err) {
@@ -78,9 +78,10 @@ func standingOf(dir string) (standing, error) {
 	return at, nil
 }
 
-// made is how far the run has come. A wrapped command's processes count their own steps, so
-// the steps that the newest process has made are shown after the step of the checkpoint that it
-// continued from. Where no step was seen, only the newest checkpoint is known.
+// made says how far the run has come: "120/200" for a run of a configuration. A process of a
+// wrapped command counts only its own steps, so if the newest process continued from the
+// checkpoint of step 100 and has made 25 steps, made returns "100+25". If no step was seen, only
+// the newest checkpoint is known.
 func (s standing) made() string {
 	switch {
 	case s.Steps > 0:
@@ -95,7 +96,7 @@ func (s standing) made() string {
 	return "-"
 }
 
-// speed is the current speed of a run in progress.
+// speed returns the current speed of a run in progress, or "-" for other runs.
 func (s standing) speed() string {
 	switch {
 	case s.State != runs.StateRunning:
@@ -107,7 +108,8 @@ func (s standing) speed() string {
 	return "-"
 }
 
-// memory is the largest peak that is known, as a share of the capacity.
+// memory returns the largest known peak beside the capacity, as in "12.6/15 MiB", or "-" if the
+// capacity is not known.
 func (s standing) memory() string {
 	peak, capacity := s.Peak, s.Capacity
 	if s.Seen != nil {
@@ -119,7 +121,7 @@ func (s standing) memory() string {
 	return share(peak, capacity)
 }
 
-// newest is when the run was last heard of.
+// newest returns the time at which the run last recorded anything.
 func (s standing) newest() time.Time {
 	if s.Seen != nil && s.Seen.Time.After(s.Updated) {
 		return s.Seen.Time

@@ -13,8 +13,8 @@ import (
 	"headroom/runs"
 )
 
-// TestStatusShowsNoRawControls reads files such as another program, or a damaged
-// disk, may have left.
+// TestStatusShowsNoRawControls checks that headroom status prints no control characters
+// from files such as another program, or a damaged disk, may have left.
 func TestStatusShowsNoRawControls(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, dir := range []string{"runs/a", "runs/b\x1b]0;title\a"} {

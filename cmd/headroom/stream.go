@@ -7,13 +7,13 @@ import (
 )
 
 // stream is stdout with --json: one object per line, each with a "kind". Entries of
-// the journal are as in journal.jsonl. A nil stream sends nothing.
+// the journal look the same as in journal.jsonl. A nil stream sends nothing.
 type stream struct {
 	u    *ui
 	gone bool // nobody reads any more
 }
 
-// stepLine is a step, as in metrics.jsonl.
+// stepLine is the line about a step. The step looks the same as in metrics.jsonl.
 type stepLine struct {
 	Kind string `json:"kind"` // "step"
 	runs.StepReport
@@ -28,7 +28,7 @@ type squeezeLine struct {
 	Take   memory.Bytes `json:"take"`
 }
 
-// resultLine is the last line.
+// resultLine is the last line of the stream: the outcome of the command.
 type resultLine struct {
 	Kind       string        `json:"kind"`   // "result"
 	Status     int           `json:"status"` // exit status
@@ -44,7 +44,8 @@ type resultLine struct {
 	Error      string        `json:"error,omitempty"`
 }
 
-// send writes v. A reader that has gone does not end the run.
+// send writes v as one line. If the reader has gone, send warns once and writes nothing
+// more; the run continues.
 func (s *stream) send(v any) {
 	if s == nil || s.gone {
 		return

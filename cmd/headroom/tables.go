@@ -15,7 +15,7 @@ import (
 	"headroom/search"
 )
 
-// standings is the table of runs.
+// standings prints the table of runs.
 func (u *ui) standings(all []standing) error {
 	if len(all) == 0 {
 		return nil
@@ -51,7 +51,7 @@ func (u *ui) standings(all []standing) error {
 	return u.answer(strings.TrimRight(b.String(), "\n"))
 }
 
-// shown is the state in one word.
+// shown returns the state of the run in one word.
 func (s standing) shown() string {
 	if s.Crash != nil {
 		return "crashed"
@@ -59,8 +59,8 @@ func (s standing) shown() string {
 	return printable(string(s.State))
 }
 
-// ago is how long before now t was. If t is ahead of our clock or years back, the clock
-// or the file that t is from must have been wrong, and ago is the date of t.
+// ago says how long before now t was, as in "5m ago". If t is over a minute in the future or over
+// ten years back, some clock must have been wrong, and ago returns the date of t.
 func ago(now, t time.Time) string {
 	const decade = 10 * 365 * 24 * time.Hour
 	since := now.Sub(t) // saturates
@@ -70,7 +70,7 @@ func ago(now, t time.Time) string {
 	return briefly(max(0, since)) + " ago"
 }
 
-// String is the answer of find.
+// String returns the answer of find for a configuration, as text.
 func (f found) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -107,7 +107,7 @@ func (f found) String() string {
 	return b.String()
 }
 
-// String is the answer of find for a command.
+// String returns the answer of find for a command, as text.
 func (f foundMicro) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -156,8 +156,9 @@ func (f foundMicro) String() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// unfit says that a size did not fit, and by how much if rounding would hide that. What it
-// needed, or what there was, may be 0: not known.
+// unfit says that a micro-batch did not fit, and how much memory it would need. If need and
+// there, the memory that was available, look the same when rounded, it gives their difference
+// instead. Either amount is 0 if it is not known.
 func unfit(need, there memory.Bytes) string {
 	const text = "does not fit"
 	switch {
@@ -169,8 +170,9 @@ func unfit(need, there memory.Bytes) string {
 	return fmt.Sprintf("%s: at least %v", text, need)
 }
 
-// orLess offers a size that was about as fast as any, for those who want more unused memory than
-// the recommended plan leaves; "" if no such size was timed.
+// orLess offers enough, a smaller micro-batch that was about as fast as any, to users who want to
+// leave more memory unused than the recommended plan does. It returns "" if enough is 0, or is no
+// smaller than the recommended micro-batch.
 func orLess(enough int, recommended recovery.Plan) string {
 	if enough <= 0 || enough >= recommended.Largest() {
 		return ""
@@ -185,9 +187,9 @@ func lineText(l search.Line) string {
 	return fmt.Sprintf("%v plus %v per sample", memory.Bytes(l.Base), memory.Bytes(l.PerSample))
 }
 
-// byMicro are the probes, smallest first, one for each size and outcome: a size that fitted
-// once and not the next time has two. Of several probes of a size with the same outcome, the
-// one with the largest peak is kept.
+// byMicro returns the probes sorted by size, one for each size and outcome: a size that fitted
+// once but not another time appears twice. Of several probes of a size with the same outcome,
+// it keeps the one with the largest peak.
 func byMicro(probes []search.Probe) []search.Probe {
 	sorted := slices.Clone(probes)
 	slices.SortStableFunc(sorted, func(a, b search.Probe) int {

@@ -30,7 +30,8 @@ type made struct {
 	Loss    float64 `json:"loss"`
 }
 
-// pythonWithTorch is the interpreter of the environment that make torch builds.
+// pythonWithTorch returns the path of the Python interpreter in the environment that make torch
+// builds. If there is none, it skips the test, or fails it if HEADROOM_REQUIRE_TORCH is 1.
 func pythonWithTorch(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("HEADROOM_PYTHON")
@@ -43,7 +44,7 @@ func pythonWithTorch(t *testing.T) string {
 	return path
 }
 
-// scripts is the path of the folder with the scripts that are wrapped.
+// scripts returns the path of the folder with the scripts that the tests wrap.
 func scripts(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join("..", "..", "wrap", "testdata", "torch"))
@@ -53,7 +54,8 @@ func scripts(t *testing.T) string {
 	return dir
 }
 
-// stepsOf are the steps that count: of a step that was made more than once, the last.
+// stepsOf returns the steps that a script recorded in the file at path. A step that was made again
+// replaces its earlier record and all that followed it; redone counts the replaced records.
 func stepsOf(t *testing.T, path string) (steps []made, redone int) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -75,7 +77,7 @@ func stepsOf(t *testing.T, path string) (steps []made, redone int) {
 	return steps, redone
 }
 
-// limited runs a command line in a shell whose processes may hold the given number of KiB.
+// limited returns a command that runs words in a shell, whose processes may hold kib KiB of data.
 func limited(kib int, words ...string) *exec.Cmd {
 	quoted := make([]string, len(words))
 	for i, w := range words {
@@ -86,8 +88,8 @@ func limited(kib int, words ...string) *exec.Cmd {
 	return command
 }
 
-// begun starts a command that has as much memory as it wants, in parallel with the command
-// that it is compared with, and returns a function that waits for it to succeed.
+// begun starts a command without a limit on its memory, and returns a function that waits for
+// it to succeed. In the meantime, the test runs the command that it is compared with.
 func begun(t *testing.T, command *exec.Cmd) func(t *testing.T) {
 	t.Helper()
 	var said bytes.Buffer
@@ -105,8 +107,9 @@ func begun(t *testing.T, command *exec.Cmd) func(t *testing.T) {
 	}
 }
 
-// withErrorsFirst is the output of a wrapped training, preceded by a copy of the lines that say why
-// it ended: headroom's own, and the exceptions. A log may be cut off.
+// withErrorsFirst returns the output of a wrapped training run, preceded by a copy of the lines
+// that say why the run ended: headroom's own lines and the exceptions. They come first because
+// the log of a test may be cut off.
 func withErrorsFirst(said []byte) []byte {
 	var first []byte
 	for line := range bytes.Lines(said) {
@@ -119,10 +122,10 @@ func withErrorsFirst(said []byte) []byte {
 
 var errorLine = regexp.MustCompile(`^[\w.]*(Error|Exception)\b`)
 
-// TestTorchRunsOutOfMemory wraps real training scripts that know nothing of
-// headroom, in so little memory that PyTorch's own allocator fails: each exits with 0,
-// and its steps are those of a run that had enough memory: the same number of samples,
-// from the same place, at the same learning rate, with losses that differ by rounding.
+// TestTorchRunsOutOfMemory wraps real training scripts that know nothing of headroom, in so
+// little memory that PyTorch's own allocator fails. Each must exit with 0, and its steps must
+// be those of a run that had enough memory: the same number of samples from the same place in
+// the data, at the same learning rate, with losses that differ only by rounding.
 func TestTorchRunsOutOfMemory(t *testing.T) {
 	python, dir := pythonWithTorch(t), scripts(t)
 	for _, c := range []struct {
@@ -202,8 +205,8 @@ func sameSteps(t *testing.T, got, want []made) {
 	}
 }
 
-// checkNight checks what the run's folder says, and returns the step that the last life
-// began at, if its checkpoint names it, and the last remedy.
+// checkNight checks the journal and the status of the run named night. It returns the last
+// remedy, and the step from which the last life continued, if the checkpoint's name says so.
 func checkNight(t *testing.T, said string) (from int, remedy recovery.Remedy) {
 	t.Helper()
 	dir := filepath.Join("runs", "night")

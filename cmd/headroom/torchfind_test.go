@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestTorchFindsMicroBatch looks for the micro-batch of a real Transformers training
-// in so little memory that PyTorch's own allocator fails: the micro-batch that is found
-// has been run, and no file of the training is touched.
+// TestTorchFindsMicroBatch finds the micro-batch of a real Transformers training run, in
+// so little memory that PyTorch's own allocator fails. A trial must have run with the
+// micro-batch that is found, and no file of the training run may be touched.
 func TestTorchFindsMicroBatch(t *testing.T) {
 	python, dir := pythonWithTorch(t), scripts(t)
 	t.Chdir(t.TempDir())

@@ -12,9 +12,10 @@ package main
 //   - Sentences about memory are not written here: they come from the decision
 //     itself (runs.Entry.Text), so that the terminal, the journal and the
 //     report say the same.
-//   - -q leaves only errors and warnings. What is wrong is yellow, what was done about it
-//     cyan, what ended well green and what ended the command red, each on a line of its
-//     own. Nothing depends on a colour: marks and the word "warning" say the same.
+//   - -q leaves only errors and warnings.
+//   - A problem is yellow, and what was done about it is cyan. A good end is green, and
+//     the error that ends the command is red. Each is on a line of its own. Nothing
+//     depends on a colour: marks and the word "warning" say the same.
 
 import (
 	"encoding/json"
@@ -47,15 +48,16 @@ type ui struct {
 	quiet  bool
 	now    func() time.Time
 
-	outShows bool     // stdout is a terminal too
-	probed   []string // the lines of the search that is going on
+	outShows bool     // stdout is a terminal
+	probed   []string // the lines of the search that is in progress
 }
 
 func newUI(stdout, stderr *os.File, env func(string) (string, bool)) *ui {
 	return &ui{out: stdout, screen: newScreen(stderr, env), now: time.Now, outShows: term.IsTerminal(int(stdout.Fd()))}
 }
 
-// marks say without colours what a line is about; warnings have a word for that.
+// marks stand in front of lines, and say the same as the colours. A warning has no mark,
+// because it begins with the word "warning".
 var marks = map[string]string{red: "! ", yellow: "! ", cyan: "> "}
 
 const isWarning = "warning: "
@@ -74,14 +76,14 @@ func (u *ui) line(colour, text string) {
 	}
 }
 
-// say is for messages that need not be read.
+// say prints a message that the user need not read. --quiet turns it off.
 func (u *ui) say(format string, args ...any) {
 	if !u.quiet {
 		u.line(plain, fmt.Sprintf(format, args...))
 	}
 }
 
-// done is for what was done about something that is wrong.
+// done prints what was done about a problem. --quiet turns it off.
 func (u *ui) done(text string) {
 	if !u.quiet {
 		u.line(cyan, text)
@@ -98,10 +100,10 @@ func (u *ui) hint(text string) {
 	}
 }
 
-// errStdout says that an answer could not be printed.
+// errStdout is wrapped by errors that say that an answer could not be printed.
 var errStdout = errors.New("write to standard output")
 
-// answer prints what a command was asked for.
+// answer prints to stdout what a command was asked for.
 func (u *ui) answer(text string) error {
 	if _, err := io.WriteString(u.out, text+"\n"); err != nil {
 		return fmt.Errorf("%w: %w", errStdout, err)
@@ -117,10 +119,11 @@ func (u *ui) answerJSON(v any) error {
 	return u.answer(string(text))
 }
 
-// failed says why a command ends, and what to do next.
+// failed prints the error with which a command ends, and a hint about what to do next. It
+// prints nothing if err is nil, or if the user has already been told.
 func (u *ui) failed(err error) {
 	child := (*childError)(nil)
-	if err == nil || isInterrupted(err) || errors.As(err, &child) && child.quiet { // it has been said
+	if err == nil || isInterrupted(err) || errors.As(err, &child) && child.quiet { // the user has been told
 		return
 	}
 	u.screen.show("")
@@ -163,7 +166,8 @@ func hintFor(err error) string {
 	return ""
 }
 
-// entry tells what happened in a run, in the journal's own words.
+// entry prints what happened in a run, in the journal's own words. It leaves out entries that
+// other lines already report.
 func (u *ui) entry(e runs.Entry) {
 	if ending(e.Kind) || e.Final {
 		return
@@ -172,12 +176,12 @@ func (u *ui) entry(e runs.Entry) {
 	u.probed = nil
 	switch e.Kind {
 	case runs.KindDecision:
-		if e.Decision == nil || e.Decision.Remedy != recovery.Stop { // the end of the command says that too
+		if e.Decision == nil || e.Decision.Remedy != recovery.Stop { // the message at the end of the command says the same
 			u.done(e.Text)
 		}
 	case runs.KindRemedy:
 		u.done(e.Text)
-	case runs.KindSurvived: // what went wrong, and what was done
+	case runs.KindSurvived: // one line for what went wrong, another for what was done
 		wrong, how, told := e.InPlace()
 		if !u.quiet {
 			u.line(yellow, wrong)
@@ -191,12 +195,12 @@ func (u *ui) entry(e runs.Entry) {
 		}
 	case runs.KindCheckpoint, runs.KindDevice:
 	case runs.KindGone:
-		if u.quiet { // otherwise the decision says it
+		if u.quiet { // otherwise the entry about the decision says it
 			u.warn("the device was lost: %s", e.Text)
 		}
 	case runs.KindCheckpointFailed, runs.KindReleased, runs.KindDamaged, runs.KindMissing, runs.KindJournalFailed, runs.KindFault, runs.KindWarning:
 		u.warn("%s", e.Text)
-	case runs.KindProbe: // a size that is tried again, for longer or at the end, gets one line
+	case runs.KindProbe: // a size that is tried again, for longer or at the end, gets no second line
 		if u.probed = append(before, e.Text); !slices.Contains(before, e.Text) {
 			u.say("  %s", e.Text)
 		}
@@ -213,12 +217,13 @@ func (u *ui) entry(e runs.Entry) {
 	}
 }
 
-// ending reports whether the end of the command also says what an entry of kind k says.
+// ending reports whether the message at the end of the command says the same as an entry of
+// kind k.
 func ending(k runs.Kind) bool {
 	return k == runs.KindDone || k == runs.KindFailed || k == runs.KindInterrupted
 }
 
-// finished is the last word on a run that is finished.
+// finished prints the last line about a run that is finished.
 func (u *ui) finished(r harness.Result) {
 	if u.quiet {
 		return
@@ -236,7 +241,8 @@ func (u *ui) finished(r harness.Result) {
 	u.line(green, text)
 }
 
-// survived is the last word on a wrapped command that would not have finished without headroom.
+// survived prints the last line about a wrapped command that would not have finished without
+// headroom.
 func (u *ui) survived(r harness.Result) {
 	if u.quiet {
 		return
@@ -261,8 +267,8 @@ func (u *ui) alreadyFinished(name, dir string, steps int) {
 	}
 }
 
-// interrupted says where the next call begins: at the step just saved, at the
-// newest checkpoint if one is kept, or from the start.
+// interrupted says where the next call of the same command begins: at the step just
+// saved, or else at the newest checkpoint if one is kept, or else at step 0.
 func (u *ui) interrupted(r harness.Result, total int, saved, kept bool) {
 	u.screen.show("")
 	how, from := "not saved", "step 0"
@@ -274,14 +280,15 @@ func (u *ui) interrupted(r harness.Result, total int, saved, kept bool) {
 	u.line(yellow, fmt.Sprintf("interrupted after step %d of %d, %s; the same command continues from %s", r.Steps, total, how, from))
 }
 
-// stopped is the last word on a wrapped command that was asked to stop.
+// stopped prints the last line about a wrapped command that was asked to stop.
 func (u *ui) stopped(status int, goesOn string) {
 	u.line(yellow, fmt.Sprintf("interrupted, status %d; %s", status, goesOn))
 }
 
 func (u *ui) setAside(from, to string) { u.say("the run in %s is now in %s", from, to) }
 
-// passed says, once for each kind, why device.kind auto uses no better device.
+// passed returns a function that says why device.kind auto does not use a better kind of
+// device. The function says so once for each kind.
 func (u *ui) passed() func(kind string, why error) {
 	told := map[string]bool{}
 	return func(kind string, why error) {
@@ -294,13 +301,14 @@ func (u *ui) passed() func(kind string, why error) {
 
 func (u *ui) reportWritten(path string) { u.say("report: %s", path) }
 
-// noReport is only a warning, because the run is complete without a report.
+// noReport warns that there is no report. That is not an error, because the run is
+// complete without one.
 func (u *ui) noReport(err error) { u.warn("no report: %v", err) }
 
-// noReader is said once, when whoever read the JSON has gone.
+// noReader warns that the reader of the JSON lines has gone.
 func (u *ui) noReader(err error) { u.warn("%v; the run continues without it", err) }
 
-// startOne is the hint where there are no runs.
+// startOne is the hint to a user who has no runs yet.
 const startOne = "headroom run -- COMMAND starts one"
 
 func (u *ui) noRuns() {
@@ -310,7 +318,7 @@ func (u *ui) noRuns() {
 	}
 }
 
-// squeezed says that a simulated process takes memory, or gives it back.
+// squeezed says that a process simulated by device.squeeze takes memory, or gives it back.
 func (u *ui) squeezed(s configs.Squeeze, begins bool) {
 	text := fmt.Sprintf("simulating another process that takes %v from step %d to %d", s.Take, s.From, s.To)
 	if !begins {
@@ -319,14 +327,15 @@ func (u *ui) squeezed(s configs.Squeeze, begins bool) {
 	u.say("device.squeeze: %s", text)
 }
 
-// shortSchedule warns that a run that was made longer learns little in the added
-// steps.
+// shortSchedule warns about a run that was made longer, but whose learning rate schedule
+// was not: the added steps all use the lowest learning rate, and learn little.
 func (u *ui) shortSchedule(c *configs.Config) {
 	u.warn("schedule.steps is still %d, as when this run began, so every later step, up to %d, uses the learning rate schedule.min (%g); set schedule.steps=%[1]d if that is intended, or use --fresh to start over with a schedule over all %[2]d steps",
 		c.Schedule.Steps, c.Train.Steps, c.Schedule.Min)
 }
 
-// asked answers a signal, before the training or during it.
+// asked tells the user what headroom does about a signal. training says whether training
+// has begun, and again says whether this is the second signal.
 func (u *ui) asked(training, again bool) {
 	text := "stopping after this step and saving a checkpoint; a second signal stops at once"
 	if again {
@@ -337,7 +346,8 @@ func (u *ui) asked(training, again bool) {
 	u.line(yellow, text)
 }
 
-// otherRun refuses to mix two runs in one folder.
+// otherRun returns the usage error for a folder that holds a different run, with the
+// differences.
 func otherRun(cfg *configs.Config, different []configs.Difference) error {
 	text := fmt.Sprintf("%s holds another run:", cfg.RunDir())
 	for _, d := range different {
@@ -346,7 +356,7 @@ func otherRun(cfg *configs.Config, different []configs.Difference) error {
 	return usagef("--name NAME starts another run beside it, --fresh sets it aside and starts over", "%s", text)
 }
 
-// goesOn is how to continue a run whose process is gone.
+// goesOn says how to continue a run whose process is gone.
 func (s standing) goesOn() string {
 	if configs.IsCommand(filepath.Join(s.Folder, "run.yaml")) {
 		if _, err := continuable(s.Folder); err != nil {
@@ -357,7 +367,8 @@ func (s standing) goesOn() string {
 	return "rerunning the command that started it continues from the newest checkpoint"
 }
 
-// staleHint says what to do about runs whose process is gone.
+// staleHint says what to do about the first run whose process has crashed or, if none has,
+// is gone. It returns "" if there is no such run.
 func staleHint(all []standing) string {
 	for _, s := range all {
 		if s.Crash != nil {
@@ -372,7 +383,8 @@ func staleHint(all []standing) string {
 	return ""
 }
 
-// configHint helps a user who named no configuration, or too many.
+// configHint returns the hint to a user who named no configuration, or too many; named is
+// their number.
 func configHint(named int) string {
 	if named > 1 {
 		return "name one configuration; your own command goes after --, as in headroom run -- python train.py"
@@ -390,17 +402,18 @@ func (u *ui) findStops(again bool) {
 	}
 }
 
-// looksAmong announces a search by trials of a command.
+// looksAmong announces a search that runs trials of a command.
 func (u *ui) looksAmong(o wrap.FindOptions) {
 	u.say("trying %s that keep the effective batch at %d, to find the largest that fits; each trial runs the command briefly and writes into a temporary folder",
 		plural(len(o.Sizes), "micro-batch size"), o.Asked.Effective)
 }
 
-// tried reports a trial.
+// tried reports the outcome of a trial.
 func (u *ui) tried(t wrap.Tried) { u.say("  %s (%.0f s)", t.Text, t.Seconds) }
 
-// trialFailed is the error with which find ends if a trial failed for a reason other than
-// memory: it has that trial's status, and the trial's last words are shown first.
+// trialFailed returns the error with which find ends after err. If a trial failed for a reason
+// other than memory, the error carries the trial's exit status, and trialFailed first prints the
+// last output of the trial.
 func (u *ui) trialFailed(c wrap.Command, err error) error {
 	var failed *wrap.TrialError
 	switch {

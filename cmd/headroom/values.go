@@ -15,8 +15,8 @@ import (
 	"headroom/configs"
 )
 
-// values are the flags that can be given a wrong value, each with what is allowed and what to
-// write instead.
+// values describes the flags that can be given a wrong value: for each, what is allowed, and a
+// hint about what to write instead.
 var values = map[string]struct{ allowed, hint string }{
 	"hang":     {"0, or a time with its unit, as in 10m or 1h30m", "for example --hang 30m, or 0 for never"},
 	"flat-for": {"a time with its unit, more than 0, as in 90s or 2m", "for example --flat-for 90s, or leave it out"},
@@ -26,13 +26,14 @@ var values = map[string]struct{ allowed, hint string }{
 	"metrics":  {"an address of this machine with a port that is free", "for example --metrics 127.0.0.1:9408"},
 }
 
-// wrongValue is the error for a value that a flag of [values] does not take, and says why.
+// wrongValue returns the usage error for a value that the flag name does not take. why says what
+// is wrong with the value. name is a key of [values].
 func wrongValue(name string, value any, why string) error {
 	return usagef(values[name].hint, "--%s %v: %s; allowed: %s", name, value, why, values[name].allowed)
 }
 
-// notASize is the error for a size that could not be parsed because of err or that, if err is nil,
-// is too small.
+// notASize returns the usage error for the value of a flag that takes a size. If err is not nil,
+// the value could not be parsed; otherwise the size is too small.
 func notASize(name, value string, err error) error {
 	if err != nil {
 		return wrongValue(name, value, "not a size")
@@ -42,8 +43,8 @@ func notASize(name, value string, err error) error {
 
 const outOfRange = "out of range"
 
-// valueFault rewords the flag parser's error about a value; it is nil if text is about
-// something else.
+// valueFault returns a usage error in headroom's own words for text, an error of the flag
+// parser about a value. It returns nil if text is about something else.
 func valueFault(c *cli.Context, text string) error {
 	if name, without := strings.CutPrefix(text, "flag needs an argument: -"); without {
 		name = strings.TrimLeft(name, "-")
@@ -79,11 +80,11 @@ func valueFault(c *cli.Context, text string) error {
 	return wrongValue(name, value, why)
 }
 
-// dashed is a flag's name with its dashes.
+// dashed returns a flag's name with its dashes.
 func dashed(name string) string { return strings.Repeat("-", min(2, len(name))) + name }
 
-// noAddress is why an address cannot be listened on, without the network library's words
-// around it.
+// noAddress returns the reason why an address cannot be listened on, without the details that
+// the network library puts around it.
 func noAddress(err error) string {
 	var failed *net.OpError
 	if errors.As(err, &failed) {

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// TestWrongValues gives a wrong value to every flag that takes a time, a number or a size: the
-// message names the flag, the value, what is allowed and what to write, in headroom's own words.
+// TestWrongValues gives a wrong value to every flag that takes a time, a number or a size. The
+// message must name the flag, the value, what is allowed and what to write, in headroom's own
+// words.
 func TestWrongValues(t *testing.T) {
 	t.Chdir(t.TempDir())
 	u := silent(t)
@@ -44,7 +45,7 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
-// silent is a ui that nobody reads.
+// silent returns a ui that prints to the null device.
 func silent(t *testing.T) *ui {
 	t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)

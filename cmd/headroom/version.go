@@ -34,7 +34,7 @@ func versionCommand(u *ui) *cli.Command {
 type build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
-	Modified bool   `json:"modified,omitempty"` // the tree had changes that are in no commit
+	Modified bool   `json:"modified,omitempty"` // the source tree had changes that were not committed
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
@@ -47,7 +47,7 @@ func (b build) String() string {
 	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
 }
 
-// named is the version with the commit that it was built from, where that is known.
+// named returns the version, with the commit that it was built from if that is known.
 func (b build) named() string {
 	if b.Commit == "" {
 		return b.Version
@@ -55,8 +55,9 @@ func (b build) named() string {
 	return fmt.Sprintf("%s (commit %.7s)", b.Version, b.Commit)
 }
 
-// readBuild prefers the version that the linker was given, then the module's
-// version, then the commit that the go command recorded.
+// readBuild describes this binary. Its version is the one that the linker was given, or
+// else the module's version, or else "development". Its commit is the one that the go
+// command recorded.
 func readBuild() build {
 	b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

@@ -15,7 +15,7 @@ import (
 	"headroom/report"
 )
 
-// webFlags are the flags for looking at a run while it works.
+// webFlags returns the flags for looking at a run that is in progress.
 func webFlags() []cli.Flag {
 	return []cli.Flag{
 		boolFlag("web", "serve the report as a live page, on this machine only"),
@@ -23,15 +23,16 @@ func webFlags() []cli.Flag {
 	}
 }
 
-// web serves a run to whoever looks at it while it works. The zero value serves nothing.
+// web serves the live page and the metrics of a run that is in progress, each only if the flags
+// ask for it. The zero value serves nothing.
 type web struct {
 	page, metrics net.Listener
 	servers       []*http.Server
-	live          *report.Live // nil before it is served
+	live          *report.Live // nil if the page is not served
 }
 
-// openWeb takes the addresses that the flags ask for, so that an address that cannot be had
-// is reported before anything starts. The caller closes w.
+// openWeb begins to listen on the addresses that the flags ask for, so that an address that
+// is not available is reported before anything is started. The caller closes w.
 func openWeb(c *cli.Context) (w *web, err error) {
 	w = &web{}
 	listen := func(address string) (net.Listener, error) {
@@ -51,8 +52,8 @@ func openWeb(c *cli.Context) (w *web, err error) {
 	return w, nil
 }
 
-// serve serves the run in dir from now on, and says where, even with --quiet: nobody could
-// look at it otherwise.
+// serve begins to serve the run in dir. It prints the addresses, even with --quiet: otherwise
+// nobody could know them.
 func (w *web) serve(u *ui, dir string) {
 	if w.page != nil {
 		w.live = &report.Live{Token: rand.Text(), Stamp: func() string { return stampOf(dir) },
@@ -69,13 +70,14 @@ func (w *web) serve(u *ui, dir string) {
 func (w *web) start(l net.Listener, h http.Handler) {
 	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 	w.servers = append(w.servers, s)
-	go func() { _ = s.Serve(l) }() // ends with close
+	go func() { _ = s.Serve(l) }() // returns when w is closed
 }
 
 // lastLook is how long the viewers of a run have to read its last state.
 const lastLook = time.Second
 
-// close stops serving: at once if there are no viewers, else when they have the last state.
+// close stops serving. Viewers of the run first get its last state, for which close waits up to
+// [lastLook].
 func (w *web) close() {
 	if w.live != nil {
 		w.live.End()
@@ -89,12 +91,13 @@ func (w *web) close() {
 	}
 	for _, l := range []net.Listener{w.page, w.metrics} {
 		if l != nil {
-			_ = l.Close() // again, if it was served
+			_ = l.Close() // if it was served, it is closed already
 		}
 	}
 }
 
-// answerMetrics answers only /metrics.
+// answerMetrics answers a request for /metrics with the metrics of the run in dir, and any other
+// request with an error.
 func answerMetrics(to http.ResponseWriter, q *http.Request, dir string) {
 	if q.URL.Path != "/metrics" {
 		http.Error(to, "the metrics are at /metrics", http.StatusNotFound)
@@ -109,7 +112,8 @@ func answerMetrics(to http.ResponseWriter, q *http.Request, dir string) {
 	_, _ = to.Write(text.Bytes()) // the client may be gone
 }
 
-// stampOf changes with any file from which the report of the run in dir is drawn.
+// stampOf returns a text that changes whenever one of the files changes from which the report of
+// the run in dir is drawn.
 func stampOf(dir string) string {
 	var b strings.Builder
 	for _, info := range records(dir) {

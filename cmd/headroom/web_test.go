@@ -17,7 +17,7 @@ import (
 	"headroom/configs"
 )
 
-// read is what an address serves now.
+// read returns what is served at url now.
 func read(t *testing.T, url string) (status int, text string) {
 	t.Helper()
 	answer, err := http.Get(url) //nolint:gosec // the test's own server
@@ -123,8 +123,8 @@ func TestAddressThatIsTaken(t *testing.T) {
 	}
 }
 
-// TestTrained checks the words for what a configuration trains: of each kind of model and data,
-// only what applies to it.
+// TestTrained checks the words for what a configuration trains. For each kind of model and data,
+// they must name only settings that apply to it.
 func TestTrained(t *testing.T) {
 	for _, c := range []struct {
 		preset string

@@ -26,8 +26,8 @@ import (
 	"headroom/wrap"
 )
 
-// wrapAction runs the user's command. As long as nothing happens it prints
-// nothing: the terminal is the command's.
+// wrapAction runs the user's command. As long as nothing goes wrong it prints nothing:
+// the terminal belongs to the command.
 func wrapAction(u *ui, c *cli.Context, r request) error {
 	u.quiet = c.Bool("quiet")
 	if err := notForCommands(c, "a run of a configuration", append(configFlags(), configRunFlags()...)); err != nil {
@@ -46,7 +46,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if c.Bool("dry-run") {
 		return u.answer(explained(w, u.now()).brief())
 	}
-	if err := w.Command.Startable(); err != nil { // before a folder is made for a mistyped command
+	if err := w.Command.Startable(); err != nil { // checked first, so that no folder is made for a mistyped command
 		return notStarted(w.Command, err)
 	}
 	ahead := dashesOf(c).ahead
@@ -55,7 +55,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 		defer ahead.folder.Discard()
 	}
 	w.ready = ahead.folder
-	if w.Standby = ahead.signals; w.Free > 0 { // the start may be a long time off
+	if w.Standby = ahead.signals; w.Free > 0 { // the start may be a long time away
 		w.Standby.Release()
 		w.Standby = nil
 	}
@@ -73,18 +73,18 @@ type wrapped struct {
 	wrap.Wrapped
 	request request
 	policy  recovery.Policy
-	seen    *wrap.Match  // what it was recognised as, even if Match is nil
-	why     error        // why Match is nil; nil if it is not
+	seen    *wrap.Match  // what the command was recognised as, even if Match is nil
+	why     error        // why Match is nil; nil if there is a Match
 	before  []runs.Entry // journal of the run's earlier processes
 	made    bool         // the run's folder is new
 	verbose bool
 	refused *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
-	again   bool                     // the attempt ended with that failure, which has been reported
-	ready   *worker.Standby          // of the worker in the command's processes; if nil, made when it is needed
+	again   bool                     // the attempt ended with the failure in refused, which has been reported
+	ready   *worker.Standby          // the worker's folder; if nil, it is made when it is needed
 }
 
-// recognised finds out what is known about the command. It is not an error if nothing is
-// known: then the command is run all the same, and never changed.
+// recognised finds out what is known about the command of r. It is not an error if nothing
+// is known: then the command is run as it is, and never changed.
 func recognised(r request) (*wrapped, error) {
 	w := &wrapped{request: r, policy: recovery.Policy{Relaunches: 3, Waits: 10}}
 	w.Command, w.Trust = wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}, r.Trust
@@ -105,7 +105,7 @@ func recognised(r request) (*wrapped, error) {
 	}
 	if w.why != nil {
 		w.Match = nil
-		switch { // what the user said about the command is wrong
+		switch { // if the user said how to read the command, that was wrong: an error
 		case len(r.Knobs) > 0 || r.Profile != "":
 			return nil, asUsage(r.placed(w.why))
 		case len(fallbacks) > 0:
@@ -122,7 +122,8 @@ func recognised(r request) (*wrapped, error) {
 	return w, err
 }
 
-// onlyOfNames is s with dashes in place of characters that are not allowed in names.
+// onlyOfNames returns s with a dash in place of each sequence of characters that are not allowed
+// in names.
 func onlyOfNames(s string) string {
 	var b strings.Builder
 	replaced := false
@@ -138,7 +139,8 @@ func onlyOfNames(s string) string {
 	return b.String()
 }
 
-// nameFor names a run after the script, or else after the program.
+// nameFor returns the name for a run of the command words: that of its Python script, or else
+// that of its program, followed by "-run".
 func nameFor(words []string) string {
 	name := filepath.Base(words[0])
 	for _, w := range words {
@@ -150,8 +152,9 @@ func nameFor(words []string) string {
 	return cmp.Or(strings.TrimLeft(onlyOfNames(name), ".-"), "command") + "-run"
 }
 
-// folder makes a new folder for the run: the same command given again is a new run,
-// even while the old one is still going. A name that was asked for must be free.
+// folder makes a new folder for the run, and returns it with the run's name. The same command
+// given again is a new run, even while the old one is in progress. If asked is not "", it is
+// the name that the user asks for, and no run may have it yet.
 func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	if asked != "" && !configs.IsName(asked) {
 		return nil, "", usagef("", "--name %s: not a valid name for a folder; allowed: %s", asked, configs.NamesAllowed)
@@ -163,7 +166,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	base := cmp.Or(asked, nameFor(w.Command.Args))
 	name := base
 	for n := 1; ; {
-		err := os.Mkdir(filepath.Join(dir, name), 0o755) // whoever makes the folder has the name
+		err := os.Mkdir(filepath.Join(dir, name), 0o755) // the process that makes the folder has the name
 		if err == nil {
 			break
 		}
@@ -202,8 +205,8 @@ func (w *wrapped) begun(path string) (*runs.Folder, error) {
 	return folder, nil
 }
 
-// newestNumber is the highest N of the folders base-N in dir, or 1: after hundreds of
-// runs, trying one after the other would cost every start a millisecond.
+// newestNumber returns the highest N among the folders base-N in dir, or 1 if there is none.
+// After hundreds of runs, trying one number after another would cost a millisecond per start.
 func newestNumber(dir, base string) int {
 	newest := 1
 	folder, err := os.Open(dir)
@@ -211,7 +214,7 @@ func newestNumber(dir, base string) int {
 		return newest
 	}
 	defer func() { _ = folder.Close() }()
-	names, _ := folder.Readdirnames(-1) // those that could be read
+	names, _ := folder.Readdirnames(-1) // if there is an error, the names that could be read
 	for _, name := range names {
 		if number, ok := strings.CutPrefix(name, base+"-"); ok {
 			if n, err := strconv.Atoi(number); err == nil {
@@ -222,7 +225,7 @@ func newestNumber(dir, base string) int {
 	return newest
 }
 
-// inUse is what to say about a run's folder while a process works in it, "" if none does.
+// inUse says which process is working in a run's folder. It returns "" if none is.
 func inUse(dir string) string {
 	s, err := runs.ReadStatus(dir)
 	if err != nil || s.State != runs.StateRunning {
@@ -231,10 +234,11 @@ func inUse(dir string) string {
 	return fmt.Sprintf(", and process %d is working in it", s.PID)
 }
 
-// run takes the command through its lives.
+// run starts the command, and starts it again for as long as headroom has a remedy for its
+// failures. The int is the exit status of the newest start, which is the one to exit with.
 func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name string) (harness.Result, int, error) {
-	// Signals are the child's: each is passed on to it, and none ends headroom before
-	// the child has ended. After a signal nothing is started again.
+	// Signals are meant for the command. Each is passed on to it, and none ends headroom
+	// before the command has ended. After a signal, the command is not started again.
 	var ends []os.Signal
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
 		if !signal.Ignored(s) {
@@ -296,7 +300,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	return wrap.Run(ctx, session, wrap.RunOptions{Live: live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check})
 }
 
-// lead carries out the run in its folder, and ends it.
+// lead carries out the run in its folder, closes the folder and reports the outcome.
 func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name string) error {
 	u.screen.breaks = w.BreakLine
 	result, code, err := w.run(ctx, u, folder, name)
@@ -306,8 +310,9 @@ func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name str
 	return w.ended(u, folder.Dir(), result, code, err)
 }
 
-// claim keeps other headrooms away from the command's checkpoints. If another headroom
-// already holds them, a resume is refused; any other run is only watched, and never resumed.
+// claim keeps other headroom processes away from the command's checkpoints, until release is
+// called. If another process has already claimed them, claim returns a usage error for a
+// resume; any other run goes on, but is only watched and never started again.
 func (w *wrapped) claim(u *ui) (release func(), err error) {
 	release = func() {}
 	if w.Match == nil {
@@ -326,8 +331,9 @@ func (w *wrapped) claim(u *ui) (release func(), err error) {
 	return release, nil
 }
 
-// newest is the newest checkpoint, with the micro-batch in force when it was written, if an
-// earlier process of this run recorded that, or else the one asked for.
+// newest returns the newest checkpoint. Its Micro is the micro-batch that was in force when the
+// checkpoint was written, if an earlier process of this run recorded that. Otherwise Micro is
+// the micro-batch that the user's command asks for.
 func (w *wrapped) newest() (*wrap.Saved, error) {
 	saved, err := w.Newest()
 	if saved != nil {
@@ -336,7 +342,8 @@ func (w *wrapped) newest() (*wrap.Saved, error) {
 	return saved, err
 }
 
-// recognisedText says what the command was recognised as, and where its checkpoints are.
+// recognisedText says what the command was recognised as, and where its checkpoints are. If it was
+// not recognised, it says why.
 func (w *wrapped) recognisedText() string {
 	if w.seen == nil || w.seen.Profile.Name == "" {
 		return fmt.Sprint(w.why)
@@ -367,7 +374,8 @@ func changesText(changes []wrap.Change) string {
 	return strings.Join(texts, ", ")
 }
 
-// entry says what has happened to the command, and nothing as long as all is well.
+// entry returns a function that prints what happens to the command. As long as all is well, the
+// function prints nothing, unless --verbose is given.
 func (w *wrapped) entry(u *ui) func(runs.Entry) {
 	return func(e runs.Entry) {
 		switch e.Kind {
@@ -391,11 +399,11 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 	}
 }
 
-// leftFailure stands for a failure that has been reported.
+// leftFailure is how a message refers to a failure that has already been reported.
 const leftFailure = "the failure that was left to its own code"
 
-// ended says how the command ended if its own output does not, and passes on its
-// status.
+// ended says how the command ended if the command's own output does not, and draws the
+// report if it is worth one. The error that it returns carries the command's exit status.
 func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
 	if errors.As(err, new(*wrap.StartError)) && w.made && result.Attempts == 1 {
 		if failed := os.RemoveAll(dir); failed != nil { // the folder records nothing else
@@ -404,13 +412,13 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 		return notStarted(w.Command, err)
 	}
 	var exit *wrap.ExitError
-	quiet := errors.As(err, &exit) && !exit.Memory && !exit.Killed && result.Failures == 0 // the command has said it all
+	quiet := errors.As(err, &exit) && !exit.Memory && !exit.Killed && result.Failures == 0 // the command has said everything itself
 	happened := result.Failures > 0 || err != nil && !quiet
 	if happened || w.worthAReport(dir, u.now()) {
 		if r, drawn := drawn(dir, "", u.now()); drawn == nil {
 			if failed := r.Write(dir); failed != nil {
 				u.noReport(failed)
-			} else if happened { // otherwise the terminal is the command's
+			} else if happened { // otherwise the terminal belongs to the command
 				u.reportWritten(filepath.Join(dir, report.Page))
 			}
 		}
@@ -444,18 +452,18 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 	return err
 }
 
-// longRun is how long a command must have run for its report to be drawn although nothing
-// happened: drawing it takes a fraction of a second.
+// longRun is how long a command must have run for its report to be drawn even if nothing went
+// wrong: drawing it takes a fraction of a second, which is too much for a short command.
 const longRun = time.Minute
 
-// worthAReport reports whether the report of a command is drawn at its end although nothing
-// happened: it ran for a long time, or the existing report would be out of date.
+// worthAReport reports whether the report of a command is drawn even if nothing went wrong. It is
+// if the command ran for a long time, or if there is a report already, which would be out of date.
 func (w *wrapped) worthAReport(dir string, now time.Time) bool {
 	_, err := os.Stat(filepath.Join(dir, report.Page))
 	return err == nil || now.Sub(w.Begun) >= longRun
 }
 
-// goesOn is how to continue the run.
+// goesOn says how to continue the run.
 func (w *wrapped) goesOn() string {
 	if w.Match == nil {
 		return "headroom resume cannot continue this command: run it again, from its own checkpoint if it has written one"
@@ -463,7 +471,7 @@ func (w *wrapped) goesOn() string {
 	return "headroom resume " + w.Run + " continues from its newest checkpoint, or from the beginning if there is none"
 }
 
-// hint is what would help next time.
+// hint returns what would help next time, or "" if nothing is known that would.
 func (w *wrapped) hint(exit *wrap.ExitError) string {
 	switch {
 	case exit == nil:
@@ -476,8 +484,8 @@ func (w *wrapped) hint(exit *wrap.ExitError) string {
 	return ""
 }
 
-// childError is the error of another program that did not exit with 0. If that was the wrapped
-// command, its status is the command's own.
+// childError is the error for another program that failed. code is the status that headroom
+// exits with: if that program was the wrapped command, it is the command's own.
 type childError struct {
 	code int
 	err  error

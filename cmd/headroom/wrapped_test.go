@@ -36,8 +36,8 @@ func lives(pid int) bool {
 }
 
 // TestWrappedCommandIsSignalled checks that signals reach the command; that its status is
-// passed on, except that a job that was asked to end is not reported as done; and that nothing
-// of it is left, even if headroom is killed.
+// passed on, except that a job that was asked to end is not reported as done; and that no
+// descendant of the command outlives the run, unless headroom is killed.
 func TestWrappedCommandIsSignalled(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -92,8 +92,8 @@ func TestWrappedCommandIsSignalled(t *testing.T) {
 	}
 }
 
-// TestCommandCannotTell asks a command for everything that it inherits, with and without
-// headroom in front of it.
+// TestCommandCannotTell checks that everything that a command inherits is the same with and
+// without headroom in front of it.
 func TestCommandCannotTell(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, what := range []string{
@@ -119,8 +119,8 @@ func TestCommandCannotTell(t *testing.T) {
 	}
 }
 
-// TestEveryCommandHasItsOwnFolder starts one command many times at once, and one
-// under a name that is taken.
+// TestEveryCommandHasItsOwnFolder starts one command many times at once, and then under
+// a name that is taken.
 func TestEveryCommandHasItsOwnFolder(t *testing.T) {
 	t.Chdir(t.TempDir())
 	w := &wrapped{}
@@ -214,8 +214,9 @@ func TestTwoRunsOfOneOutput(t *testing.T) {
 	}
 }
 
-// leaky is a script that reports steps that hold more and more memory, as a training run in PyTorch
-// would, to the worker's socket, and saves once. Started from a checkpoint, it ends at once.
+// leaky is a script that seems to leak memory. It reports to the worker's socket, as a training run
+// in PyTorch would, and each step that it reports holds more memory than the last. It saves once.
+// Started from a checkpoint, it ends at once.
 const leaky = `import json, os, socket, sys, time
 if "--from" in sys.argv:
     print("on from", os.path.basename(sys.argv[sys.argv.index("--from") + 1]))
@@ -255,8 +256,8 @@ func TestLeakingCommandIsStartedAgain(t *testing.T) {
 	}
 }
 
-// TestResumeFromAnothersCheckpoint checks that a run which has ended is not continued from what
-// another training run wrote there afterwards.
+// TestResumeFromAnothersCheckpoint checks that a run which has ended is not continued from a
+// checkpoint that another training run wrote to the same place afterwards.
 func TestResumeFromAnothersCheckpoint(t *testing.T) {
 	inEmptyFolder(t, "train.py", "import sys\nprint(sys.argv[1:])\nsys.exit('--from' not in sys.argv)\n")
 	run := []string{"run", "--name", "mine", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",
@@ -284,7 +285,7 @@ func TestResumeFromAnothersCheckpoint(t *testing.T) {
 	}
 }
 
-// anHourAgo makes a record of a run an hour older.
+// anHourAgo moves every time in a run's journal or status back by an hour.
 func anHourAgo(t *testing.T, path string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
