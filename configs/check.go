@@ -8,8 +8,8 @@ import (
 	"headroom/memory"
 )
 
-// check applies the rules that involve more than one key. A rule is skipped if one
-// of its keys was refused already: one mistake, one message.
+// check applies the rules that involve more than one key. It skips a rule if the value
+// of one of its keys was refused already, so that one mistake gives one message.
 func (l *loader) check() {
 	l.required()
 	l.only()
@@ -30,7 +30,8 @@ func (l *loader) check() {
 	l.squeeze()
 }
 
-// rule reports a problem with key if broken is true, unless key or the key in with was refused.
+// rule reports a problem with key if broken is true, unless the value of key, or of the
+// key named by with, was refused already.
 func (l *loader) rule(broken bool, key, with, format string, args ...any) {
 	if !broken || l.bad[key] || l.bad[with] {
 		return
@@ -63,7 +64,8 @@ func (l *loader) only() {
 	}
 }
 
-// without says how to leave a key out of a file that the user may not be able to edit.
+// without returns the advice to leave the key out with --unset, for a file that the
+// user may not be able to edit. It returns "" if the key was not given in the file.
 func (l *loader) without(key string) string {
 	if !strings.HasPrefix(l.origins[key], l.where) {
 		return ""
@@ -83,12 +85,12 @@ func (c *Config) Applies(name string) bool {
 	return ok && k.applies(c)
 }
 
-// MostChannels is how many channels a head may have in package cuda's attention
-// kernels for bfloat16.
+// MostChannels is the largest number of channels per head that package cuda's attention
+// kernels for bfloat16 support.
 const MostChannels = 128
 
-// wideHeads limits the channels per head whenever the run may end up on a GPU:
-// which device it uses is known only once the device is opened.
+// wideHeads limits the channels per head whenever the run may use a GPU: which device
+// it uses is known only once the device is opened.
 func (l *loader) wideHeads() {
 	c := l.c
 	channels := c.Model.Width / max(1, c.Model.Heads)
@@ -143,7 +145,7 @@ func (l *loader) schedule() {
 	l.rule(s.Steps == 0 && t.Steps > 0 && s.Warmup >= t.Steps, "schedule.warmup", "train.steps", "must be below train.steps (%d), where the schedule ends%s", t.Steps, noWarmup)
 }
 
-// noSqueeze is how to turn a preset's squeeze off.
+// noSqueeze tells the user how to turn a preset's squeeze off.
 const noSqueeze = "--set 'device.squeeze=[]' turns it off"
 
 func (l *loader) squeeze() {

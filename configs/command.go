@@ -15,28 +15,29 @@ import (
 	"headroom/memory"
 )
 
-// Command is the user's own training command with its settings, kept in a file so
-// that they need not be given at every start. The run.yaml of such a run is such a
-// file, too.
+// Command is the user's own training command with its settings. It is kept in a file,
+// so that the settings need not be given at every start. The run.yaml of a command's
+// run has the same format.
 type Command struct {
 	Args    []string
-	Dir     string   // where it runs, absolute
-	Name    string   // of the run; "" names it after the script
-	Profile string   // a name, or the path of a file, which has a / or a dot
-	Knobs   []string // "micro=--batch-size"
+	Dir     string   // absolute path of the folder in which it runs
+	Name    string   // name of the run; "" names the run after the script
+	Profile string   // a name, or the path of a file; a path has a slash or a dot
+	Knobs   []string // each as in "micro=--batch-size"
 	World   int      // data-parallel ranks; 0 if the command says how many
 	Trust   bool
 
-	Free        memory.Bytes  // that every GPU of the command must have free before the start; 0 does not wait
+	Free        memory.Bytes  // memory that every GPU of the command must have free before the start; 0 means no waiting
 	Hang        time.Duration // time without a sign of life after which the command is reported as hung; 0 for never
 	RestartHung bool
-	// RestartLeaking is whether a command that leaks memory is ended just after a checkpoint,
-	// if memory would run out before the next one, and started again from that checkpoint.
+	// RestartLeaking is whether to end a command that leaks memory just after it has
+	// saved a checkpoint, if memory would run out before the next one. The command is
+	// then started again from that checkpoint.
 	RestartLeaking bool
 	WatchOnly      bool     // never change the command, and never start it again
 	Observe        bool     // the worker inside PyTorch only watches
 	NoWorker       bool     // nothing is put inside the command's processes
-	Allow          []string // the profile's fallbacks that may be used
+	Allow          []string // names of what is allowed although the training is then not bit-for-bit the same
 
 	origins map[string]string
 }
@@ -50,7 +51,8 @@ type commandKey struct {
 	value                func(*Command) value
 }
 
-// commandKeys are in the order in which they are written.
+// commandKeys lists the keys of a command's file in the order in which they are
+// written.
 var commandKeys = []commandKey{
 	{"command", "The command, one word per item. No shell reads it: $VARIABLE, ~ and * are\nnot expanded.", "[python, train.py]",
 		func(c *Command) value { return words{&c.Args, "words, as in [python, train.py]"} }},
@@ -84,8 +86,9 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return words{&c.Allow, "names, as in [recompute]"} }},
 }
 
-// IsCommand reports whether the file at path is, or is meant to be, the file of a command:
-// it has the key command, or one spelt almost like it. A file that cannot be read is not.
+// IsCommand reports whether the file at path is, or is meant to be, the file of a
+// command: it has the key command, or a key spelt almost like it. A file that cannot be
+// read is not one.
 func IsCommand(path string) bool {
 	content, _, err := read(path)
 	var doc yaml.Node
@@ -100,8 +103,8 @@ func IsCommand(path string) bool {
 	return false
 }
 
-// LoadCommand reads a command's file. Like [Load], it reports everything that is wrong
-// at once.
+// LoadCommand reads a command's file and makes the paths in it absolute. Like [Load],
+// it reports all problems at once.
 func LoadCommand(path string) (*Command, error) {
 	content, where, err := read(path)
 	if err != nil {
@@ -128,7 +131,8 @@ func LoadCommand(path string) (*Command, error) {
 	return c, nil
 }
 
-// At is where a key of c was given, such as "train.yaml:12", or the file if it was not.
+// At returns where a key of c was given, such as "train.yaml:12", or only the file's
+// name if the key was not given.
 func (c *Command) At(key string) string {
 	if where, ok := c.origins[key]; ok {
 		return where
@@ -193,9 +197,10 @@ func (l *loader) commandKey(c *Command, key, val *yaml.Node, names []string) {
 	l.add(l.line(key), key.Value, inline(val), text)
 }
 
-// Document is c as a file for people: every key with its meaning, commented out if it is
-// not given. notes are lines about a key, or, under "", about the whole file. dir is
-// written unchanged.
+// Document returns c as a YAML file for people to edit: every key with its meaning.
+// Keys that are not given are commented out, except trust. notes holds further comment
+// lines for each key, and under "" those for the whole file. c.Dir is written
+// unchanged.
 func (c *Command) Document(notes map[string][]string) ([]byte, error) {
 	if !utf8.ValidString(c.Dir + strings.Join(c.Args, "")) {
 		return nil, errors.New("the command has bytes that are not UTF-8, and YAML cannot hold them")
@@ -225,7 +230,7 @@ func (c *Command) Document(notes map[string][]string) ([]byte, error) {
 	return []byte(strings.TrimPrefix(b.String(), "\n")), nil
 }
 
-// YAML is c as a file, with only the keys that are given.
+// YAML returns c as a YAML file with only the keys that are given.
 func (c *Command) YAML() ([]byte, error) {
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	for _, k := range commandKeys {
@@ -242,8 +247,8 @@ func (k commandKey) unset(c *Command) bool {
 	return n.Kind == none.Kind && n.Value == none.Value && len(n.Content) == 0
 }
 
-// graphic returns a space for a rune that is not graphic, such as a line break, so that
-// a comment stays on its line.
+// graphic returns r, or a space for a rune that is not graphic, such as a line break,
+// so that a comment stays on its line.
 func graphic(r rune) rune {
 	if unicode.IsGraphic(r) {
 		return r

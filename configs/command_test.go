@@ -13,7 +13,7 @@ import (
 	"headroom/memory"
 )
 
-// commandFile is the path of a file with the given text.
+// commandFile writes text to a new file and returns the file's path.
 func commandFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "night.yaml")
@@ -50,15 +50,15 @@ allow: [recompute]
 	if at := strings.TrimPrefix(c.At("knobs.micro")+" "+c.At("world")+" "+c.At("nothing"), filepath.Dir(path)); !strings.HasSuffix(c.At("knobs.micro"), "night.yaml:5") || !strings.HasSuffix(c.At("world"), "night.yaml:6") || !strings.HasSuffix(c.At("nothing"), "night.yaml") {
 		t.Errorf("places %s", at)
 	}
-	// The run.yaml that a run keeps of its command is such a file, too.
+	// The run.yaml of a command's run has the same format.
 	c, err = LoadCommand(commandFile(t, "command:\n    - python\n    - train.py\ndir: /somewhere\n"))
 	if err != nil || c.Dir != "/somewhere" || len(c.Args) != 2 || c.Hang != DefaultHang {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
 
-// Everything that is wrong is reported at once, with the line, what is allowed and what was
-// probably meant.
+// TestLoadCommandProblems checks that all problems are reported at once, each with its
+// line, what is allowed and what was probably meant.
 func TestLoadCommandProblems(t *testing.T) {
 	for _, c := range []struct {
 		text string
@@ -133,8 +133,9 @@ func TestIsCommand(t *testing.T) {
 	}
 }
 
-// A written command is read back unchanged, whatever its words are; and each key that is left
-// out is there as a comment that would be valid without its #.
+// TestDocumentOfACommand checks that a written command is read back unchanged, whatever
+// its words are, and that each key that is left out is there as a comment that would be
+// valid without its #.
 func TestDocumentOfACommand(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "headroom.yaml")

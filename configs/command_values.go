@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// words is a list of words, which is not empty and does not begin with an empty word.
+// words is a list of words. It is not empty, and its first word is not empty.
 type words struct {
 	p    *[]string
 	what string // what the list holds, with an example
@@ -51,7 +51,7 @@ func (v words) node() *yaml.Node {
 
 func (v words) allowed() string { return "a list of " + v.what }
 
-// settings are names, each with its value as text.
+// settings is a mapping from names to texts, held as a list of "name=text".
 type settings struct{ p *[]string }
 
 func (v settings) set(n *yaml.Node) error {
@@ -87,7 +87,7 @@ func (v settings) node() *yaml.Node {
 
 func (v settings) allowed() string { return "names and values, as in {micro: --batch-size}" }
 
-// duration is a time. zero is the word for 0.
+// duration is a length of time. zero is the word that means 0.
 type duration struct {
 	p    *time.Duration
 	zero string

@@ -8,8 +8,8 @@ import (
 	"headroom/memory"
 )
 
-// Config is one run, complete and valid. It comes from [Load]; every field is
-// explained at its key in the table of [Keys].
+// Config is the complete and valid configuration of one run. [Load] makes it. For what
+// a field means, see its key in [Keys].
 type Config struct {
 	Name      string
 	Seed      uint64
@@ -24,30 +24,30 @@ type Config struct {
 	Output    Output
 }
 
-// Model is what is trained.
+// Model describes the model to train.
 type Model struct {
 	Kind    string
 	Layers  int
 	Width   int
 	Heads   int
 	Context int
-	Vocab   int // 0: as many as the data has
+	Vocab   int // size of the vocabulary
 	Dropout float64
 }
 
-// Data is what the model is trained on.
+// Data describes the data to train on.
 type Data struct {
 	Kind        string
 	Path        string
 	Glob        string
-	Limit       memory.Bytes // 0: everything
-	Samples     int          // 0: all there are
+	Limit       memory.Bytes // 0: all of the text
+	Samples     int          // 0: all samples that there are
 	Features    int
 	Classes     int
 	Fingerprint string // "": any data
 }
 
-// Batch is how many samples go into a step.
+// Batch says how many samples go into a step, and into a micro-batch.
 type Batch struct {
 	Effective int
 	Micro     int // 0: auto
@@ -55,14 +55,14 @@ type Batch struct {
 	Uniform   bool
 }
 
-// Optimizer is how weights are updated.
+// Optimizer says how the weights are updated.
 type Optimizer struct {
 	Kind                                         string
 	LR, Beta1, Beta2, Eps, Momentum, WeightDecay float64
 	Clip                                         float64 // 0: not clipped
 }
 
-// Schedule is the course of the learning rate.
+// Schedule describes the learning rate over the steps.
 type Schedule struct {
 	Kind   string
 	Warmup int
@@ -70,8 +70,8 @@ type Schedule struct {
 	Min    float64
 }
 
-// Train is how long to train, and what is kept. Exactly one of Steps and Epochs is
-// set until the data is opened and epochs become steps.
+// Train says how long to train, and how many checkpoints to keep. Exactly one of Steps
+// and Epochs is set. Once the data has been opened, epochs are converted to steps.
 type Train struct {
 	Steps           int
 	Epochs          float64
@@ -79,7 +79,7 @@ type Train struct {
 	Keep            int
 }
 
-// Device is where the run trains.
+// Device describes the device to train on.
 type Device struct {
 	Kind      string
 	Ordinal   int          // which GPU
@@ -88,14 +88,14 @@ type Device struct {
 	Squeeze   []Squeeze
 }
 
-// Squeeze is memory that another process holds for a while: from the moment
-// that From steps are finished until To steps are.
+// Squeeze takes memory away from the run for a while, as another process would: from
+// the moment when From steps are finished until To steps are finished.
 type Squeeze struct {
 	From, To int
 	Take     memory.Bytes
 }
 
-// Memory is what may be done to make room.
+// Memory says what the run may do to make room.
 type Memory struct {
 	Headroom   float64 // share of the capacity
 	Allow      []string
@@ -104,7 +104,7 @@ type Memory struct {
 	Waits      int
 }
 
-// Output is where runs are written.
+// Output says where runs are written.
 type Output struct {
 	Dir string
 }
@@ -113,10 +113,11 @@ type Output struct {
 // HEADROOM_RUNS_DIR if that variable is set, or else runs in the current folder.
 func RunsDir() string { return cmp.Or(os.Getenv("HEADROOM_RUNS_DIR"), "runs") }
 
-// RunDir is the folder of the run.
+// RunDir returns the folder of the run.
 func (c *Config) RunDir() string { return filepath.Join(c.Output.Dir, c.Name) }
 
-// Precision is what training computes in, "" for float32 throughout.
+// Precision returns the precision in which training computes: "tf32" or "bf16", or ""
+// for float32 throughout.
 func (c *Config) Precision() string {
 	if c.Device.Precision == "fp32" {
 		return ""
@@ -124,7 +125,7 @@ func (c *Config) Precision() string {
 	return c.Device.Precision
 }
 
-// HostCapacity is the memory that the run may have on the embedded device.
+// HostCapacity returns how much memory the run may use on the host device.
 func (d Device) HostCapacity() memory.Bytes {
 	if d.Capacity == 0 {
 		return hostCapacity
@@ -132,8 +133,8 @@ func (d Device) HostCapacity() memory.Bytes {
 	return d.Capacity
 }
 
-// GoRoot is the data.path that stands for the source of the Go toolchain.
+// GoRoot is the value of data.path that means the source of the installed Go toolchain.
 const GoRoot = "goroot"
 
-// GetIDX is where the files of the mnist preset come from.
+// GetIDX tells the user where to get the files that the mnist preset reads.
 const GetIDX = "Debian's package dataset-fashion-mnist installs such files in /usr/share/datasets/fashion-mnist"

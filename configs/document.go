@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Markdown is docs/config.md: every key with its default, what is allowed, and
-// what it means.
+// Markdown returns the text of docs/config.md: every key with its default, the values
+// that are allowed, and its meaning.
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration

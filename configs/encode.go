@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// YAML is the configuration with every default filled in, as [Load] reads it.
-// Keys that have no meaning for it are left out.
+// YAML returns the configuration as a file that [Load] reads, with every default filled
+// in. Keys that have no meaning in this configuration are left out.
 func (c *Config) YAML() ([]byte, error) {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	groups := map[string]*yaml.Node{"": root}
@@ -39,7 +39,7 @@ func (c *Config) YAML() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// unset reports whether a key without a default still has no value.
+// unset reports whether the key has no default and still has no value in c.
 func (k Key) unset(c *Config) bool {
 	return k.Default == "" && inline(k.value(c).node()) == inline(k.value(new(Config)).node())
 }

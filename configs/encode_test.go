@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// fataler is what *testing.T and *rapid.T have in common.
+// fataler is the interface that *testing.T and *rapid.T share.
 type fataler interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -44,7 +44,7 @@ func TestPresetsComeBackAsTheyWere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// An empty list is an empty list, whether nil or not.
+		// An empty list and a nil list mean the same.
 		if len(c.Device.Squeeze) == 0 {
 			c.Device.Squeeze, again.Device.Squeeze = nil, nil
 		}
@@ -62,8 +62,8 @@ func TestPresetsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// Strings that YAML would take for something else come back as strings, and
-// fractions to the last digit.
+// TestValuesComeBackAsTheyWere checks that texts that YAML would read as something else
+// come back as texts, and that fractions come back exact to the last digit.
 func TestValuesComeBackAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c, err := parse([]byte(good), "my.yaml", nil)
@@ -92,7 +92,8 @@ func TestValuesComeBackAsTheyWere(t *testing.T) {
 	})
 }
 
-// run.yaml is also for people: it holds nothing that has no meaning for the run.
+// TestWrittenWithoutWhatHasNoMeaning checks that run.yaml leaves out keys that have no
+// meaning for the run, because people read it, too.
 func TestWrittenWithoutWhatHasNoMeaning(t *testing.T) {
 	c, err := Load("mlp-tight", nil)
 	if err != nil {

@@ -2,20 +2,21 @@ package configs
 
 import "headroom/memory"
 
-// Key is one setting. The table of keys is the only list of all settings: the
-// loader, the written run.yaml, docs/config.md and the hints are derived from it.
+// Key is one setting. The table keys is the only list of all settings: the loader, the
+// written run.yaml, docs/config.md and the hints are derived from it.
 type Key struct {
 	Name     string // "batch.micro"
 	Default  string // as written in a file; "" if there is none
 	Doc      string // one sentence, without the full stop
 	Fixed    bool   // may not change within a run
 	Required bool   // has to be given
-	Only     Only   // condition under which the key has a meaning
+	Only     Only   // the key has a meaning only if this condition holds
 
 	value func(*Config) value
 }
 
-// Only is a condition on another key. The zero value always holds.
+// Only is the condition that another key has one of the given values. The zero value
+// always holds.
 type Only struct {
 	Key    string
 	Values []string
@@ -24,7 +25,8 @@ type Only struct {
 // Allowed says in words which values the key takes.
 func (k Key) Allowed() string { return k.value(new(Config)).allowed() }
 
-// Keys are all settings, in the order in which they are documented and written.
+// Keys returns all settings, in the order in which they are documented and written. The
+// caller must not change the result.
 func Keys() []Key { return keys }
 
 const million = 1_000_000
@@ -149,6 +151,6 @@ var keys = []Key{
 		value: func(c *Config) value { return text{&c.Output.Dir} }},
 }
 
-// hostCapacity is what device.capacity auto means on the host. It is a fixed
+// hostCapacity is the memory that device.capacity auto means on the host. It is a fixed
 // amount, not a share of the machine's memory, so that a run is the same everywhere.
 const hostCapacity = memory.GiB

@@ -12,7 +12,7 @@ import (
 	"headroom/memory"
 )
 
-// choice is one of a few words.
+// choice is a word that must be one of a few.
 type choice struct {
 	p     *string
 	words []string
@@ -135,12 +135,12 @@ func (v squeezes) allowed() string {
 	return "a list of {from: steps, to: steps, take: size}, where \"to\" is greater than \"from\""
 }
 
-// Acts reports whether the other process holds its memory once the given number of
-// steps is finished.
+// Acts reports whether s takes its memory away once the given number of steps is
+// finished.
 func (s Squeeze) Acts(finished int) bool { return s.From <= finished && finished < s.To }
 
-// Taken is the memory that the squeezes take away once the given number of steps is
-// finished.
+// Taken returns how much memory the squeezes take away in all once the given number of
+// steps is finished.
 func Taken(all []Squeeze, finished int) (sum memory.Bytes) {
 	for _, s := range all {
 		if s.Acts(finished) {

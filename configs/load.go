@@ -10,19 +10,18 @@ import (
 	"strings"
 )
 
-// maxFile is far above the size of any configuration. The limit keeps a path given
-// by mistake from filling the memory.
+// maxFile is a limit in bytes, far above the size of any configuration. It keeps a path
+// given by mistake from filling the memory.
 const maxFile = 1 << 20
 
 // Load reads the configuration at path, or the preset of that name, and then the
-// overrides in sets, each "key=value" with the value in YAML; text needs no
-// quotes. If a key is overridden twice, the last one counts. The keys in unset are
-// taken out of the file, so that they have their defaults.
+// overrides in sets. Each override is "key=value" with the value in YAML; text needs no
+// quotes. If a key is overridden twice, the last override counts. The keys in unset are
+// removed from the file, so that they have their defaults.
 //
-// Everything that is wrong is reported at once: the error joins a [*ProblemError]
-// for each of the first [mostProblems] and says how many more there are. A file
-// that cannot be read gives a different error, which wraps the cause if the system
-// reported one.
+// All problems are reported at once: the error joins a [*ProblemError] for each of the
+// first [mostProblems] problems and says how many more there are. A file that cannot be
+// read gives a different error, which wraps the cause if the system reported one.
 func Load(path string, sets []string, unset ...string) (*Config, error) {
 	content, where, err := read(path)
 	if err != nil {
@@ -31,15 +30,16 @@ func Load(path string, sets []string, unset ...string) (*Config, error) {
 	return parse(content, where, sets, unset...)
 }
 
-// Text is the file at path, or the preset of that name, as it was written, comments
-// included. Its errors are those of [Load], except that the content is not checked.
+// Text returns the file at path, or the preset of that name, as it was written, with
+// its comments. It does not check the content. Its errors are those of [Load] for a
+// file that cannot be read.
 func Text(path string) ([]byte, error) {
 	content, _, err := read(path)
 	return content, err
 }
 
 // read returns the content of the file or the preset, and the name that messages use
-// for it. A file wins over a preset: the user's own comes first.
+// for it. A file comes before a preset of the same name: it is the user's own.
 func read(path string) (content []byte, where string, err error) {
 	info, err := os.Stat(path)
 	if preset, known := presetText(path); known && (err != nil || info.IsDir()) {
@@ -69,7 +69,7 @@ func read(path string) (content []byte, where string, err error) {
 	return content, path, nil
 }
 
-// loader gathers a configuration and what is wrong with it.
+// loader collects a configuration and the problems found in it.
 type loader struct {
 	c        *Config
 	where    string            // name of the file
@@ -116,7 +116,8 @@ func (l *loader) defaults() {
 	}
 }
 
-// name takes the name of a run from its file.
+// name takes the name of a run from the name of its file, unless the configuration
+// gives one.
 func (l *loader) name() {
 	base := strings.TrimSuffix(filepath.Base(l.where), filepath.Ext(l.where))
 	if l.c.Name == "" && !l.bad["name"] {
@@ -132,7 +133,7 @@ func (l *loader) add(where, key, value, text string) {
 	l.bad[key] = true
 }
 
-// at is where a key was given, or the file if it was not.
+// at returns where a key was given, or the file's name if the key was not given.
 func (l *loader) at(key string) string {
 	if where, ok := l.origins[key]; ok {
 		return where
@@ -140,7 +141,7 @@ func (l *loader) at(key string) string {
 	return l.where
 }
 
-// find is the key with the given name.
+// find returns the key with the given name, and whether there is one.
 func find(name string) (Key, bool) {
 	for _, k := range keys {
 		if k.Name == name {
@@ -150,7 +151,7 @@ func find(name string) (Key, bool) {
 	return Key{}, false
 }
 
-// keyNames are the names of all keys.
+// keyNames returns the names of all keys.
 func keyNames() []string {
 	all := make([]string, len(keys))
 	for i, k := range keys {
@@ -159,8 +160,8 @@ func keyNames() []string {
 	return all
 }
 
-// members are the last parts of the keys of a group, nil if there is no such
-// group. The members of "" are the groups and the keys outside all groups.
+// members returns the last parts of the names of a group's keys, or nil if there is no
+// such group. The members of "" are the groups and the keys outside all groups.
 func members(group string) []string {
 	var parts []string
 	for _, k := range keys {
@@ -174,7 +175,7 @@ func members(group string) []string {
 	return parts
 }
 
-// unknown is the message about a key that does not exist.
+// unknown returns the message about a key that does not exist.
 func unknown(name string) string {
 	group, _, grouped := strings.Cut(name, ".")
 	candidates := keyNames()

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// good is a configuration that tests spoil or add to. It has ten lines.
+// good is a valid configuration. Tests change it or add to it. It has ten lines.
 const good = `model:
   kind: gpt
   width: 64
@@ -24,7 +24,7 @@ train:
   steps: 100
 `
 
-// spoilt is good with a line changed.
+// spoilt returns good with the text old replaced with now.
 func spoilt(old, now string) string {
 	if !strings.Contains(good, old) {
 		panic(old)
@@ -190,7 +190,8 @@ batch: {effective: 8, micro: 9, min_micro: 10}
 	}
 }
 
-// TestUnset leaves keys out of a preset, and names those that do not exist.
+// TestUnset checks that keys can be left out of a preset, and that a key that cannot be
+// left out is reported.
 func TestUnset(t *testing.T) {
 	c, err := Load("gpt", []string{"schedule.kind=constant"}, "schedule.min")
 	if err != nil || c.Schedule.Kind != "constant" || c.Schedule.Min != 0 {
@@ -307,8 +308,9 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Whatever the file and the override hold, Load does not panic, and what it
-// accepts is the same after it is written and read back.
+// FuzzLoad checks that Load does not panic, whatever the file and the override hold,
+// and that a configuration that it accepts is the same after it is written and read
+// back.
 func FuzzLoad(f *testing.F) {
 	f.Add(good, "batch.micro=auto")
 	f.Add("a: &a [*a]\n", "device.squeeze=[{from: 80, to: 120, take: 20MiB}]")

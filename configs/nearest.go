@@ -2,9 +2,10 @@ package configs
 
 import "strings"
 
-// nearest is the candidate with the smallest edit distance to word, taken whole
-// or by its last part ("lr" is near "optimizer.lr"), or "" if more than a third
-// of the letters would have to change.
+// nearest returns the candidate with the smallest edit distance to word. It compares
+// each candidate as a whole and by its last part, so that "lr" is near "optimizer.lr".
+// It returns "" if more than one letter, and more than a third of the letters, would
+// have to change.
 func nearest(word string, candidates []string) string {
 	word = strings.ToLower(word)
 	best, least := "", 0
@@ -17,16 +18,15 @@ func nearest(word string, candidates []string) string {
 	for _, c := range candidates {
 		try(c, word, c, 0)
 		if _, tail, ok := strings.Cut(c, "."); ok {
-			// The handicap lets a whole name with one slip win.
+			// With this handicap, a whole name with one slip beats an exact last part.
 			try(c, word[strings.LastIndexByte(word, '.')+1:], tail, 3)
 		}
 	}
 	return best
 }
 
-// distance is the least number of letters to insert, delete or replace that
-// turns a into b, a swap of neighbours counting as one (optimal string
-// alignment).
+// distance returns the smallest number of edits that turn a into b. An edit inserts,
+// deletes or replaces a letter, or swaps two neighbours (optimal string alignment).
 func distance(a, b string) int {
 	before, above := []int(nil), make([]int, len(b)+1)
 	for j := range above {

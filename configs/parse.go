@@ -20,7 +20,8 @@ func (l *loader) file(content []byte) {
 	}
 }
 
-// document is the parsed content of a file, nil if it cannot be parsed.
+// document parses the content of a file and returns its root. If the content cannot be
+// parsed, or is not allowed, document records why and returns nil.
 func (l *loader) document(content []byte) *yaml.Node {
 	var doc, second yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(content))
@@ -64,8 +65,8 @@ func (l *loader) syntax(err error) {
 	l.add(where, "", "", "invalid YAML: "+text)
 }
 
-// simple refuses everything that makes a configuration mean something other than it
-// appears to: anchors, aliases, tags.
+// simple refuses anchors, aliases and tags, because they make a configuration mean
+// something other than it appears to. It reports whether n is free of them.
 func (l *loader) simple(n *yaml.Node) bool {
 	ok := true
 	refuse := func(what string) {
@@ -88,7 +89,8 @@ func (l *loader) simple(n *yaml.Node) bool {
 
 func (l *loader) line(n *yaml.Node) string { return fmt.Sprintf("%s:%d", l.where, n.Line) }
 
-// group reads the keys of the mapping n below the name of a group.
+// group reads the keys of the mapping n, which are those of the named group, or those
+// of the top level if the name is "".
 func (l *loader) group(group string, n *yaml.Node) {
 	if n.Kind != yaml.MappingNode {
 		text := "not a mapping; write keys and values, as in seed: 1"
@@ -124,7 +126,7 @@ func (l *loader) group(group string, n *yaml.Node) {
 	}
 }
 
-// set gives one key its value.
+// set sets one key to the value in n, which was given at where.
 func (l *loader) set(name string, n *yaml.Node, where string) {
 	k, _ := find(name)
 	v := k.value(l.c)
@@ -134,7 +136,7 @@ func (l *loader) set(name string, n *yaml.Node, where string) {
 	}
 }
 
-// takeOut records one key that is to be left out of the file.
+// takeOut records one key that is to be removed from the file.
 func (l *loader) takeOut(key string, sets []string) {
 	const where = "--unset"
 	_, known := find(key)
@@ -149,7 +151,7 @@ func (l *loader) takeOut(key string, sets []string) {
 	l.unset[key] = true
 }
 
-// override reads one "key=value".
+// override reads one "key=value" and sets the key.
 func (l *loader) override(text string) {
 	const where = "--set"
 	key, raw, ok := strings.Cut(text, "=")
@@ -174,7 +176,8 @@ func (l *loader) override(text string) {
 	l.set(key, n, where)
 }
 
-// alone is the node of a value given outside a file, in YAML or taken literally.
+// alone returns the node of a value that is given outside a file. The text is YAML,
+// unless v is [verbatim].
 func alone(v value, text string) (*yaml.Node, error) {
 	if _, is := v.(verbatim); is {
 		return quoted(text), nil

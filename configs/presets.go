@@ -10,8 +10,8 @@ import (
 //go:embed presets/*.yaml
 var presets embed.FS
 
-// Presets are the names of the configurations that come with the program, in
-// lexical order. [Load] takes them in place of a path.
+// Presets returns the names of the configurations that come with the program, in
+// lexical order. [Load] takes such a name in place of a path.
 func Presets() []string {
 	files, err := fs.Glob(presets, "presets/*.yaml")
 	if err != nil {
@@ -23,7 +23,7 @@ func Presets() []string {
 	return files
 }
 
-// presetText is the file of a preset.
+// presetText returns the file of a preset, and whether there is one.
 func presetText(name string) ([]byte, bool) {
 	content, err := presets.ReadFile("presets/" + name + ".yaml")
 	return content, err == nil

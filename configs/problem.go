@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ProblemError is one thing wrong with a configuration. [Load] returns all of them
-// at once, joined.
+// ProblemError is one problem of a configuration. [Load] returns all problems at once,
+// joined.
 type ProblemError struct {
 	Where string // "gpt.yaml:12", "--set", or the file alone
 	Key   string // "batch.micro"; "" if the problem does not concern a single key
@@ -30,11 +30,11 @@ func (p *ProblemError) Error() string {
 	return strings.Join(append(parts, p.Text), ": ")
 }
 
-// mostProblems is as many problems as anybody reads. There are more when the file is
-// not a configuration at all.
+// mostProblems is how many problems are reported at most, as many as anybody reads.
+// There are more when the file is not a configuration at all.
 const mostProblems = 20
 
-// joined is the problems as one error, nil if there are none.
+// joined returns the problems as one error, or nil if there are none.
 func joined(problems []error) error {
 	more := len(problems) - mostProblems
 	if more <= 0 {
@@ -43,7 +43,7 @@ func joined(problems []error) error {
 	return errors.Join(append(slices.Clip(problems[:mostProblems]), fmt.Errorf("and %s more", grouped(more)))...)
 }
 
-// grouped is n with a comma between thousands.
+// grouped prints n with a comma between thousands.
 func grouped(n int) string {
 	digits := strconv.Itoa(n)
 	for at := len(digits) - 3; at > 0; at -= 3 {
@@ -52,10 +52,11 @@ func grouped(n int) string {
 	return digits
 }
 
-// longest is how many characters of a value are shown.
+// longest is how many characters of a value are shown at most.
 const longest = 60
 
-// inline is a node on one line, as it was written or nearly so.
+// inline prints a node on one line, as it was written or nearly so, and cuts it if it
+// is long.
 func inline(n *yaml.Node) string {
 	s := n.Value
 	switch n.Kind {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestManyProblems loads a file that is not a configuration at all.
+// TestManyProblems checks how many problems are reported for a file that is not a
+// configuration at all.
 func TestManyProblems(t *testing.T) {
 	for n, want := range map[int]string{20: "", 21: "and 1 more", 1234: "and 1,214 more", 20_000: "and 19,980 more"} {
 		var content strings.Builder

@@ -13,19 +13,21 @@ import (
 	"headroom/memory"
 )
 
-// A value reads and writes one field of a [Config]. set changes nothing when it
-// returns an error, which says what is wrong without naming key or value.
+// A value reads and writes one field of a [Config]. If set returns an error, it has
+// changed nothing. The error says what is wrong, but names neither the key nor the
+// value.
 type value interface {
 	set(*yaml.Node) error
 	node() *yaml.Node
 	allowed() string
 }
 
-// verbatim is a value that --set takes literally, so that data.glob=*.go, which
-// would be an alias in YAML, needs no quotes.
+// verbatim marks a value that --set takes literally. For example, data.glob=*.go then
+// needs no quotes, although YAML would read *.go as an alias.
 type verbatim interface{ verbatim() }
 
-// scalar refuses lists, mappings and missing values.
+// scalar returns an error for a list, a mapping or a missing value. what names the
+// value that was expected.
 func scalar(n *yaml.Node, what string) error {
 	switch {
 	case n.Kind == yaml.SequenceNode:
@@ -38,7 +40,8 @@ func scalar(n *yaml.Node, what string) error {
 	return nil
 }
 
-// bare refuses quotes too: what is in quotes is text.
+// bare returns an error where scalar does, and also for a value in quotes, because that
+// is text.
 func bare(n *yaml.Node, what string) error {
 	if n.Kind == yaml.ScalarNode && n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
 		return fmt.Errorf("text, not %s", what)
@@ -56,7 +59,8 @@ func quoted(text string) *yaml.Node {
 	return n
 }
 
-// whole is a whole number. zero, if not empty, is the word for 0.
+// whole is a whole number from min to max. zero, if not empty, is the word that means
+// 0.
 type whole[T int | uint64] struct {
 	p        *T
 	min, max T
@@ -97,8 +101,8 @@ func (v whole[T]) allowed() string {
 	return s
 }
 
-// number is a real number: at least 0, or above 0 if above is set; if below is not 0,
-// the number is also less than that.
+// number is a real number. It must be at least 0, or above 0 if above is true. If below
+// is not 0, the number must also be less than below.
 type number struct {
 	p     *float64
 	above bool
@@ -168,7 +172,8 @@ func (v share) node() *yaml.Node {
 
 func (v share) allowed() string { return fmt.Sprintf("0%% to %g%%", v.most) }
 
-// size is an amount of memory of at least a byte. zero is the word for 0.
+// size is an amount of memory of at least one byte. zero, if not empty, is the word
+// that means 0.
 type size struct {
 	p    *memory.Bytes
 	zero string
@@ -248,7 +253,7 @@ func (v text) node() *yaml.Node { return quoted(*v.p) }
 func (v text) allowed() string  { return "text" }
 func (v text) verbatim()        {}
 
-// glob is a pattern for names.
+// glob is a pattern for the names of files.
 type glob struct{ p *string }
 
 func (v glob) set(n *yaml.Node) error {
@@ -270,9 +275,9 @@ func (v glob) node() *yaml.Node { return quoted(*v.p) }
 func (v glob) allowed() string  { return "a pattern for names, as in *.go" }
 func (v glob) verbatim()        {}
 
-// inNames are the characters that are allowed in a folder's name on any system. A
-// regular expression for them took longer to compile than everything else that the
-// program does when it starts.
+// inNames lists the characters that are allowed in a folder's name on any system.
+// IsName does not use a regular expression: compiling one took longer than everything
+// else that the program does when it starts.
 const inNames = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 
 // IsName reports whether s may name a run and its folder.

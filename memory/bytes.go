@@ -10,7 +10,7 @@ import (
 // Bytes is an amount of memory in bytes.
 type Bytes int64
 
-// Binary multiples, the units in which amounts are printed.
+// The binary units of memory. [Bytes.String] prints amounts in them.
 const (
 	KiB Bytes = 1 << 10
 	MiB Bytes = 1 << 20
@@ -56,9 +56,9 @@ func Parse(s string) (Bytes, error) {
 	return Bytes(amount), nil
 }
 
-// String prints the amount in the largest binary unit that leaves at least one
-// before the point, with one decimal at most: "25.1 GiB", "512 MiB", "17 B".
-// It loses precision; use [Bytes.MarshalText] to store an amount.
+// String prints the amount in the largest binary unit of which it has at least one,
+// with at most one decimal: "25.1 GiB", "512 MiB", "17 B". It loses precision; use
+// [Bytes.MarshalText] to store an amount.
 func (b Bytes) String() string {
 	for _, u := range []struct {
 		size Bytes
@@ -75,8 +75,8 @@ func trim(v float64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0")
 }
 
-// MarshalText writes the amount exactly: in the largest binary unit that
-// divides it ("24GiB"), in bytes otherwise.
+// MarshalText writes the amount exactly, in the largest binary unit that divides it
+// ("24GiB"), or in bytes if none does.
 func (b Bytes) MarshalText() ([]byte, error) {
 	for _, u := range []struct {
 		size Bytes
@@ -89,7 +89,7 @@ func (b Bytes) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%dB", int64(b)), nil
 }
 
-// UnmarshalText reads what [Parse] reads.
+// UnmarshalText reads an amount with its unit, as [Parse] does.
 func (b *Bytes) UnmarshalText(text []byte) error {
 	v, err := Parse(string(text))
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 // Cause is why memory ran out.
 type Cause string
 
-// The causes. A cause is a claim about evidence; [Unknown] is the honest one
-// when there is too little of it.
+// The causes. Each is a conclusion from evidence; [Unknown] is the conclusion if
+// there is too little evidence.
 const (
 	Batch         Cause = "batch"         // the micro-batch is too large for the device
-	Spike         Cause = "spike"         // this step needed far more than similar steps
-	Fragmentation Cause = "fragmentation" // the bytes are there, but in pieces that are too small
+	Spike         Cause = "spike"         // this step needed clearly more than similar steps
+	Fragmentation Cause = "fragmentation" // enough memory is unused, but in pieces that are too small
 	Foreign       Cause = "foreign"       // another process took the memory
-	Leak          Cause = "leak"          // what stays allocated between steps keeps growing
-	Resume        Cause = "resume"        // resuming from a checkpoint takes more than the training did
+	Leak          Cause = "leak"          // the memory that stays allocated between steps keeps growing
+	Resume        Cause = "resume"        // resuming from a checkpoint needs more memory than the training needed before
 	Model         Cause = "model"         // weights, optimizer state or one sample alone do not fit
 	Host          Cause = "host"          // the machine's memory ran out, not the device's
 	Unknown       Cause = "unknown"       // the evidence does not say
@@ -25,46 +25,49 @@ const (
 
 // Thresholds of [Diagnose].
 const (
-	// LeakSteps is the fewest step boundaries that show a trend: fewer often
-	// show only the warm-up of caches and workspaces.
+	// LeakSteps is the smallest number of step boundaries that can show a leak. Fewer
+	// often show only the warm-up of caches and workspaces.
 	LeakSteps = 20
-	// LeakShare of the capacity is how much of a rise, over the boundaries
-	// examined, counts as a leak. At 80 GiB it is 1.6 GiB; allocator noise
-	// between steps stays far below it.
+	// LeakShare is the share of the capacity by which memory must rise, over the
+	// boundaries examined, to count as a leak. At 80 GiB it is 1.6 GiB; allocator
+	// noise between steps stays far below that.
 	LeakShare = 0.02
-	// LeakWindow is how many of the newest boundaries are examined. It bounds
-	// the cost of the pairwise slopes.
+	// LeakWindow is how many of the newest boundaries are examined. It bounds the
+	// cost of computing the pairwise slopes.
 	LeakWindow = 200
-	// FragmentationShare of the capacity must be reserved but unused for
-	// fragmentation to be the cause. PyTorch's allocator keeps 5 to 8 % idle in
-	// good health, so less says only that the last request was small.
+	// FragmentationShare is the share of the capacity that must be reserved but
+	// unused for fragmentation to be the cause. PyTorch's allocator keeps 5 to 8 %
+	// idle in good health, so a smaller share shows only that the last request was
+	// small.
 	FragmentationShare = 0.10
-	// ForeignShare of the capacity held by others counts even if they were there
-	// first. Less than that is what contexts cost, this process's own included.
+	// ForeignShare is the share of the capacity that other processes must hold for
+	// them to be the cause even if they were there first. A smaller share may be no
+	// more than what GPU contexts cost, including the context of this process.
 	ForeignShare = 0.05
-	// SpikeSteps is how many steps of the same micro-batch are needed to make their
-	// median peak "typical".
+	// SpikeSteps is how many finished steps with the failing plan are needed before
+	// their median peak counts as typical.
 	SpikeSteps = 3
-	// SpikeShare is how far above the typical peak a need must be to count as a spike.
-	// Peaks of similar steps differ by under 2 % on PyTorch's allocator.
+	// SpikeShare is how far a step's need must exceed the typical peak to count as a
+	// spike. The peaks of similar steps differ by less than 2 % with PyTorch's
+	// allocator.
 	SpikeShare = 0.05
 )
 
-// Evidence is all that [Diagnose] looks at. Everything but Failure may be zero,
-// which means not known.
+// Evidence is everything that [Diagnose] looks at. Every field except Failure may be
+// zero, which means that it is not known.
 type Evidence struct {
 	Failure  OutOfMemoryError `json:"failure"`
-	Baseline Stats            `json:"baseline"`           // when the attempt began
-	Boundary []Bytes          `json:"boundary,omitempty"` // allocated after each finished step, or every few, oldest first
-	Every    int              `json:"every,omitempty"`    // how many steps apart these are; 0 means 1
+	Baseline Stats            `json:"baseline"`           // the device's memory when the attempt began
+	Boundary []Bytes          `json:"boundary,omitempty"` // bytes allocated after each finished step, or after every few steps, oldest first
+	Every    int              `json:"every,omitempty"`    // how many steps lie between two values of Boundary; 0 means 1
 	Typical  Bytes            `json:"typical,omitempty"`  // median peak of finished steps with the failing plan
-	Like     int              `json:"like,omitempty"`     // how many such steps
+	Like     int              `json:"like,omitempty"`     // how many steps Typical is the median of
 	MinMicro int              `json:"min_micro"`          // smallest micro-batch allowed
 	Host     bool             `json:"host,omitempty"`     // host memory ran out, not the device's
-	Resuming bool             `json:"resuming,omitempty"` // between a checkpoint and a step that the training had already reached with a micro-batch at least this large
+	Resuming bool             `json:"resuming,omitempty"` // the training had got further with a micro-batch at least this large, before it resumed from a checkpoint
 }
 
-// Verdict is a cause and the sentence, with its numbers, that supports it.
+// Verdict is a cause and a sentence that supports it with numbers.
 type Verdict struct {
 	Cause Cause  `json:"cause"`
 	Why   string `json:"why"`
@@ -72,24 +75,29 @@ type Verdict struct {
 
 func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 
-// Diagnose says why memory ran out, from evidence alone. The tests are made in
-// order of how much they exclude; the first that holds gives the verdict:
+// Diagnose finds out why memory ran out, from the evidence alone. It makes these
+// tests in order, the ones that exclude most first. The first test that holds gives
+// the verdict:
 //
 //	host           the failure was the machine's memory
 //	unknown        nothing is known about the device's memory
-//	foreign        requested ≤ free + what others took since the attempt began,
-//	               or requested ≤ free + what they hold, if that is [ForeignShare] of the capacity
-//	resume         the training had got further with a micro-batch at least this large, before it resumed from a checkpoint
-//	fragmentation  requested ≤ free + (reserved − allocated), and that idle part is [FragmentationShare] of the capacity
-//	leak           allocated between steps rises steadily over ≥ [LeakSteps] steps
-//	spike          needed > typical peak of similar steps by [SpikeShare], in a micro-batch
-//	model          not in a micro-batch, or already at the smallest one
+//	foreign        requested ≤ free + what others took since the attempt began, or others hold at
+//	               least [ForeignShare] of the capacity and requested ≤ free + what they hold
+//	resume         the training had got further with a micro-batch at least this large, before it
+//	               resumed from a checkpoint
+//	fragmentation  requested ≤ free + (reserved − allocated), and reserved − allocated is at least
+//	               [FragmentationShare] of the capacity
+//	leak           allocated between steps rises steadily over at least [LeakSteps] boundaries
+//	spike          the failure was in a micro-batch, and needed more than the typical peak of similar
+//	               steps by [SpikeShare]
+//	model          the failure was not in a micro-batch, or was in the smallest one allowed
+//	unknown        the size of the micro-batch is not known
 //	batch          otherwise: a smaller micro-batch is possible and needs less
 //
-// Where the size of the request is not known (a framework's error without numbers,
-// with the device's memory filled in from outside), foreign needs others to have
-// taken [ForeignShare] of the capacity since the attempt began, and fragmentation
-// and spike, which compare sizes, are left out.
+// The size of the request may be unknown: a framework's error may hold no numbers,
+// and the device's memory is then filled in from outside. In that case, foreign
+// requires that others have taken [ForeignShare] of the capacity since the attempt
+// began. Fragmentation and spike are then skipped, because they compare sizes.
 func Diagnose(e Evidence) Verdict {
 	for _, test := range []func(Evidence) (Verdict, bool){
 		hostMemory, noNumbers, foreign, resume, fragmentation, leak, spike, model,
@@ -131,7 +139,8 @@ func resume(e Evidence) (Verdict, bool) {
 	return Verdict{Resume, fmt.Sprintf("the training had got further with a micro-batch at least this large, and resuming from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
 }
 
-// heldByOthers is how much of the capacity a process cannot hold because of others.
+// heldByOthers is how much of the capacity this process cannot hold because other
+// processes do.
 func heldByOthers(s Stats) Bytes { return s.Capacity - s.Available() }
 
 func fragmentation(e Evidence) (Verdict, bool) {
@@ -157,9 +166,10 @@ func leak(e Evidence) (Verdict, bool) {
 	return Verdict{Leak, why}, rises
 }
 
-// Rising returns by how much each of two or more equally spaced amounts typically exceeds the one
-// before (the median of all slopes), and whether they rise by more than [LeakShare] of the capacity, both along that
-// slope and from the first to the last.
+// Rising reports whether memory keeps rising. held are two or more amounts, equally
+// spaced in time. slope is the median of the slopes between all pairs of them, in
+// bytes per interval. rises is true if the amounts rise by more than [LeakShare] of
+// the capacity, both along that slope and from the first to the last.
 func Rising(held []Bytes, capacity Bytes) (slope float64, rises bool) {
 	slope = medianSlope(held)
 	limit := Bytes(LeakShare * float64(capacity))
@@ -191,8 +201,8 @@ func batch(e Evidence) Verdict {
 	return Verdict{Batch, fmt.Sprintf("micro-batch %d needs %s", f.Micro, f.Shortage())}
 }
 
-// medianSlope is the Theil–Sen estimator: the median of the slopes between all
-// pairs of points, which a few outliers do not move.
+// medianSlope returns the Theil–Sen estimate: the median of the slopes between all
+// pairs of points. A few outliers do not move it.
 func medianSlope(y []Bytes) float64 {
 	slopes := make([]float64, 0, len(y)*(len(y)-1)/2)
 	for i := range y {

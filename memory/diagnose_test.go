@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// rising is a series of n amounts from start, each step more than the last.
+// rising returns n amounts. The first is start, and each further amount is larger by
+// step.
 func rising(n int, start, step Bytes) []Bytes {
 	out := make([]Bytes, n)
 	for i := range out {
@@ -36,7 +37,7 @@ func TestDiagnose(t *testing.T) {
 	}
 	noisy := rising(40, 4*GiB, 0)
 	noisy[39] = 6 * GiB
-	fallen := rising(40, 4*GiB, 100*MiB) // a steady slope, and all of it given back at the end
+	fallen := rising(40, 4*GiB, 100*MiB) // rises steadily, and falls back to its start at the end
 	fallen[39] = 4 * GiB
 	for _, c := range []struct {
 		name     string
@@ -156,7 +157,8 @@ func TestOutOfMemorySaysWhatWasTrue(t *testing.T) {
 	}
 }
 
-// TestBlocksNotKnown checks that the largest free block is left out if it is not known.
+// TestBlocksNotKnown checks that a verdict leaves out the largest free block if it is
+// not known.
 func TestBlocksNotKnown(t *testing.T) {
 	v := Diagnose(Evidence{Failure: OutOfMemoryError{Requested: GiB, Phase: PhaseForward, Micro: 8,
 		Stats: Stats{Capacity: 24 * GiB, Reserved: 24 * GiB, Allocated: 20 * GiB}}})
@@ -208,8 +210,8 @@ func TestAvailable(t *testing.T) {
 	}
 }
 
-// TestAssumed checks that a failure of memory which reports nothing about itself still gets a
-// verdict, and that no number which was made up for that memory is reported.
+// TestAssumed checks that a failure still gets a verdict if its memory reports
+// nothing about itself, and that numbers made up for that memory are never reported.
 func TestAssumed(t *testing.T) {
 	ranOut := OutOfMemoryError{Requested: 32 * MiB, Phase: PhaseForward, Micro: 8}
 	for _, c := range []struct {

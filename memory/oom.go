@@ -2,7 +2,7 @@ package memory
 
 import "fmt"
 
-// Phase is the part of the work in which an allocation was asked for.
+// Phase is the part of the work in which an allocation was requested.
 type Phase string
 
 // The phases of a training job.
@@ -13,39 +13,41 @@ const (
 	PhaseBackward   Phase = "backward"   // of a micro-batch
 	PhaseUpdate     Phase = "update"     // the optimizer's weight update
 	PhaseEval       Phase = "eval"       // evaluation, including generation for it
-	PhaseGenerate   Phase = "generation" // outside evaluation, as reinforcement learning does in the middle of a step
-	PhaseCheckpoint Phase = "checkpoint" // saving
+	PhaseGenerate   Phase = "generation" // generation outside evaluation, such as in the middle of a step of reinforcement learning
+	PhaseCheckpoint Phase = "checkpoint" // saving a checkpoint
 )
 
-// SizedByMicro reports whether a smaller micro-batch changes what the phase
-// needs.
+// SizedByMicro reports whether a smaller micro-batch may reduce what the phase needs.
+// It returns true for an unknown phase.
 func (p Phase) SizedByMicro() bool {
 	return p == PhaseForward || p == PhaseBackward || p == PhaseUnknown
 }
 
-// OutOfMemoryError is an allocation that failed, with what was true at that moment.
-// It is an error; find it with [errors.As].
+// OutOfMemoryError is a failed allocation and the state of the memory at that moment.
+// Use [errors.As] to find it in an error.
 type OutOfMemoryError struct {
-	Requested Bytes `json:"requested"`       // the allocation that failed; 0 if not known, as with a framework's error without numbers
+	Requested Bytes `json:"requested"`       // size of the allocation that failed; 0 if not known, as with a framework's error without numbers
 	Stats     Stats `json:"stats"`           // at the failure, after the cache had been emptied
 	Phase     Phase `json:"phase,omitempty"` // filled in by the trainer
 	Micro     int   `json:"micro,omitempty"` // samples in the micro-batch that failed; 0 outside one
 
-	// Whole is what the phase as a whole has to hold, where the trainer knows; 0
-	// if it does not.
+	// Whole is how much memory the whole phase has to hold; 0 if the trainer does not
+	// know that.
 	Whole Bytes `json:"whole,omitempty"`
-	// Others says in words who else holds memory of the device, such as "python
-	// (pid 4711) holds 21.3 GiB"; "" if nobody does or the device cannot tell.
+	// Others names the other processes that hold memory of the device, such as
+	// "python (pid 4711) holds 21.3 GiB". It is "" if there are none, or if the
+	// device cannot name them.
 	Others string `json:"others,omitempty"`
-	// Assumed says that Stats are what [OutOfMemoryError.Assume] made up; messages leave
-	// them out.
+	// Assumed is true if [OutOfMemoryError.Assume] made Stats up; messages then leave
+	// Stats out.
 	Assumed bool `json:"assumed,omitempty"`
 }
 
-// Assume is e with Stats made up to explain it, for memory that reports nothing about itself,
-// such as a machine's own under limits that are not known: they say that one byte less than
-// was asked for was free. most is the most that the memory can hold; 0 if that is not
-// known. If the size of the request is not known, e is returned unchanged.
+// Assume returns e with Stats made up to explain the failure: they say that one byte
+// less than the request was free. It is for memory that reports nothing about itself,
+// such as a machine's own memory under limits that are not known. most is the most
+// that the memory can hold, or 0 if that is not known. If the size of the request is
+// not known, Assume returns e unchanged.
 func (e OutOfMemoryError) Assume(most Bytes) OutOfMemoryError {
 	if e.Requested <= 0 {
 		return e
@@ -59,7 +61,8 @@ func (e OutOfMemoryError) Assume(most Bytes) OutOfMemoryError {
 	return e
 }
 
-// Measured is e without the Stats that [OutOfMemoryError.Assume] made up: what may be recorded and shown.
+// Measured returns e without Stats that [OutOfMemoryError.Assume] made up. Only this
+// form may be recorded and shown.
 func (e OutOfMemoryError) Measured() OutOfMemoryError {
 	if e.Assumed {
 		e.Stats = Stats{}
@@ -67,12 +70,13 @@ func (e OutOfMemoryError) Measured() OutOfMemoryError {
 	return e
 }
 
-// Needed is the least that the process would have had to hold to continue: what
-// was allocated and what was asked for, or Whole if that is more.
+// Needed is the least memory that the process would have had to hold to continue: the
+// allocated plus the requested bytes, or Whole if that is more.
 func (e *OutOfMemoryError) Needed() Bytes { return max(e.Whole, e.Stats.Allocated+e.Requested) }
 
-// Shortage is what was needed and what there was, such as "at least 25 GiB of 24 GiB", and
-// the difference if rounding could hide it.
+// Shortage describes how much memory was needed and how much there was, such as "at
+// least 25 GiB of 24 GiB". It adds the difference if rounding could hide it. Amounts
+// that are not known are left out.
 func (e *OutOfMemoryError) Shortage() string {
 	need, there := e.Needed(), e.Stats.Available()
 	switch {
@@ -84,8 +88,9 @@ func (e *OutOfMemoryError) Shortage() string {
 	return "at least " + Short(need, there)
 }
 
-// Short is what was needed and what there was, in words. If the two read the same, it adds
-// the difference, and if there was enough, that no free block was large enough.
+// Short describes how much memory was needed and how much there was, such as "25 GiB
+// of 24 GiB". If the two amounts read the same, it adds the difference. If there was
+// enough memory, it adds that no free block was large enough.
 func Short(need, there Bytes) string {
 	text := fmt.Sprintf("%v of %v", need, there)
 	switch same := need.String() == there.String(); {
@@ -99,7 +104,7 @@ func Short(need, there Bytes) string {
 	return text
 }
 
-// asked is what was asked for, in words.
+// asked describes the size of the request in words.
 func (e *OutOfMemoryError) asked() string {
 	if e.Requested <= 0 {
 		return "an unknown amount asked for"
@@ -107,7 +112,8 @@ func (e *OutOfMemoryError) asked() string {
 	return fmt.Sprintf("%v asked for", e.Requested)
 }
 
-// left is the text of asked, with how much was free if that was measured.
+// left describes the size of the request and, if it was measured, how much memory was
+// free.
 func (e *OutOfMemoryError) left() string {
 	if e.Assumed {
 		return e.asked() + ", more than was free"

@@ -3,8 +3,8 @@ package memory
 // Stats is what is known about a device's memory at one moment, as seen by one
 // process. All amounts are in bytes; an amount that cannot be known is 0.
 type Stats struct {
-	Capacity     Bytes `json:"capacity"`      // may be reserved when nobody else is there: the limit, or the whole device
-	Free         Bytes `json:"free"`          // could be reserved now
+	Capacity     Bytes `json:"capacity"`      // what may be reserved when no other process uses the device: the limit, or the whole device
+	Free         Bytes `json:"free"`          // what could still be reserved now
 	Reserved     Bytes `json:"reserved"`      // taken from the device by the caching allocator
 	Allocated    Bytes `json:"allocated"`     // held by live tensors
 	LargestFree  Bytes `json:"largest_free"`  // largest block that the cache could hand out without reserving
@@ -15,8 +15,8 @@ type Stats struct {
 	Failures     int64 `json:"failures"`      // allocations that failed
 }
 
-// Available is what this process may hold in all right now: its capacity less
-// what other processes have taken of it. It is never negative.
+// Available is the most memory that this process can hold right now: its capacity
+// minus the part that other processes have taken. It is never negative.
 func (s Stats) Available() Bytes {
 	return max(0, min(s.Capacity, s.Reserved+s.Free))
 }

@@ -9,11 +9,12 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// events is an NVML event set with the GPUs that report Xid events. An event
-// names its GPU by a handle, which may no longer answer when the event is read.
+// events is an NVML event set and the GPUs in it. An event names its GPU by a handle,
+// and the GPU may no longer answer when the event is read, so its index and UUID are
+// kept here.
 type events struct {
 	set nvml.EventSet
-	of  map[nvml.Device]Xid // everything but code and time
+	of  map[nvml.Device]Xid // every field except Code and Time is filled in
 }
 
 func openXids() (source, error) {
@@ -39,7 +40,8 @@ func openXids() (source, error) {
 	return e, nil
 }
 
-// register adds a GPU if it reports Xid events.
+// register adds the GPU with the given index to the set, if that GPU reports Xid
+// events.
 func (e *events) register(index int) {
 	d, ret := nvml.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS || d.RegisterEvents(nvml.EventTypeXidCriticalError, e.set) != nvml.SUCCESS {
@@ -66,6 +68,6 @@ func (e *events) wait(d time.Duration) (Xid, bool, error) {
 	return x, true, nil
 }
 
-// close ignores an error from NVML, as there is nobody to report it to; the set
-// ends with the process.
+// close frees the event set. It ignores an error from NVML: nobody could act on it,
+// and the set ends with the process.
 func (e *events) close() { _ = e.set.Free() }

@@ -8,20 +8,21 @@ import (
 	"headroom/memory"
 )
 
-// Unknown is the value of a number that NVML does not give. Names that it does
-// not give are "", and lists that it does not give are nil; a list that has nothing
-// in it is empty but not nil.
+// Unknown is the value of a number that NVML does not report. A name that NVML does
+// not report is "", and a list that it does not report is nil. An empty list that is
+// not nil is known to be empty.
 const Unknown = -1
 
-// UnavailableError is why GPUs cannot be watched. They may still be usable.
+// UnavailableError reports why GPUs cannot be observed through NVML. The GPUs
+// themselves may still be usable.
 type UnavailableError struct{ Reason string }
 
 func (e *UnavailableError) Error() string { return "no NVML: " + e.Reason }
 
-// A GPU is what NVML says about one GPU at one moment. If the GPU is cut into
-// MIG slices, it is the whole GPU.
+// A GPU is what NVML reports about one GPU at one moment. If the GPU is divided into
+// MIG slices, the values are those of the whole GPU.
 type GPU struct {
-	Index          int          `json:"index"` // as NVML and nvidia-smi count; CUDA may count differently
+	Index          int          `json:"index"` // the GPU's number in NVML and nvidia-smi; CUDA may number GPUs differently
 	UUID           string       `json:"uuid"`  // "GPU-" and 32 hexadecimal digits in groups
 	Name           string       `json:"name"`
 	PCI            string       `json:"pci"` // domain:bus:device.function
@@ -31,18 +32,18 @@ type GPU struct {
 	Reserved       memory.Bytes `json:"reserved"`        // by the driver; no process can use it
 	Utilisation    int          `json:"utilisation"`     // per cent of the last sampling period during which a kernel ran
 	Temperature    int          `json:"temperature"`     // °C
-	Throttled      []string     `json:"throttled"`       // what holds the clocks back, in words
+	Throttled      []string     `json:"throttled"`       // reasons why the clocks are held back, in words
 	UncorrectedECC int64        `json:"uncorrected_ecc"` // memory errors since the driver was loaded
 	Holders        []Holder     `json:"holders"`         // largest first
 }
 
-// MarshalJSON leaves out what is not known.
+// MarshalJSON leaves out the values that are not known.
 func (g GPU) MarshalJSON() ([]byte, error) {
 	type plain GPU
 	return known(plain(g))
 }
 
-// known is v, a struct, as JSON without the fields that NVML does not give.
+// known returns the struct v as JSON, without the fields that NVML does not report.
 func known(v any) ([]byte, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -58,19 +59,19 @@ func known(v any) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// Driver holds the versions of what is installed; "" where a version is not
-// known.
+// Driver holds the versions of the installed driver and libraries. A version that is
+// not known is "".
 type Driver struct {
 	Version string `json:"version,omitempty"` // such as "580.159.03"
 	NVML    string `json:"nvml,omitempty"`
 	CUDA    string `json:"cuda,omitempty"` // the newest CUDA version that the driver supports, such as "13.0"
 }
 
-// GPUs are all GPUs of the machine, whether CUDA may use them or not. It opens
-// no device. An error is a *[UnavailableError]; a value that a GPU does not
-// give is Unknown. Safe for concurrent use.
+// GPUs returns all GPUs of the machine, including those that CUDA may not use. It
+// opens no device. Any error is an *[UnavailableError]; a number that a GPU does not
+// report is [Unknown]. GPUs is safe for concurrent use.
 func GPUs() ([]GPU, error) { return gpus() }
 
-// DriverVersions returns the versions of what is installed. An error is a
-// *[UnavailableError].
+// DriverVersions returns the versions of the installed driver and libraries. Any
+// error is an *[UnavailableError].
 func DriverVersions() (Driver, error) { return driverVersions() }

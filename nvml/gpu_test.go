@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// required returns all GPUs. Without NVML the test is skipped, or fails under
-// HEADROOM_REQUIRE_GPU=1.
+// required returns all GPUs. If there is no NVML, it skips the test, or fails it
+// under HEADROOM_REQUIRE_GPU=1.
 func required(t *testing.T) []GPU {
 	t.Helper()
 	all, err := GPUs()
@@ -43,8 +43,8 @@ func TestGPUs(t *testing.T) {
 	}
 }
 
-// TestWatchGPU checks that the driver accepts the registration and that waiting
-// for events ends with the context.
+// TestWatchGPU checks that the driver lets this package register for events, and that
+// waiting for events ends with the context.
 func TestWatchGPU(t *testing.T) {
 	required(t)
 	ctx, cancel := context.WithCancel(t.Context())

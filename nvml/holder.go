@@ -14,12 +14,12 @@ import (
 // A Holder is a process that holds memory of a GPU.
 type Holder struct {
 	PID   int          `json:"pid"`
-	Name  string       `json:"name"` // its command; "" if it cannot be seen from here
+	Name  string       `json:"name"` // name of its command; "" if this process cannot see it
 	Bytes memory.Bytes `json:"bytes"`
 	Self  bool         `json:"self,omitempty"` // this process
 }
 
-// MarshalJSON leaves out what is not known.
+// MarshalJSON leaves out the values that are not known.
 func (h Holder) MarshalJSON() ([]byte, error) {
 	type plain Holder
 	return known(plain(h))
@@ -40,18 +40,19 @@ func (h Holder) String() string {
 	return fmt.Sprintf("%s (pid %d)", h.Name, h.PID)
 }
 
-// namedTakers is how many processes [Took] names.
+// namedTakers is how many processes [Took] names at most.
 const namedTakers = 3
 
-// Took names the other processes that hold more of a GPU now than before: "python
-// (pid 4711) took 21.3 GiB", largest first. It is empty if there are none, and if
-// this process is not among now's holders although it uses the GPU: the pids then
-// belong to another namespace, and one of them may be this process.
+// Took names the other processes that hold more of a GPU's memory in now than in
+// before, such as "python (pid 4711) took 21.3 GiB". Those that took most come first.
+// It returns "" if there are none. It also returns "" if now does not list this
+// process, which must itself be using the GPU: the PIDs then belong to another
+// namespace, and one of them may be this process.
 func Took(before, now []Holder) string {
 	if !slices.ContainsFunc(now, func(h Holder) bool { return h.Self }) {
 		return ""
 	}
-	var takers []Holder // Bytes: what each took
+	var takers []Holder // Bytes is how much each process took
 	for _, h := range now {
 		if taken := grown(before, h); !h.Self && taken != 0 {
 			h.Bytes = taken
@@ -73,9 +74,9 @@ func Took(before, now []Holder) string {
 	return strings.Join(said, ", ")
 }
 
-// grown is how much more h holds than it did before: 0 if no more, or if that
-// is not known for a process that was already there; Unknown if it is not known
-// for a new process.
+// grown returns how much more memory h holds than the same process did before, or 0
+// if it does not hold more. If an amount is not known, it returns 0 for a process
+// that was there before, and Unknown for a new one.
 func grown(before []Holder, h Holder) memory.Bytes {
 	i := slices.IndexFunc(before, func(b Holder) bool { return b.PID == h.PID })
 	switch {

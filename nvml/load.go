@@ -19,11 +19,11 @@ import (
 // library is the file name under which every NVIDIA driver installs NVML.
 const library = "libnvidia-ml.so.1"
 
-// start opens NVML once and keeps it open. go-nvml opens it a second time for
-// itself. Without start, go-nvml would leave it to the dynamic linker to bind
-// NVML's functions as they are called: a program bound at its start
-// (LD_BIND_NOW, a hardened build) would not start at all, and one that calls a
-// function that an older library lacks would be killed.
+// start opens NVML once and keeps it open; go-nvml then opens it a second time for
+// itself. Without start, go-nvml would leave it to the dynamic linker to bind each
+// NVML function when it is first called. A program that has all functions bound when
+// it starts (LD_BIND_NOW, a hardened build) would then not start at all, and a
+// program that calls a function missing from an older library would be killed.
 var start = sync.OnceValue(func() error {
 	path := C.CString(library)
 	defer C.free(unsafe.Pointer(path))

@@ -15,8 +15,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestNothingIsLeftOpen checks that symbols.h has every function that go-nvml
-// refers to: the dynamic linker would have to find any that is missing.
+// TestNothingIsLeftOpen checks that symbols.h lists every NVML function that go-nvml
+// refers to. Any that is missing would be left to the dynamic linker to find.
 func TestNothingIsLeftOpen(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the program is no ELF file")
@@ -41,8 +41,8 @@ func TestNothingIsLeftOpen(t *testing.T) {
 	}
 }
 
-// childKey makes this program the child of a test: it does what the value says
-// and prints the outcome.
+// childKey is an environment variable that makes this program the child of a test.
+// Its value says what the child does; the child then prints the outcome.
 const childKey = "HEADROOM_TEST_NVML"
 
 func TestMain(m *testing.M) {
@@ -60,7 +60,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// child runs this program again with every symbol bound at its start.
+// child runs this program again, with every symbol bound when it starts, and returns
+// what it prints. does is the value of childKey.
 func child(t *testing.T, does string, env ...string) string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -80,15 +81,15 @@ func TestStartsBound(t *testing.T) {
 	}
 }
 
-// stand is an NVML with hardly anything in it: one GPU is counted but cannot be
-// opened, and there is no text for errors.
+// stand is the source of an NVML with hardly any functions. Counting the GPUs fails
+// with an unknown error, and there is no text for errors.
 const stand = `
 int nvmlInit_v2(void) { return 0; }
 int nvmlSystemGetDriverVersion(char *to, unsigned n) { to[0] = '9'; to[1] = 0; return n > 1 ? 0 : 7; }
 int nvmlDeviceGetCount_v2(unsigned *n) { return 999; }
 `
 
-// standIn returns a folder with a library made from stand.
+// standIn returns a folder with a library compiled from stand.
 func standIn(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -100,9 +101,8 @@ func standIn(t *testing.T) string {
 	return dir
 }
 
-// TestOldLibrary checks that calls reach the library that is found, that what
-// the library lacks is reported as unknown and causes nothing worse, and that
-// its errors have a text.
+// TestOldLibrary checks that calls reach the library that is found, that values which
+// the library lacks are only reported as unknown, and that its errors have a text.
 func TestOldLibrary(t *testing.T) {
 	got := child(t, "versions", "LD_LIBRARY_PATH="+standIn(t))
 	want := "{Version:9 NVML: CUDA:} <nil> [] no NVML: count GPUs: NVML answers: " + noText
@@ -113,9 +113,8 @@ func TestOldLibrary(t *testing.T) {
 
 const noText = "an error that this NVML has no text for"
 
-// TestBeforeLoad checks that every call answers before this package opens the
-// library, even if go-nvml has opened it: no GPU is there, and no call returns
-// anything.
+// TestBeforeLoad checks that calls return errors, and do not crash, before this
+// package has opened the library, even if go-nvml has opened it.
 func TestBeforeLoad(t *testing.T) {
 	got := child(t, "before", "LD_LIBRARY_PATH="+standIn(t))
 	want := fmt.Sprint(int(nvml.ERROR_FUNCTION_NOT_FOUND), " ", int(nvml.ERROR_LIBRARY_NOT_FOUND), " ", noText)
@@ -126,7 +125,7 @@ func TestBeforeLoad(t *testing.T) {
 
 func TestNoLibrary(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, library), nil, 0o644); err != nil { // not a library, but found before any real one
+	if err := os.WriteFile(filepath.Join(dir, library), nil, 0o644); err != nil { // not a library, but found before any real library
 		t.Fatal(err)
 	}
 	if got, want := child(t, "versions", "LD_LIBRARY_PATH="+dir), "libnvidia-ml.so.1 cannot be opened"; !strings.Contains(got, want) {

@@ -13,8 +13,9 @@ import (
 	"headroom/memory"
 )
 
-// refused puts an answer other than success into this module's terms. An
-// nvml.Return is a non-nil error even for success, so none may leave this package.
+// refused converts an NVML return code other than success into one of this module's
+// errors. An nvml.Return must not leave this package, because as an error it is
+// non-nil even for success.
 func refused(what string, ret nvml.Return) error {
 	err := fmt.Errorf("%s: NVML answers: %s", what, ret.Error())
 	if ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_RESET_REQUIRED {
@@ -23,7 +24,7 @@ func refused(what string, ret nvml.Return) error {
 	return err
 }
 
-// ask is the answer of f, or unknown if f gives none.
+// ask returns the answer of f, or unknown if f does not succeed.
 func ask[T any](unknown T, f func() (T, nvml.Return)) T {
 	v, ret := f()
 	if ret != nvml.SUCCESS {
@@ -89,7 +90,7 @@ func read(index int, d nvml.Device) GPU {
 	}
 	g.Total, g.Free, g.Used, g.Reserved = memoryOf(d)
 	g.Throttled = ask(nil, throttled(d.GetCurrentClocksEventReasons))
-	if g.Throttled == nil { // under the name it had before driver 535
+	if g.Throttled == nil { // under the name that the function had before driver 535
 		g.Throttled = ask(nil, throttled(d.GetCurrentClocksThrottleReasons))
 	}
 	return g
@@ -101,8 +102,8 @@ func busOf(d nvml.Device) (string, nvml.Return) {
 	return string(bytes.ToLower(id)), ret
 }
 
-// memoryOf asks for version 2 first: version 1 counts memory reserved by the
-// driver as used.
+// memoryOf returns the memory of d in bytes. It asks NVML for version 2 of these
+// numbers first, because version 1 counts memory reserved by the driver as used.
 func memoryOf(d nvml.Device) (total, free, used, reserved memory.Bytes) {
 	unknown := nvml.Memory_v2{}
 	m := ask(unknown, d.GetMemoryInfo_v2)
@@ -116,8 +117,8 @@ func memoryOf(d nvml.Device) (total, free, used, reserved memory.Bytes) {
 	return memory.Bytes(v1.Total), memory.Bytes(v1.Free), memory.Bytes(v1.Used), Unknown
 }
 
-// holders merges the lists of compute, graphics and MPS processes: one process
-// may be on more than one, with the same figure.
+// holders merges the lists of compute, graphics and MPS processes. One process may be
+// on several of them, with the same amount.
 func holders(d nvml.Device) []Holder {
 	compute := ask(nil, d.GetComputeRunningProcesses)
 	if compute == nil {
@@ -127,7 +128,8 @@ func holders(d nvml.Device) []Holder {
 	shared := ask(nil, d.GetMPSComputeRunningProcesses)
 	found := map[int]memory.Bytes{}
 	for _, p := range slices.Concat(compute, graphics, shared) {
-		// What NVML does not know is all ones: -1 as a signed number, which is Unknown.
+		// NVML reports an unknown amount as all ones, which is -1 as a signed number:
+		// Unknown.
 		held, known := found[int(p.Pid)]
 		if !known {
 			held = Unknown
@@ -142,8 +144,8 @@ func holders(d nvml.Device) []Holder {
 	return all
 }
 
-// throttles are the reasons that may hold the clocks back. Idleness is not one
-// of them.
+// throttles lists the reasons why clocks may be held back. Idleness is not one of
+// them.
 var throttles = []struct {
 	bit  uint64
 	word string

@@ -2,7 +2,7 @@
 
 package nvml
 
-// errUnbuilt is the error if the program was built without GPU support.
+// errUnbuilt is the error of every call in a program built without GPU support.
 var errUnbuilt = &UnavailableError{"this program was built without GPU support; build it with make build"}
 
 func gpus() ([]GPU, error) { return nil, errUnbuilt }

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// An Xid is an error of a GPU that the driver reports, whichever process caused
-// it.
+// An Xid is a GPU error that the driver reports, whichever process caused it.
 type Xid struct {
 	Time time.Time `json:"time"` // when it was received
-	GPU  int       `json:"gpu"`  // GPU.Index
+	GPU  int       `json:"gpu"`  // GPU.Index, or Unknown
 	UUID string    `json:"uuid"`
 	Code int       `json:"code"`
 }
@@ -26,8 +25,8 @@ func (x Xid) String() string {
 	return text
 }
 
-// xids are the codes that end a job or explain its end, from NVIDIA's list of
-// Xid errors.
+// xids maps error codes to their meanings. It holds those of NVIDIA's Xid codes that
+// end a job or explain why one ended.
 var xids = map[int]string{
 	13:  "exception in a kernel, usually an illegal access",
 	31:  "memory page fault: a kernel used an address that is not mapped",
@@ -49,21 +48,22 @@ var xids = map[int]string{
 	140: "memory error that could not be recovered from",
 }
 
-// xidWait is how long one wait for events lasts, and so how long it may take to
-// end a watch.
+// xidWait is how long one wait for events lasts, and therefore the longest that it
+// may take to end a watch.
 const xidWait = 100 * time.Millisecond
 
-// source is where a watch gets its events from. It is used by one goroutine.
+// source is where a watch gets its events. It is used by only one goroutine.
 type source interface {
-	// wait blocks until there is an event or d has passed; ok says which.
+	// wait blocks until there is an event or d has passed. ok is true if there is an
+	// event.
 	wait(d time.Duration) (x Xid, ok bool, err error)
 	close()
 }
 
-// Watch receives the Xid events of all GPUs from now on. The watch ends with ctx,
-// within 0.1 s, or when NVML fails, which it does if it loses the GPUs; then the
-// channel is closed. An error is an *[UnavailableError], even if the reason is
-// only that no GPU reports such events.
+// Watch returns a channel on which it sends the Xid events of all GPUs from now on.
+// The channel is closed within 0.1 s after ctx ends. It is also closed when NVML
+// fails, which happens if it loses the GPUs. Any error is an *[UnavailableError],
+// even if the only reason is that no GPU reports such events.
 func Watch(ctx context.Context) (<-chan Xid, error) {
 	s, err := openXids()
 	if err != nil {

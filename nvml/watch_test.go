@@ -21,8 +21,8 @@ func TestXidString(t *testing.T) {
 	}
 }
 
-// TestEveryCallAnswers checks that nothing crashes, and that a typed error says
-// what is missing, with or without a GPU, NVML and the build tag.
+// TestEveryCallAnswers checks that, with or without a GPU, NVML and the build tag, no
+// call crashes and every error is an *UnavailableError, which says what is missing.
 func TestEveryCallAnswers(t *testing.T) {
 	check := func(call string, err error) {
 		t.Helper()
@@ -31,7 +31,7 @@ func TestEveryCallAnswers(t *testing.T) {
 			t.Errorf("%s: %T: %v", call, err, err)
 		}
 	}
-	for range 2 { // the second answer was kept from the first
+	for range 2 { // the second round uses what the first one has opened
 		all, err := GPUs()
 		check("GPUs", err)
 		if (err == nil) == (all == nil) {
@@ -51,10 +51,11 @@ func TestEveryCallAnswers(t *testing.T) {
 	}
 }
 
-// scripted is a source that returns what is sent to it.
+// scripted is a source that returns the given steps in order, and no events after
+// them.
 type scripted struct {
 	steps   chan scriptedStep
-	waiting chan struct{} // receives once per wait
+	waiting chan struct{} // receives a value at every wait
 	closed  int
 }
 
@@ -102,8 +103,8 @@ func TestWatchTellsInOrder(t *testing.T) {
 	}
 }
 
-// TestWatchEnds checks that a watch ends with its context, whatever it is
-// doing, and that its source is closed when the channel is.
+// TestWatchEnds checks that a watch ends with its context, whatever the watch is
+// doing, and that the source is closed by the time the channel is.
 func TestWatchEnds(t *testing.T) {
 	for name, steps := range map[string][]scriptedStep{
 		"waiting":           nil,
@@ -115,7 +116,7 @@ func TestWatchEnds(t *testing.T) {
 			events := watch(ctx, s)
 			<-s.waiting
 			cancel()
-			for range events { // an event may still come while both are ready
+			for range events { // an event may still come if both the receiver and the context are ready
 			}
 			if s.closed != 1 {
 				t.Errorf("the source was closed %d times", s.closed)

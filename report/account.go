@@ -7,7 +7,7 @@ import (
 	"headroom/runs"
 )
 
-// Kept reports whether the effective batch was the configured one in every step.
+// Kept says whether the effective batch was the configured one in every step.
 type Kept string
 
 // The answers.
@@ -17,16 +17,17 @@ const (
 	Unchecked Kept = "not checked" // there is nothing to check, or part of the records is missing
 )
 
-// Accounting is the check of invariant 1 over the metrics: every optimizer step
-// took exactly the configured number of samples, its micro-batches add up to that
-// number, no sample was skipped or taken twice, and steps × effective = samples.
+// Accounting is the check, over the metrics, that the effective batch was kept (invariant
+// 1 in ARCHITECTURE.md). Every optimizer step must have taken exactly the configured
+// number of samples, and its micro-batches must add up to that number. No sample may have
+// been skipped or taken twice, and steps × effective must be the number of samples.
 type Accounting struct {
 	State     Kept
-	Sum       string   // the sum in words: "200 steps × 64 = 12,800 samples"
-	Effective int      // configured; 0 if not known
+	Sum       string   // the result in words: "200 steps × 64 = 12,800 samples"
+	Effective int      // configured samples per step; 0 if not known
 	Steps     int      // recorded steps that were not rolled back
-	Last      int      // number of the last such step
-	Samples   int64    // in those steps
+	Last      int      // number of the last of these steps
+	Samples   int64    // samples in these steps
 	Redone    int      // steps done again after an attempt began at an older checkpoint
 	Problems  []string // what does not add up, oldest first, at most problemLimit
 	More      int      // how many further problems there are
@@ -35,17 +36,17 @@ type Accounting struct {
 // problemLimit keeps the page readable if a run is wrong throughout.
 const problemLimit = 12
 
-// auditor walks the metrics once.
+// auditor checks the metrics in a single pass.
 type auditor struct {
 	Accounting
 	plan    recovery.Plan
-	follow  bool // First is recorded, so that positions can be followed
+	follow  bool // the steps record First, so that the positions of samples can be checked
 	missing bool
 }
 
-// account checks the metrics and returns the steps that count: where a step
-// number recurs, the earlier steps from that number on were rolled back with the
-// attempt that made them, and only the later ones count.
+// account checks the metrics and returns the steps that count. If a step number recurs,
+// an attempt began again at an older checkpoint: the earlier steps from that number on
+// were rolled back, and only the later ones count.
 func account(in Input) ([]runs.StepReport, Accounting) {
 	a := auditor{Accounting: Accounting{State: Held, Effective: in.Effective}}
 	a.plan, _ = firstPlan(in.Entries)
@@ -67,8 +68,8 @@ func account(in Input) ([]runs.StepReport, Accounting) {
 	return steps, a.Accounting
 }
 
-// lastMade drops the steps that were rolled back. If it drops none, the result
-// shares memory with all.
+// lastMade returns the steps that were not rolled back, and how many times the step
+// number went back. If no step was rolled back, the result shares memory with all.
 func lastMade(all []runs.StepReport) (steps []runs.StepReport, rewinds int) {
 	for i := 1; i < len(all); i++ {
 		if all[i].Step <= all[i-1].Step {
@@ -98,11 +99,11 @@ func starts(entries []runs.Entry) int {
 	return n
 }
 
-// plans checks that no plan of the run asked for a different effective batch.
+// plans checks that every plan of the run asked for the configured effective batch.
 func (a *auditor) plans(entries []runs.Entry) {
 	for _, e := range entries {
 		if e.Kind == runs.KindSurvived {
-			continue // its plan covers the rows of one call
+			continue // this plan is only about the rows of one call
 		}
 		if e.Plan != nil && e.Plan.Effective != a.Effective {
 			a.wrong("at step %d the plan asked for %d samples per step, but %d are configured", e.Step, e.Plan.Effective, a.Effective)
@@ -148,8 +149,8 @@ func (a *auditor) sequence(previous, s runs.StepReport) {
 	}
 }
 
-// adds reports whether micro-batches that add up to sum make up a step of the given
-// number of samples. With several ranks a worker records only its own micro-batches.
+// adds reports whether micro-batches of sum samples in all make up a step of the given
+// number of samples. With several ranks, a worker records only its own micro-batches.
 func (a *auditor) adds(sum, samples int) bool {
 	if a.plan.World <= 1 {
 		return sum == samples

@@ -15,13 +15,14 @@ func TestAccountingOfAWholeRun(t *testing.T) {
 	}
 }
 
-// Any change to the records of a sound run is found.
+// TestAccountingFindsTampering checks that any change to the records of a sound run is
+// found.
 func TestAccountingFindsTampering(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(in *Input)
 		state  Kept
-		want   string // among the problems
+		want   string // must be among the problems
 	}{
 		{"a sample too few", func(in *Input) { in.Steps[99].Samples = 63 }, Broken, "step 100 took 63 samples, not 64"},
 		{"a sample too many", func(in *Input) { in.Steps[0].Samples = 65 }, Broken, "step 1 took 65 samples, not 64"},
@@ -58,7 +59,8 @@ func TestAccountingFindsTampering(t *testing.T) {
 	}
 }
 
-// A run that was killed repeats the steps since its checkpoint.
+// TestAccountingOfStepsMadeAgain checks a run that was killed and repeated the steps
+// since its checkpoint.
 func TestAccountingOfStepsMadeAgain(t *testing.T) {
 	d := newDiary("killed", 100)
 	d.plan.Micro = 16

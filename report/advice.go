@@ -8,7 +8,7 @@ import (
 	"headroom/recovery"
 )
 
-// Limits of advice: only beyond them is a fact worth mentioning.
+// Limits of advice: a fact is mentioned only if it is beyond them.
 const (
 	muchUnused  = 0.35 // share of the capacity
 	littleLeft  = 0.02 // share of what was available
@@ -17,7 +17,7 @@ const (
 	worthATry   = 1.5  // a micro-batch this many times larger is worth a try
 )
 
-// advice says what to change next, drawn from the facts alone.
+// advice says what to change next. It uses nothing but the facts of the report.
 func advice(in Input, r *Report) []string {
 	var all []string
 	for _, rule := range []func(Input, *Report) string{
@@ -79,7 +79,7 @@ func adviseEnd(in Input, r *Report) string {
 	return ""
 }
 
-// lastHinted is the newest row with a hint, or an empty one if there is none.
+// lastHinted returns the newest row with a hint, or an empty row if there is none.
 func lastHinted(rows []Row) Row {
 	for _, row := range slices.Backward(rows) {
 		if row.Hint != "" {
@@ -89,7 +89,7 @@ func lastHinted(rows []Row) Row {
 	return Row{}
 }
 
-// adviseMicro names the micro-batch that a run settled on after starting with one
+// adviseMicro names the micro-batch that a run settled on after it had started with one
 // that was too large.
 func adviseMicro(in Input, r *Report) string {
 	settled, lost, blamed := 0, 0.0, false
@@ -102,7 +102,7 @@ func adviseMicro(in Input, r *Report) string {
 			settled = row.micro
 		}
 	}
-	if settled == 0 || in.Command != "" && r.Outcome.State != Finished { // it has not been seen to fit
+	if settled == 0 || in.Command != "" && r.Outcome.State != Finished { // the micro-batch has not been seen to fit
 		return ""
 	}
 	text := fmt.Sprintf("micro-batch %d fits from the start: set batch.micro: %d, or auto", settled, settled)
@@ -115,8 +115,8 @@ func adviseMicro(in Input, r *Report) string {
 	return text
 }
 
-// adviseInPlace names the micro-batch with which no step of a command has to fail first, if its
-// newest step was still run in pieces.
+// adviseInPlace names a batch size and an accumulation with which no step of a command
+// has to fail first. It does so only if the newest step still ran in pieces.
 func adviseInPlace(_ Input, r *Report) string {
 	if len(r.seen) == 0 || r.Failures.InPlace == 0 {
 		return ""
@@ -129,10 +129,12 @@ func adviseInPlace(_ Input, r *Report) string {
 		count(s.Rows), count(s.Pieces), count((s.Rows+s.Pieces-1)/s.Pieces), count(s.Pieces))
 }
 
-// unsimulated is what helps against processes that the run's own configuration simulates.
+// unsimulated says how to turn off the other processes that the run's own configuration
+// simulates.
 const unsimulated = "--set 'device.squeeze=[]' turns it off"
 
-// simulatedHints changes the hints of rows about processes that are only simulated.
+// simulatedHints replaces the hints of rows about other processes, for a run in which
+// these are only simulated.
 func simulatedHints(rows []Row) {
 	for i := range rows {
 		if rows[i].Cause == memory.Foreign && rows[i].Hint != "" {
@@ -195,8 +197,8 @@ func adviseLost(_ Input, r *Report) string {
 	return fmt.Sprintf("%s of the time (%s) went into failures and searches: begin with a plan that fits", percent(r.Failures.Share), secondsLasting(r.Failures.Lost))
 }
 
-// adviseUnused looks at the whole run: a larger micro-batch is worth a try only
-// if steps were cut and none of those came near the capacity.
+// adviseUnused looks at the whole run. It recommends a larger micro-batch only if steps
+// were cut into several micro-batches and no step came near the capacity.
 func adviseUnused(_ Input, r *Report) string {
 	if len(r.Sizes) == 0 || r.Failures.Total > 0 || !(r.Memory.Tightest > muchUnused) {
 		return ""

@@ -32,8 +32,8 @@ import (
 	"headroom/runs"
 )
 
-// browser starts a headless Chromium, which is stopped when the test ends, and
-// whose files are removed then.
+// browser starts a headless Chromium. When the test ends, the browser is stopped and its
+// files are removed.
 func browser(t testing.TB) context.Context {
 	t.Helper()
 	program := ""
@@ -72,8 +72,8 @@ func browser(t testing.TB) context.Context {
 	return ctx
 }
 
-// awaitEnd waits for every process that names folder on its command line: the
-// browser's own children end a moment after it.
+// awaitEnd waits for the end of every process that has folder on its command line: the
+// browser's own child processes end a moment after the browser.
 func awaitEnd(t testing.TB, folder string) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -83,7 +83,7 @@ func awaitEnd(t testing.TB, folder string) {
 	for _, path := range lines {
 		line, err := os.ReadFile(path)
 		if err != nil || !strings.Contains(string(line), folder) {
-			continue // ended meanwhile, or another user's
+			continue // the process has ended meanwhile, or is another user's
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		if err != nil {
@@ -91,7 +91,7 @@ func awaitEnd(t testing.TB, folder string) {
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
-			continue // ended meanwhile
+			continue // the process has ended meanwhile
 		}
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
 		if n == 0 {
@@ -106,7 +106,7 @@ func awaitEnd(t testing.TB, folder string) {
 	}
 }
 
-// trouble collects what a page should not do: report an error, or load anything.
+// trouble collects what a page must not do: report an error or load anything.
 type trouble struct {
 	mu   sync.Mutex
 	page string
@@ -138,7 +138,7 @@ func (w *trouble) told() string {
 	return strings.Join(w.list, "\n")
 }
 
-// layout is what a page measures of itself.
+// layout is what the script measure returns about a page.
 type layout struct {
 	Pictures []struct {
 		ID            string
@@ -153,10 +153,9 @@ type layout struct {
 	Ground   string // colour behind the page
 }
 
-// measure runs in the page. Cut is text that reaches out of its picture, Faint
-// text with a contrast below 4.5 to what is behind it (WCAG 2.1, 1.4.3). Hidden is
-// content wider than its frame, where nothing shows that the frame can be
-// scrolled.
+// measure is a script that runs in the page. Cut is text that extends beyond its picture.
+// Faint is text whose contrast with the background is below 4.5 (WCAG 2.1, 1.4.3). Hidden
+// is content wider than its frame if nothing shows that the frame can be scrolled.
 const measure = `(() => {
 	document.querySelectorAll('details').forEach(e => { e.open = true });
 	const box = e => e.getBoundingClientRect();
@@ -227,7 +226,7 @@ func TestReportInABrowser(t *testing.T) {
 	}
 }
 
-// storm is a run with many failures of every cause.
+// storm returns a run with many failures of every cause.
 func storm() *diary {
 	d := newDiary("storm", 400)
 	d.plan.Micro = 22
@@ -254,7 +253,7 @@ func look(ctx context.Context, t *testing.T, d *diary, name string) {
 	if err := chromedp.Run(ctx, network.Enable(), cdplog.Enable(), runtime.Enable(), chromedp.Navigate(watch.page)); err != nil {
 		t.Fatal(err)
 	}
-	keep := os.Getenv("HEADROOM_SCREENSHOTS") // a folder, for a person to look at them
+	keep := os.Getenv("HEADROOM_SCREENSHOTS") // a folder for screenshots, for a person to look at
 	grounds := map[string]string{}
 	for _, v := range views {
 		var l layout
@@ -317,7 +316,8 @@ func screenshot(ctx context.Context, t *testing.T, path string) {
 	}
 }
 
-// grown is a run that is still in progress after the given number of steps, with failures now and then.
+// grown returns a run that is still in progress after the given number of steps, with a
+// failure now and then.
 func grown(steps int) *diary {
 	d := newDiary("live", 20_000)
 	d.plan.Micro = 22
@@ -333,8 +333,8 @@ func grown(steps int) *diary {
 	return d
 }
 
-// onTheAir serves a live page of *now, whichever run that is at the moment, and loads it in a tab
-// to which watch listens.
+// onTheAir serves a live page of *now, which may change to another run at any time. It
+// loads the page in a tab to which watch listens.
 func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (live *Live, server *httptest.Server, watch *trouble) {
 	t.Helper()
 	live = &Live{Token: "secret", Draw: func() (*Report, error) { return New(now.Load().Input), nil },
@@ -349,8 +349,9 @@ func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (li
 	return live, server, watch
 }
 
-// TestLivePageInABrowser checks that the page follows a run without being loaded again, keeps the scroll
-// position, what is unfolded and the focus, and says so when the server no longer answers.
+// TestLivePageInABrowser checks that the page follows a run without being loaded again,
+// and that it keeps the scroll position, the open folds and the focus. When the server no
+// longer answers, the page must say so.
 func TestLivePageInABrowser(t *testing.T) {
 	ctx, cancel := chromedp.NewContext(browser(t))
 	defer cancel()
@@ -359,7 +360,7 @@ func TestLivePageInABrowser(t *testing.T) {
 	live, server, watch := onTheAir(ctx, t, &now)
 	var before string
 	const table = `document.querySelector("[aria-labelledby=sizes]")`
-	err := chromedp.Run(ctx, chromedp.Poll(`document.documentElement.dataset.redrawn`, nil), // the page has asked once
+	err := chromedp.Run(ctx, chromedp.Poll(`document.documentElement.dataset.redrawn`, nil), // the page has asked the server once
 		chromedp.Text("h1", &before), chromedp.Evaluate(table+`.focus({preventScroll: true}); window.scrollTo(0, 300); window.same = true`, nil))
 	if err != nil {
 		t.Fatal(err)
@@ -411,7 +412,7 @@ func TestLivePageInABrowser(t *testing.T) {
 }
 
 // BenchmarkLivePage measures how long the browser takes to redraw a run of 10,000 steps,
-// layout included, and how large the page is.
+// including layout, and how large the page is.
 func BenchmarkLivePage(b *testing.B) {
 	ctx, cancel := chromedp.NewContext(browser(b))
 	defer cancel()
@@ -448,8 +449,8 @@ func BenchmarkLivePage(b *testing.B) {
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// wording runs in the page: it collects every visible text, in order, with its element
-// and its colour.
+// wording is a script that runs in the page. It collects every visible text, in order,
+// with the text's element and colour.
 const wording = `(() => [...document.querySelectorAll('main *')]
 	.filter(e => !e.matches('title, desc, style') && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
 	.filter(e => { const r = e.getBoundingClientRect(); return r.width > 1 && r.height > 1 })
@@ -459,8 +460,9 @@ const wording = `(() => [...document.querySelectorAll('main *')]
 			+ (label && label !== 'none' && label !== 'normal' ? label + ' ' : '') + text })
 	.join('\n') + '\n')()`
 
-// TestPagesAsGoldenFiles keeps what pages say, and in which colours, on a desktop and a phone,
-// light and dark, in testdata/pages. With -update these files are written again.
+// TestPagesAsGoldenFiles compares the texts of pages and their colours, on a desktop and
+// a phone, light and dark, with the files in testdata/pages. With -update it writes these
+// files again.
 func TestPagesAsGoldenFiles(t *testing.T) {
 	if testing.Short() && os.Getenv("HEADROOM_REQUIRE_BROWSER") != "1" {
 		t.Skip("short: the pages were not opened in a browser")
@@ -516,7 +518,7 @@ func TestPagesAsGoldenFiles(t *testing.T) {
 	}
 }
 
-// firstDifference is the first line in which two texts differ.
+// firstDifference describes the first line in which two texts differ.
 func firstDifference(got, want string) string {
 	a, b := strings.Split(got, "\n"), strings.Split(want, "\n")
 	for i := range min(len(a), len(b)) {
@@ -527,7 +529,8 @@ func firstDifference(got, want string) string {
 	return fmt.Sprintf("%d lines, want %d", len(a), len(b))
 }
 
-// at is the moment the given number of seconds after the diaries begin.
+// at returns the time that is the given number of seconds after the beginning of the
+// diaries.
 func at(seconds int) time.Time {
 	return time.Date(2026, 3, 2, 22, 14, 5, 0, time.UTC).Add(time.Duration(seconds) * time.Second)
 }

@@ -9,19 +9,19 @@ import (
 	"headroom/memory"
 )
 
-// Card is one answer: the page's first screen and the head of the Markdown
-// report show the same cards.
+// Card answers one question about the run. The page's first screen and the head of the
+// Markdown report show the same cards.
 type Card struct {
 	Question string
 	Answer   string
 	Note     string   // the numbers behind the answer; may be empty
-	Lines    []string // the same, a line each
+	Lines    []string // further numbers, one line each
 	Tone     Tone
 
-	unknown bool // nothing that could answer the question was recorded
+	unknown bool // nothing was recorded that could answer the question
 }
 
-// Cards are the answers, in the order in which people ask for them.
+// Cards returns the answers, in the order in which people ask the questions.
 func (r *Report) Cards() []Card {
 	cards := []Card{
 		r.batchCard(), r.failureCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.checkpointCard(),
@@ -37,14 +37,16 @@ func (r *Report) Cards() []Card {
 	return cards
 }
 
-// commandsBatchCard is batchCard for a wrapped command, whose steps headroom does not make.
+// commandsBatchCard is batchCard for a wrapped command, whose steps are not made by
+// headroom.
 func (r *Report) commandsBatchCard() Card {
 	c := Card{Question: "Effective batch", Answer: "as the command sets it", Tone: Info, Note: "no plan was changed"}
 	var notes []string
 	if r.Failures.InPlace > 0 {
 		notes = append(notes, "steps that ran out of memory still gave the result of the whole batch")
 	}
-	// A new plan has been used only if a step was made in an attempt that began after the change.
+	// A new plan has been used only if a step was made in an attempt that began after the
+	// change.
 	worked := r.worked()
 	smallerBefore := func(attempt int) bool {
 		return slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < attempt })

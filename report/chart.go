@@ -13,21 +13,21 @@ import (
 	"golang.org/x/image/math/fixed"
 )
 
-// Sizes of a chart, in its own units: pixels at full width.
+// Sizes in a chart's own units. At full width, a unit is a pixel.
 const (
 	textSize   = 13
 	titleSize  = 16
-	lineHeight = 16 // of a label
+	lineHeight = 16 // height of a line of labels
 	legendLine = 20
 	wideChart  = 1140
-	dotLimit   = 40 // up to this many points are drawn as dots too
+	dotLimit   = 40 // a line of up to this many points also has dots
 )
 
-// chart is a picture to be drawn.
+// chart describes a picture that has yet to be drawn.
 type chart struct {
 	name, title, alt string
-	unit             string // of the vertical axis
-	across           string // of the horizontal axis; "" means all optimizer steps that were tried
+	unit             string // unit of the vertical axis
+	across           string // what the horizontal axis shows; "" means all optimizer steps that were tried
 	width, height    float64
 	x0, x1           float64
 	y0, y1           float64
@@ -37,7 +37,7 @@ type chart struct {
 	marks            []mark
 }
 
-// line is a series with its name in the legend.
+// line is a series and the name that it has in the legend.
 type line struct {
 	name, shade string
 	points      series
@@ -47,19 +47,20 @@ type line struct {
 
 // area is the area between a series and a level.
 type area struct {
-	name, shade string // without a name it is not in the legend
+	name, shade string // an area without a name is not in the legend
 	points      series
 	edge        float64
 }
 
-// frame is the part of a chart in which its lines are drawn, and the mapping from values
-// to places on the chart.
+// frame is the part of a chart in which the lines are drawn. Its functions x and y map
+// values to places on the chart.
 type frame struct {
 	left, right, top, bottom float64
 	x, y                     func(float64) float64
 }
 
-// frame computes the frame, with room for the head above it and for the labels of the axes.
+// frame computes the chart's frame. It leaves room for the head above it and for the
+// labels of the axes.
 func (c chart) frame(head float64, across, up []tick) frame {
 	wide := 0.0
 	for _, t := range up {
@@ -75,7 +76,7 @@ func (c chart) frame(head float64, across, up []tick) frame {
 	return f
 }
 
-// svg draws the chart: the inside of an svg element.
+// svg draws the chart and returns the content of its svg element.
 func (c chart) svg() string {
 	head, height := c.head()
 	across := ticks(c.x0, c.x1, int(c.width/110), c.x1-c.x0 > 2)
@@ -132,7 +133,7 @@ func (l line) draw(b *strings.Builder, f frame, width float64) {
 	}
 }
 
-// style is the SVG style of the line, drawn with the given width.
+// style returns the SVG style of the line when it is drawn with the given width.
 func (l line) style(width float64) string {
 	style := fmt.Sprintf("fill:none;%s;stroke-width:%s", paint("stroke", l.shade), tenth(width))
 	if l.dashed {
@@ -147,9 +148,10 @@ func (a area) draw(b *strings.Builder, f frame, width float64) {
 	}
 }
 
-// path is a path through points, rounded to a tenth of a unit, with H and V for
-// horizontal and vertical lines, and without points that coincide with the one before.
-// Other lines are relative to the point before, which takes half the bytes.
+// path returns an SVG path through the points, rounded to a tenth of a unit. It uses H
+// and V for horizontal and vertical lines, and leaves out a point that coincides with the
+// previous one. All other lines are relative to the previous point, which takes half the
+// bytes.
 func path(points []point, f frame) string {
 	var b strings.Builder
 	x, y := 0.0, 0.0
@@ -175,12 +177,12 @@ func path(points []point, f frame) string {
 	return b.String()
 }
 
-// tenth is v as text, rounded to one decimal.
+// tenth prints v, rounded to one decimal.
 func tenth(v float64) string {
 	return strconv.FormatFloat(math.Round(10*v)/10+0, 'f', -1, 64) // no -0
 }
 
-// sans is a font with the widths of the page's own font.
+// sans is a font whose characters have the same widths as those of the page's font.
 var sans = sync.OnceValue(func() *sfnt.Font {
 	font, err := sfnt.Parse(liberationsansregular.TTF)
 	if err != nil {
@@ -189,8 +191,8 @@ var sans = sync.OnceValue(func() *sfnt.Font {
 	return font
 })
 
-// textWidth is the width of s at the given font size, both in the chart's units. It is safe
-// for concurrent use.
+// textWidth returns the width of s at the given font size, both in the chart's units. It
+// is safe for concurrent use.
 func textWidth(s string, size float64) float64 {
 	const em = 1000
 	var buffer sfnt.Buffer
@@ -213,7 +215,8 @@ type tick struct {
 	label string
 }
 
-// ticks are about the given number of places between low and high, spaced by 1, 2 or 5 times a power of ten.
+// ticks returns labelled places between low and high, about as many as asked for. They
+// are spaced by 1, 2 or 5 times a power of ten.
 func ticks(low, high float64, about int, whole bool) []tick {
 	unit := (high - low) / float64(max(2, about))
 	scale := math.Pow(10, math.Floor(math.Log10(unit)))
@@ -234,7 +237,8 @@ func ticks(low, high float64, about int, whole bool) []tick {
 	return all
 }
 
-// label prints v with as many decimals as the distance between labels needs.
+// label prints v with as many decimals as are needed to tell apart labels that differ by
+// step.
 func label(v, step float64) string {
 	switch {
 	case v == 0:

@@ -12,7 +12,7 @@ import (
 	"headroom/runs"
 )
 
-// commandRun is a diary of a wrapped command's run.
+// commandRun returns the diary of a wrapped command's run.
 func commandRun() *diary {
 	d := newDiary("train-run", 0)
 	d.Command, d.Device = "python train.py", ""
@@ -28,8 +28,8 @@ func (d *diary) life() {
 	d.entry(runs.Entry{Kind: runs.KindAttempt, Text: "attempt"})
 }
 
-// made adds what a worker saw in the attempt, a line for each pair of steps made and seconds per
-// step; the time of the first line is not known.
+// made adds what a worker saw in the attempt. Each line is a pair: the steps made and the
+// seconds per step. The time of the first line counts as not known.
 func (d *diary) made(lines ...[2]float64) {
 	for i, l := range lines {
 		s := runs.ProcessStep{Time: d.now, Attempt: d.attempt, PID: 7, Made: int(l[0]), Seconds: l[1]}
@@ -46,8 +46,8 @@ func (d *diary) saved(step int, path string) {
 	d.entry(runs.Entry{Kind: runs.KindCheckpoint, Text: "checkpoint", Path: path})
 }
 
-// diedOf adds a failure that ended an attempt, which lasted for the given seconds; what it lost is
-// not known if seconds is 0.
+// diedOf adds a failure that ended an attempt which lasted for the given seconds. If
+// seconds is 0, the time lost is not known.
 func (d *diary) diedOf(seconds float64) {
 	d.entry(runs.Entry{Kind: runs.KindExit, Text: "exit status 1 after 3 s: out of memory", Seconds: seconds})
 	plan := d.plan
@@ -66,8 +66,8 @@ func cardOf(r *Report, question string) string {
 	return ""
 }
 
-// TestCommandsProgress checks that a wrapped command's steps are those that a worker saw, that a
-// checkpoint is called a checkpoint, and that nothing is counted that is not known.
+// TestCommandsProgress checks that a wrapped command's steps are those that a worker saw,
+// that a checkpoint is called a checkpoint, and that only what is known is counted.
 func TestCommandsProgress(t *testing.T) {
 	done := runs.Entry{Kind: runs.KindDone, Text: "done"}
 	for _, c := range []struct {
@@ -112,8 +112,9 @@ func TestCommandsProgress(t *testing.T) {
 	}
 }
 
-// TestCommandsLedger checks in which step things happened to a wrapped command and the time that
-// they cost, the plan before the first change, and how attempts ended.
+// TestCommandsLedger checks four things in the ledger of a wrapped command: the steps in
+// which things happened, the time that they cost, the plan before the first change, and
+// how the attempts ended.
 func TestCommandsLedger(t *testing.T) {
 	d := commandRun()
 	d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command", InStep: 1})
@@ -169,8 +170,8 @@ func TestCommandsLedger(t *testing.T) {
 	}
 }
 
-// TestUnknownCost checks that a run which died of a failure of unknown cost does not say that it cost
-// nothing, neither on its page nor in the metrics.
+// TestUnknownCost checks that neither the page nor the metrics say that a failure cost
+// nothing if its cost is not known.
 func TestUnknownCost(t *testing.T) {
 	d := commandRun()
 	d.diedOf(0)
@@ -182,8 +183,8 @@ func TestUnknownCost(t *testing.T) {
 	}
 }
 
-// TestCommandsAdvice checks that a command's report recommends headroom resume only where it works, and
-// smaller batches where the command's own were run in pieces.
+// TestCommandsAdvice checks that the report of a command recommends headroom resume only
+// if it works, and recommends smaller batches if the command's batches ran in pieces.
 func TestCommandsAdvice(t *testing.T) {
 	failed := func(d *diary) { d.entry(runs.Entry{Kind: runs.KindFailed, Text: "exit status 1"}) }
 	resumable := func(d *diary) { d.Resumable = true; failed(d) }

@@ -10,8 +10,8 @@ import (
 	"headroom/runs"
 )
 
-// trainers are the steps of the processes that trained: in each attempt, the steps of the
-// process that has the most.
+// trainers returns the steps of the processes that trained. In each attempt, that is the
+// process with the most recorded steps.
 func trainers(seen []runs.ProcessStep) []runs.ProcessStep {
 	type process struct{ attempt, pid int } // a process of another attempt may have the same PID
 	lines, most := map[process]int{}, map[int]process{}
@@ -36,8 +36,8 @@ func commandsMemory(seen []runs.ProcessStep) Usage {
 	return m
 }
 
-// phases says how much was allocated at the end of each phase of the newest step for which
-// that is known, "" if there is none.
+// phases says how much memory was allocated at the end of each phase of a step. It uses
+// the newest step for which this is known, and returns "" if there is none.
 func phases(seen []runs.ProcessStep) string {
 	for _, s := range slices.Backward(seen) {
 		switch {
@@ -50,8 +50,9 @@ func phases(seen []runs.ProcessStep) string {
 	return ""
 }
 
-// stepsMade is how many optimizer steps a worker saw in each attempt that made any; seen are those
-// of one process per attempt.
+// stepsMade returns how many optimizer steps a worker saw in each attempt, by the
+// attempt's number. Attempts without steps are left out. seen must hold the steps of only
+// one process per attempt.
 func stepsMade(seen []runs.ProcessStep) map[int]int {
 	made := map[int]int{}
 	for _, s := range seen {
@@ -60,11 +61,11 @@ func stepsMade(seen []runs.ProcessStep) map[int]int {
 	return made
 }
 
-// stepTime is the mean time of a step, over the steps that were timed: all but the first of a process.
-// NaN if none was.
+// stepTime returns the mean time of a step in seconds, over all steps that were timed:
+// all but the first of each process. If no step was timed, it returns NaN.
 func stepTime(seen []runs.ProcessStep) float64 {
 	seconds, steps := 0.0, 0
-	made := map[int]int{} // of the line before, by attempt
+	made := map[int]int{} // steps made up to the previous line, by attempt
 	for _, s := range seen {
 		if before := made[s.Attempt]; s.Seconds > 0 && before > 0 && s.Made > before {
 			steps += s.Made - before
@@ -75,8 +76,8 @@ func stepTime(seen []runs.ProcessStep) float64 {
 	return seconds / float64(steps)
 }
 
-// commandsProgress is how far a wrapped command has come, as far as that is known; a worker saw the
-// given number of steps.
+// commandsProgress says how far a wrapped command has come, given the number of steps
+// that a worker saw. It returns "" if that is not known.
 func (r *Report) commandsProgress(steps int) string {
 	switch worked := len(stepsMade(r.seen)); {
 	case worked > 1:
@@ -89,8 +90,9 @@ func (r *Report) commandsProgress(steps int) string {
 	return ""
 }
 
-// worked is the number of the newest attempt in which a wrapped command is known to have made a
-// step, 0 if there is none: a worker saw one, a checkpoint was written, or the command finished.
+// worked returns the number of the newest attempt in which a wrapped command is known to
+// have made a step, or 0 if there is none. A step is known if a worker saw one, if a
+// checkpoint was written, or if the command finished.
 func (r *Report) worked() int {
 	newest := r.Checkpoints.attempt
 	for attempt := range stepsMade(r.seen) {
@@ -102,7 +104,7 @@ func (r *Report) worked() int {
 	return newest
 }
 
-// stepsCard says how many steps a wrapped command's processes made, and how fast.
+// stepsCard says how many steps the processes of a wrapped command made, and how fast.
 func (r *Report) stepsCard() Card {
 	c := Card{Question: "Steps", Tone: Info, unknown: len(r.seen) == 0}
 	c.Answer = plural(r.Outcome.Steps, "optimizer step")
@@ -115,8 +117,8 @@ func (r *Report) stepsCard() Card {
 	return c
 }
 
-// commandPictures are the pictures of a wrapped command. There are none if fewer than two
-// steps were seen, and none of memory without a GPU.
+// commandPictures returns the pictures of a wrapped command. There are none if fewer than
+// two steps were seen. Without a GPU, there is no picture of memory.
 func commandPictures(r *Report) []Picture {
 	if len(r.seen) < 2 {
 		return nil
@@ -182,7 +184,7 @@ func commandPictures(r *Report) []Picture {
 		c := &charts[i]
 		c.across, c.x0, c.x1 = name+" since the first step", 0, max(when(steps[len(steps)-1].Time), 1e-3)
 		for _, row := range r.Ledger {
-			if row.Failed { // its time may lie off the axis, as in the first step or in the last one tried
+			if row.Failed { // the time of the failure may lie off the axis, as in the first step or in the last one tried
 				c.marks = append(c.marks, markOf(row, "", min(max(c.x0, when(row.Time)), c.x1), math.NaN()))
 			}
 		}

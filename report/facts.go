@@ -11,19 +11,19 @@ import (
 	"headroom/runs"
 )
 
-// Usage is how much memory there was and how much was used. Unknown amounts are 0.
+// Usage is how much memory there was and how much of it was used. An unknown amount is 0.
 type Usage struct {
-	Capacity     memory.Bytes // of the newest step, or of the newest failure
+	Capacity     memory.Bytes // in the newest step or, if no step says, in the newest failure
 	Peak         memory.Bytes // largest allocated in any step
 	PeakStep     int
 	PeakReserved memory.Bytes // largest reserved in any step
-	Headroom     float64      // 1 − Peak / Capacity
-	Tightest     float64      // smallest share left of what was available, over all steps
+	Headroom     float64      // 1 − Peak / Capacity; NaN if not known
+	Tightest     float64      // smallest share left, over all steps, of the memory that was available; NaN if not known
 	TightestStep int
 	Foreign      memory.Bytes // most that other processes held after any step
-	ForeignFrom  int          // first and last step at which they held more than at the start; 0 if never
+	ForeignFrom  int          // first and last step at which they held clearly more than at the start; 0 if there is none
 	ForeignTo    int
-	Retries      int64 // allocations that succeeded only after the cache was emptied, as last counted
+	Retries      int64 // allocations that succeeded only after the cache was emptied, up to the last step
 }
 
 func memoryUse(steps []runs.StepReport, entries []runs.Entry) Usage {
@@ -61,7 +61,8 @@ func (m *Usage) step(s runs.StepReport, atFirst memory.Bytes) {
 	}
 	room := s.Memory.Available()
 	if room > 0 && s.Memory.Peak > 0 {
-		// Other processes may have come after the peak: then nothing was left, not less than nothing.
+		// Other processes may have come after the peak. Then no memory was left: the
+		// share is 0, not negative.
 		share := max(0, 1-float64(s.Memory.Peak)/float64(room))
 		if !(share >= m.Tightest) {
 			m.Tightest, m.TightestStep = share, s.Step
@@ -69,10 +70,10 @@ func (m *Usage) step(s runs.StepReport, atFirst memory.Bytes) {
 	}
 }
 
-// Speed is samples per second.
+// Speed is the run's throughput in samples per second.
 type Speed struct {
 	Median        float64 // over all steps; NaN if not known
-	Before, After float64 // medians before the first failure and after the last change; NaN where there are no such steps
+	Before, After float64 // medians before the first failure and after the last change; NaN if there are no such steps
 	InSteps       float64 // seconds in steps that were not rolled back
 }
 
@@ -109,7 +110,7 @@ func speed(r *Report) Speed {
 	return s
 }
 
-// rate is samples per second, NaN where the time is not known.
+// rate returns the samples per second of a step, or NaN if its time is not known.
 func rate(s *runs.StepReport) float64 {
 	if s.Seconds <= 0 {
 		return math.NaN()
@@ -117,7 +118,7 @@ func rate(s *runs.StepReport) float64 {
 	return float64(s.Samples) / s.Seconds
 }
 
-// median sorts v and returns its middle, NaN if it is empty.
+// median sorts v and returns its middle value, or NaN if v is empty.
 func median(v []float64) float64 {
 	if len(v) == 0 {
 		return math.NaN()
@@ -126,7 +127,7 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// Loss is where the loss began, ended and was lowest. NaN if not known.
+// Loss is the first, last and lowest loss of the run. A loss that is not known is NaN.
 type Loss struct {
 	First, Last, Lowest float64
 	LowestStep          int
@@ -149,14 +150,15 @@ func loss(steps []runs.StepReport) Loss {
 	return l
 }
 
-// Checkpoints counts what was saved. A wrapped command saves by itself, and headroom looks only for
-// its newest whole checkpoint after each attempt: how many there are, and what failed, is not known.
+// Checkpoints counts what was saved. A wrapped command saves its own checkpoints, and
+// headroom looks only for the newest whole one after each attempt. How many a command
+// saved, and which failed, is then not known.
 type Checkpoints struct {
 	Written, Failed, Damaged int
-	Newest                   int     // step of the newest whole one; 0 if there is none, or if its name does not say
-	Path                     string  // of the newest one of a wrapped command; "" if not known
-	Seconds                  float64 // spent on those written
-	attempt                  int     // in which the newest one was written
+	Newest                   int     // step of the newest whole checkpoint; 0 if there is none, or if its name does not give a step
+	Path                     string  // path of the newest checkpoint of a wrapped command; "" if not known
+	Seconds                  float64 // time spent on those written
+	attempt                  int     // attempt in which the newest one was written
 }
 
 func checkpoints(in Input) Checkpoints {
@@ -167,7 +169,7 @@ func checkpoints(in Input) Checkpoints {
 			c.Written++
 			c.Newest, c.Path, c.attempt = e.Step, e.Path, e.Attempt
 			c.Seconds += e.Seconds
-		case runs.KindAttempt: // an attempt starts from the newest whole checkpoint; a command may start over all the same
+		case runs.KindAttempt: // an attempt starts from the newest whole checkpoint, but a command may also start over
 			if e.Step != c.Newest && (in.Command == "" || e.Step > 0) {
 				c.Newest, c.Path = e.Step, ""
 			}
@@ -180,13 +182,13 @@ func checkpoints(in Input) Checkpoints {
 	return c
 }
 
-// Size sums up the steps that were cut in the same way.
+// Size sums up all steps that were cut into micro-batches in the same way.
 type Size struct {
 	Micro        int // largest micro-batch of the step
 	Accumulation int
 	Steps        int
-	From, To     int          // first and last such step
-	Peak         memory.Bytes // largest
+	From, To     int          // first and last of these steps
+	Peak         memory.Bytes // largest peak of these steps
 	Speed        float64      // median samples per second, NaN if not known
 	rates        []float64
 }
@@ -221,7 +223,7 @@ func sizes(steps []runs.StepReport) []Size {
 	return all
 }
 
-// Rate is the throughput in words.
+// Rate returns the throughput in words.
 func (s Size) Rate() string {
 	if math.IsNaN(s.Speed) {
 		return "–"
@@ -229,8 +231,8 @@ func (s Size) Rate() string {
 	return number(s.Speed)
 }
 
-// about returns what the newest entries say about a command: what it was recognised as, where its
-// checkpoints are, and the versions of Python and PyTorch that a worker found in it.
+// about returns what the newest entries say about a command: how it was recognised, where
+// its checkpoints are, and the versions of Python and PyTorch that a worker found in it.
 func about(entries []runs.Entry) string {
 	known, versions := "", ""
 	for _, e := range entries {
@@ -239,7 +241,7 @@ func about(entries []runs.Entry) string {
 		}
 		if python, torch, told := e.Attached(); told {
 			versions = "Python " + python
-			if torch != "none" { // it has not been imported
+			if torch != "none" { // PyTorch had been imported
 				versions += ", PyTorch " + torch
 			}
 		}
@@ -247,7 +249,8 @@ func about(entries []runs.Entry) string {
 	return clipped(strings.Trim(known+" · "+versions, " ·"), textLimit)
 }
 
-// ran returns the versions of headroom that made the attempts, oldest first, each once.
+// ran returns the versions of headroom that made the attempts, oldest first. Each version
+// is named once.
 func ran(entries []runs.Entry) string {
 	var all []string
 	for _, e := range entries {
@@ -258,8 +261,8 @@ func ran(entries []runs.Entry) string {
 	return clipped(strings.Join(all, ", then "), textLimit)
 }
 
-// DrawnBy names the headroom that made the run, if that is recorded, and the one that drew
-// the report.
+// DrawnBy names the version of headroom that made the run, if that is recorded, and the
+// version that drew the report.
 func (r *Report) DrawnBy() string {
 	drew := strings.TrimSpace("headroom " + r.Version)
 	switch r.Ran {

@@ -96,7 +96,7 @@ func TestAttempts(t *testing.T) {
 	d.walk(50, 0)
 	d.entry(runs.Entry{Kind: runs.KindInterrupted, Text: "interrupted after step 50"})
 	began := d.now
-	d.now = d.now.Add(8 * 3600e9) // the pause does not count
+	d.now = d.now.Add(8 * 3600e9) // the pause does not count as active time
 	d.begin()
 	d.walk(60, 0)
 	d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
@@ -109,8 +109,8 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// TestMadeUpAmounts checks that amounts which were made up to explain a failure, as journals of earlier
-// versions have them, are not shown.
+// TestMadeUpAmounts checks that amounts that were made up to explain a failure are not
+// shown. Journals of earlier versions have such amounts.
 func TestMadeUpAmounts(t *testing.T) {
 	oom := memory.OutOfMemoryError{Requested: 4 * memory.MiB, Phase: memory.PhaseForward, Micro: 8}.Assume(24 * memory.GiB)
 	d := newDiary("cpu", 10)
@@ -121,8 +121,8 @@ func TestMadeUpAmounts(t *testing.T) {
 	}
 }
 
-// A run does not continue from a damaged checkpoint: the next attempt shows which checkpoint it
-// continues from.
+// TestNewestCheckpoint checks that a damaged checkpoint is not the newest one: the next
+// attempt shows from which checkpoint the run continues.
 func TestNewestCheckpoint(t *testing.T) {
 	d := newDiary("damaged", 200)
 	d.plan.Micro = 16
@@ -136,8 +136,8 @@ func TestNewestCheckpoint(t *testing.T) {
 	}
 }
 
-// The capacity is always in the memory picture, and a failure that needed many
-// times as much does not flatten the rest.
+// TestMemoryPictureLimits checks that the memory picture always includes the capacity,
+// and that a failure that needed many times as much does not flatten everything else.
 func TestMemoryPictureLimits(t *testing.T) {
 	for _, needed := range []memory.Bytes{1, 20 * memory.GiB, 26 * memory.GiB, 500 * memory.GiB} {
 		d := newDiary("limits", 10)
@@ -193,8 +193,8 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// TestSimulatedProcess checks that a process that the run's own configuration simulates is called
-// simulated, and that the advice does not treat it as real.
+// TestSimulatedProcess checks that a process is called simulated if the run's own
+// configuration simulates it, and that the advice does not treat it as real.
 func TestSimulatedProcess(t *testing.T) {
 	earnest := regexp.MustCompile(`other processes held|to itself|stop them|others held|came within`)
 	for _, simulated := range []bool{false, true} {
@@ -224,8 +224,8 @@ func TestSimulatedProcess(t *testing.T) {
 	}
 }
 
-// TestLeftByOthers checks that memory that other processes hold beyond a run's limit costs the
-// run nothing, and that the amount left is never below zero.
+// TestLeftByOthers checks that memory held by other processes does not count against a
+// run if it lies beyond the run's limit, and that the amount left is never below zero.
 func TestLeftByOthers(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -10,21 +10,21 @@ import (
 	"headroom/recovery"
 )
 
-// Failures sums up the ledger.
+// Failures sums up the failures in the ledger.
 type Failures struct {
 	Total     int
 	Causes    []CauseCount // most frequent first
-	Lost      float64      // seconds, as far as they are known
-	Other     float64      // seconds that no cause in Causes accounts for
-	Share     float64      // of the time in attempts; 0 if not known
+	Lost      float64      // seconds that are known to have been lost
+	Other     float64      // the part of Lost that no cause in Causes accounts for
+	Share     float64      // Lost as a share of the time in attempts; 0 if not known
 	Uncounted int          // failures whose cost is not known
-	InPlace   int          // survived inside a process of a wrapped command
+	InPlace   int          // failures survived inside a process of a wrapped command
 	Fatal     bool         // the run ended because of memory
-	Open      bool         // it is not recorded what was done about the newest failure
+	Open      bool         // the journal does not say what was done about the newest failure
 	Summary   string       // "memory ran out 3 times, all survived: 2 batch, 1 foreign"
 }
 
-// CauseCount is how many times memory ran out for one cause, and what that cost.
+// CauseCount is how many times memory ran out for one cause, and how much time that cost.
 type CauseCount struct {
 	Cause memory.Cause
 	N     int

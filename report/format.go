@@ -63,8 +63,8 @@ func trimmed(s string) string {
 	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
 }
 
-// clipped is as much of the start of s as takes at most limit bytes in HTML, with … for what
-// was left out.
+// clipped returns s if it takes at most limit bytes in HTML. Otherwise it returns as much
+// of the start of s as fits, with … for the rest.
 func clipped(s string, limit int) string {
 	for i, c := range s {
 		if limit -= weight(c); limit < 0 {
@@ -74,7 +74,7 @@ func clipped(s string, limit int) string {
 	return s
 }
 
-// weight is how many bytes c takes in HTML.
+// weight returns how many bytes c takes in HTML.
 func weight(c rune) int {
 	if strings.ContainsRune(`<>&"'`, c) {
 		return len("&#34;")

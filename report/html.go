@@ -12,10 +12,11 @@ import (
 	"headroom/recovery"
 )
 
-// How much of a long run a page shows, so that it stays below 150 KiB whatever happened.
+// Limits on how much of a long run a page shows. They keep a page below 150 KiB, whatever
+// happened in the run.
 const (
 	textLimit     = 400      // bytes of one text
-	longTextLimit = 1_000    // bytes of a text that a page has once
+	longTextLimit = 1_000    // bytes of a text that a page shows only once
 	ledgerFirst   = 3        // rows from the start of the ledger
 	ledgerRoom    = 15 << 10 // bytes of the newest rows of the ledger
 	attemptsFirst = 3        // attempts from the first one on
@@ -43,18 +44,17 @@ var (
 				return count(n)
 			},
 			"script":  func() template.JS { return template.JS(liveScript) },
-			"picture": func(p interface{ inline() string }) template.HTML { return template.HTML(p.inline()) }, // escaped where it was drawn
+			"picture": func(p interface{ inline() string }) template.HTML { return template.HTML(p.inline()) }, // its texts were escaped when it was drawn
 		}).Parse(pageText))
 	})
 )
 
-// HTML writes the report as one page that needs nothing else: no script, no
-// file beside it, no network.
+// HTML writes the report as one page that needs no script, no other file and no network.
 func (r *Report) HTML(w io.Writer) error {
 	return r.html(w, "")
 }
 
-// html does what HTML does, and adds the script of a live page if a nonce is given.
+// html is [Report.HTML], but adds the script of a live page unless nonce is "".
 func (r *Report) html(w io.Writer, nonce string) error {
 	return written(w, page(), struct {
 		*Report
@@ -62,7 +62,8 @@ func (r *Report) html(w io.Writer, nonce string) error {
 	}{r, nonce}, "the report of "+r.Name)
 }
 
-// written writes a page; the argument what names the page in an error.
+// written writes to w the page that the template makes of the given data. In an error, it
+// calls the page what.
 func written(w io.Writer, page *template.Template, of any, what string) error {
 	var text bytes.Buffer
 	err := page.Execute(&text, of)
@@ -75,8 +76,8 @@ func written(w io.Writer, page *template.Template, of any, what string) error {
 	return nil
 }
 
-// printable replaces the control characters that HTML does not allow. A
-// journal may hold a child's terminal sequences.
+// printable replaces a control character that HTML does not allow. A journal may hold the
+// terminal sequences that a child process printed.
 func printable(c rune) rune {
 	if c < ' ' && c != '\n' && c != '\t' && c != '\r' || c == 0x7f {
 		return '\ufffd'
@@ -84,49 +85,50 @@ func printable(c rune) rune {
 	return c
 }
 
-// style is the page's style sheet, with the colours of the light and of the dark
-// scheme. Printed pages are white whichever scheme the screen uses.
+// style returns the page's style sheet, with the colours of the light and the dark
+// scheme. A printed page is white, whichever scheme the screen uses.
 func style() template.CSS {
 	return template.CSS(fmt.Sprintf(":root{color-scheme:light dark;%s}\n@media screen and (prefers-color-scheme:dark){:root{%s}}\n%s",
 		variables(false), variables(true), pageStyle))
 }
 
-// How many attempts and rows of the ledger a page has without folding them, and how many of the
-// newest rows stay visible when the others are folded.
+// Limits on how many attempts and rows of the ledger a page shows without folding them.
+// When rows are folded, the newest ones, newestRows in number, stay visible.
 const (
 	attemptLimit  = 8
 	unfoldedLimit = 12
 	newestRows    = 8
 )
 
-// Folded reports whether a page folds the attempts.
+// Folded reports whether the page folds its list of attempts.
 func (r *Report) Folded() bool { return len(r.Attempts) > attemptLimit }
 
-// SomeAttempts are the attempts that a page has room for. Where some are left out, the first
-// one after them has Skipped set.
+// SomeAttempts returns the attempts that a page has room for. If some are left out, the
+// next attempt after them has Skipped set.
 func (r *Report) SomeAttempts() []ShownAttempt {
 	return shown(r.Attempts, attemptsFirst, len(r.Attempts)-attemptsLast, func(a Attempt, skipped int) ShownAttempt { return ShownAttempt{a, skipped} })
 }
 
-// SomeSizes are the sizes that a page has room for, in the same way.
+// SomeSizes returns the sizes that a page has room for. If some are left out, the next
+// size after them has Skipped set.
 func (r *Report) SomeSizes() []ShownSize {
 	return shown(r.Sizes, sizesLimit/2, len(r.Sizes)-sizesLimit/2, func(z Size, skipped int) ShownSize { return ShownSize{z, skipped} })
 }
 
-// ShownSize is a size on a page.
+// ShownSize is a size as a page shows it.
 type ShownSize struct {
 	Size
 	Skipped int // sizes left out before it
 }
 
-// ShownAttempt is an attempt on a page.
+// ShownAttempt is an attempt as a page shows it.
 type ShownAttempt struct {
 	Attempt
 	Skipped int // attempts left out before it
 }
 
-// shown returns the items before first and those from newest on, each converted by as, which is
-// told how many are left out before it.
+// shown returns the items with an index below first or from newest on. It converts each
+// with as; skipped is how many items are left out just before that one.
 func shown[T, S any](all []T, first, newest int, as func(one T, skipped int) S) (some []S) {
 	for i, one := range all {
 		skipped := 0
@@ -140,13 +142,13 @@ func shown[T, S any](all []T, first, newest int, as func(one T, skipped int) S) 
 	return some
 }
 
-// Folds are the rows that a page shows: older ones, which are folded if there are any, and the newest.
+// Folds holds the rows that a page shows. Older rows are folded; the newest are visible.
 type Folds struct {
 	Older, Newest []ShownRow
-	Earlier       int // rows before the newest, with those that are left out
+	Earlier       int // how many rows come before the newest ones, including rows that are left out
 }
 
-// Folds are the rows that a page shows. None is folded if the ledger is short.
+// Folds returns the rows that a page shows. If the ledger is short, none is folded.
 func (r *Report) Folds() Folds {
 	rows := r.Shown()
 	if len(rows) <= unfoldedLimit {
@@ -156,7 +158,7 @@ func (r *Report) Folds() Folds {
 	return Folds{rows[:n], rows[n:], rows[n].Number - 1}
 }
 
-// Last is the newest attempt, nil if there is none.
+// Last returns the newest attempt, or nil if there is none.
 func (r *Report) Last() *Attempt {
 	if len(r.Attempts) == 0 {
 		return nil
@@ -164,10 +166,10 @@ func (r *Report) Last() *Attempt {
 	return &r.Attempts[len(r.Attempts)-1]
 }
 
-// Wide are the pictures that take the full width, Narrow the others.
+// Wide returns the pictures that take the page's full width.
 func (r *Report) Wide() []Picture { return r.width(true) }
 
-// Narrow are the pictures that are placed side by side.
+// Narrow returns the pictures that are placed side by side.
 func (r *Report) Narrow() []Picture { return r.width(false) }
 
 func (r *Report) width(wide bool) []Picture {
@@ -180,8 +182,8 @@ func (r *Report) width(wide bool) []Picture {
 	return some
 }
 
-// Shown are the rows of the ledger that a page has room for: the first few, and the newest.
-// Where rows are left out, the first one after them has Skipped set.
+// Shown returns the rows of the ledger that a page has room for: the first few and the
+// newest. If rows are left out, the next row after them has Skipped set.
 func (r *Report) Shown() []ShownRow {
 	first, newest := min(ledgerFirst, len(r.Ledger)), len(r.Ledger)
 	for room := ledgerRoom; newest > first; newest-- {
@@ -191,14 +193,14 @@ func (r *Report) Shown() []ShownRow {
 	}
 	rows := shown(r.Ledger, first, newest, func(row Row, skipped int) ShownRow { return ShownRow{row, skipped} })
 	if n := len(rows); n > 0 && r.Outcome.State == Failed && rows[n-1].last == recovery.Stop {
-		rows[n-1].Reason, rows[n-1].Hint = "", "" // the top of the page has both
+		rows[n-1].Reason, rows[n-1].Hint = "", "" // the top of the page shows both
 	}
 	return rows
 }
 
-// size is about how many bytes of a page the row takes.
+// size returns about how many bytes the row takes on a page.
 func (r Row) size() int {
-	n := 600 // its elements
+	n := 600 // for the row's HTML elements
 	for _, text := range r.texts() {
 		for _, c := range *text {
 			n += weight(c)
@@ -207,13 +209,13 @@ func (r Row) size() int {
 	return n
 }
 
-// ShownRow is a row of the ledger on a page.
+// ShownRow is a row of the ledger as a page shows it.
 type ShownRow struct {
 	Row
 	Skipped int // rows left out before it
 }
 
-// Shade is the colour of the row's badge, as in the pictures.
+// Shade returns the colour of the row's badge, which is the same in the pictures.
 func (r ShownRow) Shade() string {
 	switch {
 	case r.Failed:
@@ -228,7 +230,7 @@ func (r ShownRow) Shade() string {
 	return "muted"
 }
 
-// Period is when the run took place, how long it took and in how many attempts.
+// Period says when the run took place, how long it took and in how many attempts.
 func (r *Report) Period() string {
 	o := r.Outcome
 	if o.Begin.IsZero() {

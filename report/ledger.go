@@ -10,44 +10,46 @@ import (
 	"headroom/runs"
 )
 
-// Row is one line of the ledger: something that happened, and what was done.
+// Row is one line of the ledger: something that happened, and what was done about it.
 type Row struct {
-	Number  int // counts from 1; pictures mark failures with it
+	Number  int // counts from 1; pictures mark failures with this number
 	Time    time.Time
 	Attempt int
-	// Step is the optimizer step being made, or, for what happened between steps, the one finished
-	// last. For a wrapped command it is a step of the attempt's own process, if that is known, or else 0.
+	// Step is the optimizer step that was being made. For something that happened between
+	// steps, it is the last finished step. For a wrapped command, it is a step of the
+	// attempt's own process; 0 if that is not known.
 	Step int
 	Tone Tone
 
 	Failed  bool         // an allocation failed
-	InPlace bool         // and it was survived inside the process
-	Cause   memory.Cause // why, if memory was the reason
+	InPlace bool         // the failure was survived inside the process
+	Cause   memory.Cause // why memory ran out; "" if memory was not the reason
 	What    string       // "out of memory: batch", "checkpoint failed", …
-	Why     string       // with its numbers
-	Needed  memory.Bytes // the least that would have been needed; 0 if not known
+	Why     string       // why it happened, with the numbers
+	Needed  memory.Bytes // the least memory that would have been needed; 0 if not known
 
 	Remedy string // what was done; empty if nothing was recorded
 	Reason string // why that was done
 	Result string // the outcome of the remedy
 	Hint   string // what the user could do
-	Probes string // the sizes tried, with those that failed marked: "63! 31 47! 40"
+	Probes string // the sizes that a search tried; ! marks those that failed: "63! 31 47! 40"
 
-	Before, After string          // how a step was cut, as "27 × 3"; empty if that did not change
-	Lost          float64         // seconds that it cost; 0 if not known
+	Before, After string          // how a step was cut, as in "27 × 3"; empty if that did not change
+	Lost          float64         // seconds lost to this; 0 if not known
 	last          recovery.Remedy // the latest remedy, if there were several
-	repeated      bool            // the step that had failed before ran out of memory again
+	repeated      bool            // a step that had failed before ran out of memory again
 	wrapped       bool            // it happened to a wrapped command
 	from          int             // step of the checkpoint that a wrapped command's attempt began from
 	once          bool            // the plan changed for one step only
 	micro         int             // largest micro-batch of the new plan; 0 if the plan did not change
 	largest       int             // micro-batch that failed
-	starts        bool            // Result says which attempt started; what it does is added to that
+	starts        bool            // Result says which attempt started, and later outcomes are added to it
 	refused       string          // what a worker said about a failure that it left to the command's own code
 }
 
-// At is the step as text. What happened to a wrapped command may have happened in an unknown step;
-// the steps of a process that began from a checkpoint are written after that checkpoint's: "10+2".
+// At returns the step as text. The step of something that happened to a wrapped command
+// may be unknown ("–"). If the command's process began from a checkpoint, its steps are
+// written after the checkpoint's step: "10+2".
 func (r Row) At() string {
 	switch {
 	case r.wrapped && r.Step == 0:
@@ -58,13 +60,14 @@ func (r Row) At() string {
 	return count(r.Step)
 }
 
-// unknownCost says that it is not known how much time something cost.
+// unknownCost stands for an amount of lost time that is not known.
 const unknownCost = "not known"
 
-// uncounted reports whether a failure must have cost time, but how much is not known.
+// uncounted reports whether the row is a failure that must have cost time, although it is
+// not known how much.
 func (r Row) uncounted() bool { return r.wrapped && r.Failed && !r.repeated && r.Lost <= 0 }
 
-// Cost is the time that it cost, as text.
+// Cost returns the time lost, as text.
 func (r Row) Cost() string {
 	switch {
 	case r.uncounted():
@@ -75,35 +78,35 @@ func (r Row) Cost() string {
 	return secondsLasting(r.Lost)
 }
 
-// texts are those of the row's texts that may be long.
+// texts returns those texts of the row that may be long.
 func (r *Row) texts() []*string {
 	return []*string{&r.What, &r.Why, &r.Remedy, &r.Reason, &r.Probes, &r.Result, &r.Hint}
 }
 
-// deviceLost is [Row].What for a device that is gone.
+// deviceLost is the value of What in a [Row] about a lost device.
 const deviceLost = "device lost"
 
-// bookkeeper turns the journal into rows.
+// bookkeeper turns the entries of the journal into rows.
 type bookkeeper struct {
 	rows    []Row
-	plan    *recovery.Plan // in force from now on
-	failure bool           // the newest row is a failure or a loss that no decision has answered
-	search  bool           // the newest row is a search still under way
+	plan    *recovery.Plan // the plan in force
+	failure bool           // the newest row is a failure, or a loss of the device, and no decision has followed
+	search  bool           // the newest row is a search that has not ended
 	probed  float64        // seconds that the search's probes took
-	begun   time.Time      // of the newest row
-	timed   bool           // some entry of the newest row said how long it took
+	begun   time.Time      // time of the newest row
+	timed   bool           // some entry of the newest row gave a duration
 	exited  bool           // the command has ended, and no attempt has started since
-	again   bool           // the newest row decided that another attempt starts
-	stopped string         // the reason that the newest row gives for trying nothing more
+	again   bool           // the decision in the newest row was to start another attempt
+	stopped string         // why nothing more is tried, from the newest row; "" if it does not say so
 
 	wrapped  bool            // the run is that of a wrapped command
-	attempts map[int]Attempt // by number, of a wrapped command
-	inStep   map[int]int     // attempt → newest step in which a worker saw a failure
+	attempts map[int]Attempt // by number
+	inStep   map[int]int     // by attempt: the newest step in which a worker saw a failure
 }
 
-// ledger is what happened in the run, oldest first: failures with what was done
-// about them, changes of plan, and other kinds of trouble. What went as it
-// should (steps, checkpoints) is left out.
+// ledger returns what happened in the run, oldest first: failures and what was done about
+// them, changes of plan, and other kinds of trouble. It leaves out what went as it
+// should, such as steps and checkpoints.
 func ledger(in Input, attempts []Attempt) []Row {
 	b := bookkeeper{wrapped: in.Command != "", attempts: map[int]Attempt{}, inStep: map[int]int{}}
 	for _, a := range attempts {
@@ -179,8 +182,9 @@ func (b *bookkeeper) enter(e runs.Entry) {
 	}
 }
 
-// started records an attempt after the first one, in the row of the decision that led to
-// it if there is one.
+// started records the start of an attempt. If a decision led to the attempt, the start is
+// added to the row of that decision. Otherwise the start gets a row of its own, unless
+// the attempt is the first.
 func (b *bookkeeper) started(e runs.Entry) {
 	switch {
 	case b.again:
@@ -192,9 +196,9 @@ func (b *bookkeeper) started(e runs.Entry) {
 	b.exited, b.again = false, false
 }
 
-// left removes the newest row if that only says that a worker left a failure of this
-// attempt to the command's own code, and returns what the row said: when memory then runs
-// out for the whole command, one row has both.
+// left returns the text of the newest row, and removes that row, if it only says that a
+// worker left a failure of this attempt to the command's own code. When memory then runs
+// out for the whole command, one row shows both. Otherwise left returns "".
 func (b *bookkeeper) left(attempt int) string {
 	if len(b.rows) == 0 || b.newest().Failed || b.newest().refused == "" || b.newest().Attempt != attempt {
 		return ""
@@ -214,7 +218,7 @@ func (b *bookkeeper) outOfMemory(e runs.Entry) {
 		measured := e.OOM.Measured()
 		row.Needed, row.largest = measured.Needed(), e.OOM.Micro
 	}
-	if b.plan == nil { // for a command there is no other entry with the first plan
+	if b.plan == nil { // for a command, no other entry has the first plan
 		b.plan = e.Plan
 	}
 	if e.OOM == nil || e.OOM.Phase != memory.PhaseLoad {
@@ -231,22 +235,22 @@ func (b *bookkeeper) outOfMemory(e runs.Entry) {
 	b.spend(e)
 }
 
-// survived adds a row for a failure that a worker recovered from inside a process: its
-// decision is about pieces of one call, and the run's plan does not change.
+// survived adds a row for a failure that a worker recovered from inside a process. Its
+// decision is about the pieces of one call, and the run's plan does not change.
 func (b *bookkeeper) survived(e runs.Entry) {
 	b.outOfMemory(e)
 	b.failure = false
 	row := b.newest()
 	what, how, told := e.InPlace()
-	if told { // its first part names the line of the user's own code
+	if told { // what ran out of memory names the line of the user's own code
 		why := row.Why
-		if why == e.Text { // nobody has diagnosed the failure
+		if why == e.Text { // the failure has no verdict
 			why = ""
 		}
 		row.Why = strings.Trim(strings.TrimPrefix(what, "out of memory")+". "+why, " .")
 	}
 	row.InPlace = true
-	if e.Decision == nil || e.Decision.Remedy == "" { // the process has not asked
+	if e.Decision == nil || e.Decision.Remedy == "" { // the process has not asked for a decision
 		row.Remedy, row.Reason = "survived in place", how
 		return
 	}
@@ -260,8 +264,8 @@ func (b *bookkeeper) survived(e runs.Entry) {
 	}
 }
 
-// planned records the plan of an attempt. After a run's first search, that plan is
-// the result of the search.
+// planned records the plan of an attempt. After the first search of a run, this plan is
+// the result of that search.
 func (b *bookkeeper) planned(e runs.Entry) {
 	if e.Decision != nil && b.search {
 		b.answer(e)
@@ -269,11 +273,11 @@ func (b *bookkeeper) planned(e runs.Entry) {
 	b.plan = e.Plan
 }
 
-// failed records the end of the run. Giving up is the answer to the out-of-memory
-// failure before it.
+// failed records the end of the run. If the run gave up because of the failure before,
+// the end is added to the row of that failure.
 func (b *bookkeeper) failed(e runs.Entry) {
 	if b.stopped != "" && (b.stopped == e.Text || e.Decision != nil && b.stopped == e.Decision.Reason) {
-		return // the newest row says so already
+		return // the newest row already says so
 	}
 	if !b.failure || e.Decision == nil {
 		b.open(e, Row{Tone: Bad, What: "failed", Why: e.Text})
@@ -291,8 +295,8 @@ func (b *bookkeeper) blame(v *memory.Verdict) {
 	row.Cause, row.What, row.Why = v.Cause, "out of memory: "+string(v.Cause), v.Why
 }
 
-// decision completes the row of the failure before it, or adds a row of its own:
-// for the end of a search, or for growing back.
+// decision adds the decision to the row of the failure before it. A decision about
+// something else, such as growing back, gets a row of its own.
 func (b *bookkeeper) decision(e runs.Entry) {
 	d := e.Decision
 	if d == nil {
@@ -306,7 +310,7 @@ func (b *bookkeeper) decision(e runs.Entry) {
 	case d.Remedy == recovery.Continue && d.Reason == "":
 		b.adopt(*d)
 		return
-	case b.search && d.Remedy != recovery.Search: // it is the outcome of the search
+	case b.search && d.Remedy != recovery.Search: // the decision is the outcome of the search
 	case d.Remedy == recovery.Grow:
 		b.open(e, Row{Tone: Good, What: "memory available again"})
 	case d.Remedy == recovery.Continue:
@@ -324,7 +328,7 @@ func (b *bookkeeper) answer(e runs.Entry) {
 		row.Remedy = string(d.Remedy)
 		if b.search {
 			row.Remedy = fmt.Sprintf("%s, then %s", recovery.Search, d.Remedy)
-			row.Result = "" // the reason gives the result, along with what followed
+			row.Result = "" // the reason includes the result
 		}
 	}
 	if row.Reason == "" {
@@ -393,7 +397,7 @@ func (b *bookkeeper) probe(e runs.Entry) {
 	b.spend(e)
 }
 
-// searched ends a search. The time that its entry gives includes the search's probes.
+// searched ends a search. The duration in its entry includes the search's probes.
 func (b *bookkeeper) searched(e runs.Entry) {
 	b.searching(e)
 	b.newest().Result = e.Text
@@ -401,8 +405,8 @@ func (b *bookkeeper) searched(e runs.Entry) {
 	b.spend(e)
 }
 
-// searching makes sure that the newest row is a search: the first search of a run
-// is not caused by a failure.
+// searching makes sure that the newest row is a search. The first search of a run has no
+// row yet, because no failure caused it.
 func (b *bookkeeper) searching(e runs.Entry) {
 	if !b.search {
 		b.open(e, Row{Tone: Info, What: "no plan yet", Remedy: string(recovery.Search), Reason: "find the largest micro-batch that fits"})
@@ -423,9 +427,9 @@ func (b *bookkeeper) open(e runs.Entry, row Row) {
 
 func (b *bookkeeper) newest() *Row { return &b.rows[len(b.rows)-1] }
 
-// spend adds the time that e took to the newest row. If no entry gives a duration,
-// the time between entries is used; it says nothing about a wrapped command, whose failures are
-// recorded after it has ended.
+// spend adds the time that e took to the newest row. If no entry of the row gives a
+// duration, it uses the time between entries. That time means nothing for a wrapped
+// command, whose failures are recorded after it has ended.
 func (b *bookkeeper) spend(e runs.Entry) {
 	row := b.newest()
 	switch {
@@ -438,12 +442,12 @@ func (b *bookkeeper) spend(e runs.Entry) {
 	}
 }
 
-// cut is a plan in short form, without its effective batch, which never changes.
+// cut prints a plan in short form, without the effective batch, which never changes.
 func cut(p recovery.Plan) string {
 	return fmt.Sprintf("%d × %d", p.Largest(), p.Accumulation())
 }
 
-// Cuts is the change of plan in short form: "64 × 1 → 27 × 3".
+// Cuts prints the change of plan in short form: "64 × 1 → 27 × 3".
 func (r Row) Cuts() string {
 	switch {
 	case r.After == "":

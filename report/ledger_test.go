@@ -11,7 +11,7 @@ import (
 	"headroom/search"
 )
 
-// told is a ledger as text, one line per row.
+// told prints a ledger as text, one line per row.
 func told(rows []Row) string {
 	var b strings.Builder
 	for _, row := range rows {
@@ -51,8 +51,8 @@ func TestLedgerSaysTheVerdictOnce(t *testing.T) {
 	}
 }
 
-// The first search of a run is not caused by a failure, and the resulting plan
-// is an entry of its own kind.
+// TestLedgerOfAFirstSearch checks the row of a run's first search, which no failure
+// caused. The plan that results is an entry of its own kind.
 func TestLedgerOfAFirstSearch(t *testing.T) {
 	d := newDiary("auto", 10)
 	d.attempt = 1
@@ -70,8 +70,9 @@ func TestLedgerOfAFirstSearch(t *testing.T) {
 	}
 }
 
-// TestLedgerOfSurvivedInPlace checks that a failure which a worker survived inside a process
-// is a row of its own, and that its pieces are not taken for an effective batch.
+// TestLedgerOfSurvivedInPlace checks that a failure that a worker survived inside a
+// process has a row of its own, and that the pieces are not mistaken for an effective
+// batch.
 func TestLedgerOfSurvivedInPlace(t *testing.T) {
 	d := newDiary("inside", 10)
 	d.Command = "python train.py"
@@ -114,7 +115,8 @@ func TestLedgerOfGivingUp(t *testing.T) {
 	}
 }
 
-// A run gave up once because of memory, and later failed for another reason.
+// TestOnlyTheLastAttemptEndsARun checks a run that gave up once because of memory, and
+// later failed for another reason.
 func TestOnlyTheLastAttemptEndsARun(t *testing.T) {
 	d := newDiary("twice", 10)
 	d.begin()
@@ -153,7 +155,7 @@ func TestLedgerOfOtherTroubles(t *testing.T) {
 6 step 30 attempt 2:  0.0s
 7 step 31 out of memory: leak:  0.6s
 `)
-	for range 2 { // the same step failing again is not counted again
+	for range 2 { // another failure of the same step is not counted
 		if f := New(d.Input).Failures; !f.Open || f.Summary != "memory ran out 2 times, the last one not handled yet: 1 leak, 1 spike" {
 			t.Errorf("got %+v", f)
 		}
@@ -161,7 +163,8 @@ func TestLedgerOfOtherTroubles(t *testing.T) {
 	}
 }
 
-// Where no entry gives a duration, it is taken from the times of the journal's entries.
+// TestLedgerTakesTimeFromTheClock checks that the times of the journal's entries are used
+// if no entry gives a duration.
 func TestLedgerTakesTimeFromTheClock(t *testing.T) {
 	in := night().Input
 	for i := range in.Entries {
@@ -194,8 +197,9 @@ func TestLedgerIsCutInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestLedgerSaysTheSameOnce checks that a step which runs out of memory again for the same
-// reason is reported as such, and that the outcome of a search is shown with the search.
+// TestLedgerSaysTheSameOnce checks that the ledger says so if a step runs out of memory
+// again for the same reason, and that it shows the outcome of a search in the row of that
+// search.
 func TestLedgerSaysTheSameOnce(t *testing.T) {
 	d := newDiary("again", 10)
 	d.begin()

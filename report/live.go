@@ -12,13 +12,14 @@ import (
 	"time"
 )
 
-// Live serves a run's report while the run is in progress: the same page, which fetches
-// itself again whenever it has changed. It is an [http.Handler], and safe for concurrent use.
-// Nothing is drawn unless somebody looks.
+// Live is an [http.Handler] that serves a run's report while the run is in progress. It
+// is the usual page, which also fetches itself again whenever it has changed. A Live is
+// safe for concurrent use. It draws nothing unless somebody looks.
 type Live struct {
 	// Draw draws the report from what is on disk now.
 	Draw func() (*Report, error)
-	// Stamp changes when a report that is drawn now would differ from the one before.
+	// Stamp returns a text that changes whenever the report, if it were drawn now, would
+	// differ from the previous one.
 	Stamp func() string
 	// Token is the value that the address must give as its token parameter.
 	Token string
@@ -33,14 +34,16 @@ type Live struct {
 	nonce string
 }
 
-// liveWait is how long a page that asks to wait for a change (Prefer: wait, RFC 7240) is
-// kept waiting, and liveLook is how often the server checks for a change.
+// liveWait is how long a request may wait for a change of the page, if the request asks
+// for that (Prefer: wait, RFC 7240). liveLook is how often the server then checks for a
+// change.
 const (
 	liveWait = 20 * time.Second
 	liveLook = 250 * time.Millisecond
 )
 
-// End says that the run has ended: pages that wait get its last state at once.
+// End says that the run has ended. Requests that wait are answered at once, with the
+// run's last state. End must be called only once.
 func (l *Live) End() { close(l.end()) }
 
 func (l *Live) end() chan struct{} {
@@ -48,7 +51,8 @@ func (l *Live) end() chan struct{} {
 	return l.ended
 }
 
-// wait returns when the page may have changed from the one with the given tag.
+// wait returns when the page may differ from the one with the given tag, or after
+// liveWait.
 func (l *Live) wait(q *http.Request, tag string) {
 	look, over := time.NewTicker(liveLook), time.NewTimer(liveWait)
 	defer look.Stop()
@@ -72,9 +76,9 @@ func (l *Live) wait(q *http.Request, tag string) {
 // liveEvery is how old a page must be before it is drawn again.
 const liveEvery = time.Second
 
-// ServeHTTP answers only /, and only requests that carry the token and name this machine
-// by a loopback name or address: a page elsewhere must not be able to read this one through
-// a name that its owner points here.
+// ServeHTTP serves only requests for /, with the token, for a host that is a loopback
+// name or address. Without the last condition, a page from elsewhere could read this one
+// through a name that its owner points at this machine.
 func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -119,8 +123,8 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_, _ = w.Write(page) // the client may be gone
 }
 
-// now returns the page, drawn again if the run has progressed, and its tag. Except for the last
-// one, a page is not drawn until the previous one is old enough.
+// now returns the page and its tag. It draws the page again if the run has progressed and
+// the previous page is old enough. If last is true, the age does not matter.
 func (l *Live) now(last bool) (page []byte, tag string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,7 +145,7 @@ func (l *Live) now(last bool) (page []byte, tag string, err error) {
 	return l.page, fmt.Sprintf("%q", l.nonce[:8]+"-"+l.stamp), nil
 }
 
-// ownName reports whether a request's host is the loopback interface.
+// ownName reports whether the host of a request is the loopback interface.
 func ownName(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {

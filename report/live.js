@@ -1,6 +1,7 @@
 "use strict";
-// Requests the page again and again, each time waiting until it has changed, and shows
-// the new page. Open folds and the focus are kept.
+// Requests the page again and again, and shows each new page. Each request waits until
+// the page has changed. Folds that the reader has opened stay open, and the focus is
+// kept.
 (() => {
 	const pause = 1000, gone = document.getElementById("gone");
 	let tag = "", last = new Date();

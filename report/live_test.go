@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// served is a live page of d, whose stamp is stamp.
+// served returns a live page of d. *stamp is the page's stamp.
 func served(d *diary, stamp *string) *Live {
 	return &Live{Token: "secret", Draw: func() (*Report, error) { return New(d.Input), nil }, Stamp: func() string { return *stamp }}
 }
@@ -29,8 +29,8 @@ func ask(h http.Handler, method, url string, header map[string]string) (status i
 	return w.Code, w.Body.String(), w.Header().Get("ETag")
 }
 
-// TestLiveIsPrivate checks that the page is only for clients that have its token and ask for
-// it on this machine, and that it is read-only.
+// TestLiveIsPrivate checks that the page is read-only, and that it answers only requests
+// that have its token and address this machine by a loopback name.
 func TestLiveIsPrivate(t *testing.T) {
 	stamp := ""
 	live := served(night(), &stamp)
@@ -59,7 +59,8 @@ func TestLiveIsPrivate(t *testing.T) {
 	}
 }
 
-// TestLiveFollows checks that a page is drawn when the run has progressed, and only then.
+// TestLiveFollows checks that a page is drawn again if and only if the run has
+// progressed.
 func TestLiveFollows(t *testing.T) {
 	const url = "http://127.0.0.1/?token=secret"
 	stamp, d := "1", night()
@@ -92,8 +93,9 @@ func TestLiveFollows(t *testing.T) {
 	}
 }
 
-// TestLiveWaits checks that a page which asks to wait is answered when the run has ended,
-// with its last state, however old the previous page is; and that other requests are not kept waiting.
+// TestLiveWaits checks that a request that asks to wait is answered when the run ends,
+// with the run's last state, however old the previous page is. Other requests must not be
+// kept waiting.
 func TestLiveWaits(t *testing.T) {
 	const url = "http://127.0.0.1/?token=secret"
 	stamp, d := "1", night()
@@ -112,7 +114,7 @@ func TestLiveWaits(t *testing.T) {
 	}
 }
 
-// TestPrometheus reads the metrics as Prometheus' own parser does.
+// TestPrometheus checks the metrics with Prometheus' own parser.
 func TestPrometheus(t *testing.T) {
 	run := func(files map[string]string) map[string]float64 {
 		t.Helper()
@@ -168,7 +170,7 @@ func TestPrometheus(t *testing.T) {
 	}
 	for journal, want := range map[string]float64{
 		`{"kind":"survived","attempt":1,"seconds":3,"text":"out of memory"}`: 3,
-		`{"kind":"survived","attempt":1,"text":"out of memory"}`:             -1, // what it cost is not known
+		`{"kind":"survived","attempt":1,"text":"out of memory"}`:             -1, // the time that it cost is not known
 		`{"kind":"warning","attempt":1,"text":"careful"}`:                    0,
 	} {
 		got, known := run(map[string]string{"run.yaml": "command: [python, train.py]\n", "journal.jsonl": journal + "\n"})["headroom_lost_seconds_total"]

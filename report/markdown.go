@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Markdown writes the report for places that show Markdown: a pull request, a
-// chat, a terminal. path says where the file of a picture is, relative to the
-// Markdown; nil leaves the pictures out.
+// Markdown writes the report for places that show Markdown, such as a pull request, a
+// chat or a terminal. path returns the path of a picture's file, relative to the
+// Markdown. If path is nil, the pictures are left out.
 func (r *Report) Markdown(w io.Writer, path func(Picture) string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s: %s\n\n", plain(r.Name), plain(r.Outcome.Title))

@@ -9,27 +9,27 @@ import (
 	"headroom/memory"
 )
 
-// markTexts is how many failures the text of a shared mark lists.
+// markTexts is how many failures the text of a shared mark lists at most.
 const markTexts = 2
 
-// markTextLimit is how many bytes the text of one failure has.
+// markTextLimit is how many bytes the text about one failure may have.
 const markTextLimit = 120
 
-// markLimit is how many marks a chart has: if there would be more, each stands for all failures
-// of a stretch.
+// markLimit is how many marks a chart may have. If there would be more, each mark covers
+// all failures of a stretch of the chart.
 const markLimit = 24
 
 // mark is a failure on a chart.
 type mark struct {
-	number int // of its row in the ledger
+	number int // number of the failure's row in the ledger
 	step   float64
-	value  float64 // where on the vertical axis; NaN is the top
+	value  float64 // place on the vertical axis; NaN means the top
 	cause  memory.Cause
 	text   string
 }
 
-// drawMarks draws a line and a numbered badge for every failure. Failures whose
-// badges would overlap share one.
+// drawMarks draws a line and a numbered badge for every failure. Failures whose badges
+// would overlap share one badge.
 func (c chart) drawMarks(f frame) string {
 	groups := c.groups(f, 2)
 	if len(groups) > markLimit {
@@ -42,7 +42,7 @@ func (c chart) drawMarks(f frame) string {
 	return b.String()
 }
 
-// groups are the marks in groups whose badges are at least the given distance apart.
+// groups puts the marks into groups whose badges are at least the given distance apart.
 func (c chart) groups(f frame, apart float64) (all [][]mark) {
 	for from := 0; from < len(c.marks); {
 		to := from + 1
@@ -58,7 +58,8 @@ func (c chart) groups(f frame, apart float64) (all [][]mark) {
 // stripWidth is the approximate width of the strips that show values.
 const stripWidth = 32
 
-// drawValues lays invisible strips over the chart. When pointed at, each shows the values of the lines at its middle.
+// drawValues lays invisible strips over the chart. When the reader points at a strip, it
+// shows the values of the lines at its middle.
 func (c chart) drawValues(f frame) string {
 	var b strings.Builder
 	n := int((f.right - f.left) / stripWidth)
@@ -85,7 +86,7 @@ func (c chart) drawValues(f frame) string {
 	return `<g class="values" style="fill:none;pointer-events:all">` + b.String() + "</g>\n"
 }
 
-// badge is the text in the badge of a group of marks.
+// badge returns the text in the badge of a group of marks.
 func badge(group []mark) string {
 	if len(group) == 1 {
 		return fmt.Sprint(group[0].number)
@@ -93,7 +94,7 @@ func badge(group []mark) string {
 	return fmt.Sprintf("%d–%d", group[0].number, group[len(group)-1].number)
 }
 
-// half is half the width of the badge of a group of marks.
+// half returns half the width of the badge of a group of marks.
 func half(group []mark) float64 { return textWidth(badge(group), 11)/2 + 5 }
 
 func (f frame) middle(group []mark) float64 {
@@ -125,7 +126,8 @@ func (c chart) drawMark(b *strings.Builder, f frame, group []mark) {
 	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="middle" style="font-size:11px;font-weight:bold;%s">%s</text></g>`+"\n", x0, y+4, paint("fill", "paper"), badge(group))
 }
 
-// head is the title, the unit and the legend, and how much height they take.
+// head returns the SVG of the title, the unit and the legend, and how much height they
+// take.
 func (c chart) head() (svg string, height float64) {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<text x="4" y="19" style="font-size:%dpx;font-weight:bold;%s">%s</text>`, titleSize, paint("fill", "ink"), escaped(c.title))
@@ -173,7 +175,7 @@ func (l line) symbol() string {
 	return fmt.Sprintf(`<path d="M0,-4h18" style="%s"/>`, l.style(max(2, l.width)))
 }
 
-// escaped is s as XML and HTML text; characters that XML cannot hold are replaced.
+// escaped returns s as XML and HTML text. It replaces characters that XML cannot hold.
 func escaped(s string) string {
 	var b strings.Builder
 	if err := xml.EscapeText(&b, []byte(s)); err != nil {

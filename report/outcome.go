@@ -9,7 +9,7 @@ import (
 	"headroom/runs"
 )
 
-// State is how far a run got.
+// State is how far a run has got.
 type State string
 
 // The states.
@@ -17,21 +17,21 @@ const (
 	Empty       State = "empty"       // nothing was recorded
 	Running     State = "running"     // not ended yet: the report shows the run so far
 	Finished    State = "finished"    // all steps were made
-	Interrupted State = "interrupted" // by a signal; resumable
+	Interrupted State = "interrupted" // stopped by a signal; can be resumed
 	Failed      State = "failed"      // ended without finishing
 	CutOff      State = "cut off"     // ended without recording why: killed, or the machine went down
 )
 
-// Outcome answers whether the run finished.
+// Outcome says whether the run finished.
 type Outcome struct {
 	State   State
 	Tone    Tone
 	Title   string // "finished: 200 of 200 steps"
 	Reason  string // why it ended, in the run's own words; may be empty
-	Steps   int    // optimizer steps that were not rolled back; of a wrapped command, those that a worker saw
-	Planned int    // 0 if not known
+	Steps   int    // optimizer steps that were not rolled back; for a wrapped command, the steps that a worker saw
+	Planned int    // steps of the whole run; 0 if not known
 
-	Begin, End time.Time     // first and last line of the journal
+	Begin, End time.Time     // times of the first and last line of the journal
 	Active     time.Duration // time in attempts, without the pauses between them
 }
 
@@ -44,7 +44,7 @@ func outcome(in Input, r *Report) Outcome {
 		o.Begin, o.End = in.Entries[0].Time, in.Entries[n-1].Time
 		o.Steps = max(o.Steps, in.Entries[n-1].Step)
 	}
-	if in.Command != "" { // its entries have the step of the newest checkpoint
+	if in.Command != "" { // the entries of its journal have the step of the newest checkpoint
 		o.Steps = 0
 		for _, made := range stepsMade(r.seen) {
 			o.Steps += made
@@ -76,8 +76,8 @@ func outcome(in Input, r *Report) Outcome {
 	return o
 }
 
-// ending is the state that the journal leaves the run in. An attempt that
-// starts after an end cancels that end.
+// ending returns the state in which the journal leaves the run, and the reason. An
+// attempt that starts after an end cancels that end.
 func ending(in Input) (State, string) {
 	state, reason := CutOff, "the journal stops mid-run: the process was killed or the machine went down"
 	if len(in.Entries) == 0 && len(in.Steps) == 0 {
@@ -111,13 +111,13 @@ func (o Outcome) progress() string {
 	return plural(o.Steps, "step")
 }
 
-// Attempt is one attempt of a run, from a start to the next end.
+// Attempt is one attempt of a run, from its start to its end.
 type Attempt struct {
 	Number     int
-	From, To   int // optimizer steps finished when it began and at its last line; of a wrapped command, the steps of checkpoints
+	From, To   int // optimizer steps finished when the attempt began and when it ended; for a wrapped command, the steps of checkpoints
 	Made       int // optimizer steps that a worker saw in a wrapped command's process; 0 if not known
 	Begin, End time.Time
-	Ended      string // the last thing that the journal says about its end; empty if it says nothing
+	Ended      string // the last thing that the journal says about the attempt's end; empty if it says nothing
 }
 
 func attempts(in Input, seen []runs.ProcessStep) []Attempt {
@@ -130,7 +130,7 @@ func attempts(in Input, seen []runs.ProcessStep) []Attempt {
 		a := &all[len(all)-1]
 		a.End, a.To = e.Time, e.Step
 		switch e.Kind {
-		case runs.KindAttempt: // the entry that starts the run may come first
+		case runs.KindAttempt: // the entry that starts the run may come before this one
 			a.Number, a.From, a.Made = max(1, e.Attempt), e.Step, made[e.Attempt]
 		case runs.KindExit:
 			a.Ended = e.Text
@@ -152,8 +152,8 @@ func attempts(in Input, seen []runs.ProcessStep) []Attempt {
 	return withoutPreamble(all)
 }
 
-// withoutPreamble adds what was written before the first attempt to that attempt:
-// the start of the run is not an attempt of its own.
+// withoutPreamble adds everything before the first attempt to that attempt, because the
+// start of the run is not an attempt of its own.
 func withoutPreamble(all []Attempt) []Attempt {
 	if len(all) > 1 && all[0].Number == all[1].Number {
 		all[1].Begin = all[0].Begin

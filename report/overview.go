@@ -12,13 +12,14 @@ import (
 	"time"
 )
 
-// Overview is a page about several runs, with a row for each.
+// Overview is a page about several runs, with one row per run.
 type Overview struct {
-	Made time.Time // zero leaves it out
+	Made time.Time // when the page is drawn; zero leaves the time out
 	Runs []*Report // newest first
 }
 
-// NewOverview is an overview of runs given in any order. It keeps the reports.
+// NewOverview returns an overview of the runs in all, which may be in any order. It keeps
+// the reports.
 func NewOverview(made time.Time, all []*Report) *Overview {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b *Report) int { return b.Outcome.Begin.Compare(a.Outcome.Begin) })
@@ -42,7 +43,7 @@ func (o *Overview) Title() string {
 	return strings.TrimSuffix(plural(len(o.Runs), "run")+": "+strings.Join(states, ", "), ": ")
 }
 
-// Batch is the first card's answer: whether the effective batch was kept.
+// Batch returns the first card, which says whether the effective batch was kept.
 func (r *Report) Batch() Card { return r.Cards()[0] }
 
 // Survived says in a few words how many times memory ran out and how that ended.
@@ -53,7 +54,8 @@ func (r *Report) Survived() string {
 	return r.failureCard().Answer
 }
 
-// Lost is the time lost to failures and searches, and what share of the time that was.
+// Lost returns the time lost to failures and searches, as text, and its share of the
+// whole time.
 func (r *Report) Lost() string {
 	switch f := r.Failures; {
 	case f.Lost <= 0 && f.Uncounted > 0:
@@ -75,13 +77,13 @@ var (
 	})
 )
 
-// HTML writes the page, which needs nothing else. Each run's name links to the run's
-// own page, in the folder of that name beside this page.
+// HTML writes the overview as one page that needs no other file. The name of each run
+// links to the run's own page, in the folder of that name beside this page.
 func (o *Overview) HTML(w io.Writer) error {
 	return written(w, overviewPage(), o, "the overview of the runs")
 }
 
-// Markdown writes the same as a table.
+// Markdown writes the overview as a Markdown table.
 func (o *Overview) Markdown(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s\n\n| Run | State | Out of memory | Time lost | Effective batch | Began | Took |\n|---|---|---|---|---|---|---|\n", plain(o.Title()))
@@ -99,7 +101,7 @@ func (o *Overview) Markdown(w io.Writer) error {
 	return nil
 }
 
-// Began is when the run began, "–" if that is not known.
+// Began returns when the run began, as text, or "–" if that is not known.
 func (r *Report) Began() string {
 	if r.Outcome.Begin.IsZero() {
 		return "–"
@@ -107,5 +109,5 @@ func (r *Report) Began() string {
 	return day(r.Outcome.Begin) + " " + stamp(r.Outcome.Begin)
 }
 
-// Write writes the page and its Markdown into the folder of the runs.
+// Write writes the page and its Markdown form into dir, the folder that holds the runs.
 func (o *Overview) Write(dir string) error { return writePages(dir, o.HTML, o.Markdown) }

@@ -43,7 +43,7 @@ func svg(t *testing.T, p Picture) string {
 	return b.String()
 }
 
-// elements parses text and counts its elements; text may be HTML.
+// elements parses text and counts its elements. If strict is false, text may be HTML.
 func elements(t *testing.T, text string, strict bool) map[string]int {
 	t.Helper()
 	d := xml.NewDecoder(strings.NewReader(text))
@@ -65,7 +65,7 @@ func elements(t *testing.T, text string, strict bool) map[string]int {
 	}
 }
 
-// oddRuns are runs that are short, empty or broken.
+// oddRuns returns runs that are short, empty or broken.
 func oddRuns() map[string]*diary {
 	one := newDiary("one step", 1)
 	one.plan.Micro = 16
@@ -158,7 +158,8 @@ func TestPicturesShowValues(t *testing.T) {
 	}
 }
 
-// Whatever a journal holds is treated as plain text, whatever it looks like.
+// TestNothingIsInjected checks that everything in a journal is treated as plain text,
+// whatever it looks like.
 func TestNothingIsInjected(t *testing.T) {
 	const evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>|`*[x](javascript:1)\n# h\x00\x1b]]>"
 	d := night()
@@ -226,8 +227,8 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// A long run has a page of the usual size, and its extremes are in the
-// pictures.
+// TestLongRunHasASmallPage checks that a long run has a page of the usual size, and that
+// the pictures still show its extremes.
 func TestLongRunHasASmallPage(t *testing.T) {
 	n := 1_000_000
 	if testing.Short() {
@@ -298,7 +299,7 @@ func TestFrame(t *testing.T) {
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	r := New(night().Input)
-	for range 2 { // the second replaces the first
+	for range 2 { // the second report replaces the first
 		if err := r.Write(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -361,7 +362,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestManyAttemptsAreFolded checks that a long list of attempts does not push the rest away.
+// TestManyAttemptsAreFolded checks that a long list of attempts is folded, so that it
+// does not push the rest of the page away.
 func TestManyAttemptsAreFolded(t *testing.T) {
 	for attempts, folded := range map[int]bool{8: false, 9: true} {
 		d := newDiary("often", 10)

@@ -8,14 +8,14 @@ import (
 	"headroom/memory"
 )
 
-// shade is one colour of the pictures, for the light and for the dark scheme. Pictures refer
-// to it by a CSS variable, so that one picture serves both.
+// shade is one colour of the pictures, in a light and a dark variant. Pictures refer to
+// it by a CSS variable, so that the same picture serves both schemes.
 type shade struct {
 	name, light, dark string
 }
 
-// The shades. Lines differ in lightness too, so that they can be told apart
-// without colour and in print.
+// The shades. Lines also differ in lightness, so that they can be told apart without
+// colour and in print.
 var shades = []shade{
 	{"ink", "#1c2127", "#e8eaed"},
 	{"muted", "#59616b", "#a3abb5"},
@@ -32,7 +32,7 @@ var shades = []shade{
 	{"brown", "#84611a", "#cfa95a"},
 }
 
-// causeShade is the shade of the failures of one cause.
+// causeShade returns the name of the shade for failures of one cause.
 func causeShade(c memory.Cause) string {
 	switch c {
 	case memory.Foreign:
@@ -49,7 +49,7 @@ func causeShade(c memory.Cause) string {
 	return "red" // batch, model
 }
 
-// paint sets a property of an SVG element's style to a shade. The light colour comes
+// paint returns the SVG style that sets a property to a shade. The light colour comes
 // first, for programs that do not know CSS variables.
 func paint(property, shade string) string {
 	for _, s := range shades {
@@ -60,7 +60,8 @@ func paint(property, shade string) string {
 	panic("report: no shade " + shade)
 }
 
-// onlyVariables strips styles of the colours for programs that do not know CSS variables.
+// onlyVariables removes from styles the colours that paint adds for programs without CSS
+// variables.
 var onlyVariables = sync.OnceValue(func() *strings.Replacer {
 	var pairs []string
 	for _, s := range shades {
@@ -71,7 +72,7 @@ var onlyVariables = sync.OnceValue(func() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 })
 
-// variables are the CSS variables of the light or the dark scheme.
+// variables returns the CSS variables of the light or the dark scheme.
 func variables(dark bool) string {
 	var b strings.Builder
 	for _, s := range shades {

@@ -14,7 +14,7 @@ import (
 
 // Picture is one picture of a report.
 type Picture struct {
-	Name  string // a word for file names: "memory", "micro-batch", "loss", "throughput", "learning-rate"
+	Name  string // used in file names: "memory", "micro-batch", "loss", "throughput", "learning-rate"
 	Title string
 	Alt   string // what it shows, in words
 	Wide  bool   // takes the page's full width
@@ -24,12 +24,14 @@ type Picture struct {
 	small         *Picture // the same picture for a small screen; nil if this one is small enough
 }
 
-// Pictures are the pictures of the report, in their order on the page. The first
-// four are always there, and say so if they have nothing to show. Those of a wrapped
-// command show what was seen of it.
+// Pictures returns the pictures of the report, in their order on the page. For a run that
+// headroom trained itself, the first four are always there, and say so if they have
+// nothing to show. For a wrapped command, pictures show what was seen of it, and there
+// may be none.
 func (r *Report) Pictures() []Picture { return slices.Clone(r.draw()) }
 
-// SVG writes the picture as a file of its own, light or dark to match its viewer.
+// SVG writes the picture as a file of its own. It is light or dark, as its viewer
+// prefers.
 func (p Picture) SVG(w io.Writer) error {
 	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" %s>
 <style>:root{%s}@media (prefers-color-scheme:dark){:root{%s}}</style>
@@ -39,7 +41,8 @@ func (p Picture) SVG(w io.Writer) error {
 	return err
 }
 
-// inline is the picture as an element of an HTML page that has the variables.
+// inline returns the picture as an element of an HTML page. The page must define the CSS
+// variables of the shades.
 func (p Picture) inline() string {
 	return fmt.Sprintf("<svg %s>%s</svg>", p.attributes(), onlyVariables().Replace(p.inside()))
 }
@@ -62,11 +65,11 @@ func pictures(r *Report) []Picture {
 	return drawn(r, charts)
 }
 
-// stepsAcross is the name of the horizontal axis where it counts optimizer steps.
+// stepsAcross is the name of a horizontal axis that counts optimizer steps.
 const stepsAcross = "optimizer step"
 
-// drawn makes pictures of charts, the first one twice: as wide as the page and, for a
-// phone, as narrow as the others.
+// drawn makes pictures of the charts. It draws the first chart twice: as wide as the page
+// and, for a phone, as narrow as the others.
 func drawn(r *Report, charts []chart) []Picture {
 	var all []Picture
 	for i, c := range charts {
@@ -84,7 +87,7 @@ func drawn(r *Report, charts []chart) []Picture {
 	return all
 }
 
-// Small is the picture for a small screen, nil if p is small enough.
+// Small returns the picture for a small screen, or nil if p is small enough.
 func (p Picture) Small() *Picture { return p.small }
 
 func (c chart) picture(r *Report, wide bool) Picture {
@@ -110,7 +113,8 @@ func (c chart) picture(r *Report, wide bool) Picture {
 	return p
 }
 
-// limits are the ends of the vertical axis: as given, or around the points.
+// limits returns the ends of the vertical axis: the chart's own if they are given, or
+// else ends around all points.
 func (c chart) limits() (low, high float64) {
 	if c.y1 > c.y0 {
 		return c.y0, c.y1
@@ -135,7 +139,8 @@ func (c chart) limits() (low, high float64) {
 	return low, high + margin
 }
 
-// stepRange is the horizontal axis: all steps that were tried.
+// stepRange returns the ends of the horizontal axis, which covers all steps that were
+// tried.
 func stepRange(r *Report) (from, to float64) {
 	from, to = 1, 1
 	if n := len(r.steps); n > 0 {
@@ -152,14 +157,15 @@ func stepRange(r *Report) (from, to float64) {
 	return from, to
 }
 
-// along is a series of one value of every step, thinned out.
+// along returns the series of one value over all steps, thinned out.
 func along(r *Report, value func(*runs.StepReport) float64) series {
 	return sample(len(r.steps), func(i int) (x, y float64) {
 		return float64(r.steps[i].Step), value(&r.steps[i])
 	})
 }
 
-// marksOf are the marks of a run's failures; at gives their place on the vertical axis.
+// marksOf returns the marks of a run's failures. at returns the place of a mark on the
+// vertical axis.
 func marksOf(r *Report, at func(Row) float64) []mark {
 	var all []mark
 	for _, row := range r.Ledger {
@@ -172,7 +178,8 @@ func marksOf(r *Report, at func(Row) float64) []mark {
 	return all
 }
 
-// markOf is the mark of one failure, at a place on the chart; where describes that place in words.
+// markOf returns the mark of one failure, at the place x, y on the chart. where describes
+// that place in words.
 func markOf(row Row, where string, x, y float64) mark {
 	cause := cmp.Or(row.Cause, memory.Unknown)
 	text := strings.TrimSuffix(fmt.Sprintf("%d. %s%s: %s", row.Number, where, cause, row.Why), ": ")

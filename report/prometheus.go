@@ -11,8 +11,8 @@ import (
 )
 
 // Prometheus writes the state of the run in dir, in Prometheus' text format, version
-// 0.0.4. What is not known is left out. A run that has just begun has no status yet, and
-// so none of the numbers that the status holds.
+// 0.0.4. It leaves out numbers that are not known. A run that has just begun has no
+// status yet, and therefore none of the numbers that come from the status.
 func Prometheus(w io.Writer, dir string) error {
 	in, status, err := read(dir)
 	if err != nil {
@@ -46,7 +46,7 @@ func Prometheus(w io.Writer, dir string) error {
 		s := in.Seen[n-1]
 		e.put("headroom_process_steps_total", "counter", "Optimizer steps of the process that made the newest step.", float64(s.Made))
 		e.put("headroom_step_seconds", "gauge", "Seconds per optimizer step, over the newest steps.", s.Seconds)
-		if s.Rows > 0 { // otherwise batches were not inspected
+		if s.Rows > 0 { // otherwise the batches were not inspected
 			e.put("headroom_batch_rows", "gauge", "Rows of the newest batch.", float64(s.Rows))
 			e.put("headroom_batch_pieces", "gauge", "Pieces that the newest batch was run in.", float64(s.Pieces))
 		}
@@ -70,13 +70,13 @@ func yes(is bool) float64 {
 	return 0
 }
 
-// exposition is text about one run, in Prometheus' format.
+// exposition collects the metrics of one run in Prometheus' text format.
 type exposition struct {
 	bytes.Buffer
 	run string
 }
 
-// put adds a metric with one sample.
+// put adds a metric with a single value.
 func (e *exposition) put(name, kind, help string, value float64) {
 	label := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(e.run)
 	fmt.Fprintf(e, "# HELP %s %s\n# TYPE %s %s\n%s{run=\"%s\"} %s\n", name, help, name, kind, name, label, strconv.FormatFloat(value, 'g', -1, 64))

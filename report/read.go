@@ -11,16 +11,16 @@ import (
 	"headroom/runs"
 )
 
-// Read collects what the run in dir left behind. It needs no lock and works
-// while the run writes. Lines that cannot be read are named in Problems and
-// have no other effect. A folder without a status is read all the same.
+// Read collects what the run in dir left behind. It needs no lock and works while the run
+// writes. Lines that cannot be read are left out and named in Problems. A folder without
+// a status can be read, too.
 func Read(dir string) (Input, error) {
 	in, _, err := read(dir)
 	return in, err
 }
 
-// read is Read, but also returns the status, which is nil if there is none or if it cannot
-// be read.
+// read is [Read], but also returns the status, or nil if there is none or if it cannot be
+// read.
 func read(dir string) (in Input, status *runs.Status, err error) {
 	in.Name = filepath.Base(filepath.Clean(dir))
 	if in.Entries, err = runs.ReadJournal(dir); !in.torn(err) {
@@ -50,8 +50,8 @@ func read(dir string) (in Input, status *runs.Status, err error) {
 	return in, status, nil
 }
 
-// command is the command in run.yaml, quoted for pasting into a shell; "" if the run is not
-// that of a wrapped command.
+// command returns the command in run.yaml, quoted for pasting into a shell. It returns ""
+// if the run has no wrapped command.
 func command(dir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "run.yaml"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -67,8 +67,8 @@ func command(dir string) (string, error) {
 	return runs.Shell(kept.Command...), nil
 }
 
-// torn records a file that was read only in part. It reports whether reading can
-// continue after err.
+// torn records in Problems that a file could be read only in part. It reports whether
+// reading can continue after err.
 func (in *Input) torn(err error) bool {
 	if torn := (*runs.TornError)(nil); errors.As(err, &torn) {
 		in.Problems = append(in.Problems, err.Error())

@@ -9,38 +9,38 @@ import (
 	"headroom/runs"
 )
 
-// Input is what a report is drawn from. Everything but Name may be empty.
+// Input is what a report is drawn from. Every field but Name may be empty.
 type Input struct {
-	Name    string             // of the run
+	Name    string             // name of the run
 	Entries []runs.Entry       // the journal, in the order it was written
 	Steps   []runs.StepReport  // the metrics, in the order they were written
 	Seen    []runs.ProcessStep // the metrics of a wrapped command
 
 	Planned   int       // optimizer steps of the whole run; 0 if not known
-	Effective int       // configured samples per optimizer step; 0 takes the first plan of the journal
-	Device    string    // the device that it ran on, such as "NVIDIA H200"; may be empty
+	Effective int       // configured samples per optimizer step; 0 means those of the first plan in the journal
+	Device    string    // the device that the run used, such as "NVIDIA H200"; may be empty
 	Command   string    // the command that was wrapped; "" if headroom itself trained
-	Resumable bool      // headroom resume would start that command again
+	Resumable bool      // the command headroom resume would start the wrapped command again
 	Trained   string    // what headroom itself trained, and on what, in words; may be empty
-	Version   string    // of the headroom that draws the report; may be empty
+	Version   string    // version of headroom that draws the report; may be empty
 	Simulated bool      // the other processes are simulated by device.squeeze in the run's own configuration
-	Running   bool      // a live process holds the run: if none does, a journal with no end was cut off
+	Running   bool      // a live process holds the run; if this is false, a journal without an end was cut off
 	Problems  []string  // what could not be read in the journal or the metrics, one sentence each
-	Made      time.Time // when the report is drawn; zero leaves it out
+	Made      time.Time // when the report is drawn; zero leaves the time out
 }
 
-// Report is a drawn report. Its fields are for reading; it is safe for
-// concurrent use.
+// Report is a drawn report. Callers must not change its fields. It is safe for concurrent
+// use.
 type Report struct {
 	Name, Device string
 	Command      string // the command that was wrapped; "" if headroom itself trained
 	Trained      string // what headroom itself trained, in words
-	About        string // what the command was recognised as, where its checkpoints are, and what it runs on; may be empty
-	Version      string // of the headroom that drew it
-	Ran          string // version of the headroom that made the attempts, or versions; may be empty
+	About        string // how the command was recognised, where its checkpoints are, and its versions of Python and PyTorch; may be empty
+	Version      string // version of headroom that drew the report
+	Ran          string // version or versions of headroom that made the attempts; may be empty
 	Simulated    bool   // the other processes are simulated by the run's own configuration
 	Made         time.Time
-	Problems     []string // what could not be read
+	Problems     []string // what could not be read, one sentence each
 
 	Outcome     Outcome
 	Accounting  Accounting
@@ -51,17 +51,17 @@ type Report struct {
 	Loss        Loss
 	Checkpoints Checkpoints
 	Watched     Watched
-	Sizes       []Size    // a summary of each micro-batch that ran, largest first
+	Sizes       []Size    // a summary for each way in which steps were cut, largest micro-batch first
 	Attempts    []Attempt // oldest first
 	Advice      []string  // what to change next, most urgent first; never empty
 
-	steps []runs.StepReport  // those not rolled back: a step made again appears once
-	seen  []runs.ProcessStep // of a wrapped command
+	steps []runs.StepReport  // steps that were not rolled back; a step that was made again appears once
+	seen  []runs.ProcessStep // the recorded steps of a wrapped command
 	draw  func() []Picture   // the pictures, drawn when they are first asked for
 }
 
-// New works out the report of a run. It keeps no reference to the input's
-// journal, and reads Steps for as long as the report is used.
+// New works out the report of a run. It keeps no reference to the journal in the input,
+// but reads in.Steps for as long as the report is used.
 func New(in Input) *Report {
 	r := &Report{Name: in.Name, Device: clipped(in.Device, textLimit), Command: clipped(in.Command, longTextLimit), Trained: clipped(in.Trained, longTextLimit),
 		Version: in.Version, Simulated: in.Simulated, Made: in.Made, About: about(in.Entries), Ran: ran(in.Entries)}
@@ -99,7 +99,7 @@ func New(in Input) *Report {
 	return r
 }
 
-// Tone is how good or bad a fact is. It is always shown together with words.
+// Tone says how good or bad a fact is. It is always shown together with words.
 type Tone string
 
 // The tones.
@@ -110,7 +110,7 @@ const (
 	Bad  Tone = "bad"
 )
 
-// firstPlan is the first plan that the journal records.
+// firstPlan returns the first plan that the journal records, and whether there is one.
 func firstPlan(entries []runs.Entry) (recovery.Plan, bool) {
 	for _, e := range entries {
 		switch {
@@ -123,7 +123,8 @@ func firstPlan(entries []runs.Entry) (recovery.Plan, bool) {
 	return recovery.Plan{}, false
 }
 
-// verdictOf is the verdict that an entry carries, itself or in its decision.
+// verdictOf returns the verdict of an entry, or else of its decision; nil if neither has
+// one.
 func verdictOf(e runs.Entry) *memory.Verdict {
 	if e.Verdict == nil && e.Decision != nil {
 		return e.Decision.Verdict

@@ -11,8 +11,9 @@ import (
 	"headroom/runs"
 )
 
-// restarted is a wrapped command whose every life but the last runs out of memory, as
-// [headroom/wrap.Run] records it.
+// restarted returns the run of a wrapped command that runs out of memory in every life
+// but the last, as [headroom/wrap.Run] records it. A life is one process of the command,
+// from its start to its end.
 func restarted(lives int) *diary {
 	d := newDiary("train-run", 0)
 	d.Command, d.Device = "python train.py --batch-size 4096", ""
@@ -58,7 +59,7 @@ func (d *diary) dies(cause memory.Cause, why string) *memory.Verdict {
 	return v
 }
 
-// gaveUp is the same command, but its last life, too, runs out of memory.
+// gaveUp returns the same run, but its last life, too, runs out of memory.
 func gaveUp(lives int) *diary {
 	d := restarted(lives)
 	d.Name, d.Entries = "gave-up", d.Entries[:len(d.Entries)-2]
@@ -70,8 +71,8 @@ func gaveUp(lives int) *diary {
 	return d
 }
 
-// TestRestartIsOneRow checks that one row says that memory ran out, which attempt followed, and
-// what was changed in the command.
+// TestRestartIsOneRow checks that a single row says that memory ran out, which attempt
+// followed, and what was changed in the command.
 func TestRestartIsOneRow(t *testing.T) {
 	r := New(restarted(3).Input)
 	rows := r.Ledger
@@ -93,7 +94,7 @@ func TestAttemptsWithoutADecisionAreRows(t *testing.T) {
 	d := restarted(2)
 	d.live(1) // headroom was killed, and the run was resumed
 	night := night()
-	night.begin() // the same, after a micro-batch that grew in place
+	night.begin() // another attempt, after a micro-batch that grew in place
 	for name, c := range map[string]struct {
 		d        *diary
 		what     string
@@ -106,7 +107,8 @@ func TestAttemptsWithoutADecisionAreRows(t *testing.T) {
 	}
 }
 
-// TestRelaunchIsOneRow checks the same of a native run that relaunches.
+// TestRelaunchIsOneRow checks that a relaunch of a run that headroom trains itself is one
+// row, too.
 func TestRelaunchIsOneRow(t *testing.T) {
 	d := newDiary("leaks", 10)
 	d.begin()
@@ -118,8 +120,8 @@ func TestRelaunchIsOneRow(t *testing.T) {
 	}
 }
 
-// TestRefusalIsInTheRowOfItsFailure checks that a failure which a worker left to the command,
-// and which ended the command, is one row.
+// TestRefusalIsInTheRowOfItsFailure checks that a failure has one row if a worker left it
+// to the command and it ended the command.
 func TestRefusalIsInTheRowOfItsFailure(t *testing.T) {
 	d := restarted(1)
 	d.entry(runs.Entry{Kind: runs.KindRefused, Text: "out of memory at micro-batch 4 in backward (train.py:38); left to the command's own code: the graph is kept"})
@@ -138,7 +140,7 @@ func TestGivingUpIsSaidOnce(t *testing.T) {
 	stop := recovery.Decision{Remedy: recovery.Stop, Plan: native.plan, Verdict: v, Reason: "no allowed change is left: micro-batch 1 needs 25 GiB", Hint: "use fewer data-loader workers"}
 	native.entry(runs.Entry{Kind: runs.KindDecision, Text: stop.Reason, Decision: &stop})
 	native.entry(runs.Entry{Kind: runs.KindFailed, Text: "gave up in step 1; what would help: " + stop.Hint, Verdict: v, Decision: &stop})
-	refused := restarted(2) // nothing may be tried
+	refused := restarted(2) // no remedy is allowed
 	v = refused.dies(memory.Batch, "too large")
 	stop.Reason = "exit status 1: no allowed change is left"
 	refused.decide(recovery.Stop, 8, v, stop.Reason)
@@ -157,7 +159,8 @@ func TestGivingUpIsSaidOnce(t *testing.T) {
 	}
 }
 
-// TestTimeLostByCause checks that the page says what each cause cost, and what that does not cover.
+// TestTimeLostByCause checks that the page says how much time each cause cost, and how
+// much time was lost for other reasons.
 func TestTimeLostByCause(t *testing.T) {
 	lines := func(d *diary) string { return strings.Join(New(d.Input).failureCard().Lines, "; ") }
 	d := gaveUp(4)
@@ -171,13 +174,14 @@ func TestTimeLostByCause(t *testing.T) {
 	if r := New(d.Input); !strings.Contains(html(t, r), `<dd class="note">3 × batch: 9 s</dd>`) || !strings.Contains(markdown(t, r, nil), "3 × batch: 9 s; 1 × host: 3 s") {
 		t.Error("the pages do not say so")
 	}
-	if got := lines(restarted(4)); got != "" { // one cause
+	if got := lines(restarted(4)); got != "" { // there is only one cause
 		t.Errorf("got %q", got)
 	}
 }
 
-// TestSaysWhatACommandIs checks that the page says what the command was recognised as, where its
-// checkpoints are, on what it runs, and which versions of headroom made and drew the run.
+// TestSaysWhatACommandIs checks that the page says how the command was recognised, where
+// its checkpoints are, which versions of Python and PyTorch it uses, and which versions
+// of headroom made and drew the run.
 func TestSaysWhatACommandIs(t *testing.T) {
 	d := restarted(2)
 	d.entry(runs.Entry{Kind: runs.KindCommand, Text: "recognised as transformers; checkpoints: /home/me/out/checkpoint-*"})

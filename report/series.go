@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// bucketLimit is how many buckets a long series is cut into: about one for
-// every three pixels of the widest picture. Each bucket keeps at most four points.
+// bucketLimit is how many buckets a long series is cut into: about one for every three
+// pixels of the widest picture. Each bucket keeps at most four points.
 const bucketLimit = 400
 
-// series is what a line is drawn from: pieces of finite points, with gaps
-// between them where the value is not finite.
+// series is the data of a line: pieces of finite points. Between two pieces there is a
+// gap, where the value is not finite.
 type series [][]point
 
 // point is one point of a series, in the units of the axes.
 type point struct{ X, Y float64 }
 
-// sample reads n points and thins them out: the first, lowest, highest and last
-// finite point of every bucket stay, in their order, so that no extreme is lost
-// (the M4 aggregation of Jugel et al., 2014). A short series stays as it is,
-// except for points inside a level stretch.
+// sample reads n points and thins them out. In every bucket, the first, lowest, highest
+// and last finite point stay, in their order, so that no extreme is lost (the M4
+// aggregation of Jugel et al., 2014). A short series stays as it is, except for points
+// within a level stretch.
 func sample(n int, at func(i int) (x, y float64)) series {
 	var s series
 	open := false
@@ -41,7 +41,7 @@ func sample(n int, at func(i int) (x, y float64)) series {
 	return s
 }
 
-// level leaves out the points between the first and the last of a level stretch.
+// level leaves out the points between the first and the last point of each level stretch.
 func level(points []point) []point {
 	kept := points[:0:0]
 	for i, p := range points {
@@ -52,8 +52,8 @@ func level(points []point) []point {
 	return kept
 }
 
-// bucket is the first, lowest, highest and last finite point in [from, to), in
-// order, each once.
+// bucket returns the first, lowest, highest and last finite point in [from, to), in order
+// and without repeats.
 func bucket(from, to int, at func(i int) (x, y float64)) []point {
 	first, low, high, last := -1, -1, -1, -1
 	var least, most float64
@@ -89,8 +89,9 @@ func bucket(from, to int, at func(i int) (x, y float64)) []point {
 	return kept
 }
 
-// thinned is s for a picture of the given width: a piece with more than about one point for every
-// three pixels keeps only its ends, and the lowest and the highest point of every stretch.
+// thinned returns s for a picture of the given width. A piece with more than about one
+// point for every three pixels keeps only its ends, and the lowest and the highest point
+// of every stretch.
 func (s series) thinned(width float64) series {
 	limit := int(width / 6)
 	all := make(series, len(s))
@@ -127,8 +128,8 @@ func (s series) bounds(low, high float64) (float64, float64) {
 	return low, high
 }
 
-// stepped is s with corners half way between points: a value holds for a whole
-// optimizer step.
+// stepped returns s with level lines in place of slopes, because a value holds for a
+// whole optimizer step. The value changes half way between two points.
 func (s series) stepped() series {
 	stepped := make(series, len(s))
 	for i, piece := range s {
@@ -143,12 +144,14 @@ func (s series) stepped() series {
 	return stepped
 }
 
-// mediansLeast is the fewest steps whose medians say more than the steps themselves.
+// mediansLeast is the smallest number of steps for which medians say more than the steps
+// themselves.
 const mediansLeast = 20
 
-// medians are the medians of up to about a hundred stretches of equal length, at least
-// five points each, placed in the middle of their stretch. Values that are not finite are
-// left out; wide is the length of a stretch, 0 if there are too few points.
+// medians cuts n points into up to about a hundred stretches of equal length, at least
+// five points each. It returns the median of each stretch, placed at its middle, and
+// leaves out values that are not finite. wide is the length of a stretch, or 0 if there
+// are too few points.
 func medians(n int, at func(i int) (x, y float64)) (s series, wide int) {
 	if n < mediansLeast {
 		return nil, 0
@@ -175,8 +178,8 @@ func medians(n int, at func(i int) (x, y float64)) (s series, wide int) {
 	return series{points}, wide
 }
 
-// near is the value that s has at x: that of the last point up to x, or else of the next
-// one if it lies within reach. ok is false where there is a gap.
+// near returns the value of s at x: that of the last point at or before x, or else that
+// of the next point if it is within reach. ok is false if x is in a gap.
 func (s series) near(x, reach float64) (y float64, ok bool) {
 	for _, piece := range s {
 		if len(piece) == 0 || piece[0].X > x+reach || piece[len(piece)-1].X < x-reach {

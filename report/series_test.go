@@ -16,8 +16,9 @@ func points(s series) []point {
 	return all
 }
 
-// Thinning out keeps the ends and the extremes, in order: at most
-// 4 × bucketLimit points, none of them invented.
+// TestSampleKeepsExtremes checks that thinning out keeps the ends and the extremes, in
+// order. At most 4 × bucketLimit points may be left, and all of them must be points of
+// the original.
 func TestSampleKeepsExtremes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(rapid.Float64(), 1, 5000).Draw(t, "values")
@@ -43,7 +44,8 @@ func TestSampleKeepsExtremes(t *testing.T) {
 	})
 }
 
-// A spike in a single step out of very many is visible.
+// TestSampleKeepsASpike checks that a spike in a single step out of very many stays
+// visible.
 func TestSampleKeepsASpike(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(bucketLimit, 200_000).Draw(t, "n")
@@ -131,8 +133,8 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestMedians checks that a line of medians has the middle value of each stretch, and that
-// a few points have no such line.
+// TestMedians checks that a line of medians has the middle value of each stretch, and
+// that there is no such line for only a few points.
 func TestMedians(t *testing.T) {
 	values := make([]float64, 1000) // stretches of ten: one outlier and one gap in each
 	for i := range values {
@@ -162,7 +164,7 @@ func TestMedians(t *testing.T) {
 	}
 }
 
-// TestNear checks which value is shown where the reader points.
+// TestNear checks which value is shown at the place where the reader points.
 func TestNear(t *testing.T) {
 	s := series{{{X: 1, Y: 10}, {X: 2, Y: 20}, {X: 4, Y: 40}}, {{X: 8, Y: 80}}}
 	for _, c := range []struct {

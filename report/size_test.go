@@ -11,9 +11,9 @@ import (
 	"headroom/runs"
 )
 
-// worst is a run with everything that makes a page large: thousands of failures of every
-// cause, hundreds of attempts and of ways to cut a step, other processes, numbers that vary
-// from step to step, and long texts full of characters that HTML escapes.
+// worst returns a run with everything that makes a page large: thousands of failures of
+// every cause, hundreds of attempts and of ways to cut a step, other processes, numbers
+// that vary from step to step, and long texts full of characters that HTML escapes.
 func worst() *diary {
 	d := newDiary("worst", 20_000)
 	long := strings.Repeat(`<"a reason & its numbers">`, 400)
@@ -46,7 +46,7 @@ func worst() *diary {
 
 var everyCause = []memory.Cause{memory.Spike, memory.Fragmentation, memory.Foreign, memory.Leak, memory.Batch, memory.Unknown, memory.Host, memory.Model}
 
-// worstCommand is the same of a wrapped command.
+// worstCommand returns the run of worst as that of a wrapped command.
 func worstCommand() *diary {
 	d := worst()
 	d.Command, d.Seen = strings.Repeat(`--flag "a & b" `, 10_000), nil
@@ -59,7 +59,8 @@ func worstCommand() *diary {
 	return d
 }
 
-// TestPageIsSmall checks that a page is below 150 KiB whatever happened, and says what it leaves out.
+// TestPageIsSmall checks that a page is below 150 KiB, whatever happened in the run, and
+// says what it leaves out.
 func TestPageIsSmall(t *testing.T) {
 	for name, d := range map[string]*diary{"native": worst(), "command": worstCommand(), "storm": storm()} {
 		page := html(t, New(d.Input))

@@ -9,8 +9,8 @@ import (
 	"headroom/runs"
 )
 
-// overshoot is how far above the capacity the memory picture reaches: failures
-// that needed more are marked at its top.
+// overshoot limits how far the memory picture reaches above the capacity. Failures that
+// needed more are marked at its top.
 const overshoot = 1.3
 
 func memoryChart(r *Report) chart {
@@ -29,7 +29,7 @@ func memoryChart(r *Report) chart {
 		alt:   memoryAlt(r),
 		marks: marksOf(r, func(row Row) float64 { return in(row.Needed) }),
 		lines: []line{
-			// The first one is wide, so that it can be seen where the second covers it.
+			// The first line is wide, so that it can be seen where the second covers it.
 			{name: "peak reserved", shade: "teal", points: of(func(s memory.Stats) memory.Bytes { return s.PeakReserved }), width: 5},
 			{name: "peak allocated", shade: "blue", points: allocated, width: 2},
 		},
@@ -62,8 +62,9 @@ func memoryAlt(r *Report) string {
 	return fmt.Sprintf("the peak was %v of %v at step %s; %s", m.Peak, m.Capacity, count(m.PeakStep), r.Failures.Summary)
 }
 
-// amountsOf chooses the unit in which amounts are drawn next to a capacity: the function in
-// converts an amount to that unit, or to NaN if it is not known; name is the unit's name.
+// amountsOf chooses the unit for amounts of memory next to a capacity, and returns its
+// name. The function in converts an amount to that unit, or to NaN if the amount is not
+// known.
 func amountsOf(capacity memory.Bytes) (in func(memory.Bytes) float64, name string) {
 	unit, name := memoryUnit(capacity)
 	return func(b memory.Bytes) float64 {
@@ -122,8 +123,8 @@ func throughputChart(r *Report) chart {
 	return c.smoothed("step", len(r.steps), func(i int) (x, y float64) { return float64(r.steps[i].Step), rate(&r.steps[i]) })
 }
 
-// smoothed is c with a line of medians over its only line, which turns pale. at gives the
-// n points of the original line; the argument what names one of them.
+// smoothed returns c with a line of medians over its only line, which turns pale. at
+// returns the n points of the original line. what names one point, in the singular.
 func (c chart) smoothed(what string, n int, at func(i int) (x, y float64)) chart {
 	if smooth, wide := medians(n, at); wide > 0 {
 		c.lines[0].shade, c.lines[0].width = "muted", 0.75
@@ -141,7 +142,8 @@ func lossChart(r *Report) chart {
 	}
 }
 
-// rateChart is drawn only if the learning rate changes.
+// rateChart returns the chart of the learning rate, and whether the learning rate
+// changes. The chart is drawn only if it does.
 func rateChart(r *Report) (chart, bool) {
 	rates := along(r, func(s *runs.StepReport) float64 { return s.LR })
 	low, high := rates.bounds(math.Inf(1), math.Inf(-1))

@@ -46,7 +46,8 @@ func (d *diary) begin() {
 	d.entry(runs.Entry{Kind: runs.KindPlan, Plan: &plan, Text: plan.String()})
 }
 
-// stats are a device of 24 GiB on which each sample takes 0.78 GiB on top of a base of 1.9 GiB.
+// stats returns the memory of a device of 24 GiB, on which each sample takes 0.78 GiB on
+// top of a base of about 1.9 GiB.
 func stats(micro int, foreign memory.Bytes) memory.Stats {
 	peak := 1900*memory.MiB + memory.Bytes(0.78*float64(micro)*float64(memory.GiB))
 	reserved := peak + 300*memory.MiB
@@ -91,8 +92,9 @@ func (d *diary) checkpoint() {
 	d.entry(runs.Entry{Kind: runs.KindCheckpoint, Text: fmt.Sprintf("checkpoint of step %d", d.step), Seconds: 0.8})
 }
 
-// night is a whole run: 64 samples at once do not fit, and a search finds 27; from
-// step 80 to 120 another process takes part of the memory; then the micro-batch grows back.
+// night returns a whole run. A micro-batch of 64 samples does not fit, and a search finds
+// 27. From step 80 to 120 another process takes part of the memory. Then the micro-batch
+// grows back.
 func night() *diary {
 	d := newDiary("gpt-owt", 200)
 	d.begin()

@@ -20,10 +20,10 @@ type Watched struct {
 	DeviceGone  int          // how many times the device was lost
 }
 
-// Throttle is something that held the device's clocks back.
+// Throttle is a reason why the device's clocks were held back.
 type Throttle struct {
 	Word     string
-	Readings int // in which it did so
+	Readings int // number of readings with this reason
 }
 
 func watched(entries []runs.Entry) Watched {
@@ -115,5 +115,5 @@ func (w Watched) card() Card {
 	return c
 }
 
-// faultLimit is how many faults a card names; the ledger has them all.
+// faultLimit is how many faults a card names at most; the ledger has them all.
 const faultLimit = 4

@@ -16,8 +16,8 @@ func (d *diary) reading(busy, hot int, throttled ...string) {
 	d.entry(runs.Entry{Kind: runs.KindDevice, Device: &runs.Reading{Utilisation: &busy, Temperature: &hot, Used: &used, Throttled: throttled, UncorrectedECC: &ecc}})
 }
 
-// lossy is a run whose GPU falls off the bus twice; if stop is set, the GPU does not
-// come back after the second time.
+// lossy returns a run whose GPU falls off the bus twice. If stop is true, the GPU does
+// not come back after the second time.
 func lossy(stop bool) *diary {
 	d := newDiary("lossy", 60)
 	d.begin()
@@ -125,8 +125,8 @@ func TestLostForGood(t *testing.T) {
 	}
 }
 
-// TestLostWhileStopping checks that a loss of the device that no decision answered, because
-// the run was being stopped, is not taken to be answered by a later event.
+// TestLostWhileStopping checks a device that is lost while the run is being stopped, so
+// that no decision follows. A later event must not be taken for the answer to that loss.
 func TestLostWhileStopping(t *testing.T) {
 	d := newDiary("stopped", 60)
 	d.begin()

@@ -14,7 +14,7 @@ import (
 	"headroom/runs"
 )
 
-// survivedInside is what the worker of a wrapped command reports about a failure.
+// survivedInside returns what the worker of a wrapped command reports about a failure.
 func survivedInside() runs.Entry {
 	verdict := memory.Verdict{Cause: memory.Batch, Why: "micro-batch 40 needs at least 14 GiB of 12 GiB"}
 	return runs.Entry{
@@ -24,7 +24,8 @@ func survivedInside() runs.Entry {
 	}
 }
 
-// TestSurvivedUnasked checks the row of a failure in evaluation, about which a process does not ask.
+// TestSurvivedUnasked checks the row of a failure in evaluation, for which a process does
+// not ask for a decision.
 func TestSurvivedUnasked(t *testing.T) {
 	d := newDiary("train-run", 0)
 	d.Command = "python train.py"
@@ -37,8 +38,9 @@ func TestSurvivedUnasked(t *testing.T) {
 	}
 }
 
-// TestWrappedCommand checks that the report of a wrapped command says what ran, which line
-// ran out of memory and in how many pieces it was run, and nothing about what is not known.
+// TestWrappedCommand checks that the report of a wrapped command says what ran, which
+// line ran out of memory and in how many pieces the work was then run, and that it says
+// nothing about what is not known.
 func TestWrappedCommand(t *testing.T) {
 	d := newDiary("train-run", 0)
 	d.Command = `python train.py --note "two words"`
@@ -73,7 +75,7 @@ func TestWrappedCommand(t *testing.T) {
 	}
 }
 
-// TestWrappedBatch checks what is said about a command's effective batch.
+// TestWrappedBatch checks what the report says about a command's effective batch.
 func TestWrappedBatch(t *testing.T) {
 	smaller := func(d *diary) {
 		d.entry(runs.Entry{Kind: runs.KindOOM, Text: "out of memory", OOM: &memory.OutOfMemoryError{Micro: 64}, Verdict: &memory.Verdict{Cause: memory.Batch, Why: "too large"}})
@@ -165,8 +167,9 @@ func TestReadsTheCommand(t *testing.T) {
 	}
 }
 
-// TestWrappedCommandsSteps checks that what a worker saw of a command's steps is in cards and
-// pictures over time, with its failures, for the processes that trained.
+// TestWrappedCommandsSteps checks that cards and pictures show what a worker saw of a
+// command's steps over time, with the command's failures, and only for processes that
+// trained.
 func TestWrappedCommandsSteps(t *testing.T) {
 	d := newDiary("train-run", 0)
 	d.Command = "torchrun train.py"
@@ -179,7 +182,7 @@ func TestWrappedCommandsSteps(t *testing.T) {
 	for i := range 1000 {
 		d.Seen = append(d.Seen, of(1, 7, 10*i+1, time.Duration(i)*time.Second, 1+2*(i/500)))
 	}
-	d.Seen = append(d.Seen, of(1, 8, 1, time.Second, 1)) // such as a launcher's own
+	d.Seen = append(d.Seen, of(1, 8, 1, time.Second, 1)) // such as a step of the launcher's own process
 	for i := range 100 {
 		d.Seen = append(d.Seen, of(2, 7, i+1, time.Duration(1200+i)*time.Second, 3))
 	}

@@ -9,12 +9,12 @@ import (
 	"path/filepath"
 )
 
-// Page is the name of a run's report, in its folder.
+// Page is the file name of a run's report, in the run's folder.
 const Page = "report.html"
 
-// Write writes report.html, report.md and its pictures into the folder dir.
-// Each file is written beside its final name and renamed, so that a reader sees
-// the old one or the new one.
+// Write writes report.html, report.md and the pictures into the folder dir. It writes
+// each file beside its final name and then renames it, so that a reader sees either the
+// old file or the new one.
 func (r *Report) Write(dir string) error {
 	picture := func(p Picture) string { return "report-" + p.Name + ".svg" }
 	for _, p := range r.draw() {
@@ -25,7 +25,7 @@ func (r *Report) Write(dir string) error {
 	return writePages(dir, r.HTML, func(w io.Writer) error { return r.Markdown(w, picture) })
 }
 
-// writePages writes a page and its Markdown into dir.
+// writePages writes a page and its Markdown form into dir.
 func writePages(dir string, html, markdown func(io.Writer) error) error {
 	if err := replace(filepath.Join(dir, "report.md"), markdown); err != nil {
 		return err
@@ -48,7 +48,7 @@ func replace(path string, write func(io.Writer) error) (err error) {
 		}
 	}()
 	_, err = text.WriteTo(f)
-	// The file is for whoever may read the run's folder, as its other files are.
+	// Everybody who may read the run's other files may read this one.
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
 		return err
 	}

@@ -8,19 +8,19 @@ import (
 	"path/filepath"
 )
 
-// Disk is every way in which a run changes what its folder holds. It is a seam:
-// tests make each call fail in turn, through [OpenOn].
+// Disk holds the calls through which a run changes its folder, apart from the lock and
+// the logs. Tests pass their own Disk to [OpenOn] and make each call fail in turn.
 type Disk interface {
 	Mkdir(path string) error             // no error if it is there already
-	Create(path string) (File, error)    // empty, whatever was there
-	Append(path string) (File, error)    // created if missing
+	Create(path string) (File, error)    // opens an empty file; its old content is lost
+	Append(path string) (File, error)    // opens a file to write at its end; creates it if it is missing
 	Truncate(path string, n int64) error // to n bytes
 	Rename(from, to string) error        // the new name must be free, or that of a file
-	Remove(path string) error            // with all that is in it
-	SyncDir(path string) error           // makes the names in it durable or, if it is a file, its content
+	Remove(path string) error            // also removes everything in it
+	SyncDir(path string) error           // makes the names in a folder durable, or the content of a file
 }
 
-// File is a file being written.
+// File is a file that is open for writing.
 type File interface {
 	io.WriteCloser
 	Sync() error
@@ -66,8 +66,9 @@ func (OSDisk) SyncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// writeFile puts data at path, whole or not at all. If durable, that holds even after a power
-// loss, though the old file may come back until the folder is synced.
+// writeFile replaces the file at path with data, whole or not at all. If durable is
+// true, that holds even after a power loss. Until the folder is synced, though, a power
+// loss may bring back the old file.
 func writeFile(d Disk, path string, data []byte, durable bool) (err error) {
 	beside := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
 	defer func() {

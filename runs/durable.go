@@ -13,8 +13,8 @@ func (f *Folder) SetConfig(text []byte) error {
 	return f.replace("run.yaml", text)
 }
 
-// replace puts text into a file of the folder, whole or not at all, and returns when
-// it is safely on disk, along with all that was written before.
+// replace replaces a file of the folder with text, whole or not at all. It returns once
+// that file is safely on disk, and with it everything in f.unsynced.
 func (f *Folder) replace(name string, text []byte) error {
 	err := writeFile(f.disk, f.path(name), text, true)
 	if err == nil && !slices.Contains(f.unsynced, f.dir) {
@@ -23,9 +23,9 @@ func (f *Folder) replace(name string, text []byte) error {
 	return errors.Join(err, f.settle())
 }
 
-// FirstConfig writes the run.yaml of a folder that has none, and does not wait for
-// the disk: that wait comes before the first entry, checkpoint or status that must
-// last.
+// FirstConfig writes the run.yaml of a folder that has none. It does not wait for the
+// disk. That wait comes before the first entry, checkpoint or status that must survive
+// a power loss.
 func (f *Folder) FirstConfig(text []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -37,11 +37,11 @@ func (f *Folder) FirstConfig(text []byte) error {
 	return err
 }
 
-// settle waits until the files and folders that make up the run's folder are safely on
-// disk. What fails is tried again the next time.
+// settle waits until everything in f.unsynced is safely on disk. After an error,
+// whatever is not on disk yet is tried again the next time.
 func (f *Folder) settle() error {
 	for len(f.unsynced) > 0 {
-		if err := f.disk.SyncDir(f.unsynced[0]); err != nil && !errors.Is(err, fs.ErrNotExist) { // what somebody removed need not be synced
+		if err := f.disk.SyncDir(f.unsynced[0]); err != nil && !errors.Is(err, fs.ErrNotExist) { // a file that somebody removed need not be synced
 			return err
 		}
 		f.unsynced = f.unsynced[1:]
@@ -49,8 +49,8 @@ func (f *Folder) settle() error {
 	return nil
 }
 
-// writeJournal writes the entries that wait in memory; with durable it also waits
-// for the disk.
+// writeJournal writes the entries that wait in memory. If durable is true, it also
+// waits for the disk.
 func (f *Folder) writeJournal(durable bool) error {
 	if durable {
 		if err := f.settle(); err != nil {

@@ -19,9 +19,9 @@ import (
 //	metrics.jsonl           one [StepReport] per line; for a wrapped command, one [ProcessStep]
 //	checkpoints/step-000200/
 //	logs/attempt-001.log
-//	learned.json            a [Learned] that no checkpoint may have yet
+//	learned.json            a [Learned] that may not be in any checkpoint yet
 //	status.json             a [Status], replaced atomically
-//	report.html report.md   drawn from the above
+//	report.html report.md   generated from the files above
 //	lock
 //
 // Its methods may be called from several goroutines.
@@ -30,22 +30,23 @@ type Folder struct {
 	disk Disk
 	lock *os.File
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	journal  *lines
 	metrics  *lines
 	tally    Tally
 	unsynced []string // files and folders that have to reach the disk before anything that relies on them
-	repairs  []string // what opening had to put right
-	removals []string // what was removed from under this process
+	repairs  []string // what opening the folder had to repair
+	removals []string // what somebody removed while this process held the folder
 }
 
-// Open creates dir if it is missing, takes its lock and repairs what a killed run
-// left behind: a torn last line, half a checkpoint. The folder above dir must exist.
-// A folder locked by a live run gives a *[LockedError]; one that cannot be written, or
-// that holds something other than a run, is refused at once.
+// Open creates dir if it is missing, takes its lock and repairs what a killed run left
+// behind, such as a torn last line or half a checkpoint. The folder above dir must
+// exist. If a live run has locked the folder, the error is a *[LockedError]. It is also
+// an error if the folder cannot be written to, or if it holds something other than a
+// run.
 func Open(dir string) (*Folder, error) { return OpenOn(dir, OSDisk{}) }
 
-// OpenOn is Open on a given [Disk], such as a test's, on which some calls fail.
+// OpenOn is [Open] on a given [Disk], such as a test's disk on which some calls fail.
 func OpenOn(dir string, d Disk) (*Folder, error) {
 	if err := makeFolder(dir, d); err != nil {
 		return nil, fmt.Errorf("open run folder %s: %w", dir, err)
@@ -68,11 +69,11 @@ func openLocked(dir string, d Disk, lock *os.File) (*Folder, error) {
 	return f, nil
 }
 
-// Inherit is Open for a program executed by a process that held the folder: lock
-// is the descriptor that [Folder.HandOver] left open.
+// Inherit is [Open] for a program that was executed by the process that held the
+// folder. lock is the file descriptor that [Folder.HandOver] left open.
 func Inherit(dir string, lock int) (*Folder, error) {
 	unix.CloseOnExec(lock)
-	file := os.NewFile(uintptr(lock), filepath.Join(dir, "lock")) // nil, on which every call is an error, if lock is negative
+	file := os.NewFile(uintptr(lock), filepath.Join(dir, "lock")) // nil if lock is negative; every call on a nil file returns an error
 	if err := lockMeant(dir, file); err != nil {
 		return nil, fmt.Errorf("open run folder %s: take over its lock: %w", dir, errors.Join(err, file.Close()))
 	}
@@ -96,8 +97,8 @@ func makeFolder(dir string, d Disk) error {
 	return d.Mkdir(dir)
 }
 
-// checkOurs refuses a folder that holds something else: a run must not mix its
-// files with a user's, and a fresh start renames the folder as a whole.
+// checkOurs returns an error if the folder holds something other than a run. A run must
+// not mix its files with a user's, and a fresh start renames the folder as a whole.
 func checkOurs(dir string) error {
 	held, err := os.ReadDir(dir)
 	if err != nil || len(held) == 0 {
@@ -112,7 +113,8 @@ func checkOurs(dir string) error {
 	return fmt.Errorf("it holds %s but no run; name an empty or a new folder", held[0].Name())
 }
 
-// open makes the inner folders, opens the files and clears up.
+// open makes the inner folders, removes unfinished files, reads the journal and opens
+// the files for appending.
 func (f *Folder) open() error {
 	for _, name := range []string{"checkpoints", "logs"} {
 		if err := f.disk.Mkdir(f.path(name)); err != nil {
@@ -147,8 +149,8 @@ func (f *Folder) openLines(name string) (*lines, error) {
 	return l, err
 }
 
-// clear removes what was being written beside its final name when a run was
-// killed.
+// clear removes what a killed run was writing in dir: files and folders that still have
+// the temporary name, which begins with a dot.
 func (f *Folder) clear(dir string) error {
 	held, err := os.ReadDir(dir)
 	if err != nil {
@@ -166,19 +168,19 @@ func (f *Folder) clear(dir string) error {
 	return nil
 }
 
-// Dir is the folder's path, as it was given.
+// Dir returns the folder's path, as it was given.
 func (f *Folder) Dir() string { return f.dir }
 
 func (f *Folder) path(name ...string) string {
 	return filepath.Join(append([]string{f.dir}, name...)...)
 }
 
-// Config reads run.yaml, the resolved configuration of the run. The error wraps
-// [fs.ErrNotExist] in a folder that has none yet.
+// Config reads run.yaml, the resolved configuration of the run. If there is no run.yaml
+// yet, the error wraps [fs.ErrNotExist].
 func (f *Folder) Config() ([]byte, error) { return os.ReadFile(f.path("run.yaml")) }
 
-// TakeRepairs returns what [Open] had to put right after a killed run, one
-// sentence each, only once.
+// TakeRepairs returns what [Open] had to repair after a killed run, one sentence for
+// each repair. Only the first call returns them.
 func (f *Folder) TakeRepairs() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -187,8 +189,8 @@ func (f *Folder) TakeRepairs() []string {
 	return repairs
 }
 
-// TakeRemovals returns what somebody has removed from under this process since the
-// last call, one sentence each.
+// TakeRemovals returns one sentence for each file of the run that somebody removed or
+// replaced since the last call.
 func (f *Folder) TakeRemovals() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -203,18 +205,17 @@ func (f *Folder) TakeRemovals() []string {
 	return removals
 }
 
-// AttemptLog opens logs/attempt-NNN.log for appending. The file is the
-// caller's to close.
+// AttemptLog opens logs/attempt-NNN.log for appending. The caller closes the file.
 func (f *Folder) AttemptLog(attempt int) (*os.File, error) {
 	path := f.path("logs", LogName(attempt))
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 }
 
-// LogName is the base name of an attempt's log.
+// LogName returns the base name of an attempt's log.
 func LogName(attempt int) string { return fmt.Sprintf("attempt-%03d.log", attempt) }
 
-// Close writes what still waits in memory and releases the folder. An error
-// means that lines of the journal or the metrics are lost.
+// Close writes the lines that still wait in memory and releases the folder. After an
+// error, lines of the journal or the metrics may be lost.
 func (f *Folder) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -225,9 +226,9 @@ func (f *Folder) Close() error {
 	return nil
 }
 
-// HandOver is Close, except that lock keeps the folder held. If this process
-// executes another program, lock stays open in that program, which passes it to
-// [Inherit]; otherwise the caller closes lock.
+// HandOver is [Folder.Close], except that the folder stays locked, through the returned
+// lock. If this process executes another program, the lock stays open in that program,
+// which passes its descriptor to [Inherit]. Otherwise the caller closes it.
 func (f *Folder) HandOver() (lock *os.File, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -238,10 +239,10 @@ func (f *Folder) HandOver() (lock *os.File, err error) {
 	return f.lock, nil
 }
 
-// SetAside renames the run folder dir to dir.1, or the first such name that is
-// free, to make room for a fresh start, and returns the new name. If the
-// folder is missing or empty, nothing is renamed and the name is "". A folder locked
-// by a live run gives a *[LockedError].
+// SetAside makes room for a fresh start: it renames the run folder dir to dir.1, or to
+// the first such name that is free, and returns the new name. If the folder is missing
+// or empty, it renames nothing and returns "". If a live run has locked the folder, the
+// error is a *[LockedError].
 func SetAside(dir string) (string, error) {
 	dir = filepath.Clean(dir)
 	held, err := os.ReadDir(dir)
@@ -262,8 +263,8 @@ func SetAside(dir string) (string, error) {
 	return to, errors.Join(err, lock.Close())
 }
 
-// renameFree renames from to the first free name of base.n, base.n+1 …; an n of 0
-// means base itself.
+// renameFree renames from to the first of the names base.n, base.n+1 and so on that is
+// free, and returns that name. If n is 0, it tries base itself first.
 func renameFree(d Disk, from, base string, n int) (string, error) {
 	for ; ; n++ {
 		to := base

@@ -29,12 +29,13 @@ func mustWrite(t *testing.T, path, text string) {
 	}
 }
 
-// readOnly is a disk on which nothing can be created.
+// readOnly is a disk on which no folder can be created.
 type readOnly struct{ OSDisk }
 
 func (readOnly) Mkdir(string) error { return fs.ErrPermission }
 
-// written is a disk that records what reaches it durably.
+// written is a disk that records the names of the files and folders that are synced. If
+// broken is true, folders cannot be synced.
 type written struct {
 	OSDisk
 	synced []string
@@ -65,8 +66,9 @@ func (f writtenFile) Sync() error {
 	return f.File.Sync()
 }
 
-// TestDurableOnceItCounts checks that a start does not wait for the disk, and that a failure, a
-// checkpoint and an end make durable everything that they rely on.
+// TestDurableOnceItCounts checks that the start of a run does not wait for the disk,
+// and that recording a failure, saving a checkpoint and ending the run make durable
+// everything that they rely on.
 func TestDurableOnceItCounts(t *testing.T) {
 	for name, counts := range map[string]func(*Folder) error{
 		"failure": func(f *Folder) error { return f.Record(Entry{Kind: KindOOM}) },
@@ -190,8 +192,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// The journal and the metrics are cut at every byte: what a reader sees, and what the next
-// run continues with, is every whole line before the cut.
+// TestTornLines cuts the journal and the metrics at every byte. A reader must see every
+// whole line before the cut, and the next run must continue after the last of them.
 func TestTornLines(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	for _, name := range []string{"journal.jsonl", "metrics.jsonl"} {
@@ -261,8 +263,9 @@ func checkLines(t *testing.T, dir, name string, want int, torn bool) {
 	}
 }
 
-// TestStepsOfACommandStay checks that what was seen of a command's steps is on disk at once, and
-// that an attempt from step 0 on does not remove the steps of the attempt before it.
+// TestStepsOfACommandStay checks that a recorded step of a command is on disk at once,
+// and that an attempt that begins at step 0 does not remove the steps of earlier
+// attempts.
 func TestStepsOfACommandStay(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	f := mustOpen(t, dir)
@@ -278,7 +281,8 @@ func TestStepsOfACommandStay(t *testing.T) {
 	}
 }
 
-// Damage further up costs only the damaged lines, and opening does not remove them.
+// TestDamagedLine checks that damage further up in a file costs only the damaged lines,
+// and that opening the folder does not remove them.
 func TestDamagedLine(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if err := mustOpen(t, dir).Close(); err != nil {
@@ -307,7 +311,8 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// What the user can fix is not damage: falling back to an older checkpoint would lose work.
+// TestReadErrorsThatAreDamage checks that an error which the user can fix does not
+// count as damage: falling back to an older checkpoint would lose work.
 func TestReadErrorsThatAreDamage(t *testing.T) {
 	for cause, want := range map[error]bool{fs.ErrNotExist: true, syscall.EIO: true, fs.ErrPermission: false, syscall.EMFILE: false} {
 		found := (*damageError)(nil)
@@ -347,7 +352,7 @@ func TestPendingLinesAreBounded(t *testing.T) {
 	}
 }
 
-// crowded is a disk with space for the states of d.most checkpoints and no more.
+// crowded is a disk that has space for the states of only so many checkpoints.
 type crowded struct {
 	OSDisk
 	most int
@@ -365,8 +370,8 @@ func (d crowded) Create(path string) (File, error) {
 	return f, err
 }
 
-// TestFullDiskReleasesTheOldest checks that old checkpoints make room for new ones,
-// and that the newest whole one never does.
+// TestFullDiskReleasesTheOldest checks that old checkpoints are removed to make room
+// for new ones, and that the newest whole checkpoint never is.
 func TestFullDiskReleasesTheOldest(t *testing.T) {
 	state := func(w io.Writer) error { _, err := io.WriteString(w, "state"); return err }
 	dir := filepath.Join(t.TempDir(), "run")
@@ -386,7 +391,7 @@ func TestFullDiskReleasesTheOldest(t *testing.T) {
 	if want := []int{0, 1, 2}; !slices.Equal(released, want) {
 		t.Errorf("released %v, want %v", released, want)
 	}
-	// The newest one is damaged: the older one is all there is.
+	// The newest checkpoint is damaged, so the older one is the only whole one.
 	mustWrite(t, filepath.Join(dir, "checkpoints", CheckpointName(4), "state.safetensors"), "x")
 	if _, gone, err := f.SaveCheckpoint(Checkpoint{Step: 5}, state); !errors.Is(err, syscall.ENOSPC) || len(gone) > 0 {
 		t.Errorf("beside a damaged one: released %v, %v", gone, err)
@@ -405,8 +410,8 @@ func TestFullDiskReleasesTheOldest(t *testing.T) {
 	}
 }
 
-// TestForeignJournal checks that a journal with damaged numbers or with words of earlier
-// versions is read as far as it makes sense.
+// TestForeignJournal checks that a journal with damaged numbers and with words of
+// earlier versions can still be read.
 func TestForeignJournal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if err := mustOpen(t, dir).Close(); err != nil {

@@ -11,7 +11,7 @@ import (
 	"headroom/search"
 )
 
-// Kind is what an [Entry] of the journal is about.
+// Kind says what an [Entry] of the journal is about.
 type Kind string
 
 // The kinds of entries.
@@ -26,25 +26,25 @@ const (
 	KindCheckpoint       Kind = "checkpoint"        // a checkpoint is whole on disk
 	KindCheckpointFailed Kind = "checkpoint failed" // a checkpoint could not be written, and why; older ones are untouched
 	KindReleased         Kind = "released"          // older checkpoints made room for a new one on a full disk
-	KindDamaged          Kind = "damaged"           // a checkpoint was set aside
-	KindMissing          Kind = "missing"           // a file or a checkpoint of the run was removed by somebody
+	KindDamaged          Kind = "damaged"           // a damaged checkpoint was set aside
+	KindMissing          Kind = "missing"           // somebody removed a file or a checkpoint of the run
 	KindExit             Kind = "exit"              // a wrapped command ended, and how
 	KindInterrupted      Kind = "interrupted"       // the run was stopped by a signal, and can be resumed
-	KindWarning          Kind = "warning"           // of a wrapped command: what may go wrong later, seen at its start
+	KindWarning          Kind = "warning"           // something that may go wrong later with a wrapped command, noticed at its start
 	KindRemedy           Kind = "remedy"            // the outcome of a remedy: bytes given back, time waited
 	KindJournalFailed    Kind = "journal failed"    // the journal could not be written for a while, and why
 	KindDone             Kind = "done"              // the job finished
 	KindFailed           Kind = "failed"            // the run ended without finishing
-	KindDevice           Kind = "device"            // the condition of the device, read from outside every so often
+	KindDevice           Kind = "device"            // the condition of the device, read from outside at intervals
 	KindFault            Kind = "fault"             // the device's driver reported an error, such as an Xid
-	KindGone             Kind = "gone"              // the device is gone; a decision follows
-	KindSurvived         Kind = "survived"          // a step ran out of memory inside a wrapped process and was finished there: the failure, and what was done
-	KindRefused          Kind = "refused"           // the worker inside left an out-of-memory failure to the command's own code, and why
+	KindGone             Kind = "gone"              // the device was lost; a decision follows
+	KindSurvived         Kind = "survived"          // a step ran out of memory inside a wrapped process and was finished there; the entry has the failure and what was done
+	KindRefused          Kind = "refused"           // the worker inside a wrapped process left an out-of-memory failure to the command's own code, and why
 	KindCommand          Kind = "command"           // what a wrapped command was recognised as, and where its checkpoints are
-	KindWorker           Kind = "worker"            // what else the worker inside said: that it is attached, or why it is not
+	KindWorker           Kind = "worker"            // any other message of that worker, such as that it is attached, or why it is not
 )
 
-// UnmarshalText reads a kind; entries of earlier versions say "lost" for gone.
+// UnmarshalText reads a kind. Earlier versions wrote "lost" for [KindGone].
 func (k *Kind) UnmarshalText(text []byte) error {
 	if *k = Kind(text); *k == "lost" {
 		*k = KindGone
@@ -68,20 +68,22 @@ type Entry struct {
 	Memory   *memory.Stats            `json:"memory,omitempty"`
 	Device   *Reading                 `json:"device,omitempty"`
 	Fault    *Fault                   `json:"fault,omitempty"`
-	Version  string                   `json:"version,omitempty"` // of the headroom that makes an attempt
+	Version  string                   `json:"version,omitempty"` // version of headroom that makes the attempt
 	Seconds  float64                  `json:"seconds,omitempty"` // how long this took, where that matters
 
 	// Path is where a wrapped command's own checkpoint is.
 	Path string `json:"path,omitempty"`
-	// InStep is the optimizer step in which a failure inside a wrapped command's process happened,
-	// counted from 1 in that process; 0 if that is not known.
+	// InStep is the optimizer step in which a failure inside a wrapped command's
+	// process happened. Steps count from 1 in each process; 0 means that the step is
+	// not known.
 	InStep int `json:"in_step,omitempty"`
 
-	// Repeated marks a further out-of-memory failure of a step that has not been made
-	// since the first one: only the first counts.
+	// Repeated marks a further out-of-memory failure of a step that has failed before
+	// and has not been finished since. Only the first failure counts.
 	Repeated bool `json:"repeated,omitempty"`
 
-	// Final marks what the user is told at the end of the run anyway.
+	// Final marks an entry whose content the user is told at the end of the run anyway,
+	// so that it need not be printed before.
 	Final bool `json:"final,omitempty"`
 }
 
@@ -89,20 +91,23 @@ type Entry struct {
 // entry about a failure survived in place.
 const inPlace = "; survived in place: "
 
-// InPlaceText is the text of an entry about a failure survived in place.
+// InPlaceText returns the text of an entry about a failure survived in place. wrong
+// says what ran out of memory, and done says what was done.
 func InPlaceText(wrong, done string) string { return wrong + inPlace + done }
 
-// InPlace returns what ran out of memory and what was done, as read from the text of an entry
-// about a failure survived in place. If the text is not of that form, told is false and wrong is
-// all of it.
+// InPlace splits the text of an entry about a failure survived in place into what ran
+// out of memory and what was done. If the text is not of that form, told is false and
+// wrong is the whole text.
 func (e Entry) InPlace() (wrong, done string, told bool) { return strings.Cut(e.Text, inPlace) }
 
-// AttachedText begins the text of an entry about a worker that is attached to a process.
+// AttachedText returns the beginning of the text of an entry about a worker that is
+// attached to a process.
 func AttachedText(python string, pid int, torch, mode string) string {
 	return fmt.Sprintf("attached to python %s (pid %d, torch %s, %s)", python, pid, torch, mode)
 }
 
-// Attached reads the versions of Python and PyTorch from such a text.
+// Attached reads the versions of Python and PyTorch from an entry whose text begins
+// with [AttachedText]. For any other entry, told is false.
 func (e Entry) Attached() (python, torch string, told bool) {
 	rest, told := strings.CutPrefix(e.Text, "attached to python ")
 	python, rest, _ = strings.Cut(rest, " (pid ")
@@ -116,12 +121,13 @@ func (e Entry) Failed() bool {
 	return (e.Kind == KindOOM || e.Kind == KindSurvived) && !e.Repeated
 }
 
-// Record appends e to the journal and returns when it and all before it are safely on
-// disk. An entry that nothing depends on (the start of the run or of an attempt, a warning,
-// the exit of a command, what a command is, the end of the job, a message from a worker) is only written, so
-// that it survives this process; the next entry of another kind, or Close, syncs it to the
-// disk. After an error, e is kept in memory and written by a later Record, Flush or
-// Close, in order; only when 16 MiB are waiting are the oldest entries dropped.
+// Record appends e to the journal. It returns once e and all entries before it are
+// safely on disk. Some entries are only written, so that they survive this process,
+// because nothing depends on them: the start of the run or of an attempt, a warning,
+// the exit of a command, what a command is, the end of the job, a message from a
+// worker. The next entry of another kind, or Close, syncs them to the disk. After an
+// error, e is kept in memory and written by a later Record, Flush or Close, in order.
+// Only when 16 MiB are waiting are the oldest entries dropped.
 func (f *Folder) Record(e Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,13 +138,13 @@ func (f *Folder) Record(e Entry) error {
 	return f.writeJournal(!e.Kind.transient())
 }
 
-// transient reports whether losing the entry in a power loss changes nothing but
-// what people can read.
+// transient reports whether entries of this kind may be lost in a power loss, because
+// only people read them.
 func (k Kind) transient() bool {
 	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindDone || k == KindCommand || k == KindWorker
 }
 
-// LostEntries is how many entries were dropped because they could not be written
+// LostEntries returns how many entries were dropped because they could not be written
 // for too long.
 func (f *Folder) LostEntries() int {
 	f.mu.Lock()
@@ -146,10 +152,10 @@ func (f *Folder) LostEntries() int {
 	return f.journal.lost
 }
 
-// ReadJournal reads the journal of the run in dir. It needs no lock, so it may
-// be used while the run writes. Lines that cannot be read are left out; the
-// error is then a *[TornError] and the entries are valid all the same. A folder
-// without a journal has no entries.
+// ReadJournal reads the journal of the run in dir. It needs no lock, so it may be used
+// while the run writes. Lines that cannot be read are left out. The error is then a
+// *[TornError], and the entries returned with it are valid. A folder without a journal
+// has no entries.
 func ReadJournal(dir string) ([]Entry, error) {
 	return readLines[Entry](filepath.Join(dir, "journal.jsonl"))
 }

@@ -10,15 +10,16 @@ import (
 	"headroom/recovery"
 )
 
-// Learned is learned.json: what was learned, and when. It is used when a process
-// is killed before a checkpoint could pass this on to the next process.
+// Learned is the content of learned.json: what the run has learned, and when. It is
+// used if a process is killed before a checkpoint could pass this on to the next
+// process.
 type Learned struct {
 	Attempt int              `json:"attempt"`
 	Step    int              `json:"step"` // optimizer steps finished
 	Learned recovery.Learned `json:"learned"`
 
 	// Pieces is how many rows a worker inside a wrapped process may run at once; 0 if
-	// it never ran out of memory.
+	// the process never ran out of memory.
 	Pieces int `json:"pieces,omitempty"`
 }
 
@@ -27,8 +28,8 @@ func (l *Learned) Since(c *Checkpoint) bool {
 	return c == nil || l.Attempt > c.Attempt || l.Attempt == c.Attempt && l.Step >= c.Step
 }
 
-// SetLearned replaces learned.json, whole or not at all. A power loss may lose
-// it: that costs another search and nothing else.
+// SetLearned replaces learned.json, whole or not at all. The file may be lost in a
+// power loss, which costs another search and nothing else.
 func (f *Folder) SetLearned(l Learned) error {
 	text, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
@@ -39,7 +40,7 @@ func (f *Folder) SetLearned(l Learned) error {
 	return writeFile(f.disk, f.path("learned.json"), append(text, '\n'), false)
 }
 
-// Learned reads learned.json, nil if there is none.
+// Learned reads learned.json. It returns nil without an error if there is no such file.
 func (f *Folder) Learned() (*Learned, error) {
 	text, err := os.ReadFile(f.path("learned.json"))
 	if errors.Is(err, fs.ErrNotExist) {

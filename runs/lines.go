@@ -11,12 +11,12 @@ import (
 	"path/filepath"
 )
 
-// pendingLimit bounds what is kept for a file that cannot be written: about
-// 40,000 lines of metrics.
+// pendingLimit bounds how many bytes are kept for a file that cannot be written. It is
+// about 40,000 lines of metrics.
 const pendingLimit = 16 << 20
 
-// lines is a file of JSON lines to append to. Lines are kept until they are written,
-// so a disk that is full for a while loses none, up to a limit.
+// lines is a file to which lines of JSON are appended. Lines are kept in memory until
+// they are written, so a disk that is full for a while loses none, up to a limit.
 type lines struct {
 	disk    Disk
 	path    string
@@ -25,13 +25,14 @@ type lines struct {
 	torn    bool   // the file may hold more than size bytes
 	synced  bool   // nothing has been written since the last fsync
 	pending []byte // whole lines still to be written
-	limit   int    // of pending
+	limit   int    // most bytes in pending
 	lost    int    // lines dropped because of the limit
-	removed bool   // somebody removed or replaced the file; cleared by whoever reports it
+	removed bool   // somebody removed or replaced the file; cleared once that is reported
 }
 
-// openLines opens path for appending, after cutting what a crash left of its
-// last line. cut is how many bytes that was.
+// openLines opens path for appending. It first cuts off everything after the last
+// readable line, such as the part of a line that a crash left. cut is how many bytes
+// that was.
 func openLines(d Disk, path string) (l *lines, cut int64, err error) {
 	size, cut, err := wholeLines(path)
 	if err != nil {
@@ -49,8 +50,8 @@ func openLines(d Disk, path string) (l *lines, cut int64, err error) {
 	return &lines{disk: d, path: path, file: f, size: size, synced: true, limit: pendingLimit}, cut, nil
 }
 
-// add appends v to what is to be written. Its only error is a value that JSON
-// cannot hold.
+// add appends v, as a line, to the pending lines. It drops the oldest lines beyond the
+// limit. Its only error is a value that JSON cannot hold.
 func (l *lines) add(v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -64,9 +65,9 @@ func (l *lines) add(v any) error {
 	return nil
 }
 
-// flush writes what is pending; with durable it also waits for the disk. After
-// an error all of it is still pending, and nothing is written twice: what a
-// failed write left in the file is cut first.
+// flush writes the pending lines. If durable is true, it also waits for the disk. After
+// an error, all of them are still pending; the next flush first cuts off what the
+// failed write left in the file, so that nothing is written twice.
 func (l *lines) flush(durable bool) error {
 	if err := l.follow(); err != nil {
 		return err
@@ -96,7 +97,7 @@ func (l *lines) flush(durable bool) error {
 	return nil
 }
 
-// follow reopens the file if somebody has removed or replaced it: nobody reads
+// follow reopens the file if somebody has removed or replaced it: nobody could read
 // lines written to a file without a name.
 func (l *lines) follow() error {
 	if still(l.path, l.file) {
@@ -117,9 +118,9 @@ func (l *lines) follow() error {
 
 func (l *lines) close() error { return errors.Join(l.flush(true), l.file.Close()) }
 
-// TornError reports that a file of lines holds lines that cannot be read: the last
-// line, if the run was killed or is writing it, or damage further up. All other lines
-// were read and are returned with the error.
+// TornError reports that some lines of a file cannot be read: the last line, if the run
+// was killed or is still writing it, or damaged lines further up. All other lines were
+// read and are returned with the error.
 type TornError struct {
 	File  string // base name
 	Lines []int  // line numbers, from 1
@@ -129,8 +130,8 @@ func (e *TornError) Error() string {
 	return fmt.Sprintf("read %s: line %d is torn or damaged and was left out (lines left out: %d)", e.File, e.Lines[0], len(e.Lines))
 }
 
-// readLines reads every line of path as a T. Lines that are not a T are left out
-// and named in a *TornError. A file that is not there has no lines.
+// readLines reads every line of path as a T. Lines that are not a T are left out and
+// named in a *TornError. A missing file has no lines.
 func readLines[T any](path string) ([]T, error) {
 	var all []T
 	torn := &TornError{File: filepath.Base(path)}
@@ -149,8 +150,8 @@ func readLines[T any](path string) ([]T, error) {
 	return all, err
 }
 
-// wholeLines is the size of path up to the end of its last readable line, and
-// how many bytes follow that.
+// wholeLines returns the size of path up to the end of its last readable line, and how
+// many bytes follow that line.
 func wholeLines(path string) (size, rest int64, err error) {
 	err = eachLine(path, func(_ int, line []byte, whole bool) bool {
 		rest += int64(len(line))
@@ -162,8 +163,9 @@ func wholeLines(path string) (size, rest int64, err error) {
 	return size, rest, err
 }
 
-// eachLine calls the function use with every line of path, newline included, until
-// use returns false. whole reports whether the line has a newline.
+// eachLine calls use with every line of path until use returns false. n counts the
+// lines from 1, line includes the newline, and whole is false if there is none. A
+// missing file has no lines.
 func eachLine(path string, use func(n int, line []byte, whole bool) bool) error {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockPatience is how long a lock may be held by a reader that checks whether a
-// run is alive.
+// lockPatience is how long to wait for a lock, in lockTries tries: a reader that checks
+// whether a run is alive may hold the lock for a moment.
 const (
 	lockPatience = 200 * time.Millisecond
 	lockTries    = 20
 )
 
-// LockedError is a run's folder that another process holds. The fields are what that
-// process wrote about itself; they are zero if it has not done so yet.
+// LockedError reports that another process holds a run's folder. All fields but Dir are
+// what that process wrote about itself; they are zero if it has not done so yet.
 type LockedError struct {
 	Dir     string    `json:"-"`
 	PID     int       `json:"pid"`
@@ -35,10 +35,10 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("open run folder %s: in use by %s; wait for it, interrupt it, or name another folder", e.Dir, who)
 }
 
-// takeLock locks dir for this process and records in the lock's file which process
-// that is. The lock belongs to the open file: the kernel releases it when the file is
-// closed, and so when the process ends, however it ends, but not when the process
-// executes another program that keeps the file open.
+// takeLock locks dir for this process and records in the lock file which process that
+// is. The lock belongs to the open file. The kernel releases it when the file is
+// closed, and therefore when the process ends, however it ends. It is kept if the
+// process executes another program that keeps the file open.
 func takeLock(dir string) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -50,8 +50,9 @@ func takeLock(dir string) (*os.File, error) {
 	return file, nil
 }
 
-// lockMeant is takeLock once the file to lock is open. That file shows whether
-// the folder is still the same once the lock is held.
+// lockMeant is takeLock for a lock file that is already open. Once it holds the lock,
+// it checks that dir still has this file: somebody may have replaced the folder in the
+// meantime.
 func lockMeant(dir string, file *os.File) error {
 	got, err := tryLock(file)
 	for tries := 0; err == nil && !got && tries < lockTries; tries++ {
@@ -68,7 +69,7 @@ func lockMeant(dir string, file *os.File) error {
 	if !still(path, file) {
 		return &LockedError{Dir: dir}
 	}
-	host, _ := os.Hostname() // a name for people; without one there is still the PID
+	host, _ := os.Hostname() // a name for people; if there is none, there is still the PID
 	text, err := json.Marshal(LockedError{PID: os.Getpid(), Host: host, Started: time.Now().Truncate(time.Second)})
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func lockMeant(dir string, file *os.File) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// tryLock reports whether it has locked f.
+// tryLock tries to lock f without waiting, and reports whether it has done so.
 func tryLock(f *os.File) (bool, error) {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
@@ -85,10 +86,10 @@ func tryLock(f *os.File) (bool, error) {
 	return err == nil, err
 }
 
-// still reports whether path still names the file that was opened as f. During a
-// wait for a lock, the process that held it may have renamed the folder: the
-// lock then belongs to the folder set aside, and whatever is at path by now
-// belongs to somebody else. Folders are never renamed back.
+// still reports whether path still names the file that was opened as f. During a wait
+// for a lock, the process that held it may have renamed the folder. The lock then
+// belongs to the renamed folder, and whatever is at path by now belongs to another run.
+// Folders are never renamed back.
 func still(path string, f interface{ Stat() (os.FileInfo, error) }) bool {
 	then, err := f.Stat()
 	if err != nil {
@@ -98,8 +99,8 @@ func still(path string, f interface{ Stat() (os.FileInfo, error) }) bool {
 	return err == nil && os.SameFile(then, now)
 }
 
-// StillHeld is nil while the folder belongs to this process. If somebody has
-// removed the lock's file, it is made and taken again; if another process was
+// StillHeld returns nil while the folder belongs to this process. If somebody has
+// removed the lock file, StillHeld creates and locks it again. If another process was
 // faster, the folder belongs to that process, and the error is a *[LockedError].
 func (f *Folder) StillHeld() error {
 	f.mu.Lock()
@@ -129,14 +130,14 @@ func (f *Folder) StillHeld() error {
 func holder(dir string) *LockedError {
 	l := &LockedError{}
 	if text, err := os.ReadFile(filepath.Join(dir, "lock")); err == nil {
-		_ = json.Unmarshal(text, l) // half written: the holder is reported without a name
+		_ = json.Unmarshal(text, l) // if the file is half written, the holder is reported without a name
 	}
 	l.Dir = dir
 	return l
 }
 
-// alive reports whether a process holds dir. If that cannot be found out, it
-// reports true.
+// alive reports whether a process holds dir. It also returns true if that cannot be
+// found out.
 func alive(dir string) bool {
 	file, err := os.Open(filepath.Join(dir, "lock"))
 	if err != nil {

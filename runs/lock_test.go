@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLockOfAFolderThatWasSetAside renames the folder and puts another run's
-// in its place while something waits for its lock: neither folder may be taken.
+// TestLockOfAFolderThatWasSetAside renames a folder, and puts the folder of another run
+// in its place, while a process waits for the lock. The process must not get either
+// folder.
 func TestLockOfAFolderThatWasSetAside(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if err := mustOpen(t, dir).Close(); err != nil {
@@ -37,8 +38,8 @@ func TestLockOfAFolderThatWasSetAside(t *testing.T) {
 	}
 }
 
-// TestHandOver hands a folder over as if to a program that is executed: through the
-// lock's descriptor alone. Nobody else gets the folder in between.
+// TestHandOver hands a folder over through the descriptor of its lock alone, as if to
+// an executed program, and checks that nobody else can open the folder in between.
 func TestHandOver(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	first := mustOpen(t, dir)

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// TestNewestProcessStep reads the end of files that are whole, long, being written or of
-// another kind.
+// TestNewestProcessStep reads files that are empty, long, still being written or
+// damaged, and one with steps of another kind.
 func TestNewestProcessStep(t *testing.T) {
 	line := func(made int) string { return fmt.Sprintf(`{"attempt":1,"pid":7,"made":%d,"seconds":0.5}`+"\n", made) }
 	for _, c := range []struct {
 		text string
-		want int // steps made, 0 for none
+		want int // steps made; 0 if no step is found
 	}{
 		{"", 0},
 		{line(1), 1},

@@ -6,13 +6,13 @@ import (
 	"os"
 )
 
-// outputPart is how much of an attempt's output goes into one file.
+// outputPart is how many bytes of an attempt's output go into one file.
 const outputPart = 64 << 20
 
-// Output is what a wrapped command prints in an attempt: logs/output-NNN.log. When
-// that file is full it is set aside and a new one is begun, so that a command which
-// prints without end does not fill the disk: the first part is kept as
-// output-NNN.first.log, and of the later parts only the newest full one, as
+// Output writes what a wrapped command prints in an attempt to logs/output-NNN.log.
+// When that file is full, it is set aside and a new one is begun, so that a command
+// which prints without end does not fill the disk. The first part is kept as
+// output-NNN.first.log. Of the later parts, only the newest full one is kept, as
 // output-NNN.previous.log. An Output is for use by one goroutine.
 type Output struct {
 	base string // the file's path without .log
@@ -21,7 +21,7 @@ type Output struct {
 	size int64
 }
 
-// Output opens an attempt's output for appending. It is the caller's to close.
+// Output opens an attempt's output for appending. The caller closes it.
 func (f *Folder) Output(attempt int) (*Output, error) {
 	o := &Output{base: f.path("logs", fmt.Sprintf("output-%03d", attempt)), part: outputPart}
 	return o, o.open()
@@ -40,7 +40,7 @@ func (o *Output) open() error {
 	return nil
 }
 
-// Write appends p, all of it to one file.
+// Write appends p. It never splits p between two files.
 func (o *Output) Write(p []byte) (int, error) {
 	if o.size > 0 && o.size+int64(len(p)) > o.part {
 		if err := o.rotate(); err != nil {
@@ -52,7 +52,7 @@ func (o *Output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// rotate sets the full file aside. Whatever fails, there is a file to write to.
+// rotate sets the full file aside. Even after an error there is a file to write to.
 func (o *Output) rotate() error {
 	aside := o.base + ".first.log"
 	if _, err := os.Stat(aside); err == nil {

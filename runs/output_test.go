@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestOutputIsBounded prints lines without end: the first and the newest lines are kept,
-// whole, in at most three files.
+// TestOutputIsBounded writes many more lines than fit, and checks that the first and
+// the newest lines are kept, whole, in at most three files.
 func TestOutputIsBounded(t *testing.T) {
 	f, err := Open(filepath.Join(t.TempDir(), "run"))
 	if err != nil {

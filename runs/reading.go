@@ -8,12 +8,12 @@ import (
 	"headroom/memory"
 )
 
-// Reading is the condition of a device at one moment. What is not known is nil.
+// Reading is the condition of a device at one moment. A value that is not known is nil.
 type Reading struct {
-	Utilisation    *int          `json:"utilisation,omitempty"`     // per cent of the time that something ran
+	Utilisation    *int          `json:"utilisation,omitempty"`     // per cent of the time during which something ran
 	Temperature    *int          `json:"temperature,omitempty"`     // °C
 	Used           *memory.Bytes `json:"used,omitempty"`            // by all processes
-	Throttled      []string      `json:"throttled,omitempty"`       // what holds the clocks back, in words
+	Throttled      []string      `json:"throttled,omitempty"`       // reasons why the clocks are held back, in words
 	UncorrectedECC *int64        `json:"uncorrected_ecc,omitempty"` // memory errors since the driver was loaded
 }
 
@@ -45,5 +45,5 @@ func (r Reading) String() string {
 type Fault struct {
 	Time time.Time `json:"time"` // when it was received
 	Code int       `json:"code"`
-	Text string    `json:"text"` // with its meaning
+	Text string    `json:"text"` // the error and its meaning, in words
 }

@@ -19,12 +19,12 @@ import (
 // CheckpointVersion is the version of the checkpoint layout that this program writes.
 const CheckpointVersion = 1
 
-// Checkpoint is the meta.json of a checkpoint: what is stored next to the trainer's
-// state.
+// Checkpoint is the content of a checkpoint's meta.json, which is stored next to the
+// trainer's state.
 type Checkpoint struct {
 	Version int              `json:"version"`
 	Step    int              `json:"step"`    // optimizer steps finished
-	Samples int64            `json:"samples"` // samples they took; the position of the next one
+	Samples int64            `json:"samples"` // samples that those steps took, which is the position of the next sample
 	Attempt int              `json:"attempt"`
 	Plan    recovery.Plan    `json:"plan"`
 	Learned recovery.Learned `json:"learned"`
@@ -34,13 +34,17 @@ type Checkpoint struct {
 	Time    time.Time        `json:"time"`
 }
 
-// CheckpointName is the base name of the checkpoint after the given number of steps.
+// CheckpointName returns the base name of the checkpoint after the given number of
+// steps.
 func CheckpointName(step int) string { return fmt.Sprintf("step-%06d", step) }
 
-// SaveCheckpoint writes c, whose Step must be new, beside its final name, waits
-// for the disk and renames it. After an error no part of c is left and the newest
-// whole checkpoint is unchanged. On a full disk the oldest checkpoints are removed to
-// make room, as long as the newest is whole; released lists their steps.
+// SaveCheckpoint saves a checkpoint: save writes the trainer's state, and c describes
+// it. It writes both under a temporary name, waits for the disk and renames them. If
+// there is a whole checkpoint of that step already, it returns that one. After an
+// error, no part of the new checkpoint is left, unless it is whole and only the last
+// sync failed; the newest whole checkpoint is unchanged. On a full disk the oldest
+// checkpoints are removed to make room, as long as the newest is whole; released lists
+// their steps.
 func (f *Folder) SaveCheckpoint(c Checkpoint, save func(io.Writer) error) (saved Checkpoint, released []int, err error) {
 	for {
 		saved, err = f.saveOnce(c, save)
@@ -55,7 +59,8 @@ func (f *Folder) SaveCheckpoint(c Checkpoint, save func(io.Writer) error) (saved
 	}
 }
 
-// releaseOldest removes the oldest of several checkpoints if the newest is whole.
+// releaseOldest removes the oldest of several checkpoints if the newest is whole, and
+// returns its step.
 func (f *Folder) releaseOldest() (step int, ok bool) {
 	steps, err := f.checkpointSteps()
 	if err != nil || len(steps) < 2 {
@@ -115,10 +120,10 @@ func (f *Folder) saveOnce(c Checkpoint, save func(io.Writer) error) (saved Check
 	return c, f.disk.SyncDir(f.path("checkpoints"))
 }
 
-// alreadySaved deals with a checkpoint that has the name of the one to be
-// written. It is whole if its rename succeeded but could not be made durable:
-// then alreadySaved tries again to make it so. Otherwise it is a damaged one that could not be set
-// aside before.
+// alreadySaved handles an existing checkpoint that has the name of the one to be
+// written. If it is whole, an earlier rename succeeded but could not be made durable;
+// alreadySaved then tries again to sync it, and done is true. Otherwise the checkpoint
+// is damaged and could not be set aside before; alreadySaved tries that again.
 func (f *Folder) alreadySaved(step int) (Checkpoint, bool, error) {
 	c, err := f.verify(step)
 	switch {
@@ -131,7 +136,7 @@ func (f *Folder) alreadySaved(step int) (Checkpoint, bool, error) {
 	return c, false, err
 }
 
-// OfThisConfig reports whether c was written under the run.yaml that is there now.
+// OfThisConfig reports whether c was written under the current run.yaml.
 func (f *Folder) OfThisConfig(c *Checkpoint) bool {
 	now, err := f.configHash()
 	return err == nil && now == c.Config
@@ -146,7 +151,8 @@ func (f *Folder) configHash() (string, error) {
 	return hex.EncodeToString(sum[:]), err
 }
 
-// writeState writes what save produces, and returns its size and hash.
+// writeState writes what save produces to path, and returns its size in bytes and its
+// SHA-256.
 func writeState(d Disk, path string, save func(io.Writer) error) (size int64, sum string, err error) {
 	f, err := d.Create(path)
 	if err != nil {
@@ -166,7 +172,8 @@ func writeState(d Disk, path string, save func(io.Writer) error) (size int64, su
 	return state.size, hex.EncodeToString(state.hash.Sum(nil)), nil
 }
 
-// counted passes bytes on, counting and hashing them.
+// counted is a writer that passes bytes on to another writer, and counts and hashes
+// them.
 type counted struct {
 	to   io.Writer
 	hash hash.Hash

@@ -7,9 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Shell quotes a command for a shell: pasted into one, it stands for exactly these words.
-// The result is a single line; for words with control characters, which POSIX quoting does
-// not allow on one line, it needs a shell that knows $'…', such as bash, zsh or ksh.
+// Shell quotes a command for pasting into a shell, which then reads exactly these
+// words. The result is a single line. POSIX quoting does not allow control characters
+// on one line, so words with such characters need a shell that knows $'…', such as
+// bash, zsh or ksh.
 func Shell(words ...string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {

@@ -24,7 +24,7 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// TestShellMeansTheSame has a shell read what is to be pasted into one.
+// TestShellMeansTheSame checks that bash reads the quoted words back unchanged.
 func TestShellMeansTheSame(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 	StateInterrupted State = "interrupted" // resumable: the same command continues
 	StateDone        State = "done"
 	StateFailed      State = "failed"
-	StateStale       State = "stale" // the file says running, but no process holds the folder: the run was killed. Never written, found by ReadStatus
+	StateStale       State = "stale" // the file says running, but no process holds the folder: the run was killed; found by ReadStatus, never written
 )
 
 // Status is the state of a run at one moment, for people who check on it and for schedulers.
@@ -34,19 +34,19 @@ type Status struct {
 	Steps            int             `json:"steps"`          // of the whole run; 0 for a wrapped command
 	Plan             recovery.Plan   `json:"plan"`
 	Loss             float64         `json:"loss"`               // of the newest step
-	SamplesPerSecond float64         `json:"samples_per_second"` // since the status before
+	SamplesPerSecond float64         `json:"samples_per_second"` // since the previous status
 	Peak             memory.Bytes    `json:"peak"`               // of the newest step
 	Capacity         memory.Bytes    `json:"capacity"`
 	Failures         int             `json:"failures"`              // out-of-memory failures in the whole run, including the one that ended it
 	DeviceGone       int             `json:"device_gone,omitempty"` // how many times the device was lost, in the whole run
 	Verdict          *memory.Verdict `json:"verdict,omitempty"`     // of the newest out-of-memory failure
-	Reason           string          `json:"reason,omitempty"`      // of the newest decision; of the end, once the run has ended
-	Started          time.Time       `json:"started"`               // this process's run
+	Reason           string          `json:"reason,omitempty"`      // why the newest decision was made; once the run has ended, why it ended
+	Started          time.Time       `json:"started"`               // when this process started the run
 	Updated          time.Time       `json:"updated"`
 	Every            float64         `json:"every,omitempty"` // seconds between updates while a wrapped command is alive; 0 if it is not, or if regular updates are not guaranteed
 }
 
-// SetStatus replaces status.json. The status of a run that has ended survives a power
+// SetStatus replaces status.json. Once the run has ended, its status survives a power
 // loss.
 func (f *Folder) SetStatus(s Status) error {
 	text, err := json.MarshalIndent(s, "", "  ")
@@ -61,9 +61,9 @@ func (f *Folder) SetStatus(s Status) error {
 	return f.replace("status.json", append(text, '\n'))
 }
 
-// ReadStatus reads the status of the run in dir. It needs no lock. A run that
-// says it is running while no process holds the folder is [StateStale]. The
-// error wraps [os.ErrNotExist] if there is no status yet.
+// ReadStatus reads the status of the run in dir. It needs no lock. If the status says
+// that the run is running, but no process holds the folder, the state is [StateStale].
+// If there is no status yet, the error wraps [os.ErrNotExist].
 func ReadStatus(dir string) (Status, error) {
 	var s Status
 	text, err := os.ReadFile(filepath.Join(dir, "status.json"))
@@ -72,7 +72,7 @@ func ReadStatus(dir string) (Status, error) {
 	}
 	old := struct {
 		*Status
-		Losses int `json:"losses"` // what earlier versions called DeviceGone
+		Losses int `json:"losses"` // the name of DeviceGone in earlier versions
 	}{Status: &s}
 	if err := json.Unmarshal(text, &old); err != nil {
 		return s, fmt.Errorf("read status: %s: %w", filepath.Join(dir, "status.json"), err)

@@ -2,13 +2,14 @@ package runs
 
 import "slices"
 
-// mostAttempts is more than any run makes: a larger number is damage.
+// mostAttempts is more attempts than any run makes: an entry with a larger number is
+// damaged.
 const mostAttempts = 1 << 31
 
 // faultsNamed bounds how many faults a tally names.
 const faultsNamed = 5
 
-// Tally is what the journal says about the run as a whole, over all its processes.
+// Tally sums up what the journal says about the run as a whole, over all its processes.
 type Tally struct {
 	Attempts   int  // number of the newest attempt
 	Failures   int  // out-of-memory failures, by [Entry.Failed]
@@ -16,14 +17,14 @@ type Tally struct {
 	Checkpoint int  // step of the newest checkpoint written; -1 if there was none
 	Newest     Kind // of the newest entry
 
-	// Counted since the run last made progress: it saved a checkpoint, or it
-	// ended, so that whoever starts it again may have checked the machine. Being
-	// killed does not count as ending.
+	// These are counted since the run last made progress, which means that it saved a
+	// checkpoint or ended. An end counts because whoever starts the run again may have
+	// checked the machine first. Being killed does not count as ending.
 	GoneSince int
 	Faults    []string // of the device, each once
 }
 
-// Tally is what the journal says so far.
+// Tally returns a copy of what the journal has added up to so far.
 func (f *Folder) Tally() Tally {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -32,7 +33,8 @@ func (f *Folder) Tally() Tally {
 	return t
 }
 
-// count adds an entry to the tally. A damaged line may hold any number.
+// count adds an entry to the tally. It ignores an attempt number that can only come
+// from a damaged line.
 func (t *Tally) count(e Entry) {
 	if e.Attempt < mostAttempts {
 		t.Attempts = max(t.Attempts, e.Attempt)

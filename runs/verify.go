@@ -16,21 +16,21 @@ import (
 	"syscall"
 )
 
-// errNoCheckpoint means that there is no checkpoint of that step at all.
+// errNoCheckpoint means that there is no checkpoint of the given step at all.
 var errNoCheckpoint = errors.New("no such checkpoint")
 
-// damageError is why a checkpoint is not whole. Other errors in reading one, such as
-// a missing permission, are the user's to fix: continuing from an older checkpoint
-// would throw work away.
+// damageError reports why a checkpoint is not whole. Other errors in reading a
+// checkpoint, such as a missing permission, are for the user to fix: continuing from an
+// older checkpoint would throw work away.
 type damageError struct{ why string }
 
 func (e *damageError) Error() string { return e.why }
 
-// Damaged is a checkpoint that was found not to be whole.
+// Damaged describes a checkpoint that was found not to be whole.
 type Damaged struct {
 	Step int
 	Why  string
-	Name string // what it is called now
+	Name string // base name of the checkpoint now
 }
 
 // checkpointSteps lists the steps that have a checkpoint, newest first,
@@ -52,8 +52,8 @@ func (f *Folder) checkpointSteps() ([]int, error) {
 	return steps, nil
 }
 
-// NewestCheckpoint finds the newest checkpoint that is whole, nil if there is none.
-// Newer ones that are damaged are set aside and listed.
+// NewestCheckpoint returns the newest checkpoint that is whole, or nil if there is
+// none. It sets newer checkpoints that are damaged aside, and lists them.
 func (f *Folder) NewestCheckpoint() (*Checkpoint, []Damaged, error) {
 	steps, err := f.checkpointSteps()
 	if err != nil {
@@ -71,7 +71,7 @@ func (f *Folder) NewestCheckpoint() (*Checkpoint, []Damaged, error) {
 		}
 		name, err := f.setAsideDamaged(step)
 		if err != nil {
-			name = CheckpointName(step) // stays; the next save of this step tries again
+			name = CheckpointName(step) // the name stays; the next save of this step tries again
 		}
 		bad = append(bad, Damaged{Step: step, Why: why.why, Name: name})
 	}
@@ -87,8 +87,9 @@ func (f *Folder) setAsideDamaged(step int) (string, error) {
 	return to[len(f.path("checkpoints"))+1:], nil
 }
 
-// verify reads a checkpoint's meta.json and compares the state with its size and
-// hash. If it is not whole, the error is a *damageError.
+// verify reads a checkpoint's meta.json and checks that the state has the size and hash
+// recorded there. If there is no checkpoint, the error is errNoCheckpoint; if it is not
+// whole, the error is a *damageError.
 func (f *Folder) verify(step int) (Checkpoint, error) {
 	var c Checkpoint
 	name := CheckpointName(step)
@@ -131,8 +132,8 @@ func (c Checkpoint) verifyState(path string) error {
 	return nil
 }
 
-// readError is a *damageError for err if the file or the disk under it is broken, and err
-// otherwise.
+// readError returns a *damageError if err says that the file is missing, or that it or
+// the disk under it is broken. Otherwise it returns err.
 func readError(name string, err error) error {
 	for _, broken := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.EISDIR, syscall.EIO} {
 		if errors.Is(err, broken) {
@@ -142,7 +143,8 @@ func readError(name string, err error) error {
 	return err
 }
 
-// LoadCheckpoint passes the state of a checkpoint to load.
+// LoadCheckpoint calls load with a reader of the state in the checkpoint of the given
+// step.
 func (f *Folder) LoadCheckpoint(step int, load func(io.Reader) error) error {
 	state, err := os.Open(f.path("checkpoints", CheckpointName(step), "state.safetensors"))
 	if err != nil {
@@ -152,8 +154,9 @@ func (f *Folder) LoadCheckpoint(step int, load func(io.Reader) error) error {
 	return load(bufio.NewReaderSize(state, 1<<20))
 }
 
-// Prune keeps the newest checkpoints and removes the others, each under a name
-// that the next Open clears up, so that a checkpoint is never half there.
+// Prune keeps the newest checkpoints, as many as keep says, and removes the others. It
+// first renames each of them to a temporary name, which the next Open clears up, so
+// that no checkpoint is ever half there.
 func (f *Folder) Prune(keep int) error {
 	steps, err := f.checkpointSteps()
 	if err != nil {
