@@ -14,9 +14,11 @@ import (
 	"headroom/recovery"
 )
 
-// Whatever allocations fail, whatever others hold, however often the run is
-// interrupted or gives up: once it is done every step was made of exactly the
-// effective batch, every epoch has each sample once, and the metrics say so.
+// TestEverySampleOnce makes runs in which random allocations fail, other
+// processes hold memory, and interrupts come. A run may give up; it is then
+// started again. Once the run is done, every step must have been made of
+// exactly the effective batch, every epoch must have each sample once, and the
+// metrics must say so.
 func TestEverySampleOnce(t *testing.T) {
 	root, n := t.TempDir(), 0
 	rapid.Check(t, func(r *rapid.T) {

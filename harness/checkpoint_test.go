@@ -68,7 +68,8 @@ func TestStatusOfAKilledRunIsStale(t *testing.T) {
 	}
 }
 
-// Readers see whole lines only, and more and more of them, while a run writes.
+// TestReadWhileRunning checks that readers of a live run see only whole lines, and more and
+// more of them.
 func TestReadWhileRunning(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 30)
 	clock := time.Unix(0, 0)
@@ -219,8 +220,9 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// TestFinishedCheckpointOfAnotherRun checks that a checkpoint which was written
-// under another configuration does not end a run before the run's model has been loaded.
+// TestFinishedCheckpointOfAnotherRun checks a run whose newest checkpoint has all steps but
+// was written under another configuration. The run counts as finished only once its model
+// has loaded that checkpoint.
 func TestFinishedCheckpointOfAnotherRun(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 3)
 	j.mustRun()
@@ -237,8 +239,8 @@ func TestFinishedCheckpointOfAnotherRun(t *testing.T) {
 	}
 }
 
-// TestCheckpointsRemoved checks that a run whose checkpoints are gone says so and
-// starts over, and that a run whose checkpoints are removed under it makes new ones.
+// TestCheckpointsRemoved checks that a run whose checkpoints are gone says so and starts
+// over, and that a run whose checkpoints are removed while it is live writes new ones.
 func TestCheckpointsRemoved(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 4)
 	j.options.CheckpointEvery = 2
@@ -265,8 +267,8 @@ func TestCheckpointsRemoved(t *testing.T) {
 	j.account(4)
 }
 
-// TestLockTakenAway checks that of two processes that got into one folder, because
-// somebody removed the lock, the one that held the removed lock ends.
+// TestLockTakenAway removes the lock of a live run, so that a second process can open the
+// folder. It checks that the first process then ends.
 func TestLockTakenAway(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 9)
 	clock := time.Unix(1e9, 0)
@@ -291,8 +293,8 @@ func TestLockTakenAway(t *testing.T) {
 	}
 }
 
-// TestFilesRemovedFromUnderARun checks that a live run continues in new files, and
-// says what is missing.
+// TestFilesRemovedFromUnderARun checks that a live run whose files are removed continues in
+// new files, and reports which ones are missing.
 func TestFilesRemovedFromUnderARun(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 9)
 	clock := time.Unix(1e9, 0)

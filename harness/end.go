@@ -15,11 +15,12 @@ var ErrInterrupted = errors.New("interrupted; the same command continues from he
 // errFinished means that the run had already finished and nothing was left to do.
 var errFinished = errors.New("already finished")
 
-// End records how the run ended (nil: all steps made) and returns its result. The
-// error is the one given, or nil if the run had already finished.
+// End records how the run ended and returns its result. An err of nil means that
+// all steps were made. End returns err, or nil if err says that the run had
+// already finished.
 func (s *Session) End(err error) (Result, error) {
 	defer func() {
-		if s.statusErr != nil { // whoever looks later would take the run for one that was killed
+		if s.statusErr != nil { // status.json still says that the run is running, so readers would think that it was killed
 			s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("cannot record how the run ended: %v; headroom status will call the run stale", s.statusErr)})
 		}
 	}()
@@ -47,8 +48,9 @@ func (s *Session) End(err error) (Result, error) {
 	return s.result, err
 }
 
-// ending is the last journal entry of a run that ends with err, and the state it
-// leaves. A run that continues in a new process has no such entry.
+// ending returns the last journal entry of a run that ends with err, and the
+// state in which err leaves the run. The entry is empty if the run continues in a
+// new process.
 func (s *Session) ending(err error) (runs.Entry, runs.State) {
 	var gaveUp *GaveUpError
 	var gone *DeviceGoneError
@@ -70,8 +72,8 @@ func (s *Session) ending(err error) (runs.Entry, runs.State) {
 	return runs.Entry{Kind: runs.KindFailed, Text: err.Error()}, runs.StateFailed
 }
 
-// interruptedText says where the next process continues. For a body that does not
-// count steps, only the checkpoints are known.
+// interruptedText says where the next process continues. If the job does not
+// count its steps, only the checkpoints are known.
 func (s *Session) interruptedText() string {
 	switch {
 	case s.o.Steps > 0:
@@ -82,8 +84,9 @@ func (s *Session) interruptedText() string {
 	return "interrupted; there is no checkpoint"
 }
 
-// doneText counts the failures of the whole run: what an earlier, killed process
-// survived counts too.
+// doneText returns the text of the last entry. It counts the failures of the
+// whole run, including those that an earlier process survived before it was
+// killed.
 func (s *Session) doneText(tally runs.Tally) string {
 	text := "done"
 	if s.o.Steps > 0 {

@@ -7,22 +7,25 @@ import (
 	"headroom/recovery"
 )
 
-// peaksKept is how many of a plan's newest peaks its typical peak is taken from.
+// peaksKept is the number of newest peaks from which the typical peak of a plan
+// is computed.
 const peaksKept = 64
 
-// Evidence is what an attempt has seen so far, for [memory.Diagnose].
+// Evidence collects what an attempt has measured so far. [memory.Diagnose]
+// judges failures by it.
 type Evidence struct {
 	baseline memory.Stats
 	boundary ring
 	peaks    map[recovery.Plan]*ring
 }
 
-// NewEvidence starts from the state of memory before the first step.
+// NewEvidence returns the evidence of an attempt without steps. baseline is the
+// state of memory before the first step.
 func NewEvidence(baseline memory.Stats) Evidence {
 	return Evidence{baseline: baseline, boundary: ring{size: memory.LeakWindow}, peaks: map[recovery.Plan]*ring{}}
 }
 
-// Add adds a finished step of plan.
+// Add adds a finished step of plan. s is the state of memory after that step.
 func (e *Evidence) Add(plan recovery.Plan, s memory.Stats) {
 	e.boundary.push(s.Allocated)
 	peaks := e.peaks[plan]
@@ -33,7 +36,8 @@ func (e *Evidence) Add(plan recovery.Plan, s memory.Stats) {
 	peaks.push(s.Peak)
 }
 
-// Of is the evidence about a failure under plan.
+// Of returns the evidence about a failure under plan. minMicro is the smallest
+// micro-batch allowed.
 func (e *Evidence) Of(failure memory.OutOfMemoryError, plan recovery.Plan, minMicro int) memory.Evidence {
 	found := memory.Evidence{Failure: failure, Baseline: e.baseline, Boundary: e.boundary.ordered(), MinMicro: minMicro}
 	if peaks := e.peaks[plan]; peaks != nil {
@@ -60,7 +64,7 @@ func (r *ring) push(v memory.Bytes) {
 	r.next = (r.next + 1) % r.size
 }
 
-// ordered is a copy, oldest first.
+// ordered returns a copy of the amounts, oldest first.
 func (r *ring) ordered() []memory.Bytes {
 	return append(slices.Clone(r.values[r.next:]), r.values[:r.next]...)
 }

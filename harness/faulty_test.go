@@ -14,8 +14,8 @@ import (
 	"headroom/runs"
 )
 
-// fast is a disk that never syncs: a killed process leaves the same behind, and tests can run
-// thousands of saves.
+// fast is a disk that never syncs, so that tests can run thousands of saves. A process that
+// is killed leaves the same files behind as it would with syncs.
 type fast struct{ runs.OSDisk }
 
 func (fast) SyncDir(string) error { return nil }
@@ -34,12 +34,12 @@ type fastFile struct{ runs.File }
 
 func (fastFile) Sync() error { return nil }
 
-// faulty is a disk on which single operations, or all from some point on, fail.
-// A write that fails has written half of its data.
+// faulty is a disk on which chosen operations fail. A write that fails has written half of
+// its data.
 type faulty struct {
 	runs.Disk
 	ops  []string
-	fail func(n int, op string) error // of the n-th operation, from 0
+	fail func(n int, op string) error // returns the error of operation n, counted from 0; nil lets it succeed
 }
 
 func (d *faulty) op(verb, path string) error {
@@ -118,13 +118,14 @@ func (f *faultyFile) Sync() error {
 	return f.File.Sync()
 }
 
-// Close always closes: a test must not run out of files.
+// Close closes the file even if it reports an error, so that a test does not run out of
+// file descriptors.
 func (f *faultyFile) Close() error {
 	return errors.Join(f.disk.op("close", f.path), f.File.Close())
 }
 
-// saving is a journey with several checkpoints, an out-of-memory failure and a
-// relaunch: everything that writes.
+// saving returns a journey with everything that writes: several checkpoints, and an
+// out-of-memory failure that is retried.
 func saving(t testing.TB) *journey {
 	j := newJourney(t, plan64.WithMicro(16), 6)
 	j.options.CheckpointEvery = 2
@@ -132,8 +133,9 @@ func saving(t testing.TB) *journey {
 	return j
 }
 
-// Whatever operation a process dies at, the next process finds a folder in which it
-// finishes the run, and the whole run is accounted for.
+// TestCrashAtEveryOperation lets a process die at each operation on the disk. The next
+// process must find a folder in which it can finish the run, and the whole run must be
+// accounted for.
 func TestCrashAtEveryOperation(t *testing.T) {
 	reference := saving(t)
 	clean := &faulty{Disk: fast{}}
@@ -171,7 +173,8 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// newestOnDisk is the step of the newest checkpoint with a final name.
+// newestOnDisk returns the step of the newest checkpoint with a final name, or 0 if there
+// is none.
 func newestOnDisk(t *testing.T, dir string) int {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "checkpoints", "step-*"))
@@ -194,8 +197,9 @@ func leftovers(t *testing.T, dir string) {
 	}
 }
 
-// Whatever single operation fails, there is a whole checkpoint that the run can
-// continue from, and nothing is counted twice or lost.
+// TestEveryOperationFailsOnce fails each operation on the disk in turn. There must always
+// be a whole checkpoint from which the run can continue, and nothing may be counted twice
+// or lost.
 func TestEveryOperationFailsOnce(t *testing.T) {
 	clean := &faulty{Disk: fast{}}
 	if _, err := saving(t).runOn(context.Background(), clean); err != nil {
@@ -293,8 +297,8 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// A checkpoint that was renamed and could not be made durable is whole: saving
-// the same step again only makes it durable.
+// TestSaveAgain checks that a checkpoint that was renamed but could not be made durable is
+// whole. Saving the same step again then only makes it durable.
 func TestSaveAgain(t *testing.T) {
 	disk := &faulty{Disk: fast{}}
 	dir := filepath.Join(t.TempDir(), "run")
@@ -333,8 +337,8 @@ func TestSaveAgain(t *testing.T) {
 	}
 }
 
-// Every file is on disk before the name that vouches for it, metrics before the
-// checkpoint.
+// TestCheckpointOrder checks that every file is on disk before the name that vouches for
+// it, and that the metrics are on disk before the checkpoint.
 func TestCheckpointOrder(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 1)
 	disk := &faulty{Disk: fast{}}

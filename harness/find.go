@@ -13,31 +13,31 @@ import (
 	"headroom/search"
 )
 
-// FindOptions say what to look for.
+// FindOptions are the options of [Find].
 type FindOptions struct {
 	Plan      recovery.Plan // Micro is ignored
 	Policy    recovery.Policy
 	Interrupt <-chan struct{}  // as in [RunOptions]
 	Now       func() time.Time // nil is time.Now
 
-	OnEntry  func(runs.Entry) // trials and decisions as they happen; nothing is written
-	OnTiming func(Timing)     // every size that was timed
+	OnEntry  func(runs.Entry) // called with trials and decisions as they happen; Find itself writes nothing
+	OnTiming func(Timing)     // called with every size that was timed
 }
 
 // Found is what [Find] returns.
 type Found struct {
 	Available   memory.Bytes   `json:"available"`
-	Largest     Timing         `json:"largest"` // the largest micro-batch that fits, as it ran after the search
-	Line        search.Line    `json:"line"`    // bytes by micro-batch
+	Largest     Timing         `json:"largest"` // the largest micro-batch that fits, measured in whole steps after the search
+	Line        search.Line    `json:"line"`    // peak memory by micro-batch
 	Probes      []search.Probe `json:"probes"`
 	Timings     []Timing       `json:"timings"` // of whole steps, largest micro-batch first
-	Enough      int            `json:"enough"`  // smallest micro-batch timed that is within 1 % of the fastest
+	Enough      int            `json:"enough"`  // smallest of the timed micro-batches whose speed is within 1 % of the best
 	Recommended recovery.Plan  `json:"recommended"`
 	Reason      string         `json:"reason"`
 	Recompute   bool           `json:"recompute,omitempty"` // activations are recomputed
 }
 
-// Timing is what was measured over a few whole optimizer steps with one plan.
+// Timing is the result of running a few whole optimizer steps with one plan.
 type Timing struct {
 	Micro        int          `json:"micro"`
 	Accumulation int          `json:"accumulation"`
@@ -46,21 +46,21 @@ type Timing struct {
 	PerSecond    float64      `json:"samples_per_second"`
 }
 
-// finder tries sizes on a trainer that is thrown away afterwards.
+// finder tries sizes on a trainer that is discarded afterwards.
 type finder struct {
 	o     FindOptions
 	t     Trainer
 	found Found
 }
 
-// Find searches for the largest micro-batch, makes whole optimizer steps with it
-// and with the plan to recommend, and times that plan and smaller ones. If a size
-// that fits alone runs out of memory in a whole step, where memory is more fragmented,
-// the search continues below it. The trainer still belongs to the caller, but can no
-// longer be used for training.
+// Find searches for the largest micro-batch that fits. It then makes whole optimizer steps
+// with that size and with the plan to recommend, and times that plan and smaller ones.
+// Memory is more fragmented in a whole step, so a size that fits alone may run out of
+// memory there; the search then continues below it. The trainer still belongs to the
+// caller, but can no longer be used for training.
 //
-// The errors: ErrInterrupted; ctx's; a *[GaveUpError] if nothing fits; whatever
-// else the trainer returned.
+// The error is ErrInterrupted, the error of ctx, a *[GaveUpError] if nothing fits, or any
+// other error of the trainer.
 func Find(ctx context.Context, t Trainer, o FindOptions) (*Found, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -107,10 +107,11 @@ func Find(ctx context.Context, t Trainer, o FindOptions) (*Found, error) {
 	}
 }
 
-// hold makes whole steps to try what was found, with the largest size that fits and
-// with the plan to recommend, and times that plan and smaller ones. failed is the
-// size that ran out of memory although it had fitted alone, 0 if none did; if that is
-// the smallest size allowed, there is nothing below it, and the failure is returned as err.
+// hold makes whole steps to try what the search found: first with the largest size that
+// fits, then with the plan to recommend. It times that plan and smaller ones. failed is a
+// size that fitted alone but ran out of memory in a whole step, or 0 if there is none. If
+// that size is the smallest allowed, nothing is left below it, and hold returns the
+// failure as err.
 func (f *finder) hold(ctx context.Context, fits int) (failed int, err error) {
 	whole := recovery.Plan{Effective: fits, World: 1, Micro: fits}
 	f.found.Largest, err = f.time(ctx, whole, 1)
@@ -136,8 +137,9 @@ func (f *finder) hold(ctx context.Context, fits int) (failed int, err error) {
 	return 0, nil
 }
 
-// below turns running out of memory in a whole step of the given size into a search
-// below that size.
+// below handles err, the error of a whole step of the given size. If the step ran out of
+// memory and a smaller size is allowed, below returns size, so that the search continues
+// below it. Otherwise it returns 0 and err.
 func (f *finder) below(size int, err error) (int, error) {
 	var oom *memory.OutOfMemoryError
 	if !errors.As(err, &oom) || size <= f.o.Policy.Least() {
@@ -171,13 +173,14 @@ func (f *finder) curve(ctx context.Context, plan recovery.Plan) ([]Timing, error
 	return all, nil
 }
 
-// time measures at most n whole steps with p, fewer once they have taken a while;
-// if there are several, the first is a warm-up and does not count.
+// time runs n whole steps with p and measures them; it stops early once they have taken a
+// while. If n is more than 1, the first step is a warm-up and does not count, unless it
+// alone has taken that long.
 func (f *finder) time(ctx context.Context, p recovery.Plan, n int) (Timing, error) {
 	const enough = 5 * time.Second
 	t := Timing{Micro: p.Largest(), Accumulation: p.Accumulation()}
-	// A run also does this before a new plan: segments cut to other sizes would
-	// be in the way.
+	// A run does the same before a new plan: segments cut to other sizes would be in the
+	// way.
 	if _, err := f.t.EmptyCache(); err != nil {
 		return t, fmt.Errorf("find: empty the cache: %w", err)
 	}
@@ -209,7 +212,7 @@ func (f *finder) note(e runs.Entry) {
 	}
 }
 
-// wanted is the error to return if the user no longer wants an answer, else nil.
+// wanted returns the error to end with if the user no longer wants an answer, else nil.
 func (f *finder) wanted(ctx context.Context) error {
 	select {
 	case <-f.o.Interrupt:

@@ -12,8 +12,8 @@ import (
 	"headroom/runs"
 )
 
-// coarse is a trainer on which some sizes fit alone but not in a whole step:
-// those above c.most, or above c.cut if the step has several micro-batches.
+// coarse is a trainer on which some sizes fit alone but not in a whole step: those above
+// most, and in a step of several micro-batches also those above cut.
 type coarse struct {
 	*toy
 	most, cut int
@@ -26,13 +26,13 @@ func (c *coarse) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, er
 	return c.toy.Step(ctx, p)
 }
 
-// TestFindStepsDown checks that what Find recommends has run in whole steps, and
-// that a step that does not fit is no reason to give up.
+// TestFindStepsDown checks that the plan that Find recommends has run in whole steps, and
+// that Find does not give up because a whole step does not fit.
 func TestFindStepsDown(t *testing.T) {
 	for _, c := range []struct {
 		name             string
 		most, cut        int
-		largest, planned int // at most
+		largest, planned int // the largest sizes expected: of the micro-batch that fits, and of the plan
 	}{
 		{"everything holds", 64, 64, 40, 40},
 		{"the largest does not hold", 30, 30, 30, 30},
@@ -87,7 +87,8 @@ func TestFindGivesUp(t *testing.T) {
 	}
 }
 
-// heavy is a trainer whose time per sample grows with the micro-batch, as when a cache is too small.
+// heavy is a trainer whose time per sample grows with the micro-batch, as it does when a
+// cache is too small.
 type heavy struct {
 	*coarse
 	clock *time.Time
@@ -98,8 +99,8 @@ func (h *heavy) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, err
 	return h.coarse.Step(ctx, p)
 }
 
-// TestFindPrefersWhatIsMuchFaster checks that the recommended size is not much slower than
-// another in the same table.
+// TestFindPrefersWhatIsMuchFaster checks that Find recommends a smaller size if it is much
+// faster.
 func TestFindPrefersWhatIsMuchFaster(t *testing.T) {
 	clock := time.Unix(1e9, 0)
 	found, err := Find(context.Background(), &heavy{&coarse{&toy{lab: newLab()}, 64, 64}, &clock}, FindOptions{

@@ -12,25 +12,28 @@ import (
 	"headroom/recovery"
 )
 
-// DeviceGoneError is returned when the trainer's device was lost. Nothing can be
-// done with it in this process. If Decision.Remedy is [recovery.Exec], a new process
-// should continue with the same folder; if it is [recovery.Stop], new processes have been tried,
-// or the run had been asked to stop (the error then wraps [ErrInterrupted] or the
-// context's), or the journal cannot be written.
+// DeviceGoneError is returned when the trainer's device was lost. Nothing more can be done with
+// the device in this process.
+//
+// If Decision.Remedy is [recovery.Exec], a new process should continue with the same folder. If
+// it is [recovery.Stop], there is one of three reasons: new processes have been tried; the run
+// had been asked to stop (the error then wraps [ErrInterrupted] or the context's error); or the
+// journal cannot be written.
 type DeviceGoneError struct {
 	Decision recovery.Decision
-	Err      error // of the trainer
+	Err      error // the trainer's error
 
 	ending bool // the run had been asked to stop
 }
 
 func (e *DeviceGoneError) Error() string { return e.Decision.Reason }
 
-// Unwrap is the trainer's error.
+// Unwrap returns the trainer's error and, if the run had been asked to stop, the reason for
+// that.
 func (e *DeviceGoneError) Unwrap() error { return e.Err }
 
-// faultPatience is how long to wait to hear why a device is gone: the driver
-// reports faults through a channel of its own.
+// faultPatience is how long to wait for the driver to report why a device is gone. It reports
+// faults through a channel of its own.
 const faultPatience = 300 * time.Millisecond
 
 // isGone reports whether err means that the device is gone.
@@ -38,11 +41,11 @@ func (l *loop) isGone(err error) bool {
 	return err != nil && l.do.Gone != nil && l.do.Gone(err)
 }
 
-// gone is the end of this process's part in the run. A stop request is honoured,
-// even one that arrives while waiting for the driver.
+// gone ends the run in this process after the device was lost with err. It honours a request to
+// stop, even one that arrives while it waits for the driver's report.
 func (l *loop) gone(ctx context.Context, err error) error {
 	why := onLine(err)
-	if broken := (*CheckpointError)(nil); errors.As(err, &broken) { // its advice is about disks
+	if broken := (*CheckpointError)(nil); errors.As(err, &broken) { // that error's text gives advice about disks
 		why = fmt.Sprintf("save checkpoint of step %d: %s", broken.Step, onLine(broken.Err))
 	}
 	l.awaitFaults()
@@ -51,8 +54,8 @@ func (l *loop) gone(ctx context.Context, err error) error {
 	return &DeviceGoneError{Decision: d, Err: errors.Join(ending, err, failed), ending: ending != nil}
 }
 
-// onLine is err on one line. A dead context answers every call with the same
-// error, and cleaning up collects several copies.
+// onLine returns the text of err on one line, without repetitions. A dead device context answers
+// every call with the same error, and cleaning up collects several copies of it.
 func onLine(err error) string {
 	said := ""
 	for line := range strings.Lines(err.Error()) {
@@ -64,7 +67,8 @@ func onLine(err error) string {
 	return said
 }
 
-// awaitFaults records what the driver reports about a device that is gone.
+// awaitFaults records what the driver reports about a device that is gone. If there is no report
+// yet, it waits for one.
 func (l *loop) awaitFaults() {
 	if l.observer == nil || l.recordFaults() {
 		return

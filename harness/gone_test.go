@@ -17,14 +17,14 @@ import (
 
 var errGone = errors.New("the device is gone")
 
-// mortal is a trainer whose device is lost in the nth call of one of its
-// methods, and answers nothing from then on.
+// mortal is a trainer whose device is lost in the nth call of one of its methods. From then
+// on, the device answers nothing.
 type mortal struct {
 	Trainer
 	call string
 	nth  int
 	dead bool
-	used bool // after it was lost
+	used bool // a method was called after the loss
 }
 
 func (m *mortal) fails(call string) error {
@@ -41,7 +41,7 @@ func (m *mortal) fails(call string) error {
 
 func (m *mortal) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error) {
 	if err := m.fails("step"); err != nil {
-		// An out-of-memory failure in the wake of the loss is not one to recover from.
+		// An out-of-memory failure that comes with the loss must not start a recovery.
 		return runs.StepReport{}, errors.Join(err, &memory.OutOfMemoryError{Requested: 1})
 	}
 	return m.Trainer.Step(ctx, p)
@@ -49,7 +49,7 @@ func (m *mortal) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, er
 
 func (m *mortal) Probe(ctx context.Context, n int) (memory.Stats, error) {
 	if err := m.fails("probe"); err != nil {
-		return memory.Stats{}, errors.Join(err, &memory.OutOfMemoryError{Requested: 1}) // likewise
+		return memory.Stats{}, errors.Join(err, &memory.OutOfMemoryError{Requested: 1}) // as in Step
 	}
 	return m.Trainer.Probe(ctx, n)
 }
@@ -69,8 +69,8 @@ func (m *mortal) Load(r io.Reader) error {
 	return errors.Join(m.fails("load"), m.Trainer.Load(r))
 }
 
-// doomed makes the given number of processes of j lose their device, each in the nth
-// call.
+// doomed makes the given number of processes of j lose their device, each in the nth call
+// of the given method. last points to the trainer of the newest of these processes.
 func doomed(j *journey, processes int, call string, nth int) (last **mortal) {
 	last = new(*mortal)
 	j.options.Gone = func(err error) bool { return errors.Is(err, errGone) }
@@ -88,13 +88,13 @@ func doomed(j *journey, processes int, call string, nth int) (last **mortal) {
 	return last
 }
 
-// TestLostDevice loses the device in every kind of call: the process ends
-// without another try, and the next one makes the missing steps.
+// TestLostDevice loses the device in every kind of call. The process must end without
+// another try, and the next one must make the missing steps.
 func TestLostDevice(t *testing.T) {
 	for _, c := range []struct {
 		call  string
 		nth   int
-		saved int // step of the newest checkpoint then
+		saved int // step of the newest checkpoint when the device is lost
 	}{
 		{"open", 1, 0}, {"empty", 1, 0}, {"probe", 2, 0}, {"step", 1, 0}, {"step", 5, 4}, {"save", 1, 0}, {"save", 2, 2}, {"save", 4, 6},
 	} {
@@ -113,7 +113,7 @@ func TestLostDevice(t *testing.T) {
 			if c.call != "open" && (*trainer).used {
 				t.Error("the dead device was asked again")
 			}
-			if s, err := runs.ReadStatus(j.dir); err != nil || s.State != runs.StateStale || s.DeviceGone != 1 { // running, by a process that is gone
+			if s, err := runs.ReadStatus(j.dir); err != nil || s.State != runs.StateStale || s.DeviceGone != 1 { // the file says running, but its process is gone
 				t.Errorf("status %v with %d losses, %v", s.State, s.DeviceGone, err)
 			}
 			if kinds := j.kinds(); !strings.HasSuffix(kinds, "gone, decision") || strings.Contains(kinds, "failed") || strings.Contains(kinds, "oom") {
@@ -183,13 +183,12 @@ func TestLostAgainAndAgain(t *testing.T) {
 	}
 }
 
-// TestLostAndInterrupted requests a stop before the device is lost (in a step or
-// in the last checkpoint), or afterwards, while the driver is given time to report
-// the fault.
+// TestLostAndInterrupted asks for a stop before the device is lost (in a step or in the
+// last checkpoint), or afterwards, while the run waits for the driver to report the fault.
 func TestLostAndInterrupted(t *testing.T) {
 	for _, c := range []struct {
 		name, call  string
-		nth, before int // the interrupt comes before that step; never if it is 0
+		nth, before int // before: the step before which the interrupt comes; 0 if it comes while waiting
 	}{{"in the step", "step", 3, 3}, {"in the last checkpoint", "save", 2, 4}, {"while waiting for faults", "step", 3, 0}} {
 		t.Run(c.name, func(t *testing.T) {
 			interrupt := make(chan struct{})
@@ -225,7 +224,8 @@ func TestLostAndInterrupted(t *testing.T) {
 	}
 }
 
-// TestLossesAreTheCallersToName checks that without RunOptions.Gone no error counts as a lost device.
+// TestLossesAreTheCallersToName checks that without RunOptions.Gone no error counts as a
+// lost device.
 func TestLossesAreTheCallersToName(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(32), 3)
 	doomed(j, 1, "load", 1)
@@ -263,9 +263,9 @@ func TestOnLine(t *testing.T) {
 	}
 }
 
-// lookout is an observer that has seen what a test specifies.
+// lookout is an observer that reports what a test specifies.
 type lookout struct {
-	late  int // how many calls of Faults return nothing at first
+	late  int // number of calls of Faults that return nothing at first
 	fault []runs.Fault
 	read  func() *runs.Reading
 	ended context.Context
@@ -291,7 +291,7 @@ func TestWatchedRun(t *testing.T) {
 	eye := &lookout{fault: []runs.Fault{{Time: clock, Code: 92, Text: "Xid 92"}}}
 	eye.read = func() *runs.Reading {
 		if hot++; hot == 62 {
-			return nil // not known for once
+			return nil // nothing is known this time
 		}
 		now := hot
 		return &runs.Reading{Temperature: &now}
@@ -319,7 +319,8 @@ func TestWatchedRun(t *testing.T) {
 	}
 }
 
-// TestLossNamesFaults gives the driver time to report the fault.
+// TestLossNamesFaults checks that the error names faults that the driver reports only after
+// a while.
 func TestLossNamesFaults(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(32), 10)
 	doomed(j, 1, "step", 1)

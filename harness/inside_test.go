@@ -10,8 +10,9 @@ import (
 	"headroom/runs"
 )
 
-// TestWhatAWorkerLearnsIsKept checks that a failure which was survived inside a process is
-// counted and changes no plan, and that how many rows fit is known to the next process.
+// TestWhatAWorkerLearnsIsKept checks that a failure which a worker survived inside its
+// process is counted and changes no plan, and that the next process knows how many rows
+// fit.
 func TestWhatAWorkerLearnsIsKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	begin := func() (*runs.Folder, *Session) {
@@ -61,7 +62,8 @@ func TestWhatAWorkerLearnsIsKept(t *testing.T) {
 	}
 }
 
-// TestACommandsStartIsTold checks that a command's start is reported without steps and samples, which are not known.
+// TestACommandsStartIsTold checks that the entries about the start of a command name
+// neither steps nor samples, which are not known.
 func TestACommandsStartIsTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		o    SessionOptions

@@ -14,8 +14,8 @@ import (
 	"headroom/runs"
 )
 
-// killed makes j run until the given step begins, then stop as a killed process does,
-// leaving whatever is on disk by then.
+// killed runs j until the given step begins. Then it stops the run as if the process were
+// killed, with only what is on disk by then.
 func killed(t *testing.T, j *journey, step int) {
 	t.Helper()
 	gone, dead := errors.New("the process is gone"), false
@@ -38,8 +38,8 @@ func killed(t *testing.T, j *journey, step int) {
 	j.lab.before, j.lab.twist, j.lab.trace, j.entries = nil, nil, nil, nil
 }
 
-// What a process that is killed before its first checkpoint has found to fit is known
-// to the next process, and its failures are counted.
+// TestKilledBeforeACheckpoint kills a process before its first checkpoint. The next process
+// must know which size was found to fit, and must count the failures of the first.
 func TestKilledBeforeACheckpoint(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -49,7 +49,7 @@ func TestKilledBeforeACheckpoint(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			j := newJourney(t, plan64.WithMicro(test.micro), 4)
 			killed(t, j, 3)
-			first := 0 // plan in status.json when the attempt begins
+			first := 0 // micro-batch in status.json when the attempt begins
 			open := j.options.Open
 			j.options.Open = func(ctx context.Context) (Trainer, error) {
 				s, err := runs.ReadStatus(j.dir)
@@ -131,9 +131,9 @@ func TestDoneText(t *testing.T) {
 	}
 }
 
-// TestSessionOfAnotherBody checks what a body that counts no steps needs from its books:
-// that the plan is known before the first attempt, and that the body's evidence of a
-// checkpoint counts.
+// TestSessionOfAnotherBody checks what a body that counts no steps needs from its session:
+// the plan is known before the first attempt, and the session uses the body's evidence that
+// it was resuming from a checkpoint.
 func TestSessionOfAnotherBody(t *testing.T) {
 	folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
 	if err != nil {

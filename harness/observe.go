@@ -6,17 +6,18 @@ import (
 	"headroom/runs"
 )
 
-// Observer sees a run's device from outside the trainer. [Run] calls it from one
+// Observer watches a run's device from outside the trainer. [Run] calls it from one
 // goroutine.
 type Observer interface {
-	// Read returns a reading of the device's present condition, nil if nothing is known.
+	// Read returns a reading of the device's present condition, or nil if nothing is
+	// known.
 	Read() *runs.Reading
-	// Faults returns what was reported since the last call, oldest first.
+	// Faults returns the faults reported since the last call, oldest first.
 	Faults() []runs.Fault
 }
 
-// readEvery is how often the device is read: often enough to see it get hot,
-// rarely enough that a night's journal stays short.
+// readEvery is the interval at which the device's condition is read: short enough to see
+// the device get hot, long enough to keep a night's journal short.
 const readEvery = 30 * time.Second
 
 // observe records the device's faults and, when one is due, a reading of the
@@ -47,7 +48,7 @@ func (l *loop) readDevice(now time.Time) {
 	}
 }
 
-// lastLook makes an attempt's last records of its device.
+// lastLook records the device's faults and condition at the end of an attempt.
 func (l *loop) lastLook() {
 	if l.observer != nil {
 		l.recordFaults()

@@ -13,14 +13,14 @@ import (
 	"headroom/runs"
 )
 
-// statusEvery is how often status.json and metrics.jsonl are written. It bounds
-// both the cost when steps are short and how stale a reader's view may be.
+// statusEvery is the interval at which status.json and metrics.jsonl are written.
+// It bounds both the cost when steps are short and the age of what a reader sees.
 const statusEvery = time.Second
 
-// Note writes an entry to the journal, reports it to the caller and logs it;
-// time, attempt and step are filled in. A journal that cannot be written does not
-// end training: the failure is reported once, and the folder keeps the entries
-// until the journal can be written again.
+// Note writes an entry to the journal, passes it to OnEntry and logs it. It fills
+// in time, attempt and step. A journal that cannot be written does not end
+// training: the failure is reported once, and the folder keeps the entries until
+// the journal can be written again.
 func (s *Session) Note(e runs.Entry) {
 	e.Time, e.Attempt, e.Step = s.o.Now(), s.attempt, s.step
 	err := s.f.Record(e)
@@ -31,8 +31,8 @@ func (s *Session) Note(e runs.Entry) {
 	s.journalState(err)
 }
 
-// journalState reports when the journal stops being writable, and when it can be
-// written again.
+// journalState reports when the journal can no longer be written, and when it can
+// be written again. err is the result of the newest attempt to write it.
 func (s *Session) journalState(err error) {
 	switch {
 	case err != nil && !s.journalDown:
@@ -45,7 +45,7 @@ func (s *Session) journalState(err error) {
 	}
 }
 
-// noteRemovals reports what was removed from under the live run.
+// noteRemovals reports which files someone removed from the folder of the live run.
 func (s *Session) noteRemovals() {
 	for _, text := range s.f.TakeRemovals() {
 		s.Note(runs.Entry{Kind: runs.KindMissing, Text: text})
@@ -81,7 +81,8 @@ func (s *Session) tick() error {
 	return nil
 }
 
-// setStatus writes status.json. It is a convenience: a failure is logged once.
+// setStatus writes status.json. No run depends on this file, so repeated failures
+// to write it are logged once.
 func (s *Session) setStatus(state runs.State, reason string) {
 	tally := s.f.Tally()
 	now, last, to := s.o.Now(), s.result.Last, &s.status
@@ -106,10 +107,11 @@ func (s *Session) setStatus(state runs.State, reason string) {
 	s.statusErr = err
 }
 
-// Save writes a checkpoint of the state as it is, unless there is one already.
-// Metrics go first, so that a checkpoint vouches for the lines up to it; a state
-// that must be saved is saved even without them, since weights are worth more.
-// keep is how many of the newest checkpoints are kept.
+// Save writes a checkpoint of the current state, unless that state has one already.
+// It writes the metrics first, so that every checkpoint vouches for the lines up to
+// its step. If must is true, it saves the state even if the metrics cannot be
+// written, since weights are worth more. keep is the number of newest checkpoints
+// to keep.
 func (s *Session) Save(save func(io.Writer) error, keep int, must bool) error {
 	if s.saved == s.step {
 		return nil
@@ -142,7 +144,8 @@ func (s *Session) Save(save func(io.Writer) error, keep int, must bool) error {
 	return nil
 }
 
-// steps names steps: "step 10", "steps 10 to 20".
+// steps returns the given steps in words, such as "step 10" or "steps 10 to 20".
+// all must be sorted and have at least one step.
 func steps(all []int) string {
 	text := fmt.Sprintf("step %d", all[0])
 	if len(all) > 1 {
@@ -155,8 +158,8 @@ func (s *Session) saveFailed(err error) {
 	s.Note(runs.Entry{Kind: runs.KindCheckpointFailed, Text: fmt.Sprintf("checkpoint of step %d could not be written: %v; older ones are untouched; make room or fix the disk under %s before the next one", s.step, err, s.f.Dir())})
 }
 
-// openLog opens the log of the attempt that is starting. The run can do without it:
-// everything in it also goes to SessionOptions.Log.
+// openLog opens the log of the attempt that is starting. A failure is only logged,
+// because everything in that log also goes to SessionOptions.Log.
 func (s *Session) openLog() {
 	s.closeLog()
 	file, err := s.f.AttemptLog(s.attempt)
@@ -170,8 +173,8 @@ func (s *Session) openLog() {
 	own := zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(file), zapcore.DebugLevel)
 	s.log = s.o.Log.WithOptions(
 		zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewTee(c, own) }),
-		// A full disk is reported once, by the journal, not by every line of the
-		// log.
+		// The journal reports a full disk, once. Without this option every line of
+		// the log would report it.
 		zap.ErrorOutput(zapcore.AddSync(io.Discard)))
 }
 
@@ -186,7 +189,7 @@ func (s *Session) closeLog() {
 	}
 }
 
-// lasting prints a duration in seconds for people to read.
+// lasting returns a duration, given in seconds, as text for people.
 func lasting(seconds float64) string {
 	switch ms := 1000 * seconds; {
 	case ms < 0.05:

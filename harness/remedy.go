@@ -10,15 +10,15 @@ import (
 	"headroom/runs"
 )
 
-// How a wait for other processes goes: one Wait remedy checks waitPolls times,
-// waitPoll apart, and ends early once there is enough memory. A minute in all is short
-// compared with a job, but long compared with the time it takes to fail again.
+// One Wait remedy checks the memory waitPolls times, waitPoll apart, and ends early
+// once there is enough. The minute in total is short compared with a job, but long
+// compared with the time that another failure takes.
 const (
 	waitPoll  = 5 * time.Second
 	waitPolls = 12
 )
 
-// carryOut does what was decided about e.
+// carryOut carries out d, the decision about e.
 func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Event) error {
 	switch d.Remedy {
 	case recovery.EmptyCache:
@@ -28,7 +28,7 @@ func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Eve
 	case recovery.Search:
 		return l.search(ctx, d.Plan.Micro)
 	case recovery.Recompute:
-		if able, ok := l.trainer.(Recomputer); ok { // see prepare: no other trainer is given this remedy
+		if able, ok := l.trainer.(Recomputer); ok { // Decide chooses this remedy only for such trainers: see prepare
 			able.SetRecompute(true)
 		}
 	case recovery.Wait:
@@ -36,11 +36,12 @@ func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Eve
 	case recovery.Relaunch:
 		return errRelaunch
 	}
-	return nil // Continue needs nothing; the history holds the plan of a ShrinkStep
+	return nil // Continue and ShrinkStep need no action; the history holds the plan for the next step
 }
 
 // startAfresh empties the cache for a new plan. Segments cut to the sizes of the old
-// plan would be in the way: up to a tenth of the memory, as measured.
+// plan would be in the way: measurements showed that they can take up a tenth of the
+// memory.
 func (l *loop) startAfresh() error {
 	if _, err := l.trainer.EmptyCache(); err != nil {
 		return fmt.Errorf("step %d: empty the cache for a new plan: %w", l.step+1, err)
@@ -60,7 +61,8 @@ func (l *loop) emptyCache() error {
 	return nil
 }
 
-// pause sleeps for d, or until the run is asked to stop, and then returns why.
+// pause sleeps for d. If the run is asked to stop, pause ends early and returns the
+// reason.
 func (l *loop) pause(ctx context.Context, d time.Duration) error {
 	err := l.do.Sleep(l.patient, d)
 	if wanted := l.wanted(ctx); wanted != nil {
@@ -72,9 +74,10 @@ func (l *loop) pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// wait waits for other processes to release memory: until what failed would fit, or the
-// wait is over. Either way the failed step is then tried again; a model that could not
-// be built has no trainer to ask, and needs a new attempt.
+// wait waits until other processes have released enough memory for what failed, or
+// until the time is over. In both cases the failed step is then tried again. If the
+// model could not be built, there is no trainer whose memory could be checked: wait
+// then takes the whole time and asks for a new attempt.
 func (l *loop) wait(ctx context.Context, e recovery.Event) error {
 	l.setStatus(runs.StateRunning, l.status.Reason)
 	if e.Load != nil {

@@ -17,8 +17,8 @@ import (
 
 // RunOptions say how the native loop makes steps.
 type RunOptions struct {
-	CheckpointEvery int // steps between checkpoints; 0 saves only at the end, when interrupted and on giving up
-	Keep            int // newest checkpoints kept; 0 means 1
+	CheckpointEvery int // steps between checkpoints; 0 saves only at the end, on an interrupt, before a relaunch and on giving up
+	Keep            int // number of newest checkpoints to keep; 0 means 1
 
 	// Open builds the trainer of an attempt, freshly initialised. If the device
 	// is too small for it, the error is a *memory.OutOfMemoryError.
@@ -27,24 +27,24 @@ type RunOptions struct {
 	// Gone, if not nil, reports whether an error of the trainer means that its
 	// device is gone with everything on it. Run then returns a *DeviceGoneError.
 	Gone func(error) bool
-	// Observe, if not nil, starts observing the device, until ctx ends. A nil
-	// Observer sees nothing.
+	// Observe, if not nil, starts to observe the device until ctx ends. It may return nil
+	// if the device cannot be observed.
 	Observe func(ctx context.Context) Observer
 
-	// BeforeStep, if not nil, is called with the number of steps finished so
-	// far, before each step is first tried (not before its retries).
+	// BeforeStep, if not nil, is called before the first try of each step, but not before
+	// its retries. finished is the number of steps finished so far.
 	BeforeStep func(finished int)
-	// Interrupt, when closed, asks for a clean stop: the step is finished, a
-	// checkpoint is written and ErrInterrupted is returned; a search, a wait or
-	// a step that keeps running out of memory is not finished first. Cancelling
-	// the context ends the run as soon as the trainer returns, without a
-	// checkpoint.
+	// Interrupt, when closed, asks for a clean stop: Run finishes the step, writes a
+	// checkpoint and returns ErrInterrupted. It does not finish a search, a wait or a
+	// step that keeps running out of memory. Cancelling the context instead ends the run
+	// as soon as the trainer returns, without a checkpoint.
 	Interrupt <-chan struct{}
 
 	Sleep func(ctx context.Context, d time.Duration) error // nil means [Sleep]
 }
 
-// complete fills in what was left out, or reports everything that is wrong.
+// complete fills in the defaults, or returns an error that names everything wrong with
+// the options.
 func (o *RunOptions) complete() error {
 	var errs []error
 	if o.Open == nil {
@@ -75,8 +75,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// PanicError is a panic inside the trainer. The stack is also in the log of the
-// attempt.
+// PanicError reports a panic inside the trainer. The log of the attempt also has the
+// stack.
 type PanicError struct {
 	Step  int // the step that was being made
 	Value any
@@ -91,11 +91,11 @@ func (e *PanicError) Error() string {
 // errRelaunch ends an attempt that is followed by another.
 var errRelaunch = errors.New("relaunch")
 
-// loop is one call of Run: it makes the steps, a Session keeps the books.
+// loop is one call of Run. It makes the steps, and its Session keeps the records.
 type loop struct {
 	*Session
 	do      RunOptions
-	patient context.Context // ends with the run's context, or when an interrupt is asked for
+	patient context.Context // ends with the run's context or at an interrupt, whichever comes first
 
 	trainer  Trainer
 	observer Observer  // nil if the device cannot be observed
@@ -104,15 +104,20 @@ type loop struct {
 }
 
 // Run makes the missing steps, starting from the newest whole checkpoint in the session's
-// folder, and ends the session when they are done or something stopped them.
-// If the run is already finished it returns at once, with Finished set.
+// folder. It ends the session when they are done or something stopped them. If the run is
+// already finished, Run returns at once, with Finished set.
 //
-// The errors: ErrInterrupted; an error that wraps ctx's; a *[GaveUpError] on memory;
-// a *[CheckpointError] if work would be lost; a *[BrokenPromiseError] or a
-// *[PanicError] of the trainer; a *[NotFiniteError]; a *[MismatchError] between
-// checkpoint and configuration; a *[runs.LockedError] if another process has taken
-// the folder; a *[DeviceGoneError], after which a new process may be needed;
-// whatever else the trainer returned, prefixed with the step.
+// The error is one of these, possibly wrapped:
+//
+//   - ErrInterrupted or the error of ctx;
+//   - a *[GaveUpError] if no remedy for a lack of memory is left;
+//   - a *[CheckpointError] if work would be lost;
+//   - a *[BrokenPromiseError] or a *[PanicError] of the trainer;
+//   - a *[NotFiniteError];
+//   - a *[MismatchError] between checkpoint and configuration;
+//   - a *[runs.LockedError] if another process has taken the folder;
+//   - a *[DeviceGoneError], after which a new process may be needed;
+//   - any other error of the trainer; for an error in a step, its text names the step.
 func Run(ctx context.Context, s *Session, o RunOptions) (Result, error) {
 	if err := o.complete(); err != nil {
 		return s.result, err
@@ -146,8 +151,9 @@ func Run(ctx context.Context, s *Session, o RunOptions) (Result, error) {
 	}
 }
 
-// try is one attempt: it starts from the newest whole checkpoint and ends with all
-// steps made (nil), errRelaunch, or what ended the run.
+// try makes one attempt, from the newest whole checkpoint on. It returns nil once all
+// steps are made, errRelaunch if another attempt should follow, errFinished if the run
+// had already finished, or the error that ended the run.
 func (l *loop) try(ctx context.Context) (err error) {
 	defer l.catch(&err)
 	from, bad, err := l.f.NewestCheckpoint()
@@ -204,7 +210,8 @@ func (l *loop) work(ctx context.Context, from *runs.Checkpoint) error {
 	return nil
 }
 
-// prepare takes the first look at the trainer and chooses the attempt's first plan.
+// prepare records the trainer's memory and abilities, and chooses the first plan of the
+// attempt.
 func (l *loop) prepare(ctx context.Context) error {
 	recomputer, able := l.trainer.(Recomputer)
 	if l.o.Policy.Recompute && !able {
@@ -222,7 +229,9 @@ func (l *loop) prepare(ctx context.Context) error {
 	return nil
 }
 
-// loadFailed ends an attempt whose model could not even be built or loaded.
+// loadFailed handles err, which occurred while the model was being built or loaded. what
+// says which of the two, for the text of the error. The attempt ends with the error that
+// loadFailed returns.
 func (l *loop) loadFailed(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return l.canceled(ctx)
@@ -234,8 +243,8 @@ func (l *loop) loadFailed(ctx context.Context, what string, err error) error {
 	return l.answer(ctx, recovery.Event{Load: &memory.Evidence{Failure: *oom}}, 0)
 }
 
-// wanted says why the run should stop now: the context is done or an interrupt
-// was asked for; else nil.
+// wanted returns the reason why the run should stop now, or nil. The reason is that the
+// context is done or that an interrupt was asked for.
 func (l *loop) wanted(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return l.canceled(ctx)
@@ -252,8 +261,9 @@ func (l *loop) canceled(ctx context.Context) error {
 	return fmt.Errorf("stopped after step %d: %w", l.step, ctx.Err())
 }
 
-// saveMeanwhile saves between steps. A failure costs nothing yet, unless the
-// device is gone or another process has taken the folder.
+// saveMeanwhile saves between two steps. A failure is only reported, because no work is
+// lost yet. It is returned only if the device is gone or another process has taken the
+// folder.
 func (l *loop) saveMeanwhile() error {
 	err := l.Save(l.trainer.Save, l.do.Keep, false)
 	locked := (*runs.LockedError)(nil)
@@ -274,7 +284,7 @@ func (l *loop) saveAtEnd(err error) error {
 	switch {
 	case err == nil, errors.Is(err, ErrInterrupted), errors.Is(err, errRelaunch):
 		if failed := l.Save(l.trainer.Save, l.do.Keep, true); failed != nil {
-			if !l.isGone(failed) { // a lost device is reported as such
+			if !l.isGone(failed) { // a lost device is reported elsewhere
 				l.saveFailed(failed)
 			}
 			return &CheckpointError{Dir: l.f.Dir(), Step: l.step, Newest: l.saved, Err: failed}
@@ -289,11 +299,11 @@ func (l *loop) saveAtEnd(err error) error {
 	return err
 }
 
-// CheckpointError is a checkpoint that could not be written when work would be
+// CheckpointError reports that a checkpoint could not be written although work would be
 // lost without it.
 type CheckpointError struct {
 	Dir    string // the run's folder
-	Step   int    // the state that was to be saved
+	Step   int    // number of steps in the state that was to be saved
 	Newest int    // step of the newest whole checkpoint; -1 if there is none
 	Err    error
 }
@@ -320,8 +330,8 @@ func (l *loop) catch(err *error) {
 	*err = p
 }
 
-// closeTrainer gives the device back. A failure to do so is only logged: it
-// changes nothing about how the attempt ended.
+// closeTrainer frees the device. A failure to do so is only logged, because it does not
+// change how the attempt ended.
 func (l *loop) closeTrainer() {
 	defer func() {
 		if value := recover(); value != nil {

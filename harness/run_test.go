@@ -21,7 +21,8 @@ import (
 
 var plan64 = recovery.Plan{Effective: 64, World: 1, Micro: 64}
 
-// failedSteps finds the steps that ran out of memory in a story; a step that ran out of memory again at once counts once.
+// failedSteps matches each step of a story that ran out of memory. A step that ran out
+// again after the cache was emptied counts once.
 var failedSteps = regexp.MustCompile(`\d+!( empty \d+!)*`)
 
 func TestRunTrajectory(t *testing.T) {
@@ -80,7 +81,8 @@ func TestRunTrajectory(t *testing.T) {
 	}
 }
 
-// story is a trace with every search, and the emptying before it, as one word.
+// story returns the trace as text. A search, and the emptying of the cache before it,
+// become one word.
 func story(trace []string) string {
 	var words []string
 	for i, w := range trace {
@@ -125,8 +127,8 @@ func TestJournalTellsARecovery(t *testing.T) {
 	}
 }
 
-// The weights of a run whose failures were retried with the same plan are those
-// of a run that never failed, to the bit.
+// TestRetriesLeaveNoTrace checks that a run whose failures were retried with the same plan
+// ends with the weights of a run that never failed, to the bit.
 func TestRetriesLeaveNoTrace(t *testing.T) {
 	quiet := newJourney(t, plan64.WithMicro(16), 20)
 	quiet.mustRun()
@@ -175,7 +177,7 @@ func TestFinishedRunDoesNothing(t *testing.T) {
 	j.account(8)
 }
 
-// tree is every file of dir but the lock, with its contents.
+// tree returns the names and contents of all files in dir except the lock.
 func tree(t testing.TB, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -270,7 +272,7 @@ func TestGivesUp(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 5)
 	j.lab.before = func(l *lab, step int) {
 		if step == 3 {
-			l.base = l.device - l.perSample/2 // a leak would look like that
+			l.base = l.device - l.perSample/2 // as if memory had leaked
 		}
 	}
 	j.options.Policy.Relaunches = 0
@@ -303,7 +305,8 @@ func TestModelDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestWaitsToLoad checks that a run that finds the device occupied waits for it.
+// TestWaitsToLoad checks that a run waits if other processes occupy the device when it
+// starts.
 func TestWaitsToLoad(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 5)
 	slept := 0
@@ -340,8 +343,8 @@ func TestWaitsAreBoundedWhileLoading(t *testing.T) {
 }
 
 // TestGrownPlanIsKeptOnceItHasRun checks that learned.json gets a larger micro-batch only
-// after a step has run with it: if that size takes the process down, the next process must not
-// begin with it.
+// after a step has run with it. If that size takes the process down, the next process must
+// not begin with it.
 func TestGrownPlanIsKeptOnceItHasRun(t *testing.T) {
 	j := newJourney(t, plan64, 8)
 	j.options.Policy.GrowAfter = 2
@@ -376,8 +379,8 @@ func TestGrownPlanIsKeptOnceItHasRun(t *testing.T) {
 	}
 }
 
-// TestNothingBelowTheSmallestIsProbed checks that a search stays within what is
-// allowed.
+// TestNothingBelowTheSmallestIsProbed checks that a search probes no size below the
+// smallest allowed.
 func TestNothingBelowTheSmallestIsProbed(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(0), 2)
 	j.options.Policy.MinMicro = 16

@@ -11,11 +11,12 @@ import (
 	"headroom/search"
 )
 
-// seek probes a trainer for the largest micro-batch up to limit that fits. probed
-// is called with the result of every trial. Any error but running out of memory ends
-// the search and is returned. The same goes for an error from wanted, which is called
-// before each trial, and for an error from the trainer for which fatal, if not nil,
-// returns true.
+// seek probes a trainer for the largest micro-batch up to limit that fits. It calls
+// probed with the result of every trial.
+//
+// Any error other than running out of memory ends the search and is returned. Before
+// each trial, seek calls wanted, whose error also ends the search. So does an error
+// of the trainer for which fatal, unless it is nil, returns true.
 func seek(ctx context.Context, t Trainer, p recovery.Policy, limit int, wanted func() error, fatal func(error) bool, probed func(search.Probe, *memory.OutOfMemoryError)) (recovery.Searched, error) {
 	if _, err := t.EmptyCache(); err != nil {
 		return recovery.Searched{}, fmt.Errorf("search: empty the cache: %w", err)
@@ -31,7 +32,7 @@ func seek(ctx context.Context, t Trainer, p recovery.Policy, limit int, wanted f
 		var oom *memory.OutOfMemoryError
 		if err != nil && (fatal != nil && fatal(err) || !errors.As(err, &oom)) {
 			ended = fmt.Errorf("probe micro-batch %d: %w", n, err)
-			return 0, context.Canceled // whatever else err says is not an answer
+			return 0, context.Canceled // ends the search; seek then returns ended
 		}
 		probe := search.Probe{N: n, Peak: stats.Peak, Fits: err == nil}
 		if oom != nil {
@@ -57,8 +58,8 @@ func probeText(p search.Probe, oom *memory.OutOfMemoryError) string {
 	return fmt.Sprintf("micro-batch %d fits: peak %v", p.N, p.Peak)
 }
 
-// search finds, by probing, the largest micro-batch up to limit that fits, and has
-// the session handle what was found.
+// search probes for the largest micro-batch up to limit that fits. It then has the
+// session decide about the result, and carries the decision out.
 func (l *loop) search(ctx context.Context, limit int) error {
 	start := l.o.Now()
 	last := start
@@ -81,7 +82,7 @@ func (l *loop) search(ctx context.Context, limit int) error {
 	return l.answer(ctx, recovery.Event{Search: &found}, 0)
 }
 
-// searchText says what a search found and what that took.
+// searchText says what a search found, and how many probes and how much time it took.
 func searchText(found search.Result, seconds float64) string {
 	probes := "1 probe"
 	if n := len(found.Probes); n != 1 {

@@ -13,26 +13,27 @@ import (
 	"headroom/runs"
 )
 
-// SessionOptions describe the run that the books are kept for.
+// SessionOptions describe the run whose records a [Session] keeps.
 type SessionOptions struct {
 	Steps  int           // optimizer steps of the whole run; 0 if not known, as for a command
-	Plan   recovery.Plan // what was asked for; Micro 0 searches for the largest that fits
+	Plan   recovery.Plan // the plan that the user asked for; Micro 0 searches for the largest that fits
 	Policy recovery.Policy
 
-	// Precision is what training computes in, such as "bf16"; "" is float32. The
-	// entry of an attempt names it. Memory depends on it, so what was learned with
-	// another precision is forgotten.
+	// Precision is the number format in which training computes, such as "bf16"; "" is
+	// float32. The journal entry of an attempt names it. The need for memory depends on it,
+	// so what was learned with another precision is forgotten.
 	Precision string
 
-	Version string // of the headroom that makes the attempts, for the journal
+	Version string // version of headroom, for the journal
 
-	OnEntry func(runs.Entry)      // every journal entry, as it is written
-	OnStep  func(runs.StepReport) // every finished step
+	OnEntry func(runs.Entry)      // called with every journal entry, as it is written
+	OnStep  func(runs.StepReport) // called with every finished step
 	Log     *zap.Logger           // nil logs nothing
 	Now     func() time.Time      // nil is time.Now
 }
 
-// complete fills in what was left out, or reports everything that is wrong.
+// complete fills in the defaults, or returns an error that names everything wrong with the
+// options.
 func (o *SessionOptions) complete() error {
 	var errs []error
 	if o.Steps < 0 {
@@ -55,43 +56,43 @@ func (o *SessionOptions) complete() error {
 	return nil
 }
 
-// Session keeps a run's books, and runs nothing. Whatever makes the steps calls
-// [Session.Attempt], then [Session.Step] and [Session.Handle] with what happened,
-// carries the decisions out, and calls [Session.End]. Evidence, decisions, history,
-// journal, metrics, status and what was learned are kept here and nowhere else.
+// Session keeps a run's records: evidence, decisions, history, journal, metrics, status and
+// what was learned. It runs nothing. The body of the job (see [recovery.Able]) makes the
+// steps: it calls [Session.Attempt], reports what happens to [Session.Step] and
+// [Session.Handle], carries out their decisions, and calls [Session.End].
 //
-// It is for use by one goroutine. What it cannot write, it keeps in memory, reports
-// once and tries again: a full disk does not end training.
+// A Session must be used from one goroutine. What it cannot write, it keeps in memory,
+// reports once and tries again: a full disk does not end training.
 type Session struct {
 	o       SessionOptions
 	f       *runs.Folder
 	started time.Time
 	host    string
 
-	log     *zap.Logger // of the attempt, once there is one
+	log     *zap.Logger // the attempt's log, once there is an attempt
 	logFile *os.File
 
 	history recovery.History
 	seen    Evidence
-	kept    recovery.Learned // what a later process will know
+	kept    recovery.Learned // what learned.json tells a later process
 	pieces  int              // rows that a worker may run at once; also kept for a later process
 	result  Result
-	planned bool // history has been started
+	planned bool // whether history has been started
 
-	attempt int   // number, over all processes of the run
+	attempt int   // number of the attempt, counted over all processes of the run
 	step    int   // optimizer steps finished
-	samples int64 // that they took
+	samples int64 // samples in those steps
 	saved   int   // step of the newest whole checkpoint; -1 if there is none
 	failed  place // where memory last ran out
 
 	status      runs.Status
-	interval    interval // what was done since the last status
-	journalDown bool     // the journal cannot be written, which has been reported
-	statusErr   error    // why the status could not be written the last time
+	interval    interval // progress since the last status was written
+	journalDown bool     // the journal cannot be written, and this has been reported
+	statusErr   error    // why the last status could not be written; nil if it was
 }
 
-// place is where memory ran out.
-type place struct{ attempt, step int } // steps finished
+// place is where memory ran out: the attempt, and the number of steps finished by then.
+type place struct{ attempt, step int }
 
 // interval measures the speed between two statuses.
 type interval struct {
@@ -100,25 +101,25 @@ type interval struct {
 	seconds float64
 }
 
-// Result is the outcome of a run. It is filled in as far as the run got, even when
-// it ended with an error.
+// Result is the outcome of a run. If the run ended with an error, Result tells how far it
+// got.
 type Result struct {
-	Steps    int // optimizer steps finished, of the whole run
-	Resumed  int // the step it started from
-	Attempts int // attempts of this session
-	Failures int // out-of-memory failures in this session that were answered, counted by [runs.Entry.Failed]
-	InPlace  int // those that a worker survived inside the process
-	// AllFailures counts the out-of-memory failures in the whole run, in all its
-	// processes, including the one that ended it, as [runs.Status] does.
+	Steps    int // optimizer steps finished in the whole run
+	Resumed  int // the step that the session started from
+	Attempts int // attempts in this session
+	Failures int // out-of-memory failures in this session that were answered with a remedy, counted by [runs.Entry.Failed]
+	InPlace  int // those of Failures that a worker survived inside its process
+	// AllFailures counts the out-of-memory failures of the whole run, in all its processes,
+	// as [runs.Status] does. It includes the failure that ended the run.
 	AllFailures int
-	DeviceGone  int             // times that the device was lost, in the whole run
-	Plan        recovery.Plan   // in force at the end
+	DeviceGone  int             // how many times the device was lost in the whole run
+	Plan        recovery.Plan   // the plan in force at the end
 	Last        runs.StepReport // the newest step of this session
 	Finished    bool            // whether all steps of the run have been made
 }
 
-// GaveUpError is returned when no remedy was left. Decision.Verdict shows whether
-// the cause is known or memory.Unknown.
+// GaveUpError is returned when no remedy was left. Decision.Verdict gives the cause, which is
+// memory.Unknown if it could not be found.
 type GaveUpError struct {
 	Decision recovery.Decision
 	Step     int // the step that could not be made
@@ -126,7 +127,8 @@ type GaveUpError struct {
 
 func (e *GaveUpError) Error() string { return e.Decision.Reason }
 
-// Begin opens the books of the run in f, which the caller holds and closes.
+// Begin starts a session of the run in folder f. The caller keeps f open until the session
+// has ended, and closes it.
 func Begin(f *runs.Folder, o SessionOptions) (*Session, error) {
 	if f == nil {
 		return nil, errors.New("run: a folder is needed")
@@ -134,19 +136,18 @@ func Begin(f *runs.Folder, o SessionOptions) (*Session, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	host, _ := os.Hostname() // a name for people
+	host, _ := os.Hostname() // only shown to people, so it may be empty
 	now := o.Now()
 	s := &Session{o: o, f: f, host: host, started: now, log: o.Log, saved: -1, attempt: f.Tally().Attempts, seen: NewEvidence(memory.Stats{})}
 	s.interval.from = now
-	s.status, _ = runs.ReadStatus(f.Dir()) // what an earlier process knew; none is fine too
+	s.status, _ = runs.ReadStatus(f.Dir()) // what an earlier process knew; there may be no such status
 	s.result.Plan = o.Plan
 	return s, nil
 }
 
-// Attempt begins an attempt from a checkpoint, nil for the beginning: counters,
-// metrics and, in the session's first attempt, the history are set to the state at
-// the checkpoint. A checkpoint with a different effective batch gives a
-// *[MismatchError].
+// Attempt begins an attempt from a checkpoint, or from the beginning if from is nil. It sets
+// counters and metrics to the state at the checkpoint, and in the session's first attempt
+// also the history. A checkpoint with a different effective batch gives a *[MismatchError].
 func (s *Session) Attempt(from *runs.Checkpoint) error {
 	s.attempt++
 	s.openLog()
@@ -178,7 +179,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 	}
 	s.history.Finished = s.step
 	text := fmt.Sprintf("attempt %d starts from step %d", s.attempt, s.step)
-	if s.o.Steps == 0 && s.step == 0 { // where a command starts is its own business
+	if s.o.Steps == 0 && s.step == 0 { // a command itself decides where it starts
 		text = fmt.Sprintf("attempt %d starts", s.attempt)
 	}
 	if from != nil && from.Step == 0 {
@@ -198,9 +199,9 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 	return nil
 }
 
-// length is how long the run is, as far as that is known.
+// length returns the length of the run in words, as far as it is known.
 func (s *Session) length() string {
-	if s.o.Steps == 0 && s.o.Plan.Effective <= 1 { // of a command, and not known
+	if s.o.Steps == 0 && s.o.Plan.Effective <= 1 { // the run of a command whose batch is not known
 		return ""
 	}
 	if s.o.Steps == 0 {
@@ -209,8 +210,8 @@ func (s *Session) length() string {
 	return fmt.Sprintf(" of %d steps of %d samples", s.o.Steps, s.o.Plan.Effective)
 }
 
-// beginHistory starts the history with what earlier processes learned: as the
-// checkpoint has it, or learned.json if that is newer.
+// beginHistory starts the history with what earlier processes learned. It takes this from
+// learned.json if that is newer than the checkpoint, otherwise from the checkpoint.
 func (s *Session) beginHistory(from *runs.Checkpoint) {
 	s.planned, s.history = true, recovery.NewHistory(s.o.Plan)
 	learned, err := s.f.Learned()
@@ -229,7 +230,7 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 	s.kept = s.history.Learned(s.o.Plan, s.o.Precision)
 }
 
-// Look records an attempt's first look at its device, and what the body can
+// Look records the memory of the device at the start of an attempt, and what the body can
 // carry out there.
 func (s *Session) Look(now memory.Stats, able recovery.Able) {
 	s.seen = NewEvidence(now)
@@ -261,8 +262,8 @@ func (s *Session) Step(r runs.StepReport) (recovery.Decision, error) {
 	return d, s.tick()
 }
 
-// Reached records a newer complete checkpoint of a body that does not count its
-// steps, as a sign of progress. step is 0 if the checkpoint does not give it.
+// Reached records a newer complete checkpoint as a sign of progress, for a body that does not
+// count its steps. step is 0 if the step of the checkpoint is not known.
 func (s *Session) Reached(step int, path string) error {
 	s.step, s.saved = step, step
 	text := fmt.Sprintf("checkpoint of step %d", step)
@@ -274,8 +275,8 @@ func (s *Session) Reached(step int, path string) error {
 	return err
 }
 
-// Running is the plan for what runs next; before the first attempt, the one that was
-// asked for.
+// Running returns the plan for what runs next. Before the first attempt, that is the plan
+// that was asked for.
 func (s *Session) Running() recovery.Plan {
 	if !s.planned {
 		return s.o.Plan
@@ -286,22 +287,23 @@ func (s *Session) Running() recovery.Plan {
 // Recomputing reports whether activations are to be recomputed.
 func (s *Session) Recomputing() bool { return s.history.Recomputing() }
 
-// Eased lists those of [recovery.Policy].Host, the ways to need less host memory, that
-// are in force.
+// Eased returns the ways to need less host memory that are in force. They are the first
+// entries of [recovery.Policy].Host.
 func (s *Session) Eased() []string { return s.eased(s.history) }
 
 func (s *Session) eased(h recovery.History) []string {
 	return s.o.Policy.Host[:min(h.Eased(), len(s.o.Policy.Host))]
 }
 
-// Number is the attempt's number, counted over all processes of the run.
+// Number returns the number of the attempt, counted over all processes of the run.
 func (s *Session) Number() int { return s.attempt }
 
-// Handle asks [recovery.Decide] about an event, and records both event and decision. took
-// is how long the event took, 0 if that does not matter. For an out-of-memory failure the
-// caller fills in Failure and what the session cannot have seen; for a device that was
-// lost, it fills in Why and Ending. The rest of the evidence is in the books. The caller carries the
-// decision out.
+// Handle asks [recovery.Decide] about an event, and records event and decision. The caller
+// carries the decision out. took is how long the event took, or 0 if that does not matter.
+//
+// For an out-of-memory failure the caller fills in Failure and what the session cannot have
+// seen. For a lost device it fills in Why and Ending. The session adds the rest of the
+// evidence from its records.
 //
 // A decision to stop because of memory is returned as a *[GaveUpError].
 func (s *Session) Handle(e recovery.Event, took time.Duration) (recovery.Decision, error) {
@@ -309,18 +311,19 @@ func (s *Session) Handle(e recovery.Event, took time.Duration) (recovery.Decisio
 }
 
 // Settings are what a body runs with: the plan, whether activations are recomputed, and the
-// ways to need less host memory that are in force, as [Session.Eased] lists them.
+// ways to need less host memory that are in force, as [Session.Eased] returns them.
 type Settings struct {
 	Plan        recovery.Plan
 	Recomputing bool
 	Eased       []string
 }
 
-// HandleIf is [Session.Handle] for a body that cannot carry out every decision. possible says
-// why it could not run with the settings that would follow; then the decision is to stop
-// for that reason, nothing has changed, and the error is the one that possible returned.
+// HandleIf is [Session.Handle] for a body that cannot carry out every decision. It calls
+// possible with the settings that would follow from the decision. If possible returns an
+// error, which says why the body cannot run with them, the decision is to stop for that
+// reason. No setting changes then, and HandleIf returns that error.
 func (s *Session) HandleIf(e recovery.Event, took time.Duration, possible func(Settings) error) (recovery.Decision, error) {
-	if e.Gone != nil { // before Decide: whether this can be written is part of the evidence
+	if e.Gone != nil { // comes before Decide, because the evidence includes whether this can be written
 		s.Note(runs.Entry{Kind: runs.KindGone, Text: e.Gone.Why})
 	}
 	e = s.complete(e)
@@ -338,7 +341,7 @@ func (s *Session) HandleIf(e recovery.Event, took time.Duration, possible func(S
 	s.history = next
 	s.keepLearned()
 	switch {
-	case e.Gone != nil && d.Remedy == recovery.Stop: // End says so
+	case e.Gone != nil && d.Remedy == recovery.Stop: // End records this
 	case d.Remedy == recovery.Continue:
 		if d.Reason != "" {
 			s.Note(runs.Entry{Kind: runs.KindPlan, Text: d.Reason, Plan: &d.Plan, Decision: &d})
@@ -356,14 +359,14 @@ func (s *Session) HandleIf(e recovery.Event, took time.Duration, possible func(S
 	return d, nil
 }
 
-// complete is e with the evidence from the books added.
+// complete returns e with the evidence from the records added.
 func (s *Session) complete(e recovery.Event) recovery.Event {
 	least := s.o.Policy.Least()
 	switch {
 	case e.OOM != nil:
 		found := s.seen.Of(e.OOM.Failure, s.history.Running(), least)
 		found.Host, found.Resuming = e.OOM.Host, e.OOM.Resuming
-		if len(e.OOM.Boundary) > 0 { // the caller has seen more of the attempt
+		if len(e.OOM.Boundary) > 0 { // the caller has seen more of the attempt than the session
 			found.Boundary, found.Every = e.OOM.Boundary, e.OOM.Every
 		}
 		e.OOM = &found
@@ -407,7 +410,7 @@ func (s *Session) recordFailure(e recovery.Event, d recovery.Decision, took time
 	}
 }
 
-// where names the step that failed, if it is known.
+// where returns the step that failed, in words, or "" if it is not known.
 func (s *Session) where() string {
 	if s.o.Steps == 0 {
 		return ""
@@ -415,8 +418,7 @@ func (s *Session) where() string {
 	return fmt.Sprintf("step %d: ", s.step+1)
 }
 
-// keepLearned writes learned.json after a lasting change of plan that has proven
-// itself.
+// keepLearned writes learned.json if the plan has changed for good and has proven itself.
 func (s *Session) keepLearned() {
 	now := s.history.Learned(s.o.Plan, s.o.Precision)
 	if !s.history.Settled() || now.Micro == s.kept.Micro && now.Recompute == s.kept.Recompute && now.Eased == s.kept.Eased && now.Eval == s.kept.Eval {

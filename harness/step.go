@@ -13,8 +13,8 @@ import (
 	"headroom/runs"
 )
 
-// BrokenPromiseError reports that a trainer did something other than a [Trainer]
-// must. The run stops: its results could not be trusted.
+// BrokenPromiseError reports that a trainer broke the contract of [Trainer]. The
+// run stops, because its results could not be trusted.
 type BrokenPromiseError struct {
 	Step int
 	What string // "samples", "step" or "position of the first sample"
@@ -26,7 +26,7 @@ func (e *BrokenPromiseError) Error() string {
 	return fmt.Sprintf("step %d: the trainer broke its promise: it reported %s %d instead of %d", e.Step, e.What, e.Have, e.Want)
 }
 
-// makeStep makes one step, with as many tries as Decide grants.
+// makeStep makes one step, with as many tries as [recovery.Decide] grants.
 func (l *loop) makeStep(ctx context.Context) error {
 	for {
 		start := l.o.Now()
@@ -42,7 +42,8 @@ func (l *loop) makeStep(ctx context.Context) error {
 	}
 }
 
-// finish records a finished step and carries out what was decided.
+// finish records a finished step and carries out the decision that follows from
+// it.
 func (l *loop) finish(ctx context.Context, r runs.StepReport) error {
 	if err := l.check(r); err != nil {
 		return err
@@ -55,7 +56,8 @@ func (l *loop) finish(ctx context.Context, r runs.StepReport) error {
 	return err
 }
 
-// check holds the trainer to its contract.
+// check returns an error if the report shows that the trainer broke its contract,
+// or if a value in it is NaN or infinite.
 func (l *loop) check(s runs.StepReport) error {
 	step := l.step + 1
 	for _, p := range []struct {
@@ -91,7 +93,7 @@ func (l *loop) recover(ctx context.Context, err error, took time.Duration) error
 	var broken *NotFiniteError
 	switch {
 	case errors.As(err, &broken):
-		return err // names its step itself
+		return err // its text names the step already
 	case l.isGone(err), !errors.As(err, &oom):
 		return l.inStep(err)
 	}
@@ -110,7 +112,8 @@ func (l *loop) answer(ctx context.Context, e recovery.Event, took time.Duration)
 	return l.carryOut(ctx, d, e)
 }
 
-// inStep is err with the step in front, unless err already names the step.
+// inStep returns err with the step in front, unless the text of err already begins
+// with the step.
 func (l *loop) inStep(err error) error {
 	step := fmt.Sprintf("step %d: ", l.step+1)
 	if strings.HasPrefix(err.Error(), step) {

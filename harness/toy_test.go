@@ -17,19 +17,19 @@ import (
 	"headroom/runs"
 )
 
-// lab is what outlives the attempts of a test: the device and the record of
-// what was trained on it. Its memory need is Base + PerSample·micro.
+// lab is what outlives the attempts of a test: the device, and the record of what was
+// trained on it. A micro-batch needs base + perSample·micro bytes.
 type lab struct {
 	base, perSample memory.Bytes
 	device          memory.Bytes
-	foreign         func(step int) memory.Bytes    // held by others while that step is made
-	allocFails      func(n int) bool               // whether the n-th allocation ever made fails, from 0
+	foreign         func(step int) memory.Bytes    // memory held by others while that step is made
+	allocFails      func(n int) bool               // whether allocation n fails, counted from 0 over all attempts
 	before          func(l *lab, step int)         // called before every try of a step
-	twist           func(s *runs.StepReport) error // what the trainer reports wrongly
+	twist           func(s *runs.StepReport) error // changes the report of a step, or makes the step fail
 	loading         func() error                   // makes the trainer's Load fail
 
-	epoch    int64           // samples in one
-	samples  map[int][]int64 // ids of the samples of every step of the current line of states
+	epoch    int64           // number of samples in an epoch
+	samples  map[int][]int64 // ids of the samples in each of the steps that led to the present state
 	allocs   int
 	attempts int
 	open     int
@@ -71,7 +71,7 @@ func (l *lab) stats(step int, used memory.Bytes) memory.Stats {
 	return memory.Stats{Capacity: l.device, Free: l.device - others - used, Reserved: used, Allocated: used, Foreign: others, Peak: used}
 }
 
-// alloc is an allocation of n bytes on top of used.
+// alloc allocates n bytes when used bytes are already in use.
 func (l *lab) alloc(step, micro int, used, n memory.Bytes) error {
 	l.allocs++
 	s := l.stats(step, used)
@@ -138,7 +138,7 @@ func (t *toy) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error
 	return report, nil
 }
 
-// id is the sample at a position of the stream: a different order every epoch.
+// id returns the sample at a position of the stream. The order is different in every epoch.
 func (l *lab) id(position int64) int64 {
 	e, i := position/l.epoch, position%l.epoch
 	return (i*(e%(l.epoch-1)+1) + 13*e) % l.epoch
@@ -189,7 +189,8 @@ func (t *toy) Close() error {
 	return nil
 }
 
-// journey is one folder and what happens to it.
+// journey is a run's folder together with the device and the options that its processes
+// use.
 type journey struct {
 	t       testing.TB
 	lab     *lab
@@ -199,13 +200,13 @@ type journey struct {
 	slept   time.Duration
 }
 
-// options are all the options that a journey has.
+// options are all the options of a journey.
 type options struct {
 	SessionOptions
 	RunOptions
 }
 
-// begun opens the books of a run in f.
+// begun begins a session in f.
 func (o options) begun(t testing.TB, f *runs.Folder) *Session {
 	t.Helper()
 	s, err := Begin(f, o.SessionOptions)
@@ -229,7 +230,7 @@ func newJourney(t testing.TB, plan recovery.Plan, steps int) *journey {
 	return j
 }
 
-// run opens the folder, runs, and closes it.
+// run opens the folder, makes the run, and closes the folder.
 func (j *journey) run(ctx context.Context) (Result, error) {
 	j.t.Helper()
 	return j.runOn(ctx, fast{})

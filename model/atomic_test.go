@@ -9,19 +9,20 @@ import (
 	"headroom/recovery"
 )
 
-// The sweeps below fail every allocation of a step in turn, as SQLite's tests
-// fail every malloc. Each run makes three steps; a step that fails is tried
-// again until it succeeds.
+// sweepSteps is the number of steps in each run of a sweep. A sweep fails every
+// allocation of these steps in turn, as SQLite's tests fail every malloc. A step that
+// fails is tried again until it succeeds.
 const sweepSteps = 3
 
-// sweep is what the runs of one sweep share.
+// sweep holds what the runs of one sweep share: the model, the plan for the first try
+// of a step, and the plan for further tries.
 type sweep struct {
 	subject
 	plan, retry recovery.Plan
 }
 
-// run makes the steps of the sweep with the given allocations failing, counted
-// from the first of the first step, and returns where it ended.
+// run makes the steps of the sweep while the given allocations fail, and returns the
+// state at the end. Allocations are counted from 1 at the start of the first step.
 func (s sweep) run(t *testing.T, fail ...int) snapshot {
 	t.Helper()
 	tr, d := s.open(t)
@@ -64,15 +65,16 @@ func checkFailure(t *testing.T, err error, fail []int) {
 	}
 }
 
-// swept returns the subjects of the sweeps: with as many operations as other subjects,
-// but less data.
+// swept returns the subjects of the sweeps. Their steps take as many operations as
+// those of the other subjects, but less data.
 func swept() []subject {
 	gpt, mlp := tiny(GPT), tiny(MLP)
 	gpt.spec.Width, gpt.set = 8, text{n: 30, tokens: 6, classes: 11}
 	return []subject{gpt, mlp, gpt.mixed(), mlp.mixed()}
 }
 
-// allocations is how many allocations a step of the sweep's plan makes.
+// allocations returns the number of allocations that a step with the sweep's plan
+// makes.
 func (s sweep) allocations(t *testing.T) int {
 	t.Helper()
 	tr, d := s.open(t)
@@ -133,8 +135,9 @@ func TestEveryPairOfAllocationsMayFail(t *testing.T) {
 	}
 }
 
-// stride thins a sweep out in short mode. It should have no factor in common
-// with the number of allocations of a layer.
+// stride returns the distance between the allocations that a sweep fails: short in
+// short mode, else 1. short should have no factor in common with the number of
+// allocations of a layer.
 func stride(short int) int {
 	if testing.Short() {
 		return short
@@ -194,8 +197,8 @@ func TestProbeNeedsWhatAStepNeeds(t *testing.T) {
 	}
 }
 
-// TestProbeIsNotChargedForWhatOthersLeft probes a small micro-batch before and
-// after a large one, whose pieces stay in the cache unless that is emptied.
+// TestProbeIsNotChargedForWhatOthersLeft probes a small micro-batch before and after a
+// large one. What the large one leaves in the cache must not count for the small one.
 func TestProbeIsNotChargedForWhatOthersLeft(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {

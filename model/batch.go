@@ -7,15 +7,15 @@ import (
 	"headroom/model/data"
 )
 
-// batch is all samples of a step, in host memory. Holding them together lets
+// batch holds all samples of a step in host memory. Holding them together lets
 // every target be checked and counted before the first micro-batch runs.
 type batch struct {
 	shape    data.Shape
 	tokens   []int32
 	features []float32
 	targets  []int32
-	numbers  []int32 // 0, 1, 2, …: each sample's number within the step
-	counted  int     // targets that count
+	numbers  []int32 // 0, 1, 2, …: the number of each sample within the step
+	counted  int     // number of targets other than device.IgnoreIndex
 }
 
 func newBatch(shape data.Shape, samples int) *batch {
@@ -32,7 +32,7 @@ func newBatch(shape data.Shape, samples int) *batch {
 	return b
 }
 
-// sample is the part of b that holds sample i.
+// sample returns sample i as slices into b.
 func (b *batch) sample(i int) data.Sample {
 	t, f, y := b.shape.Tokens, b.shape.Features, b.shape.Targets()
 	return data.Sample{
@@ -42,8 +42,9 @@ func (b *batch) sample(i int) data.Sample {
 	}
 }
 
-// fetch reads the samples of the stream from position first on. Tokens and
-// targets outside the model's range are an error.
+// fetch reads the given number of samples of the stream, starting at position
+// first. It returns an error for tokens or targets outside the model's range,
+// and if no target counts.
 func (t *Trainer) fetch(first int64, samples int) (*batch, error) {
 	b := newBatch(t.set.Shape(), samples)
 	for i := range samples {
@@ -81,7 +82,7 @@ func (t *Trainer) checkSample(s data.Sample) error {
 	return nil
 }
 
-// upload puts samples [from, from+n) on the device.
+// upload copies samples [from, from+n) to the device. The tensors belong to s.
 func (b *batch) upload(s *scope, from, n, classes int) input {
 	y := b.shape.Targets()
 	in := input{n: n, rows: n * y, classes: classes}
@@ -97,5 +98,5 @@ func (b *batch) upload(s *scope, from, n, classes int) input {
 	return in
 }
 
-// free frees the micro-batch.
+// free frees the tensors of the micro-batch.
 func (in input) free(s *scope) { s.free(in.data, in.targets, in.samples) }

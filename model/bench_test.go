@@ -6,8 +6,8 @@ import (
 	"headroom/memory"
 )
 
-// BenchmarkStep is one step of the size that runs on a laptop: 2 layers of width
-// 64, 4 heads, 64 positions, 32 samples.
+// BenchmarkStep measures one step of a model small enough for a laptop: 2
+// layers of width 64, 4 heads, 64 positions, 32 samples.
 func BenchmarkStep(b *testing.B) {
 	s := tiny(GPT)
 	s.spec.Width, s.spec.Heads, s.spec.Dropout = 64, 4, 0

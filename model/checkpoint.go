@@ -17,16 +17,19 @@ import (
 // checkpointVersion changes when older programs cannot read new checkpoints.
 const checkpointVersion = "1"
 
-// checksumName is the last tensor of a checkpoint: the CRC-32C of the file
-// before it. Since it is a tensor, the file is still a plain safetensors file.
+// checksumName names the last tensor of a checkpoint, which holds the CRC-32C of
+// everything before it. Because the checksum is a tensor, the file is still a
+// plain safetensors file.
 const checksumName = "headroom.crc32c"
 
 func newChecksum() hash.Hash32 { return crc32.New(crc32.MakeTable(crc32.Castagnoli)) }
 
-// chunk is how many elements pass through host memory at a time: 256 KiB.
+// chunk is the number of elements that are copied through host memory at a time.
+// They take 256 KiB.
 const chunk = 1 << 16
 
-// stored is one array of a checkpoint and where its contents are on the device.
+// stored is one array of a checkpoint, with the device tensor that holds its
+// contents.
 type stored struct {
 	name  string
 	shape []int
@@ -48,12 +51,12 @@ func (t *Trainer) stored() []stored {
 	return all
 }
 
-// pair is a key of the run configuration and its value.
+// pair is a key of the run configuration with its value.
 type pair struct{ key, value string }
 
-// identity is what a run and a checkpoint must share for the run to continue
-// from the checkpoint. Learning rate, schedule and similar settings may change
-// between attempts.
+// identity returns the settings in which a run and a checkpoint must agree for
+// the run to continue from the checkpoint. Learning rate, schedule and similar
+// settings may change between attempts.
 func (t *Trainer) identity() []pair {
 	s := t.spec
 	number := func(key string, v int) pair { return pair{key, strconv.Itoa(v)} }
@@ -69,7 +72,7 @@ func (t *Trainer) identity() []pair {
 
 func (t *Trainer) header() *header {
 	h := &header{metadata: map[string]string{
-		"format":           "pt", // what Transformers asks for; it means that names and shapes are PyTorch's
+		"format":           "pt", // Transformers requires "pt", which means that names and shapes are PyTorch's
 		"headroom.version": checkpointVersion,
 		"step":             strconv.Itoa(t.step),
 		"position":         strconv.FormatInt(t.position, 10),
@@ -84,10 +87,11 @@ func (t *Trainer) header() *header {
 	return h
 }
 
-// Save implements [harness.Trainer]. It writes a safetensors file: the weights
-// under their names, the optimizer's moments under the same names with a prefix,
-// and as metadata step, position and what the model is. It allocates nothing on
-// the device, and under 1 MiB of host memory, however large the model is.
+// Save implements [harness.Trainer]. It writes a safetensors file. The weights
+// are stored under their names, and the optimizer's moments under the same names
+// with a prefix. The metadata holds the step, the position and the settings that
+// identify the model. Save allocates nothing on the device, and under 1 MiB of
+// host memory, however large the model is.
 func (t *Trainer) Save(w io.Writer) error {
 	if t.broken != nil {
 		return fmt.Errorf("save: %w", t.broken)
@@ -119,7 +123,7 @@ func (t *Trainer) Save(w io.Writer) error {
 	return nil
 }
 
-// parts are the pieces of x that fit the host buffer, in order.
+// parts yields consecutive pieces of x, each small enough for the host buffer.
 func parts(x device.Tensor) func(yield func(device.Tensor) bool) {
 	return func(yield func(device.Tensor) bool) {
 		for from := 0; from < x.Len; from += chunk {

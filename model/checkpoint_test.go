@@ -44,7 +44,7 @@ func TestLoadContinuesToTheBit(t *testing.T) {
 					"stream":   io.MultiReader(bytes.NewReader(saved[:100]), bytes.NewReader(saved[100:])),
 				} {
 					tr, _ := s.open(t)
-					steps(t, tr, 1, plan(20, 8)) // must not show
+					steps(t, tr, 1, plan(20, 8)) // Load must undo this step
 					if err := tr.Load(r); err != nil {
 						t.Fatal(err)
 					}
@@ -72,8 +72,8 @@ func TestSaveAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestSavedFileIsSafetensors reads a checkpoint by the format's description
-// alone.
+// TestSavedFileIsSafetensors reads a checkpoint by the description of the
+// format alone, without the code of this package.
 func TestSavedFileIsSafetensors(t *testing.T) {
 	tr, _ := tiny(GPT).open(t)
 	steps(t, tr, 2, plan(10, 4))

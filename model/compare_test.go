@@ -67,7 +67,7 @@ func zip(a, b []float32) [][2]float32 {
 	return out
 }
 
-// distance is ‖a − b‖ / ‖b‖.
+// distance returns ‖a − b‖ / ‖b‖.
 func distance(a, b []float32) float64 {
 	var difference, size float64
 	for i := range a {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestDamagedCheckpoints cuts a checkpoint off at every offset of its header
-// and at many of its contents, and changes single bytes all over it.
+// TestDamagedCheckpoints cuts a checkpoint off at every offset in its header
+// and at many offsets in its contents, and changes single bytes all over it.
 func TestDamagedCheckpoints(t *testing.T) {
 	tr, _ := tiny(MLP).open(t)
 	steps(t, tr, 1, plan(4, 4))
@@ -45,8 +45,8 @@ func TestDamagedCheckpoints(t *testing.T) {
 	load(t, tr, saved)
 }
 
-// step is the distance to the next offset: through the header in small steps,
-// through the contents in large ones.
+// step returns the distance to the next offset to damage: small in the header,
+// large in the contents.
 func step(at, contents, large int) int {
 	if at < contents {
 		return stride(5)
@@ -54,7 +54,8 @@ func step(at, contents, large int) int {
 	return large
 }
 
-// vanishing can be read once and then fails.
+// vanishing is a file that can be read once; near the end of the second
+// reading, it fails.
 type vanishing struct {
 	*bytes.Reader
 	seeks int
@@ -105,7 +106,8 @@ func TestSaveSaysWhenTheDiskIsFull(t *testing.T) {
 	}
 }
 
-// TestForeignSafetensors loads files that are well formed but not checkpoints.
+// TestForeignSafetensors loads files that are well formed but are not
+// checkpoints of this run.
 func TestForeignSafetensors(t *testing.T) {
 	tr, _ := tiny(MLP).open(t)
 	good := tr.header()

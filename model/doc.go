@@ -15,40 +15,42 @@
 //
 // # What a step promises
 //
-// A step is a transaction. Everything that can fail comes first and writes only
-// gradients, which are scratch between steps; the update comes last and allocates
-// nothing. So a failed allocation, a cancelled context, a damaged sample or a loss
-// that is not a number leave weights, optimizer state and position unchanged, bit
-// for bit, and no tensor behind.
+// A step is a transaction. The part that can fail comes first and writes only
+// gradients, which are scratch between steps. The update comes last and allocates
+// nothing. So after a failed allocation, a cancelled context, a damaged sample or a
+// loss that is NaN or infinite, weights, optimizer state and position are unchanged,
+// bit for bit, and no tensor stays allocated.
 //
 // How a step is cut into micro-batches does not change what it computes, except
-// for the order of floating-point sums. Three things ensure that: the loss is
-// the mean over all targets of the step that count, which are counted before the
-// first micro-batch runs; gradients add up in one place; and dropout is drawn
-// from (seed, step, place in the model, number of the sample in the step), so
-// there is no random state to put back.
+// for the order of floating-point sums. There are three reasons:
 //
-// The same samples, plan and device give the same bits, with recomputation or
-// without.
+//   - The loss is the mean over all targets of the step that are not
+//     [device.IgnoreIndex]. They are counted before the first micro-batch runs.
+//   - The gradients of all micro-batches are added up in one place.
+//   - Dropout is drawn from (seed, step, place in the model, number of the sample in
+//     the step), so a repeated step needs no random-number state restored.
+//
+// The same samples, plan and device give the same result, bit for bit, with or
+// without recomputation.
 //
 // # Memory
 //
 // Weights, gradients and the optimizer's moments are allocated by New and stay:
 // see [Spec.Requirements]. A micro-batch adds memory in proportion to its
 // samples. A block of a GPT keeps 16·T·C floats per sample plus 4·T + H·T for
-// normalisation and attention; with recomputation, only T·C. Gradients of
-// activations take the place of the activations once those are done with.
+// normalisation and attention; with recomputation, it keeps only T·C. The gradient
+// of an activation overwrites the activation as soon as that is no longer needed.
 //
 // # Parameters
 //
 // A GPT names its parameters as GPT-2 does in Transformers, without the leading
-// "transformer.", and keeps its layout: weights of linear layers are in×out, so
-// that y = x·W + b. V is the vocabulary, C the width, T the context:
+// "transformer.", and uses the same layout: weights of linear layers are in×out, so
+// that y = x·W + b. V is the size of the vocabulary, C the width, T the context:
 //
-//	wte.weight               V×C   tokens, and transposed the output layer
-//	wpe.weight               T×C   positions
+//	wte.weight               V×C   token embedding; its transpose is the output layer
+//	wpe.weight               T×C   position embedding
 //	h.0.ln_1.weight, .bias   C
-//	h.0.attn.c_attn.weight   C×3C  query, key, value, each with the heads in order
+//	h.0.attn.c_attn.weight   C×3C  query, key and value; within each, the heads in order
 //	h.0.attn.c_attn.bias     3C
 //	h.0.attn.c_proj.weight   C×C
 //	h.0.attn.c_proj.bias     C
@@ -59,7 +61,9 @@
 //	h.0.mlp.c_proj.bias      C
 //	ln_f.weight, .bias       C
 //
-// There is no dropout inside attention, whose probabilities are never in memory.
+// There is no dropout inside attention, because the attention probabilities are
+// never stored in memory.
+//
 // An MLP has fc.0.weight (features×C), fc.0.bias, fc.1.weight (C×C), … and
 // head.weight (C×classes), head.bias.
 //
@@ -67,7 +71,8 @@
 //
 // [Trainer.Save] writes one safetensors file, F32 and little-endian, from which any
 // device can continue: the weights under the names above, each moment of the optimizer
-// under the same name with a prefix ("adamw.m.", "adamw.v.", "sgd.momentum."), and as
-// metadata the step, the position and what the model is (model.kind, model.width, …).
-// A last tensor, headroom.crc32c, shows whether the file is as it was written.
+// under the same name with a prefix ("adamw.m.", "adamw.v.", "sgd.momentum."). The
+// metadata holds the step, the position and the settings that a run must share to
+// continue from the file (model.kind, model.width, …). The last tensor,
+// headroom.crc32c, is a checksum of everything before it.
 package model

@@ -14,17 +14,18 @@ type gpt struct {
 	tokens, positions *parameter
 	blocks            []block
 	last              norm
-	embed             device.Embed // B is filled in at each use
+	embed             device.Embed // B and T are filled in at each use
 }
 
-// embedSite is the dropout of the embedding. Blocks follow with two each.
+// embedSite is the number of the dropout after the embeddings. Each block has
+// two more dropouts, numbered from there on.
 const embedSite = 0
 
 // deviation is the standard deviation of the initial weights, as in GPT-2.
 const deviation = 0.02
 
-// newGPT names parameters as GPT-2 does in Transformers, without the leading
-// "transformer.".
+// newGPT builds the transformer and adds its parameters to l. It names them as
+// GPT-2 does in Transformers, without the leading "transformer.".
 func newGPT(s Spec, l *layout) *gpt {
 	g := &gpt{
 		tokens:    l.padded("wte.weight", s.Vocab, (s.Vocab+7)/8*8, s.Width, deviation),
@@ -38,8 +39,9 @@ func newGPT(s Spec, l *layout) *gpt {
 	return g
 }
 
-// classes is how many logits a row has: a multiple of eight, so that rows start
-// where tensor cores can read them. Logits that stand for no token are 0.
+// classes returns the number of logits per row. It is a multiple of eight, so
+// that every row starts where tensor cores can read it. Logits beyond the
+// vocabulary are 0.
 func (g *gpt) classes() int { return g.tokens.room / g.embed.C }
 
 func (g *gpt) forward(s *scope, in input) (device.Tensor, func(device.Tensor)) {
@@ -63,7 +65,7 @@ func (g *gpt) forward(s *scope, in input) (device.Tensor, func(device.Tensor)) {
 
 	return logits, func(dlogits device.Tensor) {
 		s.dev.MatMul(s.factorGrad(g.tokens), dlogits, h.out, device.MatMul{M: g.classes(), N: shape.C, K: in.rows, TransA: true, Beta: 1})
-		d := h.out // the gradient of h.out takes its place
+		d := h.out // the gradient of h.out overwrites h.out
 		s.dev.MatMul(d, dlogits, s.factor(g.tokens), device.MatMul{M: in.rows, N: shape.C, K: g.classes()})
 		s.free(dlogits)
 		g.last.backward(s, d, x, h.stats, in.rows)
@@ -90,11 +92,12 @@ type block struct {
 	qkv, join        linear
 	expand, contract linear
 	heads            int
-	site             int // of the first dropout
+	site             int // number of the block's first dropout
 }
 
-// newBlock scales the two projections onto the residual stream by 1/√(2·layers),
-// as GPT-2 does, so that the stream's variance does not grow with depth.
+// newBlock builds block i and adds its parameters to l. As in GPT-2, the initial
+// weights of the two projections onto the residual stream are scaled by
+// 1/√(2·layers), so that the stream's variance does not grow with depth.
 func newBlock(s Spec, l *layout, i int) block {
 	name, c := fmt.Sprintf("h.%d.", i), s.Width
 	residual := deviation / math.Sqrt(2*float64(s.Layers))
@@ -110,7 +113,8 @@ func newBlock(s Spec, l *layout, i int) block {
 	}
 }
 
-// activations are what the backward pass of a block needs.
+// activations are the tensors that the forward pass of a block keeps for its
+// backward pass.
 type activations struct {
 	x             device.Tensor // the block's input
 	ln1           normed
@@ -128,7 +132,8 @@ func (b block) attention(in input) device.Attention {
 	return device.Attention{B: in.n, T: in.rows / in.n, H: b.heads, D: b.join.in / b.heads}
 }
 
-// forward computes all but the block's output, which only the first pass needs.
+// forward computes everything except the block's output, which only the first
+// forward pass needs: recomputation in the backward pass does without it.
 func (b block) forward(s *scope, x device.Tensor, in input) activations {
 	a := activations{x: x}
 	a.ln1 = b.ln1.forward(s, x, in.rows)
@@ -153,9 +158,9 @@ func (b block) output(s *scope, a activations, in input) device.Tensor {
 	return y
 }
 
-// backward turns d, the gradient of the block's output, into that of its input,
-// and frees a. Like the residual stream, d is float32 in mixed precision too.
-// Gradients take the place of activations once those are done with.
+// backward replaces d, the gradient of the block's output, with the gradient of
+// its input, and frees a. Like the residual stream, d is float32 even in mixed
+// precision. Gradients overwrite activations that are no longer needed.
 func (b block) backward(s *scope, d device.Tensor, a activations, in input) {
 	dy := s.dropped(d, in, b.site+1)
 	b.contract.gradients(s, dy, a.act, in.rows)

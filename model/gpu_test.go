@@ -13,8 +13,8 @@ import (
 	"headroom/memory"
 )
 
-// With HEADROOM_TEST_DEVICE=cuda all tests of this package train on the first
-// GPU, otherwise unchanged.
+// If HEADROOM_TEST_DEVICE is cuda, all tests of this package train on the first
+// GPU. They are otherwise the same.
 func init() {
 	if os.Getenv("HEADROOM_TEST_DEVICE") == "cuda" {
 		onGPU = true
@@ -25,8 +25,8 @@ func init() {
 }
 
 // TestCheckpointMovesBetweenDevices trains on the GPU, then on the host from the
-// GPU's checkpoint, and then on the GPU again: each must hold what it was given,
-// bit for bit, and continue from there.
+// GPU's checkpoint, and then on the GPU again. Each trainer must hold what it
+// loaded, bit for bit, and continue from there.
 func TestCheckpointMovesBetweenDevices(t *testing.T) {
 	if !onGPU {
 		t.Skip("needs HEADROOM_TEST_DEVICE=cuda")
@@ -59,8 +59,8 @@ func TestCheckpointMovesBetweenDevices(t *testing.T) {
 	}
 }
 
-// move takes what from has trained over to to, and checks that everything
-// arrived.
+// move saves a checkpoint of the one trainer, loads it into the other, and
+// checks that everything arrived.
 func move(t *testing.T, to, from *Trainer) {
 	t.Helper()
 	var sent, kept bytes.Buffer

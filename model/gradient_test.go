@@ -11,7 +11,7 @@ import (
 // central differences of the loss along random directions and along the
 // gradient itself.
 func TestGradientIsSlopeOfLoss(t *testing.T) {
-	for _, s := range []subject{tiny(GPT), tiny(MLP)} { // not in mixed precision: a rounded loss has no slope
+	for _, s := range []subject{tiny(GPT), tiny(MLP)} { // not in mixed precision, where the loss is rounded and has no slope
 		for _, recompute := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s recompute=%v", s.name, recompute), func(t *testing.T) {
 				tr, _ := s.open(t)
@@ -24,8 +24,8 @@ func TestGradientIsSlopeOfLoss(t *testing.T) {
 }
 
 // TestMixedGradientsAreNear compares the gradients of every parameter in mixed
-// precision with those in float32: each result rounded to bfloat16 is off by up
-// to 2⁻⁹.
+// precision with those in float32. Every result that is rounded to bfloat16 is
+// off by up to 2⁻⁹ of its value.
 func TestMixedGradientsAreNear(t *testing.T) {
 	for _, kind := range []Kind{GPT, MLP} {
 		exact, _ := tiny(kind).open(t)
@@ -92,7 +92,8 @@ func checkSlopes(t *testing.T, tr *Trainer) {
 	}
 }
 
-// direction is a unit vector: the gradient's for try 0, random otherwise.
+// direction returns a unit vector: the direction of the gradient g for try 0, a
+// random direction for other tries.
 func direction(g []float32, seed uint64, try int) []float64 {
 	u := make([]float64, len(g))
 	var squares float64
@@ -109,7 +110,8 @@ func direction(g []float32, seed uint64, try int) []float64 {
 	return u
 }
 
-// slope is (L(w+hu) − L(w−hu)) / 2h.
+// slope returns (L(w+hu) − L(w−hu)) / 2h, where L is the loss and w the values
+// of p.
 func slope(t *testing.T, tr *Trainer, p *parameter, u []float64, loss func() float64) float64 {
 	const h = 1.0 / 128
 	view := tr.st.weights.View(p.at, p.n)
@@ -135,8 +137,9 @@ func norm2(g []float32) float64 {
 	return math.Sqrt(s)
 }
 
-// TestGradientDoesNotDependOnPlan cuts one step in four ways, with dropout and
-// with samples of different numbers of targets.
+// TestGradientDoesNotDependOnPlan cuts one step into micro-batches in four
+// ways. The step has dropout, and its samples differ in their numbers of
+// targets.
 func TestGradientDoesNotDependOnPlan(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
@@ -150,7 +153,7 @@ func TestGradientDoesNotDependOnPlan(t *testing.T) {
 			}
 			near := 1e-5
 			if s.spec.Mixed && onGPU {
-				near = 1e-2 // cuBLAS sums products of other shapes in another order, which the rounding to bfloat16 amplifies
+				near = 1e-2 // cuBLAS sums products of other shapes in another order, and rounding to bfloat16 amplifies the difference
 			}
 			var whole []float32
 			for _, micro := range []int{64, 16, 7, 1} {
@@ -172,8 +175,8 @@ func TestGradientDoesNotDependOnPlan(t *testing.T) {
 	}
 }
 
-// TestDropoutDropsSomething guards the test above: without it a dropout that
-// does nothing would pass.
+// TestDropoutDropsSomething guards TestGradientDoesNotDependOnPlan, which a
+// dropout that does nothing would also pass.
 func TestDropoutDropsSomething(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {

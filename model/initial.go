@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// fill writes the initial values of p. They are a function of the seed, the
-// parameter's name and the index alone: adding a parameter, or building them in
-// another order, changes none of the others.
+// fill writes the initial values of p to dst. Each value depends only on the
+// seed, the parameter's name and the value's index. So adding parameters, or
+// building them in another order, does not change the values of the others.
 func (p *parameter) fill(dst []float32, seed uint64) {
 	h := fnv.New64a()
 	h.Write([]byte(p.name))
@@ -27,11 +27,12 @@ func (p *parameter) fill(dst []float32, seed uint64) {
 	pieces.Wait()
 }
 
-// pieceOfFill is how many values a goroutine writes: a few milliseconds' worth.
+// pieceOfFill is the number of values that one goroutine writes, which takes a
+// few milliseconds.
 const pieceOfFill = 1 << 16
 
-// normal is draw i of the standard normal distribution under key, by Box and
-// Muller (1958).
+// normal returns draw i from the standard normal distribution for key, by the
+// method of Box and Muller (1958).
 func normal(key, i uint64) float64 {
 	u := 1 - unit(mix(key+2*i)) // in (0, 1], so that its logarithm is finite
 	v := unit(mix(key + 2*i + 1))
@@ -41,8 +42,8 @@ func normal(key, i uint64) float64 {
 // unit maps the upper 53 bits of x to [0, 1).
 func unit(x uint64) float64 { return float64(x>>11) / (1 << 53) }
 
-// mix is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) after one
-// increment.
+// mix adds the increment of SplitMix64 to x and applies its finaliser (Steele,
+// Lea and Flood, 2014).
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

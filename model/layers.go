@@ -2,8 +2,8 @@ package model
 
 import "headroom/device"
 
-// linear is y = x·W + b with W in×out, the layout of GPT-2 (PyTorch's Linear
-// holds the transpose).
+// linear is the layer y = x·W + b. W is in×out, as in GPT-2; PyTorch's Linear holds the
+// transpose.
 type linear struct {
 	weight, bias *parameter
 	in, out      int
@@ -13,7 +13,7 @@ func (l *layout) linear(name string, in, out int, std float64) linear {
 	return linear{l.matrix(name+".weight", in, out, std), l.vector(name+".bias", out, 0), in, out}
 }
 
-// forward computes y, of type t.
+// forward allocates and computes y, whose elements have type t.
 func (l linear) forward(s *scope, t device.DType, x device.Tensor, rows int) device.Tensor {
 	y := s.alloc(rows*l.out, t)
 	s.dev.MatMul(y, x, s.factor(l.weight), device.MatMul{M: rows, N: l.out, K: l.in})
@@ -21,7 +21,8 @@ func (l linear) forward(s *scope, t device.DType, x device.Tensor, rows int) dev
 	return y
 }
 
-// gradients adds the gradients of the layer's parameters.
+// gradients adds the gradients of the layer's weight and bias to those in the trainer's
+// state.
 func (l linear) gradients(s *scope, dy, x device.Tensor, rows int) {
 	s.dev.MatMul(s.g(l.weight), x, dy, device.MatMul{M: l.in, N: l.out, K: rows, TransA: true, Beta: 1})
 	s.dev.BiasGrad(s.g(l.bias), dy, rows, l.out)
@@ -38,15 +39,16 @@ type norm struct {
 	cols        int
 }
 
-// epsilon is GPT-2's.
+// epsilon is the constant that layer normalisation adds to the variance, with the value
+// of GPT-2.
 const epsilon = 1e-5
 
 func (l *layout) norm(name string, cols int) norm {
 	return norm{l.vector(name+".weight", cols, 1), l.vector(name+".bias", cols, 0), cols}
 }
 
-// normed is what a norm computed. stats holds the means and then the reciprocal
-// deviations of the rows.
+// normed is the result of a norm. stats holds the mean of every row, followed by the
+// reciprocal standard deviation of every row.
 type normed struct{ out, stats device.Tensor }
 
 func (l norm) forward(s *scope, x device.Tensor, rows int) normed {
@@ -55,14 +57,14 @@ func (l norm) forward(s *scope, x device.Tensor, rows int) normed {
 	return n
 }
 
-// backward turns d, the gradient of the output, into that of the input x, and
-// adds the gradients of the parameters.
+// backward replaces d, the gradient of the output, with the gradient of the input x,
+// and adds the gradients of gamma and beta to those in the trainer's state.
 func (l norm) backward(s *scope, d, x, stats device.Tensor, rows int) {
 	s.dev.LayerNormGrad(d, s.g(l.gamma), s.g(l.beta), d, x, s.w(l.gamma), stats.View(0, rows), stats.View(rows, rows), rows, l.cols)
 }
 
-// drop applies the dropout at site to x in place. Applied to a gradient, it is
-// its own backward pass.
+// drop applies the dropout numbered site to x in place. The same call on a gradient is
+// the backward pass of that dropout.
 func (s *scope) drop(x device.Tensor, in input, site int) { s.dropTo(x, x, in, site) }
 
 func (s *scope) dropTo(y, x device.Tensor, in input, site int) {
@@ -74,9 +76,9 @@ func (s *scope) dropTo(y, x device.Tensor, in input, site int) {
 	s.dev.Dropout(y, x, in.samples, d)
 }
 
-// dropped is the gradient d of the residual stream after the dropout at site, in the
-// type of activations: d itself where nothing is dropped and nothing rounded, otherwise
-// a new tensor. [scope.freeDropped] frees it.
+// dropped returns d, a gradient of the residual stream, after the dropout numbered
+// site, in the type of activations. It returns d itself if there is no dropout and d
+// already has that type, otherwise a new tensor, which [scope.freeDropped] frees.
 func (s *scope) dropped(d device.Tensor, in input, site int) device.Tensor {
 	if s.dropout.P == 0 && s.kind == d.DType {
 		return d
@@ -90,6 +92,7 @@ func (s *scope) dropped(d device.Tensor, in input, site int) device.Tensor {
 	return y
 }
 
+// freeDropped frees y, which dropped returned for d, unless it is d itself.
 func (s *scope) freeDropped(y, d device.Tensor) {
 	if y != d {
 		s.free(y)

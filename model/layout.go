@@ -2,35 +2,36 @@ package model
 
 import "headroom/memory"
 
-// alignment is in elements: every parameter starts at a multiple of it. It is at least
-// 512 bytes, an alignment at which every device can read at full speed.
+// alignment is in elements: the offset of every parameter is a multiple of it. It
+// amounts to at least 512 bytes, at which every device can read at full speed.
 const alignment = 256
 
-// parameter is one named array of weights: where it lies in the flat tensors of
-// the trainer's state, and how it starts.
+// parameter is one named array of weights. It says where the array lies in the flat
+// tensors of the trainer's state, and how its values start.
 type parameter struct {
 	name  string
 	shape []int
-	std   float64 // of the initial normal distribution; 0 for a constant
-	value float32 // the constant
-	at, n int     // elements [at, at+n)
-	room  int     // elements from at on that nothing else uses; those beyond n are 0
+	std   float64 // standard deviation of the initial normal distribution; 0 if all values start as a constant
+	value float32 // that constant
+	at, n int     // it occupies elements [at, at+n)
+	room  int     // elements reserved from at on; those beyond n are 0
 }
 
-// layout places all parameters in one flat tensor. Matrices come first, because
-// weight decay applies only to them and an update should take few operations.
-// Gaps between parameters hold zeros, whose gradients and updates are zero.
+// layout places all parameters in one flat tensor. Matrices come first, because weight
+// decay applies only to them: an update then takes one operation with decay and one
+// without. The gaps between parameters hold zeros, and so do their gradients and
+// updates.
 type layout struct {
 	list     []*parameter // in the order they were defined
-	matrices int          // elements that hold matrices, from 0
-	total    int          // elements in all
+	matrices int          // elements [0, matrices) hold the matrices
+	total    int          // number of elements, gaps included
 }
 
 func (l *layout) matrix(name string, rows, cols int, std float64) *parameter {
 	return l.padded(name, rows, rows, cols, std)
 }
 
-// padded is a matrix with room for more rows than it has.
+// padded adds a matrix with room for more rows than it has.
 func (l *layout) padded(name string, rows, room, cols int, std float64) *parameter {
 	p := &parameter{name: name, shape: []int{rows, cols}, std: std, n: rows * cols, room: room * cols}
 	l.list = append(l.list, p)
@@ -43,7 +44,8 @@ func (l *layout) vector(name string, n int, value float32) *parameter {
 	return p
 }
 
-// place decides where everything lies, once everything is defined.
+// place assigns every parameter its offset. It is called once all parameters have been
+// added.
 func (l *layout) place() {
 	l.total = 0
 	for _, dims := range []int{2, 1} {
@@ -59,19 +61,20 @@ func (l *layout) place() {
 	}
 }
 
-// Requirements is what a model holds on its device, whatever the micro-batch.
+// Requirements is the memory that a model holds on its device between steps, which
+// does not depend on the micro-batch.
 type Requirements struct {
 	Parameters int          // number of weights
-	Weights    memory.Bytes // with the padding between them and, in mixed precision, their copy in bfloat16
+	Weights    memory.Bytes // including the padding between them and, in mixed precision, the bfloat16 copy of the matrices
 	Gradients  memory.Bytes
 	Optimizer  memory.Bytes // moments
 }
 
-// Total is the sum of all three.
+// Total returns the sum of Weights, Gradients and Optimizer.
 func (r Requirements) Total() memory.Bytes { return r.Weights + r.Gradients + r.Optimizer }
 
-// Requirements is what the model of s holds between steps. Every size of s must
-// be set, as [Spec.Fit] leaves it.
+// Requirements returns the memory that the model of s holds between steps. All sizes
+// in s must be set; [Spec.Fit] sets them.
 func (s Spec) Requirements() Requirements {
 	_, l := s.build()
 	flat := memory.Bytes(l.total) * 4

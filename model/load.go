@@ -13,12 +13,12 @@ import (
 	"headroom/harness"
 )
 
-// Load implements [harness.Trainer]. It reads the input twice, once to check all
-// of it and once to load it, so that a checkpoint of another model, which is a
-// *[harness.MismatchError], or a truncated or garbled one leaves the trainer
-// unchanged. Input that cannot be read twice, because it is not an [io.Seeker], is
-// held in host memory. If reading fails the second time, the trainer refuses every
-// step until another Load.
+// Load implements [harness.Trainer]. It reads the input twice: first to check all
+// of it, then to load it. So a checkpoint that is truncated or garbled, or belongs
+// to another model, leaves the trainer unchanged; for another model the error is a
+// *[harness.MismatchError]. Input that is not an [io.Seeker] cannot be read twice
+// and is held in host memory. If reading fails the second time, the trainer
+// refuses every step until another Load succeeds.
 func (t *Trainer) Load(r io.Reader) error {
 	input, ok := r.(io.ReadSeeker)
 	if !ok {
@@ -85,7 +85,8 @@ func checkVersion(h *header) error {
 	}
 }
 
-// match reports whether a checkpoint with header h continues this run.
+// match returns the step and the position in header h, or an error if this run
+// cannot continue from a checkpoint with that header.
 func (t *Trainer) match(h *header) (step int, position int64, err error) {
 	for _, p := range t.identity() {
 		if saved := h.metadata[p.key]; saved != p.value {
@@ -111,7 +112,7 @@ func (t *Trainer) match(h *header) (step int, position int64, err error) {
 	return step, position, nil
 }
 
-// take reads a verified checkpoint onto the device.
+// take loads a verified checkpoint onto the device.
 func (t *Trainer) take(r io.Reader) error {
 	if _, err := readHeader(r); err != nil {
 		return err

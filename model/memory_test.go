@@ -34,8 +34,9 @@ func after(t *testing.T, tr *Trainer, n int) snapshot {
 	return capture(t, tr)
 }
 
-// TestPeakIsAffineInMicroBatch fits a line to the ends and checks the sizes in
-// between.
+// TestPeakIsAffineInMicroBatch draws a line through the peaks of the smallest
+// and the largest micro-batch, and checks that the peaks in between lie near
+// it.
 func TestPeakIsAffineInMicroBatch(t *testing.T) {
 	for _, s := range subjects() {
 		for _, recompute := range []bool{false, true} {
@@ -123,8 +124,8 @@ func TestNewFailsWhole(t *testing.T) {
 	}
 }
 
-// TestSmallDevice runs out of memory for real, on a device that the model fits
-// but the micro-batch does not.
+// TestSmallDevice runs out of memory for real, on a device that has room for
+// the model but not for the micro-batch.
 func TestSmallDevice(t *testing.T) {
 	s := tiny(GPT)
 	s.spec.Width = 64

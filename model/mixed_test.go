@@ -19,9 +19,9 @@ func (s subject) openGPT(t *testing.T) (*Trainer, *gpt) {
 	return tr, g
 }
 
-// TestRowsOfLogitsAreAMultipleOfEight: they are as long as the smallest
-// multiple that holds the vocabulary, and the rows of the table without a token
-// stay 0 whatever is learned.
+// TestRowsOfLogitsAreAMultipleOfEight checks that a row of logits has the
+// smallest multiple of eight that holds the vocabulary, and that the rows of the
+// embedding table beyond the vocabulary stay 0 during training.
 func TestRowsOfLogitsAreAMultipleOfEight(t *testing.T) {
 	for vocab, want := range map[int]int{1: 8, 7: 8, 8: 8, 9: 16, 23: 24} {
 		for _, kind := range []OptimizerKind{AdamW, SGD} {
@@ -47,8 +47,9 @@ func TestRowsOfLogitsAreAMultipleOfEight(t *testing.T) {
 	}
 }
 
-// TestResidualStreamIsFloat32: rounding the stream, to which every block adds,
-// would lose what small steps contribute.
+// TestResidualStreamIsFloat32 checks that mixed precision keeps the residual
+// stream in float32. Every block adds to the stream, and rounding it would lose
+// small contributions.
 func TestResidualStreamIsFloat32(t *testing.T) {
 	for _, s := range []subject{tiny(GPT), tiny(GPT).mixed()} {
 		tr, g := s.openGPT(t)
@@ -96,8 +97,8 @@ func TestProbeReadsNothingUndefined(t *testing.T) {
 	}
 }
 
-// TestCheckpointDoesNotDependOnPrecision: a run may continue in another
-// precision.
+// TestCheckpointDoesNotDependOnPrecision checks that a run may continue in
+// another precision.
 func TestCheckpointDoesNotDependOnPrecision(t *testing.T) {
 	for _, kind := range []Kind{GPT, MLP} {
 		full, _ := tiny(kind).open(t)
@@ -122,8 +123,9 @@ func TestCheckpointDoesNotDependOnPrecision(t *testing.T) {
 	}
 }
 
-// TestMixedFeaturesTakeHalf: features are rounded on their way to the device and
-// are never there as float32.
+// TestMixedFeaturesTakeHalf checks that features take half the memory in mixed
+// precision: they are rounded on their way to the device and are never stored
+// there as float32.
 func TestMixedFeaturesTakeHalf(t *testing.T) {
 	var slope [2]memory.Bytes
 	for i, s := range []subject{tiny(MLP), tiny(MLP).mixed()} {

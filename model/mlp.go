@@ -14,9 +14,9 @@ type mlp struct {
 	output linear
 }
 
-// newMLP names the parameters fc.0.weight, fc.0.bias, …, head.weight, head.bias.
-// Weights start as N(0, 2/in) where GELU follows (He and others, 2015) and
-// N(0, 1/in) at the output.
+// newMLP builds the perceptron and adds its parameters to l, named fc.0.weight,
+// fc.0.bias, …, head.weight, head.bias. Weights start as N(0, 2/in) where GELU
+// follows (He and others, 2015) and as N(0, 1/in) at the output.
 func newMLP(s Spec, l *layout) *mlp {
 	m := &mlp{}
 	in := s.Features
@@ -61,8 +61,9 @@ func (m *mlp) forward(s *scope, in input) (device.Tensor, func(device.Tensor)) {
 	}
 }
 
-// back is the backward pass of one layer. The gradient of its input takes the
-// place of the input, which is no longer needed.
+// back runs the backward pass of one layer and frees d. It overwrites the
+// layer's input x, which is no longer needed, with the gradient of x, and
+// returns it.
 func (m *mlp) back(s *scope, l linear, d, x device.Tensor, rows int) device.Tensor {
 	l.gradients(s, d, x, rows)
 	l.input(s, x, d, rows)

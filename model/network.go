@@ -2,11 +2,12 @@ package model
 
 import "headroom/device"
 
-// network is a model as functions on a device. It holds no memory.
+// network is the computation of a model. It holds no device memory itself.
 type network interface {
-	// forward computes the logits of a micro-batch, one row per target.
-	// backward takes their gradient, frees it and all that forward kept, and
-	// adds the gradients of the parameters.
+	// forward computes the logits of a micro-batch, one row per target. The
+	// caller passes the gradient of the logits to backward, which frees it and
+	// everything that forward kept, and adds the gradients of the parameters to
+	// those in the trainer's state.
 	forward(s *scope, in input) (logits device.Tensor, backward func(d device.Tensor))
 }
 
@@ -16,11 +17,12 @@ type input struct {
 	data    device.Tensor // tokens or features
 	targets device.Tensor
 	samples device.Tensor // numbers of the samples within the step
-	rows    int           // targets in total
-	classes int
+	rows    int           // targets of all samples together
+	classes int           // vocabulary size, or number of classes
 }
 
-// build lays out the model of s, whose sizes are all set.
+// build returns the network of s and the layout of its parameters. All sizes in
+// s must be set.
 func (s Spec) build() (network, *layout) {
 	l := &layout{}
 	var n network

@@ -16,17 +16,18 @@ const (
 	SGD   OptimizerKind = "sgd"   // one moment per weight
 )
 
-// Optimizer says how weights are updated. Weight decay applies to matrices
-// only, embeddings included, not to biases and normalisation.
+// Optimizer says how weights are updated. Weight decay applies only to
+// matrices, embeddings included, and not to biases or the parameters of
+// normalisation.
 type Optimizer struct {
 	Kind        OptimizerKind // [optimizer.kind] "" means adamw
 	LR          float64       // [optimizer.lr] learning rate after warm-up; above 0
 	WeightDecay float64       // [optimizer.weight_decay]
-	Clip        float64       // [optimizer.clip] largest norm of all gradients together; 0 turns clipping off
-	Beta1       float64       // [optimizer.beta1] adamw; 0 means 0.9
-	Beta2       float64       // [optimizer.beta2] adamw; 0 means 0.95
-	Eps         float64       // [optimizer.eps] adamw; 0 means 1e-8
-	Momentum    float64       // [optimizer.momentum] sgd
+	Clip        float64       // [optimizer.clip] largest norm allowed for all gradients together; 0 turns clipping off
+	Beta1       float64       // [optimizer.beta1] for adamw; 0 means 0.9
+	Beta2       float64       // [optimizer.beta2] for adamw; 0 means 0.95
+	Eps         float64       // [optimizer.eps] for adamw; 0 means 1e-8
+	Momentum    float64       // [optimizer.momentum] for sgd
 }
 
 func (o Optimizer) withDefaults() Optimizer {
@@ -65,8 +66,8 @@ func (o Optimizer) validate(p *problems) {
 	}
 }
 
-// moments are the names of the tensors, each as long as the weights, that the
-// optimizer keeps. They are prefixes of tensor names in a checkpoint.
+// moments returns the names of the tensors that the optimizer keeps, each as
+// long as the weights. In a checkpoint, the names are prefixes of tensor names.
 func (o Optimizer) moments() []string {
 	if o.Kind == SGD {
 		return []string{"sgd.momentum."}
@@ -74,8 +75,9 @@ func (o Optimizer) moments() []string {
 	return []string{"adamw.m.", "adamw.v."}
 }
 
-// update changes weights and moments for good. It allocates nothing, so it
-// cannot run out of memory halfway. Steps count from 1.
+// update applies the optimizer to weights and moments. This cannot be undone.
+// It allocates nothing, so it cannot run out of memory halfway. Steps count
+// from 1.
 func (o Optimizer) update(dev device.Device, st *state, step int, lr, scale float64) {
 	for _, part := range []struct {
 		from, to int
@@ -101,8 +103,8 @@ func (o Optimizer) update(dev device.Device, st *state, step int, lr, scale floa
 	}
 }
 
-// clipScale is what gradients of this norm are multiplied by, so that their
-// norm is at most Clip.
+// clipScale returns the factor that brings gradients of the given norm down to
+// a norm of at most Clip.
 func (o Optimizer) clipScale(norm float64) float64 {
 	if o.Clip > 0 && norm > o.Clip {
 		return o.Clip / norm

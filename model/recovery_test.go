@@ -15,11 +15,11 @@ import (
 	"headroom/runs"
 )
 
-// BenchmarkRecovery measures what an out-of-memory failure costs: from the
-// failing allocation to the first allocation of the retried step, with
-// everything in between: unwinding, diagnosis, decision, journal (fsynced),
-// emptying the cache. One iteration is one failure of a step of GPT-2's shape on
-// a GPU, of a small GPT on the embedded device.
+// BenchmarkRecovery measures what an out-of-memory failure costs, from the
+// failing allocation to the first allocation of the retried step. In between
+// come unwinding, diagnosis, decision, journal (fsynced) and emptying the cache.
+// One iteration is one failure. The model has the shape of GPT-2 on a GPU, and
+// is a small GPT on the embedded device.
 func BenchmarkRecovery(b *testing.B) {
 	s := tiny(GPT)
 	effective := 8
@@ -74,11 +74,11 @@ func BenchmarkRecovery(b *testing.B) {
 	b.ReportMetric(took[len(took)-1].Seconds()*1e3, "ms-worst")
 }
 
-// stumbling is a trainer in each of whose steps one allocation, drawn at random,
-// fails at the first try.
+// stumbling is a trainer in which every step fails at its first try, at an
+// allocation drawn at random.
 type stumbling struct {
 	*Trainer
-	fail, seen *int // the allocation to fail, 0 once a step is done, -1 once it failed; allocations seen in this try
+	fail, seen *int // fail: the allocation to fail, 0 once a step is done, -1 once it has failed; seen: allocations in this try
 }
 
 func (f *stumbling) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error) {

@@ -54,8 +54,8 @@ func TestPlansThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestClip checks that the report has the norm before clipping, and that the
-// weights follow from the clipped one.
+// TestClip checks that the report gives the gradient norm before clipping, and
+// that the update uses the clipped gradients.
 func TestClip(t *testing.T) {
 	s := tiny(MLP)
 	s.spec.Optimizer = Optimizer{Kind: SGD, LR: 1}
@@ -98,8 +98,8 @@ func TestDecayReachesMatricesAlone(t *testing.T) {
 	}
 }
 
-// TestGradientNormNotFinite has a finite loss, because the inputs are
-// multiplied by weights of zero.
+// TestGradientNormNotFinite makes the gradients overflow. The loss stays
+// finite, because the huge inputs are multiplied by weights of zero.
 func TestGradientNormNotFinite(t *testing.T) {
 	s := tiny(MLP)
 	tr, _ := s.open(t)
@@ -115,7 +115,7 @@ func TestGradientNormNotFinite(t *testing.T) {
 	same(t, "after a norm that is not finite", capture(t, tr), before)
 }
 
-// TestLossFalls trains both models on what they can learn.
+// TestLossFalls trains both kinds of models, each on data that it can learn.
 func TestLossFalls(t *testing.T) {
 	for _, s := range subjects() {
 		s.spec.Dropout, s.spec.Schedule = 0, Schedule{}
@@ -129,7 +129,8 @@ func TestLossFalls(t *testing.T) {
 	}
 }
 
-// failing is a device on which an update goes wrong, permanently or once.
+// failing is a device on which the next AdamW update goes wrong: the following
+// Sync reports an error, once.
 type failing struct {
 	device.Device
 	armed bool

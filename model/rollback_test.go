@@ -12,8 +12,8 @@ import (
 	"headroom/model/data"
 )
 
-// TestFailedStepsThatAreNotAboutMemory checks that steps that fail for reasons other than memory
-// leave no trace either.
+// TestFailedStepsThatAreNotAboutMemory checks that steps that fail for reasons
+// other than memory leave no trace either.
 func TestFailedStepsThatAreNotAboutMemory(t *testing.T) {
 	var notFinite *harness.NotFiniteError
 	failures := map[string]struct {
@@ -62,7 +62,8 @@ func isPlain(err error) bool {
 	return err != nil && !errors.As(err, &oom)
 }
 
-// TestNotFinite makes the loss NaN through a weight, which the retry must still see.
+// TestNotFinite makes a weight infinite, so that the loss is not finite. The failed
+// step must leave all weights as they were, the infinite one included.
 func TestNotFinite(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
@@ -79,7 +80,8 @@ func TestNotFinite(t *testing.T) {
 	}
 }
 
-// cancelling is a device that cancels a context at its nth allocation.
+// cancelling is a device that cancels a context at one of the next allocations: the
+// first if left is 1.
 type cancelling struct {
 	device.Device
 	left   int
@@ -118,7 +120,8 @@ func TestCancelBetweenMicroBatches(t *testing.T) {
 	}
 }
 
-// TestOtherPanicsPass makes sure that only failed allocations become errors.
+// TestOtherPanicsPass checks that a panic other than that of a failed allocation
+// continues, after the memory has been freed.
 func TestOtherPanicsPass(t *testing.T) {
 	tr, _ := tiny(GPT).open(t)
 	held := tr.Stats().Allocated

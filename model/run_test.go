@@ -27,17 +27,17 @@ func (w *watched) Sample(i int, x *data.Sample) error {
 	return w.Set.Sample(i, x)
 }
 
-// TestWholeRunWithRandomFailures trains through failures of allocations chosen
-// at random, over several epochs, with a checkpoint every few steps, an
-// interrupt, and now and then so many failures that it gives up and is run again.
-// Every step has to be made of exactly the effective batch, every epoch has to contain each
-// sample exactly once, the records have to say so, and the weights have to be those of a
-// run in which nothing failed.
+// TestWholeRunWithRandomFailures trains over several epochs while allocations
+// chosen at random fail. There is a checkpoint every few steps and one interrupt.
+// Now and then so many allocations fail that the run gives up and is started again.
+// Every step must be made of exactly the effective batch, every epoch must contain
+// each sample exactly once, and the records must say so. The weights must be those
+// of a run in which nothing failed.
 func TestWholeRunWithRandomFailures(t *testing.T) {
 	const total = 30
 	for _, s := range swept() {
 		t.Run(s.name, func(t *testing.T) {
-			s.spec.Optimizer.Eps = 1e-4 // as in the sweep with a smaller retry
+			s.spec.Optimizer.Eps = 1e-4 // as in TestEveryAllocationMayFailWithSmallerRetry
 			r := &wholeRun{t: t, subject: s, random: rand.New(rand.NewPCG(devicetest.Seed(t), 0)), dir: filepath.Join(t.TempDir(), "run"), steps: map[int][]int{}}
 			r.seldom = 4 * sweep{s, wholePlan, wholePlan}.allocations(t)
 			r.reach(total/2, harness.ErrInterrupted)
@@ -66,12 +66,13 @@ type wholeRun struct {
 	dir     string
 	steps   map[int][]int // samples of each step, as the trainer asked for them
 	seldom  int           // one allocation in this many fails
-	failed  int           // allocations
-	weights []float32     // at the end
+	failed  int           // number of allocations that failed
+	weights []float32     // after the newest step
 }
 
-// reach starts runs until one ends with want after the given number of steps.
-// All earlier runs must have given up because even the smallest micro-batch failed.
+// reach starts runs until one ends with the error want after the given number of
+// steps. All earlier runs must have given up because even the smallest micro-batch
+// failed.
 func (r *wholeRun) reach(step int, want error) {
 	r.t.Helper()
 	var gaveUp *harness.GaveUpError
@@ -87,8 +88,8 @@ func (r *wholeRun) reach(step int, want error) {
 	r.t.Fatalf("step %d was never reached", step)
 }
 
-// run continues to the end of a run of 30 steps, or interrupts it at step
-// until.
+// run continues the run to its end at step 30, or interrupts it after step until if
+// that is earlier.
 func (r *wholeRun) run(until int) (harness.Result, error) {
 	folder, err := runs.Open(r.dir)
 	if err != nil {
@@ -135,7 +136,8 @@ func (r *wholeRun) run(until int) (harness.Result, error) {
 	})
 }
 
-// account checks metrics and trainer against what was configured.
+// account checks that the metrics, the samples that the trainer read and the
+// failures in the journal are what they should be after total steps.
 func (r *wholeRun) account(total int) {
 	r.t.Helper()
 	metrics, err := runs.ReadMetrics(r.dir)

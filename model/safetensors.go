@@ -10,10 +10,10 @@ import (
 	"slices"
 )
 
-// The safetensors format: the length of the header as 8 bytes, little-endian;
-// the header, a JSON object; then the tensors' raw little-endian contents,
-// without gaps. The header gives each tensor's type, shape and place in the
-// file and, under __metadata__, any strings.
+// A safetensors file consists of the length of the header as 8 bytes,
+// little-endian; the header, a JSON object; and the tensors' raw little-endian
+// contents, without gaps. The header gives the type, shape and place of each
+// tensor. Under __metadata__ it may hold any strings.
 
 // entry is what a header says about one tensor.
 type entry struct {
@@ -23,8 +23,8 @@ type entry struct {
 	name    string
 }
 
-// header is the whole header of a file. entries are sorted by where their
-// contents are in the file.
+// header is the header of a file. entries are in the order in which their
+// contents lie in the file.
 type header struct {
 	metadata map[string]string
 	entries  []entry
@@ -32,10 +32,11 @@ type header struct {
 
 const metadataKey = "__metadata__"
 
-// headerLimit is the limit of the reference implementation, in bytes.
+// headerLimit is the largest header that is read, in bytes. The reference
+// implementation has the same limit.
 const headerLimit = 100_000_000
 
-// size is the size of all contents together, in bytes.
+// size returns the size of all contents together, in bytes.
 func (h *header) size() uint64 {
 	if len(h.entries) == 0 {
 		return 0
@@ -43,7 +44,8 @@ func (h *header) size() uint64 {
 	return h.entries[len(h.entries)-1].Offsets[1]
 }
 
-// add appends a tensor after those already there. Elements have 4 bytes.
+// add appends a tensor after those already there. Its elements must have 4
+// bytes each.
 func (h *header) add(name, dtype string, shape ...int) {
 	n := 1
 	for _, d := range shape {
@@ -58,7 +60,7 @@ func (h *header) write(w io.Writer) error {
 	for _, e := range h.entries {
 		object[e.name] = e
 	}
-	text, err := json.Marshal(object) // sorts keys, so that equal states make equal files
+	text, err := json.Marshal(object) // sorts the keys, so that equal states make equal files
 	if err != nil {
 		return err
 	}
@@ -70,8 +72,8 @@ func (h *header) write(w io.Writer) error {
 
 var errCutShort = errors.New("the checkpoint is cut short")
 
-// cutShort turns the end of the input into errCutShort and leaves other errors
-// alone.
+// cutShort returns errCutShort if err is the end of the input, otherwise err
+// itself.
 func cutShort(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errCutShort
@@ -88,7 +90,7 @@ func readHeader(r io.Reader) (*header, error) {
 	if n > headerLimit {
 		return nil, fmt.Errorf("not a safetensors file: a header of %d bytes", n)
 	}
-	var text bytes.Buffer // grows with what is actually read, whatever the length says
+	var text bytes.Buffer // grows only as bytes arrive, so a false length costs no memory
 	if _, err := io.CopyN(&text, r, int64(n)); err != nil {
 		return nil, cutShort(err)
 	}

@@ -15,8 +15,9 @@ const (
 	Linear   ScheduleKind = "linear"   // a straight line down to Min
 )
 
-// Schedule is the course of the learning rate: up in a straight line over
-// Warmup steps, then as Kind says until step Steps, and Min from there on.
+// Schedule is the course of the learning rate. It rises in a straight line over
+// Warmup steps. After that, a constant schedule stays at Optimizer.LR; the
+// others fall as Kind says until step Steps, and stay at Min from there on.
 type Schedule struct {
 	Kind   ScheduleKind // [schedule.kind] "" means constant
 	Warmup int          // [schedule.warmup] steps
@@ -46,7 +47,8 @@ func (s Schedule) validate(p *problems, lr float64) {
 	}
 }
 
-// at is the learning rate of a step, counted from 1, for a top rate of lr.
+// at returns the learning rate of a step, counted from 1. lr is the highest
+// rate, reached at the end of the warm-up.
 func (s Schedule) at(step int, lr float64) float64 {
 	if step <= s.Warmup {
 		return lr * float64(step) / float64(s.Warmup)

@@ -8,9 +8,10 @@ import (
 	"headroom/memory"
 )
 
-// scope is the working memory of one step or probe. Whatever is allocated in it
-// and not freed is freed when it ends, however it ends. Layers therefore read
-// like their formulas: alloc does not return an error but unwinds to [within].
+// scope is the working memory of one step or probe. Tensors that are still
+// allocated when it ends are freed, even after a panic. alloc returns no error:
+// on failure it panics, and [scope.within] turns that panic into an error. So the
+// code of a layer reads like its formula.
 type scope struct {
 	dev       device.Device
 	st        *state
@@ -18,17 +19,18 @@ type scope struct {
 	phase     memory.Phase
 	micro     int
 	recompute bool
-	kind      device.DType // of activations and their gradients: F32, or BF16 in mixed precision
+	kind      device.DType // type of activations and their gradients: F32, or BF16 in mixed precision
 
 	dropout device.Dropout // Site and Each are filled in at each use
 }
 
-// noRoom carries the error of a failed allocation up to [scope.within].
+// noRoom is the panic that carries the error of a failed allocation up to
+// [scope.within].
 type noRoom struct{ err error }
 
-// within runs f in s. A failed allocation becomes the error that within returns,
-// with the phase and the micro-batch filled in; any other panic continues after
-// the memory has been freed.
+// within runs f in s. If an allocation fails, within returns its error with the
+// phase and the micro-batch filled in. Any other panic continues after the memory
+// has been freed.
 func (s *scope) within(f func() error) (err error) {
 	defer func() {
 		cause := recover()
@@ -42,7 +44,8 @@ func (s *scope) within(f func() error) (err error) {
 	return f()
 }
 
-// located adds to an error the phase and the micro-batch in which memory ran out.
+// located fills the phase and the micro-batch into an out-of-memory error. It
+// returns any other error as it is.
 func (s *scope) located(err error) error {
 	var oom *memory.OutOfMemoryError
 	if errors.As(err, &oom) {
@@ -52,7 +55,8 @@ func (s *scope) located(err error) error {
 	return err
 }
 
-// alloc returns n elements with undefined contents.
+// alloc returns n elements with undefined contents. If there is no memory for
+// them, it panics with noRoom.
 func (s *scope) alloc(n int, t device.DType) device.Tensor {
 	x, err := s.dev.Alloc(n, t)
 	if err != nil {
@@ -67,8 +71,8 @@ func (s *scope) floats(n int) device.Tensor { return s.alloc(n, device.F32) }
 // activations returns n elements of the type of this model's activations.
 func (s *scope) activations(n int) device.Tensor { return s.alloc(n, s.kind) }
 
-// as returns x as a tensor of the given type: x itself if it has that type,
-// otherwise a copy, in which case x is freed.
+// as returns x itself if it has type t. Otherwise it returns a copy in type t and
+// frees x.
 func (s *scope) as(t device.DType, x device.Tensor) device.Tensor {
 	if x.DType == t {
 		return x
@@ -102,21 +106,27 @@ func (s *scope) freeAll() {
 	s.live = nil
 }
 
-// w is the value of a parameter, g its gradient.
+// w returns the values of a parameter.
 func (s *scope) w(p *parameter) device.Tensor { return s.st.weights.View(p.at, p.n) }
+
+// g returns the gradient of a parameter.
 func (s *scope) g(p *parameter) device.Tensor { return s.st.grads.View(p.at, p.n) }
 
-// factor is a matrix as the factor of a product with activations, with all the
-// rows that it has room for; factorGrad is its gradient.
+// factor returns a matrix for multiplication with activations, in their type and
+// with all the rows that it has room for.
 func (s *scope) factor(p *parameter) device.Tensor {
 	if s.kind == device.BF16 {
 		return s.st.factors.View(p.at, p.room)
 	}
 	return s.st.weights.View(p.at, p.room)
 }
+
+// factorGrad returns the gradient of a matrix, with all the rows that it has room
+// for.
 func (s *scope) factorGrad(p *parameter) device.Tensor { return s.st.grads.View(p.at, p.room) }
 
-// takeFactors makes the factors again from the current weights.
+// takeFactors copies the current matrices to the factors, which only mixed
+// precision has.
 func (s *scope) takeFactors() {
 	if s.kind == device.BF16 {
 		s.dev.Copy(s.st.factors, s.st.weights.View(0, s.st.factors.Len))

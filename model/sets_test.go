@@ -13,9 +13,9 @@ import (
 	"headroom/runs"
 )
 
-// text is a set of samples in which each token follows from the one before it.
-// Samples end in padding of different lengths, so that the number of targets
-// per sample differs.
+// text is a set of samples in which each token is a function of the one before it,
+// its position and the sample's index. Samples end in padding of different lengths,
+// so that the number of targets per sample differs.
 type text struct{ n, tokens, classes int }
 
 func (s text) Len() int            { return s.n }
@@ -36,8 +36,8 @@ func (s text) Sample(i int, x *data.Sample) error {
 	return nil
 }
 
-// points is a set of features. The class of a sample is the index of the largest of its
-// first features, of which there are as many as classes.
+// points is a set of features. The class of a sample is the index of the largest
+// among its first features, one per class.
 type points struct{ n, features, classes int }
 
 func (s points) Len() int { return s.n }
@@ -58,7 +58,7 @@ func (s points) Sample(i int, x *data.Sample) error {
 	return nil
 }
 
-// broken is a set whose first sample has been tampered with.
+// broken is a set whose samples are tampered with.
 type broken struct {
 	data.Set
 	tamper func(x *data.Sample) error
@@ -92,36 +92,36 @@ func tiny(kind Kind) subject {
 	}, text{n: 50, tokens: 8, classes: 23}}
 }
 
-// mixed is s in mixed precision.
+// mixed returns s in mixed precision.
 func (s subject) mixed() subject {
 	s.name += " mixed"
 	s.spec.Mixed = true
 	return s
 }
 
-// near is how far the weights may differ between runs whose steps were cut in
-// different ways.
+// near returns the largest distance allowed between the weights of two runs whose
+// steps were cut in different ways.
 func (s subject) near() float64 {
 	switch {
 	case !s.spec.Mixed:
 		return 1e-5
 	case onGPU:
-		return 2e-2 // cuBLAS sums products of other shapes in another order, which the rounding to bfloat16 amplifies
+		return 2e-2 // cuBLAS sums products of other shapes in another order, and rounding to bfloat16 amplifies the difference
 	}
-	return 1e-3 // where a weight lies between two bfloat16, the last bit of a sum decides which of them it is rounded to
+	return 1e-3 // halfway between two bfloat16 values, the last bit of a sum decides to which of them a weight is rounded
 }
 
 func subjects() []subject {
 	return []subject{tiny(GPT), tiny(MLP), tiny(GPT).mixed(), tiny(MLP).mixed()}
 }
 
-// openDevice opens the device that the tests of this package train on: the
-// embedded one, unless gpu_test.go replaces it by a GPU.
+// openDevice opens the device that the tests of this package train on: the embedded
+// device, unless gpu_test.go puts a GPU in its place.
 var openDevice = func(capacity memory.Bytes) (device.Device, error) {
 	return host.Open(host.Options{Capacity: capacity, Poison: true})
 }
 
-// onGPU reports whether openDevice opens one.
+// onGPU reports whether openDevice opens a GPU.
 var onGPU = false
 
 func openFaulty(t testing.TB) *devicetest.Faulty {

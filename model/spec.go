@@ -18,8 +18,8 @@ const (
 	MLP Kind = "mlp" // multi-layer perceptron, for features
 )
 
-// Spec says what to train and how. It is plain data. [Spec.Validate] names each
-// problem by the key in brackets below.
+// Spec says what to train and how. It is plain data. [Spec.Validate] calls each
+// setting by the key that is given in brackets here.
 type Spec struct {
 	Kind    Kind    // [model.kind]
 	Width   int     // [model.width] channels of a GPT, units of each hidden layer of an MLP
@@ -27,24 +27,24 @@ type Spec struct {
 	Heads   int     // [model.heads] attention heads of a GPT; must divide Width
 	Dropout float64 // [model.dropout] probability of dropping an activation, in [0, 1)
 
-	// What the data decides. 0 takes the value from the set; any other value must
-	// suit the set.
+	// These sizes depend on the data. 0 takes the value from the set; any other
+	// value must suit the set.
 	Context  int // [model.context] positions of a GPT; at least the tokens of a sample
-	Vocab    int // [model.vocab] tokens that a GPT knows; at least those of the set
+	Vocab    int // [model.vocab] number of tokens that a GPT knows; at least that of the set
 	Features int // [model.features] inputs of an MLP
 	Classes  int // [model.classes] outputs of an MLP
 
 	// Mixed keeps activations, their gradients and matrix products in bfloat16, as
-	// PyTorch's autocast does; weights, their gradients, the residual stream, sums
-	// and statistics stay float32. [device.precision] bf16
+	// PyTorch's autocast does. Weights, their gradients, the residual stream, sums
+	// and statistics stay float32. The setting is [device.precision] bf16.
 	Mixed bool
 
-	Seed      uint64 // [seed] of initial weights, dropout and the order of samples
+	Seed      uint64 // [seed] for initial weights, dropout and the order of samples
 	Optimizer Optimizer
 	Schedule  Schedule
 }
 
-// Validate reports everything that is wrong with s, all at once.
+// Validate returns an error that names all problems of s, or nil.
 func (s Spec) Validate() error {
 	var p problems
 	switch s.Kind {
@@ -76,8 +76,9 @@ func (s Spec) Validate() error {
 	return errors.Join(p...)
 }
 
-// Fit returns s with every size that s leaves to the data filled in from d, the
-// shape of a set. It validates s and reports where s and the data do not match.
+// Fit returns s with the sizes that s leaves at 0 taken from d, the shape of the
+// data. The error names all problems of s, or else all sizes that do not suit the
+// data.
 func (s Spec) Fit(d data.Shape) (Spec, error) {
 	if err := s.Validate(); err != nil {
 		return s, err
@@ -106,7 +107,7 @@ func (s Spec) Fit(d data.Shape) (Spec, error) {
 	return s, errors.Join(p...)
 }
 
-// problems collects what is wrong, so that it is reported all at once.
+// problems collects errors, so that all of them are reported together.
 type problems []error
 
 func (p *problems) add(format string, args ...any) {
@@ -125,7 +126,7 @@ func (p *problems) unused(kind Kind, key string, value int) {
 	}
 }
 
-// notNegative also refuses NaN and infinities.
+// notNegative adds a problem unless value is finite and at least 0.
 func (p *problems) notNegative(key string, value float64) {
 	if !(value >= 0) || math.IsInf(value, 1) {
 		p.add("%s %v: must be at least 0", key, value)

@@ -152,7 +152,8 @@ func moments(x []float32) (mean, deviation float64) {
 	return mean, math.Sqrt(deviation)
 }
 
-// TestFillIsAFunctionOfTheIndex fills a parameter that takes several goroutines.
+// TestFillIsAFunctionOfTheIndex checks that the initial values are the same in a
+// long parameter, which several goroutines fill, and in a short one.
 func TestFillIsAFunctionOfTheIndex(t *testing.T) {
 	p := &parameter{name: "p", std: 0.5}
 	whole, start := make([]float32, 3*pieceOfFill-5), make([]float32, 7)

@@ -7,35 +7,38 @@ import (
 	"headroom/memory"
 )
 
-// state is what a trainer holds on its device between steps. All of it is
-// allocated when the trainer is built, so an update allocates nothing.
+// state holds the tensors that a trainer keeps on its device between steps. All
+// of them are allocated when the trainer is built, so an update allocates
+// nothing.
 type state struct {
 	layout  *layout
 	weights device.Tensor
 	grads   device.Tensor // scratch between steps
 	moments []device.Tensor
 	numbers device.Tensor // see the constants below
-	factors device.Tensor // mixed precision: the matrices as factors of products, made again at each step
+	factors device.Tensor // mixed precision only: bfloat16 copy of the matrices, for products; made again at each step
 }
 
-// Elements of state.numbers.
+// These are the indices of the elements of state.numbers.
 const (
-	lossSum   = iota // of the step so far
-	lossMicro        // of one micro-batch
-	squares          // of all gradients
+	lossSum   = iota // loss of the step so far, summed over targets
+	lossMicro        // the same of one micro-batch
+	squares          // sum of the squares of all gradients
 	numbersLen
 )
 
 func (st *state) number(i int) device.Tensor { return st.numbers.View(i, 1) }
 
-// part is one tensor of a state: where it goes, its length and its type.
+// part is one tensor of a state: the field that holds it, its length and its
+// type.
 type part struct {
 	to    *device.Tensor
 	n     int
 	dtype device.DType
 }
 
-// parts are all tensors of the state of a model, in mixed precision or not.
+// parts returns all tensors of the state. mixed says whether the model trains
+// in mixed precision.
 func (st *state) parts(mixed bool) []part {
 	all := []part{{&st.weights, st.layout.total, device.F32}, {&st.grads, st.layout.total, device.F32}}
 	for i := range st.moments {
@@ -48,7 +51,8 @@ func (st *state) parts(mixed bool) []part {
 }
 
 // newState allocates the state of layout l. If there is not enough memory, it
-// frees what it has and returns the *memory.OutOfMemoryError with Phase load.
+// frees what it has allocated and returns a *memory.OutOfMemoryError with Phase
+// load and, in Whole, the size of the whole state.
 func newState(dev device.Device, l *layout, moments int, mixed bool) (*state, error) {
 	st := &state{layout: l, moments: make([]device.Tensor, moments)}
 	var whole memory.Bytes
@@ -71,7 +75,8 @@ func newState(dev device.Device, l *layout, moments int, mixed bool) (*state, er
 	return st, nil
 }
 
-// lasting returns the tensors that are not mere copies of another.
+// lasting returns all tensors except factors, which only holds copies of
+// weights.
 func (st *state) lasting() []device.Tensor {
 	return append([]device.Tensor{st.weights, st.grads, st.numbers}, st.moments...)
 }

@@ -13,10 +13,11 @@ import (
 	"headroom/runs"
 )
 
-// Step implements [harness.Trainer]. It works in two parts: first everything
-// that can fail, which writes only gradients, and then the update, which
-// allocates nothing. A failure of the device in the update itself cannot be
-// undone; the trainer then refuses every step until a Load.
+// Step implements [harness.Trainer]. It works in two parts. The first contains
+// everything that can fail and writes only gradients. The second is the update,
+// which allocates nothing. If the device fails during the update, the step
+// cannot be undone; the trainer then refuses every step and every Save until a
+// Load succeeds.
 func (t *Trainer) Step(ctx context.Context, p recovery.Plan) (runs.StepReport, error) {
 	if err := t.ready(p); err != nil {
 		return runs.StepReport{}, err
@@ -60,7 +61,7 @@ func (t *Trainer) ready(p recovery.Plan) error {
 }
 
 // gradients computes the gradients and the summed loss of b, cut into splits,
-// and leaves both in the state. Every target's loss has the same weight however
+// and leaves both in the state. Every target's loss has the same weight, however
 // b is cut.
 func (t *Trainer) gradients(ctx context.Context, b *batch, splits []int) error {
 	s := t.scope()
@@ -94,8 +95,8 @@ func (t *Trainer) scope() *scope {
 	}
 }
 
-// microBatch adds the gradients and the loss of n samples of b. It leaves
-// nothing allocated.
+// microBatch adds the gradients and the loss of samples [from, from+n) of b to
+// those in the state. It leaves nothing allocated.
 func (t *Trainer) microBatch(s *scope, b *batch, from, n int) {
 	s.phase, s.micro = memory.PhaseForward, n
 	in := b.upload(s, from, n, t.classes)
@@ -111,9 +112,9 @@ func (t *Trainer) microBatch(s *scope, b *batch, from, n int) {
 	in.free(s)
 }
 
-// settle waits for all that was asked of the device before err occurred, so
-// that the next step starts clean. If the device reports an error, that one came
-// first and is returned instead.
+// settle waits until the device has finished all work queued so far, so that the
+// next step starts clean. If the device reports an error, settle returns that
+// error, because it occurred before err; otherwise it returns err.
 func (t *Trainer) settle(err error) error {
 	if failed := t.dev.Sync(); failed != nil {
 		return fmt.Errorf("step %d: %w", t.step+1, failed)
@@ -121,7 +122,9 @@ func (t *Trainer) settle(err error) error {
 	return err
 }
 
-// measure reads the mean loss and the norm of the gradients.
+// measure returns the mean loss over the counted targets and the norm of the
+// gradients. If one of them is NaN or infinite, the error is a
+// *[harness.NotFiniteError].
 func (t *Trainer) measure(counted int) (loss, norm float64, err error) {
 	t.dev.SumSquares(t.st.number(squares), t.st.grads)
 	var numbers [numbersLen]float32
@@ -149,8 +152,8 @@ func (t *Trainer) update(lr, norm float64) error {
 	return nil
 }
 
-// Probe implements [harness.Trainer]. Gradients are scratch between steps, so
-// the probe may write to them; nothing else changes.
+// Probe implements [harness.Trainer]. It overwrites gradients, loss sums and
+// factors, which are scratch between steps, and changes nothing else.
 func (t *Trainer) Probe(ctx context.Context, micro int) (memory.Stats, error) {
 	if micro < 1 {
 		return memory.Stats{}, fmt.Errorf("probe micro-batch %d: must be at least 1", micro)
@@ -163,7 +166,7 @@ func (t *Trainer) Probe(ctx context.Context, micro int) (memory.Stats, error) {
 		return memory.Stats{}, fmt.Errorf("probe micro-batch %d: %w", micro, err)
 	}
 	t.dev.ResetPeak()
-	b := newBatch(t.set.Shape(), micro) // token 0, feature 0 and target 0 everywhere: every target counts
+	b := newBatch(t.set.Shape(), micro) // all tokens, features and targets are 0, so every target counts
 	b.counted = len(b.targets)
 	s := t.scope()
 	err := s.within(func() error {

@@ -10,7 +10,8 @@ import (
 )
 
 // Trainer trains one model on one device. It implements [harness.Trainer] and
-// [harness.Recomputer]. Like its device it belongs to one goroutine.
+// [harness.Recomputer]. Like its device, it must be used from one goroutine
+// only.
 type Trainer struct {
 	dev     device.Device
 	spec    Spec // with every size and default set
@@ -21,9 +22,9 @@ type Trainer struct {
 	classes int
 
 	step      int   // optimizer steps completed
-	position  int64 // of the next sample in the run's stream
+	position  int64 // position of the next sample in the run's stream
 	recompute bool
-	broken    error // why weights are no longer what they should be; nil if they are
+	broken    error // why the weights are damaged; nil if they are not
 }
 
 var (
@@ -34,10 +35,9 @@ var (
 // New builds the model of spec on dev, with its optimizer state and initial
 // weights, to be trained on set. Sizes that spec leaves at 0 are taken from set.
 //
-// The device is the trainer's from then on, and Close closes it. On an error
-// the device is still the caller's, with nothing of the trainer left on it. If
-// the device is too small, the error is a *memory.OutOfMemoryError with Phase
-// load.
+// From then on the trainer owns dev, and Close closes it. On an error dev stays
+// the caller's, and the trainer leaves nothing on it. If the device is too
+// small, the error is a *memory.OutOfMemoryError with Phase load.
 func New(dev device.Device, spec Spec, set data.Set) (*Trainer, error) {
 	spec, err := spec.Fit(set.Shape())
 	if err != nil {
@@ -64,16 +64,16 @@ func New(dev device.Device, spec Spec, set data.Set) (*Trainer, error) {
 	}, nil
 }
 
-// Spec is what the trainer was built from, with every size and default filled
-// in.
+// Spec returns the spec that the trainer was built from, with every size and
+// default filled in.
 func (t *Trainer) Spec() Spec { return t.spec }
 
-// Steps is how many optimizer steps have been completed, including those of a
+// Steps returns the number of optimizer steps completed, including those of a
 // loaded checkpoint.
 func (t *Trainer) Steps() int { return t.step }
 
-// SetRecompute implements [harness.Recomputer]: when on, a layer keeps only its
-// input and runs again in the backward pass.
+// SetRecompute implements [harness.Recomputer]. With recomputation on, a layer
+// keeps only its input and runs its forward pass again in the backward pass.
 func (t *Trainer) SetRecompute(on bool) { t.recompute = on }
 
 // EmptyCache implements [harness.Trainer].

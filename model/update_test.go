@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestUpdatesFollowTheFormula repeats steps of AdamW and of SGD in float64,
-// from the gradients that the trainer computed.
+// TestUpdatesFollowTheFormula repeats the updates of AdamW and of SGD in
+// float64, from the gradients that the trainer computed, and compares the
+// weights.
 func TestUpdatesFollowTheFormula(t *testing.T) {
 	for _, kind := range []OptimizerKind{AdamW, SGD} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -36,7 +37,8 @@ func TestUpdatesFollowTheFormula(t *testing.T) {
 	}
 }
 
-// expect is one weight after one update.
+// expect returns the value of one weight after one update, and updates its
+// moments m and v.
 func expect(o Optimizer, step int, lr, w, g float64, decays bool, m, v *float64) float64 {
 	decay := 0.0
 	if decays {
@@ -60,7 +62,9 @@ func wide(x []float32) []float64 {
 	return out
 }
 
-// TestDropoutDiffersFromStepToStep looks at one batch with one set of weights.
+// TestDropoutDiffersFromStepToStep compares the gradients of different steps on
+// one batch, with the same weights. Two steps must differ, and a repeated step
+// must not.
 func TestDropoutDiffersFromStepToStep(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {

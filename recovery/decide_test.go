@@ -13,12 +13,12 @@ import (
 	"headroom/search"
 )
 
-// world is a device and a model as Decide sees them: numbers.
+// world is a device and a model, reduced to the numbers that Decide depends on.
 type world struct {
 	capacity memory.Bytes
 	base     memory.Bytes                // held between steps
-	sample   memory.Bytes                // per sample of a micro-batch
-	foreign  func(step int) memory.Bytes // nil: nobody else
+	sample   memory.Bytes                // needed per sample of a micro-batch
+	foreign  func(step int) memory.Bytes // held by other processes; nil: nothing
 	spike    func(step int) float64      // factor on sample, 1 for an ordinary step; nil: always 1
 	edge     func(step int, n int) bool  // further failures that more free memory would not cure; nil: none
 	leak     memory.Bytes                // how much more is held after each step, until a relaunch
@@ -41,9 +41,9 @@ func (w world) need(step, n int) memory.Bytes {
 	return w.base + memory.Bytes(factor*float64(n)*float64(w.sample))
 }
 
-// run drives Decide over steps and returns the trajectory: the micro-batch of
-// every try, with "!" after one that failed, and in between the remedies that are
-// not visible in the numbers.
+// run drives Decide over steps and records the trajectory: the micro-batch of every
+// try, with "!" after one that failed, and in between the remedies that do not show in
+// the numbers.
 type run struct {
 	world
 	policy  Policy
@@ -111,20 +111,20 @@ func (r *run) failure(step, n int) *memory.OutOfMemoryError {
 		s.Reserved, s.Free = available, 0
 		return &memory.OutOfMemoryError{Requested: need - s.Allocated, Stats: s, Phase: memory.PhaseForward, Micro: n}
 	}
-	if r.edge != nil && r.edge(step, n) { // in pieces: enough is free, none large enough
+	if r.edge != nil && r.edge(step, n) { // fragmentation: enough memory is free, but no piece is large enough
 		s.Reserved, s.Free, s.LargestFree = available, 0, memory.MiB
 		return &memory.OutOfMemoryError{Requested: 2 * memory.MiB, Stats: s, Phase: memory.PhaseBackward, Micro: n}
 	}
 	return nil
 }
 
-// fatal is what a test and a property have in common.
+// fatal is what *testing.T and *rapid.T have in common.
 type fatal interface {
 	Fatalf(format string, args ...any)
 }
 
-// step makes one optimizer step, or stops. It fails the test if Decide continues
-// for ever.
+// step makes one optimizer step, or stops. It fails the test if Decide goes on for
+// ever.
 func (r *run) step(t fatal, step int) {
 	for tries := 0; ; tries++ {
 		if tries > 60 {
@@ -212,7 +212,7 @@ func drive(t fatal, w world, p Policy, plan Plan, steps int) *run {
 	return r
 }
 
-// shorten writes runs of one micro-batch as "27×3".
+// shorten writes n equal entries in a row as one, such as "27×3".
 func shorten(trace []string) string {
 	var out []string
 	for i := 0; i < len(trace); {
@@ -249,7 +249,7 @@ func TestTrajectories(t *testing.T) {
 		plan   Plan
 		steps  int
 		want   string
-		cause  memory.Cause // of the stop, if it ends with one
+		cause  memory.Cause // cause of the stop, if the run ends with one
 	}{
 		{
 			name:  "what fits is left alone",
@@ -433,7 +433,8 @@ func every(n int, factor float64) func(int) float64 {
 	}
 }
 
-// flicker is another process that is away just long enough to invite a try.
+// flicker is the memory held by another process that goes away just long enough to
+// invite a try at growing back.
 func flicker(step int) memory.Bytes {
 	if step >= 3 && step != 4 && step < 9 {
 		return 12 * memory.GiB
@@ -453,9 +454,9 @@ func checkStop(t *testing.T, r *run, cause memory.Cause) {
 	}
 }
 
-// TestDecideEnds drives random worlds under random policies: whatever happens,
-// every step ends or the run stops, the effective batch is exact, no
-// micro-batch exceeds what was asked for, and nothing stops while the smallest
+// TestDecideEnds drives random worlds under random policies. Whatever happens, every
+// step must end or the run must stop, the effective batch must be exact, and no
+// micro-batch may exceed what was asked for. No run may stop while the smallest
 // micro-batch would fit.
 func TestDecideEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -480,7 +481,7 @@ func TestDecideEnds(t *testing.T) {
 		}
 		plan := Plan{Effective: effective, World: 1, Micro: asked, Uniform: rapid.Bool().Draw(t, "uniform")}
 		smallest := plan.within(p.Least(), p.Least())
-		if asked > 0 && plan.Largest() < p.Least() { // refused by configs
+		if asked > 0 && plan.Largest() < p.Least() { // package configs refuses this
 			p.MinMicro, smallest = 1, 1
 		}
 		r := &run{world: w, policy: p, history: NewHistory(plan)}
@@ -504,7 +505,8 @@ func TestDecideEnds(t *testing.T) {
 	})
 }
 
-// TestStopSaysWhy checks the two verdicts that are never answered with a remedy.
+// TestStopSaysWhy checks two failures that are answered with a stop at once: one of
+// host memory if Policy.Host is empty, and one whose cause is unknown.
 func TestStopSaysWhy(t *testing.T) {
 	for _, c := range []struct {
 		evidence memory.Evidence
@@ -522,8 +524,8 @@ func TestStopSaysWhy(t *testing.T) {
 	}
 }
 
-// A process that was ended just after a checkpoint continues with the plan that it had,
-// and this is not one of the relaunches that the policy counts.
+// TestLeft checks that a process that was ended just after a checkpoint continues with
+// the plan that it had, and that this does not count as one of the policy's relaunches.
 func TestLeft(t *testing.T) {
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 16})
 	for range 5 {
@@ -538,8 +540,9 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// A command that leaks is started again after each newer checkpoint, and without one no
-// more often than the policy allows.
+// TestLeakingCommandIsRelaunched checks that a command that leaks is started again
+// after each newer checkpoint. Without a newer one, it is started again no more often
+// than the policy allows.
 func TestLeakingCommandIsRelaunched(t *testing.T) {
 	var held []memory.Bytes
 	for i := range memory.Bytes(memory.LeakWindow) {

@@ -6,23 +6,24 @@ import (
 )
 
 // goneLimit is how many times in a row a run continues in a new process after its
-// device was lost, with no new checkpoint in between: a device that is lost every
+// device was lost, with no new checkpoint in between. A device that is lost every
 // time is broken.
 const goneLimit = 3
 
-// DeviceGone is a device that can no longer be used, so that nothing on it could
-// be saved.
+// DeviceGone says that the device can no longer be used. Nothing on it could be
+// saved.
 type DeviceGone struct {
-	Why          string   `json:"why"`                     // what was being done, and the driver's error
+	Why          string   `json:"why"`                     // what the job was doing, and the driver's error
 	Reported     []string `json:"reported,omitempty"`      // faults of the device since the newest checkpoint, in the driver's words
-	From         int      `json:"from"`                    // step of the newest checkpoint; 0 without one
-	Before       int      `json:"before"`                  // how many times it was lost before, since that checkpoint
+	From         int      `json:"from"`                    // step of the newest checkpoint; 0 if there is none
+	Before       int      `json:"before"`                  // how many times the device had been lost before, since that checkpoint
 	Ending       bool     `json:"ending,omitempty"`        // the run had been asked to stop
 	JournalFails bool     `json:"journal_fails,omitempty"` // the journal, where losses are counted, cannot be written
 }
 
-// afterGone never tries again in the process that had the device: its context is
-// dead for good. A new process continues from the newest checkpoint, a few times.
+// afterGone decides what to do after the device was lost. It never tries again in
+// the same process, where the device stays unusable. A new process continues from
+// the newest checkpoint, a few times.
 func afterGone(h History, g DeviceGone) Decision {
 	why := g.Why
 	if len(g.Reported) > 0 {

@@ -23,8 +23,8 @@ func TestAfterGone(t *testing.T) {
 	}
 }
 
-// TestAfterGoneStops checks that a run can always be stopped, and that restarts which
-// cannot be counted are not made.
+// TestAfterGoneStops checks that a run can be stopped whatever happens, and that it
+// is not restarted if restarts cannot be counted.
 func TestAfterGoneStops(t *testing.T) {
 	for want, g := range map[string]DeviceGone{
 		"the device was lost while the run was being stopped: gone":                                                                {Why: "gone", From: 4, Ending: true, JournalFails: true},

@@ -8,15 +8,15 @@ import (
 	"headroom/search"
 )
 
-// roomMargin is the factor by which more memory must be available than when the plan
-// was chosen before growing back is worth a try: less is noise.
+// roomMargin is a factor. Growing back is worth a try only if the available memory
+// has risen by this factor since the plan was chosen. Smaller changes are noise.
 const roomMargin = 1.02
 
-// grow decides after a finished step whether a larger micro-batch is worth a
-// try. It never exceeds what was asked for, waits GrowAfter quiet steps, twice
-// as long after each try that failed, and needs a reason: more memory available
-// than when the current plan was chosen, or a cause that passes by itself. If
-// nothing is known about the memory, there is no reason.
+// grow decides after a finished step whether a larger micro-batch is worth a try. It
+// never exceeds what was asked for. It waits for GrowAfter quiet steps, and for
+// twice as many after each try that failed. It also needs a reason: more memory is
+// available than when the current plan was chosen, or the cause was one that passes
+// by itself. If nothing is known about the memory, there is no reason.
 func grow(p Policy, h History, s Progress) Decision {
 	h = h.finished(s)
 	stay := Decision{Remedy: Continue, Plan: h.Plan}
@@ -38,9 +38,12 @@ func grow(p Policy, h History, s Progress) Decision {
 	return Decision{Remedy: Grow, Plan: plan, Reason: changeReason(h.Plan, plan, why)}
 }
 
-// larger is the micro-batch that available memory should hold: what has run in
-// that much before, what the line says, or a share in proportion, which errs on
-// the safe side because part of the memory does not grow with the micro-batch.
+// larger returns the micro-batch that the available memory should hold. It is
+// computed from h.line, if that is known. Otherwise it grows in proportion to the
+// memory, which errs on the safe side, because part of the memory does not grow with
+// the micro-batch. Without an earlier amount of memory to compare with, it doubles.
+// In every case it is at least the largest size that has run in as much memory
+// before.
 func (h History) larger(p Policy, available memory.Bytes) int {
 	var n int
 	switch {
@@ -57,7 +60,8 @@ func (h History) larger(p Policy, available memory.Bytes) int {
 	return n
 }
 
-// affordable is the largest n with Base + PerSample·n ≤ budget, at least 0.
+// affordable returns the largest n with Base + PerSample·n ≤ budget, or 0 if there
+// is none.
 func affordable(line search.Line, budget float64) int {
 	n := math.Floor((budget - line.Base) / line.PerSample)
 	return int(max(0, min(n, math.MaxInt32)))

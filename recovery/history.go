@@ -5,30 +5,30 @@ import (
 	"headroom/search"
 )
 
-// patienceLimit caps the doubling of the wait between tries at growing back: 2⁶
-// times GrowAfter.
+// patienceLimit is how many times the wait between tries at growing back can double. The
+// longest wait is 2⁶ times GrowAfter.
 const patienceLimit = 6
 
-// History is all that [Decide] knows about the run so far. It is a value:
-// [History.Apply] returns the next one and changes nothing. Its fields belong to
-// Decide; a caller reads Plan and Running and sets Finished when it resumes.
+// History is all that [Decide] knows about the run so far. It is a value: [History.Apply]
+// returns the next history and does not change the old one. Its fields belong to Decide; a
+// caller reads Plan and Running, and sets Finished when it resumes.
 type History struct {
-	Plan     Plan // from now on
+	Plan     Plan // the plan from now on
 	Finished int  // optimizer steps finished
 
 	asked   int          // micro-batch that growing never exceeds
-	once    Plan         // for the running step alone; its Micro is 0 if there is none
+	once    Plan         // plan for the running step alone; its Micro is 0 if there is none
 	line    search.Line  // peak memory by micro-batch; zero if not known
 	guessed bool         // the current plan was computed from line and has not run yet
-	room    memory.Bytes // available when the current plan was chosen; 0 if growing need not wait for more
+	room    memory.Bytes // memory available when the current plan was chosen; 0 if growing back need not wait for more
 	proven  Proven       // the largest micro-batch that has run
 
 	recompute  bool
-	eased      int // ways of Policy.Host in force
+	eased      int // number of ways of Policy.Host in force
 	relaunches int
 	relaunched int             // steps finished at the last relaunch
-	waits      int             // since the last finished step
-	emptied    bool            // since the last finished step
+	waits      int             // number of waits since the last finished step
+	emptied    bool            // whether the cache was emptied since the last finished step
 	outliers   int             // steps that needed smaller micro-batches on their own, since the last lasting change of plan
 	search     *memory.Verdict // why the running search was asked for
 
@@ -37,15 +37,15 @@ type History struct {
 	grown    int // micro-batch to go back to if the larger plan fails; 0 once the larger plan has run
 }
 
-// Proven is the largest micro-batch that has run, and the least memory that was
-// available when it did.
+// Proven is the largest micro-batch that has run, and the least memory that was available when
+// it ran.
 type Proven struct {
 	Micro int          `json:"micro"`
 	Room  memory.Bytes `json:"room"`
 }
 
-// NewHistory starts the history of a run that asked for plan p. A Micro of 0
-// asks for the largest that fits: the first event is then the end of a search.
+// NewHistory returns the history at the start of a run that asked for plan p. A Micro of 0
+// asks for the largest that fits; the first event is then the end of a search.
 func NewHistory(p Plan) History {
 	asked := p.Micro
 	if asked == 0 {
@@ -54,30 +54,31 @@ func NewHistory(p Plan) History {
 	return History{Plan: p, asked: asked}
 }
 
-// Learned is what one process of a run has found out and the next one need not
-// find out again. It is kept in every checkpoint, and between checkpoints in learned.json.
+// Learned is what one process of a run has found out, so that the next one need not find it
+// out again. It is kept in every checkpoint and, between checkpoints, in learned.json.
 type Learned struct {
 	Asked     int          `json:"asked"`          // micro-batch asked for; 0 if a search was asked for
 	Micro     int          `json:"micro"`          // micro-batch in force
-	Eval      int          `json:"eval,omitempty"` // evaluation batch in force; 0 if there is none to set
-	Room      memory.Bytes `json:"room"`           // available when it was chosen; 0 if growing need not wait for more
+	Eval      int          `json:"eval,omitempty"` // evaluation batch in force; 0 if none can be set
+	Room      memory.Bytes `json:"room"`           // memory available when that micro-batch was chosen; 0 if growing back need not wait for more
 	Line      search.Line  `json:"line"`           // peak memory by micro-batch; zero if not known
 	Proven    Proven       `json:"proven"`
 	Recompute bool         `json:"recompute,omitempty"`
-	Eased     int          `json:"eased,omitempty"`     // ways to need less host memory that are in force
-	Precision string       `json:"precision,omitempty"` // what that process computed in
+	Eased     int          `json:"eased,omitempty"`     // number of ways to need less host memory that are in force
+	Precision string       `json:"precision,omitempty"` // number format in which that process computed
 }
 
-// Learned is what to hand on to the next process, given the plan asked for and
-// the precision.
+// Learned returns what to hand on to the next process. asked is the plan that the user asked
+// for.
 func (h History) Learned(asked Plan, precision string) Learned {
 	return Learned{Asked: asked.Micro, Micro: h.Plan.Micro, Eval: h.Plan.Eval, Room: h.room, Line: h.line, Proven: h.proven,
 		Recompute: h.recompute, Eased: h.eased, Precision: precision}
 }
 
-// Resume starts from what an earlier process has learned instead of failing
-// again where that one failed. It changes nothing if something else was asked
-// for at that time: a user who changes the micro-batch wants the new one tried.
+// Resume returns h with what an earlier process has learned, so that the run does not fail
+// again where that process failed. It returns h unchanged if that process was asked for
+// another micro-batch or used another precision: a user who changes the micro-batch wants the
+// new one tried.
 func (h History) Resume(l Learned, precision string) History {
 	if l.Precision != precision || l.Micro < 1 || l.Asked != h.Plan.Micro || l.Micro > h.asked {
 		return h
@@ -90,8 +91,8 @@ func (h History) Resume(l Learned, precision string) History {
 	return h
 }
 
-// Running is the plan of the step to run next: the current one, or the one
-// chosen for this step only.
+// Running returns the plan of the step to run next: the one chosen for this step only, if
+// there is one, otherwise the current plan.
 func (h History) Running() Plan {
 	if h.once.Micro > 0 {
 		return h.once
@@ -103,15 +104,15 @@ func (h History) Running() Plan {
 // restores this setting in the trainer of every attempt.
 func (h History) Recomputing() bool { return h.recompute }
 
-// Eased is how many of the policy's ways to need less host memory are in force.
+// Eased returns how many of the policy's ways to need less host memory are in force.
 func (h History) Eased() int { return h.eased }
 
 // Settled reports whether the plan in force has proven itself. A larger plan that the run has
-// grown to does so only by running: should it take the process down, the next process must not
-// begin with it.
+// grown to has done so only once it has run. If such a plan takes the process down, the next
+// process must not begin with it.
 func (h History) Settled() bool { return h.grown == 0 }
 
-// Apply is the history after event e was answered with d.
+// Apply returns the history after event e was answered with d.
 func (h History) Apply(e Event, d Decision) History {
 	switch {
 	case e.OOM != nil:
@@ -134,8 +135,8 @@ func (h History) Apply(e Event, d Decision) History {
 	return h
 }
 
-// finished is the history after a step, before the decision about it. With a
-// body that does not count steps, several may have passed since the last one.
+// finished returns the history after a step, before the decision about it. If the body does
+// not count steps, several may have passed since the last call.
 func (h History) finished(s Progress) History {
 	ran := h.Running().Micro
 	known := s.Memory.Capacity > 0
@@ -195,7 +196,7 @@ func (h History) changePlan(d Decision, available memory.Bytes) History {
 	h.quiet, h.outliers = 0, 0
 	h.room = available
 	if d.Verdict != nil && (d.Verdict.Cause == memory.Spike || d.Verdict.Cause == memory.Fragmentation) {
-		h.room = 0 // the cause passes by itself, not when other processes leave
+		h.room = 0 // this cause passes by itself, without other processes having to leave
 	}
 	return h
 }

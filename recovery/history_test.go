@@ -9,25 +9,25 @@ import (
 	"headroom/search"
 )
 
-// with is what a step leaves behind when the given amount is available.
+// with returns the memory after a step when the given amount is available.
 func with(available memory.Bytes) memory.Stats {
 	return memory.Stats{Capacity: 24 * memory.GiB, Free: available, Foreign: 24*memory.GiB - available}
 }
 
-// failed is a micro-batch that ran out of memory for its size.
+// failed returns the event of a micro-batch that ran out of memory because of its size.
 func failed(micro int) Event {
 	return Event{OOM: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: 2 * memory.GiB, Micro: micro, Phase: memory.PhaseForward,
 		Stats: memory.Stats{Capacity: 24 * memory.GiB, Reserved: 24 * memory.GiB, Allocated: 23 * memory.GiB}}}}
 }
 
-// tell has Decide answer an event and applies the answer.
+// tell has Decide answer an event, and applies the answer to the history.
 func tell(p Policy, h History, e Event) (History, Decision) {
 	d := Decide(p, h, e)
 	return h.Apply(e, d), d
 }
 
-// TestProvenRoomIsTheLeast checks that a size which has run in little memory is
-// grown back to when no more than that is available.
+// TestProvenRoomIsTheLeast checks that the run grows back to a size once as much memory is
+// available as the least in which that size has run.
 func TestProvenRoomIsTheLeast(t *testing.T) {
 	p := Policy{GrowAfter: 1, Able: native}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
@@ -41,8 +41,8 @@ func TestProvenRoomIsTheLeast(t *testing.T) {
 	}
 }
 
-// TestPatienceIsBounded checks that the waits between tries at growing back do not
-// themselves grow without end.
+// TestPatienceIsBounded checks that the waits between tries at growing back do not become longer
+// without end.
 func TestPatienceIsBounded(t *testing.T) {
 	p := Policy{GrowAfter: 3, Able: native}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
@@ -79,8 +79,8 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// TestNoGrowthInTheDark checks that a body which knows nothing about the memory does
-// not grow back.
+// TestNoGrowthInTheDark checks that the plan does not grow back if the body knows nothing about
+// the memory.
 func TestNoGrowthInTheDark(t *testing.T) {
 	p := Policy{GrowAfter: 1}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
@@ -90,9 +90,9 @@ func TestNoGrowthInTheDark(t *testing.T) {
 	}
 }
 
-// TestCheckpointsAreProgress checks that a body which reports only checkpoints
-// has every bound counted from the start again after each checkpoint, and that the
-// reasons name only steps that were counted.
+// TestCheckpointsAreProgress checks a body that reports only checkpoints. After each checkpoint,
+// every bound must count from the start again. The reasons must name only steps that were
+// counted.
 func TestCheckpointsAreProgress(t *testing.T) {
 	p := Policy{Waits: 1, GrowAfter: 100}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 1})
@@ -155,7 +155,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestEvaluation checks that evaluation shrinks its own batch or nothing.
+// TestEvaluation checks that running out of memory in evaluation shrinks only the evaluation
+// batch.
 func TestEvaluation(t *testing.T) {
 	plan := Plan{Effective: 64, World: 1, Micro: 64, Eval: 10}
 	e := failed(0)
@@ -164,7 +165,7 @@ func TestEvaluation(t *testing.T) {
 	able.Eval = true
 	p := Policy{Able: able, Recompute: true}
 	h := NewHistory(plan)
-	h.grown = 32 // whatever has grown is not to blame
+	h.grown = 32 // a training batch that has grown is not to blame
 	var got []string
 	for range 5 {
 		var d Decision
@@ -186,7 +187,7 @@ func TestEvaluation(t *testing.T) {
 	}
 }
 
-// TestGeneration checks that no batch is blamed if memory runs out in generation outside
+// TestGeneration checks that no batch is changed if memory runs out in generation outside
 // evaluation.
 func TestGeneration(t *testing.T) {
 	e := failed(0)
@@ -200,7 +201,7 @@ func TestGeneration(t *testing.T) {
 }
 
 // TestHeadroomThatCannotBeKept checks that the reason says that the headroom cannot be kept, and
-// how much is left.
+// how much memory is left unused.
 func TestHeadroomThatCannotBeKept(t *testing.T) {
 	found := Searched{Stats: with(24 * memory.GiB), Result: search.Result{Fits: 16, Fails: 17, Probes: []search.Probe{
 		{N: 1, Peak: 18 * memory.GiB, Fits: true}, {N: 17, Peak: 25 * memory.GiB}, {N: 16, Peak: 23 * memory.GiB, Fits: true}}}}
@@ -216,7 +217,8 @@ func TestHeadroomThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// TestHelpsNamesWhatIsNotAllowed checks that no hint advises raising the limit of a remedy that is off.
+// TestHelpsNamesWhatIsNotAllowed checks that a hint advises allowing a remedy that is off, and
+// raising the limit only of a remedy that is on.
 func TestHelpsNamesWhatIsNotAllowed(t *testing.T) {
 	e := Event{Load: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseLoad, Stats: with(0)}}}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})

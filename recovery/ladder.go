@@ -6,15 +6,15 @@ import (
 	"headroom/memory"
 )
 
-// outlierLimit is how many steps may be cut smaller on their own: after that
-// many, the next one changes the plan for good, because they are not outliers.
+// outlierLimit is how many steps may get a smaller micro-batch for themselves alone. The next
+// such step changes the plan for good, because so many steps are not outliers.
 const outlierLimit = 3
 
-// outlierWindow is how many quiet steps it takes for earlier outliers to be
+// outlierWindow is the number of steps without a failure after which earlier outliers are
 // forgotten.
 const outlierWindow = 100
 
-// ladder is one out-of-memory failure on its way to a remedy.
+// ladder finds the remedy for one out-of-memory failure.
 type ladder struct {
 	policy   Policy
 	history  History
@@ -22,7 +22,7 @@ type ladder struct {
 	verdict  memory.Verdict
 }
 
-// climb answers a step that ran out of memory.
+// climb decides what to do about a step that ran out of memory.
 func (l ladder) climb() Decision {
 	training := l.failure().Phase != memory.PhaseEval && l.failure().Phase != memory.PhaseGenerate
 	switch {
@@ -54,7 +54,7 @@ func (l ladder) climb() Decision {
 	}
 }
 
-// load answers an attempt whose model could not even be built or loaded.
+// load decides what to do about an attempt whose model could not even be built or loaded.
 func (l ladder) load() Decision {
 	if l.hopeless() {
 		return l.giveUp()
@@ -70,8 +70,10 @@ func (l ladder) load() Decision {
 	return l.stop("nothing that is allowed makes the model smaller", helpModel)
 }
 
-// resume tries the same plan once more, as it has been seen to fit. Then, if memory ran out after
-// loading, a smaller one makes room for what the checkpoint left in memory.
+// resume decides what to do if resuming from a checkpoint took more memory than training did. It
+// first tries the same plan once more, because that plan has been seen to fit. After that, it
+// stops if the checkpoint cannot be loaded. If memory ran out later, a smaller micro-batch makes
+// room for what the checkpoint left in memory.
 func (l ladder) resume() Decision {
 	tried := l.history.relaunches > 0 && l.history.relaunched == l.history.Finished
 	if !tried {
@@ -85,7 +87,7 @@ func (l ladder) resume() Decision {
 	return l.smaller()
 }
 
-// easeHost takes the next way to need less host memory.
+// easeHost applies the next way to need less host memory, or stops if none is left.
 func (l ladder) easeHost() Decision {
 	if l.history.eased >= len(l.policy.Host) {
 		return l.stop("no allowed change is left that would save host memory", "use fewer data-loader workers, less prefetching and no pinned memory; a smaller micro-batch seldom helps")
@@ -96,15 +98,16 @@ func (l ladder) easeHost() Decision {
 	return d
 }
 
-// hopeless reports whether no remedy is known to help.
+// hopeless reports whether the cause is unknown, so that no remedy is known to help.
 func (l ladder) hopeless() bool { return l.verdict.Cause == memory.Unknown }
 
 func (l ladder) giveUp() Decision {
 	return l.stop("the cause is unknown", "look at the evidence in the journal; nothing was tried, because a remedy for the wrong cause does harm")
 }
 
-// evaluation halves the evaluation batch. The training batch has nothing to do with it
-// and does not change. No knob of either batch sets what is generated outside evaluation.
+// evaluation halves the evaluation batch. The training batch has nothing to do with it and does
+// not change. For generation outside evaluation, neither batch matters, so only the last rung is
+// left.
 func (l ladder) evaluation() Decision {
 	old := l.history.Plan.Eval
 	if !l.policy.Able.Eval || old <= 1 || l.failure().Phase != memory.PhaseEval {
@@ -115,7 +118,8 @@ func (l ladder) evaluation() Decision {
 	return d
 }
 
-// outlier cuts this step alone, until that has happened too often.
+// outlier chooses a smaller micro-batch for this step alone. If too many steps have needed that,
+// it chooses one for good.
 func (l ladder) outlier() Decision {
 	switch {
 	case l.smallest():
@@ -134,15 +138,15 @@ func (l ladder) outlier() Decision {
 	return l.to(Shrink, l.halved(), because)
 }
 
-// relaunchIsDue is false while the last relaunch is so recent that it did not
-// help.
+// relaunchIsDue reports whether a relaunch is worth a try. It is not if there was one recently,
+// because that one evidently did not help.
 func (l ladder) relaunchIsDue() bool {
 	h := l.history
 	return h.relaunches == 0 || h.Finished-h.relaunched >= outlierWindow
 }
 
-// smaller chooses a micro-batch for the steps to come: computed if memory as a function
-// of the micro-batch is known, else found by a search, else half.
+// smaller chooses a micro-batch for the steps to come. It is computed if memory as a function of
+// the micro-batch is known, found by a search if the body can probe, and otherwise halved.
 func (l ladder) smaller() Decision {
 	if l.smallest() {
 		return l.last()
@@ -163,7 +167,7 @@ func (l ladder) smaller() Decision {
 	return l.to(Shrink, n, "")
 }
 
-// last is reached when the micro-batch can't become smaller.
+// last decides what to do when the micro-batch cannot become smaller.
 func (l ladder) last() Decision {
 	if l.canRecompute() && l.policy.Recompute && !l.history.recompute {
 		return l.decide(Recompute, fmt.Sprintf("recompute activations in the backward pass: %s", l.verdict.Why))
@@ -197,7 +201,7 @@ func (l ladder) wait() Decision {
 
 const helpModel = "a smaller model, an optimizer with less state, or a device with more memory"
 
-// helps is what would free memory and has not been used, in words.
+// helps says in words what would free memory and has not been used.
 func (l ladder) helps() string {
 	switch {
 	case l.failure().Phase == memory.PhaseEval:
@@ -210,9 +214,9 @@ func (l ladder) helps() string {
 	return helpModel
 }
 
-// relaunch is a new attempt, if one is left. A job whose process ends with each failure
-// always has one left after a newer checkpoint: a leak may end it every few hours of a
-// long night.
+// relaunch returns a decision to start a new attempt. It returns false if none is left. If the
+// body does not count steps, there is always one left after a newer checkpoint, provided that
+// relaunches are allowed at all: a leak may end such a job every few hours of a long night.
 func (l ladder) relaunch(why string) (Decision, bool) {
 	h := l.history
 	anew := !l.policy.Able.CountSteps && h.Finished > h.relaunched && l.policy.Relaunches > 0
@@ -226,7 +230,8 @@ func (l ladder) relaunch(why string) (Decision, bool) {
 	return l.decide(Relaunch, fmt.Sprintf("relaunch from %s, %s: %s", from, why, l.verdict.Why)), true
 }
 
-// to is a decision that changes the plan to the largest micro-batch up to n that can run.
+// to returns a decision that changes the plan to the largest possible micro-batch of at most n.
+// because may be empty; it comes before the shortage in the reason.
 func (l ladder) to(r Remedy, n int, because string) Decision {
 	old, plan := l.history.Running(), l.history.Plan
 	plan.Micro = plan.within(n, l.policy.Least())
@@ -255,14 +260,14 @@ func (l ladder) decide(r Remedy, reason string) Decision {
 
 func (l ladder) failure() *memory.OutOfMemoryError { return &l.evidence.Failure }
 
-// micro is the largest micro-batch of the plan that failed.
+// micro returns the largest micro-batch of the plan that failed.
 func (l ladder) micro() int { return l.history.Running().Largest() }
 
 func (l ladder) smallest() bool { return l.history.Plan.Below(l.micro()) < l.policy.Least() }
 
 func (l ladder) halved() int { return max(l.policy.Least(), l.micro()/2) }
 
-// step names what failed as closely as it is known.
+// step says in words which step failed, as precisely as is known.
 func (l ladder) step() string {
 	switch {
 	case l.policy.Able.CountSteps:
@@ -273,7 +278,7 @@ func (l ladder) step() string {
 	return "the training"
 }
 
-// changeReason is the sentence for every change of plan.
+// changeReason returns the sentence that gives the reason for a change of plan.
 func changeReason(old, plan Plan, why string) string {
 	return fmt.Sprintf("micro-batch %d → %d: %s; accumulation %d → %d keeps the effective batch at %d",
 		old.Largest(), plan.Largest(), why, old.Accumulation(), plan.Accumulation(), plan.Effective)

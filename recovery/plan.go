@@ -7,15 +7,15 @@ import (
 
 // Plan cuts one optimizer step into micro-batches.
 type Plan struct {
-	Effective int  `json:"effective"`         // samples per optimizer step over all ranks; constant for a run, see Common
+	Effective int  `json:"effective"`         // samples per optimizer step over all ranks; constant for a run, unless Common is set
 	World     int  `json:"world"`             // data-parallel ranks
 	Micro     int  `json:"micro"`             // largest micro-batch per rank, in samples
 	Uniform   bool `json:"uniform,omitempty"` // every micro-batch equal: static shapes, or a framework with one knob
-	Common    int  `json:"common,omitempty"`  // in a Uniform plan whose effective batch grows up to Effective: a common divisor of all the values it takes; 0 if it is constant
+	Common    int  `json:"common,omitempty"`  // for a Uniform plan whose effective batch grows up to Effective: a common divisor of all values that it takes; 0 if the effective batch is constant
 	Eval      int  `json:"eval,omitempty"`    // samples in an evaluation batch per rank; 0 if there is none, or none that can be set
 }
 
-// Validate says what is wrong with p, all of it at once.
+// Validate returns an error that names everything wrong with p, or nil.
 func (p Plan) Validate() error {
 	var errs []error
 	if p.Effective < 1 {
@@ -40,7 +40,7 @@ func (p Plan) Validate() error {
 }
 
 // Runs reports whether every step can be cut into micro-batches of at most micro
-// samples, or in a Uniform plan of exactly that many.
+// samples. In a Uniform plan, they must have exactly that many.
 func (p Plan) Runs(micro int) bool {
 	all := p.Share(0)
 	if p.Common > 0 {
@@ -49,8 +49,8 @@ func (p Plan) Runs(micro int) bool {
 	return !p.Uniform || all%micro == 0
 }
 
-// Share is how many samples of a step the given rank runs: Effective divided
-// over the ranks, the first ones taking one more if it does not divide evenly.
+// Share returns how many samples of a step the given rank runs. Effective is divided
+// over the ranks; if it does not divide evenly, the first ranks run one sample more.
 func (p Plan) Share(rank int) int {
 	share := p.Effective / p.World
 	if rank < p.Effective%p.World {
@@ -59,9 +59,9 @@ func (p Plan) Share(rank int) int {
 	return share
 }
 
-// Accumulation is how many micro-batches each rank runs in a step. It is the
-// same on every rank, so that collective operations match.
-// It is 0 in a plan whose Micro has not been chosen yet.
+// Accumulation returns how many micro-batches each rank runs in a step. The number
+// is the same on every rank, so that collective operations match. It is 0 in a plan
+// whose Micro has not been chosen yet.
 func (p Plan) Accumulation() int {
 	if p.Micro < 1 {
 		return 0
@@ -78,15 +78,15 @@ func (p Plan) Accumulation() int {
 	return largest
 }
 
-// Splits are the micro-batches of one step on rank, in order. They sum to
-// Share(rank) exactly, none is larger than Micro, and they differ by at most
-// one; in a Uniform plan they are equal, the largest divisor of the share that
-// does not exceed Micro. Larger ones come first, so that a step that cannot fit
-// fails early. p must be valid.
+// Splits returns the micro-batches of one step on rank, in order. They sum to
+// Share(rank) exactly, none is larger than Micro, and they differ by at most one.
+// Larger micro-batches come first, so that a step that cannot fit fails early. In a
+// Uniform plan they are all equal: the largest size up to Micro for which
+// [Plan.Runs] is true. p must be valid.
 //
-// A rank whose share is smaller than the accumulation (only when Micro is 1 and
-// the shares differ) has a last micro-batch of 0 samples: it takes part in the
-// collective operations and adds nothing.
+// If Micro is 1 and the shares of the ranks differ, some ranks have fewer samples
+// than micro-batches. Their last micro-batch has 0 samples: the rank takes part in
+// the collective operations and adds nothing.
 func (p Plan) Splits(rank int) []int {
 	share, parts := p.Share(rank), p.Accumulation()
 	splits := make([]int, parts)
@@ -99,14 +99,14 @@ func (p Plan) Splits(rank int) []int {
 	return splits
 }
 
-// WithMicro is p with another micro-batch.
+// WithMicro returns p with another micro-batch.
 func (p Plan) WithMicro(micro int) Plan {
 	p.Micro = micro
 	return p
 }
 
-// Largest is the largest micro-batch that a step of p really runs; 0 if none is
-// chosen yet.
+// Largest returns the largest micro-batch that a step of p really runs, or 0 if none
+// is chosen yet.
 func (p Plan) Largest() int {
 	if p.Micro < 1 {
 		return 0
@@ -114,9 +114,9 @@ func (p Plan) Largest() int {
 	return p.Splits(0)[0]
 }
 
-// Below is the largest micro-batch smaller than micro that a step of p can run,
-// 0 if there is none. In a Uniform plan that is a divisor of the share, which is
-// what a framework with one knob can be set to.
+// Below returns the largest micro-batch smaller than micro that a step of p can run,
+// or 0 if there is none. In a Uniform plan that is a divisor of the share, because a
+// framework with one knob can be set to nothing else.
 func (p Plan) Below(micro int) int {
 	below := min(micro-1, p.Share(0))
 	for below > 1 && !p.Runs(below) {
@@ -125,8 +125,8 @@ func (p Plan) Below(micro int) int {
 	return max(0, below)
 }
 
-// Above is the smallest micro-batch larger than micro that a step of p can run, 0 if
-// there is none.
+// Above returns the smallest micro-batch larger than micro that a step of p can run,
+// or 0 if there is none.
 func (p Plan) Above(micro int) int {
 	for above := micro + 1; above <= p.Share(0); above++ {
 		if p.Runs(above) {
@@ -136,9 +136,9 @@ func (p Plan) Above(micro int) int {
 	return 0
 }
 
-// within is the largest micro-batch of at most n that a step of p can run, or if
-// that is below least, the smallest micro-batch that is not. It is 0 if none
-// reaches least.
+// within returns the largest micro-batch of at most n that a step of p can run. If
+// that is below least, it returns the smallest micro-batch that is not. It returns 0
+// if no micro-batch reaches least.
 func (p Plan) within(n, least int) int {
 	found := 0
 	for size := p.Below(p.Share(0) + 1); size >= max(1, least); size = p.Below(size) {
@@ -149,8 +149,8 @@ func (p Plan) within(n, least int) int {
 	return found
 }
 
-// String prints the plan the way people say it: "micro-batch 27 × 3, effective
-// 80". Some micro-batches may be one sample smaller than the size named.
+// String returns the plan the way people say it: "micro-batch 27 × 3, effective 80".
+// Some micro-batches may be one sample smaller than the size named.
 func (p Plan) String() string {
 	world := ""
 	if p.World > 1 {

@@ -42,8 +42,8 @@ func TestResumeRemembers(t *testing.T) {
 	}
 }
 
-// TestResumeRemembersTheHost checks that the ways to need less host memory stay in force in
-// a new process, and that the next such way is taken there.
+// TestResumeRemembersTheHost checks that a new process keeps the ways to need less host
+// memory in force, and takes the next one when host memory runs out again.
 func TestResumeRemembersTheHost(t *testing.T) {
 	policy, plan := Policy{Host: []string{"a", "b"}}, Plan{Effective: 8, World: 1, Micro: 8}
 	e := Event{OOM: &memory.Evidence{Host: true}}
@@ -68,9 +68,9 @@ func TestResumeSearchesOnce(t *testing.T) {
 	}
 }
 
-// TestResumeVerdict checks what is done when resuming from a checkpoint takes more memory
-// than training did: the same plan once per checkpoint, then a smaller one, or a stop if
-// that would not help.
+// TestResumeVerdict checks what is done if resuming from a checkpoint takes more memory
+// than training did: the same plan is tried once per checkpoint, then a smaller one, or the
+// run stops if that would not help.
 func TestResumeVerdict(t *testing.T) {
 	full := memory.Stats{Capacity: 24 * memory.GiB, Reserved: 24 * memory.GiB, Allocated: 24 * memory.GiB}
 	evidence := memory.Evidence{Resuming: true, Failure: memory.OutOfMemoryError{Requested: memory.GiB, Micro: 8, Phase: memory.PhaseForward, Stats: full}}

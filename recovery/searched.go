@@ -7,9 +7,9 @@ import (
 	"headroom/search"
 )
 
-// afterSearch turns the end of a search into a plan. If no size leaves the
-// headroom, it takes the smallest size allowed, which leaves the most, and says how
-// much that is.
+// afterSearch turns the result of a search into a plan. If no size leaves the
+// headroom, it takes the smallest size allowed, which leaves the most memory
+// unused, and says how much that is.
 func afterSearch(p Policy, h History, s Searched) Decision {
 	r := s.Result
 	wanted, short := r.Recommended, r.Recommended == 0
@@ -35,7 +35,8 @@ func afterSearch(p Policy, h History, s Searched) Decision {
 	return Decision{Remedy: Shrink, Plan: plan, Verdict: h.search, Reason: changeReason(h.Running(), plan, room)}
 }
 
-// peakOf is the largest peak measured for a size, 0 if it never fitted.
+// peakOf returns the largest peak measured for a size, or 0 if the size never
+// fitted.
 func peakOf(r search.Result, size int) (peak memory.Bytes) {
 	for _, probe := range r.Probes {
 		if probe.N == size && probe.Fits {
@@ -45,12 +46,13 @@ func peakOf(r search.Result, size int) (peak memory.Bytes) {
 	return peak
 }
 
-// percent prints a share with enough digits not to say 0 or 100.
+// percent returns a share as a percentage with three significant digits.
 func percent(share float64) string {
 	return fmt.Sprintf("%.3g %%", 100*share)
 }
 
-// nothingFits continues with the last rung of the ladder: there is no smaller plan.
+// nothingFits decides what to do after a search in which no size fitted. There is
+// no smaller plan, so only the last rung of the ladder is left.
 func nothingFits(p Policy, h History, s Searched) Decision {
 	failed := memory.Evidence{Failure: memory.OutOfMemoryError{Stats: s.Stats}}
 	if h.search != nil && h.search.Cause == memory.Foreign {

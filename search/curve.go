@@ -8,16 +8,17 @@ import (
 	"gonum.org/v1/gonum/stat"
 )
 
-// point is a size that fitted, k, and its peak in bytes.
+// point is a size k that fitted, with its peak in bytes.
 type point struct {
 	k    int
 	peak float64
 }
 
-// curve is the known points, one per size, in ascending order of size.
+// curve holds the known points, one per size, in ascending order of size.
 type curve []point
 
-// with adds a point. Of two peaks of one size the larger one counts.
+// with returns the curve with p added. If there are two peaks of one size, the larger
+// one counts.
 func (c curve) with(p point) curve {
 	i, found := slices.BinarySearchFunc(c, p, func(a, b point) int { return cmp.Compare(a.k, b.k) })
 	if found {
@@ -27,13 +28,13 @@ func (c curve) with(p point) curve {
 	return slices.Insert(c, i, p)
 }
 
-// upTo is the part of the curve with sizes of at most k.
+// upTo returns the part of the curve with sizes of at most k.
 func (c curve) upTo(k int) curve {
 	i, _ := slices.BinarySearchFunc(c, k+1, func(a point, k int) int { return cmp.Compare(a.k, k) })
 	return c[:i]
 }
 
-// top is the point of the largest size; zero if there is none.
+// top returns the point of the largest size, or a zero point if there is none.
 func (c curve) top() point {
 	if len(c) == 0 {
 		return point{}
@@ -41,20 +42,21 @@ func (c curve) top() point {
 	return c[len(c)-1]
 }
 
-// slope is the slope of the line through the largest size and the largest one in the
-// lower half of the range seen, in bytes per unit of size. Two neighbours would
-// follow a bend sooner, but noise would drown their difference. The curve must have
-// two points.
+// slope returns the slope of a line through two points, in bytes per unit of size. The
+// points are the largest size, and the largest size in the lower half of the range
+// seen. Two neighbours would follow a bend sooner, but noise would drown their
+// difference. The curve must have two points.
 func (c curve) slope() float64 {
 	top := c.top()
 	low := c.upTo((c[0].k + top.k) / 2).top()
 	return (top.peak - low.peak) / float64(top.k-low.k)
 }
 
-// reaches is the size at which the steepest line that noise allows reaches the given
-// number of bytes. Every such line passes each point within the noise and starts at 0
-// bytes or more; the steepest is the lowest of the lines from any point's lower end, or
-// from nothing, to a later point's upper end.
+// reaches returns the size at which the steepest line that noise allows reaches the
+// given number of bytes. A line is allowed if it passes within the noise of every point
+// and starts at 0 bytes or more. So it rises no faster than from the lower end of the
+// noise at any point, or from the origin, to the upper end at a later point. The pair
+// that gives the lowest line counts.
 func (c curve) reaches(bytes float64) (size float64) {
 	for i, p := range c {
 		high := p.peak / (1 - noise)
@@ -67,9 +69,8 @@ func (c curve) reaches(bytes float64) (size float64) {
 	return size
 }
 
-// foretold reports whether the line through the curve predicted the peak of a
-// larger size to within a hundredth of the rise. A line that does not rise predicts
-// nothing.
+// foretold reports whether the line through the curve predicted the peak of p, a larger
+// size, to within a hundredth of the rise. A line that does not rise predicts nothing.
 func (c curve) foretold(p point) bool {
 	if len(c) < 2 || p.peak <= c[0].peak {
 		return false
@@ -79,8 +80,9 @@ func (c curve) foretold(p point) bool {
 	return math.Abs(p.peak-line) <= 0.01*(p.peak-c[0].peak)
 }
 
-// within is the largest size, at most the top, whose peak is at most limit
-// bytes, on straight lines between the points; 0 if the first point is above.
+// within returns the largest size whose peak is at most limit bytes, on straight lines
+// between the points. It returns at most the size of the top, and 0 if the peak of the
+// first point is above limit.
 func (c curve) within(limit float64) int {
 	above := slices.IndexFunc(c, func(p point) bool { return p.peak > limit })
 	switch above {
@@ -93,8 +95,8 @@ func (c curve) within(limit float64) int {
 	return a.k + int((limit-a.peak)/(b.peak-a.peak)*float64(b.k-a.k))
 }
 
-// Fit is the least-squares line through all probes that fitted; zero unless two
-// sizes did.
+// Fit returns the least-squares line through all probes that fitted. The line is zero
+// unless at least two sizes did.
 func Fit(probes []Probe) Line {
 	var n, peak []float64
 	for _, p := range probes {

@@ -15,12 +15,12 @@ import (
 
 const capacity = 24 * memory.GiB
 
-// machine is a device on which a size needs need(n) of the capacity and reports
-// a peak of peak(n), both as shares of it. What is not handed out when a size
-// fails is idle.
+// machine is a device on which a size needs need(n) and reports a peak of peak(n),
+// both as shares of the capacity. When a size fails, idle is the share that is not
+// handed out.
 type machine struct {
 	need, peak func(n int) float64
-	handed     func(n int) float64 // what is handed out at a failure, as a share of the capacity; nil means all but idle
+	handed     func(n int) float64 // share of the capacity that is handed out when size n fails; nil means all but idle
 	idle       float64
 }
 
@@ -40,8 +40,8 @@ func (m machine) probe(_ context.Context, n int) (memory.Bytes, error) {
 
 func share(s float64) memory.Bytes { return memory.Bytes(s * float64(capacity)) }
 
-// outOfMemory is a failure with these shares of the capacity handed out and
-// asked for.
+// outOfMemory returns a failure with these shares of the capacity handed out and asked
+// for.
 func outOfMemory(allocated, requested float64) error {
 	return fmt.Errorf("forward: %w", &memory.OutOfMemoryError{
 		Requested: share(requested),
@@ -49,7 +49,8 @@ func outOfMemory(allocated, requested float64) error {
 	})
 }
 
-// largest is the largest size that fits, by bisection from outside; 0 if none.
+// largest returns the largest size up to most that fits, or 0 if none does. It bisects
+// without package search.
 func (m machine) largest(most int) int {
 	n := 0
 	for step := 1 << 17; step > 0; step /= 2 {
@@ -60,14 +61,16 @@ func (m machine) largest(most int) int {
 	return n
 }
 
-// affine needs base + (1−base)·n/limit: limit fits, limit+1 does not.
+// affine returns a machine that needs base + (1−base)·n/(limit+½): limit fits, limit+1
+// does not.
 func affine(base float64, limit int) machine {
 	return machine{need: func(n int) float64 { return base + (1-base)*float64(n)/(float64(limit)+0.5) }}
 }
 
-// perceptron is the memory of the preset mlp-tight, whose tensors are rounded up to
-// 512 bytes. According to the peaks 497 should fit in 3 MiB, but the allocator is left
-// with pieces that are too small for what is asked for last, so that only 488 fit.
+// perceptron returns a machine with the memory of the preset mlp-tight, whose tensors
+// are rounded up to 512 bytes. According to the peaks, 497 should fit in 3 MiB. But
+// the last allocation finds only pieces that are too small, so only sizes up to fits
+// do; for mlp-tight, that is 488.
 func perceptron(fits int) machine {
 	round := func(n int) int { return (n + 511) / 512 * 512 }
 	peak := func(n int) float64 {
@@ -82,8 +85,8 @@ func perceptron(fits int) machine {
 	return machine{need: need, peak: peak, handed: peak}
 }
 
-// short reports whether a size is more than 2 % below the largest that fits, and
-// not its neighbour.
+// short reports whether a size is more than 2 % below the largest that fits and is not
+// its neighbour.
 func short(fits, largest int) bool {
 	return float64(fits) < min(0.98*float64(largest), float64(largest-1))
 }
@@ -141,7 +144,7 @@ func logSize(t *rapid.T, most int, name string) int {
 	return int(math.Exp(rapid.Float64Range(0, math.Log(float64(most))).Draw(t, name)))
 }
 
-// trajectory writes a search in the form "4 8 31 32! | 31 31": sizes with a ! failed,
+// trajectory writes a search in the form "4 8 31 32! | 31 31". Sizes with a ! failed,
 // and the bar is the end of the search.
 func trajectory(r search.Result) string {
 	var b strings.Builder
@@ -169,7 +172,7 @@ func failures(probes []search.Probe) (n int) {
 	return n
 }
 
-// checkEnded checks what every search that ended without an error promises.
+// checkEnded checks what is promised of every search that ends without an error.
 func checkEnded(t interface {
 	Helper()
 	Fatalf(string, ...any)

@@ -11,10 +11,11 @@ import (
 	"headroom/search"
 )
 
-// script answers probes with a machine until a given probe, then with an error.
+// script answers probes like its machine, except for one probe, which it
+// answers with an error.
 type script struct {
 	machine
-	at    int // the probe, counted from 1, that answers with err
+	at    int // number of that probe, counted from 1
 	err   error
 	count int
 }
@@ -58,7 +59,7 @@ func TestOtherErrorEndsTheSearch(t *testing.T) {
 func TestCancel(t *testing.T) {
 	for _, c := range []struct {
 		after int
-		cut   bool // the probe notices and says something else
+		cut   bool // the probe notices the cancellation and returns another error
 		want  string
 		fits  int
 	}{

@@ -8,7 +8,8 @@ import (
 	"headroom/search"
 )
 
-// A model that takes 1.87 GB plus 0.717 GB per sample, on a device of 24 GB.
+// The example is a model that takes 1.87 GB plus 0.717 GB per sample, on a
+// device of 24 GB.
 func ExampleLargest() {
 	const capacity = 24_000_000_000
 	try := func(_ context.Context, n int) (memory.Bytes, error) {

@@ -1,32 +1,31 @@
 package search
 
-// How far a probe may reach.
+// These constants say how far a probe may reach.
 const (
-	// growth is the factor from one size that fitted to the next while nothing
-	// shows where the limit is.
+	// growth is the factor from one size that fitted to the next probe while nothing shows
+	// where the limit is.
 	growth = 8
-	// reach is the largest factor from a size that fitted to the next probe
-	// where the line has not been confirmed by a third point. A trial far above
-	// the limit may take down the machine: its inputs are in host memory before
-	// the device can refuse. Within this factor they are harmless, since the
-	// activations of a sample take well more than 16 times its input.
+	// reach is the largest factor from a size that fitted to the next probe, as long as no
+	// third point has confirmed the line. A trial far above the limit may take down the
+	// machine, because its inputs are in host memory before the device can refuse. Within
+	// this factor they are harmless: the activations of a sample take well more than 16
+	// times its input.
 	reach = 16
-	// leap takes the place of reach where there is enough memory even if the need
-	// grows in proportion to the size, which is the most that an affine curve can
-	// need.
+	// leap takes the place of reach where there is enough memory even if the need grows in
+	// proportion to the size. An affine curve cannot need more than that.
 	leap = 256
-	// noise is the share by which a peak may lie off the line, whether the size
-	// really needs that or was only measured so.
+	// noise is the largest share by which a peak may lie off the line, whether the size
+	// really needs that much or was only measured so.
 	noise = 0.03
-	// shy is the share of the capacity aimed at by a line that is not confirmed
-	// yet: allocators reserve 5 to 8 % more than they hand out.
+	// shy is the share of the capacity at which the search aims with a line that is not
+	// confirmed yet: allocators reserve 5 to 8 % more than they hand out.
 	shy = 0.92
-	// near is the share of the capacity above which the line is followed to its
-	// end: the rest of it is too short to err by much.
+	// near is a share of the capacity. Once the peaks exceed it, the search follows the
+	// line to its end, because the rest is too short to err by much.
 	near = 0.7
 )
 
-// next chooses the size to probe. It lies strictly between lo and hi.
+// next returns the size to probe. It lies strictly between lo and hi.
 func (s *searcher) next() int {
 	if s.lo < s.options.Min {
 		return s.options.Min
@@ -34,12 +33,13 @@ func (s *searcher) next() int {
 	return min(max(s.guarded(s.prefer()), s.lo+1), s.hi-1)
 }
 
-// guarded moves x so that, whatever the outcome of probing it, bisection can end
-// the search with the probes left after it. Where those are too few, what decides
-// is the outcome that is likely at x; where they are far too few, x goes halfway from there
-// to the middle. Until something fails, x is not moved up for a line of two points.
-// A line that a third point has confirmed is trusted, until sizes fit that lie
-// beyond its end.
+// guarded keeps x between the two sizes that resolved returns. If enough probes are left,
+// bisection can then end the search whether x fits or fails. If there are far too few, x
+// moves from there halfway to the middle.
+//
+// There are two exceptions. Until something fails, a line of two points never moves x up. A
+// line that a third point has confirmed is trusted without a guard, until sizes fit that
+// lie beyond its end.
 func (s *searcher) guarded(x int) int {
 	if s.straight {
 		return x
@@ -55,16 +55,17 @@ func (s *searcher) guarded(x int) int {
 	return likely
 }
 
-// resolved is how far down from hi, and how far up from lo, the search can still
+// resolved returns how far down from hi, and how far up from lo, the search can still
 // settle every single rung with the probes that will be left after the next one.
 func (s *searcher) resolved() (low, high int) {
 	rungs := 1 << (s.left - 1)
 	return back(s.hi, rungs, s.lo), ahead(s.lo, rungs, s.hi)
 }
 
+// middle returns the size halfway between lo and hi, counted in rungs.
 func (s *searcher) middle() int { return ahead(s.lo, between(s.lo, s.hi)/2, s.hi) }
 
-// prefer is the size that the measured peaks point to.
+// prefer returns the size to which the measured peaks point.
 func (s *searcher) prefer() int {
 	limit, known := s.foreseen()
 	switch {
@@ -78,12 +79,14 @@ func (s *searcher) prefer() int {
 	return s.approach(s.capacity())
 }
 
-// inside is the size to probe between one that fitted and one that did not: the
-// limit that the line predicts. If that is not below the size that failed, the line
-// is off by at least the excess, so the probe goes twice as far below the size that
-// failed. If the line is right, the first probe is at the limit and the next just
-// below the size that failed. No other line is trusted with single sizes: with each
-// further failure the steps down grow, up to half of the bracket.
+// inside returns the size to probe between one that fitted and one that did not. limit is
+// the limit that the line predicts. If it is not below the size that failed, the line is
+// off by at least the excess, so the probe goes twice as far below that size.
+//
+// If the line is confirmed, inside returns that limit; once it has fitted, the next probe
+// is just above it. Any other line is not trusted with single sizes. Where there is room,
+// the probe then stays at least a rung away from both ends. With each further failure the
+// steps down from hi grow, up to half of the bracket.
 func (s *searcher) inside(limit int) int {
 	middle := s.middle()
 	if over := limit - (s.hi - 1); over > 0 {
@@ -96,7 +99,8 @@ func (s *searcher) inside(limit int) int {
 	return min(limit, max(back(s.hi, 1<<max(0, s.downs-1), s.lo), middle))
 }
 
-// approach moves towards the limit from below while nothing has failed.
+// approach returns the size to probe while nothing has failed. It moves towards the limit
+// from below.
 func (s *searcher) approach(capacity float64) int {
 	top := s.curve.top()
 	switch {
@@ -110,9 +114,9 @@ func (s *searcher) approach(capacity float64) int {
 	return min(max(s.limit(capacity), s.lo+1), reach*top.k)
 }
 
-// aim is the size to probe while nothing has failed and a confirmed line predicts
-// the limit: first that limit, then one above it. A line that is right needs no more
-// probes; if the line keeps predicting too little, the steps grow.
+// aim returns the size to probe while nothing has failed and a confirmed line predicts the
+// limit: first that limit, then the size above it. If the line is right, no more probes are
+// needed. If it keeps predicting too little, the steps grow.
 func (s *searcher) aim(limit int) int {
 	step := s.lo + 1
 	if s.aims > 1 {
@@ -122,24 +126,24 @@ func (s *searcher) aim(limit int) int {
 	return max(limit, step)
 }
 
-// sure is the largest size that stays within the given number of bytes on every line
-// that the peaks and their noise allow; at least lo.
+// sure returns the largest size that stays within the given number of bytes on every line
+// that the peaks and their noise allow. It is at least lo.
 func (s *searcher) sure(bytes float64) int {
 	return int(min(max(s.curve.reaches(bytes), float64(s.lo)), float64(s.hi)))
 }
 
-// grow multiplies the size by growth, or by more where that would leave too few
-// probes to bisect the rest.
+// grow returns growth times the largest size that fitted. The factor is larger, up to
+// reach, where growth would leave too few probes to bisect the rest.
 func (s *searcher) grow() int {
 	k := s.curve.top().k
 	if s.straight {
-		return growth * k // the first failure will say all that is missing
+		return growth * k // the line is confirmed, so the first failure shows the one thing missing: the capacity
 	}
 	low, _ := s.resolved()
 	return max(growth*k, min(low, reach*k))
 }
 
-// limit is the largest size whose peak, according to the line, is at most capacity.
+// limit returns the largest size whose peak, according to the line, is at most capacity.
 // The curve must have two points.
 func (s *searcher) limit(capacity float64) int {
 	slope := s.curve.slope()

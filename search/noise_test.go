@@ -15,15 +15,15 @@ import (
 
 const noise = 0.03
 
-// measured is a machine whose peaks lie off the line; what fits is not affected.
+// measured returns a machine whose measured peaks lie off the line. What fits is not affected.
 func measured(base float64, limit int, deviation func() float64) machine {
 	m := affine(base, limit)
 	m.peak = func(n int) float64 { return m.need(n) * (1 + deviation()) }
 	return m
 }
 
-// deviating is a machine whose needs lie off the line, by a different share for each size. The
-// smallest size fits.
+// deviating returns a machine whose needs lie off the line, by a different share for each
+// size. The smallest size always fits.
 func deviating(base float64, limit int, deviation func() float64) machine {
 	line, needs := affine(base, limit), map[int]float64{}
 	return machine{need: func(n int) float64 {
@@ -41,7 +41,7 @@ var noisy = map[string]func(base float64, limit int, deviation func() float64) m
 	"measured": measured, "deviating": deviating,
 }
 
-// checkNoisy checks everything that is promised where there is noise.
+// checkNoisy checks everything that is promised of a search with noise.
 func checkNoisy(t interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -53,7 +53,7 @@ func checkNoisy(t interface {
 	}
 	checkEnded(t, o, r)
 	lowest := min(limit, o.Max)
-	if kind == "deviating" { // noise may make sizes fail this far below the limit
+	if kind == "deviating" { // noise may make sizes fail down to this far below the limit
 		lowest -= 1 + int(noise/(1-base)*float64(limit))
 	}
 	if m.need(r.Fits) > 1 || short(r.Fits, lowest) {
@@ -62,7 +62,7 @@ func checkNoisy(t interface {
 	return r
 }
 
-// Noise costs probes, not the answer.
+// TestNoise checks that noise costs probes but does not make the answer worse.
 func TestNoise(t *testing.T) {
 	for kind, with := range noisy {
 		t.Run(kind, func(t *testing.T) {
@@ -77,7 +77,8 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// How many probes noise costs where it takes its extreme values, which mislead most.
+// TestNoiseIsShort checks how many probes noise costs where it takes its extreme values, which
+// mislead most.
 func TestNoiseIsShort(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(noisy)) {
 		const runs = 4000

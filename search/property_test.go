@@ -44,8 +44,8 @@ func TestAffineTakesFiveProbes(t *testing.T) {
 	})
 }
 
-// TestAffineGrid checks the same as TestAffineTakesFiveProbes, on a grid of lines and smallest
-// sizes.
+// TestAffineGrid checks the same as TestAffineTakesFiveProbes, on a grid of lines and
+// smallest sizes.
 func TestAffineGrid(t *testing.T) {
 	for _, most := range []int{1, 2, 3, 5, 16, 33, 64, 100, 255, 512, 4096, 65536} {
 		for least := 1; least <= most; least *= 8 {
@@ -64,8 +64,9 @@ func TestAffineGrid(t *testing.T) {
 	}
 }
 
-// The search on a monotone curve ends within 2 % of the largest size, or next to it.
-// Only with few sizes to choose from may the bound end it earlier.
+// TestMonotone checks that a search on a monotone curve ends within 2 % of the largest
+// size, or next to it. Only if there are few sizes to choose from may the bound end it
+// earlier.
 func TestMonotone(t *testing.T) {
 	names := slices.Sorted(maps.Keys(kinds))
 	rapid.Check(t, func(t *rapid.T) {
@@ -95,8 +96,9 @@ func TestMonotone(t *testing.T) {
 	})
 }
 
-// How often the search runs out of probes more than 2 % short, and by how much, is
-// bounded for every kind of curve, with and without a known capacity.
+// TestMonotoneMisses checks, for every kind of curve, how often the search runs out of
+// probes more than 2 % below the largest size, and by how much. It does so with and without
+// a known capacity.
 func TestMonotoneMisses(t *testing.T) {
 	const runs = 300
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
@@ -131,15 +133,16 @@ func TestMonotoneMisses(t *testing.T) {
 	}
 }
 
-// Shares of the searches and of the size, a little above what was measured;
-// other kinds miss nothing.
+// mayMiss says how often a search may miss, as a share of the searches, and by how much, as
+// a share of the size. The values are a little above what was measured; other kinds miss
+// nothing.
 var mayMiss = map[string]struct{ often, by float64 }{
 	"cliff":   {0.01, 0.15},
 	"plateau": {0.002, 0.1},
 }
 
-// Whatever fits or fails, by whatever rule or none, the search ends within its
-// bounds with an answer that ran when it was confirmed.
+// TestNotMonotone lets probes fit or fail at random. The search must still end within its
+// bounds, with an answer that ran when it was confirmed.
 func TestNotMonotone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := search.Options{
@@ -166,7 +169,8 @@ func TestNotMonotone(t *testing.T) {
 	})
 }
 
-// While the capacity is not known, nothing far above what fitted is tried.
+// TestGrowsFromSmall checks that nothing far above what has fitted is tried while the
+// capacity is not known.
 func TestGrowsFromSmall(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := search.Options{Max: logSize(t, 65536, "max")}
@@ -188,7 +192,8 @@ func TestGrowsFromSmall(t *testing.T) {
 	})
 }
 
-// Without peaks, every range of up to 64 sizes is searched exactly.
+// TestWithoutPeaksSmallRangesAreExact checks that every range of up to 64 sizes is searched
+// exactly even without peaks.
 func TestWithoutPeaksSmallRangesAreExact(t *testing.T) {
 	for most := 1; most <= 64; most++ {
 		for limit := 1; limit <= most; limit++ {

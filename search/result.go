@@ -9,7 +9,7 @@ import (
 // Probe is one trial.
 type Probe struct {
 	N    int          `json:"n"`
-	Peak memory.Bytes `json:"peak"` // measured, or the least that would have been needed if it did not fit
+	Peak memory.Bytes `json:"peak"` // peak that was measured, or, if the size did not fit, the least memory that it would have needed
 	Fits bool         `json:"fits"`
 }
 
@@ -19,22 +19,22 @@ type Line struct {
 	PerSample float64 `json:"per_sample"`
 }
 
-// At is the peak of n samples according to the line, in bytes.
+// At returns the peak of n samples according to the line, in bytes.
 func (l Line) At(n int) float64 { return l.Base + l.PerSample*float64(n) }
 
 // Result is what a search found.
 type Result struct {
-	Max         int     `json:"max,omitempty"`   // largest size that was asked for
+	Max         int     `json:"max,omitempty"`   // largest size that the search was allowed to try
 	Fits        int     `json:"fits"`            // largest size that fitted; 0 if none did
 	Fails       int     `json:"fails,omitempty"` // smallest size that did not fit; 0 if none failed
-	Recommended int     `json:"recommended"`     // largest size expected to leave the headroom, itself probed; 0 if none
-	Line        Line    `json:"line"`            // fitted to the probes that fitted; zero if fewer than two sizes did
+	Recommended int     `json:"recommended"`     // largest size expected to leave the headroom, which was probed too; 0 if there is none
+	Line        Line    `json:"line"`            // least-squares line through the probes that fitted; zero if fewer than two sizes did
 	Probes      []Probe `json:"probes"`          // in the order they were made, confirmations included
-	Searched    int     `json:"searched"`        // Probes[Searched:] were made after the search was over, to confirm
+	Searched    int     `json:"searched"`        // number of probes in the search itself; Probes[Searched:] confirm its answer
 }
 
-// String says in one line what is known about the largest size that fits, and
-// no more than that: sizes between Fits and Fails were not tried.
+// String says in one line what is known about the largest size that fits. It
+// claims no more than that: sizes between Fits and Fails were not tried.
 func (r Result) String() string {
 	switch {
 	case r.Fits == 0 && r.Fails == 0:

@@ -38,7 +38,7 @@ func TestResultOfASearchSaysWhatIsKnown(t *testing.T) {
 		{search.Options{Max: 511, Capacity: capacity}, perceptron(488), "the largest that fits lies between 488 and 496: 488 fits, 497 does not"},
 		{search.Options{Min: 4, Max: 512, Capacity: capacity}, affine(0.5, 3), "not even micro-batch 4 fits"},
 	} {
-		// The error says no more than the result where nothing fits.
+		// If nothing fits, the error says no more than the result does.
 		r, _ := search.Largest(context.Background(), c.options, c.machine.probe)
 		if got := r.String(); got != c.want {
 			t.Errorf("%s: %q, want %q", trajectory(r), got, c.want)

@@ -1,18 +1,19 @@
 package search
 
-// resolution is one over the share of a size below which two sizes are not worth
-// telling apart: a bracket of one rung is narrow enough unless a line says
-// exactly where in it the limit is.
+// resolution sets the distance between rungs, which are the sizes that the search
+// tells apart. The distance is 1/resolution of the size, but at least 1. A bracket of
+// one rung is narrow enough, unless a line says exactly where in it the limit is.
 const resolution = 50
 
-// up is the next rung above n. Sizes up to 2·resolution have a rung each.
+// up returns the next rung above n. Sizes up to 2·resolution have a rung each.
 func up(n int) int { return n + max(1, n/resolution) }
 
-// down is a size from which up leads to n or beyond: the lowest such size or the one
-// above it.
+// down returns a size from which up leads to n or beyond: the lowest such size, or the
+// size above that one.
 func down(n int) int { return n - max(1, n/(resolution+1)) }
 
-// ahead is the size that is the given number of rungs above n, or end if that is nearer.
+// ahead returns the size that is the given number of rungs above n, or end if that is
+// nearer.
 func ahead(n, rungs, end int) int {
 	for ; rungs > 0 && n < end; rungs-- {
 		n = up(n)
@@ -20,7 +21,8 @@ func ahead(n, rungs, end int) int {
 	return min(n, end)
 }
 
-// back is the size that is the given number of rungs below n, or end if that is nearer.
+// back returns the size that is the given number of rungs below n, or end if that is
+// nearer.
 func back(n, rungs, end int) int {
 	for ; rungs > 0 && n > end; rungs-- {
 		n = down(n)
@@ -28,7 +30,7 @@ func back(n, rungs, end int) int {
 	return max(n, end)
 }
 
-// between counts the rungs from lo to hi.
+// between returns the number of rungs from lo to hi.
 func between(lo, hi int) (rungs int) {
 	for ; lo < hi; lo = up(lo) {
 		rungs++

@@ -14,14 +14,14 @@ import (
 type Options struct {
 	Min      int          // smallest size to consider; 0 means 1
 	Max      int          // largest size to consider
-	Capacity memory.Bytes // the memory that there is; 0 if not known
-	Headroom float64      // share of Capacity that Recommended leaves unused, in [0, 1); Largest takes it as given
+	Capacity memory.Bytes // memory available to a probe; 0 if not known
+	Headroom float64      // share of Capacity that Recommended leaves unused, in [0, 1); 0 leaves nothing unused
 	Confirm  int          // how many more times the answer is probed at the end; 0 means 2
 }
 
-// Bound is the largest number of probes that a search with these options makes
-// before it confirms: ⌈log₂ K⌉+2, where K is the number of sizes to choose
-// from. It is 0 if the options are not valid.
+// Bound returns the largest number of probes that a search with these options makes
+// before it confirms: ⌈log₂ K⌉+2, where K is the number of sizes to choose from. It
+// returns 0 if the options are not valid.
 func (o Options) Bound() int {
 	if o.check() != nil {
 		return 0
@@ -29,7 +29,7 @@ func (o Options) Bound() int {
 	return bits.Len(uint(o.Max-max(1, o.Min))) + 2
 }
 
-// check says everything that is wrong with the options.
+// check returns an error that names everything wrong with the options, or nil.
 func (o Options) check() error {
 	var wrong []error
 	check := func(ok bool, key string, value any, allowed string) {
@@ -49,21 +49,21 @@ func (o Options) check() error {
 // ErrNothingFits is returned when not even Min fits.
 var ErrNothingFits = errors.New("not even the smallest micro-batch fits")
 
-// Largest finds the largest size that fits and the largest that leaves the
-// headroom.
+// Largest finds the largest size that fits and the largest that leaves the headroom.
 //
-// probe tries one size and returns its peak memory in bytes, or 0 if it cannot be
-// known. It is called from this goroutine, never twice at once. Its error is a
-// *memory.OutOfMemoryError, or wraps one, if the size did not fit; any other error
-// ends the search.
+// probe tries one size and returns its peak memory in bytes, or 0 if the peak cannot
+// be known. It is called from this goroutine, never twice at once. If the size did
+// not fit, the error of probe is or wraps a *memory.OutOfMemoryError. Any other
+// error ends the search.
 //
-// The search makes at most [Options.Bound] probes. Then Fits and, after it,
-// Recommended are probed Confirm times each, or Confirm times in all if they are the
-// same size. The package comment says what happens when one of these probes fails.
+// The search makes at most [Options.Bound] probes. Then Fits is probed Confirm
+// times, and after it Recommended. If they are the same size, it is probed Confirm
+// times in all. The package comment says what happens when one of these probes
+// fails.
 //
 // The error is nil, or wraps [ErrNothingFits], the error of ctx or the error of
-// probe, or says what is wrong with the options. The Result holds what is known
-// so far in every case; only with a nil error have its sizes been confirmed.
+// probe, or says what is wrong with the options. The Result holds what is known so
+// far in every case. Its sizes have been confirmed only if the error is nil.
 func Largest(ctx context.Context, o Options, probe func(ctx context.Context, n int) (memory.Bytes, error)) (Result, error) {
 	if err := o.check(); err != nil {
 		return Result{}, err

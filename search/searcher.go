@@ -8,8 +8,9 @@ import (
 	"headroom/memory"
 )
 
-// searcher is a search under way. lo is the largest size known to fit and hi the
-// smallest known not to fit; each is just outside the range while no such size is known.
+// searcher is a search under way. lo is the largest size known to fit, and hi the
+// smallest known not to fit. While no such size is known, lo or hi lies just outside the
+// range.
 type searcher struct {
 	options Options // Min and Confirm are at least 1
 	ctx     context.Context
@@ -17,14 +18,14 @@ type searcher struct {
 
 	lo, hi   int
 	left     int     // probes left before confirming
-	curve    curve   // what fitted
-	room     float64 // the most memory available, in bytes, as failures showed; 0 if none did
-	straight bool    // the line through the earlier peaks predicted the newest one, and nothing has misled
-	misled   bool    // a size that should fit according to the line has failed: something else decides
-	beyond   int     // sizes that fitted although the line says that none so large does
-	aims     int     // probes made where a confirmed line put the limit, before any failed
-	downs    int     // probes that failed below another failure, since the bracket was last halved
-	best     int     // the size to recommend; 0 if none
+	curve    curve   // sizes that fitted, with their peaks
+	room     float64 // the most memory that can be available according to failures, in bytes; 0 if no failure showed it
+	straight bool    // the line through the earlier peaks predicted the newest one, and has not misled the search
+	misled   bool    // a size that should fit according to the line has failed, so the line does not decide what fits
+	beyond   int     // number of sizes that fitted although they lie beyond the limit that the line predicts
+	aims     int     // number of probes where a confirmed line put the limit, made before anything failed
+	downs    int     // number of probes that failed below another failure since the bracket was last halved
+	best     int     // the size to recommend; 0 if there is none
 	settled  bool    // best and lo have been confirmed
 	probes   []Probe
 }
@@ -51,14 +52,14 @@ func (s *searcher) narrow() error {
 	return nil
 }
 
-// done reports whether hi is the neighbour of lo, or so close that only a line,
-// which puts the limit at one exact size, is worth another probe.
+// done reports whether hi is the neighbour of lo, or so close to it that another probe
+// is worth it only for a line that puts the limit at one exact size.
 func (s *searcher) done() bool {
 	return s.lo >= s.options.Min && (s.hi-s.lo == 1 || s.failed() && s.hi <= up(s.lo) && !s.straight)
 }
 
-// try probes one size and records the outcome. An error ends the search.
-// Running out of memory is an error only for the smallest size.
+// try probes one size and records the outcome. An error ends the search. Running out of
+// memory is an error only for the smallest size.
 func (s *searcher) try(n int) (fits bool, err error) {
 	if err := s.ctx.Err(); err != nil {
 		return false, fmt.Errorf("search for the largest micro-batch: %w", err)
@@ -76,7 +77,7 @@ func (s *searcher) try(n int) (fits bool, err error) {
 		}
 		return false, nil
 	case s.ctx.Err() != nil:
-		// Whatever a probe that was cut short reports, this is the reason.
+		// The probe was cut short. Whatever it reports, the context is the reason.
 		err = s.ctx.Err()
 	}
 	return false, fmt.Errorf("probe micro-batch %d: %w", n, err)
@@ -85,8 +86,8 @@ func (s *searcher) try(n int) (fits bool, err error) {
 func (s *searcher) fitted(n int, peak memory.Bytes) {
 	p := point{n, float64(peak)}
 	if n > s.lo {
-		// One size above where the line ends is rounding. More than one is a
-		// step in the memory, and no line can say how long that is.
+		// One size beyond the end of the line is rounding. More than one is a step in
+		// the memory, and no line can say how long a step is.
 		if limit, known := s.foreseen(); known && n > limit && len(s.curve) > 2 {
 			s.beyond++
 		}
@@ -97,8 +98,8 @@ func (s *searcher) fitted(n int, peak memory.Bytes) {
 	s.curve = s.curve.with(p)
 }
 
-// foreseen is the largest size that fits according to the line, if there is a line
-// and the capacity is known.
+// foreseen returns the largest size that fits according to the line. known is false if
+// there is no line or the capacity is not known.
 func (s *searcher) foreseen() (limit int, known bool) {
 	capacity := s.capacity()
 	if capacity == 0 || len(s.curve) < 2 || s.curve.top().peak <= 0 {
@@ -108,8 +109,8 @@ func (s *searcher) foreseen() (limit int, known bool) {
 }
 
 func (s *searcher) ranOut(n int, oom *memory.OutOfMemoryError) {
-	// A line of two points is not believed that far: rounding alone shifts it by
-	// a size.
+	// A line of two points is not trusted to a single size: rounding alone shifts it by
+	// one.
 	if limit, known := s.foreseen(); known && n <= limit && len(s.curve) > 2 {
 		s.straight, s.misled = false, true
 	}
@@ -117,8 +118,8 @@ func (s *searcher) ranOut(n int, oom *memory.OutOfMemoryError) {
 	s.probes = append(s.probes, Probe{N: n, Peak: needed})
 	s.hi = min(s.hi, n)
 	s.lo = min(s.lo, s.hi-1)
-	// More was needed than is available. An allocator that reserves more than it
-	// hands out fails like this below the capacity.
+	// More was needed than is available. An allocator that reserves more than it hands
+	// out fails in this way below the capacity.
 	for _, most := range []memory.Bytes{needed - 1, oom.Stats.Available()} {
 		if most > 0 && (s.room == 0 || float64(most) < s.room) {
 			s.room = float64(most)
@@ -126,9 +127,9 @@ func (s *searcher) ranOut(n int, oom *memory.OutOfMemoryError) {
 	}
 }
 
-// capacity is the most memory available, in bytes, according to all that is known. It
-// is 0 if nothing is known, or if what is known cannot be true because more has
-// fitted.
+// capacity returns the most memory that can be available according to all that is known,
+// in bytes. It returns 0 if nothing is known, or if what is known must be wrong because
+// more has fitted.
 func (s *searcher) capacity() float64 {
 	c := float64(s.options.Capacity)
 	if s.room > 0 && (c == 0 || s.room < c) {
@@ -146,8 +147,8 @@ func (s *searcher) result(searched int) Result {
 		r.Fails = s.hi
 	}
 	if !s.settled {
-		// Cut short: of the sizes that fitted, the largest, and the largest
-		// that should leave the headroom.
+		// The search was cut short. Of the sizes that fitted, take the largest, and the
+		// largest that should leave the headroom.
 		s.lo = s.curve.upTo(s.hi - 1).top().k
 		s.best = s.curve.upTo(s.recommend()).top().k
 	}

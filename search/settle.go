@@ -1,9 +1,9 @@
 package search
 
-// settle probes the answer again after the search: the largest size, then the
-// one to recommend. Each failed confirmation lowers the answer, first by a hundredth
-// or so, then by twice as much each time, so settle ends after at most ⌈log₂ K⌉+3
-// corrections, each of at most twice Confirm probes.
+// settle probes the answer again after the search: the largest size, then the size
+// to recommend. A confirmation that fails lowers the answer, by a hundredth or so
+// the first time, then by twice as much each time. So settle ends after at most
+// ⌈log₂ K⌉+3 corrections, each of at most twice Confirm probes.
 func (s *searcher) settle() error {
 	var confirmed int
 	ceiling, drop := s.lo, 1+s.lo/128
@@ -30,7 +30,7 @@ func (s *searcher) settle() error {
 			return err
 		case !fits:
 			s.stepDown(drop)
-		case s.recommend() < best: // its peak was above what the line had predicted
+		case s.recommend() < best: // its peak was higher than the line had predicted
 			ceiling = min(best-1, max(best-drop, s.options.Min))
 		default:
 			s.agree(best)
@@ -39,7 +39,8 @@ func (s *searcher) settle() error {
 	}
 }
 
-// agree ends the search with a recommendation, or with none below the range.
+// agree ends the search with best as the recommendation, or with none if best is
+// below the range.
 func (s *searcher) agree(best int) {
 	s.settled = true
 	if best >= s.options.Min {
@@ -57,8 +58,8 @@ func (s *searcher) confirm(k int) (fits bool, err error) {
 	return true, nil
 }
 
-// stepDown lowers an answer that has just failed: to what the failure showed to
-// be available, and by at least drop sizes.
+// stepDown lowers an answer that has just failed, by at least drop sizes, to what
+// the failure showed to be available.
 func (s *searcher) stepDown(drop int) {
 	lower := s.hi - drop
 	if s.room > 0 {
@@ -67,9 +68,9 @@ func (s *searcher) stepDown(drop int) {
 	s.lo = max(s.options.Min, lower)
 }
 
-// recommend is the largest size, at most lo, expected to leave the headroom; 0
-// if there is none. Where the capacity is not known, the peak of lo stands in
-// for it, and where peaks are not known, the size itself: both err on the safe
+// recommend returns the largest size, at most lo, that is expected to leave the
+// headroom, or 0 if there is none. If the capacity is not known, the peak of lo is
+// used instead; if peaks are not known, the size itself is. Both err on the safe
 // side.
 func (s *searcher) recommend() int {
 	known, use := s.curve.upTo(s.lo), 1-s.options.Headroom

@@ -9,7 +9,8 @@ import (
 	"headroom/search"
 )
 
-// Every search is 1 8 27 31 32!; after it something may change.
+// TestConfirmationSteps checks what is probed after the search. The search
+// itself is always 1 8 27 31 32!; after it, what fits may change.
 func TestConfirmationSteps(t *testing.T) {
 	noisy := func(n int, peak float64) func(int, int) (memory.Bytes, error) {
 		return func(_, size int) (memory.Bytes, error) {
@@ -22,7 +23,7 @@ func TestConfirmationSteps(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		confirm int
-		then    func(count, n int) (memory.Bytes, error) // probes after the search, counted from 1
+		then    func(count, n int) (memory.Bytes, error) // answers the probes after the search; count starts at 1
 		want    string
 		fails   int
 	}{
@@ -74,7 +75,8 @@ func TestConfirmationSteps(t *testing.T) {
 	}
 }
 
-// Nothing below the smallest size is tried or recommended, whatever is wrong.
+// TestConfirmationKeepsTheMinimum checks that nothing below the smallest size
+// is tried or recommended, whatever goes wrong.
 func TestConfirmationKeepsTheMinimum(t *testing.T) {
 	o := search.Options{Min: 29, Max: 512, Capacity: capacity, Headroom: 0.08}
 	r := mustSearch(t, o, affine(0.08, 31))

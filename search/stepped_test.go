@@ -14,11 +14,13 @@ import (
 	"headroom/search"
 )
 
-// steps are ways in which allocators round. Each maps the growing part of the memory,
-// 0 at nothing and about 1 at the limit, to what is taken for it. A step begins at
-// phase, a share of its width; wide, in [0, 1], says how wide steps are.
+// steps are ways in which allocators round. Each function maps x, the exact size of the
+// growing part of the memory, to the memory that is taken for it. x is 0 for nothing and
+// about 1 at the limit. phase, a share of a step's width, says where steps begin; wide,
+// in [0, 1], says how wide they are.
 var steps = map[string]func(x, wide, phase float64) float64{
-	// One block for everything, rounded up to a multiple of a step of 1/4096 to 1/16 of the capacity.
+	// One block for everything, rounded up to a multiple of a step. The step is 1/4096 to
+	// 1/16 of the capacity.
 	"multiples": func(x, wide, phase float64) float64 {
 		step := math.Exp2(-12 + 8*wide)
 		return step * math.Ceil(x/step+phase)
@@ -41,7 +43,8 @@ var steps = map[string]func(x, wide, phase float64) float64{
 		}
 		return sum
 	},
-	// The whole rounded up to an eighth, a quarter, a half of a power of two, or a whole.
+	// One block for everything, rounded up to a multiple of an eighth, a quarter, a half
+	// or the whole of a power of two.
 	"parts of powers of two": func(x, wide, phase float64) float64 {
 		parts := math.Exp2(math.Floor(4 * (1 - wide)))
 		power := math.Exp2(math.Floor(math.Log2(x)+phase)) / parts
@@ -49,9 +52,10 @@ var steps = map[string]func(x, wide, phase float64) float64{
 	},
 }
 
-// stepped draws a machine with such steps, from the numbers in [0, 1) that unit
-// returns. Its allocator reserves up to 8 % more than it hands out, and its peaks show
-// the steps or, where only what is reserved has them, do not.
+// stepped draws a machine with such steps, from the numbers in [0, 1) that unit returns.
+// Its allocator reserves up to 8 % more than it hands out. In half of the draws, its
+// peaks show the steps; in the others, only the reserved memory has steps, and the peaks
+// do not.
 func stepped(kind string, limit int, unit func(name string) float64) machine {
 	round := steps[kind]
 	wide, phase := unit("wide"), unit("phase")
@@ -64,9 +68,10 @@ func stepped(kind string, limit int, unit func(name string) float64) machine {
 	return m
 }
 
-// Whatever steps memory rises in, the search ends within its bound, and near the largest
-// size: TestSteppedMisses says how often it is not within 2 %. The draws here
-// favour corner cases, such as a step that fills the capacity to the byte.
+// TestStepped checks that the search ends within its bound and near the largest size,
+// whatever the steps in which memory rises. TestSteppedMisses says how often it is not
+// within 2 %. The draws here favour corner cases, such as a step that fills the capacity
+// to the byte.
 func TestStepped(t *testing.T) {
 	kinds := slices.Sorted(maps.Keys(steps))
 	rapid.Check(t, func(t *rapid.T) {
@@ -89,8 +94,9 @@ func TestStepped(t *testing.T) {
 	})
 }
 
-// Steps that fill the capacity to the byte: every peak near the limit says that no
-// more fits, so the search does not creep up from there size by size.
+// TestStepThatFillsTheCapacity checks steps that fill the capacity to the byte. Every
+// peak near the limit says that no more fits, but the search must not creep up from there
+// size by size.
 func TestStepThatFillsTheCapacity(t *testing.T) {
 	for _, c := range []struct {
 		kind   string
@@ -113,8 +119,8 @@ func TestStepThatFillsTheCapacity(t *testing.T) {
 	}
 }
 
-// TestSteppedMisses checks the same as TestStepped for sizes that are evenly drawn,
-// and how often the search is not within 2 % where there are few sizes or the
+// TestSteppedMisses checks the same as TestStepped for sizes that are drawn evenly. It
+// also checks how often the search is not within 2 % if there are few sizes or the
 // capacity is not known.
 func TestSteppedMisses(t *testing.T) {
 	const runs = 6000

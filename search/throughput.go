@@ -3,18 +3,17 @@ package search
 // Speed is how fast a size trains.
 type Speed struct {
 	N         int     `json:"n"`          // samples in a micro-batch
-	PerSecond float64 `json:"per_second"` // samples trained a second
+	PerSecond float64 `json:"per_second"` // samples trained per second
 }
 
-// NearlyFastest is the share of the best speed that [Enough] gives up.
+// NearlyFastest is the share of the best speed that [Enough] is willing to give up.
 const NearlyFastest = 0.01
 
-// Enough is the smallest size within 1 % of the fastest, and the fastest size.
-// Speed levels off long before memory ends, so a size well below the largest
-// that fits often costs nothing and leaves room. Sizes that tie for the fastest
-// count as the smallest of them. Speeds that are not above 0 are ignored;
-// without any others both answers are 0. The order of the speeds does not
-// matter.
+// Enough returns the smallest size whose speed is within 1 % of the best, and the
+// fastest size. Speed levels off long before memory ends, so a size well below the
+// largest that fits often costs nothing and leaves room. If several sizes tie for the
+// fastest, the smallest of them counts. Speeds that are not above 0 are ignored; if
+// there are no others, both results are 0. The order of the speeds does not matter.
 func Enough(speeds []Speed) (enough, fastest int) {
 	var best float64
 	for _, s := range speeds {
@@ -31,12 +30,13 @@ func Enough(speeds []Speed) (enough, fastest int) {
 	return enough, fastest
 }
 
-// MuchFaster is the share by which the fastest size must beat another to be taken in its
-// place. Timings of a few steps may differ by up to that much by chance.
+// MuchFaster is the share by which the fastest size must be faster than another size to
+// take its place. Timings of a few steps may differ by up to that much by chance.
 const MuchFaster = 0.05
 
-// Better is [Enough]'s size where the fastest one is much faster than n; 0 where n is
-// fast enough, or was not timed.
+// Better returns the smallest size that is fast enough, according to [Enough], if the
+// fastest size is much faster than n. It returns 0 if n is fast enough or was not
+// timed.
 func Better(speeds []Speed, n int) int {
 	enough, fastest := Enough(speeds)
 	own := PerSecond(speeds, n)
@@ -46,7 +46,7 @@ func Better(speeds []Speed, n int) int {
 	return enough
 }
 
-// PerSecond is how fast size n was; 0 if it was not timed.
+// PerSecond returns the speed of size n in samples per second, or 0 if n was not timed.
 func PerSecond(speeds []Speed, n int) float64 {
 	for _, s := range speeds {
 		if s.N == n {

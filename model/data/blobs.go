@@ -9,18 +9,19 @@ import (
 	"math/rand/v2"
 )
 
-// Blobs is a set that needs no files: points around one centre per class, each
-// computed from (seed, index) when it is asked for. The centres lie in random
-// directions at [BlobRadius] from the origin; the noise has deviation 1 in each
-// feature. So classes overlap a little, whatever the number of features, and a
-// model can be seen to learn. Blobs is safe for concurrent use.
+// Blobs is a set that needs no files. Its samples are points around one centre
+// per class; each point is computed from (seed, index) when it is asked for.
+// The centres lie in random directions at [BlobRadius] from the origin, and the
+// noise around them has standard deviation 1 in each feature. So the classes
+// overlap a little, whatever the number of features, and a model can be seen to
+// learn. Blobs is safe for concurrent use.
 type Blobs struct {
 	o           BlobOptions
 	centres     [][]float32
 	fingerprint string
 }
 
-// BlobOptions say what to draw.
+// BlobOptions describe the points of [Blobs].
 type BlobOptions struct {
 	Seed     uint64
 	Samples  int // at least 1
@@ -28,12 +29,13 @@ type BlobOptions struct {
 	Classes  int // at least 2
 }
 
-// BlobRadius is the distance of the centres from the origin. Centres in
-// orthogonal directions are √2 times that apart, so a point lies beyond the
-// middle between two with probability Φ(−4/√2) ≈ 0.2 %.
+// BlobRadius is the distance of the centres from the origin. Two centres in
+// orthogonal directions are √2 times that distance apart, so a point lies
+// nearer to the other centre than to its own with probability Φ(−4/√2) ≈ 0.2 %.
 const BlobRadius = 4
 
-// NewBlobs draws the centres.
+// NewBlobs draws the centres and returns the set. Options below their minimum
+// are an error.
 func NewBlobs(o BlobOptions) (*Blobs, error) {
 	if o.Samples < 1 || o.Features < 1 || o.Classes < 2 {
 		return nil, fmt.Errorf("draw blobs: %d samples of %d features in %d classes: must be at least 1, 1 and 2", o.Samples, o.Features, o.Classes)
@@ -46,7 +48,8 @@ func NewBlobs(o BlobOptions) (*Blobs, error) {
 }
 
 func centre(o BlobOptions, class int) []float32 {
-	// The complement keeps the streams of centres apart from those of samples.
+	// The complement of class keeps the random streams of the centres apart
+	// from those of the samples.
 	rng := rand.New(rand.NewPCG(o.Seed, mix(^uint64(class))))
 	v := make([]float32, o.Features)
 	var squares float64
@@ -60,8 +63,9 @@ func centre(o BlobOptions, class int) []float32 {
 	return v
 }
 
-// sign hashes the first points along with the options: with another version of
-// the generator the data would be different.
+// sign computes the fingerprint from the options and the first points. The
+// points are included because another version of the generator would draw other
+// data from the same options.
 func (b *Blobs) sign() error {
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "%+v\n", b.o)
@@ -78,13 +82,13 @@ func (b *Blobs) sign() error {
 	return nil
 }
 
-// Len is the number of samples.
+// Len returns the number of samples.
 func (b *Blobs) Len() int { return b.o.Samples }
 
-// Shape is what the options say.
+// Shape returns the numbers of features and classes in the options.
 func (b *Blobs) Shape() Shape { return Shape{Features: b.o.Features, Classes: b.o.Classes} }
 
-// Fingerprint depends on the options and on what they make of the first points.
+// Fingerprint depends on the options and on the first points drawn from them.
 func (b *Blobs) Fingerprint() string { return b.fingerprint }
 
 // Sample draws point i. Its class is i modulo the number of classes.

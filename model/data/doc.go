@@ -9,9 +9,9 @@
 //	_, index := order.At(812)
 //	err = set.Sample(index, sample)
 //
-// A set never changes once it is open, and its fingerprint shows whether it is
-// the same as another, so that a run is not continued with other data. The
-// order is a pure function of the position in the run's stream of samples.
-// Together they make position 812 the same sample in every attempt, however the
-// steps before it were cut into micro-batches.
+// A set never changes once it is open. Its fingerprint shows whether another set
+// has the same contents, so that a run is not continued with other data. The
+// order is a pure function of the position in the run's stream of samples. So
+// position 812 is the same sample in every attempt, however the steps before it
+// were cut into micro-batches.
 package data

@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// listFiles returns the regular files of the folder name in lexical order, or
-// name itself if it is a file.
+// listFiles returns the regular files below the folder name whose base names
+// match glob, in lexical order; "" matches all. It leaves out names that begin
+// with a dot. If name is a file, listFiles returns that file.
 func listFiles(name, glob string) ([]string, error) {
 	if _, err := path.Match(glob, ""); err != nil {
 		return nil, fmt.Errorf("pattern %q: %w", glob, err)
@@ -72,17 +73,17 @@ func pattern(glob string) string {
 	return fmt.Sprintf(" matches %q", glob)
 }
 
-// goTimeout is far more than `go env` takes; a toolchain that hangs must not
-// hang the run.
+// goTimeout limits `go env`, so that a toolchain that hangs does not hang the
+// run. It is far longer than `go env` takes.
 const goTimeout = 20 * time.Second
 
-// GoSource is the folder of Go's own source, as the go command on the PATH
-// reports it.
+// GoSource returns the folder of Go's own source, as reported by the go command
+// on the PATH.
 func GoSource() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), goTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "env", "GOROOT")
-	// Away from any go.mod, which could ask for another toolchain.
+	// Run it away from any go.mod, which could ask for another toolchain.
 	cmd.Dir = os.TempDir()
 	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=local", "GOWORK=off")
 	out, err := cmd.Output()

@@ -10,29 +10,31 @@ import (
 	"headroom/memory"
 )
 
-// IDXOptions say which images to read.
+// IDXOptions say which images [OpenIDX] reads.
 type IDXOptions struct {
-	Path    string       // folder with train-images-idx3-ubyte and train-labels-idx1-ubyte, each possibly .gz
-	Classes int          // labels are below this; at least 2
-	Limit   int          // at most this many images, the first ones; 0 reads all
-	Room    memory.Bytes // memory that may be used; 0 if not known, which sets no bound
+	Path    string       // folder with train-images-idx3-ubyte and train-labels-idx1-ubyte, with or without .gz
+	Classes int          // number of classes, 2 to 256; every label must be below it
+	Limit   int          // number of images to read, from the first on; 0 reads all
+	Room    memory.Bytes // memory that may be used; 0 means not known and sets no bound
 }
 
 // Images is a set of labelled images in the IDX format of MNIST and its family.
-// A pixel p becomes (p − mean)/deviation over all pixels of the set, so that
-// features have mean 0 and variance 1. Images is safe for concurrent use.
+// A pixel p becomes the feature (p − mean)/deviation, with mean and deviation
+// taken over all pixels of the set, so that features have mean 0 and variance 1.
+// Images is safe for concurrent use.
 type Images struct {
 	pixels      []byte
 	labels      []byte
 	size        int // pixels per image
 	classes     int
-	scale       [256]float32 // a pixel's feature
+	scale       [256]float32 // the feature for each pixel value
 	fingerprint string
 }
 
-// OpenIDX reads a folder. Missing, truncated and inconsistent files are errors,
-// as is a label that is not below Classes. If the images do not fit into o.Room,
-// the error is a *[TooLargeError] and none of them is read.
+// OpenIDX reads the images and labels in the folder o.Path. Missing, truncated
+// and inconsistent files are errors, as is a label that is not below Classes. If
+// the images do not fit into o.Room, the error is a *[TooLargeError] and none of
+// them is read.
 func OpenIDX(o IDXOptions) (*Images, error) {
 	if o.Classes < 2 || o.Classes > 256 {
 		return nil, fmt.Errorf("read images: %d classes: must be 2 to 256", o.Classes)
@@ -59,8 +61,9 @@ func OpenIDX(o IDXOptions) (*Images, error) {
 	return s, nil
 }
 
-// normalise computes mean and variance from a histogram, which is exact and
-// does not depend on the order of the pixels.
+// normalise computes the features. It takes mean and variance from a histogram
+// of the pixels, so their sums are exact and do not depend on the order of the
+// pixels.
 func (s *Images) normalise() {
 	var counts [256]int64
 	for _, p := range s.pixels {
@@ -75,7 +78,7 @@ func (s *Images) normalise() {
 	mean := sum / total
 	deviation := math.Sqrt(max(0, squares/total-mean*mean))
 	if deviation == 0 {
-		deviation = 1 // one shade everywhere: features are 0
+		deviation = 1 // all pixels are equal: all features become 0
 	}
 	for p := range s.scale {
 		s.scale[p] = float32((float64(p) - mean) / deviation)
@@ -90,13 +93,14 @@ func (s *Images) digest() string {
 	return "idx-" + hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// Len is the number of images.
+// Len returns the number of images.
 func (s *Images) Len() int { return len(s.labels) }
 
-// Shape has one feature per pixel.
+// Shape returns one feature per pixel, and the number of classes in the options.
 func (s *Images) Shape() Shape { return Shape{Features: s.size, Classes: s.classes} }
 
-// Fingerprint depends on pixels, labels and their order.
+// Fingerprint depends on the pixels, the labels and their order, and on the
+// number of classes.
 func (s *Images) Fingerprint() string { return s.fingerprint }
 
 // Sample writes image i into dst.
@@ -111,7 +115,8 @@ func (s *Images) Sample(i int, dst *Sample) error {
 	return nil
 }
 
-// candidates are the names under which the files of the family are found.
+// candidates returns the paths at which a file of the family may lie: with a
+// dash or a dot after the stem, and with or without .gz.
 func candidates(folder, stem string, dims int) []string {
 	var names []string
 	for _, joint := range []string{"-", "."} {

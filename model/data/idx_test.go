@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// idx is an IDX file of unsigned bytes.
+// idx returns an IDX file of unsigned bytes with the given content and
+// dimensions.
 func idx(content []byte, dims ...uint32) string {
 	b := []byte{0, 0, 8, byte(len(dims))}
 	for _, d := range dims {
@@ -135,8 +136,9 @@ func TestIDXDamagedGzip(t *testing.T) {
 	}
 }
 
-// The real thing, if Debian's package dataset-fashion-mnist is installed: its
-// smaller part, under the names of the larger one.
+// TestFashionMNIST reads real images, if Debian's package dataset-fashion-mnist
+// is installed. It takes the smaller part of the data set, under the names of
+// the larger one.
 func TestFashionMNIST(t *testing.T) {
 	const from = "/usr/share/datasets/fashion-mnist"
 	dir := t.TempDir()

@@ -14,12 +14,13 @@ import (
 	"headroom/memory"
 )
 
-// maxIDX bounds what one file may hold, so that a damaged header does not ask
-// for all memory: the largest of the family (EMNIST) holds 0.6 GB.
+// maxIDX is the largest size of contents, in bytes, that the header of a file may
+// declare, so that a damaged header does not ask for all memory. The largest data
+// set of the family, EMNIST, holds 0.6 GB.
 const maxIDX = 4 << 30
 
-// read reads the first existing file of those that [candidates] names, and
-// keeps its items up to the limit.
+// read reads the first of the [candidates] that exists, and keeps its items up to
+// the limit.
 func (o IDXOptions) read(stem string, dims int) (shape []int, content []byte, name string, err error) {
 	names := candidates(o.Path, stem, dims)
 	for _, name = range names {
@@ -44,7 +45,8 @@ func (o IDXOptions) read(stem string, dims int) (shape []int, content []byte, na
 	return nil, nil, "", fmt.Errorf("%s, with or without .gz: %w", names[0], fs.ErrNotExist)
 }
 
-// mostInflated is the most bytes to which one byte of a gzip file can expand.
+// mostInflated is the largest number of bytes to which one byte of a gzip file can
+// expand.
 const mostInflated = 1032
 
 func (o IDXOptions) decodeFile(f *os.File, dims int) ([]int, []byte, error) {
@@ -69,9 +71,9 @@ func (o IDXOptions) decodeFile(f *os.File, dims int) ([]int, []byte, error) {
 	return o.decode(z, dims, most)
 }
 
-// decode reads one IDX file of at most the given number of bytes. Content has
-// the items up to the limit; the rest is read too, to check that the file is
-// complete.
+// decode reads one IDX file whose contents have at most the given number of bytes.
+// content has the items up to the limit. The other items are read too, to check
+// that the file is complete.
 func (o IDXOptions) decode(r io.Reader, dims int, most int64) (shape []int, content []byte, err error) {
 	shape, size, err := idxHeader(r, dims)
 	if err != nil {
@@ -85,8 +87,8 @@ func (o IDXOptions) decode(r io.Reader, dims int, most int64) (shape []int, cont
 	if err := fits(TooLargeError{Size: kept, Needs: kept, Room: o.Room, Key: "data.samples"}); err != nil {
 		return nil, nil, err
 	}
-	// Allocated all at once: growing would copy, and hold the images twice. What
-	// a damaged header asks for beyond the file's size is not allocated.
+	// Allocate content all at once: growing it would hold the images twice. A
+	// damaged header can ask for no more than the file can contain.
 	content = make([]byte, min(keep, most))
 	n, err := io.ReadFull(r, content)
 	read := int64(n)
@@ -110,7 +112,7 @@ func (o IDXOptions) decode(r io.Reader, dims int, most int64) (shape []int, cont
 
 // idxHeader reads the header of an IDX file of unsigned bytes: two zero bytes, the
 // type (8), the number of dimensions, and each dimension in four bytes,
-// big-endian. Size is how many bytes of contents follow.
+// big-endian. size is the number of bytes of contents that follow.
 func idxHeader(r io.Reader, dims int) (shape []int, size int64, err error) {
 	header := make([]byte, 4+4*dims)
 	if n, err := io.ReadFull(r, header); err != nil {

@@ -1,24 +1,26 @@
 package data
 
-// Order maps a position of a run's endless stream of samples to a sample of the
-// set: a permutation of the set per epoch, drawn from (Seed, epoch) alone. It is
-// a value, safe for concurrent use, and takes no memory however large the set.
+// Order maps each position of a run's endless stream of samples to a sample of
+// the set. Every epoch is a permutation of the set, drawn from (Seed, epoch)
+// alone. An Order is a plain value, is safe for concurrent use, and takes no
+// memory, however large the set is.
 type Order struct {
 	Seed uint64
 	Len  int // samples in the set; at least 1
 }
 
-// At is the epoch of position pos ≥ 0, counted from 0, and the index in the set
-// of the sample there. It is a pure function.
+// At returns the epoch of position pos, counted from 0, and the index in the set
+// of the sample there. pos must be at least 0. At is a pure function.
 func (o Order) At(pos int64) (epoch int64, index int) {
 	epoch = pos / int64(o.Len)
 	return epoch, o.permute(uint64(epoch), uint64(pos%int64(o.Len)))
 }
 
-// permute is a keyed permutation of [0, Len): a Feistel network over the
-// smallest even number of bits that holds Len, walked until it lands inside
-// (Black and Rogaway, 2002, "Ciphers with arbitrary finite domains", cycle
-// walking). The domain is under four times Len, so the walk is short.
+// permute applies the permutation of an epoch to x, which must be in [0, Len).
+// It is a Feistel network on the smallest even number of bits that can hold
+// every index. The network is applied again until the result is below Len (cycle
+// walking; Black and Rogaway, 2002, "Ciphers with arbitrary finite domains").
+// The domain is at most four times Len, so this takes few repetitions.
 func (o Order) permute(epoch, x uint64) int {
 	half := uint(1)
 	for uint64(1)<<(2*half) < uint64(o.Len) {
@@ -33,9 +35,10 @@ func (o Order) permute(epoch, x uint64) int {
 	}
 }
 
-// rounds is more than the four that make a Feistel network indistinguishable
-// from a random permutation for ideal round functions (Luby and Rackoff, 1988):
-// small sets have halves of few bits, where four leave visible patterns.
+// rounds is the number of rounds of the Feistel network. With ideal round
+// functions, four make it indistinguishable from a random permutation (Luby and
+// Rackoff, 1988). But in small sets the halves have few bits, and four rounds
+// leave visible patterns.
 const rounds = 8
 
 func feistel(x, key uint64, half uint) uint64 {
@@ -47,8 +50,8 @@ func feistel(x, key uint64, half uint) uint64 {
 	return left<<half | right
 }
 
-// mix is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) after one
-// increment: every input bit affects every output bit.
+// mix adds the increment of SplitMix64 to x and applies its finaliser (Steele,
+// Lea and Flood, 2014). Every input bit affects every output bit.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

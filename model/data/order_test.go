@@ -49,15 +49,17 @@ func TestOrderDiffersBetweenEpochsAndSeeds(t *testing.T) {
 				same++
 			}
 		}
-		// One of 100 is expected; 10 have a probability below 1e-6.
+		// One sample of 100 is expected in the same place; 10 or more have a
+		// probability below 1e-6.
 		if same >= 10 {
 			t.Errorf("%s: %d of 100 samples in the same place", name, same)
 		}
 	}
 }
 
-// Every sample must come in every place about equally often: a weak network
-// would leave a pattern in small sets, where halves have few bits.
+// TestOrderIsUniform checks that every sample comes in every place about
+// equally often. A weak network would leave a pattern in small sets, where the
+// halves have few bits.
 func TestOrderIsUniform(t *testing.T) {
 	for _, size := range []int{2, 3, 5, 17} {
 		const epochs = 4000
@@ -77,7 +79,8 @@ func TestOrderIsUniform(t *testing.T) {
 				chi += (float64(n) - want) * (float64(n) - want) / want
 			}
 		}
-		// (size−1)² degrees of freedom; mean + 5 deviations of chi-squared.
+		// There are (size−1)² degrees of freedom. The limit is the mean of
+		// chi-squared plus 5 standard deviations.
 		freedom := float64((size - 1) * (size - 1))
 		if limit := freedom + 5*1.4143*math.Sqrt(freedom); chi > limit {
 			t.Errorf("%d samples: chi-squared %.1f, at most %.1f expected", size, chi, limit)
@@ -85,7 +88,8 @@ func TestOrderIsUniform(t *testing.T) {
 	}
 }
 
-// A checkpoint carries a position, so the order may never change.
+// TestOrderKnownAnswers pins the order. It may never change, because a
+// checkpoint holds only a position.
 func TestOrderKnownAnswers(t *testing.T) {
 	if got, want := epoch(Order{Seed: 1, Len: 10}, 0), []int{5, 9, 4, 8, 0, 1, 3, 6, 7, 2}; !slices.Equal(got, want) {
 		t.Errorf("seed 1, epoch 0: %v, want %v", got, want)

@@ -6,14 +6,14 @@ import (
 	"headroom/memory"
 )
 
-// TooLargeError means that data would not fit into the memory that is left. This
-// is found from its size, before anything is read, because the system would
-// otherwise kill the process without a word.
+// TooLargeError reports that data would not fit into the memory that is left.
+// The size of the data shows this before any of the data is read. Without the
+// check, the system would kill the process without an error message.
 type TooLargeError struct {
 	Path  string
-	Size  memory.Bytes // of the data that would be read
-	Needs memory.Bytes // the memory that it takes
-	Room  memory.Bytes // the memory that is left
+	Size  memory.Bytes // size of the data that would be read
+	Needs memory.Bytes // memory that reading it takes
+	Room  memory.Bytes // memory that is left
 	Key   string       // the setting that makes a run read less
 }
 
@@ -22,7 +22,7 @@ func (e *TooLargeError) Error() string {
 		e.Path, e.Size, e.Needs, e.Room, e.Key)
 }
 
-// fits refuses data that needs more than Room, if that is known.
+// fits returns e as an error if Room is known and less than Needs.
 func fits(e TooLargeError) error {
 	if e.Room > 0 && e.Needs > e.Room {
 		return &e

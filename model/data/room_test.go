@@ -11,7 +11,8 @@ import (
 	"headroom/memory"
 )
 
-// sparse makes a file that is large and takes no disk.
+// sparse makes a file of the given size that starts with begin and takes almost
+// no disk space.
 func sparse(t *testing.T, name string, begin []byte, size memory.Bytes) {
 	t.Helper()
 	if err := os.WriteFile(name, begin, 0o644); err != nil {
@@ -22,8 +23,9 @@ func sparse(t *testing.T, name string, begin []byte, size memory.Bytes) {
 	}
 }
 
-// TestTextLargerThanMemory checks that text is refused by its size: reading it
-// would take minutes, and the process would be killed.
+// TestTextLargerThanMemory checks that text that is too large is refused before
+// it is read. Reading it would take minutes, and the system would kill the
+// process.
 func TestTextLargerThanMemory(t *testing.T) {
 	dir := folder(t, map[string]string{"a.txt": "hello"})
 	book := filepath.Join(dir, "book.txt")
@@ -31,7 +33,7 @@ func TestTextLargerThanMemory(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    TextOptions
-		size memory.Bytes // in the error; 0 if the text is accepted
+		size memory.Bytes // the size in the error; 0 if the text is accepted
 	}{
 		{"a file", TextOptions{Path: book, Context: 64, Room: 16 * memory.GiB}, 30 * memory.GiB},
 		{"its windows do not fit", TextOptions{Path: book, Context: 64, Room: 30 * memory.GiB}, 30 * memory.GiB},
@@ -94,7 +96,8 @@ func TestImagesLargerThanMemory(t *testing.T) {
 	}
 }
 
-// taken is how many bytes f allocates, whether or not they are freed.
+// taken returns the number of bytes that f allocates, whether or not they are
+// freed.
 func taken(f func()) memory.Bytes {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -103,8 +106,9 @@ func taken(f func()) memory.Bytes {
 	return memory.Bytes(after.TotalAlloc - before.TotalAlloc)
 }
 
-// TestReadingTakesNoMore checks that reading data takes no more than what it is
-// said to need: with a copy in between, data that was found to fit would not fit.
+// TestReadingTakesNoMore checks that reading data takes no more memory than the
+// check of its size assumes. With a copy on the way, data that passed the check
+// would not fit.
 func TestReadingTakesNoMore(t *testing.T) {
 	const size = 8 * memory.MiB
 	text := folder(t, map[string]string{"a": strings.Repeat("a", int(size/2)), "b": strings.Repeat("b", int(size/2))})
@@ -128,8 +132,8 @@ func TestReadingTakesNoMore(t *testing.T) {
 	}
 }
 
-// TestDamagedHeaderTakesNothing checks that a header that declares more than
-// there can be in the file costs no memory.
+// TestDamagedHeaderTakesNothing checks that a header costs no memory if it
+// declares more than the file can contain.
 func TestDamagedHeaderTakesNothing(t *testing.T) {
 	short := idx([]byte{1, 2, 3}, 1<<10, 1<<10, 1<<11)
 	for name, files := range map[string]map[string]string{

@@ -4,26 +4,27 @@ import "fmt"
 
 // Sample is one training example.
 //
-// Text has Tokens and as many Targets: Targets[t] is the token that follows
-// Tokens[t], or device.IgnoreIndex for a target that does not count. Images and
-// other features have Features and one target, their class.
+// A sample of text has Tokens and the same number of Targets. Targets[t] is the
+// token that follows Tokens[t], or device.IgnoreIndex for a target that does not
+// count. A sample of images or other features has Features and one target, its
+// class.
 type Sample struct {
 	Tokens   []int32
 	Features []float32
 	Targets  []int32
 }
 
-// Shape is what the samples of a set have in common.
+// Shape holds the sizes that all samples of a set share.
 type Shape struct {
 	Tokens   int // tokens per sample, T; 0 for a set of features
 	Features int // features per sample; 0 for text
 	Classes  int // size of the vocabulary, or number of classes; targets are below it
 }
 
-// Targets is the number of targets per sample: one per token, or one class.
+// Targets returns the number of targets per sample: one per token, or one class.
 func (s Shape) Targets() int { return max(1, s.Tokens) }
 
-// New returns a sample of this shape, to be filled by a [Set].
+// New returns a sample of this shape for a [Set] to fill.
 func (s Shape) New() *Sample {
 	return &Sample{
 		Tokens:   make([]int32, s.Tokens),
@@ -34,20 +35,21 @@ func (s Shape) New() *Sample {
 
 // Set is a fixed collection of samples. It is safe for concurrent use.
 type Set interface {
-	// Len is the number of samples; at least 1.
+	// Len returns the number of samples, at least 1.
 	Len() int
-	// Shape is the same for every sample of the set.
+	// Shape returns the shape that every sample of the set has.
 	Shape() Shape
-	// Sample writes sample i, 0 ≤ i < Len, into s, whose slices have the lengths
-	// that Shape gives and stay the caller's. Any other index or lengths are an
-	// error.
+	// Sample writes sample i, 0 ≤ i < Len, into s. The slices of s must have the
+	// lengths that Shape gives, and stay the caller's. Any other index or length
+	// is an error.
 	Sample(i int, s *Sample) error
 	// Fingerprint identifies the contents and their order: sets with the same
 	// fingerprint have the same samples at the same indices.
 	Fingerprint() string
 }
 
-// check refuses what would read or write out of bounds.
+// check returns an error if set has no sample i, or if the slices of s do not
+// have the lengths that the set's shape gives.
 func check(set Set, i int, s *Sample) error {
 	if i < 0 || i >= set.Len() {
 		return fmt.Errorf("sample %d: must be 0 to %d", i, set.Len()-1)

@@ -17,19 +17,19 @@ import (
 // Vocabulary is the number of tokens of [Text]: one per byte value.
 const Vocabulary = 256
 
-// TextOptions say which bytes to read and how to cut them.
+// TextOptions say which bytes [OpenText] reads and how it cuts them into samples.
 type TextOptions struct {
-	Path    string       // a file, or a folder that is read with everything below it
-	Glob    string       // base names to read in a folder, a pattern of path.Match; "" reads all
-	Limit   memory.Bytes // at most this many bytes, the last file cut short; 0 reads all
+	Path    string       // a file, or a folder whose files are read at every depth
+	Glob    string       // pattern of path.Match for the base names to read in a folder; "" reads all
+	Limit   memory.Bytes // number of bytes to read at most, with the last file cut short; 0 reads all
 	Context int          // tokens per sample, T; at least 1
-	Room    memory.Bytes // memory that may be used; 0 if not known, which sets no bound
+	Room    memory.Bytes // memory that may be used; 0 means not known and sets no bound
 }
 
-// Text is files cut into windows of bytes. A sample is T tokens and the token
-// that follows each; so a window spans T+1 bytes, and the next one begins with
-// the last byte of the one before. Windows never cross files: a file's last
-// window is padded with token 0 and targets that do not count. The bytes are
+// Text is a set of samples cut from files. A sample has T tokens and, for each, the
+// token that follows. So it comes from a window of T+1 bytes, and the next window
+// begins with the last byte of the one before. Windows never cross files: a file's
+// last window is padded with token 0 and targets that do not count. The bytes are
 // held in memory. Text is safe for concurrent use.
 type Text struct {
 	context     int
@@ -39,14 +39,14 @@ type Text struct {
 	fingerprint string
 }
 
-// window is a sample: bytes [from, to), at most T+1 of them and at least two.
+// window is where a sample lies in the text: bytes [from, to), at least two and at
+// most T+1 of them.
 type window struct{ from, to int }
 
-// OpenText reads the files that o names: folders in lexical order, without names
-// that begin with a dot and without following symbolic links below Path.
-// Unreadable files and too little text for one sample are errors. If the text
-// does not fit into o.Room, the error is a *[TooLargeError] and none of it is
-// read.
+// OpenText reads the files that o names. It reads a folder in lexical order, leaves
+// out names that begin with a dot, and follows no symbolic links below Path.
+// Unreadable files and too little text for one sample are errors. If the text does
+// not fit into o.Room, the error is a *[TooLargeError] and none of it is read.
 func OpenText(o TextOptions) (*Text, error) {
 	if o.Context < 1 {
 		return nil, fmt.Errorf("read text: %d tokens per sample: must be at least 1", o.Context)
@@ -63,8 +63,8 @@ func OpenText(o TextOptions) (*Text, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read text: %w", err)
 	}
-	// Allocated all at once: growing would copy, and hold the text twice. The extra
-	// byte is for finding the end of the last file.
+	// Allocate everything at once: growing would hold the text twice. The extra
+	// byte leaves room for the read that finds the end of the last file.
 	t := &Text{context: o.Context, bytes: make([]byte, 0, size+1), windows: make([]window, 0, windows)}
 	for _, name := range files {
 		if o.Limit > 0 && memory.Bytes(len(t.bytes)) >= o.Limit {
@@ -81,11 +81,11 @@ func OpenText(o TextOptions) (*Text, error) {
 	return t, nil
 }
 
-// windowBytes is the memory that a window takes.
+// windowBytes is the size of a window in memory, in bytes.
 const windowBytes = 16
 
-// measure returns how many bytes of files o reads, and how many windows they
-// make.
+// measure returns the number of bytes that o reads of files, and the number of
+// windows that they make.
 func (o TextOptions) measure(files []string) (size memory.Bytes, windows int, err error) {
 	for _, name := range files {
 		if o.Limit > 0 && size >= o.Limit {
@@ -122,8 +122,8 @@ func (t *Text) read(name string, limit memory.Bytes) (err error) {
 	return nil
 }
 
-// fill reads r to its end or to limit. Files that do not report their size, or
-// that grow, are read too.
+// fill appends r to the text, to its end or until the text has limit bytes; 0 is no
+// limit. It also reads all of a file that does not report its size, or that grows.
 func (t *Text) fill(r io.Reader, limit memory.Bytes) error {
 	for limit == 0 || memory.Bytes(len(t.bytes)) < limit {
 		t.bytes = slices.Grow(t.bytes, 1)
@@ -143,8 +143,8 @@ func (t *Text) fill(r io.Reader, limit memory.Bytes) error {
 	return nil
 }
 
-// digest covers the windows too, so that the same bytes split into other files,
-// or cut differently, count as different data.
+// digest returns the fingerprint. It covers the windows too, so that the same bytes
+// count as different data if they are split into other files or cut differently.
 func (t *Text) digest() string {
 	h := sha256.New()
 	var cut [windowBytes]byte
@@ -157,20 +157,20 @@ func (t *Text) digest() string {
 	return fmt.Sprintf("text-%d-%s", t.context, hex.EncodeToString(h.Sum(nil)[:16]))
 }
 
-// Len is the number of windows.
+// Len returns the number of windows.
 func (t *Text) Len() int { return len(t.windows) }
 
-// Shape has T tokens over the [Vocabulary].
+// Shape returns T tokens per sample and [Vocabulary] classes.
 func (t *Text) Shape() Shape { return Shape{Tokens: t.context, Classes: Vocabulary} }
 
-// Fingerprint depends on the bytes and on where windows begin, not on the names
-// of files.
+// Fingerprint depends on the bytes and on where the windows begin and end, not on
+// the names of the files.
 func (t *Text) Fingerprint() string { return t.fingerprint }
 
-// Files is how many files were read.
+// Files returns the number of files that were read.
 func (t *Text) Files() int { return t.files }
 
-// Bytes is how much text was read.
+// Bytes returns the size of the text that was read.
 func (t *Text) Bytes() memory.Bytes { return memory.Bytes(len(t.bytes)) }
 
 // Sample writes window i into s.

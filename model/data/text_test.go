@@ -16,7 +16,7 @@ import (
 	"headroom/memory"
 )
 
-// folder makes files under a temporary folder.
+// folder makes files in a new temporary folder and returns the folder.
 func folder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -32,8 +32,9 @@ func folder(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// show returns the samples of a set of text, one string per sample: the input,
-// then what is to be predicted, with "_" where no target counts.
+// show returns one string per sample of a set of text: the tokens, ">", and the
+// targets. It writes "_" for a token of padding and for a target that does not
+// count.
 func show(t *testing.T, set Set) []string {
 	t.Helper()
 	s := set.Shape().New()
@@ -84,8 +85,8 @@ func TestTextWindows(t *testing.T) {
 	}
 }
 
-// Every byte except the first of each file is a target exactly once, and
-// follows the token whose target it is.
+// TestTextCoversEveryByteOnce checks that every byte of a file except the first
+// is a target exactly once, and follows the token whose target it is.
 func TestTextCoversEveryByteOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		text := rapid.SliceOfN(rapid.Byte(), 2, 200).Draw(rt, "text")
