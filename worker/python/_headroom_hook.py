@@ -32,8 +32,7 @@ class _Finder:
         return None
 
     def _follow(self, loader: "Any") -> None:
-        """Attach ourselves to the loader, which remains unused if torch is looked up but not
-        imported."""
+        """Hook into the loader. The hook is never used if torch is looked up but not imported."""
 
         def exec_module(module: "Any") -> None:
             del loader.exec_module
@@ -52,7 +51,8 @@ class _Finder:
 
 
 def watch() -> None:
-    """Start the worker once torch has been imported, or now if it already has. A second call does nothing."""
+    """Start the worker once torch has been imported, or now if it has been already. A second call
+    does nothing."""
     leave("python")
     if sys.version_info < OLDEST:
         leave("failed", f"Python {sys.version.split()[0]} is too old for the worker")
@@ -66,13 +66,14 @@ def watch() -> None:
 
 
 def start() -> None:
-    """Start the worker in a process that has torch, once. None of its errors leave this function."""
+    """Start the worker in a process that has imported torch. A second call does nothing. Raises no
+    exceptions."""
     global _started
     if _started:
         return
     _started = True
     leave("torch")
-    hidden = _here not in sys.path  # removed while Python looks for the user's own sitecustomize
+    hidden = _here not in sys.path  # the path is removed while Python looks for the user's own sitecustomize
     if hidden:
         sys.path.append(_here)
     try:
@@ -104,8 +105,8 @@ def _ours() -> bool:
 
 
 def leave(name: str, text: str = "") -> None:
-    """Leave a file beside the socket, from which headroom can tell how far this process got even if it
-    never sends a message."""
+    """Leave a file beside the socket. It tells headroom how far this process got, even if the
+    process never sends a message."""
     socket = os.environ.get("HEADROOM_SOCKET")
     if not socket:
         return

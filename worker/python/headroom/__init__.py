@@ -1,8 +1,9 @@
 """The part of headroom that works inside a PyTorch process.
 
-``headroom run -- python train.py`` makes it available by itself. A program that is started in
-another way imports it and calls :func:`attach`, or is started by ``python -m headroom``.
-In a process that does not run under headroom it does nothing. Importing it imports nothing else.
+``headroom run -- python train.py`` makes this package available automatically. A program that is
+started in another way must import it and call :func:`attach`, or be started by ``python -m
+headroom``. In a process that does not run under headroom, the package does nothing. Importing it
+imports no other package.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 def attach() -> bool:
     """Start the worker as soon as torch is imported, or now if it has been imported already.
 
-    Returns True if this process runs under headroom, or if HEADROOM_WORKER says what to do without
-    it; otherwise nothing is done, and the result is False.
+    Returns True if this process runs under headroom, or if HEADROOM_WORKER is set. Otherwise it
+    does nothing and returns False.
     """
     import os
 
@@ -47,15 +48,17 @@ def step(model: torch.nn.Module | Sequence[torch.nn.Module], optimizer: Optional
             loss.backward()
             return loss
 
-    If the function runs out of memory, it is called again for some rows at a time of every tensor
-    argument that has as many rows as the first one, and the gradients add up to those of the
-    whole batch. Anything else that the function does happens once for each piece, so zeroing gradients,
-    clipping and the optimizer's step belong outside. The function may return nothing, numbers, or tensors
-    of rows; the results of the pieces are joined.
+    If the function runs out of memory, it is called again in pieces. A piece contains some of the
+    rows of every tensor argument that has as many rows as the first tensor argument. The gradients
+    of all pieces add up to those of the whole batch. Anything else that the function does happens
+    once for each piece, so zeroing gradients, clipping and the optimizer's step belong outside. The
+    function may return nothing, numbers, or tensors whose first dimension is the batch; the results
+    of the pieces are joined.
 
-    If this cannot be done exactly, the function's exception is raised. In a process that does not run under
-    headroom the function is unchanged. ``model`` is the model that is trained, or a sequence of models;
-    ``optimizer`` may add further parameters.
+    If this cannot be done exactly, the function's own out-of-memory exception is raised. In a
+    process that does not run under headroom the function is unchanged. ``model`` is the model that
+    is trained, or a sequence of models. ``optimizer`` adds any trained parameters that are outside
+    the models.
     """
     from functools import wraps
 

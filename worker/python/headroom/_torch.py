@@ -1,4 +1,4 @@
-"""The changes made to torch, once, after it has been imported."""
+"""Makes the worker's changes to torch, after torch has been imported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST, LAST = (2, 4), (2, 15)  # the oldest and the newest version of PyTorch wi
 
 
 def only_watches(version: str = torch.__version__) -> Optional[str]:
-    """Why failures are not recovered from in this process; None if they are."""
+    """The reason why this process only observes failures; None if it recovers from them."""
     if os.environ.get("HEADROOM_WORKER") == "observe":
         return "as requested"
     if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -90,7 +90,8 @@ def install() -> None:
 
 
 def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Optimizer]) -> Optional[Callable]:
-    """The runner of a function of headroom.step; None if the function must be left as it is."""
+    """Returns the runner for a function decorated with headroom.step; None if the function must be
+    left unchanged."""
     from .explicit import Explicit
 
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
@@ -100,7 +101,8 @@ def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Opt
 
 
 def shared(module: torch.nn.Module) -> Optional[str]:
-    """Why a module's calls involve other processes too; None if they do not."""
+    """The reason why a module's calls may be spread over several processes or devices; None if they
+    are not."""
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         return "several ranks would have to agree on how to split the batch"
     for m in module.modules():
@@ -113,7 +115,7 @@ _SHARED = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"
 
 
 class Finder:
-    """Finds the modules to record: the trained modules that are called from outside any other module."""
+    """Finds the modules to record: the outermost modules that have trained parameters."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -151,7 +153,8 @@ class Finder:
         torch.nn.Module.__call__ = looking  # type: ignore[method-assign]
 
     def step(self) -> None:
-        """An optimizer has made a step: the inspection ends if no new module was found in that step."""
+        """Called after an optimizer's step. The inspection ends if no new module was found in that
+        step."""
         if self._call is not None and self._new == 0 and not self._inside:
             torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
             self._call = None

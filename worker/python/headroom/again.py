@@ -1,11 +1,12 @@
-"""Whether calls that succeeded return the same results when they are repeated.
+"""Checks whether calls that succeeded return the same results when they are repeated.
 
-A script may change something around a call and then change it back: an attribute or a global,
-for example. A replay would then silently compute something else. So when a call fails, some
-values of the results that the script holds at that moment are kept; and before pieces are run,
-the same calls are repeated on the whole batch, with the same random numbers, in the same modes,
-but without the tensors that autograd saves. Where there is not enough memory to repeat these calls,
-only a few rows are compared, unless random numbers were drawn.
+A script may change something for the duration of a call and then change it back, for example an
+attribute or a global. A replay would then silently compute something else. So when a call fails,
+some values of the results that the script holds at that moment are kept. Before pieces are run, the
+calls that made these results are repeated on the whole batch, with the same random numbers and in
+the same modes, but without the tensors that autograd saves. Where there is not enough memory to
+repeat them, only a few rows are compared; if random numbers were drawn, the step is refused
+instead.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .tape import Tape, place_of, random_state, same_random_state, unrecorded
 
 
 class Sampled(NamedTuple):
-    """Those results of a tape that the script held when something failed."""
+    """Samples of those results of a tape that the script held when something failed."""
 
     values: dict[int, torch.Tensor]  # some values of each result, by slot
     steps: dict[int, tuple]  # the strides with which the values were sampled, by slot
@@ -62,7 +63,7 @@ def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
         return
     again = [i for i in needed(tape, slots) if i < sampled.entries]
     keys = tuple(plan.keys[i] for i in again)
-    if tape.straight and keys in Plan.same:  # nothing has failed: one step of each kind is compared
+    if tape.straight and keys in Plan.same:  # nothing has failed: comparing one step of each kind is enough
         return
     unchanged(tape, again)
     why = "there is not enough memory to repeat the step's calls"
@@ -88,7 +89,7 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
         for i in again:
             run(tape, None, [i], None, env)
         half = half_in(tape, modules)
-        most, total = rounding(tape, half), 5e-3 if half else 1e-3  # total: for a loss, which is a sum
+        most, total = rounding(tape, half), 5e-3 if half else 1e-3  # total is for a loss, which is a sum
         return all(
             sampled.graphs[s] == signature([env[s]]) and alike(v, sample(env[s], sampled.steps[s]), min(most, total) if v.numel() == 1 else most)
             for s, v in sampled.values.items()
@@ -97,7 +98,8 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
 
 
 def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
-    """Whether the repeated calls return the same results for the first rows alone, for which other kernels may be used."""
+    """Whether the repeated calls return the same results for the first two rows alone. The
+    tolerance allows for other kernels, which may be used for so few rows."""
     modules, rows = modules_of(tape), Rows(plan.batch, 0, 2)
     with rehearsal(modules), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         env = run(tape, plan, again, rows)
@@ -113,7 +115,8 @@ def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots:
 
 def unsaved() -> Any:
     """A context in which autograd builds graphs, so that the same kernels run, but saves no tensors
-    for them. The tensors with which a function is traced, when it is compiled in this context, are kept."""
+    for them. Tensors of special classes are saved all the same: a function that is compiled in this
+    context is traced with such tensors."""
 
     def pack(tensor: torch.Tensor) -> Any:
         return None if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor

@@ -1,4 +1,5 @@
-"""A failed backward pass: which parameters already have their gradients, and the gradients of the rest."""
+"""Completes a failed backward pass: finds out which parameters already have their gradients, and
+computes the gradients of the others."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def state_of(param: torch.Tensor) -> Any:
 
 
 def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
-    """Why the graph of a loss enters a module of the tape other than through the module's
-    recorded outputs; None if it does not."""
+    """A message if the graph of a loss enters a module of the tape other than through the module's
+    recorded outputs; None otherwise."""
     spans = [(e.between, e.exits, e.module) for e in tape.entries if e.module is not None]
 
     def made_by(node: Any) -> Any:
@@ -109,7 +110,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     founds = [f for f in map(found_of, modules) if f is not None]
     changing = [f for f in founds if f.changes_buffers() and not tape.approximate]
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
-    if plan is not None:  # otherwise the whole batch is judged by its loss
+    if plan is not None:  # without a plan, the whole batch is run again and judged by its loss
         confirm(tape, plan, needed(tape, [loss]))
     elif any(f.writes for f in founds) or any(e.held is None and found_of(e.module).moving for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
         raise Refused("a module's calls change its attributes or frozen parameters")
@@ -181,7 +182,9 @@ def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:
 
 
 def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:
-    """The first scalars that the loss is computed from, with the loss's derivatives with respect to them."""
+    """The scalars that the loss depends on and that are computed directly from rows, each with the
+    loss's derivative with respect to it; and the gradients of leaves that enter the loss after
+    those scalars."""
     first = [s for i in entries for s in tape.entries[i].slots if s is not None and late.is_scalar(s) and late.is_first(s)]
     if not first:
         raise Refused("the loss has no part that is a sum over rows")

@@ -1,4 +1,4 @@
-"""Running modules again without consequences: the same random numbers, the same buffers."""
+"""Runs modules again without side effects: with the same random numbers and the same buffers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .tape import OwnMode, random_state, set_random_state
 
 _FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
 HALF = {torch.float16, torch.bfloat16}
-STANCES = hasattr(torch.compiler, "set_stance")  # since PyTorch 2.6: compiled code can be run as it was written
+STANCES = hasattr(torch.compiler, "set_stance")  # whether compiled code can be run as it was written: since PyTorch 2.6
 _DRAWS = {
     "rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "normal_functional", "randint", "randint_like",
     "multinomial", "poisson", "exponential",
@@ -39,8 +39,8 @@ class Watcher:
 
 
 class Watched(TorchDispatchMode):
-    """A context in which watchers see every operation. It is one mode for all of them, since each
-    mode takes longer for an operation than a small kernel does."""
+    """A context in which watchers see every operation. All of them share one mode, since each mode
+    adds more time to an operation than a small kernel takes."""
 
     def __init__(self, watchers: Sequence[Watcher]) -> None:
         super().__init__()
@@ -64,15 +64,19 @@ NEVER, CALLED, ANYWHERE = range(3)  # where code draws random numbers: nowhere, 
 
 
 class Calm:
-    """A context that takes randomness out of the code that runs inside, so that two runs can be compared: dropout
-    keeps everything, and every other random number is a constant. Records where random numbers would be drawn, and
-    whether anything is computed in half precision, as under an autocast inside a module.
+    """A context that takes randomness out of the code that runs inside, so that two runs can be
+    compared: dropout keeps everything, and every other random number is a constant. Records where
+    random numbers would be drawn, and whether anything is computed in half precision, as under an
+    autocast inside a module.
 
-    ``where`` says where random numbers are known to be drawn. If it is below ``ANYWHERE``, half precision is not
-    recorded, nothing is watched, and code takes about as long as without the context: a mode for all operations takes
-    longer for each operation, and for each of its gradients, than a small kernel does. ``apart`` tells draws in functions
-    from all others, for code that runs no backward. Before PyTorch 2.6 ``apart`` does nothing: there compiled modules are
-    compiled for trials, too, and compiling fails in a mode for functions."""
+    ``where`` says where random numbers are known to be drawn. If it is below ``ANYWHERE``, half
+    precision is not recorded and nothing is watched, but code takes about as long as without the
+    context. Otherwise a mode sees all operations, which adds more time to each operation, and to
+    each of its gradients, than a small kernel takes.
+
+    If ``apart`` is true, draws in functions are told apart from all others; this is for code that
+    runs no backward. Before PyTorch 2.6 ``apart`` does nothing: there, trials compile compiled
+    modules, too, and compiling fails in a mode for functions."""
 
     def __init__(self, where: int = ANYWHERE, watchers: Sequence[Watcher] = (), apart: bool = False) -> None:
         self.half = False
@@ -97,8 +101,9 @@ class Calm:
 
 
 class _Called(OwnMode):
-    """Takes randomness out of the functions in which most models draw random numbers, where Python calls them, but
-    neither inside another function nor in what a checkpoint runs again in the course of backward."""
+    """Takes randomness out of the functions in which most models draw random numbers. It sees only
+    calls that Python makes, not those inside another function, nor those that a checkpoint repeats
+    in the course of backward."""
 
     def __init__(self, calm: Calm) -> None:
         super().__init__()
@@ -166,15 +171,16 @@ class _Anywhere(Watched):
 
 @cache
 def _named(func: Any) -> str:
-    """The name of an operation that may draw random numbers, "" for any other."""
+    """The name of an operation that may draw random numbers; empty for any other operation."""
     name: str = func._schema.name.split("::")[-1]
     return name if name in _FILLS or name in _DRAWS or name == "native_dropout" or "attention" in name else ""
 
 
 class Sealed(Watcher):
-    """Raises :class:`Writes` before anything is written to a tensor that existed before, such as an argument,
-    a frozen parameter, or a tensor that a module keeps for itself, unless it is one of ``free``.
-    Writes made by a ``backward`` can be exempted."""
+    """Raises :class:`Writes` before anything is written to a tensor that existed before the context
+    was entered, such as an argument, a frozen parameter, or a tensor that a module keeps for
+    itself. Tensors in ``free`` may be written to. If ``backward`` is false, so may all tensors in
+    the course of a backward pass."""
 
     def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True) -> None:
         self._name, self._backward = name, backward
@@ -205,7 +211,7 @@ def _effects(func: Any) -> tuple[list[tuple[int, str]], bool]:
     memory of their own."""
     schema = func._schema
     written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
-    return written, all(r.alias_info is None for r in schema.returns) or schema.name == "aten::lift_fresh"  # made by torch.tensor
+    return written, all(r.alias_info is None for r in schema.returns) or schema.name == "aten::lift_fresh"  # torch.tensor calls this
 
 
 def eager() -> Any:
@@ -216,8 +222,8 @@ def eager() -> Any:
 
 @contextmanager
 def ready_attention() -> Iterator[None]:
-    """A context without cuDNN's attention, which compiles a kernel for every new number of
-    rows, where another implementation can be used."""
+    """A context in which cuDNN's attention is off if another implementation can be used: cuDNN's
+    compiles a kernel for every new number of rows."""
     backends = torch.backends.cuda
     others = backends.flash_sdp_enabled, backends.mem_efficient_sdp_enabled, backends.math_sdp_enabled
     off = getattr(backends, "cudnn_sdp_enabled", bool)() and any(enabled() for enabled in others)
@@ -262,7 +268,7 @@ def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
             for buffer, value, version in zip(buffers, kept, versions):
                 # Batch normalisation writes its statistics without raising the version.
                 if buffer._version != version or not torch.equal(buffer, value):
-                    buffer.data.copy_(value)  # an earlier call's graph may have saved these values: keep the version
+                    buffer.data.copy_(value)  # an earlier call's graph may have saved this buffer, so its version must stay the same
         held.put_back()
         for p, had in data:
             if p.data_ptr() != had.data_ptr():

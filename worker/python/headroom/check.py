@@ -1,8 +1,8 @@
-"""headroom check: tests on a training run's first step what headroom would do if memory ran out in it.
+"""headroom check: tests what headroom would do if memory ran out in a training run's first step.
 
-After each backward call of that step the gradients are computed twice more, once for the whole batch
-and once in pieces, and compared. Nothing is trained: before the optimizer's first step the process
-waits to be ended.
+After each backward call of that step, the gradients are computed twice more, once for the whole
+batch and once in pieces, and the two results are compared. No weights change: instead of making its
+first step, the optimizer reports the findings and waits until headroom ends the process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .failure import Refused, is_out_of_memory
 from .replay import gradients, in_two, modules_of, precisely
 from .tape import Tape, place_of
 
-MOST = 16  # the most calls that are checked
+MOST = 16  # at most this many calls are checked
 ENDING = 60.0  # seconds within which headroom must end this process
 
 
 class Check:
-    """Checks the first step, and reports its findings."""
+    """Checks a run's first step and reports the findings."""
 
     def __init__(self, report: Any) -> None:
         self._report = report
@@ -46,8 +46,8 @@ class Check:
         self._look(recorder, modules_of(tape), look)
 
     def function(self, recorder: Any, gradients_of: Callable, models: Sequence[torch.nn.Module]) -> None:
-        """Checks a function of headroom.step that has succeeded; ``gradients_of`` calls
-        ``Explicit.compared`` for it."""
+        """Checks a successful call of a function decorated with headroom.step. ``gradients_of``
+        calls :meth:`Explicit.compared` for that call."""
 
         def look() -> dict[str, Any]:
             with refusing():
@@ -68,8 +68,9 @@ class Check:
         self._found.append({**found, "where": self._report.here()})
 
     def instead(self, step: Callable) -> Callable:
-        """A replacement for an optimizer's step: it reports what was found, and changes no weights.
-        It still calls a closure, in which some loops call backward."""
+        """Returns a replacement for an optimizer's step. The replacement reports the findings and
+        changes no weights. It still calls the closure, if there is one, since some loops call
+        backward there."""
 
         @wraps(step)
         def looked(optimizer: torch.optim.Optimizer, closure: Optional[Callable] = None, *args: Any, **kwargs: Any) -> Any:
@@ -86,9 +87,9 @@ class Check:
 
 
 def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict[str, Any]:
-    """How far the gradients of two pieces are from those of the whole batch, relative to the
-    largest element of each tensor; neither run draws random numbers. Raises :class:`Refused` if
-    pieces would be wrong, or if there is not enough memory."""
+    """Reports how far the summed gradients of two pieces are from the gradients of the whole batch,
+    relative to the largest element of each tensor. Neither run draws random numbers. Raises
+    :class:`Refused` if pieces would be wrong, or if there is not enough memory."""
     plan, targets, extra, why = planned(tape, loss, given, sizes, report)
     if plan is None:
         raise Refused(why)
@@ -102,7 +103,8 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """A context that raises :class:`Refused` if memory runs out: a check is not a step that must be survived."""
+    """A context that raises :class:`Refused` if memory runs out: a check need not survive that,
+    unlike a training step."""
     try:
         yield
     except Exception as e:
@@ -112,7 +114,8 @@ def refusing() -> Iterator[None]:
 
 
 def judged(gradients: Iterable[tuple[Optional[torch.Tensor], Optional[torch.Tensor]]], rows: int, pieces: int, precise: bool) -> dict[str, Any]:
-    """The report on pairs of gradients: one of the whole batch, one of the pieces. Raises :class:`Refused` if they differ."""
+    """The report on pairs of gradients. The first of each pair was computed for the whole batch,
+    the second in pieces. Raises :class:`Refused` if they differ by more than rounding errors."""
     off = max([distance(whole, parts) for whole, parts in gradients], default=0.0)
     if not off <= (1e-3 if precise else 2e-2):
         raise Refused(f"the gradients of {pieces} pieces differ by {off:.1g} from those of the whole batch")
@@ -120,7 +123,8 @@ def judged(gradients: Iterable[tuple[Optional[torch.Tensor], Optional[torch.Tens
 
 
 def distance(a: Optional[torch.Tensor], b: Optional[torch.Tensor]) -> float:
-    """The largest difference, relative to the largest element of ``a``."""
+    """The largest difference between ``a`` and ``b``, relative to the largest element of ``a``. 0
+    if ``a`` is None; if ``b`` is None, 1 unless ``a`` is all zeros."""
     if a is None or b is None:
         return 0.0 if a is None or not bool(a.any()) else 1.0
     a, b = (t.to_dense() if t.layout != torch.strided else t for t in (a, b))

@@ -1,6 +1,8 @@
-"""Adam's step over all tensors at once needs memory for one more copy of each, and changes its
-state before it allocates the copies. Where there is not enough memory, the step goes tensor by tensor,
-which needs memory for the largest tensor alone; over all tensors at once it would end the training.
+"""Makes Adam's step go tensor by tensor where there is not enough memory for all tensors at once.
+
+A step over all tensors at once needs memory for one more copy of each tensor. It changes Adam's
+state before it allocates these copies, so running out of memory there would end the training. A
+step that goes tensor by tensor needs memory only for a copy of the largest tensor.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from .rest import Memory, memories
 
 KNOWN = (torch.optim.Adam, torch.optim.AdamW)
 FIRST, EVERY = 4, 16  # a GPU's memory is checked in the first 4 steps, then in every 16th
-SINGLY = 64  # steps that go tensor by tensor before one over all tensors is tried again; twice as many each time, up to 16 times
+SINGLY = 64  # steps that go tensor by tensor before one over all tensors is tried again; doubled each time, up to 16 times as many
 
 Group = dict[str, Any]
 
@@ -31,7 +33,8 @@ class Crowd:
         self.told = False
 
     def has_no_room(self, optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> bool:
-        """Whether the next step of these groups cannot be made over all tensors at once."""
+        """Whether there is not enough memory for the next step of these groups over all tensors at
+        once."""
         if self.singly:
             self.singly -= 1
             return True
@@ -58,8 +61,8 @@ _crowds: weakref.WeakKeyDictionary[torch.optim.Optimizer, Crowd] = weakref.WeakK
 
 @contextmanager
 def one_by_one(optimizer: torch.optim.Optimizer) -> Iterator[bool]:
-    """A context in which a step goes tensor by tensor if it must; yields whether this is the
-    optimizer's first step to do so."""
+    """A context in which the optimizer's step goes tensor by tensor if there is not enough memory
+    for all tensors at once. Yields whether this is the optimizer's first step that does."""
     groups = [g for g in optimizer.param_groups if at_once(g)] if type(optimizer) in KNOWN else []
     if groups:
         crowd = _crowds.setdefault(optimizer, Crowd())
@@ -85,8 +88,9 @@ def at_once(group: Group) -> bool:
 
 
 def _takes(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Tensors like the state that a group's step will allocate, and tensors like its temporaries: the largest
-    set of the group's parameters that share a device and a dtype."""
+    """Tensors of the sizes that a group's step will allocate: first those for its state, then those
+    for its temporaries. The temporaries are as large as the largest set of the group's parameters
+    that share a device and a dtype."""
     params = [p for p in group["params"] if p.grad is not None]
     state = [p for p in params if not optimizer.state.get(p) for _ in range(3 if group.get("amsgrad") else 2)]
     parts: dict[tuple, list[torch.Tensor]] = {}
@@ -105,7 +109,8 @@ def _bytes(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def fits(optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> bool:
-    """Whether there is memory for everything that a step will allocate, found by allocating it. None of it is kept."""
+    """Whether there is memory for everything that a step will allocate, found out by allocating it.
+    All of it is freed again."""
     held: list[torch.Tensor] = []
     try:
         for group in groups:

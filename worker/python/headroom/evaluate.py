@@ -1,9 +1,9 @@
-"""Repeats a module's call in evaluation that ran out of memory, some rows at a time.
+"""Repeats, some rows at a time, a module's call that ran out of memory in evaluation.
 
-Nothing carries a gradient, so only the call has to be repeated: its results are computed in
-pieces and joined. The result of a row must not depend on the other rows; this is tried on a
-few rows first. Evaluation has piece sizes of its own: its batches are often larger than those
-of training, and need less memory for each row.
+Nothing carries a gradient, so only the call has to be repeated: its results are computed in pieces
+and joined. The result of a row must not depend on the other rows; this is tried on a few rows
+first. Evaluation has piece sizes of its own, since its batches are often larger than those of
+training, and need less memory for each row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from .weights import typed, weight
 
 
 class Watch:
-    """Watches for the changes that an evaluation's call must not have made if it is to be repeated."""
+    """Watches a call in evaluation for changes that it makes. A call that has changed something
+    must not be repeated."""
 
     def __init__(self, found: Found, given: Sequence[torch.Tensor]) -> None:
         self._tensors = {"a buffer": found.buffers, "an argument": given}

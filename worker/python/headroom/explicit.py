@@ -1,10 +1,10 @@
-"""headroom.step: a function that runs the forward and backward pass of one batch, for loops that
-recording cannot follow.
+"""The decorator headroom.step, for loops that recording cannot follow. The decorated function runs
+the forward and backward pass of one batch.
 
-If the function runs out of memory it is called again for some rows at a time. Its gradients are
-weighted like those of a replay, by a rule that is tried on a few real rows first; its results
-are joined. Where this cannot be exact, the step is refused, and the exception is left to the user's
-code.
+If the function runs out of memory, it is called again for some rows at a time. The gradients of
+these calls are weighted like those of a replay, by a rule that is first tried on a few real rows.
+The results of these calls are joined. Where this cannot be exact, the step is refused, and the
+exception is left to the user's code.
 """
 
 from __future__ import annotations
@@ -130,8 +130,9 @@ class Explicit:
                 p.grad = g
 
     def _summed(self, args: tuple, kwargs: dict, batch: int, rule: Rule, size: Callable[[int], int], reached: Sequence[bool]) -> tuple[list, list, int]:
-        """The weighted sums of the gradients of all pieces, except those that the failed call had
-        reached; the leaves of each piece's result; and the number of pieces."""
+        """The weighted sums of the gradients of all pieces, leaving out the parameters whose
+        gradients the failed call had already computed; the leaves of each piece's result; and the
+        number of pieces."""
         sums: list[Optional[torch.Tensor]] = [None] * len(self._params)
         parts: list[list] = []
 
@@ -183,7 +184,7 @@ class Explicit:
 
 
 class Trial:
-    """Finds out from a few rows of a batch the rule by which a function's gradients add up, and how
+    """Finds out, from a few rows of a batch, by which rule a function's gradients add up, and how
     its results are joined."""
 
     def __init__(self, explicit: Explicit, args: tuple, kwargs: dict, batch: int) -> None:
@@ -219,7 +220,7 @@ class Trial:
             if not rules:
                 raise Refused("the gradients of a batch are not a weighted sum of the gradients of its rows")
             if settled(rules, pieces) and again > 0:
-                own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule where it is right for a leaf too
+                own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule, if that is right for a leaf, too
                 return rules[0], [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree
             chosen = others(rules, self._batch, count, again)
         raise Refused("the weights of the pieces' gradients cannot be determined")
@@ -273,7 +274,8 @@ class Trial:
         raise Refused("a result of the function can be joined neither by rows nor as a weighted sum")
 
     def _looked(self, rows: list[int]) -> None:
-        """Runs the function once to see what else it does."""
+        """Runs the function to see what else it does. Raises :class:`Refused` if it changes
+        buffers, attributes or gradients in a way that pieces cannot repeat."""
         backward, params = torch.autograd.backward, self._explicit._params
         least = min(params, key=lambda p: p.numel())
 
@@ -295,7 +297,7 @@ class Trial:
             raise Refused("a call to the model changes its buffers or attributes")
         if written.found:
             raise Refused("gradients are changed inside the function, for example by clipping: do that after the function")
-        # Backward adds to an existing gradient, so a NaN in it stays, unless the function clears gradients first.
+        # Backward adds to an existing gradient, so NaNs in it stay unless the function clears gradients first.
         at = Rows(self._batch, 0, self._batch, rows[:2])
         given = cut(self._args, self._batch, at), cut(self._kwargs, self._batch, at)
         try:
@@ -311,7 +313,7 @@ class Trial:
 
 
 class Written(TorchDispatchMode):
-    """Records whether any write to a gradient is outside backward."""
+    """Records whether anything outside backward writes to a gradient."""
 
     def __init__(self, params: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -335,7 +337,8 @@ def number(value: Any) -> bool:
 
 
 def rows_of(args: tuple, kwargs: dict) -> int:
-    """The number of rows of a batch: the size of the first tensor that has any dimension."""
+    """The number of rows of a batch: the size of dimension 0 of the first tensor that has any
+    dimension. Raises :class:`Refused` if the batch cannot be cut."""
     found: list[int] = []
     mapped((args, kwargs), lambda t: found.append(t.shape[0]) if t.dim() else None)
     if not found:

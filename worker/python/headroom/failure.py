@@ -15,7 +15,7 @@ _TEXTS = re.compile(
     r"|CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
     r"|CUDA error: out of memory|HIP out of memory|MPS backend out of memory"
 )
-_ONEDNN = re.compile(r"could not (?:create|execute) a primitive")  # says so too if it has no kernel for the tensors
+_ONEDNN = re.compile(r"could not (?:create|execute) a primitive")  # oneDNN also says this if it has no kernel for the tensors
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -37,19 +37,23 @@ def _limited() -> bool:
 
 
 class Refused(Exception):
-    """A step that cannot be replayed exactly, with the reason as a sentence."""
+    """Raised for a step that cannot be replayed exactly. The message is the reason, as a
+    sentence."""
 
 
 class NoMemory(Refused):
-    """A trial or a check, on a few rows, for which there is not enough memory."""
+    """Raised if there is not enough memory for a small piece of our own work, such as a trial on a
+    few rows."""
 
 
 class Writes(Refused):
-    """A call that must not be repeated, since it writes to something that existed before."""
+    """Raised for a call that must not be repeated, since it writes to something that existed before
+    the call."""
 
 
 def bare(failure: Any) -> Any:
-    """The same exception without its traceback."""
+    """A new exception of the same type with the same arguments, without a traceback; None for
+    None."""
     return None if failure is None else type(failure)(*failure.args)
 
 
@@ -63,9 +67,9 @@ def release_frames(error: Optional[BaseException]) -> None:
 
 
 def clean(error: Optional[BaseException] = None, thorough: bool = True) -> None:
-    """Releases the memory that a failed try left behind. Not to be called inside ``except``. If not
-    ``thorough``, only the newest objects are searched for reference cycles: searching all of them
-    takes a fifth of a second in a process with Transformers."""
+    """Releases the memory that a failed try left behind. Must not be called inside ``except``. If
+    not ``thorough``, only the newest objects are searched for reference cycles: searching all of
+    them takes a fifth of a second in a process that uses Transformers."""
     release_frames(error)
     cuda = torch.cuda.is_initialized()
     if cuda:
@@ -82,9 +86,10 @@ def clean(error: Optional[BaseException] = None, thorough: bool = True) -> None:
 
 
 def patiently(work: Callable[[], Any], why: str, release: Callable[[], Any] = lambda: None) -> Any:
-    """Does a small piece of our own work, and repeats it after ``release`` if it runs out of memory.
-    The failed work must have changed nothing. Raises :class:`NoMemory`, for the reason ``why``, if there
-    is not enough memory the second time either."""
+    """Calls ``work``, a small piece of our own work, and returns its result. If ``work`` runs out
+    of memory, calls ``release`` and tries once more. A failed ``work`` must have changed nothing.
+    Raises :class:`NoMemory`, for the reason ``why``, if there is not enough memory the second time
+    either."""
     for _ in range(2):
         failed: Optional[BaseException] = None
         try:

@@ -30,18 +30,18 @@ class Limits:
 
 
 class Found(Limits):
-    """A module whose outermost calls are recorded. It is kept in ``_compiled_call_impl``
-    of the module, which neither pickles nor deep copies include."""
+    """A module whose outermost calls are recorded. This object is stored in the module's
+    ``_compiled_call_impl``, which pickles and deep copies leave out."""
 
     def __init__(self, recorder: Any, module: torch.nn.Module) -> None:
         super().__init__()
-        self.evaluation = Limits()  # of calls without gradients
+        self.evaluation = Limits()  # for calls without gradients
         self.recorder, self.module = recorder, weakref.ref(module)
         self.known = Known()  # shapes of arguments with which calls have succeeded
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
         self.params = list(module.parameters())  # frozen ones too
         self.buffers = list(module.buffers())
-        self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call may change; None: not known yet
+        self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call may change; None if not known yet
         self.norms: list[torch.nn.Module] = []  # submodules whose running statistics are among those buffers
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
         self.calls = 0
@@ -49,7 +49,7 @@ class Found(Limits):
         self.draws: Optional[int] = None  # where trials have seen the module draw random numbers: see :class:`headroom.calm.Calm`; None before the first trial
         self.whole = False  # kept has the values of all changing buffers
         self.number = next(_NUMBERS)  # never reused, unlike an id
-        self.still: Optional[Held] = None  # modules whose attributes no call has changed; None: no call has succeeded yet
+        self.still: Optional[Held] = None  # modules whose attributes no call has changed; None until a call has succeeded
         self.moving: list[torch.nn.Module] = []  # modules whose attributes a call has changed
         self.now: Optional[Held] = None  # what the moving modules held before the newest call
         self.plain = False  # calls change only numbers and strings among their attributes
@@ -110,8 +110,9 @@ class Found(Limits):
         self.whole = True
 
     def changes_buffers(self, beside: Iterable[torch.nn.Module] = ()) -> bool:
-        """Whether a call changes buffers other than those of the given submodules, in the submodules' present modes. A layer with
-        running statistics, such as BatchNorm, leaves them alone in evaluation mode."""
+        """Whether a call changes any buffers except those of the submodules ``beside``. The
+        submodules' present modes count: a layer with running statistics, such as BatchNorm, does
+        not change them in evaluation mode."""
         fixed = {id(b) for m in [*beside, *(m for m in self.norms if not m.training)] for b in m.buffers(recurse=False)}
         return any(id(b) not in fixed for b in self.changing or ())
 
@@ -149,7 +150,7 @@ class Found(Limits):
         if self.writes or not self.whole or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
             return False
         for b, k in zip(self.changing or (), self.kept):
-            b.data.copy_(k)  # an earlier call's graph may have saved these values: keep the version
+            b.data.copy_(k)  # an earlier call's graph may have saved this buffer, so its version must stay the same
         if self.now is not None:
             self.now.put_back()
         if self.still is None or next(self.still.changed(), None) is None:
@@ -170,7 +171,8 @@ class Found(Limits):
 
 
 def copies(buffers: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of the buffers, in host memory if a GPU has no room for them: that must not be the script's failure."""
+    """Copies of the buffers, in host memory if a GPU has no room for them: making copies must not
+    fail the script."""
     try:
         return [b.detach().clone() for b in buffers]
     except Exception as e:
@@ -186,13 +188,15 @@ def found_of(module: Any) -> Optional[Found]:
 
 
 def draws_of(module: Any) -> int:
-    """Where a module is known to draw random numbers."""
+    """Where trials have seen a module draw random numbers, as in :class:`headroom.calm.Calm`;
+    ``ANYWHERE`` if there has been no trial."""
     found = found_of(module)
     return ANYWHERE if found is None or found.draws is None else found.draws
 
 
 def number_of(module: Any) -> int:
-    """A number that tells a recorded module from every other in this process; 0 for None."""
+    """A number that no other recorded module in this process has; 0 for None, and for a module that
+    is not recorded."""
     found = None if module is None else found_of(module)
     return 0 if found is None else found.number
 
@@ -204,9 +208,10 @@ _NO_OBJECTS = {dict, OrderedDict, list, tuple, set, torch.Tensor, torch.Size, to
 
 
 def state_of(module: torch.nn.Module) -> tuple[int, int]:
-    """Two hashes that are the same while a module is unchanged. The first covers its submodules, parameters, hooks, flags
-    and names, and which of the numbers in the objects among its attributes, such as a configuration, are zero; the second
-    also covers the numbers among its attributes and the values of the globals that its methods name."""
+    """Two hashes that are the same while a module is unchanged. The first covers its submodules,
+    parameters and hooks, the flags and strings among its attributes, and which numbers are zero in
+    objects among its attributes, such as a configuration. The second also covers the numbers among
+    its attributes, and the plain values of the globals that its methods name."""
     found = found_of(module)
     unread = found.unread if found is not None else ()
     names: list = []

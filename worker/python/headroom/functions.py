@@ -1,4 +1,4 @@
-"""What the names of PyTorch's functions say about them."""
+"""What can be told about PyTorch's functions from their names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASKS = {
     "item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__",
     "__str__", "__complex__", "equal", "allclose",
 }  # fmt: skip
-# Functions that cannot be shown to leave a replay unaffected.
+# Functions after which a replay may no longer be exact.
 OPAQUE = {
     "register_hook", "retain_grad", "set_", "resize_", "share_memory_", "requires_grad_",
     "register_post_accumulate_grad_hook", "__set__", "data_ptr", "untyped_storage", "storage", "__dlpack__",

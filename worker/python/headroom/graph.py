@@ -1,9 +1,10 @@
-"""Autograd's graphs: walking through one, and releasing the tensors that it has saved while the
-graph itself is still held.
+"""Walks through autograd's graphs, and releases the tensors that a graph has saved while the graph
+itself is still held.
 
-A user's variables (``out``, ``loss``) keep the graph of a failed try alive, and with it
-every activation. Each tensor that a node has saved is replaced by a hook that raises: the
-activations are freed even while someone still holds the graph. Nothing is done before a failure.
+A user's variables, such as ``out`` and ``loss``, keep the graph of a failed try alive, and with it
+every activation. Each tensor that a node has saved is replaced by a hook that raises, so the
+activations are freed even while a variable still holds the graph. Nothing is released before a
+failure.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def within(node: Any, spans: Iterable[tuple[int, int]]) -> bool:
 
 def walk(roots: Iterable[Any], closed: Iterable[Any] = (), enter: Callable[[Any], bool] = lambda _: True, most: float = float("inf")) -> Iterator[Any]:
     """The nodes that can be reached from ``roots``, each once, at most ``most`` of them, and none
-    of ``closed``. The nodes behind a node are visited only if ``enter`` returns true for it."""
+    of ``closed``. The nodes behind a node are visited only if ``enter`` returns true for that
+    node."""
     todo, seen = list(roots), set(closed)
     while todo and len(seen) < most:
         node = todo.pop()
@@ -79,8 +81,9 @@ def signature(tensors: Iterable[Any], most: int = 10000) -> int:
 
 def drop(nodes: Iterable[Any], borders: Iterable[Any], failure: BaseException) -> None:
     """Empties the graphs that end in the given nodes. ``borders`` are nodes of the user's own
-    graphs, which are not entered. Code that uses an emptied graph anyway gets ``failure``, which
-    must have no traceback: its frames would hold the tensors that hold the graph."""
+    graphs, which are not entered. Code that uses an emptied graph anyway gets ``failure``. That
+    exception must have no traceback, since a traceback's frames would hold the tensors that hold
+    the graph."""
 
     def pack(tensor: torch.Tensor) -> Any:
         return tensor if tensor.numel() <= KEEP else failure

@@ -1,5 +1,6 @@
-"""What grows in a training run whose memory keeps growing: the kinds of tensors that become more and more
-numerous, and what holds them. All tensors are counted twice, some steps apart, and only when headroom asks."""
+"""Finds out what grows in a training run whose memory use keeps growing: the kinds of tensors that
+become more and more numerous, and what holds them. All tensors are counted twice, some steps apart,
+and only when headroom asks."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 STEPS = 50  # between the two counts
-LINES = 3  # kinds that are reported
+LINES = 3  # the most kinds that are reported
 
 
 class Kind(NamedTuple):
@@ -73,7 +74,8 @@ def size(kind: Kind) -> int:
 
 
 def holder(number: int) -> str:
-    """The variable or attribute that holds the tensor with this id, as far as it can be determined."""
+    """The variable or attribute that holds the tensor with this id; empty if it cannot be
+    determined."""
     held: Any = [t for t in tensors() if id(t) == number]
     if not held:
         return ""
@@ -89,7 +91,8 @@ def holder(number: int) -> str:
 
 
 def variable(value: Any) -> str:
-    """A variable with this value, local to a running function or global in its file."""
+    """The name and place of a variable with this value, local to a running function or global in
+    its file; empty if there is none."""
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None:
         code = frame.f_code
@@ -103,7 +106,8 @@ def variable(value: Any) -> str:
 
 
 def attribute(value: Any) -> str:
-    """An attribute, of any object, with this value."""
+    """The class and name of an attribute, of any object, with this value; empty if there is
+    none."""
     for owned in gc.get_referrers(value):
         if isinstance(owned, dict):
             name = next((n for n, v in owned.items() if v is value and isinstance(n, str)), "")

@@ -1,6 +1,7 @@
-"""What modules hold: their attributes, and the contents of the lists and dicts among them. On
-request also everything nested inside those and inside objects of the script's own classes, and
-whatever else the script's own modules and hooks can reach: attributes of classes, globals, closures."""
+"""Keeps track of what modules hold: their attributes, and the contents of the lists and dicts among
+them. On request, also everything nested inside those and inside objects of the script's own
+classes, and whatever else the script's own modules and hooks can reach: class attributes, globals
+and closures."""
 
 from __future__ import annotations
 
@@ -125,7 +126,8 @@ class Contents:
 
 
 class Names(Contents):
-    """Some globals, or attributes of a class or of an object with slots, and their former values."""
+    """The former values of some globals, or of some attributes of a class or of an object with
+    slots."""
 
     def __init__(self, owner: Any, names: Iterable[str]) -> None:
         self._owner, self._names = owner, list(names)
@@ -155,7 +157,7 @@ class Names(Contents):
 
 
 def _at(container: Any, keys: Iterable) -> list:
-    """The values in a container at the given keys, as far as they exist."""
+    """The values at the given keys in a container, without keys that do not exist."""
     if isinstance(container, set):
         return list(keys)
     return [container[k] for k in keys if (k < len(container) if isinstance(container, (list, deque)) else k in container)]
@@ -183,8 +185,9 @@ class Lost:
 
 @cache
 def _own(module: str) -> bool:
-    """Whether a module of this name is the script's own and not a library's. From a library's objects, most
-    of the training can be reached, including much that other threads change."""
+    """Whether a module of this name is the script's own and not a library's. Objects of libraries
+    are left out, since most of the training can be reached from them, including much that other
+    threads change."""
     if module == "__main__":
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -193,7 +196,8 @@ def _own(module: str) -> bool:
 
 
 def _inner(value: Any) -> Any:
-    """The value itself if it is a container; the ``__dict__`` of an object of the script's own classes; else None."""
+    """The value itself if it is a container; the ``__dict__`` of an object of the script's own
+    classes; None for anything else."""
     if isinstance(value, (dict, list, set, deque)):
         return value
     if isinstance(value, (torch.nn.Module, torch.Tensor, type, FunctionType)) or not _own(type(value).__module__):
@@ -244,9 +248,9 @@ def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
 
 
 def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """By name, everything outside a module's attributes that its methods and hooks may change, as far as these
-    methods and hooks are the script's own. Plain values, which have no identity, are represented by their
-    :class:`Names`."""
+    """Yields, by name, everything outside a module's attributes that its methods and hooks may
+    change. Methods and hooks that are not the script's own are left out. Plain values, which have
+    no identity, are represented by their :class:`Names`."""
     functions, classes = _classes(type(module))  # type: ignore[arg-type]
     functions = functions + [f for f in vars(module).values() if isinstance(f, FunctionType) and _own(f.__module__)]
     for kind in classes:
@@ -279,16 +283,17 @@ def plain_reached(module: torch.nn.Module) -> list[tuple]:
 
 
 def _named(values: dict, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    """The values of the given names, as far as they exist."""
+    """Yields the values of the given names, without names that do not exist."""
     found = [n for n in names if n in values]
     yield "", Names(values, [n for n in found if isinstance(values[n], PLAIN)])
     yield from ((n, values[n]) for n in found if not isinstance(values[n], PLAIN))
 
 
 class Change(NamedTuple):
-    """An attribute that has changed. If its value is still the same container, ``keys`` are the keys whose values
-    differ; otherwise there are none. If the change is ``inside`` a nested container, or in one that the
-    module reaches in other ways, the keys are those of that container."""
+    """An attribute that has changed. If its value is still the same container, ``keys`` are the
+    keys whose values differ; otherwise ``keys`` is empty. If the change is in a nested container,
+    or in one that the module reaches in other ways, that container is ``inside``, and the keys are
+    its keys."""
 
     module: weakref.ref
     name: str
@@ -338,7 +343,7 @@ class Held:
                 self._contents += [(m, name, c, False) for c in ([value] if isinstance(value, Names) else _within(value, seen))]
 
     def size(self) -> int:
-        """How many containers are compared."""
+        """The number of containers that are compared."""
         return len(self._contents)
 
     def changed(self) -> Iterator[Change]:

@@ -34,7 +34,7 @@ LEFT = -1  # the slot of a tensor that a module left behind
 
 def gone(tape: Tape) -> torch.Tensor:
     """A stand-in for a tensor that a try or a replay has left on a module. Code that uses the
-    stand-in gets the failure, and not a gradient of a part of the batch."""
+    stand-in gets the failure, instead of a gradient of only a part of the batch."""
     empty = torch.full((), float("nan"))
     empty.__class__ = Recorded
     place = empty._headroom = Place(tape, LEFT)  # type: ignore[attr-defined]
@@ -105,7 +105,8 @@ class HandBack(torch.autograd.Function):
 
 
 def scaled(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
-    """Multiplies tensors by one factor, in place; those with the factor's device and dtype in a few kernels together."""
+    """Multiplies tensors by one factor, in place. Tensors with the factor's device and dtype are
+    multiplied together, in a few kernels."""
     alike: list[torch.Tensor] = []
     others: list[torch.Tensor] = []
     for t in tensors:
@@ -166,7 +167,7 @@ def _unnamed() -> int:
 
 def foreign(tape: Tape, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether any of the tensors is not on the tape but has a graph made by a try or a replay of
-    the tape: a loss that a module left behind, a feature that a hook captured."""
+    the tape, such as a loss that a module left behind or a feature that a hook captured."""
     spans = tape.spans + [e.between for e in tape.entries if e.module is not None]
     roots = [t.grad_fn for t in tensors if place_of(t) is None]
     return any(within(node, spans) for node in walk(roots, most=1000))
@@ -178,7 +179,7 @@ class Late:
     def __init__(self, tape: Tape, plan: Plan, sizes: Any, report: Any) -> None:
         self.tape, self.plan, self.sizes, self.report = tape, plan, sizes, report
         self._scalars: dict[int, torch.Tensor] = {}
-        self._begun: Optional[RandomState] = None  # before the first replay: every scalar is computed with the same draws
+        self._begun: Optional[RandomState] = None  # before the first replay, so that every scalar is computed with the same draws
         self._values: dict[int, torch.Tensor] = {}
 
     def maker(self, slot: int) -> Entry:
@@ -218,10 +219,10 @@ class Late:
         self._confirm(entries)
         try:
             rule = proven(Proof(self.tape, plan), slot, pieces_of(plan.batch, self.sizes.first(plan.batch)))
-        except Refused as refused:  # then the whole batch again, with saved tensors on the host
+        except Refused as refused:  # then the whole batch is run again, with saved tensors on the host
             plan, why = None, str(refused)  # type: ignore[assignment]
         confirm(self.tape, self.plan, entries)
-        if not self.tape.straight:  # cached blocks have the sizes of the whole batch, and would make pieces fail that fit
+        if not self.tape.straight:  # the cached blocks have the sizes of the whole batch, and would make pieces fail that otherwise fit
             clean(thorough=False)
         scale, after = self.sizes.scale(self.tape), random_state()
         begun, self._begun = self._begun, self._begun or (self.tape.random if self.tape.complete else after)

@@ -1,8 +1,10 @@
-"""Finds operations inside a module that relate rows of the batch to each other, whatever their values are.
+"""Finds operations inside a module that relate rows of the batch to each other, whatever the rows
+contain.
 
-How rows affect each other may depend on what they contain: on two rows that have the same label, on an expert that is
-chosen by more rows than it takes. Then a trial on a few rows of one batch shows nothing, and the pieces of a later batch would have
-other gradients. But the operations are there in every batch, and their shapes show them.
+Whether rows affect each other may depend on their contents: two rows may have the same label, or
+more rows may choose an expert than the expert accepts. A trial on a few rows of one batch may then
+show nothing, although pieces of a later batch would have wrong gradients. But the operations that
+relate the rows run in every batch, and the shapes of their results reveal them.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ class Operation(NamedTuple):
 
     name: str
     shapes: list[tuple[int, ...]]  # of the tensors among its results
-    along: int  # the size of the dimension along which it sorts or accumulates; 0 if it does not
+    along: int  # the size of the dimension along which it sorts or accumulates; 0 if it does neither
 
 
 class Operations(Watcher):
-    """Keeps operations, in order."""
+    """Keeps the operations that it sees, in order."""
 
     def __init__(self) -> None:
         self.made: list[Operation] = []
@@ -40,9 +42,10 @@ class Operations(Watcher):
 
 
 def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int) -> Optional[str]:
-    """Compares two calls, one of ``rows`` rows and one of ``others``, and returns the name of the first operation that
-    relates rows to each other, or None: its result grows with the rows in two dimensions, or it sorts or accumulates along
-    the rows. The comparison stops at the first difference between the calls."""
+    """Compares two calls, one of ``rows`` rows and one of ``others``. Returns the name of the first
+    operation that relates rows to each other, or None if there is none. An operation does so if its
+    result grows with the rows in two dimensions, or if it sorts or accumulates along the rows. The
+    comparison ends where the calls begin to run different operations."""
 
     def grows(a: int, b: int) -> bool:
         return a != b and a * others == b * rows
@@ -61,8 +64,9 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _along(at: int, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
-    """The size of the dimension given by the argument at position ``at`` or named ``dim``. Lengths and other whole
-    numbers, one for each row, are sorted and accumulated to pack rows, which does not mix them: 0 for these."""
+    """The size of the dimension given by the argument at position ``at`` or named ``dim``. 0 for a
+    one-dimensional tensor of whole numbers, such as one length for each row: sorting or
+    accumulating these serves to pack rows, and does not mix them."""
     tensor, dim = args[0], args[at] if at < len(args) else kwargs.get("dim", -1)
     if tensor.dim() == 1 and not tensor.is_floating_point():
         return 0
@@ -71,6 +75,7 @@ def _along(at: int, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
 
 @cache
 def _named(func: Any) -> tuple[str, int]:
-    """The name of an operation, and the position of its argument ``dim`` if the operation sorts or accumulates along it; otherwise -1."""
+    """The name of an operation, and the position of its argument ``dim`` if the operation sorts or
+    accumulates along that dimension; -1 otherwise."""
     name: str = func._schema.name.split("::")[-1]
     return name, next((i for i, a in enumerate(func._schema.arguments) if a.name == "dim" and name in ALONG), -1)

@@ -1,7 +1,8 @@
 """Batch normalisation, whose layers relate the rows of a batch to each other.
 
-In pieces it is only an approximation: each piece has statistics of its own, as each micro-batch has under
-gradient accumulation. That is done only if the user has allowed it, and only where nothing exact fits.
+In pieces it is only approximate: each piece has statistics of its own, as each micro-batch has
+under gradient accumulation. Pieces are used only if the user has allowed this, and only where
+nothing exact fits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def batchwise(modules: Iterable[torch.nn.Module]) -> list[Layer]:
 
 
 class Batchwise(Refused):
-    """A call that computes statistics over the batch."""
+    """Raised for a call that computes statistics over the batch."""
 
 
 def refuse_batchwise(modules: Iterable[torch.nn.Module]) -> None:
@@ -48,9 +49,10 @@ def allowed() -> bool:
 
 @contextmanager
 def independent(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-    """A context for trials, in which layers that may be run in pieces normalise each row by itself: then rows do not
-    depend on each other, so everything else about a step can be proven. Running statistics would not do: before they
-    have been learned, the values of a deep model grow without bounds, and rounding errors with them."""
+    """A context for trials, in which layers that may be run in pieces normalise each row by itself.
+    Rows then do not depend on each other, so everything else about a step can be proven. Running
+    statistics cannot be used instead: before they have been learned, the values of a deep model
+    grow without bounds, and rounding errors with them."""
     layers = batchwise(modules) if allowed() else []
     if not layers:
         yield
@@ -66,7 +68,7 @@ def independent(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
         return functional.group_norm(input, 1, weight, bias, eps)
 
     for layer in training:
-        layer.training = False  # otherwise it counts the call
+        layer.training = False  # in training mode it would count the call
     functional.batch_norm = by_row
     try:
         yield
@@ -77,9 +79,11 @@ def independent(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
 
 
 class Statistics:
-    """A context for running calls in pieces, which change the running statistics of ``layers``. Afterwards those of the
-    layers in ``new`` are the mean of what each piece alone would have made of them, weighted by the pieces' rows. All
-    others are what they were before; if an exception is raised, all of them are."""
+    """A context for running calls in pieces, each of which changes the running statistics of
+    ``layers``. When the context ends, the statistics of the layers in ``new`` are the mean of those
+    that each piece alone would have left, weighted by the pieces' rows. The statistics of all other
+    layers are what they were before. If an exception is raised, all statistics are what they were
+    before."""
 
     def __init__(self, layers: Sequence[Layer], new: Sequence[Layer]) -> None:
         self._buffers = [b for layer in layers for b in layer.buffers(recurse=False)]
@@ -88,11 +92,12 @@ class Statistics:
         self._after: list[torch.Tensor] = []
 
     def put_back(self) -> None:
-        """Makes the statistics what they were before: to be called before each piece."""
+        """Restores the statistics from before the context. Must be called before each piece."""
         self._set(self._before)
 
     def add(self, share: float) -> None:
-        """Adds what a piece, which has this share of the rows, has made of the statistics."""
+        """Adds the statistics that a piece has left to the mean. ``share`` is the piece's share of
+        the rows."""
         found = [b.detach() * share if b.is_floating_point() else b.detach().clone() for b in self._buffers]
         old = self._after or [torch.zeros_like(b) for b in found]
         self._after = [a + b if b.is_floating_point() else b for a, b in zip(old, found)]  # whole numbers count the calls
@@ -106,4 +111,4 @@ class Statistics:
 
     def _set(self, values: Sequence[torch.Tensor]) -> None:
         for buffer, value in zip(self._buffers, values):
-            buffer.data.copy_(value)  # an earlier call's graph may have saved these values: keep the version
+            buffer.data.copy_(value)  # an earlier call's graph may have saved this buffer, so its version must stay the same

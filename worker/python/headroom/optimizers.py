@@ -11,14 +11,14 @@ import torch
 from .crowded import KNOWN, one_by_one
 from .failure import clean, is_out_of_memory, release_frames
 
-_inside = False  # inside a step: a wrapper around an optimizer calls that optimizer's step within its own
+_inside = False  # whether a step is running: a wrapper around an optimizer calls that optimizer's step within its own
 
 
 def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
-    """A version of ``step`` that is run once more if memory runs out before it has changed anything.
-    State that the failed call created, and that nobody else has seen, is removed again.
-    ``begins`` is called before the step, and returns whether to guard the step. A step with a closure is
-    not run again, but it goes tensor by tensor where it must."""
+    """A version of ``step`` that is run once more if memory runs out before it has changed
+    anything. State that the failed call created, and that nobody else has seen, is removed first.
+    ``begins`` is called before the step, and returns whether to guard the step. A step with a
+    closure is not run again, but it goes tensor by tensor if memory requires it."""
 
     @wraps(step)
     def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,7 @@
-"""How much memory is allocated at the end of a step's forward pass and of its backward pass.
+"""Measures how much memory is allocated at the end of a step's forward pass and of its backward
+pass.
 
-This is measured in some steps only, since asking the allocator takes 0.05 ms. The allocator's own peak
+This is done in some steps only, since asking the allocator takes 0.05 ms. The allocator's own peak
 cannot be used: it belongs to the user, who may reset it.
 """
 
@@ -21,7 +22,8 @@ def allocated() -> Optional[int]:
 
 
 class Phases:
-    """The measurements of the current step, taken while ``measuring``. ``read`` returns the bytes allocated."""
+    """The measurements of the current step, which are taken only while ``measuring`` is true.
+    ``read`` returns the bytes allocated, or None."""
 
     def __init__(self, read: Callable[[], Optional[int]] = allocated) -> None:
         self._read = read
@@ -29,19 +31,21 @@ class Phases:
         self.measuring = True
 
     def forward_ends(self) -> None:
-        """An outermost module's call has ended; of several calls in a step, the one with the most allocated counts."""
+        """Called when an outermost module's call has ended. If a step has several such calls, the
+        largest measurement counts."""
         if self.measuring:
             self._forward = max(self._forward, self._read() or 0)
 
     def backward_ends(self) -> None:
-        """The optimizer is about to make its step: the backward pass came before it, unless a closure
-        will run it."""
+        """Called when the optimizer is about to make its step. The backward pass is over then,
+        unless a closure will run it."""
         if self.measuring and self._forward:
             self._backward = self._read() or 0
 
     def step_ends(self, whole: bool) -> dict[str, int]:
-        """What was measured in a step; nothing unless the step was run ``whole``, since a piece's forward
-        pass says nothing about that of the whole batch."""
+        """Returns the bytes that were measured in a step, by phase. The result is empty unless the
+        step was run ``whole``, since a piece's forward pass says nothing about that of the whole
+        batch."""
         found = {"forward": self._forward, "backward": self._backward} if whole else {}
         self._forward = self._backward = 0
         return {name: amount for name, amount in found.items() if amount}

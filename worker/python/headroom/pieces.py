@@ -1,7 +1,7 @@
-"""How many rows a piece may have, and when a batch is cut before it fails.
+"""Decides how many rows a piece may have, and when a batch is cut before it fails.
 
-Sizes are kept as a cost, the number of elements of a module's first tensor argument, so that a
-batch whose rows are longer than ever before is cut into smaller pieces.
+Sizes are kept as costs. The cost of a call is the number of elements of its first tensor argument,
+so that a batch whose rows are longer than ever before is cut into smaller pieces.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Sizes:
     """What has been learned about sizes in this process."""
 
     def __init__(self) -> None:
-        self._failure: Optional[BaseException] = None  # the newest
-        self.learned: Optional[Callable[[], int]] = None  # the number of rows at once on which an earlier attempt settled; 0 if none did
+        self._failure: Optional[BaseException] = None  # the newest failure
+        self.learned: Optional[Callable[[], int]] = None  # returns how many rows at once an earlier attempt settled on; 0 if none did
         self.ask: Optional[Callable[[int, BaseException], Optional[int]]] = None  # rows that failed → rows to try
         self._fits: Optional[int] = None  # cost of a piece that should fit
         self._tried = 0  # cost of a piece of this batch
         self._good = 0  # the largest cost of a piece that has succeeded
-        self._bad: Optional[int] = None  # the smallest cost of a piece that has failed since
+        self._bad: Optional[int] = None  # the smallest cost of a piece that is known to fail; None if there is none
         self._again = False  # a piece that seems to have failed by chance is being run once more
         self._calm, self._grows = 0, GROWS  # batches without a failure, and how many of them it takes before pieces grow
         self._per_row = 1
@@ -120,9 +120,10 @@ class Sizes:
         return -(-batch // -(-batch // most))
 
     def next(self, failed: int = 0) -> int:
-        """Rows of the next piece, after a piece of ``failed`` rows has just failed. A size that has
-        succeeded before is tried once more; any other is replaced by half of it, or by a size that has
-        succeeded if that is larger. Returns 0 if there is no smaller size."""
+        """Rows of the next piece. ``failed`` is the number of rows of a piece that has just failed;
+        0 asks for the first piece of a batch. A size that has succeeded before is tried once more.
+        Any other is replaced by half of it, or by a size that has succeeded if that is larger.
+        Returns 0 if there is no smaller size."""
         if not failed:
             rows = self.first(self._rows)
             self._tried = rows * self._per_row
@@ -142,8 +143,8 @@ class Sizes:
         return smaller
 
     def ran(self) -> tuple[int, int]:
-        """Rows of the newest batch, and in how many pieces they were run; 0 rows until something
-        has failed, since until then the rows are no concern of headroom's."""
+        """Rows of the newest batch, and in how many pieces they were run. Reports 0 rows until
+        something has failed, since until then the rows are no concern of headroom's."""
         return (self._rows, self._pieces) if self._failure is not None else (0, 1)
 
     def confirm(self, pieces: int) -> None:
@@ -172,7 +173,7 @@ class Sizes:
             self._bad = None
 
     def refused(self) -> None:
-        """The call cannot be run in pieces: the next one is run whole again."""
+        """Notes that the newest call cannot be run in pieces: the next one is run whole again."""
         self._pending = None
         found = self._last()
         if found is not None:

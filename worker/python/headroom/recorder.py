@@ -1,4 +1,4 @@
-"""Records the calls that a training run makes, and answers a failure.
+"""Records the calls that a training run makes, and responds when one of them runs out of memory.
 
 There is one recorder per process. It works on the thread on which it was installed; the calls of
 other threads pass through. :meth:`Recorder.call` sees the outermost module calls, and
@@ -43,7 +43,8 @@ def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 class Recorder:
-    """See the module's docstring. Not safe for concurrent use; other threads pass through."""
+    """See the module's docstring. Not safe for concurrent use; calls of other threads pass
+    through."""
 
     def __init__(self, report: Any) -> None:
         self.report = report
@@ -59,7 +60,7 @@ class Recorder:
         self.rest = Rest()
 
     def here(self) -> bool:
-        """Whether this call is one to record."""
+        """Whether a call made now is to be recorded."""
         if threading.get_ident() != self.thread or torch.compiler.is_compiling() or self.observe is not None:
             return False
         if torch._C._current_graph_task_id() != -1:  # a backward pass is recomputing activations
@@ -67,8 +68,8 @@ class Recorder:
         return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
     def step_begins(self) -> bool:
-        """An optimizer is about to make a step: the tape ends here. Returns whether a failure of the
-        step is to be survived."""
+        """Called before an optimizer's step: the tape ends here. Returns whether the step is to be
+        guarded against failures."""
         if self.stepping:
             raise Refused("the optimizer's step is inside the function: call it after the function")
         self._close()
@@ -76,7 +77,8 @@ class Recorder:
         return not self.rest.resting
 
     def step_ends(self) -> None:
-        """An optimizer has made a step, perhaps with a closure; such a step begins without :meth:`step_begins`."""
+        """Called after an optimizer's step. A step with a closure ends here, too, although it
+        begins without :meth:`step_begins`."""
         self._close()
         if self.sizes.failure is not None or self.evaluation.failure is not None:
             self.rest.failed()
@@ -142,7 +144,7 @@ class Recorder:
         return self._late_call(tape, found, entry, failed, again, worn)
 
     def resting(self, call: Callable, args: tuple, kwargs: dict) -> Any:
-        """A call that is not recorded."""
+        """Makes a call that is not recorded."""
         try:
             return call(*args, **kwargs)
         except BaseException as e:
@@ -152,7 +154,8 @@ class Recorder:
             raise
 
     def evaluate(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
-        """A call without gradients, of a module that is trained: in pieces if it fails."""
+        """Makes a call of a trained module without gradients, and repeats it in pieces if it
+        fails."""
         if recorded(args, kwargs):
             return call(*args, **kwargs)
         sizes, limits = self.evaluation, found.evaluation
@@ -229,7 +232,8 @@ class Recorder:
                 self._refused(place.failure, Refused("the script uses a tensor that a module computed but did not return"))
 
     def _valued(self, args: tuple, kwargs: dict, found: Sequence[torch.Tensor]) -> tuple[tuple, dict]:
-        """The arguments with values, for a function that a module calls on a late tensor that it holds."""
+        """The arguments with values in place of late tensors, for a function that a module calls on
+        a late tensor that it has stored."""
         self._left_behind([place_of(t) for t in found])  # type: ignore[misc]
         args, kwargs = tree_map(self._old, args), tree_map(self._old, kwargs)
         for t in recorded(args, kwargs):
@@ -254,8 +258,8 @@ class Recorder:
         return self.tape
 
     def _late_call(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, again: Optional[Callable] = None, worn: Sequence = ()) -> Any:
-        """Answers the call of a module that ran out of memory, or would: with late results, or by
-        repeating the call where pieces would be wrong."""
+        """Returns the result of a module's call that ran out of memory, or is expected to. The
+        result is late, or comes from repeating the call where pieces would be wrong."""
         release_frames(failure)
         tape.failure = failure
         module: Any = entry.module
@@ -266,7 +270,7 @@ class Recorder:
             disown(tape, [*modules_of(tape), module])
             late = self._late(tape, entry)
             if found.changes_buffers() or batchwise([module]):
-                # In a batch that is run in pieces straight away, nothing exact has fitted.
+                # If a batch is run in pieces straight away, nothing exact has fitted before.
                 tape.approximate = (tape.approximate or tape.straight and allowed()) and approximable([module])
             if (found.changes_buffers() or batchwise([module])) and not tape.approximate:
                 self._guarded(lambda: self._sealed(tape, late, found, entry))
@@ -287,9 +291,10 @@ class Recorder:
             return self._once_more(tape, found, entry, failure, why, again, worn)
 
     def _made_once(self, tape: Tape, entry: Entry, leaves: Sequence, call: Optional[Callable], worn: Sequence) -> list:
-        """Repeats, on the whole batch, a call that is to run in pieces: for what it leaves behind, such as a count
-        or a number for a log, and for the numbers among its results, which a few rows do not show. Nothing is
-        saved for a backward pass. Returns the leaves of the call's result, with these numbers."""
+        """Repeats, on the whole batch, a call that will be run in pieces. The script needs what the
+        call leaves behind, such as a count or a number for a log, and the numbers among its
+        results, which a few rows do not show. Nothing is saved for a backward pass. Returns the
+        leaves of the call's result, with these numbers."""
         does = f"changes {tape.late.plan.keeps}" if tape.late.plan.keeps else "returns a number"
         refused = f"a call to {entry.call_name()} {does}, and there is not enough memory to repeat the call for the whole batch"
         if call is None or any(place_of(t).late for t in worn if place_of(t) is not None):  # type: ignore[union-attr]
@@ -340,7 +345,8 @@ class Recorder:
 
     @staticmethod
     def _tried(tape: Tape, modules: Sequence, trial: Callable) -> Any:
-        """Runs a trial on a few rows. If there is not enough memory for it, the failed try is released first."""
+        """Runs a trial on a few rows. If there is not enough memory, releases the values of the
+        failed try and runs the trial once more."""
 
         def rehearsed() -> Any:
             with rehearsal(modules):
@@ -371,13 +377,14 @@ class Recorder:
         return Lost(tape.failure) if leaf is ... else leaf
 
     def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
-        """Repeats the call on the same rows, after cleaning up: the rung for calls that cannot be
-        cut. On a GPU, the tensors that autograd saves are kept on the host if necessary."""
+        """Repeats the call on the same rows, after cleaning up: the last exact method for calls
+        that cannot be cut. On a GPU, the tensors that autograd saves are kept on the host if
+        necessary."""
         if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):  # type: ignore[union-attr]
             return self._approximately(tape, found, entry, failure, why, worn)
         tape.failure = tape.sampled = None
         clean(failure)
-        found.before(entry.versions.count(-1))  # type: ignore[union-attr]  # the first call if a batch goes in pieces straight away
+        found.before(entry.versions.count(-1))  # type: ignore[union-attr]  # if a batch goes in pieces straight away, this is its first real call
         entry.nth = found.calls
         state = random_state()
         hosts = (None, on_host) if any(p.is_cuda for p in found.params) else (None,)
@@ -406,7 +413,8 @@ class Recorder:
         return self._approximately(tape, found, entry, failure, why, worn)
 
     def _approximately(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, worn: Sequence) -> Any:
-        """Answers a call for which nothing exact has fitted: in pieces that are approximate, if the user has allowed that."""
+        """Responds to a call for which nothing exact has fitted: with approximate pieces, if the
+        user has allowed them."""
         if tape.approximate or not isinstance(why, Batchwise):
             self._refused(failure, why)
         try:
@@ -419,7 +427,8 @@ class Recorder:
     # Functions.
 
     def opaque(self, call: Callable) -> Callable:
-        """A compiled function as one entry of the tape: it never sees our class of tensors."""
+        """Wraps a compiled function so that each call of it is one entry of the tape. The function
+        never sees our class of tensors."""
 
         @wraps(call)
         def plainly(*args: Any, **kwargs: Any) -> Any:
@@ -625,8 +634,8 @@ class Recorder:
         return self._with_values(tape, lambda: func(*args, **kwargs), name in ("backward", "grad") or changes(name))
 
     def _with_values(self, tape: Tape, call: Callable, once: bool) -> Any:
-        """Calls a function on results that have been handed back, and again if that runs out of memory,
-        unless the function must be called only ``once``."""
+        """Calls a function on results that have been handed back. If it runs out of memory, it is
+        called again, unless ``once`` is true."""
         for _ in range(1 if once else 2):
             with torch._C.DisableTorchFunctionSubclass():
                 try:

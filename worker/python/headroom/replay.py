@@ -1,7 +1,7 @@
 """Runs the tape again, some rows at a time.
 
-Nothing is visible outside until the last piece is done: gradients are summed in
-accumulators of our own, so a piece that fails is simply run again, smaller.
+The script sees no effect until the last piece is done. Gradients are summed in accumulators of our
+own, so a piece that fails is simply run again with fewer rows.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from .tape import Entry, Tape, random_state, same_random_state, set_random_state
 from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
 
 SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
-ROUNDS = 6  # tries, each on different rows, to tell the rules apart
-ELEMENT = 64  # bytes of free memory for each element of an output on which rules are tried
+ROUNDS = 6  # at most this many tries, each on different rows, to tell the rules apart
+ELEMENT = 64  # bytes of free memory required for each element of an output on which rules are tried
 MOST = 256  # the most rows on which rules are tried
-PAIRS = 4  # pairs of rows on which rules are tried if three rows do not fit: a pair can be cut only one way, and a wrong rule may pass by chance
-SOME = 8  # rows on which everything else is tried
+PAIRS = 4  # pairs of rows on which rules are tried if three rows do not fit: a pair can be cut in only one way, and a wrong rule may pass by chance
+SOME = 8  # the most rows on which everything else is tried
 FEW = 4  # the same for large outputs, where each row takes time
 TF32 = 2e-3  # rounding errors of kernels for different numbers of rows on a GPU, where convolutions use TF32 unless a script says otherwise
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
 
 
 def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
-    """The entries that make the given slots, in order. If the tape has functions that change
-    their arguments, these are all entries up to the last one needed."""
+    """The indices of the entries that compute the given slots, in order. If a function on the tape
+    changes its arguments in place, these are the indices of all entries up to the last one
+    needed."""
     maker: dict[int, int] = {}
     for i, e in enumerate(tape.entries):
         for s in e.slots:
@@ -61,7 +62,8 @@ def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
 
 
 def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional[Rows], env: Optional[dict] = None, leaves: Optional[dict] = None) -> dict:
-    """Makes the calls of the entries for the given rows, or for all rows if ``rows`` is None; returns values by slot."""
+    """Repeats the calls of the given entries for the given rows, or for all rows if ``rows`` is
+    None. Returns the values by slot."""
     env = {} if env is None else env
     for i in entries:
         entry = tape.entries[i]
@@ -92,7 +94,8 @@ def unchanged(tape: Tape, entries: Sequence[int]) -> None:
 
 
 def altered(tape: Tape, entry: Entry) -> Optional[str]:
-    """A message if arguments or parameters of a call have been written to since it was made; None if none have."""
+    """A message if an argument or a parameter of a call has been written to since the call was
+    made; None otherwise."""
     for index in entry.references()[1]:
         if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
             return "an argument has been changed since it was used"
@@ -102,7 +105,8 @@ def altered(tape: Tape, entry: Entry) -> Optional[str]:
 
 
 def versions_of(params: Iterable[torch.Tensor]) -> list[int]:
-    """Versions, which show whether trained parameters have changed; -1 for frozen ones."""
+    """The version of each parameter, which shows whether a trained parameter has changed; -1 for a
+    frozen one."""
     return [p._version if p.requires_grad else -1 for p in params]
 
 
@@ -205,12 +209,14 @@ def in_two(batch: int) -> Callable[[int], int]:
 
 
 def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[Optional[Rows]], Any], take: Callable[[Optional[Rows], Any], None]) -> int:
-    """Passes to ``take`` what ``work`` returns for each piece of a batch of ``batch`` rows, one after
-    the other, or for the whole batch if ``batch`` is None. Returns the number of pieces.
+    """Calls ``work`` for each piece of a batch of ``batch`` rows, one after the other, and passes
+    its results to ``take``. If ``batch`` is None, the whole batch is one piece, which ``work`` and
+    ``take`` get as None. Returns the number of pieces.
 
-    ``size(failed)`` returns how many rows a piece may have after a piece of ``failed`` rows has failed,
-    or before any failure if ``failed`` is 0; it returns 0 to stop. Raises what ``work`` raises, and
-    :class:`Refused` if one row does not fit."""
+    ``size(failed)`` returns how many rows a piece may have after a piece of ``failed`` rows has
+    failed. ``failed`` is 0 before any failure. ``size`` returns 0 to stop. Raises what ``work``
+    raises, except if memory runs out; then raises :class:`Refused` if no smaller piece is left to
+    try."""
     todo: list[Optional[Rows]] = [None] if batch is None else [*pieces_of(batch, max(1, min(batch, size(0))))]
     done, failures = 0, 0
     while todo:
@@ -248,17 +254,19 @@ def gradients(
     offload: bool = False,
     keep: Optional[dict[int, list]] = None,
 ) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
-    """Values of scalars, and Σ G·gradient over ``targets`` (slot → (G, rule)), in pieces.
+    """Computes the values of scalars, and the sum over all of them of G times the gradient. This is
+    done in pieces if there is a plan, otherwise for the whole batch. ``targets`` maps the slot of
+    each scalar to (G, rule).
 
-    ``size`` is as in :func:`by_pieces`. If the first piece refutes a rule, all rules are determined once
-    more. Returns values by slot, inputs, their gradients and the number of pieces. Raises what a replay
-    raises, and :class:`Refused` if one row does not fit."""
+    ``size`` is as in :func:`by_pieces`. If the first piece refutes a rule, all rules are determined
+    once more. Returns the values by slot, the inputs, their gradients and the number of pieces.
+    Raises what a replay raises, and :class:`Refused` if one row does not fit."""
     entries = needed(tape, list(targets))
     unchanged(tape, entries)
     inputs = Inputs(tape, plan, entries)
     sums = Gradients(inputs)
     values: dict[int, Any] = dict.fromkeys(targets, 0.0)
-    rules = {} if plan is None else {s: rule for s, (_, rule) in targets.items()}  # that are still to be checked
+    rules = {} if plan is None else {s: rule for s, (_, rule) in targets.items()}  # rules that are still to be checked
 
     def work(rows: Optional[Rows]) -> Any:
         if norms is not None:
@@ -317,7 +325,7 @@ def _piece(
     for slot, (_, rule) in targets.items():
         weights[slot] = 1.0 if rows is None else weight(rule, range(rows.start, rows.stop))
     if not any(weights.values()) and not keep and not tape.approximate:
-        return None  # none of these rows has a weight, and a mean over none of them is NaN
+        return None  # none of these rows has a weight: the mean would be NaN
     leaves = inputs.leaves(rows)
     hooks = on_host() if offload else nullcontext()
     if not any(weights.values()):  # none of these rows has a weight, but their results are wanted
@@ -345,10 +353,11 @@ def _piece(
 
 
 def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: dict) -> Callable[[], bool]:
-    """A function that returns whether a rule holds for a few rows of a piece, whose results are in
-    ``env``: the rule was tried on an earlier batch, and in this batch the weights of the labels, for
-    example, may differ. The function waits until the GPU has computed these rows' losses, so it is
-    best called once backward has been started."""
+    """Returns a function that checks a rule on a few rows of a piece, and returns whether it holds.
+    ``env`` has the piece's results. The check is needed because the rule was tried on an earlier
+    batch, and the labels of this batch, for example, may have other weights. The function waits
+    until the GPU has computed the losses of these rows, so it is best called once backward has been
+    started."""
     entries = needed(tape, [slot])
     first, tail = parted(tape, plan, entries)
     if not tail:
@@ -395,8 +404,9 @@ def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: di
 
 
 def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The modules' calls, and the functions called on their results. All entries and no functions if the
-    functions do not all come after the modules' calls, or if a loss is computed inside a module."""
+    """Splits the entries into the modules' calls and the functions called on their results. If a
+    function comes before a module's call, or if a loss is computed inside a module, returns all
+    entries and no functions."""
     first = [i for i in entries if tape.entries[i].module is not None]
     tail = [i for i in entries if tape.entries[i].module is None]
     inside = any(plan.slots[s].dim is None and not plan.slots[s].fixed for i in first for s in tape.entries[i].slots if s is not None)
@@ -413,15 +423,15 @@ def modules_of(tape: Tape) -> list[torch.nn.Module]:
 
 
 def approximable(modules: Sequence[torch.nn.Module]) -> bool:
-    """Whether statistics over the batch are all that keeps calls of these modules from being run in pieces, as far as
-    their buffers show."""
+    """Whether, judging by the modules' buffers, statistics over the batch are the only reason why
+    their calls cannot be run in pieces."""
     layers = batchwise(modules)
     return bool(layers) and not any(f is not None and f.changes_buffers(beside=layers) for f in map(found_of, modules))
 
 
 def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: str) -> None:
-    """Raises :class:`Refused`, for the reason ``why``, unless the calls of these modules may be run in pieces that have
-    statistics of their own."""
+    """Raises :class:`Refused`, for the reason ``why``, unless the calls of these modules may be run
+    in pieces, each with statistics of its own."""
     if not approximable(modules):
         raise Refused(why)
     if not allowed():
@@ -429,8 +439,10 @@ def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: str) -> 
 
 
 def statistics(tape: Tape, entries: Sequence[int]) -> Statistics:
-    """The :class:`Statistics` of a tape's layers for running these entries in pieces. The script's own calls have already
-    updated the statistics with the whole batch, and a replay updates those of a call only once."""
+    """The :class:`Statistics` of a tape's layers, for running these entries in pieces. The running
+    statistics are updated only for calls that the script did not complete, and only once for each
+    layer: the calls that the script did complete have already updated theirs with the whole
+    batch."""
     modules = [tape.entries[i].module for i in entries if tape.entries[i].module is not None]
     late = [tape.entries[i].module for i in entries if tape.entries[i].module is not None and tape.entries[i].between == (0, 0)]
     made = batchwise([e.module for e in tape.entries if e.module is not None and e.between != (0, 0)])
@@ -446,13 +458,14 @@ class Uses:
 
     def __init__(self) -> None:
         self.count = 0
-        self.passed = 0  # the count when a trial last found them to be right; 0 if none has
-        self.begun, self.took = 0.0, math.inf  # of the newest trial, in seconds; infinite where rounding errors are large
+        self.passed = 0  # the count when a trial last found them to be right; 0 if no trial has
+        self.begun, self.took = 0.0, math.inf  # in seconds: when the newest trial began, and how long it took, which is infinite until it has passed precisely
 
     def due(self, now: float) -> bool:
-        """Counts one more use, and returns whether the rules have to be tried in it: how rows affect each other may
-        depend on their contents, and on numbers that change in the course of training. Rules are tried in uses 1, 2,
-        4, 8, …, and whenever the trials together take no more than a hundredth of the time."""
+        """Counts one more use, and returns whether the rules have to be tried in this use. Rules
+        are tried in uses 1, 2, 4, 8, …, and whenever the trials together take no more than a
+        hundredth of the time. They are tried repeatedly because how rows affect each other may
+        depend on their contents, and on numbers that change in the course of training."""
         self.count += 1
         if self.count & (self.count - 1) and now - self.begun < PAUSE * self.took:
             return False
@@ -461,8 +474,9 @@ class Uses:
 
 
 class Proof:
-    """Tests, on real rows, whether a tape may be cut and by which rules. This costs some forward and
-    backward passes of a few rows for each kind of tape, repeated as :class:`Uses` says, and leaves no traces."""
+    """Tests, on real rows, whether a tape may be cut and by which rules. For each kind of tape this
+    takes some forward and backward passes of a few rows, which are repeated when :meth:`Uses.due`
+    says so. The tests leave no traces."""
 
     known: ClassVar[dict[tuple, set]] = {}  # names of the rules that no batch has refuted, by kind of tape
     uses: ClassVar[dict[tuple, Uses]] = {}  # by kind of tape
@@ -473,12 +487,12 @@ class Proof:
         self.used = Uses()
         if not tape.approximate:
             refuse_batchwise(self.modules)
-        # Before PyTorch 2.6, compiled modules are compiled for trials, too, which fails for a fourth size.
+        # Before PyTorch 2.6, trials compile compiled modules, too, and that fails for a fourth number of rows.
         self.few = not STANCES and any("_orig_mod" in m._modules for m in submodules(self.modules))
 
     def rule(self, slot: int, pieces: Sequence[Rows]) -> Rule:
         """The rule of one scalar, for the given pieces. Raises :class:`Refused` if no rule fits, or
-        if two that fit disagree on the pieces' weights."""
+        if two rules that fit give the pieces different weights."""
         rules = self.rules(slot, pieces)
         if not settled(rules, pieces):
             raise Refused("the weights of the pieces' losses cannot be determined")
@@ -507,16 +521,16 @@ class Proof:
         return self._tried(entries, count, lambda n, tolerance: self._rule(slot, first, tail, n, pieces, tolerance, named, kind))
 
     def alone(self, entries: Sequence[int]) -> None:
-        """Raises :class:`Refused` if what modules return for a row depends on the other rows."""
+        """Raises :class:`Refused` if the modules' results for a row depend on the other rows."""
         kind = ("alone", *self._kind(entries))
         if kind not in self.known:
             self._tried(entries, min(self.plan.batch, SOME), lambda n, tolerance: self._compare(entries, spread(self.plan.batch, n), tolerance))
             self.known[kind] = set()
 
     def agree(self, slot: int, rule: Rule) -> None:
-        """Raises :class:`Refused` if the gradients of some rows in two parts, weighted by the
-        rule, do not add up to the gradients of the same rows at once. Of all the tries this is the least
-        likely to succeed by chance: the sum must be right for every element of every parameter."""
+        """Raises :class:`Refused` if the gradients of two groups of rows, weighted by the rule, do
+        not add up to the gradients of all these rows together. Of all the trials this is the least
+        likely to pass by chance: the sum must be right for every element of every parameter."""
         entries = needed(self.tape, [slot])
         kind = ("gradients", slot, *self._kind(entries, numbers=False))
         rows = [r for r in range(self.plan.batch) if rule is None or rule[r]]
@@ -552,40 +566,41 @@ class Proof:
             raise refused
         if self.few:
             return tolerance < 1e-3
-        # These four calls have the same size, so the same kernels compute a row: any difference is an effect that rows
-        # have on each other, however small a part of the loss it is, such as the balance of a router's experts.
+        # These four calls have the same size, so the same kernels compute a row. Any difference is therefore an effect
+        # of rows on each other, even if it is only a small part of the loss, such as the balance of a router's experts.
         least = (2e-5 if cuda else 1e-5) if tolerance < 1e-3 else 1e-2
         if residual(added(sketch(one + two), sketch(another + other)), [sketch(one + another), sketch(two + other)]) > least:
             raise refused
         return tolerance < 1e-3
 
     def _sketch(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, rows: list[int], within: list[int]) -> list[tuple[float, float]]:
-        """Each parameter's gradient, represented by its dot product with a vector and its norm: two
-        numbers instead of a second set of gradients."""
+        """The gradient of each parameter for the given rows, represented by two numbers instead of
+        a second set of gradients: its dot product with a fixed vector, and its norm."""
         at = Rows(self.plan.batch, 0, self.plan.batch, rows)
         with torch.enable_grad():
             total = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))[slot].sum() * weight(rule, rows, within)
         grads = torch.autograd.grad(total, inputs.own, allow_unused=True) if total.requires_grad and inputs.own else []
-        with _disable_current_modes():  # nothing random here, and what a mode adds to each of these many small kernels takes longer than they do
+        with _disable_current_modes():  # nothing here is random, and a mode would take longer for each of these many small kernels than the kernel itself
             return sketched(grads)
 
     def _size(self, entries: Sequence[int]) -> int:
-        """The number of elements of all results of modules for the whole batch."""
+        """The total number of elements of all results of modules for the whole batch."""
         made = [s for i in entries if self.tape.entries[i].module is not None for s in self.tape.entries[i].slots if s is not None]
         return sum(math.prod(self.plan.slots[s].shape) for s in made)
 
     def _kind(self, entries: Sequence[int], numbers: bool = True) -> tuple:
-        """The kind of a tape, by which a tape like an earlier one is recognised. The numbers among the modules'
-        attributes are left out unless ``numbers``. Of the coefficients among the arguments, it matters only which are zero:
-        they often change in every step, but what they multiply counts as soon as they are not zero."""
+        """A key that is the same for tapes of the same kind. The numbers among the modules'
+        attributes are part of it only if ``numbers``. Of the coefficients among the arguments, the
+        key contains only which are zero: many change in every step, but a term matters as soon as
+        its coefficient is not zero."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
         given = {i: self.tape.outside[i] for e in made for i in e.references()[1]}
         zero = tuple(bool(t.detach() == 0) for t in given.values() if t.numel() == 1 and not t.requires_grad and t.is_floating_point())
         return tuple((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], words(e)) for e in made) + zero
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
-        """What ``work`` returns for ``count`` rows and a tolerance, without randomness or consequences; for
-        fewer rows where there is not enough memory."""
+        """Calls ``work`` with ``count`` and a tolerance, without randomness or side effects, and
+        returns the result. Where there is not enough memory, ``work`` is called for fewer rows."""
 
         def tried(n: int, tolerance: float) -> Any:
             try:
@@ -601,7 +616,7 @@ class Proof:
                         if single:
                             with full_precision():
                                 return tried(n, 1e-4)
-                except Exception as e:  # for example from a kernel for half precision alone
+                except Exception as e:  # for example from a kernel that exists only for half precision
                     if is_out_of_memory(e) or isinstance(e, Refused) and not calm.half:
                         raise
                 return tried(n, 2e-2)
@@ -609,11 +624,12 @@ class Proof:
         return rehearsed(self.modules, count, calmly)
 
     def _targets(self) -> list[torch.Tensor]:
-        """The tensors from which a batch's weights could be counted: those that require no gradient."""
+        """The tensors, such as labels and masks, from which the weights of a batch's rows could be
+        counted. None of them requires a gradient."""
         batch, tape = self.plan.batch, self.tape
         found = [tape.outside[i] for cut in self.plan.cuts for i in cut.outside if not tape.outside[i].requires_grad]
         found = list({id(t): t for t in found if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
-        # A tensor of shape (B·k, …) has B rows of k lines.
+        # A tensor of shape (B·k, …) has B rows of k slices each.
         return [t if t.shape[0] == batch else t.unflatten(0, (batch, t.shape[0] // batch)) for t in found]
 
     def _rule(
@@ -647,7 +663,7 @@ class Proof:
                 return float(run(tape, plan, tail, at, env)[slot])
 
             exact = tolerance
-            if not within:  # the tail alone, on the same outputs: it may be in single precision even if the outputs are not
+            if not within:  # this runs the tail alone, on the same outputs: it may be in single precision even if the outputs are not
                 with Calm() as calm:
                     value(chosen)
                 exact = tolerance / 10 if calm.half else 1e-5
@@ -681,8 +697,9 @@ class Proof:
         return outputs
 
     def _compare(self, first: Sequence[int], chosen: list[int], tolerance: float, whole: Optional[dict] = None) -> None:
-        """Raises :class:`Refused` if rows have different outputs together than in parts. ``whole`` has the
-        outputs of the chosen rows together, if these have been run already."""
+        """Raises :class:`Refused` if rows have different outputs when run together than when run in
+        parts. ``whole`` has the outputs of the chosen rows together, or is None if they have not
+        been computed yet."""
         plan, tape, batch = self.plan, self.tape, self.plan.batch
         together = chosen[: max(2, min(len(chosen), SOME, batch - 1))]
         if whole is None or len(together) < len(chosen):
@@ -693,17 +710,17 @@ class Proof:
         for s, v in whole.items():
             dim = plan.slots[s].dim
             if dim is None:
-                continue  # a loss inside the module is judged by its rule
+                continue  # a loss computed inside a module is judged by its rule
             each = v.shape[dim] // len(together)
             most = max(tolerance, TF32) if v.is_cuda else tolerance
-            rough = max(tolerance, 1e-2) if v.is_cuda else tolerance  # a single row may be a vector, for which there are other kernels
+            rough = max(tolerance, 1e-2) if v.is_cuda else tolerance  # other kernels may compute a single row, as a vector
             rows = [(v.narrow(dim, i * each, each), e[s]) for i, e in alone if s in e and e[s].shape == v.narrow(dim, 0, each).shape]
             if not same(v, torch.cat([e[s] for e in split], dim), most) or not all(same(a, b, rough) for a, b in rows):
                 raise Refused("a row's result depends on the other rows of the batch")
 
     def _alone(self, first: Sequence[int], row: int) -> dict[int, torch.Tensor]:
-        """The modules' outputs for a single row, which is not padded to the length of another; empty if the modules
-        do not accept a batch of one row."""
+        """The modules' outputs for a single row that is run alone, so that no module pads it to the
+        length of another. Empty if the modules do not accept a batch of one row."""
         try:
             return run(self.tape, self.plan, first, Rows(self.plan.batch, 0, self.plan.batch, [row]))
         except Exception as e:
@@ -713,7 +730,8 @@ class Proof:
 
 
 def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
-    """Whether a step computes anything in half precision; inside a module, only a trial can have seen it."""
+    """Whether a step computes anything in half precision. Half precision inside a module is known
+    only if a trial has seen it."""
     return any(e.autocast for e in tape.entries) or any(
         f.half or any(p.dtype in HALF for p in f.params) for f in map(found_of, modules) if f is not None
     )
@@ -721,8 +739,9 @@ def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
 
 @contextmanager
 def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
-    """A context in which entries run without the rounding errors of mixed precision, if all parameters are in
-    single precision; yields whether they are. If so, nothing enables autocast on this thread, not even a module itself."""
+    """A context in which entries run without the rounding errors of mixed precision, if all
+    parameters are in single precision. Yields whether they are. If so, autocast stays off on this
+    thread, even where a module enables it."""
     if any(p.dtype != torch.float32 for p in parameters(modules_of(tape))):
         yield False
         return
@@ -753,8 +772,9 @@ def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """A context in which float32 products and convolutions do not round their factors to TF32. Where a script uses
-    PyTorch's newer settings, which cannot be mixed with those used here, it does nothing."""
+    """A context in which float32 products and convolutions do not round their factors to TF32. The
+    context does nothing where a script uses PyTorch's newer settings, which cannot be mixed with
+    those used here."""
     try:
         products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     except RuntimeError:
@@ -774,11 +794,12 @@ def full_precision() -> Iterator[None]:
 
 
 def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, Calm], Any]) -> Any:
-    """What ``work`` returns for ``count`` rows, without randomness or consequences; for fewer rows where
-    there is not enough memory. Raises :class:`Refused` if even two do not fit.
+    """Calls ``work`` with ``count``, without randomness or side effects, and returns the result.
+    Where there is not enough memory, ``work`` is called for fewer rows. Raises :class:`Refused` if
+    not even two rows fit.
 
-    Modules run with no more of :class:`Calm` than they are known to need. If ``work`` raises an exception under less
-    than all of :class:`Calm`, it is called once more under all of it."""
+    The :class:`Calm` around the call covers no more than the modules are known to need. If ``work``
+    then raises an exception, it is called once more under a full :class:`Calm`."""
     founds = [f for f in map(found_of, modules) if f is not None]
     where = max(map(draws_of, modules), default=NEVER)
     while True:
@@ -804,7 +825,8 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
 
 
 def proven(proof: Proof, slot: int, pieces: Sequence[Rows]) -> Rule:
-    """The rule of a scalar for these pieces, checked to be right for its gradients as well."""
+    """The rule of a scalar for these pieces, checked to be right for the scalar's gradients as
+    well."""
     rule = patiently(lambda: proof.rule(slot, pieces), "there is not enough memory to find the weights of the pieces")
     patiently(lambda: proof.agree(slot, rule), "there is not enough memory to check the gradients on a few rows")
     return rule
@@ -827,8 +849,10 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
 
 
 def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Four parts of the rows, for four calls of one size: one + two, another + other, one + another and two + other.
-    The first two of these are the halves of the rows if their number is even; fewer than four rows are used more than once."""
+    """Four parts of the rows, called one, two, another and other. They are for four calls of the
+    same size: one + two, another + other, one + another and two + other. If there are at least four
+    rows and their number is even, the first two calls are for the two halves of the rows. With
+    fewer than four rows, some rows are in more than one part."""
     if len(rows) < 4:
         return rows[:1], rows[1:2], rows[:1], rows[-1:]
     half, quarter = len(rows) // 2, len(rows) // 4
@@ -836,17 +860,18 @@ def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int
 
 
 def added(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The sketch of the sum of two gradients, with an upper bound on its norm."""
+    """The sketch of the sum of two gradients, with an upper bound in place of the sum's norm."""
     return [(a + c, b + d) for (a, b), (c, d) in zip(one, other)]
 
 
 def words(entry: Entry) -> tuple:
-    """The names and flags among a call's arguments, such as a reduction."""
+    """The strings and flags among a call's arguments, such as a reduction."""
     return tuple(v for v in entry.leaves() if isinstance(v, (str, bool)))
 
 
 def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float]]:
-    """Each gradient, represented by its dot product with an unrelated vector, and its norm."""
+    """For each gradient, two numbers: its dot product with a fixed vector, and its norm. Both are 0
+    if the gradient is None."""
     flat = {i: _flat(g) for i, g in enumerate(grads) if g is not None and g.numel()}
     longest: dict[torch.device, int] = {}
     for f in flat.values():
@@ -866,8 +891,9 @@ def _flat(grad: torch.Tensor) -> torch.Tensor:
 
 
 def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float, float]]]) -> float:
-    """How far the sketches of weighted parts are from those of the whole, relative to the norms. A gradient
-    that is zero except for rounding errors is measured against a tenth of the largest."""
+    """How far the sketches of weighted parts are, in sum, from the sketches of the whole, relative
+    to the norms. A tenth of the largest norm is added to every norm, so that rounding errors count
+    little in a gradient that is zero otherwise."""
     sizes = [norm + sum(p[i][1] for p in parts) for i, (_, norm) in enumerate(whole)]
     least = 0.1 * max(sizes, default=0.0) or 1.0
     off = [abs(value - sum(p[i][0] for p in parts)) / (size + least) for i, ((value, _), size) in enumerate(zip(whole, sizes))]

@@ -1,4 +1,5 @@
-"""Reports about failures: to headroom over the wire, or to the user if there is no headroom."""
+"""This process's reports. They go to headroom over the wire. If there is no headroom, reports on
+failures are shown to the user instead."""
 
 from __future__ import annotations
 
@@ -16,33 +17,35 @@ from .phases import Phases
 from .rest import may_ask, unreserved
 from .wire import Wire, notice
 
-EVERY = 0.2  # seconds between two reported steps, unless a step has failed
-CUTS = 1000  # pairs of rows and pieces that are remembered
+EVERY = 0.2  # seconds between two reported steps, unless a step has failed or is cut in a new way
+CUTS = 1000  # the most pairs of rows and pieces that are remembered
 _SIZE = r"([\d.]+) ?([KMGT]iB|GB|MB|bytes)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB": 1 << 20, "GiB": 1 << 30, "GB": 1 << 30, "TiB": 1 << 40}
-_GENERATES = {"generate", "_generate", "_generate_and_score_completions"}  # functions of Transformers and TRL, and of most others
+_GENERATES = {"generate", "_generate", "_generate_and_score_completions"}  # the functions that generate, in Transformers, TRL and most other libraries
 _ELSEWHERE = tuple(os.path.join(os.path.dirname(p), "") for p in (torch.__file__, __file__))
 
 
 class Report:
-    """This process's reports to headroom. ``watches`` is the reason why this process only observes, if it does."""
+    """This process's reports to headroom. ``watches`` is the reason why this process only observes
+    failures; it is empty if the process recovers from them."""
 
     def __init__(self, watches: str = "") -> None:
         self._watches = {"mode": "observe", "why": watches} if watches else {}
         self._greeted: Optional[Wire] = None
         self._steps = 0
         self._next = 0.0
-        self._rows = 0  # of the newest failure
+        self._rows = 0  # rows of the newest call that failed
         self.ran: Callable[[], tuple[int, int]] = lambda: (0, 1)  # as Sizes.ran
         self.phases = Phases()
         self._ended = time.monotonic()  # when the previous step ended
-        self._growth: Optional[Growth] = None  # the search for what grows, while there is one
-        self._cuts: set[tuple[int, int]] = set()  # rows and pieces that were reported
+        self._growth: Optional[Growth] = None  # the search for what grows, while one is running
+        self._cuts: set[tuple[int, int]] = set()  # pairs of rows and pieces that were reported
         self._warned: set[str] = set()  # beginnings of the warnings that were shown
         self.told: list[dict[str, Any]] = []  # the newest failures that were survived or refused
 
     def wire(self) -> Optional[Wire]:
-        """This process's wire, after its hello; None if there is no headroom."""
+        """This process's connection to headroom, on which the hello has been sent; None if there is
+        no headroom."""
         wire = Wire.get()
         if wire is not None and wire is not self._greeted:
             self._greeted = wire
@@ -85,8 +88,9 @@ class Report:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 
     def remark(self, text: str, level: str = "info") -> None:
-        """Have a sentence kept in the journal; with the level "warning" it is also shown to the user at once, unless
-        one that is the same up to the first semicolon was shown before."""
+        """Add a sentence to the journal. With the level "warning" the sentence is also shown to the
+        user at once, unless an earlier warning was the same up to the first semicolon. If there is
+        no headroom, the sentence is always shown."""
         if level == "warning":
             begins = text.partition(";")[0]
             level = "info" if begins in self._warned else level
@@ -110,15 +114,15 @@ class Report:
         return _where(None)
 
     def step(self, *_: Any) -> None:
-        """Report an optimizer's step: the first one, each one that is cut in a new way, and otherwise
-        one every 0.2 s."""
+        """Count an optimizer's step, and report it if it is due: the first step, the first one
+        after a failure, each one that is cut in a new way, and otherwise one every 0.2 s."""
         self._steps += 1
         now, ran = time.monotonic(), self.ran()
         phases = self.phases.step_ends(whole=ran[1] == 1)
         due = now >= self._next or ran not in self._cuts and len(self._cuts) < CUTS
         if due:
             self._next = now + EVERY
-        self.phases.measuring = now + (now - self._ended) >= self._next  # whether the next step is due if it takes as long
+        self.phases.measuring = now + (now - self._ended) >= self._next  # whether the next step will be due if it takes as long as this one
         self._ended = now
         if self._greeted is not None:
             self._greeted.made = (self._steps, now)
@@ -153,7 +157,7 @@ def evidence(failure: BaseException) -> dict[str, Any]:
     }
     found["reserved"] = found["allocated"] + _size(rf"{_SIZE} is reserved by PyTorch", text)
     allowed = _size(rf"{_SIZE} allowed", text)
-    if allowed:  # the process may use less than the device has
+    if allowed:  # the process may use less memory than the device has
         found["capacity"] = allowed
         found["free"] = min(found["free"], max(0, allowed - found["reserved"]))
     return {**found, "phase": _phase(failure), "where": _where(failure)}
@@ -185,8 +189,8 @@ def _phase(failure: BaseException) -> str:
 
 
 def _where(failure: Optional[BaseException]) -> str:
-    """The innermost line of the user's code on the way to the failure; without one, the line that is
-    being run."""
+    """The innermost line of the user's code in the failure's traceback. If there is no such line,
+    or no failure, the line of the user's code that is being run."""
     where = ""
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None and _foreign(frame.f_code.co_filename):

@@ -1,9 +1,10 @@
-"""When nothing has to be recorded: while a training run's steps use only a small part of the memory.
+"""Decides when calls need not be recorded: while a training run's steps use only a small part of
+the memory.
 
-Recording costs 0.3 ms of CPU time per step, which matters in a step of a few milliseconds but
-not in a step that fills a GPU. A call that is not recorded cannot be recovered either, so calls
-rest only on GPUs with plenty of room, only at sizes that have succeeded before, and never again
-once memory has run out.
+Recording costs 0.3 ms of CPU time per step, which matters in a step of a few milliseconds but not
+in a step that fills a GPU. A call that is not recorded is said to *rest*. It cannot be recovered if
+it fails, so calls rest only on GPUs with plenty of room, only at sizes that have succeeded before,
+and never again once memory has run out.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
-STEPS = 20  # optimizer steps that are recorded first
+STEPS = 20  # the first optimizer steps, which are always recorded
 EVERY = 0.2  # seconds between two checks of the memory
 SHARE = 0.5  # calls rest only while at most this share of the memory available to this process has been used
-MOST = 1024  # shapes that are remembered for each module
+MOST = 1024  # the most shapes that are remembered for each module
 
 
 class Memory(NamedTuple):
@@ -32,13 +33,14 @@ class Memory(NamedTuple):
 
 
 def roomy(memories: Sequence[Memory]) -> bool:
-    """Whether steps that have used this much memory can continue without a failure; False where
-    nothing is known."""
+    """Whether steps that have used this much memory can continue without a failure; False if
+    ``memories`` is empty."""
     return bool(memories) and all(not m.failures and m.peak <= SHARE * min(m.allowed, m.free + m.reserved) for m in memories)
 
 
 def may_ask() -> bool:
-    """Whether a GPU is in use and may be queried for its memory: it may not while a graph is captured."""
+    """Whether a GPU is in use and may be queried for its memory, which is not possible while a CUDA
+    graph is captured."""
     return torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
 
 
@@ -64,8 +66,9 @@ def memories() -> list[Memory]:
 
 
 def allowed_of(total: int, device: Optional[int] = None) -> Optional[int]:
-    """How many of the ``total`` bytes of a GPU this process may use; the GPU is the current one if
-    ``device`` is None. None where an older PyTorch or another allocator does not report it."""
+    """How many of the ``total`` bytes of a GPU this process may use. The GPU is the current one if
+    ``device`` is None. Returns None if an older PyTorch or another allocator does not report a
+    limit."""
     try:
         return int(total * torch.cuda.get_per_process_memory_fraction(device))
     except (AttributeError, RuntimeError):
@@ -81,7 +84,7 @@ def unreserved() -> tuple[int, int]:
 
 
 def room() -> int:
-    """Bytes that this process could still allocate on the current GPU; 0 without one."""
+    """Bytes that this process could still allocate on the current GPU; 0 if no GPU is in use."""
     if not torch.cuda.is_initialized():
         return 0
     return unreserved()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
@@ -133,7 +136,7 @@ class Rest:
         self.resting = False
 
     def step(self) -> None:
-        """An optimizer has made its step: calls begin or stop resting only here, or when memory
+        """Called after an optimizer's step. Calls begin or stop resting only here, or when memory
         runs out."""
         self._steps += 1
         if self._failed or self._steps < STEPS:
@@ -144,9 +147,10 @@ class Rest:
             self.resting = roomy(self._look())
 
     def failed(self) -> None:
-        """Memory has run out: everything is recorded from now on."""
+        """Called when memory has run out: everything is recorded from now on."""
         self._failed, self.resting = True, False
 
     def may(self, known: Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a call rests."""
+        """Whether a call with these arguments rests. ``known`` has the shapes with which the
+        module's calls have succeeded."""
         return self.resting and known.covers(shapes_of(args, kwargs))

@@ -1,9 +1,10 @@
 """Finds out by trying which dimension of each tensor on a tape is the batch.
 
-The tape is run on two small numbers of rows. A dimension that grows in proportion belongs to the
-batch, a tensor that stays the same size is shared, and anything else (a similarity of every row
-with every other, a shape that depends on values) cannot be cut: :class:`Refused`. Nothing is
-taken to belong to the batch merely because its size happens to be the batch's.
+The tape is run on two different small numbers of rows. A dimension that grows in proportion to the
+rows belongs to the batch, and a tensor that stays the same size is shared. Anything else, such as a
+similarity of every row with every other or a shape that depends on values, cannot be cut and raises
+:class:`Refused`. A dimension is never taken for the batch merely because its size happens to be the
+batch's.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecuti
 
 
 class Rows:
-    """Rows ``start`` to ``stop`` of a batch of ``batch`` rows, or, with ``index``, any rows."""
+    """Rows ``start`` to ``stop``, exclusive, of a batch of ``batch`` rows. If ``index`` is given,
+    the rows that it lists instead."""
 
     __slots__ = ("batch", "start", "stop", "index", "count")
 
@@ -40,7 +42,7 @@ class Rows:
         self.count = stop - start if index is None else len(index)
 
     def of(self, tensor: torch.Tensor, per_row: int) -> torch.Tensor:
-        """These rows of a tensor that has ``per_row`` lines of dimension 0 for each row."""
+        """These rows of a tensor that has ``per_row`` slices along dimension 0 for each row."""
         if self.count == self.batch and self.index is None:
             return tensor
         if self.index is None:
@@ -55,7 +57,7 @@ class Slot(NamedTuple):
     """What is known about a tensor of the tape."""
 
     shape: tuple  # for the whole batch
-    dim: Optional[int]  # the dimension that grows with the batch; None: there is none
+    dim: Optional[int]  # the dimension that grows with the batch; None if there is none
     per_row: int
     dtype: torch.dtype
     device: torch.device
@@ -64,8 +66,8 @@ class Slot(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How an entry is run on some rows: which outside tensors are cut, how many lines of
-    each belong to a row, and whether sizes among the entry's arguments are scaled."""
+    """How an entry is run on some rows: which outside tensors are cut, how many slices of each
+    belong to a row, and whether sizes among the entry's arguments are scaled."""
 
     outside: dict  # index → per_row
     scaled: bool
@@ -108,15 +110,16 @@ class Plan:
         self._env: list[dict[int, torch.Tensor]] = [{}, {}]
         self._recognised: tuple = (None, 0)  # the entry for which a key was computed last, and that key
         self.left: list[Change] = []  # attributes in which the newest trial has left tensors with a graph
-        self.keeps = ""  # the name of anything else that the tried call changes
+        self.keeps = ""  # the name of something else that the call in the newest trial changes; empty if there is none
         self.keys: list[int] = []  # of the entries
-        self.leaves = False  # some entries leave something behind
-        self.deep = False  # they may leave it anywhere, not only in attributes
+        self.leaves = False  # some entries leave something behind on modules
+        self.deep = False  # some leave it elsewhere than in attributes
         self.skipped: set[int] = set()  # entries that are not needed
 
     def extend(self, wanted: Optional[Sequence[int]] = None) -> None:
-        """Adds the entries that are new on the tape; the script has made their calls. Functions that are
-        not ``wanted``, such as an accuracy for a log, are not tried."""
+        """Adds the entries that are new on the tape; the script has already made their calls.
+        ``wanted`` has the indices of the entries that are needed, or is None if all are. Other
+        functions, such as an accuracy for a log, are not tried."""
         with torch._C.DisableTorchFunctionSubclass():
             while len(self.cuts) < len(self.tape.entries):
                 entry = self.tape.entries[len(self.cuts)]
@@ -132,9 +135,9 @@ class Plan:
                 self._note_left(entry)
 
     memory: ClassVar[dict[int, tuple]] = {}  # (Cut, leaves of the result, their tree, left, keeps) by key; shared by all plans
-    numbers: ClassVar[dict[tuple, int]] = {}  # keys by the function called, its arguments and the call before
+    numbers: ClassVar[dict[tuple, int]] = {}  # keys, by the function called, its arguments and the key of the call before
     sure: ClassVar[set[int]] = set()  # keys of calls that returned the same for a few rows when they were repeated
-    same: ClassVar[set[tuple[int, ...]]] = set()  # keys of calls that together did so for the whole batch
+    same: ClassVar[set[tuple[int, ...]]] = set()  # keys of calls that, repeated together, returned the same for the whole batch
 
     def known(self, entry: Entry) -> bool:
         """Whether the same call, after the same calls, was tried on earlier batches of this size, and, where
@@ -143,9 +146,10 @@ class Plan:
         return key in Plan.memory and (entry.module is None or not entry.grad or key in Plan.sure)
 
     def result(self, entry: Entry) -> tuple[list, Any]:
-        """The result of a call that is not on the tape yet, as leaves and their tree: a
-        :class:`Slot` for each tensor, ``...`` for objects of unknown types. What a module's call returns
-        now, at its place in the script, is kept for :meth:`confirm`, unless the call is :meth:`known`."""
+        """The result of a call that is not on the tape yet, as leaves and their tree. A leaf is a
+        :class:`Slot` for a tensor, a plain value, or ``...`` for an object of an unknown type.
+        Samples of what a module's call returns now, at its place in the script, are kept for
+        :meth:`confirm`, unless the call is :meth:`known`."""
         key = self._key(entry)
         if self.known(entry):
             cut, leaves, tree, self.left, self.keeps = Plan.memory[key]
@@ -165,9 +169,9 @@ class Plan:
         return leaves, tree
 
     def confirm(self, entries: Sequence[int]) -> None:
-        """Repeats, on the same few rows, the modules' calls whose results were kept.
-        Raises :class:`Refused` if a result is now different: a script that changes something
-        around a call, and then changes it back, gets different gradients from those of a replay."""
+        """Repeats, on the same few rows, the modules' calls whose results were kept. Raises
+        :class:`Refused` if a result is now different: if a script changes something for a call and
+        then changes it back, a replay computes other gradients than the script."""
         self._catch_up()
         for i in entries:
             entry = self.tape.entries[i]
@@ -184,7 +188,7 @@ class Plan:
 
     @staticmethod
     def forget() -> None:
-        """Forgets all trials, so that they are made again: something has changed."""
+        """Forgets all trials, so that they are made again."""
         Plan.memory.clear()
         Plan.sure.clear()
         Plan.same.clear()
@@ -208,7 +212,8 @@ class Plan:
             self.leaves |= bool(self.keeps or self.left)
 
     def _key(self, entry: Entry) -> int:
-        """A number by which a call is recognised, from the function called, its arguments and the call before."""
+        """A number by which a call is recognised. It depends on the function called, on its
+        arguments and on the calls before it."""
         if self._recognised[0] is entry:
             return self._recognised[1]
         outside = [self.tape.outside[i] for i in entry.references()[1]]
@@ -370,10 +375,11 @@ class Plan:
         return slots
 
     def _imagined(self, entry: Entry) -> Optional[list[tuple]]:
-        """The shapes of what a function returns for the whole batch: numbers among its arguments, such as the
-        end of a slice, may be larger than the few rows of a trial. None if the shapes cannot be computed without
-        values, or if the function is not PyTorch's own, since its kernel may not check for tensors without memory.
-        Raises :class:`Refused` if the shapes depend on values."""
+        """The shapes of a function's results for the whole batch. A trial may not show them, since
+        numbers among the arguments, such as the end of a slice, may be larger than the few rows of
+        the trial. None if the shapes cannot be computed without values, or if the function is not
+        PyTorch's own: its kernel may not check for tensors without memory. Raises :class:`Refused`
+        if the shapes depend on values."""
         if getattr(entry.call, "opaque", False):
             return None
         name, index = entry.call_name(), tree_flatten(entry.args[1:], is_leaf=lambda t: type(t) in (Ref, Outside))[0]
@@ -391,7 +397,8 @@ class Plan:
         return [tuple(t.shape) for t in tensors_in(result)]
 
     def _sized(self, index: int) -> int:
-        """How many lines of an outside tensor would belong to a row; 0 if it cannot be cut."""
+        """How many slices along dimension 0 of an outside tensor would belong to a row; 0 if the
+        tensor cannot be cut."""
         tensor = self.tape.outside[index]
         if tensor.dim() == 0 or tensor.shape[0] == 0 or tensor.shape[0] % self.batch:
             return 0
@@ -426,8 +433,8 @@ class Plan:
         return results
 
     def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = (), where: int = ANYWHERE) -> Any:
-        """What a module's call returns for one of the two numbers of rows, without a graph. Keeps a :class:`Given`
-        of the second."""
+        """What a module's call returns for one of the two numbers of rows, without a graph. If it
+        is the second, a :class:`Given` is kept in ``_given``."""
         modules = list(entry.module.modules())  # type: ignore[union-attr]
         args, kwargs = arguments(self.tape, entry, cut, self._env[which], self._rows[which])
         buffers = [b for m in modules for b in m.buffers(recurse=False)]
@@ -452,8 +459,9 @@ class Plan:
 
 
 def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """The stride in each dimension with which at most :data:`SAMPLE` values are taken from all over
-    a tensor. The last dimensions are thinned first, so that every row has values in the sample."""
+    """For each dimension, the stride at which to take at most :data:`SAMPLE` values from all over a
+    tensor. The last dimensions are thinned first, so that as many rows as possible have values in
+    the sample."""
     left = math.prod(shape)
     steps: list[int] = []
     for size in reversed(shape):
@@ -465,7 +473,7 @@ def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
 
 @torch.no_grad()
 def sample(tensor: torch.Tensor, steps: Optional[Sequence[int]] = None) -> torch.Tensor:
-    """Some of a tensor's values, on the CPU."""
+    """Some of a tensor's values, as float64 on the CPU."""
     steps = steps_of(tensor.shape) if steps is None else steps
     return tensor[tuple(slice((size - 1) % step // 2, None, step) for size, step in zip(tensor.shape, steps))].cpu().double()
 
@@ -478,8 +486,8 @@ def alike(a: torch.Tensor, b: torch.Tensor, most: float) -> bool:
 
 
 def rounding(tape: Tape, half: bool) -> float:
-    """How far apart the results of the same call may be: on a GPU, other kernels may be chosen where
-    little memory is free."""
+    """The largest relative difference that is accepted between results of the same call. It is
+    larger on a GPU, where other kernels may be chosen when little memory is free."""
     if any(t.is_cuda for t in tape.outside):
         return 5e-2 if half else 1e-2
     return 1e-2 if half else 1e-5
@@ -502,7 +510,8 @@ def _cut_off(value: Any) -> Any:
 
 
 def batch_of(tape: Tape, first: Entry) -> int:
-    """The number of rows of a tape's batch: the first dimension of its first module's arguments."""
+    """The number of rows of a tape's batch: the size of dimension 0 that most arguments of its
+    first module have."""
     sizes = [tape.outside[i].shape[0] for i in first.references()[1] if tape.outside[i].dim() > 0]
     sizes = [s for s in sizes if s > 1] or sizes
     if not sizes:
@@ -529,8 +538,9 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
 def arguments(
     tape: Tape, entry: Entry, cut: Cut, env: dict, rows: Optional[Rows], also: Optional[Callable] = None, leaves: Optional[dict] = None
 ) -> tuple[Any, Any]:
-    """An entry's arguments for the given rows, or for all rows if None. ``leaves`` stand in for
-    outside tensors whose gradients are wanted."""
+    """An entry's arguments for the given rows, or for all rows if ``rows`` is None. ``leaves``
+    replace the outside tensors whose gradients are wanted, by index; ``also`` is applied to all
+    other outside tensors."""
 
     def outer(index: int) -> torch.Tensor:
         if leaves is not None and index in leaves:
@@ -571,8 +581,8 @@ def mentions(entry: Entry, batch: int) -> bool:
 
 
 def sliced(entry: Entry) -> bool:
-    """Whether an entry indexes with numbers and slices alone, which are checked before anything
-    runs; a list, an array or a tensor of indices is not checked."""
+    """Whether an entry indexes with numbers and slices alone. PyTorch checks these before anything
+    runs, but not the values in a list, an array or a tensor of indices."""
     if entry.call_name() not in ("__getitem__", "__setitem__") or len(entry.args) < 2:
         return False
     index = entry.args[1]

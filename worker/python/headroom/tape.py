@@ -1,10 +1,10 @@
 """The calls of a step, from its first outermost module call to ``backward``.
 
-The tape holds functions and their arguments, and no values in between: in later arguments a
-tensor that was made on the tape is represented by a :class:`Ref`, a tensor that came from elsewhere
-by an :class:`Outside`. Tensors made on the tape are the user's own objects, whose class is
-:class:`Recorded` until the tape is closed; storage, graph and identity stay the same, so nothing
-is computed twice and nothing is left behind.
+The tape holds functions and their arguments, but no intermediate values. Among the arguments, a
+:class:`Ref` represents a tensor that was made on the tape, and an :class:`Outside` a tensor that
+came from elsewhere. Tensors made on the tape are the user's own objects, whose class is
+:class:`Recorded` until the tape is closed. Their storage, graph and identity stay the same, so
+nothing is computed twice and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Entry:
         self.grad = torch.is_grad_enabled()
         self.autocast = autocast_state()
         self.modes = function_modes()
-        self.slots: list[Optional[int]] = []  # of the tensors among the flattened outputs
+        self.slots: list[Optional[int]] = []  # of the flattened outputs; None for an output that is not on the tape
         self.inplace = False
         self.nth = 0  # which of the module's calls this is
-        self.random: Optional[RandomState] = None  # the random state before a module's call
+        self.random: Optional[RandomState] = None  # the random state before the call of a module
         self.state: Optional[tuple[int, int]] = None  # of the module when its call was tried: see found.state_of
         self.held: Any = None  # what the module held before its call, if the call reads what it changes
         self.seen: Any = None  # what the call returned for a few rows when the script made it: see Plan.result
@@ -113,14 +113,14 @@ class Tape:
         self._held = 0  # how many of the live tensors the user still holds
         self.scalars: dict[int, torch.Tensor] = {}  # values of results with one element that require a gradient, by slot
         self.sampled: Any = None  # what the script held when something failed: see again.note
-        self.count = 0  # slots
+        self.count = 0  # the number of slots
         self.why_not: Optional[str] = None  # the reason why the tape cannot be replayed; None if it can
         self.failure: Optional[BaseException] = None  # the user's exception, once something has failed
         self.random = random_state()
         self.closed = False
         self.done = False  # its gradients have been handed back
         self.complete = False  # every module's call had finished when something failed
-        self.spans: list[tuple[int, int]] = []  # sequence numbers of graphs that must not be used: those of tries and replays
+        self.spans: list[tuple[int, int]] = []  # sequence numbers of the graphs of tries and replays, which must not be used
         self.straight = False  # its calls run in pieces straight away, and nothing has failed
         self.approximate = False  # its pieces have BatchNorm statistics of their own, as the user has allowed
         self.counted: set[torch.nn.Module] = set()  # BatchNorm layers whose running statistics a replay has updated
@@ -200,12 +200,12 @@ class Tape:
         if tensor.requires_grad and tensor.numel() == 1:
             try:
                 self.scalars[slot] = tensor.detach().clone()
-            except Exception:  # the error is our own, not the script's; without its value, this scalar is refused later
+            except Exception:  # the error is our own, not the script's; a scalar without a value here is refused later
                 pass
 
     def drop(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Releases the tensors saved by the graphs of the given tensors, as far as the graphs belong
-        to this tape."""
+        """Releases the tensors saved by those parts of the given tensors' graphs that belong to
+        this tape."""
         with unrecorded():
             drop([t.grad_fn for t in tensors], [t.grad_fn for t in self.outside if t.grad_fn is not None], bare(self.failure))
 
@@ -222,7 +222,7 @@ class Tape:
 
     def _dropped(self, _: Any) -> None:
         self._held -= 1
-        if not self._held:  # nothing can be asked of the tape any more
+        if not self._held:  # nobody can use the tape any more
             self._release()
 
     def _release(self) -> None:
@@ -304,7 +304,8 @@ class unrecorded:
 
 
 def as_plain_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """The plain tensor from which a pickle or a deep copy is made: with values, and nothing of ours."""
+    """The plain tensor from which a pickle or a deep copy is made: it has values, and nothing of
+    ours."""
     place = place_of(tensor)
     if place is not None and place.late:
         tensor = Recorded.value_of(tensor)  # type: ignore[attr-defined]
@@ -340,8 +341,9 @@ class OwnMode(TorchFunctionMode):
 
 @contextmanager
 def modes_as(modes: tuple) -> Iterator[None]:
-    """A context in which exactly these modes of the user's are active, without entering them again: if entered twice, a default
-    device's mode would restore itself when it ends. Our own modes stay, above them."""
+    """A context in which exactly these modes of the user's are active. Our own modes stay active,
+    above them. The user's modes are not entered again: the mode of a default device, if entered
+    twice, would restore itself when it ends."""
     now = function_modes()
     wanted = *modes, *(m for m in now if isinstance(m, OwnMode))
     _put_modes(now, wanted)

@@ -1,10 +1,11 @@
 """The weights by which the losses of pieces add up to the loss of the batch.
 
-A rule is a number for each row: the weight of a piece is its rows' share of the sum of all
-numbers. ``None`` is the rule of a sum: every piece has weight 1. The rules are tried on the
-functions after the modules, on outputs computed once, with rows and cuts that tell the
-candidates apart. If the rules that no try refutes all agree on the pieces that are really used,
-any of these rules will do; otherwise the rule is not known.
+A rule is a list with a number for each row. The weight of a piece is the sum of its rows' numbers,
+divided by the sum of all numbers. The rule of a sum is ``None``: every piece has weight 1. Rules
+are tried on the functions that come after the modules. The modules' outputs are computed only once
+for this, and the rows and cuts are chosen so that they tell the candidates apart. If the rules that
+no try refutes all agree on the weights of the pieces that are really used, any of these rules will
+do; otherwise the rule is not known.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ TRIES = 6
 
 
 def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = None) -> float:
-    """The weight of ``rows`` among the rows ``within``, or among all rows if None."""
+    """The weight of ``rows`` relative to the rows ``within``, or relative to all rows if ``within``
+    is None."""
     if rule is None:
         return 1.0
     whole = sum(rule) if within is None else sum(rule[r] for r in within)
@@ -31,8 +33,8 @@ def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = No
 
 
 def typed(value: Any, like: Any) -> Any:
-    """A sum of weighted numbers, converted back to their type: a tensor of the same dtype, or a
-    Python number. Integers are rounded, since weights are not exact."""
+    """A weighted sum, converted to the type of the numbers ``like`` that were summed: a tensor of
+    the same dtype, or a Python number. Integers are rounded, since weights are not exact."""
     if isinstance(like, torch.Tensor):
         value = torch.as_tensor(value, device=like.device)
         return (value if like.is_floating_point() or like.is_complex() else value.round()).to(like.dtype).reshape(like.shape)
@@ -40,10 +42,12 @@ def typed(value: Any, like: Any) -> Any:
 
 
 def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int], known: Optional[set] = None) -> list[tuple[tuple, Rule]]:
-    """The rules worth trying, with names that hold for other batches of the same kind:
-    sum, mean over rows, and means over whatever each of the batch's tensors may count: valid
-    targets, or the sum of a mask, each of the whole tensor or of the tensor shifted by one. Only those
-    whose names are ``known``, if that is given."""
+    """The rules worth trying, each with a name that holds for other batches of the same kind.
+
+    These are a sum, a mean over rows, and means over whatever each of the batch's tensors may
+    count. A tensor may count valid targets, or be a mask whose elements are summed; either may
+    apply to the whole tensor or to the tensor shifted by one. If ``known`` is given, only the rules
+    with these names are returned."""
     rules: list[tuple[tuple, Rule]] = [(("sum",), None), (("rows",), [1.0] * batch)]
     for i, tensor in enumerate(tensors):
         counts = counted(batch, tensor, ignored, None if known is None else {name[1] for name in known if name[0] == i})
@@ -52,9 +56,10 @@ def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[in
 
 
 def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int], wanted: Optional[set] = None) -> dict[int, list]:
-    """How many of a tensor's elements count in each row, for each way of counting them. Keys are the numbers of the
-    ways; only the ``wanted`` ones, if given. Computed on the CPU, a few rows at a time."""
-    # The sum of a mask comes last; for other tensors it is a rule that a try refutes.
+    """How many of a tensor's elements count in each row, for each way of counting them. The keys
+    are the numbers of the ways. If ``wanted`` is given, only those ways are counted. Everything is
+    computed on the CPU, a few rows at a time."""
+    # The last way sums the elements, as for a mask; for other tensors a try refutes the resulting rule.
     absent: list = [None] if tensor.dtype == torch.bool or tensor.is_floating_point() else [*dict.fromkeys((-100, *ignored)), None]
     ends = [slice(None), slice(1, None), slice(-1)] if tensor.dim() > 1 and tensor.shape[-1] > 1 else [slice(None)]
     ways = [(end, value) for end in ends for value in absent]
@@ -64,7 +69,7 @@ def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int], wanted: Op
         for start in range(0, batch, step) if counts else ():
             some = tensor[start : start + step].cpu()
             valid = {value: some if value is None else some != value for value in {ways[n][1] for n in counts}}
-            full = {value for value, mask in valid.items() if value is not None and bool(mask.all())}  # nearly always: then all counts are the same
+            full = {value for value, mask in valid.items() if value is not None and bool(mask.all())}  # nearly always all are valid: all counts are the same
             for n, column in counts.items():
                 end, value = ways[n]
                 part = valid[value] if len(ends) == 1 else valid[value][..., end]
@@ -84,7 +89,7 @@ def same_rule(one: Rule, other: Rule) -> bool:
 
 
 def distinct(rules: Sequence[Rule]) -> list[Rule]:
-    """The rules without those that are the same as an earlier one."""
+    """The rules without duplicates; of several that are the same, the first is kept."""
     kept: list[Rule] = []
     for rule in rules:
         if not any(same_rule(rule, k) for k in kept):
@@ -93,8 +98,8 @@ def distinct(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def cuts(rules: Sequence[Rule], rows: Sequence[int], seed: int = 0) -> list[tuple[list[int], list[int]]]:
-    """Ways to part the rows in two: random ones, and for each pair of rules those in which the rules'
-    weights differ the most."""
+    """Ways to split the rows into two parts: random ones, and for each pair of rules those in which
+    the rules' weights differ the most."""
     draw = random.Random(seed)
     found = []
     for _ in range(TRIES):
@@ -117,7 +122,7 @@ def surviving(rules: Sequence[Rule], rows: Sequence[int], value: Callable[[Seque
     found: dict[tuple[int, ...], float] = {}
 
     def once(some: Sequence[int]) -> float:
-        if tuple(some) not in found:  # a few rows can be cut in a few ways only
+        if tuple(some) not in found:  # a few rows can be cut in only a few ways
             found[tuple(some)] = value(some)
         return found[tuple(some)]
 
@@ -153,8 +158,8 @@ def settled(rules: Sequence[Rule], pieces: Sequence[Rows]) -> bool:
 
 
 def telling(rules: Sequence[Rule], batch: int, count: int) -> list[int]:
-    """The rows on which the first two different rules differ the most: half of ``count``
-    from either end."""
+    """The rows on which the first rule and the next different rule differ the most: half of
+    ``count`` in each direction."""
     vectors = [r if r is not None else [1.0] * batch for r in rules]
     ones, others = vectors[0], next((v for v in vectors[1:] if v != vectors[0]), vectors[0])
     order = sorted(range(batch), key=lambda r: ones[r] / (sum(ones) or 1) - others[r] / (sum(others) or 1))
@@ -163,7 +168,8 @@ def telling(rules: Sequence[Rule], batch: int, count: int) -> list[int]:
 
 
 def others(rules: Sequence[Rule], batch: int, count: int, again: int) -> list[int]:
-    """The rows of the next try: at first those that best tell the rules apart, then random ones."""
+    """The rows of the next try: first those that best tell the rules apart, in later tries random
+    ones."""
     if again == 0 and len(rules) > 1:
         return telling(rules, batch, count)
     return sorted(random.Random(again).sample(range(batch), count))

@@ -20,8 +20,8 @@ from typing import Any
 from headroom._version import __version__
 
 VERSION = 1
-LINE = 1 << 20  # bytes of the longest line, either way
-PENDING = 1 << 18  # bytes that may wait to be sent
+LINE = 1 << 20  # the most bytes in a line, in either direction
+PENDING = 1 << 18  # the most bytes that may wait to be sent
 GREETING = 2.0  # seconds to wait for the plan, once in a process
 PATIENCE = 30.0  # seconds to wait for the decision about a failure
 HEARING = 2.0  # seconds to wait until a refusal has been acknowledged
@@ -69,7 +69,8 @@ class Wire:
 
     @classmethod
     def _forked(cls) -> None:
-        """Gives a forked child a connection of its own, if it needs one."""
+        """Drops the parent's connection in a forked child, which makes one of its own if it needs
+        one."""
         wire, cls._of, cls._tried, cls._making = cls._of, None, False, threading.Lock()
         if wire is not None:
             wire._lose()
@@ -86,7 +87,8 @@ class Wire:
 
     @property
     def limit(self) -> int:
-        """Rows to run at once from the start, according to what was learned before; 0 if nothing was."""
+        """Rows to run at once from the start, as an earlier attempt has learned; 0 if nothing was
+        learned."""
         limit = self._plan.get("limit")
         return limit if isinstance(limit, int) and limit > 0 else 0
 
@@ -112,7 +114,8 @@ class Wire:
             return dict(self._plan)
 
     def step(self, **f: Any) -> None:
-        """Report a finished optimizer step. Never waits: if there is no room, the step goes unreported."""
+        """Report a finished optimizer step. Never waits: if the connection is busy, the step goes
+        unreported."""
         if not self._lock.acquire(blocking=False):
             self.dropped += 1
             return
@@ -129,10 +132,11 @@ class Wire:
             self._lock.release()
 
     def note(self, text: str, level: str = "info", **f: Any) -> None:
-        """Have a sentence kept in the journal.
+        """Add a sentence to the journal.
 
         With the level "warning" it is also shown to the user. "survived" means that the failures
-        reported by oom since the last step were recovered from in place; seconds is how long that took.
+        reported by oom since the last step were recovered from in place; seconds is how long that
+        took.
         """
         with self._lock:
             self._send("note", {**f, "text": str(text)[:4000], "level": level})
@@ -148,7 +152,7 @@ class Wire:
             self._send("check", f)
 
     def oom(self, **f: Any) -> Message | None:
-        """Ask what to do about a failure, and wait for the answer; None if nobody answers."""
+        """Ask what to do about a failure, and wait for the answer; None if no answer comes."""
         return self._ask("oom", "decision", PATIENCE, f)
 
     def _ask(self, kind: str, answer: str, patience: float, fields: Message) -> Message | None:
@@ -167,8 +171,9 @@ class Wire:
                 self._take(message)
 
     def bye(self) -> None:
-        """Close the connection, at the end of the process, and say how many steps it made and how many seconds ago
-        the last one ended: not every step is reported."""
+        """Close the connection at the end of the process. First tell headroom how many steps the
+        process made and how many seconds ago the last one ended, since not every step is
+        reported."""
         steps, ended = self.made
         with self._lock:
             self._send("bye", {"step": steps, "seconds": time.monotonic() - ended} if steps else {})
@@ -198,8 +203,8 @@ class Wire:
         self._flush()
 
     def _flush(self) -> bool:
-        """Sends as much of the waiting messages as the socket takes now. Returns whether none are left; False if the
-        connection is lost."""
+        """Send as much of the waiting messages as the socket accepts now. Returns whether none are
+        left; False if the connection is lost."""
         while self._out and self._socket is not None:
             try:
                 self._out = self._out[self._socket.send(self._out, FLAGS) :]
@@ -266,7 +271,7 @@ class Wire:
 
 
 def notice(text: str) -> None:
-    """Write a line to the user when there is no headroom to do so."""
+    """Write a line to standard error, for the user. Used where there is no headroom to show it."""
     try:
         sys.stderr.write(f"headroom: {text}\n")
         sys.stderr.flush()

@@ -1,7 +1,8 @@
-"""The module that headroom has Python run at startup: it starts watching for torch, then steps aside.
+"""The module that headroom makes Python run at startup: it starts watching for torch, and then runs
+the user's own sitecustomize.
 
-Its folder comes before the user's own in PYTHONPATH. It must cost next to nothing, and its
-errors must not show: Python starts as if it were not there.
+Its folder comes before the user's own in PYTHONPATH. It must cost next to nothing, and its errors
+must not show: Python starts as if the module were not there.
 """
 
 import os
@@ -21,7 +22,7 @@ def _watch():
 
 
 def _chain():
-    """Import the sitecustomize that this one shadows, as Python would have."""
+    """Import the sitecustomize that this one shadows, as Python would have done."""
     ours = sys.modules.pop(__name__)
     at = sys.path.index(_here) if _here in sys.path else None
     if at is not None:
@@ -29,7 +30,7 @@ def _chain():
     try:
         import sitecustomize  # noqa: F401
     except ImportError as error:
-        if getattr(error, "name", "sitecustomize") != "sitecustomize":  # Python 2 names none
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":  # on Python 2 the error has no name
             raise
     finally:
         if at is not None and _here not in sys.path:

@@ -1,5 +1,5 @@
-"""BatchNorm in pieces, where the user has allowed that: what each piece computes, the statistics that are left, and
-that nothing else is approximate.
+"""BatchNorm in pieces, where the user has allowed that. Checks what each piece computes, which
+statistics are left, and that nothing else is approximate.
 
     python approximate.py
 """
@@ -62,8 +62,8 @@ def step(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, at: str, loss
 
 
 def by_hand(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, pieces: int, whole: bool, loss: Callable = entropy, calls: int = 1) -> None:
-    """The same step as anybody who accumulates gradients would write it, with the statistics of the ``whole`` batch or
-    with the mean of those of the pieces."""
+    """The same step as written by hand with accumulated gradients. Afterwards the statistics are
+    those of the ``whole`` batch, or the mean of those of the pieces."""
     x, y = batch(i)
     optimizer.zero_grad()
     buffers = dict(net.named_buffers())
@@ -111,8 +111,9 @@ def trained(at: str, loss: Callable = entropy, calls: int = 1, **options: Any) -
 
 
 def as_by_hand() -> str:
-    """Weights are those of accumulated gradients. Where the script's own call came to its end, its statistics stay; else
-    they are the mean of those of the pieces, and the call counts once."""
+    """Weights are those of accumulated gradients. If the script's own call was completed, its
+    statistics stay. Otherwise the statistics are the mean of those of the pieces, and the call
+    counts once."""
     for at in FAILING:
         for options in ({}, {"momentum": None}, {"track_running_stats": False}):
             _torch._recorder.report.told.clear()  # type: ignore[union-attr]
@@ -153,7 +154,8 @@ def two_calls() -> str:
 
 
 def half_of_two_calls() -> str:
-    """If only the second of two calls fails, nothing says what the layer's statistics should be: this is refused."""
+    """If only the second of two calls fails, it is unclear what the layer's statistics should be,
+    so the step is refused."""
     os.environ["HEADROOM_ALLOW"] = ALLOWANCE
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -170,8 +172,8 @@ def half_of_two_calls() -> str:
 
 
 def refused() -> str:
-    """What is refused without the permission, or in spite of it, has changed nothing; the reason names the permission
-    only where it would have helped."""
+    """A step that is refused, whether or not the user has given the permission, has changed
+    nothing. The reason names the permission only where it would have helped."""
 
     def spread_out(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return net(x).std()
@@ -221,7 +223,8 @@ def exact_first() -> str:
 
 
 def nothing_is_kept() -> str:
-    """A refusal after which the call has succeeded keeps nothing of the step, even if Python never looks for cycles."""
+    """If a call is refused and then succeeds when repeated, nothing of the step is kept alive, even
+    without a search for reference cycles."""
     os.environ["HEADROOM_ALLOW"] = ""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -246,7 +249,7 @@ def nothing_is_kept() -> str:
 
 
 def asked_for_values() -> str:
-    """Outputs that the script asks for, for an accuracy, leave the statistics as they are."""
+    """Reading a step's outputs, for example for an accuracy, leaves the statistics as they are."""
 
     def with_accuracy(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         out = net(x)
@@ -261,7 +264,7 @@ def asked_for_values() -> str:
 
 
 def too_small_pieces() -> str:
-    """If no piece fits, or only the first, the statistics are what they were before."""
+    """If no piece fits, or only the first, the statistics stay as they were before the step."""
     os.environ["HEADROOM_ALLOW"] = ALLOWANCE
     for fits in (0, 1):
         _torch._recorder.sizes._fits = None  # type: ignore[union-attr]
@@ -271,7 +274,7 @@ def too_small_pieces() -> str:
 
         def limited(given: Tensor) -> Tensor:
             nonlocal left
-            if torch.is_grad_enabled() and net[1].training:  # no trial
+            if torch.is_grad_enabled() and net[1].training:  # not in a trial
                 if len(given) == ROWS or not left:
                     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
                 left -= 1

@@ -1,10 +1,11 @@
-"""Steps that are not alike, and calls around which a script changes something and then changes it
-back: what was learned in one step must not make the gradients of another step wrong.
+"""Steps that differ from each other, and calls for which a script changes something and then changes
+it back. What was learned in one step must not make the gradients of another step wrong.
 
     python changes.py
 
-Every script is made to fail in its module, in its loss and in backward, one at a time; each once in
-the first step alone, after which the other steps run in pieces straight away, and once in every step.
+Every script runs out of memory in its module, in its loss or in backward, in separate runs. For
+each place there are two runs: one fails only in the first step, after which the other steps run in
+pieces straight away, and one fails in every step.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Net(nn.Module):
 
 @contextmanager
 def put(on: Any, name: str, value: Any) -> Iterator[None]:
-    """A context in which an attribute has another value."""
+    """A context in which the attribute ``name`` of ``on`` has the given value."""
     before = getattr(on, name)
     setattr(on, name, value)
     yield
@@ -54,7 +55,7 @@ def put(on: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def around(context: Callable[[Net], Any], every: int = 2) -> Callable:
-    """The loss of a call that is made in the given context in one of every ``every`` steps."""
+    """Returns a loss whose call is made in the given context in one of every ``every`` steps."""
 
     def loss(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
         with context(net) if i % every == every - 1 else nullcontext():
@@ -124,7 +125,7 @@ def classes(even: bool) -> Tensor:
 
 
 
-# Scripts whose steps all survive with the gradients of the bare script.
+# Scripts whose steps must all survive, with the gradients of the script without headroom.
 EXACT: dict[str, Callable] = {
     "reduction": lambda net, x, y, i: F.cross_entropy(net(x), y, reduction="sum" if i % 2 else "mean"),
     "ignored": lambda net, x, y, i: F.cross_entropy(net(x), y, ignore_index=2 if i % 2 else -100),
@@ -134,7 +135,7 @@ EXACT: dict[str, Callable] = {
     "thawing": thawing,
 }
 
-# Scripts whose odd steps, or all steps, may be refused; each with the model's dropout.
+# Scripts whose odd steps may be refused, or all steps if so named; each with the model's dropout.
 REFUSED: dict[str, tuple[Callable, float]] = {
     "class weights": (lambda net, x, y, i: F.cross_entropy(net(x), y, classes(i % 2 == 0)), 0.0),
     "new class weights": (lambda net, x, y, i: F.cross_entropy(net(x), y, classes(False) if i % 2 else None), 0.0),
@@ -185,7 +186,7 @@ def steps(loss: Callable, drop: float, fails: Callable[[int], str], anew: bool) 
 
 
 def off(want: list, got: list) -> float:
-    """How far gradients are apart, relative to the largest element."""
+    """The largest difference between gradients, relative to the largest element of each tensor."""
     if any((a is None) != (b is None) for a, b in zip(want, got)):
         return float("inf")
     return max(float((a - b).abs().max() / a.abs().max().clamp(min=1e-6)) for a, b in zip(want, got) if a is not None)

@@ -1,4 +1,4 @@
-"""Whether a recovered run has the same results as the undisturbed one."""
+"""Checks whether a recovered run has the same results as the undisturbed one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from trial import ROUNDING, Record, Tensors
 
 
 def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
-    """The worst tensor that is off by more than tolerance, relative to its largest
-    element; a tensor that is zero except for rounding errors is measured against a tenth of
-    the largest element of all tensors. Empty if there is none.
+    """The worst tensor that is off by more than tolerance, relative to the tensor's largest
+    element; empty if there is none. A tensor that is zero except for rounding errors is measured
+    against a tenth of the largest element of all tensors.
     """
     if want.keys() != got.keys():
         return f"other tensors: {sorted(want.keys() ^ got.keys())}"

@@ -32,7 +32,8 @@ class Classifier(nn.Module):
 
 
 class WithLoss(Classifier):
-    """Like a language model: returns the loss of the targets that count, and results without a batch dimension."""
+    """Like a language model: returns the loss over the targets that are not ignored, and some
+    results without a batch dimension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +45,8 @@ class WithLoss(Classifier):
 
 
 class Turned(Classifier):
-    """Returns results with rows in another dimension, with two lines per row, and with no rows at all."""
+    """Returns results with the rows in another dimension, with two slices per row, and with no rows
+    at all."""
 
     def forward(self, x: Tensor) -> Any:
         z = self.body(x)
@@ -131,8 +133,8 @@ class Follows(Classifier):
 
 
 class Case:
-    """``survives`` is what the call must survive: a whole batch that never fits, a failure that
-    does not happen again, or nothing at all."""
+    """One kind of call. ``survives`` is what the call must survive: "again", a whole batch that
+    never fits; "once", a failure that does not happen again; or "", nothing at all."""
 
     def __init__(self, kind: type[Classifier], survives: str, train: bool = False, autocast: bool = False) -> None:
         self.kind, self.survives, self.train, self.autocast = kind, survives, train, autocast
@@ -208,7 +210,7 @@ def judged(case: Case, mode: Callable[[], Any], fault: Fault | None) -> tuple[st
     want = called(case, net, mode, given)
     after = state(net)
     net = case.made()
-    given = case.given()  # the same draws
+    given = case.given()  # the same values as before
     torch.set_rng_state(before)
     injector = Injector(fault)
     failed: BaseException | None = None
@@ -247,8 +249,8 @@ class Most(TorchDispatchMode):
 
 
 def steady(case: Case) -> str:
-    """Returns what is wrong with the batches after a failure: only the batches of the evaluation are to go
-    in pieces straight away, and now and then a whole batch is to be tried."""
+    """Returns what is wrong with the batches after a failure. Only the batches of the evaluation
+    may go in pieces straight away, and a whole batch must be tried now and then."""
     net, at_once, training = case.made(), [], 0
     for i in range(100):
         given, injector, most = case.given(), Injector(Fault("again", 1, ROWS) if i == 0 else None), Most()

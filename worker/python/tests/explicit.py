@@ -25,7 +25,9 @@ ROWS = 7
 
 
 class Training:
-    """A model, and a function for it. ``survives`` is as in evaluation.py."""
+    """A model, and a function that trains it. ``survives`` says which failures the function must
+    survive: "again" or "most", a whole batch that never fits; "some", failures in some places; "",
+    none."""
 
     survives = "again"
     tolerance = 1e-5
@@ -60,7 +62,7 @@ class Sums(Training):
 
 
 class Penalised(Training):
-    """A gradient of a gradient, which recording cannot follow."""
+    """The loss contains a gradient of a gradient, which recording cannot follow."""
 
     survives = "most"
 
@@ -89,7 +91,7 @@ class InMapping(Training):
 
 
 class Autocast(Training):
-    """Half precision inside, and numbers of two kinds."""
+    """Half precision inside the function, which also returns numbers of two kinds."""
 
     tolerance = 3e-2
 
@@ -102,7 +104,8 @@ class Autocast(Training):
 
 
 class Twice(Training):
-    """Two backward calls: once one of them has failed half way, nobody can tell which gradients it had reached."""
+    """Two backward calls. If one of them fails half way, it is unknown which gradients it has
+    already added to."""
 
     survives = "some"  # failures before the first backward call
     accumulates = True
@@ -113,7 +116,7 @@ class Twice(Training):
 
 
 class Texts(Training):
-    """Arguments that cannot be cut but may belong to the rows."""
+    """Arguments that cannot be cut but may contain one item for each row."""
 
     survives = ""
 
@@ -150,7 +153,7 @@ class Warming(nn.Module):
 
 
 class Counts(Training):
-    """A model that would count each piece as a call."""
+    """A model that counts its calls, and would count each piece."""
 
     survives = ""
     norm = Warming
@@ -167,7 +170,7 @@ class Lists(nn.Module):
 
 
 class Listed(Training):
-    """A model that would add each piece to a list."""
+    """A model that adds to a list in each call, and would do so for each piece."""
 
     survives = ""
     norm = Lists
@@ -264,8 +267,8 @@ def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
 
 
 def in_our_copies(failure: BaseException) -> bool:
-    """Whether what failed was a copy of buffers that headroom makes before a call, which is then kept on the host: the
-    function itself did not fail."""
+    """Whether the failure is in a copy of buffers that headroom makes before a call. Such a copy is
+    then made on the host, so the function itself has not failed."""
     return any(frame.f_code.co_name == "copies" for frame, _ in traceback.walk_tb(failure.__traceback__))
 
 

@@ -1,5 +1,5 @@
-"""Losses made to fool the rules by which pieces are weighted, over random shapes, masks
-and labels: each must be survived exactly or refused, and never be wrong.
+"""Losses made to fool the rules by which pieces are weighted, with random shapes, masks and labels.
+Each failure must be survived exactly or refused; gradients must never be wrong.
 
     python fools.py [--count N] [--seed S]
 """
@@ -56,7 +56,7 @@ def dice(z: Tensor, y: Tensor) -> Tensor:
 
 
 def balanced(z: Tensor, y: Tensor) -> Tensor:
-    """Weights by how often each class occurs in this batch."""
+    """Weights each class by how rarely it occurs in this batch."""
     counts = torch.bincount(y[y >= 0].reshape(-1), minlength=CLASSES).float()
     return flat(z, y, weight=1 / (counts + 1))
 
@@ -114,7 +114,7 @@ EXACT = {"mean", "sum", "sum over all", "mean of rows' means", "mean of rows' su
 
 
 class Fool(Raw):
-    """A linear model, whose batch's size, length and labels come from the seed."""
+    """A linear model with a batch whose size, length and labels come from the seed."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name

@@ -1,8 +1,8 @@
 """Runs functions in forked children, a few at a time.
 
-A child begins with everything imported and with nothing from another trial: no patch, no plan,
-no random state. The parent must never call backward itself: PyTorch then refuses to run it in a
-forked child.
+A child begins with everything imported, but with nothing left by another trial: no patch, no plan,
+no random state. The parent must never call backward itself, since PyTorch then refuses to run
+backward in a forked child.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def finish(child: Child, late: bool) -> Any:
 
 
 def checked(checks: Iterable[Callable[[], str]], jobs: int) -> int:
-    """Runs checks, each in a child. A check returns what is wrong, or "". Prints how each
-    ended, and returns how many failed."""
+    """Runs checks, each in a child. A check returns what is wrong, or an empty string. Prints the
+    outcome of each check, and returns how many failed."""
     failed = 0
     for check, got in forked(lambda check: check(), checks, jobs):
         said = got.why if isinstance(got, Died) else got
@@ -101,7 +101,8 @@ def status(checks: Collection[Callable[[], str]]) -> int:
 
 
 def forked(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, seconds: float = 60) -> Iterator[tuple[Any, Any]]:
-    """Yields each task, as it ends, with what work returned for it in a child, or with Died."""
+    """Yields each task as soon as it ends, together with what ``work`` returned for it in a child,
+    or with a :class:`Died`."""
     gc.freeze()  # a garbage collection in a child then leaves alone the memory that it shares with the parent
     left, running = iter(tasks), selectors.DefaultSelector()
     more = True

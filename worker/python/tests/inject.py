@@ -24,18 +24,22 @@ from torch.utils._pytree import tree_leaves
 class Fault:
     """Which operations of a step fail.
 
-    once: operation number `at` fails, once. again: that operation, with arguments of
-    the same shapes, fails until the end of the step if the batch's rows are the first dimension
-    of one of them: the whole batch never fits there, but pieces do, and so does a call that had succeeded
-    before and is repeated for comparison, which saves nothing for backward. limit: every operation that
-    allocates more than `elements` elements fails until the end of the step.
+    once: operation number `at` fails, once.
+
+    again: that operation fails until the end of the step whenever its arguments have the same
+    shapes and one of them has the batch's rows as its first dimension. So the whole batch never
+    fits there, but pieces do. So does a call that succeeded before and is repeated for comparison,
+    since it saves nothing for backward.
+
+    limit: every operation that allocates more than `elements` elements fails until the end of the
+    step.
     """
 
     mode: str = "again"
     at: int = 0
     rows: int = 7
     elements: int = 0
-    second: int = -1  # number of operations from the first failure to a second one, which fails once; none if negative
+    second: int = -1  # number of operations from the first failure to a second one, which happens once; no second one if negative
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,13 @@ def of_batch(sizes: Sizes, rows: int) -> bool:
 
 
 def imagined(args: Any, kwargs: Any) -> bool:
-    """Whether only shapes are computed: that takes no memory, and so cannot fail."""
+    """Whether only shapes are computed, which takes no memory and so cannot fail."""
     return any(isinstance(t, FakeTensor) or t.is_meta for t in tensors(args, kwargs)) or str(kwargs.get("device")) == "meta"
 
 
 class Injector(TorchDispatchMode):
-    """Counts the operations dispatched between begin and end, and makes those fail that a Fault names."""
+    """Counts the operations dispatched between begin and end, and makes those that the Fault names
+    fail."""
 
     def __init__(self, fault: Fault | None = None, phases: Phases | None = None) -> None:
         super().__init__()
@@ -145,16 +150,18 @@ def compared(frame: FrameType | None) -> bool:
 
 
 class Phases:
-    """Determines from the calling Python frames in which part of a step an operation was
-    dispatched. For steps in which nothing fails: inspecting frames keeps alive what they hold.
+    """Determines, from the Python frames that called an operation, in which part of a step it was
+    dispatched. Only for steps in which nothing fails, since inspecting frames keeps alive what they
+    hold.
 
-    own is an operation on tensors that did not come out of a module, after the first
-    module call: on the user's labels, for example, which no recording of outputs can see.
+    The phase "own" is an operation on tensors that did not come out of a module, after the first
+    module call. An operation on the user's labels is an example: recording a module's outputs
+    cannot see it.
     """
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
-        self.kept: list[torch.UntypedStorage] = []  # so that no address is reused
+        self.kept: list[torch.UntypedStorage] = []  # keeps the memory alive, so that no address is reused
         self.recorded: set[int] = set()
         self.seen = False  # a module's call since the last backward
 
@@ -165,7 +172,7 @@ class Phases:
         phase, where = innermost(sys._getframe(2))
         arguments = [t for t in tree_leaves(given) if isinstance(t, Tensor)]
         if phase == "module" and not torch.is_grad_enabled():
-            phase = ""  # a teacher or an evaluation, which is not trained
+            phase = ""  # a teacher or an evaluation: nothing is trained in it
         if phase == "module":
             self.seen = True
         elif phase == "backward":

@@ -1,4 +1,4 @@
-"""Lightning: automatic optimization with accumulation and clipping, and by hand."""
+"""Lightning: automatic optimization with accumulation and clipping, and manual optimization."""
 
 from __future__ import annotations
 

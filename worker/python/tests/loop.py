@@ -1,7 +1,7 @@
-"""The base class of the training loops under test, and the list of them all.
+"""The base class of the training loops under test, and the list of all these loops.
 
-A loop is small enough that every operation of a step can be made to fail in turn, and is
-written as people write theirs: it knows nothing about headroom.
+A loop is small enough that every operation of a step can be made to fail in turn. It is written as
+people write their loops: it knows nothing about headroom.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 class Loop:
     """A model, an optimizer, and batches that depend only on the seed and the step.
 
-    A subclass builds its modules and optimizers as attributes in build, and makes one
-    whole optimizer step in step, which returns what the loop would print.
+    A subclass defines two methods. build sets its modules and optimizers as attributes. step makes
+    one whole optimizer step, and returns what the loop would print.
     """
 
     rows = 7  # of a batch; prime, so that few other sizes are multiples of it
@@ -45,7 +45,7 @@ class Loop:
         return self.rows
 
     def draw(self, i: int) -> torch.Generator:
-        """The source of step i's batch; the global random state is the model's."""
+        """The generator for step i's batch. The global random state is left to the model."""
         return torch.Generator().manual_seed(1000 * self.seed + i)
 
     def modules(self) -> dict[str, nn.Module]:
@@ -85,9 +85,9 @@ class Shape:
     name: str
     make: Callable[[int], Loop]
     kind: str  # "exact": must survive from the first module call to the end of backward; "refuse": must not go wrong
-    dropout: bool  # draws random numbers, so that only the size of a gradient can be compared
+    dropout: bool  # whether it draws random numbers, so that gradients can only be compared roughly
     tolerance: float  # relative, of gradients
-    every: int  # by which the stride of a sampled sweep, its --every, is multiplied
+    every: int  # multiplies the stride of a sampled sweep, which is set by --every
 
 
 SHAPES: dict[str, Shape] = {}
@@ -97,7 +97,7 @@ FRAMEWORKS = ("transformers_loops", "lightning_loops", "accelerate_loops")
 
 
 def shape(kind: str = "exact", *, dropout: bool = False, tolerance: float = 1e-5, every: int = 1) -> Callable[[type], type]:
-    """Enters a loop into the list under its name in snake case."""
+    """Enters a loop into SHAPES, under its class's name in snake case."""
 
     def enter(made: type) -> type:
         name = "".join("_" + c.lower() if c.isupper() else c for c in made.__name__).lstrip("_")

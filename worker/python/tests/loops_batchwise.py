@@ -1,5 +1,5 @@
-"""Losses and models in which rows depend on one another: no split of the batch is
-exact, so each must be refused, or survived by trying the whole batch again.
+"""Losses and models in which rows depend on one another. No split of the batch is exact, so each
+failure must be refused, or survived by trying the whole batch again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Batchwise(Classified):
 
 @shape("refuse")
 class InBatchNegatives(Batchwise):
-    """CLIP's shape: every other row is a negative."""
+    """CLIP's loss: for each row, every other row is a negative example."""
 
     def loss(self, i: int) -> Tensor:
         source = self.draw(i)
@@ -53,7 +53,7 @@ class NormalisedInside(Classified):
 
 @shape("refuse")
 class HardNegatives(Batchwise):
-    """The k worst rows of the batch."""
+    """The mean loss of the three worst rows of the batch."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -89,7 +89,7 @@ class MedianOfRows(Batchwise):
 
 @shape("refuse")
 class PairwiseRanking(Batchwise):
-    """Each row against the next one."""
+    """Each row is compared with the next one."""
 
     def loss(self, i: int) -> Tensor:
         x, _ = vectors(self, i)
@@ -99,7 +99,8 @@ class PairwiseRanking(Batchwise):
 
 @shape("refuse")
 class MixedRows(Batchwise):
-    """Mixup inside the tail: rows are mixed with those of a permutation."""
+    """Mixup in the loss: each row's outputs are mixed with those of another row, by a
+    permutation."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -110,7 +111,7 @@ class MixedRows(Batchwise):
 
 @shape("refuse")
 class ClassesAsManyAsRows(Batchwise):
-    """A plain tensor whose first dimension is as long as the batch but stands for classes."""
+    """Plain tensors whose first dimension is as long as the batch, but has one entry per class."""
 
     def build(self) -> None:
         self.net = mlp(10, 12, self.rows)
@@ -135,7 +136,7 @@ class WeightsByRowNumber(Batchwise):
 
 @shape("refuse")
 class BatchAtDimOne(Raw):
-    """An LSTM as PyTorch has it by default: [L, B, F]."""
+    """An LSTM with PyTorch's default layout, [L, B, F]."""
 
     def build(self) -> None:
         self.lstm, self.head = nn.LSTM(6, 9), nn.Linear(9, 5)
@@ -150,7 +151,8 @@ class BatchAtDimOne(Raw):
 
 @shape("refuse")
 class PositionsByRow(Raw):
-    """Positions at dim 0 and rows at dim 1, folded for the loss: the labels have as many rows as there are positions."""
+    """Positions in dimension 0 and rows in dimension 1, folded for the loss. The labels have as
+    many rows as there are positions."""
 
     def build(self) -> None:
         self.lstm, self.head = nn.GRU(6, 9), nn.Linear(9, 5)

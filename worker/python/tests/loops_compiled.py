@@ -1,5 +1,5 @@
-"""torch.compile: modules and losses. A dispatch mode cannot see into compiled code, so these
-are only run undisturbed. The backend traces like the real one but generates no code, which
+"""torch.compile, of modules and of losses. A dispatch mode cannot see into compiled code, so these
+loops are only run undisturbed. The backend traces like the real one but generates no code, which
 would take a compiler and half a minute.
 """
 
@@ -28,7 +28,7 @@ class Compiled(Raw):
 
 @shape()
 class CompiledInPlace(Raw):
-    """module.compile(), and a part of a module."""
+    """A model compiled in place, by module.compile()."""
 
     def build(self) -> None:
         self.net = mlp(10, 12, 12, 5)

@@ -94,7 +94,7 @@ class SiameseTriplet(Raw):
 
 @shape()
 class LearnedTemperature(Raw):
-    """A tensor that is trained along with the module: a leaf, and one with a graph of its own."""
+    """Two tensors outside the module are trained along with it: a temperature and a shift."""
 
     def build(self) -> None:
         self.net = mlp(10, 12, 5)
@@ -118,7 +118,7 @@ class LearnedTemperatureExp(LearnedTemperature):
 
 
 class Centres(nn.Module):
-    """A criterion that is trained: each class's centre."""
+    """A criterion that is itself trained: it holds a centre for each class."""
 
     def __init__(self) -> None:
         super().__init__()

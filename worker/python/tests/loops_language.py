@@ -1,5 +1,5 @@
-"""Token sequences: the loss inside and outside of the model, shifted labels with uneven numbers
-of ignored ones, rows and positions folded.
+"""Token sequences: the loss inside or outside the model, shifted labels of which different numbers
+are ignored, and rows folded together with positions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ VOCABULARY, LENGTH, WIDTH = 23, 6, 12
 
 
 class Gpt(nn.Module):
-    """One layer, positions learned, the embedding tied to the head."""
+    """One layer, with learned positions, and an embedding that shares its weight with the head."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Gpt(nn.Module):
 
 
 def tokens(loop: Raw, i: int) -> tuple[Tensor, Tensor]:
-    """ids, and labels; row r keeps the labels of about r of its positions."""
+    """The ids and the labels. Row r keeps the labels of about r of its positions."""
     source = loop.draw(i)
     ids = torch.randint(0, VOCABULARY, (loop.rows, LENGTH), generator=source)
     lengths = torch.randint(2, LENGTH + 1, (loop.rows,), generator=source)
@@ -57,7 +57,7 @@ class GptLossOutside(Language):
 
 @shape()
 class GptShifted(Language):
-    """The usual shift: B x (L-1) rows folded."""
+    """The usual shift by one, with B x (L-1) rows after folding."""
 
     def loss(self, i: int) -> Tensor:
         ids, labels = tokens(self, i)
@@ -68,7 +68,7 @@ class GptShifted(Language):
 
 @shape()
 class GptLiteralSizes(Language):
-    """view with the batch's sizes written out."""
+    """Calls view with the batch's sizes as literal numbers."""
 
     def loss(self, i: int) -> Tensor:
         ids, labels = tokens(self, i)
@@ -89,7 +89,7 @@ class GptDropout(Language):
 
 
 class WithLoss(nn.Module):
-    """nanoGPT's shape: logits and loss from one forward pass."""
+    """As in nanoGPT: one forward pass returns logits and loss."""
 
     def __init__(self, shift: bool) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class SumOverCount(Language):
 
 @shape()
 class MeanOfMeans(Language):
-    """Each row's mean over its own positions, then the mean of the rows."""
+    """The mean over each row's own positions, then the mean over rows."""
 
     def loss(self, i: int) -> Tensor:
         ids, labels = tokens(self, i)
@@ -162,7 +162,7 @@ class LogSoftmaxNll(Language):
 
 @shape()
 class Distillation(Language):
-    """A teacher without gradients next to the student."""
+    """A teacher that is run without gradients next to the student."""
 
     def build(self) -> None:
         super().build()

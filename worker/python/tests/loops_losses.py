@@ -42,7 +42,7 @@ class CosineDistance(Batchwise):
 
 @shape("refuse")
 class PenaltyOnParameters(Batchwise):
-    """A term whose graph never goes through the module."""
+    """A loss with a term whose graph does not go through the module."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -51,7 +51,8 @@ class PenaltyOnParameters(Batchwise):
 
 @shape("refuse")
 class RegressionOnUneven(Batchwise):
-    """Rows weighted by a plain column, divided by the sum of those weights."""
+    """Rows weighted by a plain column of the batch; the loss is divided by the sum of those
+    weights."""
 
     def loss(self, i: int) -> Tensor:
         x, _ = vectors(self, i)

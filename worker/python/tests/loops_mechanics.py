@@ -64,7 +64,8 @@ class ClippingAndAverage(Language):
 
 
 class Marked(TorchFunctionMode):
-    """Makes other tensors, as a default device does, and changes a function's results."""
+    """A mode that makes other tensors, as a default device does, and that changes a function's
+    results."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         out = func(*args, **(kwargs or {}))
@@ -73,8 +74,8 @@ class Marked(TorchFunctionMode):
 
 @shape()
 class UnderAMode(Plain):
-    """A mode of the user's over torch's functions: it must handle each call once, inside a module
-    and outside."""
+    """The user has entered a mode for torch's functions. It must handle each call once, inside a
+    module and outside."""
 
     def build(self) -> None:
         super().build()
@@ -96,7 +97,7 @@ class OnesAdded(nn.Module):
 
 @shape()
 class DefaultDevice(Plain):
-    """Under a mode that is entered for the whole program, so that backward is called in it too."""
+    """A mode is active for the whole program, so backward is called in it, too."""
 
     def build(self) -> None:
         super().build()
@@ -108,7 +109,7 @@ class DefaultDevice(Plain):
 
 
 class Scaled(nn.Module):
-    """A model whose results depend on a number of its own, and on one of the program's."""
+    """A model whose results depend on one of its own numbers, and on a global one."""
 
     everywhere = 1.0
 
@@ -155,7 +156,7 @@ class SwitchedEverywhere(Plain):
 
 @shape("refuse")
 class OtherWeights(Plain):
-    """A call with weights that are not the module's own: one step of meta-learning."""
+    """A call with other weights than the module's own: one step of meta-learning."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -213,7 +214,7 @@ class AutocastInside(Language):
 
 
 class HalfAlone(nn.Module):
-    """Like a kernel that does not support single precision."""
+    """Refuses single precision, as some kernels do."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype not in (torch.float16, torch.bfloat16):
@@ -259,7 +260,7 @@ class Closure(Plain):
 
 @shape("refuse")
 class ClosureTwice(Closure):
-    """A line search by hand: the closure is called again before the step."""
+    """A manual line search: the closure is called again before the step."""
 
     def step(self, i: int) -> list[float]:
         before = self.again(i).item()
@@ -298,7 +299,7 @@ class CheckpointingReentrant(Checkpointing):
 
 @shape("refuse")
 class TwoBackwards(Plain):
-    """One graph, two backward calls."""
+    """Two backward calls on one graph."""
 
     def step(self, i: int) -> list[float]:
         x, y = vectors(self, i)
@@ -313,7 +314,7 @@ class TwoBackwards(Plain):
 
 @shape("refuse")
 class GradientByHand(Plain):
-    """autograd.grad by the user, then an optimizer step."""
+    """The user calls autograd.grad and then makes an optimizer step."""
 
     def step(self, i: int) -> list[float]:
         loss = self.loss(i)

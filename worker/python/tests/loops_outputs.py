@@ -1,4 +1,4 @@
-"""What modules return, and what loops do with it apart from the loss."""
+"""What modules return, and what loops do with these results apart from computing the loss."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class IntegerOutputs(Classifying):
 
 @shape()
 class AccuracyByArgmax(Classifying):
-    """An accuracy before the loss, and the logits used again after backward."""
+    """An accuracy is computed before the loss, and the logits are used again after backward."""
 
     def step(self, i: int) -> list[float]:
         x, y = vectors(self, i)
@@ -135,7 +135,7 @@ class RootOfMean(Classifying):
 
 @shape()
 class GatheredRows(Classifying):
-    """Rows gathered by their labels, and a plain boolean mask."""
+    """Log-probabilities gathered by label, and weights from a plain boolean mask."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)

@@ -1,5 +1,5 @@
-"""Results taken apart by numbers and values, models that depend on the whole batch in a small way, and
-custom autograd functions: what a trial on a few rows could miss."""
+"""Results from which parts are taken by numbers or by values, models that depend on the whole batch
+in a small way, and custom autograd functions: effects that a trial on a few rows could miss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from loops_composed import mlp, vectors
 
 @shape("refuse")
 class HardExamples(Batchwise):
-    """Online hard example mining: in a trial on two or three rows, all are among the hardest four."""
+    """Online hard example mining. In a trial on two or three rows, all rows are among the four
+    hardest."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -29,7 +30,7 @@ class HardExamples(Batchwise):
 
 @shape("refuse")
 class FirstRows(Batchwise):
-    """A batch of more rows than the rules are tried on."""
+    """The batch has more rows than the rules are tried on."""
 
     rows = 600
 
@@ -62,7 +63,7 @@ class NonzeroMean(Batchwise):
 
 
 class Counting(nn.Module):
-    """Returns how many rows are positive, which few rows do not show."""
+    """Returns how many rows are positive, which cannot be seen in a trial on a few rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +86,8 @@ class CountedByModel(Batchwise):
 
 
 class Routed(nn.Module):
-    """Two of four experts for each row, and a small loss that balances the experts over the whole batch."""
+    """Sends each row to two of four experts, and adds a small loss that balances the experts over
+    the whole batch."""
 
     def __init__(self, balance: float) -> None:
         super().__init__()
@@ -137,7 +139,7 @@ class Experts(BalancedExperts):
 
 
 class Trimmed(nn.Module):
-    """Cuts a batch to its longest row, and takes a maximum over what is left, padding included."""
+    """Cuts a batch to its longest row, and takes a maximum over the rest, padding included."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +178,8 @@ class Unchanged(Reversed):
 
 
 class Rounded(torch.autograd.Function):
-    """A straight-through estimator, which crashes the process if a tensor has no memory, as a kernel may."""
+    """A straight-through estimator that crashes the process if a tensor has no memory, as a kernel
+    may."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -236,7 +239,7 @@ class DoubledInPlace(GradientReversal):
 
 
 class Teacher(nn.Module):
-    """Tosses a coin at each of some layers, Python's and NumPy's in turn."""
+    """At each of some layers, tosses a coin with Python's or NumPy's generator, in turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,7 +263,7 @@ class Coins(Batchwise):
 
 
 class Mixing(nn.Module):
-    """Mixes each row with another, drawn at random."""
+    """Mixes each row with another row, which is drawn at random."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +276,7 @@ class Mixing(nn.Module):
 
 @shape("refuse")
 class MixedInside(Batchwise):
-    """Two losses of one call, which must see the same draws."""
+    """Two losses from one call; both must see the same draws."""
 
     model = Mixing
 
@@ -286,7 +289,8 @@ class MixedInside(Batchwise):
 
 @shape("refuse")
 class ReentrantLoss(Batchwise):
-    """The gradients come only from backward itself."""
+    """The loss is in a reentrant checkpoint, so gradients come only from backward, not from
+    autograd.grad."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -294,7 +298,7 @@ class ReentrantLoss(Batchwise):
 
 
 class Coupled(nn.Module):
-    """How much rows affect each other is an argument."""
+    """A model with an argument that says how much rows affect each other."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models that keep something: a hidden state, a loss of their own, a feature."""
+"""Models that keep something, such as a hidden state, a loss of their own or a feature."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from loops_composed import Classified, mlp, vectors
 
 @shape("refuse")
 class CarriedState(Raw):
-    """Truncated backpropagation: the state of a step begins the next one."""
+    """Truncated backpropagation: each step begins with the state in which the previous one
+    ended."""
 
     def build(self) -> None:
         self.cell, self.head = nn.GRUCell(10, 9), nn.Linear(9, 5)
@@ -49,7 +50,7 @@ class CarriedInside(Classified):
 
 
 class Leaning(nn.Module):
-    """Uses the value that the loop has set on it after the previous step."""
+    """Uses a value that the loop sets on the model after each step."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class Leaning(nn.Module):
 
 @shape("refuse")
 class StateSetOutside(Raw):
-    """The loop sets the outputs on the model, for the next step."""
+    """The loop stores the outputs on the model, for use in the next step."""
 
     def build(self) -> None:
         self.net = Leaning(self.rows)
@@ -76,7 +77,7 @@ class StateSetOutside(Raw):
 
 
 class Balanced(nn.Module):
-    """A mixture of experts: its own loss is left on the module."""
+    """A mixture of experts that leaves a loss of its own on the module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class FeatureByHook(Raw):
 
 @shape("exact")
 class WeightNorm(Classified):
-    """Before every call a hook leaves a weight with a graph on its layer."""
+    """Before every call, a hook sets the layer's weight to a tensor that has a graph."""
 
     def build(self) -> None:
         self.net = mlp(10, 12, 5)
@@ -209,7 +210,7 @@ class Target(nn.Module):
 
 @shape("refuse")
 class TargetInside(Classified):
-    """With every repeated call the target would move closer to the trained weights."""
+    """Each repeated call would move the target closer to the trained weights."""
 
     model = staticmethod(lambda: Target(norm=False))
 
@@ -231,7 +232,8 @@ class Unseen(Target):
 
 @shape("refuse")
 class TargetWithNorm(TargetInside):
-    """Only the whole batch could be run again, and no version shows what that would change."""
+    """A norm allows only a repeat of the whole batch. It would change the target again, and no
+    version would show this."""
 
     model = staticmethod(lambda: Unseen(norm=True))
 
@@ -243,7 +245,7 @@ class OfOneSize(Target):
 
 @shape("refuse")
 class TargetOfOneSize(TargetInside):
-    """The model cannot be tried on fewer rows."""
+    """The model cannot be run on fewer rows, so there is no trial."""
 
     model = staticmethod(lambda: OfOneSize(norm=False))
 
@@ -268,7 +270,7 @@ class AverageBeside(Classified):
 
 
 class Scaling(nn.Module):
-    """Scales its input in place. With ``norm``, the batch could only be run again as a whole."""
+    """Scales its input in place. With ``norm``, a batch can only be repeated as a whole."""
 
     def __init__(self, norm: bool) -> None:
         super().__init__()
@@ -291,7 +293,7 @@ class ScaledInputOfNorm(Classified):
 
 @shape("refuse")
 class ScaledFeature(Raw):
-    """What is scaled is another module's result."""
+    """The input that is scaled is another module's result."""
 
     def build(self) -> None:
         self.backbone, self.head = nn.Linear(10, 10), Scaling(True)
@@ -302,7 +304,7 @@ class ScaledFeature(Raw):
         return F.cross_entropy(self.head(self.backbone(x)), y)
 
 
-METERED = 0  # calls
+METERED = 0  # the number of calls
 
 
 class Meter:
@@ -313,7 +315,8 @@ class Meter:
 
 
 class Metered(nn.Module):
-    """Keeps a meter in an object of its own, a list of values inside a dict, and a count in a global."""
+    """Keeps a meter in an object of its own, a list of values in a dict, and a count in a
+    global."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -344,7 +347,7 @@ class MeteredCalls(Classified):
         return [*super().step(i), self.net.meter.sum, float(self.net.meter.count), float(METERED), *self.net.logged["norms"][-2:]]
 
 
-NORMS: list[float] = []  # of a model's results, as a script keeps them
+NORMS: list[float] = []  # norms of a model's results, kept as a script would keep them
 
 
 class Watched(nn.Module):
@@ -368,7 +371,7 @@ class Watched(nn.Module):
 
 @shape("refuse")
 class LoggedInside(Classified):
-    """Everything left for the log is printed, as is what a hook has captured."""
+    """Prints everything that is left for a log, including what a hook has captured."""
 
     model = Watched
 
@@ -385,7 +388,8 @@ class LoggedInside(Classified):
 
 
 class Echoing(nn.Module):
-    """Adds what it kept from the last batch, if that batch was as large: fewer rows take another path."""
+    """Adds what it kept from the previous batch if that batch had the same size. A trial on fewer
+    rows therefore takes another path."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -406,7 +410,7 @@ class Echoes(Classified):
 
 
 class Glancing(nn.Module):
-    """Reads what it kept only when told to."""
+    """Reads what it kept only when it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -434,7 +438,7 @@ class Glances(Raw):
 
 @shape("refuse")
 class TwoForwards(Raw):
-    """Statistics are written twice before the first backward."""
+    """Two forward passes update the statistics before the first backward pass."""
 
     def build(self) -> None:
         self.net = nn.Sequential(nn.Linear(10, 12), nn.BatchNorm1d(12), nn.Linear(12, 5))
@@ -464,6 +468,6 @@ class ChangedTargets(Raw):
         z = self.net(noisy.clone())
         noisy.zero_()
         wanted = F.one_hot(y, 5).float()
-        loss = (0.3 * (z - wanted)).exp().mean()  # autograd saves nothing of the targets
+        loss = (0.3 * (z - wanted)).exp().mean()  # autograd does not save the targets
         wanted.zero_()
         return loss

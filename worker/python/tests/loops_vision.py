@@ -40,7 +40,7 @@ class CnnBatchnorm(Raw):
 
 @shape()
 class CnnFrozenBatchnorm(Raw):
-    """Fine-tuning: running statistics are used, and stay as they are."""
+    """Fine-tuning: running statistics are used but not updated."""
 
     def build(self) -> None:
         norm = nn.BatchNorm2d(4)
@@ -129,6 +129,6 @@ class VaeTwoLosses(Raw):
 
 @shape()
 class TwoReductions(VaeTwoLosses):
-    """A sum and a mean, each with a rule of its own, then added."""
+    """A sum and a mean, each with a rule of its own, are added."""
 
     sample = False

@@ -1,4 +1,4 @@
-"""Losses whose weights are easily mistaken for others: focal, smoothed, by class."""
+"""Losses whose weights are easily mistaken for other weights: focal, smoothed, by class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loops_composed import vectors
 
 
 def ignoring(loop: Raw, i: int) -> tuple[Tensor, Tensor]:
-    """Most of the ignored rows come last, so that halves of the batch differ."""
+    """A batch in which most of the ignored rows come last, so that its halves differ."""
     x, y = vectors(loop, i)
     y[-3:-1] = -100
     return x, y
@@ -38,7 +38,7 @@ class FocalOverPositives(Batchwise):
 
 @shape("refuse")
 class SmoothedIgnored(Batchwise):
-    """Label smoothing and ignored rows together."""
+    """Label smoothing together with ignored rows."""
 
     def loss(self, i: int) -> Tensor:
         x, y = ignoring(self, i)
@@ -68,7 +68,7 @@ class IgnoredRows(Batchwise):
 
 @shape("refuse")
 class AllIgnoredInSomePieces(Batchwise):
-    """Only the first row has a label: the loss of a piece without it is 0/0."""
+    """Only the first row has a label, so the loss of a piece without that row is 0/0."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -78,7 +78,7 @@ class AllIgnoredInSomePieces(Batchwise):
 
 @shape("refuse")
 class BooleanIndex(Batchwise):
-    """Rows picked by a mask: their number is known only when it is applied."""
+    """Rows picked by a mask; how many they are is known only when the mask is applied."""
 
     def loss(self, i: int) -> Tensor:
         x, y = ignoring(self, i)
@@ -88,7 +88,7 @@ class BooleanIndex(Batchwise):
 
 @shape("refuse")
 class SumOfTwoRules(Batchwise):
-    """A sum and a mean in one expression, before any scalar."""
+    """A sum and a mean are stacked and then added, in one expression."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)

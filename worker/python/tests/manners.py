@@ -1,6 +1,7 @@
-"""Whatever belongs to the user is left untouched: outputs, copies, exceptions, handlers, hooks.
+"""Checks that everything that belongs to the user is left untouched: outputs, copies, exceptions,
+handlers, hooks.
 
-Each check runs in a child with headroom attached, and returns what is wrong, or "".
+Each check runs in a child with headroom attached, and returns what is wrong, or an empty string.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Net(nn.Module):
 
 
 class Training:
-    """An ordinary loop that has made three steps, and has its next batch ready."""
+    """An ordinary loop that has made three steps and has its next batch ready."""
 
     def __init__(self) -> None:
         trial.attach()
@@ -176,7 +177,8 @@ def exceptions_keep_type_and_traceback(t: Training) -> str:
 
 @check
 def the_users_handler_gets_the_failure(t: Training) -> str:
-    """A loss over the batch cannot be split: the user's own handler halves the batch, as without headroom."""
+    """A loss that relates rows of the batch cannot be split, so the user's own handler halves the
+    batch, as it would without headroom."""
 
     kept: list[Tensor] = []
 
@@ -234,7 +236,7 @@ def hooks_run_once(t: Training) -> str:
 
 @check
 def nothing_is_kept(t: Training) -> str:
-    """Outputs are freed as soon as the user drops the last reference to them, and so are models."""
+    """Outputs are freed as soon as the user drops the last reference to them. So are models."""
     gc.disable()
     seen: list[weakref.ref] = []
     for _ in range(4):
@@ -259,7 +261,7 @@ def nothing_is_kept(t: Training) -> str:
 
 @check
 def outputs_without_backward_are_freed(t: Training) -> str:
-    """A forward pass in training mode for which nobody calls backward."""
+    """Outputs of a forward pass in training mode are freed even if backward is never called."""
     gc.disable()
     seen = []
     for _ in range(5):
@@ -287,8 +289,8 @@ def evaluation_is_untouched(t: Training) -> str:
 
 @check
 def failures_leave_nothing(t: Training) -> str:
-    """A failure in every step, anywhere before the optimizer's step: the memory allocated at the end
-    of each training step is the same as without failures."""
+    """Each step has a failure somewhere before the optimizer's step. The memory allocated at the
+    end of each training step is nevertheless the same as without failures."""
 
     def allocated() -> int:
         gc.collect()
@@ -321,7 +323,7 @@ def failures_leave_nothing(t: Training) -> str:
 
 
 class Failing(TorchDispatchMode):
-    """Makes operations of the given name fail a number of times, whatever their size."""
+    """Makes operations of the given name fail the given number of times, whatever their size."""
 
     def __init__(self, name: str, times: int) -> None:
         super().__init__()
@@ -336,7 +338,8 @@ class Failing(TorchDispatchMode):
 
 @check
 def released_values_are_never_used(t: Training) -> str:
-    """The call fails, and so do two trials on a few rows, after which the outputs have been released."""
+    """The call fails, and so do two trials on a few rows; by then the outputs have been
+    released."""
     out = t.net(t.x)
     try:
         with Failing("_log_softmax.default", 3):
@@ -348,7 +351,7 @@ def released_values_are_never_used(t: Training) -> str:
 
 @check
 def scalars_are_only_called_again(t: Training) -> str:
-    """A failure in arithmetic on the loss does not cost another pass through the model."""
+    """After a failure in arithmetic on the loss, the model is not called again."""
     calls = []
     t.net.register_forward_hook(lambda *_: calls.append(1))
     loss = F.cross_entropy(t.net(t.x), t.y)
@@ -360,7 +363,8 @@ def scalars_are_only_called_again(t: Training) -> str:
 
 @check
 def our_own_work_is_tried_twice(t: Training) -> str:
-    """In steps that run in pieces straight away all work is headroom's: a single failure anywhere is survived."""
+    """In steps that run in pieces straight away, all work is headroom's own, and a single failure
+    anywhere is survived."""
     for k in (9, *range(0, 75, 2)):
         injector = Injector(Fault("again" if k == 9 else "once", k, 7))
         t.optimizer.zero_grad()
@@ -376,7 +380,7 @@ def our_own_work_is_tried_twice(t: Training) -> str:
 
 @check
 def a_state_survives_failures_in_a_row(t: Training) -> str:
-    """From the very first call on, a module counts what it would have counted without failures."""
+    """A module counts the same as without failures, even if its very first call fails."""
     net = Warming()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for k in (3, 3, 5, 3):
@@ -404,7 +408,7 @@ class Picky(nn.Module):
 
 @check
 def results_call_themselves_tensors(t: Training) -> str:
-    """What a script prints of the types of its own results is the same as without headroom."""
+    """A script that prints the types of its own results sees the same as without headroom."""
     out = t.net(torch.randn(7, 10))
     said = f"{type(out).__name__} {type(out.sum()).__qualname__} {isinstance(out, Tensor)} {out.type()}"
     return "" if said == "Tensor Tensor True torch.FloatTensor" else said
@@ -412,7 +416,8 @@ def results_call_themselves_tensors(t: Training) -> str:
 
 @check
 def onednn_counts_where_memory_is_limited(t: Training) -> str:
-    """oneDNN does not say whether memory ran out; that is assumed only where ulimit limits memory."""
+    """oneDNN's error does not say whether memory ran out. Running out is assumed only where ulimit
+    limits memory."""
     t.net.body = Picky(t.net.body)
     try:
         t.step()
@@ -435,12 +440,12 @@ def only_watches_where_it_must(t: Training) -> str:
     armed = [v for v in ("2.3.1", "2.4.0", "2.11.0+cu130", "2.15.1", "2.16.0a0+git1234", "3.0", "unknown") if only_watches(v) is None]
     if armed != ["2.4.0", "2.11.0+cu130", "2.15.1"]:
         return f"armed with {armed}"
-    os.environ["WORLD_SIZE"] = "2"  # and no torch.distributed: the ranks may wait for each other through another library
+    os.environ["WORLD_SIZE"] = "2"  # without torch.distributed: the ranks may wait for each other through another library
     return "" if only_watches() else "armed as one of two ranks"
 
 
 class Deaf:
-    """A wire that keeps the messages it is given."""
+    """A wire that keeps the messages it is given and sends nothing."""
 
     told: ClassVar[list[dict]] = []
     asked_to_look = False
@@ -456,7 +461,7 @@ class Deaf:
 @check
 def evidence_has_numbers_without_a_text(t: Training) -> str:
     there = {"is_initialized": True, "is_current_stream_capturing": False, "mem_get_info": (5, 80), "memory_allocated": 60, "memory_reserved": 70}
-    for name, value in {**there, "max_memory_allocated": 65}.items():  # in a child of its own
+    for name, value in {**there, "max_memory_allocated": 65}.items():  # this check runs in a child of its own
         setattr(torch.cuda, name, lambda value=value: value)
     from headroom.report import Report
 
@@ -467,7 +472,7 @@ def evidence_has_numbers_without_a_text(t: Training) -> str:
     torch.cuda.get_per_process_memory_fraction = untold
     Report().ask(8, torch.OutOfMemoryError("CUDA error: out of memory"))
     Report().ask(8, torch.OutOfMemoryError("Tried to allocate 20 bytes. GPU 0 has a total capacity of 90 bytes of which 10 bytes is free."))
-    torch.cuda.get_per_process_memory_fraction = lambda device=None: 0.9  # less than the device has
+    torch.cuda.get_per_process_memory_fraction = lambda device=None: 0.9  # the process may use less than the device has
     Report().ask(8, torch.OutOfMemoryError("CUDA error: out of memory"))
     found = [[said.get(name) for name in ("requested", "free", "capacity", "allocated", "peak", "phase")] for said in Deaf.told]
     want = [[None, 5, 80, 60, 65, "forward"], [20, 10, 90, 60, 65, "forward"], [None, 2, 72, 60, 65, "forward"]]
@@ -505,7 +510,7 @@ def evidence_tells_the_phase(t: Training) -> str:
 
 
 class Products(TorchDispatchMode):
-    """Records how many rows there are in each matrix product that may be differentiated."""
+    """Records the number of rows in each matrix product that may be differentiated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -519,7 +524,8 @@ class Products(TorchDispatchMode):
 
 @check
 def an_earlier_attempt_is_known(t: Training) -> str:
-    """No more rows are run at once than an earlier attempt could run, and nothing has to fail first."""
+    """At most as many rows are run at once as an earlier attempt could run, without a failure
+    first."""
     from headroom import _torch
 
     sizes = _torch._recorder.sizes
@@ -545,8 +551,8 @@ def an_earlier_attempt_is_known(t: Training) -> str:
 
 @check
 def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
-    """For a number of steps, and for twice as many if there is still not enough memory afterwards. This is
-    reported once, and the user's settings remain."""
+    """Without enough memory, a number of steps go tensor by tensor, and then twice as many if there
+    is still not enough. This is reported once, and the user's settings remain."""
     from headroom import _torch, crowded
 
     class Own(torch.optim.Adam):
@@ -582,7 +588,7 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
 
 @check
 def what_grows_is_named(t: Training) -> str:
-    """A list of losses, an attribute, an object's dict, and nothing at all."""
+    """Tensors grow in a list of losses, in an attribute, in an object's dict, and nowhere."""
     from headroom.growth import STEPS, Growth
 
     losses: list[Tensor] = []
@@ -644,7 +650,8 @@ def what_grows_is_told_when_asked(t: Training) -> str:
 
 @check
 def what_a_hook_raises_in_a_second_try_is_the_users(t: Training) -> str:
-    """An optimizer's step that ran out of memory is repeated, and then succeeds."""
+    """An optimizer's step that ran out of memory succeeds when repeated; an exception that the
+    user's hook then raises reaches the user."""
     optimizer = torch.optim.SGD(t.net.parameters(), lr=0.1)
     F.cross_entropy(t.net(t.x), t.y).backward()
 
@@ -665,8 +672,8 @@ def what_a_hook_raises_in_a_second_try_is_the_users(t: Training) -> str:
 
 @check
 def a_check_takes_half_precision_inside_for_what_it_is(t: Training) -> str:
-    """A module that rounds is not held to single precision; one that enables autocast itself, as under Accelerate, is
-    run without autocast."""
+    """A module that rounds to half precision itself is not held to single precision. A module that
+    enables autocast, as under Accelerate, is run without autocast."""
     from headroom import check
     from headroom.pieces import Sizes
     from headroom.tape import place_of

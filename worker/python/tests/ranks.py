@@ -1,5 +1,6 @@
-"""Two ranks, one of which runs out of memory: whatever headroom does about it must not leave
-either rank waiting for the other. Both must end as they do without headroom, with the same exception.
+"""Two ranks, one of which runs out of memory. Whatever headroom does about that must not leave
+either rank waiting for the other. Both must end as they do without headroom, with the same
+exception.
 
     python ranks.py
 """
@@ -13,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECONDS = 120  # after which a run counts as waiting forever
+SECONDS = 120  # a run that takes longer counts as waiting forever
 
 TRAIN = """
 import os, sys, traceback
@@ -71,7 +72,8 @@ if __name__ == '__main__':
 
 
 def ran(launcher: str, how: str, attached: bool) -> tuple[bool, list[str], bool, str]:
-    """Whether the run failed, its steps, whether the exception was seen, and its whole output."""
+    """Returns whether the run failed, its steps, whether the exception was seen, and the run's
+    whole output."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(TRAIN)

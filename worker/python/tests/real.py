@@ -1,6 +1,7 @@
-"""Trainings that really run out of memory: the CPU's allocator fails under RLIMIT_DATA.
-Each is run with enough memory; with too little, and without headroom (it must die, or the test proves nothing); and
-with too little, but with headroom: this run finishes, with the losses of the first.
+"""Trainings that really run out of memory: the CPU's allocator fails under RLIMIT_DATA. Each
+training is run with enough memory; with too little and without headroom, where it must die, or the
+test proves nothing; and with too little and headroom. The last run must finish, with the losses of
+the first.
 
     python real.py [--kinds raw,transformers,lightning,accelerate,evaluation,optimizer,optimizer_closure,evaluation_transformers]
 """
@@ -16,7 +17,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# Freed memory goes back to the system, so that the limit means something. Read when a process begins.
+# With these settings, freed memory goes back to the system, so that the limit is meaningful. They are read when
+# a process begins.
 MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "1048576"}
 if __name__ == "__main__" and not MALLOC.keys() <= os.environ.keys():
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **MALLOC})
@@ -44,7 +46,7 @@ class Ended:
     losses: list[float] = field(default_factory=list)
     weights: float = 0.0  # the sum of their squares
     error: str = ""
-    memory: bool = False  # error is the allocator's
+    memory: bool = False  # whether error came from the allocator
     seconds: float = 0.0
     said: str = ""  # by headroom
 
@@ -84,7 +86,8 @@ def raw() -> tuple[list[float], nn.Module]:
 
 
 def transformers(evaluate: int = 0) -> tuple[list[float], nn.Module]:
-    """With an evaluation of the given number of rows after each step, if it is not 0."""
+    """Trains with Transformers' Trainer. If ``evaluate`` is not 0, that many rows are evaluated
+    after each step."""
     import tempfile
 
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -162,7 +165,7 @@ class Wide(nn.Module):
 
 
 def evaluation() -> tuple[list[float], nn.Module]:
-    """Four times as many rows as in training."""
+    """Evaluates four times as many rows at once as it trains."""
     net = Wide()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, eps=1e-4)
     losses = []
@@ -220,7 +223,7 @@ LOGITS = 4 * ROWS * LENGTH * VOCABULARY  # bytes
 
 
 def held() -> int:
-    """The memory that counts against RLIMIT_DATA at present."""
+    """The memory that counts against RLIMIT_DATA at present, in bytes."""
     with open("/proc/self/status") as f:
         found = re.search(r"VmData:\s+(\d+) kB", f.read())
     assert found
@@ -228,7 +231,7 @@ def held() -> int:
 
 
 def ran(run: Run) -> Ended:
-    """Runs in a child."""
+    """Makes the run. Called in a child."""
     said = silenced()
     torch.manual_seed(0)
     if run.attached:

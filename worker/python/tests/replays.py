@@ -1,4 +1,4 @@
-"""What a replay costs before it can begin, and the small rules that it follows.
+"""Checks what a replay costs before it can begin, and the small rules that it follows.
 
     python replays.py
 """
@@ -79,8 +79,9 @@ def sums() -> str:
 
 
 def counts() -> str:
-    """What each of a batch's tensors counts in each row, with labels to be ignored in all chunks of rows, in some
-    and in none; rules computed for known names alone are the same as when all are computed."""
+    """What each of a batch's tensors counts in each row. There are labels to be ignored in all
+    chunks of rows, in some and in none. Rules computed only for known names are the same as when
+    all rules are computed."""
     labels = torch.randint(0, 5, (7, 6))
     some, every = labels.clone(), labels.clone()
     some[1, 2] = some[6, 0] = -1
@@ -105,7 +106,8 @@ def counts() -> str:
 
 
 def indices() -> str:
-    """Which calls index with numbers and slices alone: any other kind of index breaks a CUDA context if out of range."""
+    """Which calls index with numbers and slices alone: any other kind of index breaks a CUDA
+    context if it is out of range."""
     calls: list[tuple[Any, tuple, bool]] = [
         (torch.Tensor.__getitem__, (Ref(0), (slice(None), slice(None, -1))), True),
         (torch.Tensor.__getitem__, (Ref(0), 3), True),
@@ -136,8 +138,9 @@ def listing(names: list[str]) -> Any:
 
 
 def tried_once() -> str:
-    """Every call of a failed step is tried once, on two numbers of rows, and not again for the
-    calls that follow it; a module's call is repeated once, on one of these numbers and without a mode for draws."""
+    """Every call of a failed step is tried once, on two numbers of rows, and is not tried again for
+    the calls that follow it. A module's call is repeated once, on one of these numbers and without
+    a mode for draws."""
     torch.manual_seed(0)
     net, x, y = nn.Linear(6, 5), torch.randn(8, 4, 6), torch.randint(0, 5, (8, 3))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -155,13 +158,14 @@ def tried_once() -> str:
         F.cross_entropy(net(x)[:, :-1].flatten(0, 1).float(), y.flatten()).backward()
         injector.end()
     optimizer.step()
-    # The module's call for its shapes and results; the loss's call with its targets whole and cut.
+    # The module's call is tried for its shapes and results, and the loss's call with its targets whole and cut.
     want = ["Linear", "__getitem__", "flatten", "float", "cross_entropy", "cross_entropy"]
     return "" if injector.raised and tried == want and ran == [(0, ANYWHERE), (1, ANYWHERE), (1, NEVER)] else f"{tried}, {ran}"
 
 
 class Leaving(nn.Module):
-    """Leaves a loss on itself, as an attribute, in a list and in a dict; a loop may use that loss or not."""
+    """Leaves a loss on itself: as an attribute, in a list and in a dict. A loop may use that loss
+    or ignore it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,8 +181,9 @@ class Leaving(nn.Module):
 
 
 def left_behind() -> str:
-    """A tensor that a module leaves on itself is that of the whole batch or cannot be used, since pieces leave
-    their own. It can be used if the module's own call had succeeded. Training continues either way."""
+    """A tensor that a module leaves on itself is that of the whole batch or cannot be used, since
+    pieces leave tensors of their own. It can be used if the module's own call has succeeded.
+    Training continues either way."""
     wrong = []
     for at in ("", "addmm", "_log_softmax", "_log_softmax_backward_data"):
         torch.manual_seed(0)
@@ -210,8 +215,8 @@ def left_behind() -> str:
 
 
 def logged_once() -> str:
-    """What a model leaves for a log, and what it counts, is the same as without the failure, whether or
-    not its own call had succeeded; such a step is not refused."""
+    """What a model leaves for a log, and what it counts, is the same as without the failure,
+    whether the model's own call has succeeded or not. The step is not refused."""
     wrong = []
     for kind in (loops_stateful.LoggedInside, loops_stateful.MeteredCalls, loops_stateful.AttributesThatChange, loops_stateful.CountedCalls):
         for every in (False, True):
@@ -247,7 +252,8 @@ class Rebuilt(nn.Linear):
 
 
 def a_new_parameter() -> str:
-    """A model that replaces its own parameter would have the gradient in the new one, and pieces would not: this is refused."""
+    """A model that replaces its own parameter is refused: the script would find the gradient in the
+    new parameter, but pieces would leave it elsewhere."""
     net, x = Rebuilt(6, 2), torch.randn(8, 6)
     torch.optim.SGD(net.parameters())
     raised = False
@@ -261,8 +267,8 @@ def a_new_parameter() -> str:
 
 
 class Crowded(nn.Module):
-    """Counts its calls, of which the first few with eight rows fail, and draws random numbers. With ``keeps`` it leaves
-    a tensor as well as the count."""
+    """Counts its calls and draws random numbers. Its first ``fails`` calls with eight rows fail.
+    With ``keeps`` it leaves a tensor as well as the count."""
 
     def __init__(self, fails: int, keeps: bool) -> None:
         super().__init__()
@@ -279,7 +285,8 @@ class Crowded(nn.Module):
 
 
 def counted_once() -> str:
-    """A call counts once however many times it failed, and is refused if nobody knows which attributes it had found."""
+    """A call counts once, however many times it failed. It is refused if the attributes that the
+    script's call found are unknown."""
     said = []
     x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
 
@@ -293,7 +300,7 @@ def counted_once() -> str:
         said.append(net.seen)
     make, net = late.make, Crowded(1, False)
     torch.optim.SGD(net.parameters())
-    recorder.make = refused  # makes the stand-in for its result
+    recorder.make = refused  # would make the stand-in for the call's result
     F.cross_entropy(net(x), y).backward()
     recorder.make = make
     said.append(net.seen)
@@ -309,13 +316,13 @@ def counted_once() -> str:
 
 
 def after_a_refusal() -> str:
-    """A script that continues after a failure that pieces cannot survive finds what its own call of the model
-    had left, and the same random state as before."""
+    """A script that continues after a failure that pieces cannot survive finds what its own call of
+    the model left, and the random state that it had before."""
     wrong = []
 
     def refused(*args: Any, **kwargs: Any) -> Any:
         replay.gradients(*args, **kwargs)
-        torch.rand(3)  # drawn by a piece that is tried in vain
+        torch.rand(3)  # drawn by a piece that then fails
         raise failure.Refused("one row alone does not fit")
 
     for at in ("_log_softmax", "_log_softmax_backward_data"):
@@ -342,8 +349,8 @@ def after_a_refusal() -> str:
 
 
 def an_accuracy() -> str:
-    """The accuracy in PyTorch's ImageNet example, which mixes rows and numbers, is computed from values, since no
-    gradient depends on it, and the step runs in pieces, wherever it fails."""
+    """The accuracy in PyTorch's ImageNet example mixes rows and numbers. No gradient depends on it,
+    so it is computed from values, and the step runs in pieces wherever it fails."""
     wrong = []
     for name in ("aten.addmm.default", "aten.native_layer_norm_backward.default"):
         torch.manual_seed(0)
@@ -387,7 +394,8 @@ class Fail(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def raised_anew() -> str:
-    """A step that is run in pieces straight away, and refused, keeps nothing alive once its exception is gone."""
+    """A step that is run in pieces straight away and then refused keeps nothing alive once its
+    exception is gone."""
     net, loss, said = nn.Linear(6, 5), torch._C._nn.cross_entropy_loss, []
     alive: list[weakref.ref[torch.Tensor]] = []
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -416,8 +424,8 @@ def raised_anew() -> str:
 
 
 def a_single_row() -> str:
-    """A model that cuts its batch to the longest row is not run in pieces, though every part of several rows that is
-    tried has a long one."""
+    """A model that cuts its batch to the longest row is not run in pieces, although every trial on
+    several rows includes a long row."""
     torch.manual_seed(0)
     net = loops_parts.Trimmed()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -430,8 +438,8 @@ def a_single_row() -> str:
 
 
 def sizes_by_values() -> str:
-    """The number of elements of a selection is never extrapolated from a few rows: it is that of the whole batch,
-    or the script gets the failure."""
+    """The number of elements of a selection is never extrapolated from a few rows. It is that of
+    the whole batch, or else the script gets the failure."""
     selections: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
         "mask": lambda out, keep: out[keep],
         "masked_select": lambda out, keep: out[:, 0].masked_select(keep),
@@ -465,7 +473,8 @@ def sizes_by_values() -> str:
 
 
 def time_first() -> str:
-    """An exception that a model raises for a few rows does not keep a failed backward from running the whole batch again."""
+    """Even if a model raises an exception for a few rows, the whole batch is run again after a
+    failed backward."""
     torch.manual_seed(0)
     net = nn.LSTM(6, 5, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -481,8 +490,8 @@ def time_first() -> str:
 
 
 def crossing() -> str:
-    """Rows change places between calls of one size, no call appears both before and after, where it would
-    cancel out, and the halves of the rows are among the calls."""
+    """Rows change places between calls of one size. No call is in both sums, where it would cancel
+    out. The two halves of the rows are among the calls."""
     for n in (2, 3, 4, 6, 8):
         rows = list(range(n))
         one, two, another, other = replay.crossing(rows)
@@ -496,9 +505,9 @@ def crossing() -> str:
 
 
 def tried_again() -> str:
-    """Rules are tried in uses 1, 2, 4, 8, …, and, if it is known how long a trial took, whenever a hundred times
-    as long has passed."""
-    took, found = {3: 0.02, 6: 0.1}, []  # seconds, by trial
+    """Rules are tried in uses 1, 2, 4, 8, …, and also whenever a hundred times the duration of the
+    last trial has passed, if that duration is known."""
+    took, found = {3: 0.02, 6: 0.1}, []  # seconds that a trial took, by its number
     uses = replay.Uses()
     for second in range(200):
         if uses.due(float(second)):
@@ -508,7 +517,8 @@ def tried_again() -> str:
 
 
 def timed() -> str:
-    """The duration of a trial is known if the trial was in single precision, so that it is made again after a while."""
+    """The duration of a trial is known, so that the trial is repeated after a while, only if it was
+    in single precision."""
     for net, exact in ((nn.Linear(6, 7), True), (Rounding(3.0), False)):
         torch.optim.SGD(net.parameters(), lr=0.1)
         replay.Proof.uses.clear()
@@ -520,8 +530,8 @@ def timed() -> str:
 
 
 def coupled_at_last() -> str:
-    """A step that must not run in pieces, although earlier steps did, is run whole, and the user is told when
-    pieces were last found to be right."""
+    """A step that must not run in pieces is run whole, even if earlier steps ran in pieces. The
+    user is told when pieces were last found to be right."""
     torch.manual_seed(0)
     report, remarks, replay.PAUSE = _torch._recorder.report, [], math.inf  # type: ignore[misc]
     report.remark = lambda text, level="info": remarks.append((level, text))  # type: ignore[method-assign]
@@ -537,7 +547,8 @@ def coupled_at_last() -> str:
 
 
 def warned_once() -> str:
-    """A warning that says the same in many steps is shown in the first, and kept in the journal for the others."""
+    """A warning that is the same in many steps is shown in the first of them. For the others it is
+    only kept in the journal."""
     report, noted = Report(), []
     report.wire = lambda: SimpleNamespace(note=lambda text, level: noted.append(level))  # type: ignore[method-assign, assignment, return-value]
     for text, level in (("whole: why; 4 steps ago", "warning"), ("whole: why; 9 steps ago", "warning"), ("whole: other", "warning"), ("whole: why", "info")):
@@ -546,7 +557,8 @@ def warned_once() -> str:
 
 
 class Annealed(loops_parts.Coupled):
-    """How much rows affect each other is an argument, an attribute, or a number in an object, which no code names."""
+    """How much rows affect each other is an argument, an attribute, or a number in an object whose
+    name appears nowhere in the code."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -557,7 +569,8 @@ class Annealed(loops_parts.Coupled):
 
 
 def annealed() -> str:
-    """When a coefficient is no longer zero, the rules are tried again, wherever it is kept."""
+    """When a coefficient is no longer zero, the rules are tried again, wherever the coefficient is
+    kept."""
     wrong, replay.PAUSE = [], math.inf  # type: ignore[misc]
     for where in ("argument", "attribute", "object"):
         gradients: list[list[torch.Tensor]] = []
@@ -579,7 +592,7 @@ def annealed() -> str:
 
 
 class Paired(nn.Module):
-    """Pulls rows with the same label together."""
+    """Has a loss that pulls rows with the same label together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -592,7 +605,8 @@ class Paired(nn.Module):
 
 
 class Expert(nn.Module):
-    """Leaves out every row after the first three with the same remainder, in the order of the batch."""
+    """Takes only the first three rows whose labels have the same remainder, in the order of the
+    batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -605,7 +619,8 @@ class Expert(nn.Module):
 
 
 def mixed_later() -> str:
-    """Operations that relate rows to each other are found in a batch in which they have no effect yet."""
+    """Operations that relate rows to each other are found even in a batch in which they have no
+    effect yet."""
     wrong, replay.PAUSE = [], math.inf  # type: ignore[misc]
     for model, labels, name in ((Paired, torch.zeros(8, dtype=torch.long), "sub"), (Expert, 4 * torch.arange(8), "cumsum")):
         gradients: list[list[torch.Tensor]] = []
@@ -661,11 +676,11 @@ def mixing_operations() -> str:
 
 
 def small_batches() -> str:
-    """Batches of few rows run in pieces too, with the same gradients."""
+    """Batches of few rows also run in pieces, with the same gradients."""
     torch.manual_seed(0)
     wrong = []
     for rows in (2, 3, 4, 5):
-        net = nn.Linear(6, 7)  # a new model, about which nothing is known yet
+        net = nn.Linear(6, 7)  # a new model, so that nothing is known about it yet
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         x, y = torch.randn(rows, 6), torch.randint(0, 7, (rows,))
         gradients = []
@@ -688,8 +703,8 @@ def small_batches() -> str:
 
 
 class Rounding(nn.Module):
-    """Half precision inside, from autocast or explicitly, and results in single precision; with a small scale they
-    are nearly the same for every row."""
+    """Computes in half precision, under autocast or explicitly, and returns results in single
+    precision. With a small ``scale`` the results are nearly the same for every row."""
 
     def __init__(self, scale: float, autocast: bool = False) -> None:
         super().__init__()
@@ -701,13 +716,13 @@ class Rounding(nn.Module):
                 h = self.inner(x)
         else:
             h = F.linear(x.bfloat16(), self.inner.weight.bfloat16(), self.inner.bias.bfloat16())
-        off = 2e-3 * (len(x) % 2) if h.dtype == torch.bfloat16 else 0.0  # as with kernels for other numbers of rows
+        off = 2e-3 * (len(x) % 2) if h.dtype == torch.bfloat16 else 0.0  # imitates kernels for other numbers of rows
         return h.float() * self.scale * (1 + off)
 
 
 def alike() -> str:
-    """Losses that hardly differ from row to row still show the weights by which they add up, even
-    after modules that round."""
+    """Losses that hardly differ from row to row still show by which weights they add up, even after
+    modules that round."""
     torch.manual_seed(0)
     net, x, y = Rounding(1e-3), torch.randn(8, 3, 6), torch.randint(0, 7, (8, 3))
     y[1, 1:] = y[6, 2:] = -100  # some rows with three labels that count, one with two and one with one
@@ -722,14 +737,15 @@ def half_behind() -> str:
 
 
 def half_between() -> str:
-    """What a model computes under its own autocast is not held to single precision, though it is tried without autocast."""
+    """Results that a model computes under its own autocast are not held to single precision,
+    although trials run without autocast."""
     torch.manual_seed(0)
     net, x, y = Rounding(3.0, True), torch.randn(6, 6), torch.randint(0, 7, (6,))  # in two pieces of three
     return rounded(net, lambda: F.cross_entropy(net(x), y), lambda: Whole("aten.nll_loss_backward.default", 6))
 
 
 class Tossing(nn.Module):
-    """Draws a number that has no effect on a few rows."""
+    """Draws a random number that has no effect on the results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -740,7 +756,8 @@ class Tossing(nn.Module):
 
 
 def reasons() -> str:
-    """What must not be run in pieces, for reasons that neither results nor gradients of a few rows show."""
+    """Modules that must not be run in pieces for reasons that neither results nor gradients of a
+    few rows show."""
     net, x, y = nn.Sequential(nn.Linear(6, 5), nn.Softplus()), torch.randn(8, 6), torch.randint(0, 5, (8,))
     steps: list[tuple[str, nn.Module, Callable[[Any], torch.Tensor]]] = [
         ("Doubled changes its argument", net, loops_parts.Doubled.apply),
@@ -761,7 +778,7 @@ def reasons() -> str:
 
 
 def same_draws() -> str:
-    """Two numbers that a script reads from one call in pieces come from the same draws."""
+    """Two numbers that a script reads from one call in pieces are computed with the same draws."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5))
     torch.optim.SGD(net.parameters(), lr=0.1)
@@ -772,7 +789,8 @@ def same_draws() -> str:
 
 
 def draws_between() -> str:
-    """A batch that is run whole again gets the same random numbers as the script, whatever the script drew between calls."""
+    """A batch that is run whole again draws the same random numbers as the script did, whatever the
+    script drew between calls."""
     net, head = nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5)), nn.Sequential(nn.Linear(50, 5), nn.Dropout(0.5), nn.BatchNorm1d(5))
     optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
     x, gradients = torch.randn(8, 6), []
@@ -787,7 +805,8 @@ def draws_between() -> str:
 
 
 class Sometimes(nn.Module):
-    """Draws random numbers only for some numbers of rows; never without ``share``. The first trial has two and three rows."""
+    """Draws random numbers only for the given numbers of rows, and never if ``share`` is 0. The
+    first trial has two and three rows."""
 
     def __init__(self, share: float, numbers: range = range(4, 8)) -> None:
         super().__init__()
@@ -811,10 +830,11 @@ class Attending(nn.Module):
 
 
 def mode_only_for_draws() -> str:
-    """Rules and gradients of a few rows are tried without a mode for operations, unless some operations draw random numbers
-    that no function called from Python draws. If the first trial has shown no such draws, they are tried once more, with the
-    mode. Trials on all eight rows run out of memory here, so rules are tried twice, and gradients six times: on eight
-    rows, on four, and four times on two."""
+    """Rules and gradients of a few rows are tried without a mode for operations, unless operations
+    draw random numbers other than in functions called from Python. If the first trial has shown no
+    such draws, they are tried once more, with the mode. Trials on all eight rows run out of memory
+    here, so rules are tried twice, and gradients six times: on eight rows, on four, and four times
+    on two."""
     tried: list[bool] = []
     rule, sketch, wrong = replay.Proof._rule, replay.Proof._sketch, []
 
@@ -839,7 +859,7 @@ def mode_only_for_draws() -> str:
         with Whole("aten._log_softmax.default", 8):
             F.cross_entropy(net(x), y).backward()
         found: Any = found_of(net)
-        replay.rehearsed([net], 2, lambda *_: None)  # nothing is drawn now, which changes nothing
+        replay.rehearsed([net], 2, lambda *_: None)  # nothing is drawn in this trial, and that must not change what is known
         if told() != "8 rows in 2 pieces" or tried != modes or (found.half, found.draws) != (half, drawn):
             wrong.append(f"{type(net).__name__}: {told()}, {tried}, {found.half}, {found.draws}")
     replay.Proof._rule, replay.Proof._sketch = rule, sketch  # type: ignore[method-assign]
@@ -847,8 +867,8 @@ def mode_only_for_draws() -> str:
 
 
 def equal_calls() -> str:
-    """Gradients are compared on an even number of rows, so that the calls between which rows change places have the
-    same size; and no mode is active while they are reduced to a few numbers."""
+    """Gradients are compared on an even number of rows, so that the calls between which rows change
+    places have the same size. No mode is active while gradients are reduced to a few numbers."""
     sizes: list[int] = []
     modes: list[int] = []
     sketch, reduced = replay.Proof._sketch, replay.sketched
@@ -871,7 +891,8 @@ def equal_calls() -> str:
 
 
 def few_values() -> str:
-    """The loss of the same rows is computed once, however many cuts contain them: four rows have 15 non-empty subsets."""
+    """The loss of the same rows is computed only once, however many cuts contain them: four rows
+    have 15 non-empty subsets."""
     seen: list[tuple[int, ...]] = []
     losses = [1.0, 2.0, 4.0, 8.0]
 
@@ -885,7 +906,7 @@ def few_values() -> str:
 
 
 def without_autocast() -> str:
-    """Autocast is left out of a trial, and only there: not on other threads, and not afterwards."""
+    """Autocast is off in a trial and only there: not on other threads, and not afterwards."""
     found = []
 
     def enabled() -> None:
@@ -902,7 +923,8 @@ def without_autocast() -> str:
 
 
 def rounded(net: nn.Module, loss: Callable[[], torch.Tensor], fault: Callable[[], Any] = lambda: Injector(Fault("again", 0, 8))) -> str:
-    """Whether a step is made in pieces, with the gradients of the whole except for rounding errors."""
+    """Makes a step whole and in pieces. Returns what is wrong, unless the gradients are the same
+    except for rounding errors."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     gradients = []
     for failing in (False, True):
@@ -918,7 +940,7 @@ def rounded(net: nn.Module, loss: Callable[[], torch.Tensor], fault: Callable[[]
 
 
 def attention() -> str:
-    """cuDNN's attention is left out of a trial, and only there."""
+    """cuDNN's attention is off in a trial and only there."""
     backends = torch.backends.cuda
     if not hasattr(backends, "cudnn_sdp_enabled"):
         return ""
@@ -932,8 +954,8 @@ def attention() -> str:
 
 
 def trials_are_gone() -> str:
-    """Once the gradients of pieces are computed, nothing from earlier tries takes memory, and
-    no piece leaves anything for the next one, even without a search for reference cycles."""
+    """Once the gradients of pieces are computed, nothing from earlier tries takes memory. No piece
+    leaves anything for the next one, even without a search for reference cycles."""
     torch.manual_seed(0)
     net, x, y = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 5)), torch.randn(12, 4, 6), torch.randint(0, 5, (12, 4))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -972,8 +994,8 @@ def failing(net: nn.Module, rows: int, fault: Fault | None) -> None:
 
 
 def the_cache_is_emptied() -> str:
-    """The cache is emptied before the first pieces of a batch that has failed, and not where a batch goes
-    in pieces straight away."""
+    """The allocator's cache is emptied before the first pieces of a batch that has failed, but not
+    before a batch that goes in pieces straight away."""
     net = nn.Linear(6, 5)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     called: list[str] = []
@@ -1009,8 +1031,8 @@ def large_outputs_take_few_rows() -> str:
 
 
 def compiled() -> str:
-    """If the loss of a compiled model runs out of memory, that is survived, with the masks that dropout drew;
-    nothing is compiled again for the whole batch."""
+    """A failure in the loss of a compiled model is survived, with the masks that dropout drew.
+    Nothing is compiled again for the whole batch."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.Linear(9, 5))
     model = torch.compile(net, backend="aot_eager")
@@ -1041,8 +1063,8 @@ def compiled() -> str:
 
 
 def attributes_come_back() -> str:
-    """After every call that fails, attributes are as they were before that call, even if no call has
-    succeeded yet, and also if the call succeeds when it is repeated."""
+    """After every call that fails, attributes are as they were before that call. This is so even if
+    no call has succeeded yet, and also if the call succeeds when it is repeated."""
     seen = []
     for once_more in (False, True):
         net = nn.Linear(2, 2)
@@ -1061,8 +1083,8 @@ def attributes_come_back() -> str:
 
 
 def too_much_to_look_at() -> str:
-    """If a call changes one of very many containers, these are not inspected before every call, and so the
-    call is not repeated; if there are only a few containers, the change is put back."""
+    """If a call changes one of very many containers, they are not inspected before every call, and
+    so the call is not repeated. If there are only a few containers, the change is put back."""
     for many in (False, True):
         net: Any = nn.Linear(2, 2)
         net.log = [[[0] for _ in range(20)] for _ in range(60 if many else 2)]
@@ -1078,8 +1100,8 @@ def too_much_to_look_at() -> str:
 
 
 def sealed() -> str:
-    """A trial stops before a call writes, in any way, to a tensor that existed before, and lets the call do
-    anything with tensors that it has made itself."""
+    """A trial stops before a call writes, in any way, to a tensor that existed before the call. The
+    call may do anything with tensors that it has made itself."""
     torch.manual_seed(0)
     x, own, weight, images = torch.randn(4, 6), torch.zeros(6), nn.Parameter(torch.randn(6, 6)), torch.randn(2, 3, 4, 4)
     indices, attention, recurrent = torch.tensor([0, 1]), nn.MultiheadAttention(6, 2), nn.LSTM(6, 3)
@@ -1134,7 +1156,8 @@ def sealed() -> str:
 
 
 class Storing(nn.Module):
-    """Writes to a tensor that is not its own: in every call, or only in those that cannot read its count."""
+    """Writes to a tensor that is not its own. With ``always`` it does so in every call; otherwise
+    only if reading its count raises an exception."""
 
     def __init__(self, store: list[torch.Tensor], always: bool) -> None:
         super().__init__()
@@ -1152,7 +1175,8 @@ class Storing(nn.Module):
 
 
 def trials_are_sealed() -> str:
-    """No trial of a module's call writes to a tensor that existed before, not even one in which attributes are missing."""
+    """No trial of a module's call writes to a tensor that existed before, not even a trial in which
+    attributes are missing."""
     for always in (True, False):
         store = torch.zeros(1)
         net, x, y = Storing([store], always), torch.randn(8, 6), torch.randint(0, 5, (8,))
@@ -1168,8 +1192,8 @@ def trials_are_sealed() -> str:
 
 
 def untried() -> str:
-    """A call that must not be run in pieces is not repeated either if there is not enough memory to find out what
-    it writes to; this is found out in a later call."""
+    """A call that must not be run in pieces is not repeated either if there is not enough memory to
+    find out what it writes to. A later call, with enough memory, finds that out."""
     net, loss = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), nn.CrossEntropyLoss()
     x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
     torch.optim.SGD(net.parameters(), lr=0.1)
@@ -1252,7 +1276,8 @@ class Reaching(nn.Linear):
 
 
 class Keeper:
-    """An object whose hook names two attributes; other threads may change the rest."""
+    """An object whose hook uses two of its attributes by name. Other threads may change its other
+    attributes."""
 
     def __init__(self) -> None:
         self.number, self.found, self.others = 0, [0], [0]
@@ -1266,8 +1291,8 @@ KEEPER = Keeper()
 
 
 def reached() -> str:
-    """Changes that a model and its hooks make outside the model's attributes are seen and put back; nothing
-    else of the script's is touched."""
+    """Changes that a model and its hooks make outside the model's attributes are found and put
+    back. Nothing else of the script's is touched."""
     net, keeper, closed = Reaching(2, 2), Keeper(), [0]
     net.register_forward_hook(keeper.hook)
     net.register_forward_pre_hook(lambda *args: closed.append(1))
@@ -1289,7 +1314,8 @@ def reached() -> str:
 
 
 class Slow:
-    """A headroom that receives a refusal, and acknowledges it once it has recorded it."""
+    """A stand-in for headroom. It receives a refusal, records it slowly, and then acknowledges
+    it."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
@@ -1308,7 +1334,7 @@ class Slow:
 
 
 def a_refusal_is_heard() -> str:
-    """The user's exception prints only after the refusal has been recorded."""
+    """The user's exception is printed only after the refusal has been recorded."""
     there = Slow()
     Wire(os.path.join(there.folder, "s")).refused("because")
     there.returned.set()
@@ -1318,7 +1344,8 @@ def a_refusal_is_heard() -> str:
 
 
 def full_precision() -> str:
-    """Trials do not round to TF32; afterwards every setting is as before, in whichever way a script has made it."""
+    """Trials do not round to TF32. Afterwards every setting is as before, however the script has
+    made it."""
     backends = torch.backends
 
     def settings() -> list[str]:

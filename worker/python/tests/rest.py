@@ -1,4 +1,4 @@
-"""When calls are not recorded, and what happens to failures then.
+"""Checks when calls are not recorded, and what happens to failures then.
 
     python rest.py
 """
@@ -60,7 +60,8 @@ def phases() -> str:
 
 
 def rooms() -> str:
-    """Memory that is reserved but not allocated counts as room, too; memory that this process may not use does not."""
+    """Memory that is reserved but not allocated also counts as room. Memory that this process may
+    not use does not count."""
     wrong = []
     for fraction, want, left in ((1.0, 25, 15), (0.5, 15, 5), (0.2, 10, 0), (None, 25, 15)):
         told = {"is_initialized": True, "mem_get_info": (15, 100), "memory_reserved": 45, "memory_allocated": 35}
@@ -96,7 +97,8 @@ def shapes() -> str:
 
 
 def times() -> str:
-    """The memory is checked at most once every ``EVERY`` seconds, only at optimizers' steps; a failure ends resting for good."""
+    """The memory is checked only at optimizers' steps, at most once every ``EVERY`` seconds. A
+    failure ends resting for good."""
     looks, now, memory = 0, 0.0, [ROOM]
 
     def look() -> list[Memory]:
@@ -130,7 +132,7 @@ def times() -> str:
 
 
 class Training:
-    """A backbone and a head that rest from the beginning."""
+    """A backbone and a head whose calls rest from the beginning if ``rests``."""
 
     def __init__(self, rests: bool = True) -> None:
         torch.manual_seed(0)
@@ -138,7 +140,7 @@ class Training:
         self.optimizer = torch.optim.SGD([*self.backbone.parameters(), *self.head.parameters()], lr=0.1)
         self.recorder = _torch._recorder
         self.seen: list[str] = []
-        self.called: list[str] = []  # on the newest step's tape
+        self.called: list[str] = []  # names of the calls on the newest step's tape
         if rests:
             self.recorder.rest = Rest(lambda: [ROOM], lambda: 0.0)
             for _ in range(STEPS):
@@ -146,8 +148,8 @@ class Training:
             self.seen = []
 
     def step(self, rows: int, more: int = 0, fails: int = -1) -> list[Tensor]:
-        """Makes a step; ``more`` rows are added after the backbone, or removed there if negative.
-        Returns the step's gradients."""
+        """Makes a step, and returns its gradients. After the backbone, ``more`` rows are added, or
+        removed if ``more`` is negative."""
         source = torch.Generator().manual_seed(rows)
         x, y = torch.randn(rows, 6, generator=source), torch.randint(0, 4, (rows + more,), generator=source)
         noise = torch.randn(max(0, more), 9, generator=source)
@@ -167,7 +169,7 @@ class Training:
 
 
 def with_a_closure() -> str:
-    """Calls rest in a closure too, as in Lightning's steps, and a larger step is survived."""
+    """Calls rest in a closure, too, as in Lightning's steps. A larger step is survived."""
     t = Training(rests=False)
     t.recorder.rest = Rest(lambda: [ROOM], lambda: 0.0)
     x, y = torch.randn(14, 6), torch.randint(0, 4, (14,))
@@ -195,8 +197,8 @@ def with_a_closure() -> str:
 
 
 def steps_are_measured() -> str:
-    """Memory is measured after each of two modules' calls and before the optimizer's step, whether the
-    calls rest or not; a step that follows too soon is not measured."""
+    """Memory is measured after each of two modules' calls and before the optimizer's step, whether
+    or not the calls rest. A step that follows too soon is not measured."""
     t = Training(rests=False)
     report, said = t.recorder.report, []
     wire = type("Said", (), {"step": lambda _, **message: said.append(message), "asked_to_look": False, "limit": 0})()
@@ -242,8 +244,8 @@ def rests() -> str:
 
 
 def a_step_that_is_recorded_is_recorded_whole() -> str:
-    """The head does not rest, though it has seen as many rows before: the tape contains the head as a
-    module, and not the functions that the head calls."""
+    """The head does not rest, although it has seen as many rows before. The tape contains the head
+    as one module, and not the functions that the head calls."""
     t = Training()
     t.step(8, more=-1)
     return "" if t.called == ["Sequential", "__getitem__", "Linear"] else f"{t.called}"
@@ -259,8 +261,9 @@ def a_larger_batch_is_survived() -> str:
 
 
 def what_rested_is_no_part_of_a_replay() -> str:
-    """The backbone's call is known and rests; the head's is larger than ever and is recorded. Every operation
-    fails in turn: each failure is survived with the same gradients, or reaches the user."""
+    """The backbone's call has a known size and rests; the head's is larger than ever and is
+    recorded. Every operation fails in turn: each failure is survived with the same gradients, or
+    reaches the user."""
 
     def made(fails: int) -> Any:
         t = Training()

@@ -1,5 +1,5 @@
-"""Whether the sweep finds errors: recoveries that are broken on purpose, each in a way of its own,
-along with one that is right and one that does nothing.
+"""Checks that the sweep finds errors: in recoveries that are broken on purpose, each in a different
+way. One that is right and one that does nothing are included.
 
     python selfcheck.py
 """
@@ -20,8 +20,8 @@ from sweep import Found, Sweep
 
 
 def patched(failed: Callable[[nn.Module, BaseException], None], after: Callable[[torch.Tensor], None]) -> None:
-    """Patches modules so that one that fails is first asked to do something, and then called again;
-    after the next backward the loss is passed to after.
+    """Patches modules: if a module's call fails, ``failed`` is called, and then the module is
+    called again. After the next backward the loss is passed to ``after``.
     """
     call, backward = nn.Module.__call__, torch.Tensor.backward
     pending: list[bool] = []

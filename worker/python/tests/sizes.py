@@ -1,4 +1,4 @@
-"""How the size of pieces changes over time: batches of any size in a memory of any size.
+"""Checks how the size of pieces changes over time, for batches of any size in a memory of any size.
 Nothing is allocated.
 
     python sizes.py
@@ -27,12 +27,13 @@ class Module:
 
 
 class Machine:
-    """A memory in which a piece of at most a given number of elements fits, and a training run that uses it."""
+    """A memory that fits a piece of at most a given number of elements, and a training run that
+    uses it."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.sizes, self.module = capacity, Sizes(), Module()
         self.failures, self.pieces = 0, 0
-        self.chance = 0  # pieces that fail next whatever their size
+        self.chance = 0  # the number of next pieces that fail, whatever their size
 
     def fits(self, cost: int) -> bool:
         if self.chance:
@@ -69,7 +70,8 @@ class Machine:
 
 
 def settles(draw: random.Random) -> str:
-    """If one row fits, every batch runs to the end, with few failures, in pieces of at least half of what fits."""
+    """If one row fits, every batch is completed, with few failures, in pieces at least half as
+    large as what fits."""
     rows, length = draw.randint(2, 300), draw.randint(1, 50)
     capacity = draw.randint(length, rows * length)
     m = Machine(capacity)
@@ -111,7 +113,8 @@ def grows_back(draw: random.Random) -> str:
 
 
 def longer_is_cut_finer(draw: random.Random) -> str:
-    """Sizes that fit are known as rows × length: a batch twice as long is cut before it fails."""
+    """Sizes that fit are known as rows × length, so a batch twice as long is cut before it
+    fails."""
     rows = 2 * draw.randint(4, 64)
     m = Machine(rows * 10)
     m.batch(rows, 10)
@@ -123,7 +126,8 @@ def longer_is_cut_finer(draw: random.Random) -> str:
 
 
 def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
-    """The size learned earlier is used by the first larger batch, before anything fails."""
+    """The first larger batch uses the size that an earlier attempt learned, before anything
+    fails."""
     rows, learned = draw.randint(2, 200), draw.randint(1, 250)
     m = Machine(learned)
     m.sizes.learned = lambda: learned
@@ -138,7 +142,7 @@ def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
     m.batch(min(rows, learned))
     if rows > learned and m.sizes.ran() != (min(rows, learned), 1):
         return f"a whole batch after those in pieces: {m.sizes.ran()}"
-    failed = Machine(learned)  # a failure in this process says more
+    failed = Machine(learned)  # a failure in this process overrides what was learned
     failed.batch(rows)
     before = failed.sizes.ran()
     failed.sizes.learned = lambda: 1
@@ -152,7 +156,8 @@ def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
 
 
 def the_host_is_left_again(draw: random.Random) -> str:
-    """A batch that fits only with saved tensors on the host is also tried without the host, more and more rarely."""
+    """A batch that fits only with saved tensors on the host is tried without the host now and then,
+    more and more rarely."""
     m = Machine(10)
     given = (torch.empty(8, 1, device="meta"),)
     tried = []

@@ -1,10 +1,11 @@
-"""Fails every operation of a training step in turn, in every loop: each failure must be survived
+"""Fails every operation of a training step in turn, in every loop. Each failure must be survived
 with the gradients and weights of the undisturbed step, or it must change nothing and reach the
 user's code as the exception that was raised.
 
     python sweep.py [--loops a,b] [--every N] [--seed S] [--pairs LOOP] [--json]
 
-With HEADROOM_TEST_DEVICE=cuda it runs on a GPU; loops that are written for the CPU are then left out, and named.
+With HEADROOM_TEST_DEVICE=cuda it runs on a GPU. Loops written for the CPU are then left out, and
+their names are printed.
 
 Exits with status 1 if anything went wrong, or if a loop that must survive did not.
 """
@@ -53,7 +54,7 @@ class Outcome:
     at: int = -1
     names: list[str] = field(default_factory=list)
     failures: int = 0
-    steps: int = 0  # of optimizers, in the step that failed
+    steps: int = 0  # steps of optimizers, in the training step that failed
     said: str = ""  # by headroom
 
 
@@ -69,7 +70,7 @@ class Found:
     approximate: int = 0
     raised: int = 0
     wrong: int = 0
-    where: dict[str, int] = field(default_factory=dict)  # raised, by phase
+    where: dict[str, int] = field(default_factory=dict)  # how many were raised, by phase
     missed: list[str] = field(default_factory=list)  # raised where it should have survived
     notes: list[str] = field(default_factory=list)
     random: int = 0  # raised with another random state than the bare script's
@@ -81,7 +82,8 @@ class Found:
 
 
 def tried(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
-    """Runs in a child, whose output is kept: headroom writes its reasons to it."""
+    """Runs a task. Called in a child, whose output is kept, since headroom writes its reasons
+    there."""
     said = silenced()
     out = judged(shape, seed, want, task)
     out.said = " | ".join(line[:250] for line in said().splitlines() if line.startswith("headroom:"))
@@ -89,8 +91,8 @@ def tried(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
 
 
 def users(error: BaseException) -> bool:
-    """Whether an exception's traceback contains no frame of headroom's, except for the guard of an
-    optimizer's step, which raises what it gets."""
+    """Whether an exception's traceback contains no frame of headroom's. The guard of an optimizer's
+    step does not count: it passes on the exception it gets."""
     trace = error.__traceback__
     while trace is not None:
         folder, name = os.path.split(trace.tb_frame.f_code.co_filename)
@@ -137,9 +139,9 @@ def made(want: Record, got: Record, step: int, shape: Shape) -> str:
 
 
 def faults(operations: list[Operation], rows: int, every: int, seed: int, step: int) -> Iterator[Fault]:
-    """Every operation, always failing for the whole batch; some of them failing once;
-    and everything that is larger than a limit. A sampled sweep takes fewer operations from
-    the data and from the optimizer.
+    """Yields a fault for every operation that fails whenever the whole batch is run, for some
+    operations that fail once, and for all operations larger than a limit. A sampled sweep takes
+    fewer operations from the data and from the optimizer.
     """
     for n, k in enumerate(range((seed + step) % every, len(operations), every)):
         if every == 1 or operations[k].phase in MUST or n % 4 == 0:
@@ -152,8 +154,9 @@ def faults(operations: list[Operation], rows: int, every: int, seed: int, step: 
 
 
 def later(bare: list[Operation], got: Record) -> bool:
-    """Whether the first failure may have been survived before something else failed: it came
-    before the step's first call with gradients, or the exception that reached the user is the optimizer's."""
+    """Whether the first failure may have been survived before something else failed. So it is if it
+    came before the step's first call with gradients, or if the exception that reached the user is
+    the optimizer's."""
     assert got.error is not None
     optimizers = any("/torch/optim/" in f.filename for f in traceback.extract_tb(got.error.__traceback__))
     return 0 <= got.at < len(bare) and bare[got.at].phase == "before" or optimizers
@@ -186,10 +189,11 @@ def places(bare: list[Operation], out: Outcome) -> list[int]:
 
 
 def changed(out: Outcome, bare: Outcome, later: bool) -> str:
-    """What a failed step changed beyond the changes that the bare script's failure makes; ``later`` if
-    one failure was survived and another one in backward was not, which leaves partial gradients."""
+    """What a failed step changed in addition to the changes that the same failure makes in the bare
+    script. ``later`` says that one failure was survived and another one in backward was not, which
+    leaves partial gradients."""
     assert out.before and out.after and bare.after
-    if out.steps > bare.steps:  # the failure was survived, and another one in the same step was not
+    if out.steps > bare.steps:  # one failure was survived, and another one in the same step was not
         return ""
     for name in ("parameters", "buffers") if later else ("parameters", "gradients", "buffers"):
         now = getattr(out.after, name)
@@ -199,7 +203,7 @@ def changed(out: Outcome, bare: Outcome, later: bool) -> str:
 
 
 class Elsewhere(Exception):
-    """A loop that is written for the CPU."""
+    """Raised for a loop that is written for the CPU, on another device."""
 
 
 class Sweep:
@@ -220,7 +224,8 @@ class Sweep:
         return self.want
 
     def tasks(self) -> Iterator[Task]:
-        """The very first step, and one after two that succeeded."""
+        """Yields the faults to try, in the very first step and in a step after two that
+        succeeded."""
         every = self.every * self.shape.every
         for step in (0, 2):
             rows = self.shape.make.rows_in(self.shape.make, step)  # type: ignore[attr-defined]
@@ -246,7 +251,8 @@ class Sweep:
         return self.found
 
     def compare(self, unsure: list[tuple[Task, Outcome]]) -> None:
-        """Judges steps that raised and changed something: did they leave it as the bare script does?"""
+        """Judges steps that raised an exception and changed something, by whether the bare script
+        changes the same."""
         wanted = {(t.step, k) for t, o in unsure for k in places(self.want.operations[t.step], o)}
         bare = [Task(step, Fault("once", k), attached=False) for step, k in sorted(wanted)]
         for task, out in forked(lambda task: tried(self.shape, self.seed, self.want, task), bare, self.jobs):
@@ -283,8 +289,8 @@ class Sweep:
         elif out.kind == "raised":
             found.raised += 1
             found.where[phase] = found.where.get(phase, 0) + 1
-            trained = out.steps == len(self.want.gradients[task.step])  # only a number to print was lost
-            asked = "(injected: " in out.said.partition("cannot be run in pieces")[2]  # the user asks for that very value
+            trained = out.steps == len(self.want.gradients[task.step])  # if so, only a number to print was lost
+            asked = "(injected: " in out.said.partition("cannot be run in pieces")[2]  # the user asks for exactly that value
             asked = asked or out.names[-1:] == ["aten.slice.Tensor"]  # rows are cut by slicing: what cannot be sliced cannot be cut
             if phase in MUST and task.fault.mode != "limit" and task.fault.second < 0 and not trained and not asked:
                 found.missed.append(f"{text}: {out.said or out.error}")
@@ -294,7 +300,8 @@ class Sweep:
 
 
 def pairs(sweep: Sweep, every: int) -> Found:
-    """A second failure after the first, anywhere in the recovery from it."""
+    """Makes a second operation fail after the first, anywhere in the recovery from the first
+    failure."""
     sweep.reference()
     operations = sweep.want.operations[2]
     inside = [k for k, o in enumerate(operations) if o.phase in MUST]

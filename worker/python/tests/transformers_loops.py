@@ -48,7 +48,7 @@ class HfLogits(HfLossInside):
 
 
 class Begins(TrainerCallback):
-    """The moment at which the Trainer begins an optimizer step."""
+    """Calls ``begin`` whenever the Trainer begins an optimizer step."""
 
     def __init__(self, begin: Callable[[int], None]) -> None:
         self.begin = begin
@@ -66,7 +66,7 @@ class HfTrainer(Loop):
 
     def run(self, steps: int, begin: Callable[[int], None]) -> None:
         rows = []
-        for i in range(60 * self.accumulation):  # the same number however few steps are made: they are shuffled
+        for i in range(60 * self.accumulation):  # the number does not depend on the steps made, since the rows are shuffled
             rows += [{"input_ids": a, "labels": b} for a, b in zip(*tokens(self, i))]
         with tempfile.TemporaryDirectory() as out:
             arguments = TrainingArguments(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import torch
-import torch._dynamo  # the first optimizer imports it: once, not in every child
+import torch._dynamo  # the first optimizer imports it; here it is imported once, and not in every child
 import torch._subclasses.fake_tensor
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -42,8 +42,8 @@ def attach() -> None:
 
 
 def attach_for_many() -> None:
-    """Calls attach in a process that survives many failures on one thread: the garbage collector need
-    not inspect the existing objects after each failure, since they stay."""
+    """Calls attach in a process that survives many failures on one thread. The garbage collector
+    need not inspect the present objects after each failure, since they are never freed."""
     attach()
     torch.set_num_threads(1)
     gc.collect()
@@ -51,8 +51,8 @@ def attach_for_many() -> None:
 
 
 class Placed(TorchFunctionMode):
-    """Puts whatever a loop makes on DEVICE: models, batches and counters. What a loader
-    makes stays where it is, and the loop moves it."""
+    """Puts the models, batches and counters that a loop makes on DEVICE. A loader's tensors stay
+    where they are, and the loop moves them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -65,7 +65,7 @@ MAKERS = {*_device_constructors(), torch.from_numpy}
 
 
 def placed() -> Any:
-    """A context in which loops are on DEVICE, and in which every run is the same."""
+    """A context in which loops are on DEVICE and every run has the same results."""
     if DEVICE == "cpu":
         return nullcontext()
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
@@ -89,7 +89,7 @@ def digest(tensors: Tensors) -> str:
 
 
 def chance() -> str:
-    """A digest of the generators' states."""
+    """A digest of the random generators' states."""
     return digest({"cpu": torch.get_rng_state(), **({"cuda": torch.cuda.get_rng_state()} if DEVICE == "cuda" else {})})
 
 
@@ -114,17 +114,17 @@ def state(loop: Loop) -> State:
 class Record:
     """What is recorded about a run."""
 
-    gradients: list[list[Tensors]] = field(default_factory=list)  # of each step, of each optimizer's step in it
+    gradients: list[list[Tensors]] = field(default_factory=list)  # for each step, and for each optimizer's step in it
     weights: list[Tensors] = field(default_factory=list)  # weights and buffers, before each step and at the end
     printed: list[list[float]] = field(default_factory=list)
     operations: list[list[Operation]] = field(default_factory=list)
     before: State | None = None  # at the beginning of the step that failed
     after: State | None = None  # when the exception reached the user
     error: BaseException | None = None
-    failed: list[str] = field(default_factory=list)  # messages of what was injected
-    mine: bool = False  # error is the very exception that was injected first
+    failed: list[str] = field(default_factory=list)  # messages of the failures that were injected
+    mine: bool = False  # whether error is the exception that was injected first, and not a copy of it
     step: int = -1  # the step in which the run ended
-    at: int = -1  # the operation that failed first; -1: none did
+    at: int = -1  # the operation that failed first; -1 if none did
     names: list[str] = field(default_factory=list)  # operations of the failing step
 
 
@@ -179,6 +179,6 @@ def run(shape: Shape, seed: int, steps: int, at: int = -1, fault: Fault | None =
 
 
 def described(error: BaseException) -> str:
-    """The type, the message and the last frames, in one line."""
+    """The exception's type and message and the last frames of its traceback, in one line."""
     frames = " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(traceback.extract_tb(error.__traceback__)[-4:]))
     return f"{type(error).__name__}: {str(error)[:200]} ({frames})"

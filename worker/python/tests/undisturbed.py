@@ -1,10 +1,11 @@
-"""As long as nothing fails, a training run cannot tell that headroom is there: 50 steps with and
-without it, each in a process of its own, end with the same bits.
+"""Checks that a training run cannot tell that headroom is there as long as nothing fails: 50 steps
+with and without headroom, each in a process of its own, end with the same bits.
 
     python undisturbed.py [--loops a,b] [--steps N]
 
-With HEADROOM_TEST_DEVICE=cuda they run on a GPU. Loops that are written for the CPU, and those that end with
-different bits each time, as some of CUDA's sums do, are left out, and named.
+With HEADROOM_TEST_DEVICE=cuda the steps run on a GPU. Loops that are written for the CPU are then
+left out, and so are loops that end with different bits each time, as some of CUDA's sums do. Their
+names are printed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def attempt(work: Any) -> tuple[str, Any]:
 
 
 def trained(shape: Shape, steps: int, attached: bool) -> Left:
-    """Runs in a child."""
+    """Makes a training run, and returns its outcome. Called in a child."""
     if attached:
         trial.attach()
     random.seed(0)  # a forked child begins with another state
