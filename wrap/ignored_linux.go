@@ -7,7 +7,7 @@ package wrap
 
 static unsigned long long ignored;
 
-// look runs before Go's runtime installs its handlers.
+// look records which signals are ignored, before Go's runtime installs its handlers.
 __attribute__((constructor)) static void look(void)
 {
 	struct sigaction now;
@@ -26,10 +26,10 @@ import (
 )
 
 // keepIgnored ignores the signals that were ignored when this process was started, as
-// under nohup, in a shell's background job or in a systemd unit (SIGPIPE), so that a
-// child ignores them too. By itself Go's runtime leaves only SIGHUP and SIGINT ignored.
-// Two signals are never ignored: without SIGCHLD no child's status would be reported,
-// without SIGURG no goroutine interrupted.
+// under nohup, in a shell's background job or in a systemd unit (SIGPIPE). A child then
+// ignores them too. By itself Go's runtime leaves only SIGHUP and SIGINT ignored.
+// SIGCHLD and SIGURG are never ignored: without SIGCHLD no child's status would be
+// reported, and without SIGURG no goroutine could be interrupted.
 func keepIgnored() {
 	for s, set := syscall.Signal(1), uint64(C.ignoredAtStart()); set != 0; s, set = s+1, set>>1 {
 		if set&1 != 0 && s != syscall.SIGCHLD && s != syscall.SIGURG {

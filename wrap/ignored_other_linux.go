@@ -2,7 +2,7 @@
 
 package wrap
 
-// keepIgnored does nothing: which signals were ignored when this process was started
-// can no longer be known, except for SIGHUP and SIGINT, which Go's runtime leaves
-// ignored.
+// keepIgnored does nothing. Without cgo, headroom cannot find out which signals were
+// ignored when this process was started. Go's runtime leaves SIGHUP and SIGINT ignored
+// if they were.
 func keepIgnored() {}

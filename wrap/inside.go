@@ -8,13 +8,14 @@ import (
 	"headroom/memory"
 )
 
-// FromInside is the outcome with what a worker in the process saw: a memory failure
-// after which the training made no further step, and what had been allocated between
-// steps; where is the line of the user's code that failed. The worker's numbers are the
-// device's own, whereas an outcome has only what a message said. An end without an
-// error of its own is put down to the memory failure that came before it. Leaked memory
-// is free again in a new process, whichever phase had too little memory because of the
-// leak.
+// FromInside returns o together with what a worker inside the process saw: a memory
+// failure after which the training made no further step, and the memory allocated
+// between steps. where is the line of the user's code that failed; it may be empty.
+//
+// The worker's numbers come from the device itself, whereas o has only those of an error
+// message. If o has no error, the memory failure that the worker saw becomes its reason.
+// If the memory leaked, o is not hopeless, whichever phase ran out of memory: a new
+// process starts without the leaked memory.
 func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	f := seen.Failure
 	if f.Stats.Capacity <= 0 || o.Kind != OutOfMemory && o.Kind != Failed {
@@ -24,7 +25,7 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 		where = " (" + where + ")"
 	}
 	reason := "the worker inside PyTorch saw the failure: " + f.Error() + where
-	f.Micro = 0 // the number of rows of a call, which is not the command's own micro-batch
+	f.Micro = 0 // the worker counts the rows of one call, not the command's micro-batch
 	evidence := memory.Evidence{Failure: f}
 	switch {
 	case o.Kind == OutOfMemory && o.Evidence != nil:
@@ -34,7 +35,7 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 			evidence.Failure.Phase = o.Evidence.Failure.Phase
 		}
 	case o.Kind == Failed && o.Error != "":
-		return o // the command says itself what ended it
+		return o // the command's own output says what ended it
 	case o.Kind == Failed:
 		o.Kind, o.Confidence = OutOfMemory, Likely
 	}
@@ -47,8 +48,8 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	return o
 }
 
-// Isolated is the option that keeps a Python interpreter in the command from seeing what
-// is added to its environment, "" if none does.
+// Isolated returns the option that keeps a Python interpreter in the command from seeing
+// what headroom adds to its environment, or "" if there is none.
 func (c Command) Isolated() string {
 	for i, word := range c.Args {
 		if !isPython(path.Base(word)) {
@@ -61,8 +62,8 @@ func (c Command) Isolated() string {
 	return ""
 }
 
-// isolating is the first of Python's own options that makes it ignore the environment
-// or leave out the site module, "" if there is none.
+// isolating returns the first of Python's options that makes Python ignore the
+// environment or skip the site module, or "" if there is none.
 func isolating(options []string) string {
 	for i := 0; i < len(options); i++ {
 		option := options[i]

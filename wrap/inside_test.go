@@ -7,8 +7,8 @@ import (
 	"headroom/memory"
 )
 
-// TestFromInside checks that what a worker saw replaces what a message said, and that an
-// end that states its own reason keeps it.
+// TestFromInside checks that a worker's numbers replace those of an error message, and
+// that a command that ended for another stated reason keeps that reason.
 func TestFromInside(t *testing.T) {
 	seen := memory.OutOfMemoryError{Requested: 2 << 30, Phase: memory.PhaseBackward, Micro: 40,
 		Stats: memory.Stats{Capacity: 24 << 30, Free: 1 << 30, Reserved: 23 << 30, Allocated: 22 << 30}}
@@ -51,8 +51,8 @@ func TestFromInside(t *testing.T) {
 	}
 }
 
-// TestLeakFromInside checks that a leak is not taken for what its last failure looks like:
-// an optimizer's state that no smaller micro-batch makes room for.
+// TestLeakFromInside checks that a leak is recognised even if memory finally runs out in
+// the optimizer's update. Without a leak, such a failure would be hopeless.
 func TestLeakFromInside(t *testing.T) {
 	o := Outcome{Kind: OutOfMemory, Confidence: Certain, Hopeless: "the optimizer's state does not depend on the micro-batch",
 		Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{Phase: memory.PhaseUpdate}}}

@@ -10,8 +10,8 @@ import (
 )
 
 // KeptElsewhereError says that another headroom process runs a command that keeps its
-// checkpoints in the same place: the checkpoints cannot be told apart, so either command
-// might resume from what the other has trained.
+// checkpoints in the same place. The checkpoints cannot be told apart, so either command
+// might resume from a checkpoint of the other.
 type KeptElsewhereError struct{ Place string }
 
 func (e *KeptElsewhereError) Error() string {
@@ -19,9 +19,10 @@ func (e *KeptElsewhereError) Error() string {
 }
 
 // Claim reserves the place of m's checkpoints for this process, until the claim is closed
-// or the process ends. The claim is nil if m has no checkpoints. If another process on this
-// machine has the place, the error is a *[KeptElsewhereError]. Nothing is written: the
-// claim is a socket that has a name and no file.
+// or the process ends. The claim is nil if m has no checkpoints, or if their place cannot
+// be determined or reserved. If another process on this machine has reserved the place,
+// the error is a *[KeptElsewhereError]. No file is written: the claim is a Unix socket
+// with an abstract name.
 func (m *Match) Claim() (io.Closer, error) {
 	if m.Profile.Checkpoints.Glob == "" {
 		return nil, nil
@@ -38,5 +39,5 @@ func (m *Match) Claim() (io.Closer, error) {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, &KeptElsewhereError{root}
 	}
-	return nil, nil // no such sockets here: continue without a claim
+	return nil, nil // this system has no such sockets: continue without a claim
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestClaim checks that two commands cannot both resume from the checkpoints of one place.
+// TestClaim checks that only one command at a time can claim a place for its checkpoints.
 func TestClaim(t *testing.T) {
 	at := func(words, dir string) *Match {
 		m, err := Recognise(Command{Args: strings.Fields("python run_clm.py --per_device_train_batch_size 8 " + words), Dir: dir}, Builtin(), Given{})

@@ -8,14 +8,16 @@ import (
 	"headroom/memory"
 )
 
-// What helps where host memory or /dev/shm ran out.
+// These hints say what helps when host memory or /dev/shm runs out.
 const (
 	fewerWorkers = "fewer data loader workers, less prefetching and no pinned memory save host memory; a smaller micro-batch seldom helps"
 	largerShm    = "give the container a larger /dev/shm (docker run --shm-size, --ipc=host), or use fewer data loader workers"
 )
 
-// killed decides on an end by SIGKILL or SIGBUS, of the command or of a process
-// that it ran. The signal alone proves nothing: schedulers and people send it too.
+// killed returns the outcome of a command if SIGKILL or SIGBUS ended it or one of its
+// processes, or if the kernel's OOM killer did. It returns false if there was no kill,
+// or if the log explains the end better. The signal alone proves nothing: schedulers and
+// people send it too.
 func (c classifier) killed(x fault) (Outcome, bool) {
 	k := c.exit.Kernel
 	seen := c.status()
@@ -51,7 +53,7 @@ func (c classifier) killed(x fault) (Outcome, bool) {
 	return Outcome{}, false
 }
 
-// untold is the outcome where no error was found.
+// untold returns the outcome of a failed command whose output shows no error of its own.
 func (c classifier) untold() Outcome {
 	if n := c.found.allocator; n != nil && !c.found.survived(*n) && c.found.lines-n.line <= allocatorNear {
 		n.understand()
@@ -71,11 +73,12 @@ func (c classifier) untold() Outcome {
 	return o
 }
 
-// allocatorNear is how many lines from the end an allocator's complaint may be to count
-// as the last words: an allocator complains even when it recovers.
+// allocatorNear is how many lines before the end of the output an allocator's report may
+// be and still count as the reason for the end. An allocator reports a failed allocation
+// even if it recovers from it.
 const allocatorNear = 20
 
-// memory is the outcome of a memory failure, with all the numbers that are known.
+// memory returns the outcome of a memory failure, with all the numbers that are known.
 func (c classifier) memory(k Kind, sure Confidence, x fault, reasons ...string) Outcome {
 	o := c.outcome(k, sure, x, reasons...)
 	a := readAmounts(x.message)
@@ -100,9 +103,9 @@ func (c classifier) memory(k Kind, sure Confidence, x fault, reasons ...string) 
 	return o
 }
 
-// filled returns a's view of the device, filled in from the samples where the error
-// gave no numbers. From outside only the total that the process holds is known, so
-// nothing counts as idle.
+// filled returns the memory of a's device. Numbers that the error does not give come
+// from the GPU samples. The samples show only how much the process holds in total, so
+// all of that counts as allocated, and nothing as reserved but idle.
 func (c classifier) filled(a failureNumbers) memory.Stats {
 	s := a.stats
 	g, known := gpuOf(c.exit.GPUs, a.device)
@@ -124,8 +127,9 @@ func (c classifier) filled(a failureNumbers) memory.Stats {
 	return s
 }
 
-// gpuOf is the GPU that a process means by a number: a process numbers the GPUs that it
-// may use. Without a number it is the fullest GPU, where memory must have run out.
+// gpuOf returns the GPU that a process means by the number device, and whether the size
+// of that GPU is known. A process numbers only the GPUs that it may use. If gpus has no
+// such number, gpuOf returns the fullest GPU, where memory must have run out.
 func gpuOf(gpus []GPU, device int) (GPU, bool) {
 	if device >= 0 && device < len(gpus) {
 		return gpus[device], gpus[device].Total > 0

@@ -11,8 +11,8 @@ import (
 // KnobError says that a knob cannot be read or set in a command.
 type KnobError struct {
 	Knob   string
-	Where  string // "--batch-size", "train.yaml:12"; "" if it is nowhere
-	Value  string // as it was written; "" if there is none
+	Where  string // where the knob is or can be set: "--batch-size", "train.yaml:12"; may be ""
+	Value  string // the knob's value as it was written; "" if there is none
 	Reason string
 }
 
@@ -36,21 +36,22 @@ const (
 	inArgument
 )
 
-// place is where the value of a knob is in a command.
+// place is the value of a knob in a command, and where the command sets it.
 type place struct {
 	kind    placeKind
 	where   string // for people
 	text    string
-	at, cut int       // inArgument: the index of the argument with the value, and the offset in it; inEnv: at is the index of an assignment, -1 for Command.Env
+	at, cut int       // index of the argument that holds the value, and the value's offset in it; at is -1 for a variable in Command.Env
 	flag    int       // inArgument: the index of the argument with the flag
-	bare    bool      // a flag without a value
+	bare    bool      // the flag has no value
 	doc     *document // inFile
 	path    string    // inFile
 	unset   bool      // the value means that the knob is not set; text is the default
 }
 
-// find is the place where a knob of p is set. The command line beats the environment,
-// which beats the configuration, which beats the defaults.
+// find returns the place where a knob of p is set. Its kind is absent if the knob is not
+// set and no default is known. The command line takes precedence over the environment,
+// the environment over the configuration, and the configuration over the defaults.
 func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 	k, ok := p.Knobs[name]
 	if !ok {
@@ -84,8 +85,8 @@ func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 	return place{}, nil
 }
 
-// set returns the place at, with the default as its text if the value there means that the knob
-// is not set.
+// set returns at. If the value there means that the knob is not set, the default becomes
+// its text.
 func (m *Match) set(k Knob, at place) place {
 	if slices.Contains(k.Unset, strings.Trim(at.text, `"'`)) {
 		at.text, at.unset = k.Default, true
@@ -93,8 +94,8 @@ func (m *Match) set(k Knob, at place) place {
 	return at
 }
 
-// inArguments looks for a knob among the arguments of the training program. A flag given
-// twice is refused: whoever reads the command next may not know which one counts.
+// inArguments looks for a knob among the arguments of the training program. A flag that
+// is given twice is an error: which of the two counts depends on the program.
 func (m *Match) inArguments(p Profile, k Knob, name string) (place, error) {
 	var found []place
 	for i := m.Launch.First; i < m.end(); i++ {
@@ -115,7 +116,8 @@ func (m *Match) inArguments(p Profile, k Knob, name string) (place, error) {
 	return place{}, &KnobError{name, found[0].where, found[0].text, fmt.Sprintf("given %d times; give it once", len(found))}
 }
 
-// argument reads argument i if it is the knob's.
+// argument returns the place of a knob's value if argument i sets the knob, and whether
+// it does.
 func (m *Match) argument(p Profile, k Knob, i int) (place, bool, error) {
 	arg := m.Command.Args[i]
 	if p.Style == HydraStyle && !strings.HasPrefix(arg, "-") {
@@ -144,7 +146,9 @@ func (m *Match) argument(p Profile, k Knob, i int) (place, bool, error) {
 	return place{}, false, nil
 }
 
-// valueBehind is the value that a flag has in the argument after it.
+// valueBehind returns the place of the value of the flag at argument i. The value is the
+// argument after the flag, several arguments if the knob is a list, or "true" for a
+// switch.
 func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
 	at := place{kind: inArgument, where: flag, at: i + 1, flag: i}
 	missing := i+1 >= m.end() || strings.HasPrefix(m.Command.Args[i+1], "-") && number(m.Command.Args[i+1][1:]) == 0
@@ -162,8 +166,8 @@ func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
 	return at, true, nil
 }
 
-// abbreviates returns the flag of k that name might stand for, "" if there is none:
-// argparse accepts the beginning of a long flag.
+// abbreviates returns the flag of k that name may be short for, or "" if there is none.
+// argparse accepts the beginning of a long flag in place of the whole.
 func (m *Match) abbreviates(p Profile, k Knob, name string) string {
 	if p.Style != SpaceStyle || !strings.HasPrefix(name, "--") || len(name) < 5 {
 		return ""
@@ -181,7 +185,7 @@ func (m *Match) abbreviates(p Profile, k Knob, name string) string {
 	return ""
 }
 
-// inFiles looks in the configurations, the last one first.
+// inFiles looks for a knob in the configuration files, the last one first.
 func inFiles(k Knob, docs []document, name string) (place, error) {
 	for i := len(docs) - 1; i >= 0; i-- {
 		d := &docs[i]
@@ -206,8 +210,8 @@ func inFiles(k Knob, docs []document, name string) (place, error) {
 	return place{}, nil
 }
 
-// scriptDefault is the default that the script itself gives a flag through argparse, ""
-// if it cannot be seen.
+// scriptDefault returns the default that the script declares for a flag of k through
+// argparse, or "" if none can be found.
 func (m *Match) scriptDefault(k Knob) string {
 	if k.Type != Int {
 		return ""
@@ -220,8 +224,9 @@ func (m *Match) scriptDefault(k Knob) string {
 	return ""
 }
 
-// declared returns the places where the script declares a flag through argparse with an
-// option that matches a pattern, each with the pattern's groups.
+// declared returns the places where the script declares flag through argparse with an
+// option that matches the pattern option. Each consists of the matched text and the
+// pattern's groups.
 func (m *Match) declared(flag, option string) [][][]byte {
 	if m.Launch.Script == "" {
 		return nil
@@ -233,8 +238,8 @@ func (m *Match) declared(flag, option string) [][][]byte {
 	return regexp.MustCompile(`add_argument\([^()]*["']`+regexp.QuoteMeta(flag)+`["'][^()]*?\b`+option).FindAllSubmatch(content, -1)
 }
 
-// amountOf reads a knob whose value is an amount. The amount is 0 where the knob is
-// absent and has no default.
+// amountOf returns the value of a knob as a positive number, or 0 if the knob is not set
+// and has no default.
 func (m *Match) amountOf(p Profile, docs []document, name string) (int, error) {
 	at, err := m.find(p, docs, name)
 	if err != nil || at.text == "" && (at.unset || at.kind < inEnv) {
@@ -250,7 +255,7 @@ func (m *Match) amountOf(p Profile, docs []document, name string) (int, error) {
 	return n, nil
 }
 
-// text is the value of a knob of the profile, "" if it has none.
+// text returns the value of a knob of the profile, or "" if it has none.
 func (m *Match) text(name string) (string, error) {
 	at, err := m.find(m.Profile, m.files, name)
 	return strings.Trim(at.text, `"'`), err

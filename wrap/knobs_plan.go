@@ -7,16 +7,16 @@ import (
 	"headroom/recovery"
 )
 
-// Asked is the step that a command asks for.
+// Asked is the optimizer step that a command asks for.
 type Asked struct {
 	Plan         recovery.Plan // uniform: a framework runs micro-batches of one size
-	Accumulation int           // micro-batches of a step on each rank
-	Unknown      []string      // what could not be determined; if the ranks are part of that, the plan is for one rank
+	Accumulation int           // micro-batches per step on each rank
+	Unknown      []string      // what could not be determined; if that includes the number of ranks, Plan is for one rank
 }
 
-// WorldError says that the number of ranks has to be known but is not.
+// WorldError says that the number of ranks is needed but is not known.
 type WorldError struct {
-	Knob   string // whose amount is over all ranks
+	Knob   string // the knob whose value is counted over all ranks
 	Reason string // why the number of ranks is not known
 }
 
@@ -24,8 +24,8 @@ func (e *WorldError) Error() string {
 	return fmt.Sprintf("the number of ranks is not known (%s), and %s depends on it; give it with --world", e.Reason, e.Knob)
 }
 
-// InexactError says that a change of the micro-batch would train something else, and
-// which micro-batches would not.
+// InexactError says that a change of the micro-batch would change what is trained. It
+// names micro-batches that would not.
 type InexactError struct {
 	Asked   recovery.Plan
 	Reason  string
@@ -43,18 +43,18 @@ func (e *InexactError) Error() string {
 	return fmt.Sprintf("%s; the nearest micro-batches that keep the effective batch are %d and %d", text, e.Nearest[0], e.Nearest[1])
 }
 
-// step are the amounts of a command, as written and per rank.
+// step holds the sizes of an optimizer step that a command asks for.
 type step struct {
 	micro, accumulation, global int // as written, or by default; 0 if absent
-	ranks                       int // data-parallel; 0 if not known
+	ranks                       int // number of data-parallel ranks; 0 if not known
 	why                         string
-	perMicro, perRank           int // samples of a micro-batch, micro-batches of a step, on each rank
-	common                      int // what divides every effective batch of a schedule; 0 if the effective batch is constant
+	perMicro, perRank           int // on each rank: samples per micro-batch, and micro-batches per step
+	common                      int // common divisor of all effective batches of a schedule; 0 if the effective batch is constant
 }
 
-// Plan is the plan that the command asks for now. A knob that cannot be read is a
-// [*KnobError], as are amounts that contradict each other, and a [*WorldError] says
-// that nothing can be said without the number of ranks.
+// Plan returns the plan that the command asks for now. The error is a [*KnobError] if a
+// knob cannot be read or if values contradict each other, and a [*WorldError] if the
+// plan depends on the number of ranks and that number is not known.
 func (m *Match) Plan() (Asked, error) {
 	s, err := m.step()
 	if err != nil {
@@ -76,7 +76,7 @@ func (m *Match) Plan() (Asked, error) {
 	return a, nil
 }
 
-// step reads the knobs and resolves what they are counted over.
+// step reads the knobs and converts their values to values per rank.
 func (m *Match) step() (s step, err error) {
 	if s.ranks, s.why, err = m.ranks(); err != nil {
 		return s, err
@@ -135,9 +135,10 @@ func (m *Match) derive(s *step) error {
 	return m.agree(*s)
 }
 
-// schedule reads how the effective batch grows, where it does: the framework computes
-// the accumulation of each step, so the micro-batches of all ranks together must divide
-// every value.
+// schedule reads the schedule by which the effective batch grows, if there is one. The
+// framework computes the accumulation of each step, so the micro-batch times the number
+// of ranks must divide every effective batch of the schedule. derived says whether the
+// framework computes the accumulation at all.
 func (m *Match) schedule(s *step, derived bool) error {
 	at, err := m.find(m.Profile, m.files, rampup)
 	if err != nil || at.text == "" {
@@ -161,7 +162,7 @@ func (m *Match) schedule(s *step, derived bool) error {
 	return nil
 }
 
-// divisor is the greatest common divisor (Euclid).
+// divisor returns the greatest common divisor of a and b, by Euclid's algorithm.
 func divisor(a, b int) int {
 	for b != 0 {
 		a, b = b, a%b
@@ -169,7 +170,8 @@ func divisor(a, b int) int {
 	return a
 }
 
-// globalRanks is how many times the global knob counts: once for all ranks, or once on each.
+// globalRanks returns the number by which to multiply the value of the global knob to get
+// the effective batch: 1 if the value counts over all ranks, otherwise the number of ranks.
 func (m *Match) globalRanks(s step) int {
 	if m.Profile.Knobs[global].Scope == Total {
 		return 1
@@ -177,16 +179,17 @@ func (m *Match) globalRanks(s step) int {
 	return max(1, s.ranks)
 }
 
-// total is the effective batch.
+// total returns the effective batch of s.
 func (m *Match) total(s step) int { return s.perMicro * s.perRank * max(1, s.ranks) }
 
-// givenOwn reports whether a knob has a value of its own, not a default.
+// givenOwn reports whether the command gives a knob a value, rather than leaving the
+// default.
 func (m *Match) givenOwn(name string) (bool, error) {
 	at, err := m.find(m.Profile, m.files, name)
 	return at.kind > byDefault && !at.unset, err
 }
 
-// perRank is an amount per rank.
+// perRank converts n, the value of a knob, to a value per rank.
 func (m *Match) perRank(name string, n int, s step) (int, error) {
 	return scoped(m.Profile.Knobs[name].Scope, name, n, s, m.places(name))
 }
@@ -205,7 +208,7 @@ func scoped(scope Scope, name string, n int, s step, where string) (int, error) 
 	return n, nil
 }
 
-// written is an amount per rank as a knob of the given scope states it.
+// written converts n, a value per rank, to the value of a knob with the given scope.
 func written(scope Scope, n, ranks int) int {
 	if scope == Total {
 		return n * max(1, ranks)
@@ -213,7 +216,8 @@ func written(scope Scope, n, ranks int) int {
 	return n
 }
 
-// places says where a knob can be written.
+// places returns where a knob can be written: its first flag, else its first key in the
+// configuration, else its environment variable.
 func (m *Match) places(name string) string {
 	k := m.Profile.Knobs[name]
 	if len(k.Flags) > 0 {
@@ -225,8 +229,8 @@ func (m *Match) places(name string) string {
 	return k.Env
 }
 
-// agree compares the amounts that layers have with those of the framework: headroom
-// must not guess which of two values counts.
+// agree returns an error if a layer sets a different value from the framework for the
+// same knob: headroom must not guess which of the two counts.
 func (m *Match) agree(s step) error {
 	for i, layer := range m.Layers {
 		wants := map[string]int{micro: s.perMicro, accumulation: s.perRank, global: m.total(s)}
@@ -254,7 +258,8 @@ func (m *Match) agree(s step) error {
 	return nil
 }
 
-// ranks is how many data-parallel ranks there are; 0 and why if that is not known.
+// ranks returns the number of data-parallel ranks, or 0 and the reason if it is not
+// known.
 func (m *Match) ranks() (n int, why string, err error) {
 	if m.given.World > 0 {
 		return m.given.World, "", nil
@@ -270,7 +275,8 @@ func (m *Match) ranks() (n int, why string, err error) {
 	return 0, why, nil
 }
 
-// launched is the number of ranks that the launcher and the framework imply.
+// launched returns the number of ranks that the launcher and the framework start, or 0
+// and the reason if it is not known.
 func (m *Match) launched() (n int, why string, err error) {
 	l := m.Launch
 	_, starts := m.Profile.Knobs[devices]
@@ -287,7 +293,8 @@ func (m *Match) launched() (n int, why string, err error) {
 	return l.Ranks * l.Devices, "", nil
 }
 
-// started is how many ranks the framework starts by itself.
+// started returns the number of ranks that the framework starts by itself, or 0 and the
+// reason if it is not known.
 func (m *Match) started() (n int, why string, err error) {
 	n = 1
 	for _, name := range []string{devices, nodes} {

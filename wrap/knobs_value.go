@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// amounts are the values of names in an expression.
+// amounts maps the names in an expression to their values.
 type amounts map[string]int
 
-// evaluate computes an expression of integers with + - * % / and parentheses,
-// such as "5 * 8". Division is Python's //, and is refused if it leaves a remainder, as
-// is everything else that Go's notation allows.
+// evaluate computes an expression such as "5 * 8", made of integers, names, + - * / // %
+// and parentheses. / and // mean the same division. A division that leaves a remainder
+// is an error, as is any other kind of expression.
 func evaluate(text string, of amounts) (int, error) {
 	if len(text) > 200 {
 		return 0, errors.New("an expression may have at most 200 bytes")
@@ -27,7 +27,7 @@ func evaluate(text string, of amounts) (int, error) {
 	return compute(e, of)
 }
 
-// condition computes a comparison such as "global % (micro*world) == 0".
+// condition reports whether a comparison such as "global % (micro*world) == 0" holds.
 func condition(text string, of amounts) (bool, error) {
 	left, right, ok := strings.Cut(text, "==")
 	if !ok {
@@ -93,11 +93,12 @@ func operation(e *ast.BinaryExpr, of amounts) (int, error) {
 	return 0, fmt.Errorf("%s is not supported", e.Op)
 }
 
-// mostAmount is far larger than any batch, and its square is still an int.
+// mostAmount is the largest value of a knob. It is far larger than any batch, and its
+// square still fits in an int.
 const mostAmount = 1 << 30
 
-// amount reads a knob's value: an integer, an expression of integers, or a list with one
-// of these.
+// amount parses a knob's value: an integer, an expression of integers, or, for a List, a
+// list with one such element.
 func (t Type) amount(text string) (int, error) {
 	bare := strings.Trim(strings.TrimSpace(text), `"'`)
 	if t == List {
@@ -123,7 +124,7 @@ func (t Type) amount(text string) (int, error) {
 	return n, nil
 }
 
-// amountsOf reads a list of several amounts.
+// amountsOf parses a list of positive integers, separated by commas or spaces.
 func amountsOf(text string) (all []int, err error) {
 	bare := strings.Trim(strings.TrimSpace(text), "[]")
 	for _, one := range strings.FieldsFunc(bare, func(r rune) bool { return r == ',' || r == ' ' }) {
@@ -136,7 +137,8 @@ func amountsOf(text string) (all []int, err error) {
 	return all, nil
 }
 
-// write returns n in the notation of old.
+// write returns n in the notation of the old value: in brackets if that was a list in
+// brackets.
 func (t Type) write(n int, old string) string {
 	if t == List && strings.HasPrefix(strings.TrimSpace(old), "[") {
 		return fmt.Sprintf("[%d]", n)
@@ -144,7 +146,9 @@ func (t Type) write(n int, old string) string {
 	return strconv.Itoa(n)
 }
 
-// versionNumbers are the numbers of a version, nil if it is not one.
+// versionNumbers returns the number at the start of each part of a version such as "1.16.2".
+// It stops at the first part that does not begin with a digit, and returns nil if that is
+// the first part of all.
 func versionNumbers(version string) []int {
 	var all []int
 	for _, part := range strings.Split(version, ".") {

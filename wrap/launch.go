@@ -21,8 +21,8 @@ type Launch struct {
 	Devices int      // GPUs that a process may use by itself; 0 if not known
 	Why     string   // why Ranks is not known
 
-	assigned map[string]int // arguments of the form VAR=v, by variable
-	options  []option       // of the launchers
+	assigned map[string]int // positions of the arguments of the form VAR=v, by variable
+	options  []option       // of the wrappers and launchers
 }
 
 // OpaqueError says that the program that trains cannot be seen in a command, and what
@@ -36,10 +36,10 @@ func (e *OpaqueError) Error() string {
 	return fmt.Sprintf("cannot see the training command inside %s: %s", e.Layer, e.Reason)
 }
 
-// option is one option of a launcher: its name without the leading dashes and with _ for -.
+// option is one option of a wrapper or launcher.
 type option struct {
 	layer string
-	name  string
+	name  string // without leading dashes, and with _ in place of every other -
 	value string
 	at    int // argument that holds the value, or the option itself if it has none
 	cut   int // where the value begins in that argument
@@ -62,8 +62,8 @@ func Peel(c Command) (Launch, error) {
 	return Launch{}, &OpaqueError{"the command", "it ends before a program is named"}
 }
 
-// Name is what the training program is called: its file without folders, its
-// module, or its executable.
+// Name returns the name of the training program: its module, or the base name of its
+// file or executable.
 func (l Launch) Name() string {
 	if l.Module != "" {
 		return l.Module
@@ -71,7 +71,8 @@ func (l Launch) Name() string {
 	return path.Base(l.Script + l.Program)
 }
 
-// getenv is the value of a variable as the training program will see it.
+// getenv returns the value of a variable as the training program will see it, and
+// whether the variable is set.
 func (l Launch) getenv(c Command, key string) (string, bool) {
 	if at, ok := l.assigned[key]; ok {
 		_, value, _ := strings.Cut(c.Args[at], "=")
@@ -80,7 +81,8 @@ func (l Launch) getenv(c Command, key string) (string, bool) {
 	return c.Getenv(key)
 }
 
-// option is the last option of that name, and whether there is one.
+// option returns the last wrapper or launcher option with the given name, and whether
+// there is one.
 func (l Launch) option(name string) (option, bool) {
 	for _, o := range slices.Backward(l.options) {
 		if o.name == name {
@@ -195,7 +197,7 @@ func (p *peeler) option(l layer, arg string) (string, error) {
 	return bare, nil
 }
 
-// python reads the interpreter's own options.
+// python reads the interpreter's own options, and what Python runs after them.
 func (p *peeler) python() (done bool, err error) {
 	for p.at++; p.at < len(p.c.Args); p.at++ {
 		arg := p.c.Args[p.at]
@@ -216,8 +218,8 @@ func (p *peeler) python() (done bool, err error) {
 	return false, &OpaqueError{"python", "no script is named, so python would read standard input"}
 }
 
-// module reads what follows python -m: a launcher is a layer, anything else is the
-// training program.
+// module reads the module after python -m. If the module is a launcher, it is a layer. Any
+// other module is the training program.
 func (p *peeler) module() (done bool, err error) {
 	if p.at >= len(p.c.Args) {
 		return false, &OpaqueError{"python -m", "no module is named"}
@@ -266,7 +268,7 @@ func identifier(s string) bool {
 	return s != ""
 }
 
-// number is s as a positive integer, 0 if it is not one.
+// number returns s as a positive integer, or 0 if it is not one.
 func number(s string) int {
 	n, err := strconv.Atoi(strings.TrimSpace(s))
 	if err != nil || n < 1 {

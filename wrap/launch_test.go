@@ -72,7 +72,8 @@ func TestPeel(t *testing.T) {
 	}
 }
 
-// No command makes Peel panic, and what a Launch names is at the position that it gives.
+// FuzzPeel checks that no command makes Peel panic, that a Launch gives the right
+// position of the program that it names, and that every plan of a command is valid.
 func FuzzPeel(f *testing.F) {
 	f.Add("env A=b torchrun --nproc-per-node=2 -- train.py --x")
 	f.Add("python -m torch.distributed.run -m")

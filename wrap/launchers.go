@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// layer is how a wrapper or a launcher reads its options. Names are written without
-// leading dashes, and with _ instead of -.
+// layer describes how to read the options of a wrapper or a launcher. Options are
+// written without leading dashes, and with _ in place of every other -.
 type layer struct {
 	words   string            // the words that invoke it
 	takes   map[string]int    // options that take a value, and how many arguments the value takes up
 	alone   []string          // options without a value
-	same    map[string]string // other names of an option
+	same    map[string]string // other names of options → their canonical names
 	module  []string          // options after which a module is named
 	program []string          // options after which any program may be named
-	starts  bool              // without such options it starts only Python files
+	starts  bool              // starts only Python files unless an option of module or program is given
 }
 
-// canonical is the name by which the code looks up an option.
+// canonical returns the name by which this package looks up an option.
 func (l layer) canonical(name string) string {
 	if other, ok := l.same[name]; ok {
 		return other
@@ -25,7 +25,8 @@ func (l layer) canonical(name string) string {
 	return name
 }
 
-// attached is the short option of an argument such as -n4.
+// attached returns the short option at the start of an argument such as -n4, and whether
+// that option takes a value.
 func (l layer) attached(arg string) (string, bool) {
 	if len(arg) < 3 || arg[1] == '-' {
 		return "", false
@@ -33,7 +34,8 @@ func (l layer) attached(arg string) (string, bool) {
 	return arg[1:2], l.takes[arg[1:2]] == 1
 }
 
-// opaque lists the programs that hide the one that trains, and what to do about each.
+// opaque lists programs that hide the training program, each with the reason and with
+// what the user can do instead.
 var opaque = map[string]string{
 	"bash": "a shell script is not read; give the command inside it", "sh": "a shell script is not read; give the command inside it",
 	"zsh": "a shell script is not read; give the command inside it", "fish": "a shell script is not read; give the command inside it",
@@ -44,7 +46,8 @@ var opaque = map[string]string{
 	"ssh": "it runs on another machine; run headroom there", "make": "a makefile is not read; give the command inside it",
 }
 
-// launcherModules are launchers started by python -m.
+// launcherModules maps the modules that python -m runs as launchers to those launchers'
+// words in layers.
 var launcherModules = map[string]string{
 	"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
 	"accelerate.commands.launch": "accelerate launch", "accelerate": "accelerate launch",
@@ -59,7 +62,7 @@ func values(names string) map[string]int {
 	return m
 }
 
-// layers are the wrappers and launchers that are known, with the options from their own --help.
+// layers are the known wrappers and launchers, with the options that their --help lists.
 var layers = []layer{
 	{words: "env", takes: values("u unset C chdir"), alone: []string{"i", "ignore_environment", "v"}},
 	{words: "nohup"},
@@ -135,20 +138,21 @@ func (p *peeler) ranks() {
 	}
 }
 
-// devices counts the GPUs in CUDA_VISIBLE_DEVICES; 0 if the variable is not set.
+// devices returns the number of GPUs in CUDA_VISIBLE_DEVICES, or 0 if the variable is
+// not set. If the variable hides all GPUs, devices returns 1, for the CPU.
 func (p *peeler) devices() int {
 	value, set := p.launch.getenv(p.c, "CUDA_VISIBLE_DEVICES")
 	switch {
 	case !set:
 		return 0
 	case value == "" || value == "-1" || value == "NoDevFiles":
-		return 1 // the CPU
+		return 1 // for the CPU
 	}
 	return strings.Count(strings.Trim(value, ","), ",") + 1
 }
 
-// byItself handles a command without a launcher: one process, or one that something
-// else starts on every rank.
+// byItself determines the ranks of a command without a launcher. There is one process,
+// unless something else starts the command on every rank and sets WORLD_SIZE.
 func (p *peeler) byItself() {
 	p.launch.Ranks = 1
 	if value, set := p.launch.getenv(p.c, "WORLD_SIZE"); set {
@@ -157,7 +161,8 @@ func (p *peeler) byItself() {
 	}
 }
 
-// count takes the number of ranks from one option.
+// count takes the number of ranks from one option. The text otherwise says why the number
+// is not known if the option is not given.
 func (p *peeler) count(name, otherwise string) {
 	o, given := p.launch.option(name)
 	if !given {
@@ -184,7 +189,9 @@ func (p *peeler) unknown(name, value string) {
 	}
 }
 
-// product multiplies torchrun's machines by its processes per machine; each is 1 if not given.
+// product sets the number of ranks to the product of the named options: torchrun's
+// number of machines and its processes per machine. An option that is not given counts
+// as 1.
 func (p *peeler) product(names ...string) {
 	p.launch.Ranks = 1
 	for _, name := range names {
@@ -197,7 +204,7 @@ func (p *peeler) product(names ...string) {
 			n = number(lo)
 		}
 		if n == 0 && (o.value == "gpu" || o.value == "auto") {
-			n = p.devices() // not known if the variable is not set: this is not the place to count GPUs
+			n = p.devices() // still 0 if CUDA_VISIBLE_DEVICES is not set: Peel does not count the machine's GPUs
 		}
 		p.launch.Ranks *= n
 		if p.unknown("--"+name, o.value); n == 0 {

@@ -5,27 +5,28 @@ import (
 	"time"
 )
 
-// RunsOut is when a command's memory will run out if what it holds keeps growing.
+// RunsOut says when a command will run out of memory if its memory use keeps growing.
 type RunsOut struct {
-	At  time.Time // zero while nothing suggests that it will
+	At  time.Time // zero if nothing suggests that memory will run out
 	Why string    // what grows, and how fast
 }
 
-// leakWatch says when to start a leaking command again: just after a checkpoint, if its
-// memory would run out before the next one. It is pure, and serves one life.
+// leakWatch decides when to restart a leaking command: just after a checkpoint, if memory
+// would run out before the next one. It serves one life, and reads no clock and no files.
 type leakWatch struct {
 	saved time.Time     // when the newest complete checkpoint of this life was written; zero if there is none
-	every time.Duration // time since the checkpoint before it, or since the life began
+	every time.Duration // time from the checkpoint before that one, or from the beginning of the life, until saved
 	told  time.Time     // the value of saved when due last returned true
-	began time.Time
+	began time.Time     // when the life began
 }
 
-// due reports, once for each checkpoint, whether now is the time to start again.
-// complete is when the complete checkpoints were written, newest first.
+// due reports whether now is the time to restart the command; it does so once for each
+// checkpoint. complete holds the times at which the complete checkpoints were written,
+// newest first.
 func (l *leakWatch) due(complete []time.Time, out RunsOut) bool {
 	if len(complete) > 0 && complete[0].After(l.began) && complete[0].After(l.saved) {
 		before := l.began
-		if l.saved.After(before) { // that checkpoint may be gone
+		if l.saved.After(before) { // the checkpoint of that time may have been deleted, and is then not in complete
 			before = l.saved
 		}
 		for _, other := range complete[1:] {
@@ -46,10 +47,11 @@ func (l *leakWatch) due(complete []time.Time, out RunsOut) bool {
 	return true
 }
 
-// leakMargin sets how late the next checkpoint may be: a tenth of the time between checkpoints.
+// leakMargin sets how late the next checkpoint may be: by a tenth of the time between
+// checkpoints.
 const leakMargin = 10
 
-// why says in words what was seen.
+// why returns the reason for a restart in words.
 func (l *leakWatch) why(out RunsOut) string {
 	return fmt.Sprintf("memory would run out before the next checkpoint, due about %s after the one at %s: %s",
 		lasting(l.every.Seconds()), l.saved.Format(time.TimeOnly), out.Why)

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// TestLeakWatch plays minutes of a life that began at 02:00. s is a checkpoint; a letter
-// says in how many minutes memory runs out: a is 1, b 2 and so on; - means that
-// nothing suggests that it will. ! marks where the command would be started again.
+// TestLeakWatch simulates lives that begin at 02:00. In life, each character is a minute:
+// s is a checkpoint, and any other letter says in how many minutes memory will run out (a
+// is 1, b is 2 and so on); - means that nothing suggests that it will. In want, ! marks
+// the minutes in which the command would be restarted.
 func TestLeakWatch(t *testing.T) {
 	for _, c := range []struct{ name, life, want string }{
 		{"no leak", "----s----s----", ".............."},
@@ -25,7 +26,7 @@ func TestLeakWatch(t *testing.T) {
 		{"it holds less again", "zzzzscc--cc", ".....!....."},
 	} {
 		began := time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
-		now, saved := began, []time.Time{began.Add(-time.Hour)} // of the life before
+		now, saved := began, []time.Time{began.Add(-time.Hour)} // a checkpoint of the life before
 		l := &leakWatch{began: began}
 		var got strings.Builder
 		for _, sign := range c.life {

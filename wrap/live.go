@@ -19,47 +19,48 @@ import (
 	"headroom/recovery"
 )
 
-// Wrapped is a command with what is known about it, ready to run: its methods are
-// what [RunOptions] asks for.
+// Wrapped is a command with what is known about it, ready to run. Its methods provide
+// the functions that [RunOptions] needs.
 type Wrapped struct {
 	Command Command
-	Match   *Match        // nil: nothing is known about the command, and it is never changed
+	Match   *Match        // if nil, nothing is known about the command, and it is never changed
 	Asked   recovery.Plan // the plan that the command asks for, according to Match
-	Trust   bool          // the user vouches for what a rewritten command would have to prove
+	Trust   bool          // the user vouches for the conditions in an UnprovenError
 	Run     string        // name of the run, which the command finds in HEADROOM_RUN
 	Begun   time.Time     // when the run began: older checkpoints belong to another training run
 
-	Free    memory.Bytes  // memory that each of its GPUs must have free before a life begins; 0 does not check
-	Hang    time.Duration // how long without a sign of life before it is reported as possibly hanging; 0 never checks
-	Restart bool          // a command that hangs is ended, and started again from its newest checkpoint
+	Free    memory.Bytes  // memory that each of its GPUs must have free before a life begins; 0 means no check
+	Hang    time.Duration // time without a sign of life after which the command counts as hanging; 0 means no check
+	Restart bool          // whether to end a hanging command, and start it again from its newest checkpoint
 
-	// RunsOut is called now and then, and says when memory will run out according to a
-	// worker inside the command; nil if there is no worker. With Leave, a command whose
-	// memory would run out before its next checkpoint is ended just after one, and started
-	// again from that.
+	// RunsOut returns when memory will run out, according to a worker inside the command.
+	// It is called regularly, and is nil if there is no worker. If Leave is set, a command
+	// whose memory would run out before its next checkpoint is ended just after a
+	// checkpoint, and started again from that checkpoint.
 	RunsOut func() RunsOut
 	Leave   bool
 
 	Standby *Standby                                  // for the first life; may be nil
-	Log     func(attempt int) (io.WriteCloser, error) // opens the log of an attempt's output; nil keeps none
-	Number  func() int                                // number of the current attempt
-	Trouble func(error)                               // receives what went wrong around the command, or may be going wrong with it
-	Said    func(Rewritten)                           // receives what is changed before a start; may be nil
-	Started func()                                    // called after each start, when it can no longer delay anything; may be nil
+	Log     func(attempt int) (io.WriteCloser, error) // opens the log of an attempt's output; if nil, there is no log
+	Number  func() int                                // returns the number of the current attempt
+	Trouble func(error)                               // receives problems around the command, and warnings that it may hang or leak
+	Said    func(Rewritten)                           // receives each changed command before its start; may be nil
+	Started func()                                    // called after each start, when the command is already running; may be nil
 
-	// Inside prepares to watch a life from inside its processes, and returns the command
-	// to start for that. ended is called when no process of the life is left, with why it
-	// ended as far as that was seen from outside, or with the zero Outcome if it was not
-	// started. Inside may be nil.
+	// Inside prepares to watch a life from inside its processes. It returns the command to
+	// start in place of the given one, and the function ended. That function is called once
+	// no process of the life is left. It gets the outcome as seen from outside, or the zero
+	// Outcome if the command was not started, and returns the outcome to report. Inside may
+	// be nil.
 	Inside func(Command) (_ Command, ended func(Outcome) Outcome)
 
 	child   atomic.Pointer[Child]      // of the newest life
 	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
-	aside   []Rename                   // incomplete checkpoints that the next life would trip over
-	decides bool                       // the newest life ended in such a way that another may resume from a checkpoint
+	aside   []Rename                   // of incomplete checkpoints that the next life would otherwise choose
+	decides bool                       // the newest life ended in a way after which another life may resume from a checkpoint
 }
 
-// UnprovenError is a change that keeps the training the same only under conditions
+// UnprovenError says that a change keeps the training the same only under conditions
 // that headroom cannot verify.
 type UnprovenError struct{ Prove []string }
 
@@ -74,22 +75,22 @@ func (e *UnprovenError) Error() string {
 	return text + "; pass --trust if so"
 }
 
-// Newest is the newest complete checkpoint of this run, nil if there is none.
+// Newest returns the newest complete checkpoint of this run, or nil if there is none.
 func (w *Wrapped) Newest() (*Saved, error) {
 	if w.Match == nil {
 		return nil, nil
 	}
 	now := time.Now()
-	if !w.decides { // the result is only reported, which is not worth waiting for
+	if !w.decides { // the result is only reported, so it is not worth waiting for
 		now = now.Add(settled)
 	}
 	found, err := w.Match.Checkpoints(now, w.Begun)
 	if err == nil && w.decides && len(found.All) > 0 && time.Since(found.All[0].Time) < settled {
-		time.Sleep(settled) // its writer is dead: what was written last will not get any more complete
+		time.Sleep(settled) // the writer is dead, so nothing changes the checkpoint meanwhile
 		found, err = w.Match.Checkpoints(time.Now(), w.Begun)
 	}
 	if errors.As(err, new(*ResumeError)) || errors.As(err, new(*KnobError)) {
-		return nil, nil // nothing says where checkpoints are: that must not keep the command from being run
+		return nil, nil // it is not known where checkpoints are, which must not keep the command from being run
 	}
 	w.aside = found.Aside()
 	if err != nil || found.Newest == nil {
@@ -98,11 +99,12 @@ func (w *Wrapped) Newest() (*Saved, error) {
 	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, checkpoint: found.Newest}, nil
 }
 
-// Resumes reports whether the command can be made to resume from a checkpoint.
+// Resumes reports whether headroom can make the command resume from a checkpoint.
 func (w *Wrapped) Resumes() bool { return w.Match != nil && w.Match.Profile.Resume.Mode != "none" }
 
 // Prepare returns the command to start with a plan, from a checkpoint or, if from is
-// nil, from the beginning. As long as nothing has to change, it is the user's own.
+// nil, from the beginning. If nothing has to change, that is the user's own command. An
+// [*UnprovenError] says that w.Trust is needed.
 func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) (Rewritten, error) {
 	if w.Match == nil || plan == w.Asked && from == nil && len(fallbacks) == 0 {
 		return Rewritten{Command: w.Command, Plan: plan}, nil
@@ -121,9 +123,9 @@ func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) 
 	return next, nil
 }
 
-// Live runs one life: the command is prepared, started and watched, and the Outcome says
-// why it ended. Cancelling ctx kills no child: it means that the user asked to stop,
-// which the child knows already, and that nothing may be started again.
+// Live runs one life: it prepares, starts and watches the command, and returns why the
+// command ended. Cancelling ctx means that the user asked to stop: nothing is started
+// any more. It does not end a running child, which gets the user's signal in any case.
 func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) {
 	next, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 	if err == nil {
@@ -174,7 +176,8 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	return outcome, exit, nil
 }
 
-// named is c with the variables that tell a command which run and attempt it belongs to.
+// named returns c with environment variables that tell it its run, its attempt and, if
+// its plan is known, its micro-batch.
 func (w *Wrapped) named(c Command, plan recovery.Plan) Command {
 	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_RUN="+w.Run, "HEADROOM_ATTEMPT="+strconv.Itoa(w.Number()))
 	if w.Match != nil {
@@ -183,13 +186,15 @@ func (w *Wrapped) named(c Command, plan recovery.Plan) Command {
 	return c
 }
 
-// BreakLine is [Child.BreakLine] of the newest life; false before the first.
+// BreakLine calls [Child.BreakLine] for the newest life. It returns false before the
+// first life.
 func (w *Wrapped) BreakLine() bool {
 	child := w.child.Load()
 	return child != nil && child.BreakLine()
 }
 
-// gate waits until every GPU of the command has at least w.Free of memory free.
+// gate waits until every GPU of the command has at least w.Free of free memory. If ctx
+// is cancelled first, the error wraps [harness.ErrInterrupted].
 func (w *Wrapped) gate(ctx context.Context) error {
 	trace, said := &gpuTrace{c: w.Command, list: w.gpus()}, false
 	for w.Free > 0 {
@@ -218,8 +223,8 @@ func (w *Wrapped) gpus() func() ([]nvml.GPU, error) {
 // gateEvery is how often the gate checks the GPUs.
 const gateEvery = 5 * time.Second
 
-// start runs and watches one life of c. After a failure it waits until the GPUs have
-// that life's memory back. own is the outcome if headroom ended the life, nil otherwise.
+// start runs and watches one life of c. After a failure it waits until that life's GPU
+// memory is free again. own is the outcome if headroom ended the life, and nil otherwise.
 func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exit, own *Outcome, err error) {
 	leak := &leakWatch{began: time.Now()}
 	watch := &hangWatch{after: w.Hang, now: time.Now, saved: w.lastSaved}
@@ -243,10 +248,10 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	watching, end := context.WithCancel(context.WithoutCancel(ctx))
 	seen := trace.watch(watching)
 	own = w.attend(child, watch, leak)
-	exit = child.Wait() // whoever asked us to stop has asked the child too: signals are passed on
+	exit = child.Wait() // a request to stop reaches the child, too: signals are passed on
 	end()
 	exit.Stopped = exit.Stopped && own == nil || ctx.Err() != nil
-	if exit.Code != 0 { // otherwise these are of no interest, and NVML may take longer than the command
+	if exit.Code != 0 { // after a success nobody needs these, and NVML may take longer than the command
 		exit.GPUs, exit.Ranks = <-seen, w.rankErrors(c, exit.Began)
 		for _, holder := range trace.drain(ctx, harness.Sleep) {
 			w.Trouble(fmt.Errorf("%s still holds memory %v after the command has ended", holder, drainPatience))
@@ -255,13 +260,14 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	return exit, own, nil
 }
 
-// byUs is the outcome of a life that headroom ended.
+// byUs returns the outcome of a life that headroom ended.
 func byUs(kind Kind, why string) *Outcome {
 	return &Outcome{Kind: kind, Confidence: Certain, Reasons: []string{why}, Rank: -1, Device: -1}
 }
 
-// attend waits for the child to end, and meanwhile checks whether it hangs and whether its
-// memory would run out before its next checkpoint. If so, it ends the child where that is allowed.
+// attend waits for the child to end. Meanwhile it checks whether the child hangs, and
+// whether memory would run out before the next checkpoint. If so, and if w allows it,
+// attend ends the child. own is the outcome in that case, and nil otherwise.
 func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *Outcome) {
 	leaks := w.RunsOut != nil && w.Resumes()
 	every := hangEvery
@@ -298,7 +304,8 @@ func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *O
 	}
 }
 
-// hangs is the outcome of ending a hanging command; without Restart it only reports the hang.
+// hangs returns the outcome of a hanging command that is to be ended. If w.Restart is not
+// set, it only reports the hang, and returns nil.
 func (w *Wrapped) hangs(watch *hangWatch, pid int) *Outcome {
 	if !w.Restart {
 		w.Trouble(fmt.Errorf("%s: the command may be hanging; py-spy dump --pid %d shows where it is stuck, and --restart-hung would start it again from its newest checkpoint", watch.why(), pid))
@@ -307,10 +314,11 @@ func (w *Wrapped) hangs(watch *hangWatch, pid int) *Outcome {
 	return byUs(Hung, watch.why())
 }
 
-// leaks is the outcome of ending a leaking command; without Leave it only reports the leak.
+// leaks returns the outcome of a leaking command if now is the time to end it, and nil if
+// not. If w.Leave is not set, it only reports the leak, and returns nil.
 func (w *Wrapped) leaks(watch *leakWatch) *Outcome {
 	out := w.RunsOut()
-	if out.At.IsZero() && watch.saved.IsZero() { // looking for checkpoints reads the disk
+	if out.At.IsZero() && watch.saved.IsZero() { // do not look for checkpoints, which reads the disk
 		return nil
 	}
 	if !watch.due(w.complete(), out) {
@@ -325,10 +333,11 @@ func (w *Wrapped) leaks(watch *leakWatch) *Outcome {
 
 const (
 	hangEvery  = 15 * time.Second // how often to check whether the command hangs
-	leaksEvery = 2 * time.Second  // how often to check whether it leaks: what it trains after a checkpoint has to be redone
+	leaksEvery = 2 * time.Second  // how often to check whether it leaks: a restart loses the steps since the checkpoint
 )
 
-// lastSaved is when the newest checkpoint was written to, complete or not.
+// lastSaved returns when the newest checkpoint, complete or not, was last written to. It
+// returns the zero time if there is none.
 func (w *Wrapped) lastSaved() time.Time {
 	if w.Match == nil {
 		return time.Time{}
@@ -340,7 +349,7 @@ func (w *Wrapped) lastSaved() time.Time {
 	return found.All[0].Time
 }
 
-// complete is when each complete checkpoint was written, newest first.
+// complete returns when each complete checkpoint was written, newest first.
 func (w *Wrapped) complete() (all []time.Time) {
 	found, err := w.Match.Checkpoints(time.Now(), w.Begun)
 	if err != nil {
@@ -354,8 +363,8 @@ func (w *Wrapped) complete() (all []time.Time) {
 	return all
 }
 
-// rankErrors are the errors that a launcher's workers left during this life in the log
-// folder that the command names.
+// rankErrors returns the errors that a launcher's workers wrote during this life, which
+// began at begun, to the log folder that the command names.
 func (w *Wrapped) rankErrors(c Command, begun time.Time) []RankError {
 	launch, err := Peel(c)
 	if err != nil {

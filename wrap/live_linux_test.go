@@ -15,8 +15,8 @@ import (
 	"headroom/nvml"
 )
 
-// TestNothingIsStartedAfterARequest checks that a request to end that came before the
-// command was started is not lost.
+// TestNothingIsStartedAfterARequest checks that a request to stop is not lost if it comes
+// before the command is started.
 func TestNothingIsStartedAfterARequest(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
@@ -34,8 +34,8 @@ func TestNothingIsStartedAfterARequest(t *testing.T) {
 	}
 }
 
-// TestOnlyARestartWaits checks that a command whose checkpoint is fresh ends at once
-// unless it is to be started again from there.
+// TestOnlyARestartWaits checks that Newest waits for a fresh checkpoint to settle only if
+// the command may be started again from it.
 func TestOnlyARestartWaits(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "step-7.json"), []byte("{}"), 0o600); err != nil {
@@ -61,8 +61,8 @@ func TestOnlyARestartWaits(t *testing.T) {
 	}
 }
 
-// TestHungIsEnded checks that a command which holds memory of a GPU and no longer does
-// anything is ended where that is allowed, and otherwise only reported.
+// TestHungIsEnded checks that a command which holds GPU memory but does nothing is ended
+// if Restart is set, and otherwise only reported.
 func TestHungIsEnded(t *testing.T) {
 	for _, restart := range []bool{true, false} {
 		dir := t.TempDir()
@@ -94,7 +94,7 @@ func TestHungIsEnded(t *testing.T) {
 }
 
 // TestLeakIsLeft checks that a command whose memory would run out before its next
-// checkpoint is ended after one where that is allowed, and otherwise only reported.
+// checkpoint is ended after a checkpoint if Leave is set, and otherwise only reported.
 func TestLeakIsLeft(t *testing.T) {
 	for _, leave := range []bool{true, false} {
 		dir := t.TempDir()

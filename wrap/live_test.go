@@ -16,7 +16,7 @@ import (
 	"headroom/recovery"
 )
 
-// plainMatch is a plain script's command whose flags the user named.
+// plainMatch returns the Wrapped of a plain script whose flags the user named.
 func plainMatch(t *testing.T, knobs ...string) Wrapped {
 	t.Helper()
 	c := Command{Args: strings.Fields("python mine.py --bs 32 --acc 1"), Env: []string{"A=b"}, Dir: "/home/me"}
@@ -31,8 +31,8 @@ func plainMatch(t *testing.T, knobs ...string) Wrapped {
 	return Wrapped{Command: c, Match: m, Asked: asked.Plan, Run: "night", Number: func() int { return 3 }}
 }
 
-// TestPrepare checks that the command is the user's own as long as nothing has to
-// change, and that a change which depends on something unknown needs the user's word.
+// TestPrepare checks that Prepare returns the user's own command if nothing has to change,
+// and that a change which headroom cannot verify needs the user's trust.
 func TestPrepare(t *testing.T) {
 	from := &Saved{Path: "out/step-4.json", Step: 4, Micro: 32, checkpoint: &Checkpoint{Path: "out/step-4.json"}}
 	resumes := []string{"resume=--from", "checkpoints=out/step-*.json"}
@@ -69,8 +69,8 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// TestNamed checks what a command can read in its environment, which otherwise stays the
-// user's.
+// TestNamed checks which variables are added to a command's environment, and that the
+// rest of it is left as the user set it.
 func TestNamed(t *testing.T) {
 	w := plainMatch(t)
 	got := w.named(w.Command, w.Asked.WithMicro(16)).Env
@@ -86,8 +86,8 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestRankErrorsOfThisLife checks that a launcher's error files are looked for in the
-// log folder that the command names, and that those of earlier lives are left out.
+// TestRankErrorsOfThisLife checks that a launcher's error files are read from the log
+// folder that the command names, and that those of earlier lives are left out.
 func TestRankErrorsOfThisLife(t *testing.T) {
 	dir := t.TempDir()
 	begun := time.Now()
@@ -115,8 +115,8 @@ func TestRankErrorsOfThisLife(t *testing.T) {
 	}
 }
 
-// TestGate checks that a start waits until there is enough free memory, and says so once,
-// and that the wait can be ended.
+// TestGate checks that a start waits until enough memory is free, that it says once that
+// it waits, and that the wait can be interrupted.
 func TestGate(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()

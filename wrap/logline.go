@@ -11,13 +11,13 @@ import (
 // Limits on how much of a command's output is read. Errors are at the end; the
 // longest known message, with PyTorch's hints, is shorter than 2 KiB.
 const (
-	scanMost    = 512 << 10
-	lineMost    = 8 << 10
-	prefixMost  = 6 // prefixes on one line: launcher, time, rank, level, …
+	scanMost    = 512 << 10 // bytes at the end of the output
+	lineMost    = 8 << 10   // bytes of one line
+	prefixMost  = 6         // prefixes on one line: launcher, time, rank, level, …
 	rankUnknown = -1
 )
 
-// severity is how serious a logger says a line is.
+// severity is how serious a line is, according to the logger that wrote it.
 type severity int
 
 const (
@@ -30,7 +30,7 @@ const (
 // logLine is a line of output without what launchers and loggers put in front of it.
 type logLine struct {
 	text  string // right-trimmed; its indent is kept
-	rank  int    // rank that printed it, according to its prefix; rankUnknown if that names none
+	rank  int    // rank that printed the line, according to its prefix; rankUnknown if no prefix names a rank
 	level severity
 }
 
@@ -57,10 +57,10 @@ func logLines(tail []byte) iter.Seq[logLine] {
 }
 
 // prefix is something that launchers and loggers put in front of a program's own words.
-// A group named rank or level in its pattern captures what the prefix says about these.
+// The groups named rank and level in its pattern capture the rank and the level.
 type prefix struct {
 	pattern     *regexp.Regexp
-	rank, level int // numbers of the groups; -1 if there is none
+	rank, level int // numbers of the groups; -1 if the pattern has no such group
 }
 
 func newPrefix(pattern string) prefix {
@@ -74,7 +74,7 @@ const (
 	date       = `\d{4}[-/]\d\d[-/]\d\d`
 )
 
-// prefixes are compiled when the first line is read.
+// prefixes returns the known prefixes. The first call compiles them.
 var prefixes = sync.OnceValue(func() []prefix {
 	return []prefix{
 		newPrefix(`\[(?:[Rr]ank ?|RANK |default|trainer|worker|GPU ?)?(?P<rank>\d{1,5})\](?:: ?| )`), // torch, torchrun --tee
@@ -138,7 +138,7 @@ func (l *logLine) strip() (rest string, found bool) {
 
 func letter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' }
 
-// escape is a terminal's control sequence: colours, cursor movements, titles.
+// escape matches a terminal's control sequence: colours, cursor movements, titles.
 var escape = lazily("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
 
 func plain(s string) string {
@@ -148,7 +148,7 @@ func plain(s string) string {
 	return strings.ToValidUTF8(s, "?")
 }
 
-// unboxed removes the borders that Rich's panels and exception groups draw round a line.
+// unboxed removes the borders that Rich's panels and exception groups draw around a line.
 func unboxed(s string) string {
 	inner := strings.TrimLeft(s, " ")
 	for _, border := range []string{"│", "┃", "|"} {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What launchers and loggers put in front of a program's words is taken off, and
-// the rank and the level in it are kept.
+// TestReadLine checks that the prefixes of launchers and loggers are stripped from a line,
+// and that the rank and the level in them are kept.
 func TestReadLine(t *testing.T) {
 	for raw, want := range map[string]logLine{
 		"plain":                                                         {"plain", rankUnknown, unrated},
@@ -43,7 +43,8 @@ func TestReadLine(t *testing.T) {
 	}
 }
 
-// A carriage return ends a line as well, and lines without end are cut.
+// TestLogLines checks that a carriage return ends a line as well, and that long lines and
+// long outputs are cut.
 func TestLogLines(t *testing.T) {
 	var got []string
 	for l := range logLines([]byte("1/9\r2/9\rlast\r\nnext\n\nend")) {

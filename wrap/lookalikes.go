@@ -1,7 +1,7 @@
 package wrap
 
-// ambiguousTexts count as out-of-memory failures only where little memory was free:
-// wrong driver versions, bad labels and unsupported shapes cause them as well.
+// ambiguousTexts count as out-of-memory failures only if little of a GPU's memory was
+// free: wrong driver versions, bad labels and unsupported shapes cause them as well.
 var ambiguousTexts = []signature{
 	{"cublas_status_not_initialized", "cuBLAS could not start"},
 	{"cudnn_status_internal_error", "cuDNN failed internally"},
@@ -23,14 +23,15 @@ var ambiguousTexts = []signature{
 	{"run_func_( * api call failed", "a compiled graph failed"},
 }
 
-// ambiguousHostTexts count as failures for lack of host memory only where ulimit sets a limit:
-// oneDNN says the same if it has no kernel for the tensors or the processor.
+// ambiguousHostTexts count as failures for lack of host memory only if ulimit sets a
+// limit: oneDNN says the same if it has no kernel for the tensors or the processor.
 var ambiguousHostTexts = []signature{
 	{"could not create a primitive", "oneDNN could not set up a computation"},
 	{"could not execute a primitive", "oneDNN could not carry out a computation"},
 }
 
-// lookalikes mention memory, resources or a GPU, but no batch size cures them.
+// lookalikes are errors that mention memory, resources or a GPU, but that no other batch
+// size would prevent.
 var lookalikes = []signature{
 	{"out of resource: shared memory", "a Triton kernel asks for more on-chip shared memory than the GPU has"},
 	{"outofresources: out of resource", "a Triton kernel asks for more of an on-chip resource than there is"},
@@ -117,7 +118,8 @@ var cascadeTexts = []signature{
 	{"coordination service", ""},
 }
 
-// confirmations come from the kernel and from schedulers.
+// confirmations are messages by which the kernel or a scheduler confirms that host memory
+// ran out.
 var confirmations = []signature{
 	{"oom-kill:constraint=", "the kernel's log reports the OOM kill"},
 	{"out of memory: killed process", "the kernel's log reports the OOM kill"},
@@ -131,7 +133,8 @@ var confirmations = []signature{
 	{"exceeded its requested memory", "the scheduler ended the job at its memory limit"},
 }
 
-// workerKills say that a process got SIGKILL, which is no proof of anything.
+// workerKills are messages that a process was killed. They do not show that memory was
+// the reason.
 var workerKills = []signature{
 	{"is killed by signal: killed", "a data loader's worker was killed"},
 	{"exited unexpectedly", "a data loader's worker ended"},

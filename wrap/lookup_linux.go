@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Startable says why the program of a command cannot be started, as far as that is
-// known beforehand: a *[StartError], nil if nothing is in the way.
+// Startable checks beforehand whether the program of a command can be started. The error
+// is a *[StartError], or nil if no reason against a start is known.
 func (c Command) Startable() error {
 	_, err := c.program()
 	return err
 }
 
-// program is the file that a command runs, found as a shell finds it: a name with a
-// slash is a path from the command's folder, any other is looked up in the command's
-// own PATH. The error is a *[StartError].
+// program returns the file that a command runs, found as a shell finds it. A name with a
+// slash is a path relative to the command's folder. Any other name is looked up in the
+// command's own PATH. The error is a *[StartError].
 func (c Command) program() (string, error) {
 	if len(c.Args) == 0 {
 		return "", &StartError{Code: 127, Err: errors.New("no command")}
@@ -41,11 +41,11 @@ func (c Command) program() (string, error) {
 	return "", failed
 }
 
-// executable says why a file cannot be executed, nil if it can.
+// executable returns the reason why a file cannot be executed, or nil if it can.
 func executable(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return errors.Unwrap(err) // without the path, which need not be what the user typed
+		return errors.Unwrap(err) // without the path, which may differ from what the user typed
 	}
 	if info.IsDir() {
 		return syscall.EISDIR
@@ -53,8 +53,8 @@ func executable(path string) error {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS)
 }
 
-// environment is the command's environment, with only the last of duplicate variables:
-// programs would otherwise find the first.
+// environment returns the command's environment, with only the last of duplicate
+// variables. Programs would otherwise find the first one.
 func (c Command) environment() []string {
 	last := map[string]int{}
 	for i, entry := range c.Env {

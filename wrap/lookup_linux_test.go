@@ -36,8 +36,8 @@ func TestStartError(t *testing.T) {
 	}
 }
 
-// TestLookup checks that scripts without a #! line are run by the shell, and that names
-// are looked up from the command's folder, in the command's PATH.
+// TestLookup checks that a script without a #! line is run by the shell, and that a
+// program is found relative to the command's folder or through the command's PATH.
 func TestLookup(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "script"), []byte("echo \"script $1\"\nexit 9\n"), 0o755); err != nil {

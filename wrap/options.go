@@ -7,35 +7,36 @@ import (
 	"time"
 )
 
-// ChildOptions say how a life is started and ended. The zero value is usable.
+// ChildOptions say how a child is started and ended. The zero value is usable.
 type ChildOptions struct {
-	// Stdin, Stdout and Stderr are what the child would have had without headroom;
-	// nil means this process's own. They still belong to the caller, who must not
-	// close them before Wait returns.
+	// Stdin, Stdout and Stderr are the files that the child would have had without
+	// headroom; nil means this process's own. They still belong to the caller, who must
+	// not close them before Wait returns.
 	Stdin, Stdout, Stderr *os.File
-	// Bare gives the child these very files. Then there is no log and no tail.
+	// Bare passes Stdin, Stdout and Stderr themselves to the child, instead of copying
+	// its output. Then there is no log and no tail.
 	Bare bool
-	// Log receives the bytes of both streams as they come, from one goroutine at a
-	// time and never after Wait has returned, unless the reader of a stream was too
-	// slow for a killed child. What it fails to write is missing from the log alone.
+	// Log receives the bytes of both streams as they come, from one goroutine at a time.
+	// It is not used after Wait has returned, with one exception: the child was killed,
+	// and a reader of its output was so slow that Wait gave up on it. If a write to Log
+	// fails, the bytes are missing only from the log.
 	Log io.Writer
-	// TailBytes is how much of the newest output Exit.Tail keeps, 256 KiB if 0.
+	// TailBytes is how much of the newest output Exit.Tail keeps; 0 means 256 KiB.
 	TailBytes int
-	// Patience is how long the child has from the first Stop until it is killed,
-	// 120 s if 0: trainers may take minutes to save.
+	// Patience is the time from the first Stop until the child is killed; 0 means 120 s,
+	// since trainers may take minutes to save.
 	Patience time.Duration
-	// Grace is how long the processes that a child leaves behind have to end once
-	// they are asked to, 10 s if 0.
+	// Grace is the time that processes which a child leaves behind have to end after they
+	// are asked to; 0 means 10 s.
 	Grace time.Duration
-	// Standby is what [StandBy] began to make for this life; nil makes one now.
+	// Standby is the result of an earlier call to [StandBy]. If it is nil, Start makes one.
 	Standby *Standby
-	// Before is called right before the program is executed, when signals are already
-	// caught: none is lost between this call and the child. If it returns an error,
+	// Before is called right before the program is executed. Signals are already caught
+	// by then, so none is lost between this call and the child. If it returns an error,
 	// nothing is started and Start returns that error. It may be nil.
 	Before func() error
-	// Trouble is called with what went wrong around the child, such as a full disk under
-	// the log, once for each problem. It is called from several goroutines and must not
-	// block. It may be nil.
+	// Trouble receives each problem around the child once, such as a full disk under the
+	// log. It is called from several goroutines and must not block. It may be nil.
 	Trouble func(error)
 
 	after func(time.Duration, func()) stopper // time.AfterFunc, if nil
@@ -44,21 +45,21 @@ type ChildOptions struct {
 // stopper is a [time.Timer], or a test's stand-in for one.
 type stopper interface{ Stop() bool }
 
-// ErrBusy is what Start returns while another child of this process lives: orphans
-// of two trees cannot be told apart.
+// ErrBusy is the error of [Start] while another child of this process is running: the
+// orphans of two process trees could not be told apart.
 var ErrBusy = errors.New("another command is still running")
 
-// StartError is a command that could not be started.
+// StartError says that the program of a command could not be started.
 type StartError struct {
 	Program string // as the command names it
-	Code    int    // exit status that a shell gives: 127 if it is not found, 126 if it cannot be executed
+	Code    int    // exit status that a shell gives: 127 if the program is not found, 126 if it cannot be executed
 	Err     error
 }
 
 func (e *StartError) Error() string { return "start " + e.Program + ": " + e.Err.Error() }
 func (e *StartError) Unwrap() error { return e.Err }
 
-// withDefaults fills in what was left out.
+// withDefaults returns o with defaults for the fields that are not set.
 func (o ChildOptions) withDefaults() ChildOptions {
 	for file, own := range map[**os.File]*os.File{&o.Stdin: os.Stdin, &o.Stdout: os.Stdout, &o.Stderr: os.Stderr} {
 		if *file == nil {

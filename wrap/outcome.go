@@ -6,25 +6,25 @@ import "headroom/memory"
 type Outcome struct {
 	Kind       Kind       `json:"kind"`
 	Confidence Confidence `json:"confidence"`
-	Reasons    []string   `json:"reasons"` // sentences about what was seen, the most important first; never empty
+	Reasons    []string   `json:"reasons"` // what was seen, the most important first; never empty
 
-	// Evidence is what [memory.Diagnose] reads; nil unless Kind.Memory(). The caller
-	// fills in what it alone knows: Failure.Micro, Baseline, MinMicro.
+	// Evidence is the input of [memory.Diagnose]; nil unless Kind.Memory(). Only the
+	// caller knows Failure.Micro, Baseline and MinMicro, and fills them in.
 	Evidence *memory.Evidence `json:"evidence,omitempty"`
 
 	Rank   int    `json:"rank"`            // rank that failed first; -1 if not known
 	Device int    `json:"device"`          // device, as that rank numbers its devices; -1 if not known
-	Error  string `json:"error,omitempty"` // the error that ended it, in its own words, shortened
+	Error  string `json:"error,omitempty"` // text of the error that ended the life, shortened
 
 	// Hopeless says why no smaller batch will help, and what would; "" if one may help.
 	Hopeless string `json:"hopeless,omitempty"`
-	Hint     string `json:"hint,omitempty"` // what the user could do; "" if there is nothing to say
+	Hint     string `json:"hint,omitempty"` // what the user could do; may be ""
 }
 
-// Kind is what ended a command.
+// Kind is the reason for which a command ended.
 type Kind string
 
-// The kinds of end. Failed is the honest answer where nothing more is known.
+// The reasons for which a command can end.
 const (
 	Done              Kind = "done"
 	OutOfMemory       Kind = "out of memory"        // of the device
@@ -32,12 +32,12 @@ const (
 	OutOfSharedMemory Kind = "out of shared memory" // /dev/shm was full
 	Failed            Kind = "failed"               // for another reason, or for an unknown one
 	Stopped           Kind = "stopped"              // on request
-	Hung              Kind = "hung"                 // it gave no sign of life for too long, and was ended for that
-	Leaking           Kind = "leaking"              // its memory would have run out before its next checkpoint, and it was ended for that
-	DeviceGone        Kind = "device gone"          // its context is dead: a new process may continue, the same one never can
+	Hung              Kind = "hung"                 // headroom ended it because it gave no sign of life for too long
+	Leaking           Kind = "leaking"              // headroom ended it because memory would have run out before its next checkpoint
+	DeviceGone        Kind = "device gone"          // the process can no longer use the device, but a new process may
 )
 
-// Memory reports whether memory of some sort ran out.
+// Memory reports whether any kind of memory ran out.
 func (k Kind) Memory() bool {
 	return k == OutOfMemory || k == OutOfHostMemory || k == OutOfSharedMemory
 }
@@ -47,14 +47,15 @@ type Confidence string
 
 // The levels of confidence.
 const (
-	// Certain: an exception's type, a launcher's error file, the kernel's counter of
-	// the command's own control group or the exit status says so.
+	// Certain means that the kind follows from an exception's type, a launcher's error
+	// file, the kernel's counter for the command's own control group or the exit status.
 	Certain Confidence = "certain"
-	// Likely: the text says so, but something weakens it: no exception carried it,
-	// another error followed, or its meaning rests on how little memory was free or allowed.
+	// Likely means that the output states the kind, but something weakens that: no
+	// exception stated it, another error followed, or the text means a memory failure
+	// only if little memory was free or allowed.
 	Likely Confidence = "likely"
-	// Possible: it would explain the end, and so would something else. It is worth
-	// reporting, but nothing may be changed because of it.
+	// Possible means that the kind would explain the end, but so would another one. It is
+	// worth reporting, but headroom changes nothing because of it.
 	Possible Confidence = "possible"
 )
 

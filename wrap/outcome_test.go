@@ -15,8 +15,9 @@ func failedWith(format string, a ...any) Exit {
 	return Exit{Code: 1, Tail: fmt.Appendf(nil, format, a...)}
 }
 
-// A request of several times the device may shrink with the micro-batch. It is
-// hopeless where not even one sample would fit, or the size is absurd.
+// TestHopelessRequests checks when a request larger than the device is hopeless: if not
+// even one sample would fit, or if the size is absurd. Otherwise it may shrink with the
+// micro-batch.
 func TestHopelessRequests(t *testing.T) {
 	for _, c := range []struct {
 		asked string
@@ -46,8 +47,9 @@ func TestHopelessRequests(t *testing.T) {
 	}
 }
 
-// A failure in evaluation is hopeless unless the evaluation batch can be set and made
-// smaller; a failure in a step has nothing to do with that batch.
+// TestHopelessInEvaluation checks that a failure in evaluation is hopeless unless the
+// evaluation batch can be set and made smaller, and that a failure in a training step
+// does not depend on that batch.
 func TestHopelessInEvaluation(t *testing.T) {
 	const gib = memory.GiB
 	for _, c := range []struct {
@@ -77,8 +79,8 @@ func TestHopelessInEvaluation(t *testing.T) {
 	}
 }
 
-// A command that exits with status 0 is done, and the user learns that the last output was an error
-// about memory.
+// TestDoneMentionsSwallowedError checks that a command which exits with status 0 is done,
+// and that a hint tells the user if its last output was an error about memory.
 func TestDoneMentionsSwallowedError(t *testing.T) {
 	e := failedWith(oomLine, "2.00 GiB")
 	e.Code = 0
@@ -91,8 +93,9 @@ func TestDoneMentionsSwallowedError(t *testing.T) {
 	}
 }
 
-// How much has to be seen after an error for it to count as survived: a progress bar is
-// drawn once more on the way out, and other ranks finish the step that they were in.
+// TestWhatProgressShowsRecovery checks which progress after an error shows that the
+// command recovered from it. Some progress does not: an exiting command draws its progress
+// bar once more, and other ranks finish their current step.
 func TestWhatProgressShowsRecovery(t *testing.T) {
 	failure := fmt.Sprintf(oomLine, "2.00 GiB")
 	for name, c := range map[string]struct {
@@ -117,7 +120,8 @@ func TestWhatProgressShowsRecovery(t *testing.T) {
 	}
 }
 
-// A kill counts as an out-of-memory failure only if a counter shows it.
+// TestKills checks that a kill counts as an out-of-memory failure only if one of the
+// kernel's counters shows an OOM kill.
 func TestKills(t *testing.T) {
 	for name, c := range map[string]struct {
 		exit Exit
@@ -148,8 +152,8 @@ func TestKills(t *testing.T) {
 	}
 }
 
-// What an error does not say about a GPU is filled in from the samples: those of the GPU
-// that it names, or else of the fullest.
+// TestSamplesFillIn checks that numbers about a GPU that an error does not give come from
+// the samples: those of the GPU that the error names, or else those of the fullest GPU.
 func TestSamplesFillIn(t *testing.T) {
 	gpus := []GPU{
 		{Index: 2, Total: 24 * memory.GiB, Peak: 5 * memory.GiB, Foreign: memory.GiB},
@@ -170,7 +174,8 @@ func TestSamplesFillIn(t *testing.T) {
 	}
 }
 
-// A library's ambiguous error counts as an out-of-memory failure only if less than LittleFree of a GPU was free.
+// TestAmbiguousErrors checks that a library's ambiguous error counts as an out-of-memory
+// failure only if less than [LittleFree] of a GPU's memory was free.
 func TestAmbiguousErrors(t *testing.T) {
 	for free, want := range map[memory.Bytes]Kind{
 		0: OutOfMemory, 4*memory.GiB - 1: OutOfMemory, 4 * memory.GiB: Failed, 60 * memory.GiB: Failed,
@@ -183,7 +188,8 @@ func TestAmbiguousErrors(t *testing.T) {
 	}
 }
 
-// The evidence that Diagnose is given leads it to the cause that the numbers show.
+// TestEvidenceIsDiagnosed checks that Diagnose finds the right cause from the evidence
+// that Classify makes of an error message.
 func TestEvidenceIsDiagnosed(t *testing.T) {
 	for text, want := range map[string]memory.Cause{
 		"GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free. Process 7 has 12.00 GiB memory in use. " +
@@ -201,8 +207,9 @@ func TestEvidenceIsDiagnosed(t *testing.T) {
 	}
 }
 
-// PyTorch's allocator reports every failed attempt, even those that it recovers from:
-// only as the last output does such a report say why a command ended.
+// TestAllocatorsLastWords checks that a report of a failed allocation by PyTorch's
+// allocator counts as the reason for the end only if it is the last output. The allocator
+// reports every failed attempt, even if it recovers from it.
 func TestAllocatorsLastWords(t *testing.T) {
 	words := "[W1121 10:00:00.123456789 CUDACachingAllocator.cpp:1512] memory allocation failed with OOM on device 0 " +
 		"while trying to allocate 2147483648 bytes (free: 402653184, total: 25394479104)\n"

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// versions are the versions of the packages that the profile needs, as far as they are
-// known.
+// versions returns the version of the package that the profile needs in order to resume,
+// by the package's name. It returns nil if there is no such package, or if its version is
+// not known.
 func (m *Match) versions() map[string]string {
 	name := m.Profile.Resume.Needs.Package
 	if version := m.version(name); name != "" && version != "" {
@@ -16,9 +17,10 @@ func (m *Match) versions() map[string]string {
 	return nil
 }
 
-// version is the version of a Python package in the environment that the command is started
-// from, according to the folder that installers leave beside the package; "" if it is
-// not known or there are several. Nothing is run.
+// version returns the version of a Python package in the environment that the command is
+// started from. It reads the version from the folder that installers leave beside the
+// package, and runs nothing. It returns "" if the version is not known, or if there are
+// several.
 func (m *Match) version(name string) (found string) {
 	if m.given.Files == nil {
 		return ""
@@ -33,7 +35,7 @@ func (m *Match) version(name string) (found string) {
 			for _, folder := range folders {
 				version := strings.TrimSuffix(strings.TrimPrefix(path.Base(folder), name+"-"), ".dist-info")
 				if found != "" && found != version {
-					return "" // there is no telling which Python the command uses
+					return "" // it is not known which Python the command uses
 				}
 				found = version
 			}
@@ -45,8 +47,9 @@ func (m *Match) version(name string) (found string) {
 	return ""
 }
 
-// binaries are the files of the command's programs up to the one that trains, the
-// innermost first, as paths from the root without the leading slash.
+// binaries returns the files of the programs in the command, from the training program out
+// to the outermost wrapper. Only files in a folder named bin count. The paths are absolute,
+// but without the leading slash.
 func (m *Match) binaries() (files []string) {
 	for i := min(m.Launch.At, len(m.Command.Args)-1); i >= 0; i-- {
 		for _, candidate := range m.Command.candidates(m.Command.Args[i]) {

@@ -6,8 +6,8 @@ import (
 	"testing/fstest"
 )
 
-// TestVersion checks that the version of a package is the one in the environment that the
-// command is started from, or not known.
+// TestVersion checks that the version of a package is read from the environment that the
+// command is started from, and is not known if that environment has none or several.
 func TestVersion(t *testing.T) {
 	files := fstest.MapFS{}
 	for _, name := range []string{

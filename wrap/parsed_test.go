@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// parsedFile is the built-in profiles as Go source. After a change of a profile:
+// parsedFile is the file with the built-in profiles as Go source. After a profile has
+// changed, write it again with:
 //
 //	go test -tags cuda ./wrap -run TestParsedProfilesAreTheFiles -update
 const parsedFile = "parsed.go"
@@ -34,7 +35,8 @@ func TestParsedProfilesAreTheFiles(t *testing.T) {
 	}
 }
 
-// parsedSource leaves out the content of the files, which is embedded.
+// parsedSource returns the content of parsedFile for the given profiles. It leaves out the
+// text of the profiles' files, which is embedded.
 func parsedSource(t *testing.T, all []Profile) []byte {
 	all = slices.Clone(all)
 	for i := range all {
@@ -48,7 +50,7 @@ func parsedSource(t *testing.T, all []Profile) []byte {
 	return source
 }
 
-// goSource is an expression for v, without the fields that are zero.
+// goSource returns a Go expression for v, without the fields that are zero.
 func goSource(v reflect.Value) string {
 	var b strings.Builder
 	name := strings.ReplaceAll(v.Type().String(), "wrap.", "")
@@ -81,7 +83,7 @@ func goSource(v reflect.Value) string {
 	return b.String() + "}"
 }
 
-// elided is goSource without the type, where the context implies it.
+// elided returns goSource(v) without the leading type name, which the context implies.
 func elided(name string, v reflect.Value) string {
 	return strings.TrimPrefix(goSource(v), name)
 }

@@ -3,20 +3,20 @@ package wrap
 import "time"
 
 const (
-	// YoungDeath is how long a life must last not to count as a death in youth: a
-	// command that ends sooner has not got as far as training.
+	// YoungDeath is the time before which the end of a life counts as a young death. A
+	// command that ends so soon has not started to train.
 	YoungDeath = 10 * time.Second
-	// YoungDeaths is the limit on the number of shorter lives in a row.
+	// YoungDeaths is how many young deaths in a row make headroom give up.
 	YoungDeaths = 8
 
 	firstPause, longestPause = time.Second, time.Minute
 )
 
-// Pause is how long to wait before a command is started again, from how long each
-// of its lives lasted, oldest first. After a life of at least [YoungDeath] it is 0;
-// after one death in youth it is a second, after each further one in a row twice as
-// long, up to a minute. again is false after [YoungDeaths] of them in a row: then
-// starting the command once more would be of no use. Pure.
+// Pause returns how long to wait before a command is started again. lives has how long each
+// of its lives lasted, oldest first. After a life of at least [YoungDeath] the wait is 0.
+// After one young death it is a second, and it doubles with each further one in a row, up
+// to a minute. again is false after [YoungDeaths] of them in a row, because another start
+// would be of no use.
 func Pause(lives []time.Duration) (wait time.Duration, again bool) {
 	young := 0
 	for i := len(lives) - 1; i >= 0 && lives[i] < YoungDeath; i-- {

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Profile is what is known about a framework: how its commands are told from others,
-// where they set the batch size, what its checkpoints look like and how it resumes
-// from one. docs/profiles.md describes each key of the language.
+// Profile is what is known about a framework: how to recognise its commands, where they
+// set the batch size, what its checkpoints look like and how it resumes from one.
+// docs/profiles.md describes each key of the profile language.
 type Profile struct {
 	Name        string
-	Version     int  // of the profile language that it is written in
-	Layer       bool // accompanies a framework instead of being one
+	Version     int  // version of the profile language that the profile is written in
+	Layer       bool // describes something that accompanies a framework, such as DeepSpeed
 	Match       Signals
 	Style       Style
 	Config      ConfigFile
@@ -23,22 +23,22 @@ type Profile struct {
 	Normalised  Normalised
 	Coupling    Coupling
 	Fallbacks   []Fallback
-	SwitchOff   map[string]string // competing retries: knob → the value that ends them
+	SwitchOff   map[string]string // knob → value that turns off retries of the framework's own
 	Trial       Rehearsal
 
-	File string // file that it was read from; "" if it is built in, or made of --knob alone
+	File string // file that it was read from; "" if it is built in, or made from --knob alone
 	Text []byte // content of that file, verbatim; must not be modified
 }
 
-// Signals are what a command is recognised by. They are independent of each other, and
-// each counts once.
+// Signals are the signs by which the commands of a framework are recognised. They are
+// scored independently. Argv and Modules count as one sign, and each sign counts once.
 type Signals struct {
-	Argv    lazyRegexp // matches the program's name; nil for none; +3
-	Modules []string   // modules of python -m, or their parents; +3
-	Imports []string   // words in the script's import lines; +2
-	Flags   []string   // one of them is given; +2
-	Keys    []string   // the configuration has all of them; +2
-	Forbid  []string   // a configuration with one of them is something else
+	Argv    lazyRegexp // 3 points if it matches the program's name; may be nil
+	Modules []string   // 3 points if python -m runs one of these modules, or a module below one
+	Imports []string   // 2 points if the script's import lines have one of these words
+	Flags   []string   // 2 points if the command gives one of them
+	Keys    []string   // 2 points if the configuration has all of them
+	Forbid  []string   // a configuration with one of these keys does not count
 }
 
 // Style is how an override is written on the command line.
@@ -46,7 +46,7 @@ type Style string
 
 // The styles.
 const (
-	SpaceStyle  Style = "--k v" // or --k=v: argparse takes both
+	SpaceStyle  Style = "--k v" // or --k=v: argparse accepts both
 	EqualsStyle Style = "--k=v" // only this form
 	HydraStyle  Style = "k=v"   // ++k=v sets or adds
 	FileStyle   Style = "file"  // only in the configuration file
@@ -55,7 +55,7 @@ const (
 // Format is how a configuration file is written.
 type Format string
 
-// The formats in which a value can be edited without touching any other byte.
+// The formats. In each of them headroom can edit a value without touching any other byte.
 const (
 	YAML   Format = "yaml"
 	JSON   Format = "json"
@@ -66,14 +66,14 @@ const (
 // ConfigFile is how a command names its configuration.
 type ConfigFile struct {
 	Format     Format   // format of files whose suffix does not show it; "" if there is no configuration
-	Flags      []string // flags whose value is the file
-	Keys       []string // keys of the framework's configuration whose value is the file; for layers
+	Flags      []string // flags whose value is the name of the file
+	Keys       []string // keys of the framework's configuration whose value is the name of the file; for layers
 	Positional bool     // arguments with the suffix of a known format are configurations, too
-	Sole       bool     // such an argument must be the only one, and then nothing can be overridden
-	Script     bool     // the script's own assignments are the defaults
+	Sole       bool     // a positional configuration must be the only argument, so no flag can override it
+	Script     bool     // the assignments in the script are the defaults
 }
 
-// Type is what a knob's value is.
+// Type is the type of a knob's value.
 type Type string
 
 // The types.
@@ -81,39 +81,40 @@ const (
 	Int    Type = "int" // an integer expression is accepted, too
 	List   Type = "list"
 	Bool   Type = "bool"
-	Switch Type = "switch" // given or not, without a value
+	Switch Type = "switch" // a flag without a value, which is either given or not
 	Text   Type = "text"
 )
 
-// Scope is what an amount is counted over.
+// Scope says over what the value of a knob is counted.
 type Scope string
 
 // The scopes.
 const (
-	PerDevice Scope = "device" // a GPU, even where one process drives several
-	PerRank   Scope = "rank"   // a process
-	Total     Scope = "total"  // all ranks together
-	Unsaid    Scope = "unsaid" // depends on the user's code, and does not matter with one rank
+	PerDevice Scope = "device" // per GPU, even if one process drives several
+	PerRank   Scope = "rank"   // per process
+	Total     Scope = "total"  // over all ranks together
+	Unsaid    Scope = "unsaid" // depends on the user's code; makes no difference if there is only one rank
 )
 
-// The knobs whose meaning is known. Other knobs have names that the profile
-// chooses, for its output, resume, fallbacks and switch_off.
+// The names of the knobs that have a fixed meaning. A profile chooses the names of other
+// knobs, which it uses for its checkpoints, resume, fallbacks, switch_off and trial.
 const (
 	micro        = "micro"
 	accumulation = "accumulation"
 	global       = "global"
 	eval         = "eval"
-	devices      = "devices" // ranks that the framework starts on a machine by itself
-	nodes        = "nodes"
-	steps        = "steps"     // length of the training in optimizer steps; without it, in epochs
+	devices      = "devices"   // ranks per machine that the framework starts by itself
+	nodes        = "nodes"     // machines on which the framework starts ranks by itself
+	steps        = "steps"     // length of the training in optimizer steps; if not set, the length is given in epochs
 	rampup       = "rampup"    // START INCREMENT SAMPLES: the effective batch begins at START and grows in steps of INCREMENT to global
-	processes    = "processes" // ranks of a launcher, in its own configuration
+	processes    = "processes" // ranks that a launcher starts, according to the launcher's configuration
 )
 
-// counted lists the knobs that set the amounts of a step.
+// counted lists the knobs that set the sizes of a step: micro-batch, accumulation and
+// effective batch.
 var counted = []string{micro, accumulation, global}
 
-// typeOf is the type that a knob of this name has unless its profile gives one.
+// typeOf returns the type of a knob whose profile does not give one.
 func typeOf(name string) Type {
 	switch name {
 	case micro, accumulation, global, eval, processes, steps:
@@ -124,25 +125,26 @@ func typeOf(name string) Type {
 	return Text
 }
 
-// Knob is an argument, a variable or a key of a configuration. The command line
-// beats the environment, which beats the file.
+// Knob is a setting of a framework, with all the places where a command can set it. The
+// command line takes precedence over the environment, and the environment over files.
 type Knob struct {
-	Flags    []string // spellings; the first one is written
+	Flags    []string // spellings; headroom writes the first one
 	Launcher string   // an option of the launcher in front, without leading dashes and with _ for -
 	Env      string
-	Paths    []string // keys in the configuration, such as trainer.max_steps; the first one is written
+	Paths    []string // keys in the configuration, such as trainer.max_steps; headroom writes the first one
 	Type     Type
 	Scope    Scope
-	Default  string   // the value that holds if the knob is absent; "" if not known
-	Unset    []string // values that mean absent
-	Min      int      // smallest amount allowed; 0 for 1
+	Default  string   // the value if the knob is absent; "" if not known
+	Unset    []string // values that mean that the knob is absent
+	Min      int      // smallest value allowed; 0 means 1
 }
 
-// Law is how the amounts of a step depend on each other.
+// Law is how the sizes of a step depend on each other: micro-batch, accumulation and
+// effective batch.
 type Law struct {
 	Write   []string   // knobs to write when the micro-batch changes
-	Derive  string     // the knob that the framework computes by itself, where global is given
-	Pin     []string   // knobs that follow from others when absent, and so are written before the first change
+	Derive  string     // the knob that the framework computes by itself from global
+	Pin     []string   // knobs that depend on the micro-batch if absent; headroom writes them before it changes the micro-batch
 	Exclude [][]string // knobs that must not be given together
 	Require []string   // conditions that must hold, over micro, accumulation, global and world
 }
@@ -151,15 +153,15 @@ type Law struct {
 type Layout struct {
 	Root     string     // folder that has the checkpoints, with {knob} for a knob's value
 	Glob     string     // pattern of a checkpoint below Root; may have several path elements
-	Time     bool       // the newest is the one written last, not the one with the largest number
-	Complete [][]string // lists of patterns: a complete checkpoint has a file that matches one of each list
+	Time     bool       // the newest checkpoint is the one written last, not the one with the largest number
+	Complete [][]string // lists of patterns; for each list, a complete checkpoint has a file that matches one of its patterns
 	Pointer  string     // file below Root that names the newest checkpoint
-	Pointed  string     // what the name in Pointer stands for; {} is the name
+	Pointed  string     // path of the newest checkpoint, with {} for the name in Pointer
 	Cadence  Cadence
 	Saves    string   // knob that says when to save
 	Every    string   // knob that says how many steps lie between two checkpoints
 	Never    []string // values of Saves for which nothing is saved
-	Within   []string // knobs and words that mean that it saves, or resumes, within an epoch
+	Within   []string // knobs and words which mean that the training saves, or resumes, within an epoch
 }
 
 // Cadence is when a framework saves unless told otherwise.
@@ -175,8 +177,8 @@ const (
 // Continuation is how a framework resumes from a checkpoint.
 type Continuation struct {
 	Mode  string            // "path", "auto" or "none"
-	Set   map[string]string // knob → value, with {checkpoint} and {root}
-	Drop  []string          // knobs that would make it start over or overwrite
+	Set   map[string]string // knob → value, which may contain {checkpoint} and {root}
+	Drop  []string          // knobs to remove, since they would make the training start over or overwrite files
 	Patch []Patch
 	Needs Need
 }
@@ -194,7 +196,7 @@ type Need struct {
 	Version string
 }
 
-// Unit is what a checkpoint counts in.
+// Unit is the unit in which a checkpoint counts how far the training is.
 type Unit string
 
 // The units.
@@ -212,10 +214,10 @@ type Normalised string
 const (
 	IsNormalised  Normalised = "true"
 	NotNormalised Normalised = "false"
-	Prove         Normalised = "prove"
+	Prove         Normalised = "prove" // depends on the user's code, so the user has to check it
 )
 
-// Coupling is what the learning rate is scaled by.
+// Coupling is what a framework scales the learning rate by.
 type Coupling string
 
 // The couplings. A change of the micro-batch affects only ByMicro.
@@ -226,27 +228,28 @@ const (
 	ByNothing Coupling = "none"
 )
 
-// Fallback is another way to need less memory; a profile lists them in the order in which to try them.
+// Fallback is a way to need less memory other than a smaller micro-batch. A profile lists
+// its fallbacks in the order in which to try them.
 type Fallback struct {
 	Name  string
 	Set   map[string]string // knob → value
 	Host  bool              // it saves host memory, not the device's
-	Exact bool              // the training stays the same bit for bit; any other fallback is used only if the user allows it
+	Exact bool              // the training stays the same bit for bit; if not, it is used only if the user allows it
 }
 
-// Recompute is the fallback that trades time for the device's memory.
+// Recompute is the name of the fallback that recomputes activations to save device memory.
 const Recompute = "recompute"
 
-// writes reports whether a change of the micro-batch may write the knob.
+// writes reports whether p has the knob and writes it when the micro-batch changes.
 func (p Profile) writes(knob string) bool {
 	_, has := p.Knobs[knob]
 	return has && slices.Contains(p.Law.Write, knob)
 }
 
-// least is the smallest micro-batch allowed.
+// least returns the smallest value allowed.
 func (k Knob) least() int { return max(1, k.Min) }
 
-// Signs are what a command is recognised by, in a few words.
+// Signs returns a short text about what a command of p is recognised by.
 func (p Profile) Signs() string {
 	var signs []string
 	first := func(what string, words []string) {

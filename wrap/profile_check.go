@@ -9,11 +9,11 @@ import (
 	"github.com/xrash/smetrics"
 )
 
-// braces matches the names in {…} in a string.
+// braces matches a name in braces, such as {output}.
 var braces = lazily(`\{([a-z_]*)\}`)
 
-// check validates what the keys mean together. What a rule refers to must exist, and
-// a knob that nothing refers to has no business in the profile.
+// check validates the profile as a whole, and fills in defaults. Every knob that the
+// profile refers to must exist, and the profile must use every knob that it has.
 func (r *profileReader) check() {
 	p := &r.p
 	if p.Name == "" {
@@ -37,7 +37,7 @@ func (r *profileReader) check() {
 	r.checkTrial()
 }
 
-// knob checks one knob, and fills in what is left out.
+// knob checks one knob, and fills in its scope and type if they are not given.
 func (r *profileReader) knob(name string) {
 	p, key := &r.p, "knobs."+name
 	k := p.Knobs[name]
@@ -66,8 +66,8 @@ func (r *profileReader) knob(name string) {
 	p.Knobs[name] = k
 }
 
-// references looks at every place that names a knob, and reports knobs that no place
-// names.
+// references checks that every knob that the profile refers to exists, and that the
+// profile uses every knob.
 func (r *profileReader) references() {
 	p := &r.p
 	used := map[string]bool{micro: true, accumulation: true, global: true, eval: true, devices: true, nodes: true, processes: true, steps: true, rampup: true}
@@ -186,10 +186,10 @@ func unknownWord(what, name string, known []string) string {
 	return fmt.Sprintf("unknown %s; must be one of %s", what, strings.Join(known, ", "))
 }
 
-// nearestWord is the candidate that takes the fewest changes of a letter, "" if it takes
-// more than two and more than a third of the letters of word.
+// nearestWord returns the candidate that differs from word in the fewest letters, or ""
+// if that is more than two letters and more than a third of word's.
 func nearestWord(word string, candidates []string) string {
-	best, least := "", max(2, len(word)/3)+1 // a swap of two letters counts twice
+	best, least := "", max(2, len(word)/3)+1 // a swap of two letters counts as two
 	for _, c := range candidates {
 		if d := smetrics.WagnerFischer(word, c, 1, 1, 1); d < least {
 			best, least = c, d

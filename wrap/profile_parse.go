@@ -13,13 +13,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ProfileError is one thing wrong with a profile. [ParseProfile] returns all of
-// them at once, joined.
+// ProfileError is one problem of a profile. [ParseProfile] returns all problems at once,
+// joined into one error.
 type ProfileError struct {
 	Where string // "mygpt.yaml:12", or only the file
 	Key   string // "knobs.micro.scope"; "" if the problem is not with one key
 	Value string // as it was written; "" if there is none
-	Text  string // what is wrong, what is allowed, what to do
+	Text  string // what is wrong, and what is allowed or what to do
 }
 
 func (e *ProfileError) Error() string {
@@ -32,9 +32,9 @@ func (e *ProfileError) Error() string {
 	return strings.Join(append(parts, e.Text), ": ")
 }
 
-// ParseProfile reads a profile. Unknown keys, bad values and rules about knobs that do
-// not exist are errors, each a [*ProfileError], all joined; name is what they call
-// the file.
+// ParseProfile parses a profile. name is the name of the file in errors. The error joins
+// a [*ProfileError] for every problem: unknown keys, bad values, references to knobs that
+// do not exist.
 func ParseProfile(name string, content []byte) (Profile, error) {
 	r := profileReader{file: name}
 	var doc, second yaml.Node
@@ -69,10 +69,11 @@ func (r *profileReader) add(line int, key, value, text string) {
 	r.problems = append(r.problems, &ProfileError{where, key, value, text})
 }
 
-// fields are the keys of a mapping, and the function that reads each of them.
+// fields maps the keys of a YAML mapping to the functions that read their values.
 type fields map[string]func(key string, n *yaml.Node)
 
-// mapping reads the keys of n.
+// mapping reads the mapping n, which is the value of key. It reports unknown and repeated
+// keys.
 func (r *profileReader) mapping(key string, n *yaml.Node, known fields) {
 	seen := map[string]int{}
 	r.each(key, n, func(name string, k, v *yaml.Node) {
@@ -91,7 +92,7 @@ func (r *profileReader) mapping(key string, n *yaml.Node, known fields) {
 	})
 }
 
-// each calls f for the keys of a mapping.
+// each calls f for every key of a mapping, with the nodes of the key and of its value.
 func (r *profileReader) each(key string, n *yaml.Node, f func(name string, k, v *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
 		r.add(n.Line, key, n.Value, "not a mapping; write keys and values")
@@ -105,7 +106,8 @@ func (r *profileReader) each(key string, n *yaml.Node, f func(name string, k, v 
 // language is the version of the profile language that this headroom reads.
 const language = 1
 
-// readable checks the version first: in another version the keys may mean something
+// readable reports whether a profile is written in the version of the language that this
+// headroom reads. It is checked first: in another version the keys may mean something
 // else, and errors about them would mislead.
 func (r *profileReader) readable(n *yaml.Node) bool {
 	r.p.Version = language
@@ -229,7 +231,8 @@ func (r *profileReader) list(to *[]string) func(string, *yaml.Node) {
 	}
 }
 
-// lists reads a list whose items are lists, or a string for a list of one.
+// lists returns a function that reads a list of lists. An item that is a string counts
+// as a list of one string.
 func (r *profileReader) lists(to *[][]string) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		r.items(key, n, func(n *yaml.Node) {
@@ -284,7 +287,7 @@ func (r *profileReader) pattern(to *lazyRegexp) func(string, *yaml.Node) {
 	}
 }
 
-// oneOf reads a word that must be one of words.
+// oneOf returns a function that reads a word, which must be one of words.
 func oneOf[T ~string](r *profileReader, to *T, words ...T) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		if *to = T(n.Value); slices.Contains(words, *to) {

@@ -15,9 +15,9 @@ import (
 //go:embed profiles/*.yaml
 var embedded embed.FS
 
-// Builtin returns the profiles that come with headroom, which must not be modified.
-// Safe for concurrent use. They are the files in profiles/, parsed in advance: reading
-// YAML would cost every start 3 ms.
+// Builtin returns the profiles that come with headroom; they must not be modified. They
+// are the files in profiles/, already parsed in parsed.go: parsing YAML would add 3 ms to
+// every start. Builtin is safe for concurrent use.
 func Builtin() []Profile { return slices.Clone(withTexts()) }
 
 var withTexts = sync.OnceValue(func() []Profile {
@@ -29,14 +29,15 @@ var withTexts = sync.OnceValue(func() []Profile {
 		}
 		all[i].Text = text
 		if argv := all[i].Match.Argv; argv != nil {
-			argv() // recognising any command needs it
+			argv() // compile it now: every command is matched against it
 		}
 	}
 	return all
 })
 
-// LoadProfiles reads a profile, or every .yaml file of a folder, from files. All
-// problems are joined into one error; two profiles of the same name are a problem, too.
+// LoadProfiles reads the profile called name from files, or every .yaml file in it if it
+// is a folder. The error joins all problems. Two profiles with the same name are a
+// problem, too.
 func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 	names := []string{name}
 	if info, err := fs.Stat(files, name); err == nil && info.IsDir() {
@@ -45,7 +46,7 @@ func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 		}
 	}
 	read, failed := make([]Profile, len(names)), make([]error, len(names))
-	var reading sync.WaitGroup // a start waits for this
+	var reading sync.WaitGroup // files are read concurrently, since every start waits for them
 	for i, name := range names {
 		reading.Go(func() {
 			content, err := fs.ReadFile(files, name)
@@ -71,8 +72,8 @@ func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 	return all, errors.Join(problems...)
 }
 
-// Over returns the profiles of both lists, in order. Of two with the same name it keeps the
-// one in first, so that a user's own replaces a built-in one.
+// Over returns the profiles of both lists, in order. If both have a profile of the same
+// name, only the one in first is kept, so that a user's profile replaces a built-in one.
 func Over(first, then []Profile) []Profile {
 	all := slices.Clone(first)
 	for _, p := range then {
@@ -83,11 +84,12 @@ func Over(first, then []Profile) []Profile {
 	return all
 }
 
-// nameable lists the knobs that a user may name, and "checkpoints" for where the checkpoints are.
+// nameable lists the names that --knob accepts: those of knobs, and "checkpoints", which
+// says where the checkpoints are.
 var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resume", "output", "checkpoints"}
 
-// Plain is the profile of a script that no profile knows, made from the knobs that its
-// user named:
+// Plain returns a profile for a script that no other profile fits. It is made from the
+// knobs that the user named, in these forms:
 //
 //	micro=--batch-size      a flag
 //	micro=data.batch_size   a key of the configuration, or of an override k=v
@@ -95,7 +97,7 @@ var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resum
 //	micro=--batch@total     counted over all ranks; also @device, and @rank, which is the default
 //	checkpoints=out/*.pt    which files are checkpoints, the newest by its time
 //
-// All problems with the knobs are joined into one error of [*ProfileError].
+// The error joins a [*ProfileError] for every problem with the knobs.
 func Plain(knobs []string) (Profile, error) {
 	p := Profile{Name: "plain", Version: language, Style: SpaceStyle, Knobs: map[string]Knob{}, Normalised: Prove, Coupling: ByNothing, Unit: Steps,
 		Config: ConfigFile{Flags: []string{"--config", "-c", "--config-file", "--config_file", "--cfg"}},
@@ -121,7 +123,7 @@ func Plain(knobs []string) (Profile, error) {
 	return p, nil
 }
 
-// withKnobs is p with the knobs set as its user named them.
+// withKnobs returns p with each of the user's knobs in the place that the user named.
 func (p Profile) withKnobs(knobs []string) (Profile, error) {
 	var problems []error
 	p.Knobs = maps.Clone(p.Knobs)
@@ -151,7 +153,9 @@ func (p Profile) withKnobs(knobs []string) (Profile, error) {
 	return p, errors.Join(problems...)
 }
 
-// at returns k as it is when set in another place.
+// at returns the knob k, called name, with place as the only place where a command can set
+// it. The scope is the one after an @ in place; without an @ it is Total for global, and
+// PerRank for any other knob. The default is not known.
 func (k Knob) at(name, place string) (Knob, error) {
 	k.Flags, k.Paths, k.Env, k.Launcher, k.Default = nil, nil, "", "", ""
 	if k.Type == "" {

@@ -23,8 +23,8 @@ func TestBuiltinProfilesAreValid(t *testing.T) {
 	}
 }
 
-// One profile with a mistake of every kind: all of them are reported at once, each
-// with its line and what to write instead.
+// TestProfileProblems checks that all mistakes in a profile are reported at once, each
+// with its line and with what to write instead.
 func TestProfileProblems(t *testing.T) {
 	const text = `name: bad
 match: {argv: "(", flag: [--x]}
@@ -111,8 +111,8 @@ func TestPlainKnobs(t *testing.T) {
 	}
 }
 
-// A profile says in which version of the language it is written; if it does not, it is
-// in the first version. The text of its file is kept, so that it can be shown.
+// TestProfileVersion checks that a profile without a version is read as version 1, that
+// other versions are refused, and that the profile keeps the text of its file.
 func TestProfileVersion(t *testing.T) {
 	const text = "name: x\nmatch: {flags: [--b]}\nknobs: {micro: {flags: [--b]}, accumulation: {flags: [--a]}}\nlaw: {write: [micro, accumulation]}\n"
 	for _, given := range []string{"", "version: 1\n"} {
@@ -127,7 +127,8 @@ func TestProfileVersion(t *testing.T) {
 	}
 }
 
-// The profile in docs/profiles.md is a valid one, and that page has every key of the language.
+// TestProfilesPage checks that the profile in docs/profiles.md is valid, and that the page
+// mentions every key of the language.
 func TestProfilesPage(t *testing.T) {
 	page, err := os.ReadFile("../docs/profiles.md")
 	if err != nil {

@@ -11,8 +11,8 @@ const (
 	ncclText = "DistBackendError: NCCL communicator was aborted on rank 1."
 )
 
-// Of the ranks' error files, the one that counts is the earliest whose error is the
-// rank's own.
+// TestFirstRankByClock checks which of the ranks' error files counts: the earliest one
+// whose error is not a consequence of another rank's failure.
 func TestFirstRankByClock(t *testing.T) {
 	noon := time.Date(2026, 10, 4, 12, 0, 0, 0, time.UTC)
 	late := func(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
@@ -43,7 +43,8 @@ func TestFirstRankByClock(t *testing.T) {
 	}
 }
 
-// An error file has no traceback; the output of that rank does.
+// TestRecordTakesTracebackOfItsRank checks that an error from an error file, which has no
+// traceback, gets the traceback from the output of the same rank.
 func TestRecordTakesTracebackOfItsRank(t *testing.T) {
 	text := tracebackOf(at("train.py", "main", "loss.backward()"))
 	got := Classify(Exit{
@@ -55,8 +56,8 @@ func TestRecordTakesTracebackOfItsRank(t *testing.T) {
 	}
 }
 
-// Of ranks that all ran out of memory, the one whose error comes first counts,
-// unless torchrun names another.
+// TestFirstRankByText checks which of several ranks that ran out of memory counts: the one
+// whose error is printed first, unless torchrun names another one.
 func TestFirstRankByText(t *testing.T) {
 	both := "[rank2]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n" +
 		"[rank1]: torch." + oomText + "\n[rank2]: torch." + oomText + "\n"

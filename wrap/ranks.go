@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// errorFile is the name under which torch.distributed.elastic leaves a worker's
+// errorFile is the name of the file to which torch.distributed.elastic writes a worker's
 // exception, at .../attempt_N/RANK/error.json.
 const errorFile = "error.json"
 
-// ReadRankErrors reads every error file of a launcher below a log folder, earliest
-// failure first: that one is the root cause, the others are mostly its effects on other
-// ranks. The rank is the name of the folder, which torchrun counts from 0 on each
-// machine; -1 if that is not a number. A file that is not understood is left out and
-// named in the notes, one line each, as is a folder that cannot be read.
+// ReadRankErrors reads every error file of a launcher below a log folder, and returns the
+// errors with the earliest first. The earliest is usually the root cause, and the others
+// its effects on other ranks. A rank is the name of the file's folder, which torchrun
+// counts from 0 on each machine; it is -1 if that name is not a number. notes has one line
+// for each file that is not understood and for each folder that cannot be read.
 func ReadRankErrors(logs fs.FS) (ranks []RankError, notes []string) {
 	_ = fs.WalkDir(logs, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
@@ -60,9 +60,9 @@ func readRankError(logs fs.FS, name string) (RankError, error) {
 	return r, nil
 }
 
-// parseRankError reads {"message": TEXT} and {"message": {"message": TEXT,
+// parseRankError parses {"message": TEXT} and {"message": {"message": TEXT,
 // "extraInfo": {"timestamp": SECONDS}}}, with the seconds as text or as a number.
-// The time is zero if there is none.
+// at is the zero time if there is no timestamp.
 func parseRankError(text []byte) (message string, at time.Time, err error) {
 	var outer struct{ Message json.RawMessage }
 	if err := json.Unmarshal(text, &outer); err != nil {

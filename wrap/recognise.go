@@ -9,10 +9,10 @@ import (
 
 // Given is what the user specified in addition to the command, and where files are read.
 type Given struct {
-	Files   fs.FS    // rooted at /; nil to read none
-	Profile string   // name of the profile to use, whatever the scores are
+	Files   fs.FS    // rooted at /; if nil, no files are read
+	Profile string   // name of the profile to use, whatever the scores are; may be ""
 	Knobs   []string // "micro=--batch-size"; see [Plain]
-	World   int      // data-parallel ranks; 0 for what the command says
+	World   int      // number of data-parallel ranks; 0 means what the command says
 }
 
 // Match is a command and the profile that fits it.
@@ -20,12 +20,12 @@ type Match struct {
 	Command Command
 	Launch  Launch
 	Profile Profile
-	Layers  []Profile // of what runs between the launcher and the framework, such as DeepSpeed
+	Layers  []Profile // profiles of what runs between the launcher and the framework, such as DeepSpeed
 	Scores  []Score   // best first
 
 	given Given
-	files []document   // configurations of the profile
-	under [][]document // configurations of each layer
+	files []document   // configurations of Profile
+	under [][]document // configurations of each of Layers
 }
 
 // Score is how well a profile fits a command.
@@ -59,10 +59,12 @@ func (e *NotRecognisedError) Error() string {
 	return b.String() + "; name a profile with --profile, or the knobs with --knob micro=FLAG --knob accumulation=FLAG"
 }
 
-// Recognise finds which of the profiles fits a command. Independent signals are scored;
-// a profile needs at least 4 points and 2 more than the next one. An [*OpaqueError] says
-// that the training command cannot be seen, a [*NotRecognisedError] how each profile
-// scored.
+// Recognise finds the profile that fits a command. Independent signals are scored. A
+// profile needs at least 4 points, and 2 more than the next one. If no profile fits but g
+// has knobs, the profile is made from those alone.
+//
+// The error is an [*OpaqueError] if the training command cannot be seen, and a
+// [*NotRecognisedError] with the scores if no profile fits.
 func Recognise(c Command, profiles []Profile, g Given) (*Match, error) {
 	launch, err := Peel(c)
 	if err != nil {
@@ -117,8 +119,8 @@ func (m *Match) choose(profiles []Profile) (string, error) {
 	return m.Scores[0].Profile, nil
 }
 
-// named is the profile of that name, with the knobs that the user named. If no profile
-// was recognised, those knobs are all that it has.
+// named returns the profile called name, with the user's knobs in place of its own. If no
+// profile was recognised, the result has only the user's knobs.
 func (m *Match) named(name string, profiles []Profile, recognised bool) (Profile, error) {
 	if !recognised {
 		return m.plain()
@@ -127,8 +129,9 @@ func (m *Match) named(name string, profiles []Profile, recognised bool) (Profile
 	return profiles[at].withKnobs(m.given.Knobs)
 }
 
-// plain is a profile of the user's knobs alone. A flag for resuming that the script declares as
-// a switch takes no path: the script looks for its newest checkpoint by itself.
+// plain returns a profile that has only the user's knobs. If the script declares the flag
+// for resuming as a switch, the flag gets no path: the script then looks for its newest
+// checkpoint by itself.
 func (m *Match) plain() (Profile, error) {
 	p, err := Plain(m.given.Knobs)
 	k, has := p.Knobs["resume"]
@@ -144,7 +147,7 @@ func (m *Match) plain() (Profile, error) {
 	return p, nil
 }
 
-// score adds up the signals of a profile.
+// score returns how well p fits the command: the sum of its signals' points.
 func (m *Match) score(p Profile) Score {
 	s := Score{Profile: p.Name}
 	add := func(points int, format string, args ...any) {
@@ -176,7 +179,7 @@ func (m *Match) score(p Profile) Score {
 	return s
 }
 
-// runs reports whether the program or the module is the profile's.
+// runs reports whether l starts a program or a module that s names.
 func (s Signals) runs(l Launch) bool {
 	for _, module := range s.Modules {
 		if l.Module == module || strings.HasPrefix(l.Module, module+".") {
@@ -186,7 +189,7 @@ func (s Signals) runs(l Launch) bool {
 	return s.Argv != nil && l.Module == "" && s.Argv().MatchString(l.Name())
 }
 
-// gives reports whether the training program is given an argument of that name.
+// gives reports whether the command gives the training program the flag.
 func (m *Match) gives(flag string) bool {
 	return slices.ContainsFunc(m.own(), func(arg string) bool {
 		name, _, _ := strings.Cut(arg, "=")
@@ -194,10 +197,11 @@ func (m *Match) gives(flag string) bool {
 	})
 }
 
-// own returns the arguments of the training program up to a -- of its own.
+// own returns the arguments of the training program, up to the first -- among them.
 func (m *Match) own() []string { return m.Command.Args[m.Launch.First:m.end()] }
 
-// end is the position after the last argument that the training program reads as an option.
+// end returns the position after the last argument that the training program may read as
+// an option.
 func (m *Match) end() int {
 	for i := m.Launch.First; i < len(m.Command.Args); i++ {
 		if m.Command.Args[i] == "--" {
@@ -207,8 +211,8 @@ func (m *Match) end() int {
 	return len(m.Command.Args)
 }
 
-// accompanies reports whether a layer is part of the command: its configuration is
-// named, or one of its knobs is given.
+// accompanies reports whether the layer p is part of the command: whether the command
+// names a configuration of p or sets one of p's knobs.
 func (m *Match) accompanies(p Profile) bool {
 	if len(m.documents(p)) > 0 {
 		return true
@@ -221,7 +225,8 @@ func (m *Match) accompanies(p Profile) bool {
 	return false
 }
 
-// imports is the first of the words that occurs in an import line of the script.
+// imports returns the first of words that occurs in an import line of the script, or ""
+// if none does.
 func (m *Match) imports(words []string) string {
 	if len(words) == 0 || m.Launch.Script == "" {
 		return ""
@@ -239,8 +244,8 @@ func (m *Match) imports(words []string) string {
 	return ""
 }
 
-// importLines are the names in the import statements of a script: modules, with their
-// dots, and what is imported from them.
+// importLines returns the names in the import statements of a script: modules, with their
+// dots, and the names imported from them.
 func importLines(script string) []string {
 	var names []string
 	open := false

@@ -13,22 +13,22 @@ import (
 // document is a configuration file that a command names.
 type document struct {
 	name    string // as the command gives it
-	at, cut int    // the argument that names it, and where the name begins in that argument
+	at, cut int    // index of the argument that names it, and offset of the name in that argument
 	format  Format
 	content []byte
-	script  bool // the training program itself, which is read and never edited
+	script  bool // it is the training program itself, which headroom reads but never edits
 
-	err error     // why it could not be read
-	in  *document // the configuration that names it; nil if an argument does
-	key string    // the key that names it
+	err error     // why it could not be read; may be nil
+	in  *document // the configuration that names it; nil if an argument names it
+	key string    // the key of in that names it
 }
 
-// maxDocument is far above the size of any configuration, and keeps a wrong path from
-// filling memory.
+// maxDocument is the largest size of a file that is read, in bytes. It is far above the
+// size of any configuration, and keeps a wrong path from filling memory.
 const maxDocument = 4 << 20
 
-// abs is a path of the command as an [fs.FS] wants it: from the root, without the
-// first slash.
+// abs returns the absolute form of a path in the command, without the first slash, as
+// an [fs.FS] needs it.
 func (c Command) abs(name string) string {
 	if !path.IsAbs(name) {
 		name = path.Join("/", c.Dir, name)
@@ -54,14 +54,14 @@ func (m *Match) read(name string) ([]byte, error) {
 	return content, nil
 }
 
-// documents are the configurations that a command names in the way that a profile
-// describes, in order of precedence: a later one overrides those before it.
+// documents returns the configurations of the command, found as p.Config describes. They
+// are in order of precedence: each overrides those before it.
 func (m *Match) documents(p Profile) []document {
 	var all []document
 	add := func(name string, at, cut int, script bool) {
 		content, err := m.read(name)
 		if err != nil && script {
-			return // the script's own defaults are not known then, and nothing stands in for them
+			return // the defaults in the script are then not known
 		}
 		format := formatOf(name)
 		if format == "" {
@@ -89,8 +89,8 @@ func (m *Match) documents(p Profile) []document {
 	return all
 }
 
-// flagged adds the files that are values of options, the training program's own and
-// the launcher's.
+// flagged adds the configurations that options name, both the training program's and the
+// launcher's.
 func (m *Match) flagged(p Profile, add func(name string, at, cut int, script bool)) {
 	for i := m.Launch.First; i < m.end(); i++ {
 		name, value, given := strings.Cut(m.Command.Args[i], "=")
@@ -109,7 +109,7 @@ func (m *Match) flagged(p Profile, add func(name string, at, cut int, script boo
 	}
 }
 
-// positional adds the positional arguments that are files.
+// positional adds the positional arguments that are configurations.
 func (m *Match) positional(p Profile, add func(name string, at, cut int, script bool)) {
 	if p.Config.Sole && len(m.Command.Args) != m.Launch.First+1 {
 		return
@@ -132,7 +132,7 @@ func (d document) all(keys []string) bool {
 	return !slices.ContainsFunc(keys, func(key string) bool { return !d.format.has(d.content, key) })
 }
 
-// first is the first of the keys that the file has, "" if it has none.
+// first returns the first of keys that the file has, or "" if it has none.
 func (d document) first(keys []string) string {
 	for _, key := range keys {
 		if d.format.has(d.content, key) {
@@ -142,8 +142,8 @@ func (d document) first(keys []string) string {
 	return ""
 }
 
-// copyName is the name of a changed copy: in the folder of the original, so that relative
-// paths in it still hold.
+// copyName returns the name of a changed copy of a file. The copy is in the folder of the
+// original, so that relative paths in it still hold.
 func copyName(name string) string { return prefixed(name, ".headroom-") }
 
 func prefixed(name, prefix string) string {
@@ -151,5 +151,5 @@ func prefixed(name, prefix string) string {
 	return dir + prefix + strings.TrimPrefix(base, ".headroom-")
 }
 
-// copyName is what the copy of a configuration is called.
+// copyName returns the name of the changed copy of a configuration.
 func (w *rewriter) copyName(name string) string { return prefixed(name, w.prefix) }

@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// recorder records the output of both streams. The log gets it in large pieces, and
-// soon: that way a disk that hangs for a moment holds up no child that prints little,
-// and a child that prints a lot does not cost a call for every line.
+// recorder records the output of both streams in the tail and in the log. Output waits a
+// moment before it is written to the log. A child that prints little is therefore not
+// held up by a slow disk, and a child that prints a lot does not cost a call per line.
 type recorder struct {
-	log     io.Writer // nil if there is none
+	log     io.Writer // may be nil
 	trouble func(error)
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards the fields up to late
 	tail *tail
 
-	held  []byte    // from stderr, not in the tail yet
-	since time.Time // when the first byte of it came
+	held  []byte    // output of stderr that is not in the tail yet
+	since time.Time // when the first byte of held came
 
-	waiting []byte      // for the log, in order
-	late    *time.Timer // runs while something waits
+	waiting []byte      // output that is not in the log yet, in order
+	late    *time.Timer // calls flush; it runs while waiting has output
 
-	writing sync.Mutex // guards what follows, and the log; locked before mu
+	writing sync.Mutex // guards the log and the fields below; locked before mu
 	failed  bool       // writing to the log failed, and that was reported
 	written []byte     // a buffer to use again
 }
 
-// gathering is how long output waits for more before it is written, unless there is a
-// chunk of it already.
+// gathering is how long output waits for more before it is written to the log. Output of
+// a chunk or more does not wait.
 const gathering = 10 * time.Millisecond
 
 func newRecorder(o ChildOptions) *recorder {
@@ -38,13 +38,13 @@ func newRecorder(o ChildOptions) *recorder {
 	return r
 }
 
-// heldFor is how long stderr's output waits for what stdout said before it: two pipes have no
-// common order, and on a busy machine one of them lags. Without it, the last steps before a failure
-// would look like steps after it.
+// heldFor is how long output of stderr waits for earlier output of stdout before it is
+// added to the tail. Two pipes have no common order, and on a busy machine one of them
+// lags. Without the wait, the last steps before a failure would look like steps after it.
 const heldFor = 200 * time.Millisecond
 
-// remember adds p to the tail. Output of stderr is held back, and added after
-// output of stdout that arrives soon afterwards.
+// remember adds p, which arrived at now, to the tail. It holds output of stderr back, and
+// adds it after any output of stdout that arrives within heldFor.
 func (r *recorder) remember(stream int, p []byte, now time.Time) {
 	if len(r.held) > 0 && (now.Sub(r.since) > heldFor || len(r.held) > chunk) {
 		r.tail.add(1, r.held)
@@ -66,7 +66,7 @@ func (r *recorder) add(stream int, p []byte) {
 	}
 }
 
-// take records p, and returns how many bytes wait for the log.
+// take records p, and returns how many bytes are waiting for the log.
 func (r *recorder) take(stream int, p []byte) (waiting int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,7 +81,7 @@ func (r *recorder) take(stream int, p []byte) (waiting int) {
 	return len(r.waiting)
 }
 
-// flush writes what waits for the log.
+// flush writes the waiting output to the log.
 func (r *recorder) flush() {
 	r.writing.Lock()
 	defer r.writing.Unlock()

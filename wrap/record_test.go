@@ -13,9 +13,9 @@ import (
 	"headroom/runs"
 )
 
-// TestWhatIsRecordedOfALife checks that the journal holds what is known about a life that ran out
-// of memory, and nothing else: the time that it cost, no amounts that were made up, and the path
-// of its newest checkpoint.
+// TestWhatIsRecordedOfALife checks what the journal says about a life that ran out of
+// memory: the time that was lost, the path of the newest checkpoint, and only those
+// numbers about memory that were measured, not the assumed ones.
 func TestWhatIsRecordedOfALife(t *testing.T) {
 	began := time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
 	ranOut := Outcome{Kind: OutOfMemory, Confidence: Certain, Reasons: []string{"it failed in forward"},

@@ -10,19 +10,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Rehearsal is how a command is made to train only for a moment, and to leave nothing
-// behind. Values may contain {temporary}, which is a folder of the trial's own, and
-// expressions over steps, micro, accumulation, global and world in braces, as in
-// {steps*accumulation}.
+// Rehearsal says how to change a command into a trial, which trains only for a moment and
+// leaves nothing behind. Values may contain {temporary}, which is a folder of the trial's
+// own, and expressions over steps, micro, accumulation, global and world in braces, such
+// as {steps*accumulation}.
 type Rehearsal struct {
-	Steps   int               // optimizer steps after which it ends by itself; 0 if it cannot be made to
+	Steps   int               // optimizer steps after which the trial ends by itself; 0 if no knob can limit it
 	Set     map[string]string // knob → value
-	IfGiven map[string]string // the same, for knobs that are set only where the command gives them
-	Drop    []string          // knobs to take out
-	Speed   lazyRegexp        // matches the trial's output, with the samples per second as its group; the last match counts; nil for none
+	IfGiven map[string]string // knob → value, for knobs that are set only if the command gives them
+	Drop    []string          // knobs to remove
+	Speed   lazyRegexp        // matches samples per second in the trial's output, as its group; the last match counts; may be nil
 }
 
-// redirects reports whether a trial writes somewhere other than the training would.
+// redirects reports whether a trial writes its output to a folder of its own.
 func (r Rehearsal) redirects() bool {
 	for _, value := range r.Set {
 		if strings.Contains(value, temporary) {
@@ -32,15 +32,17 @@ func (r Rehearsal) redirects() bool {
 	return false
 }
 
-// trialSteps is how many optimizer steps a trial makes where a knob sets their number:
-// the optimizer's state exists from the second one on, and the third shows that memory
+// trialSteps is how many optimizer steps a trial makes if a user's knob limits them. The
+// optimizer's state exists from the second step on, and the third step shows that memory
 // no longer grows.
 const trialSteps = 3
 
 // temporary stands for a trial's own folder in the values of a [Rehearsal].
 const temporary = "{temporary}"
 
-// named adds what a user's knobs say about trials, where the profile says nothing.
+// named returns r adapted to the knobs that the user named. If r does not set them
+// already, the output goes to the trial's own folder and the number of steps is limited.
+// If plain is set, the trial does not resume from a checkpoint.
 func (r Rehearsal) named(knobs map[string]bool, plain bool) Rehearsal {
 	set := map[string]string{}
 	for knob, value := range r.Set {
@@ -64,7 +66,8 @@ var (
 	expressions = lazily(`\{([^{}]*)\}`)
 )
 
-// filled is a value of a [Rehearsal] with its braces replaced by what they stand for.
+// filled returns a value of a [Rehearsal] in which everything in braces is replaced:
+// {temporary} by folder, and expressions by their values.
 func filled(value, folder string, of amounts) (string, error) {
 	var failed error
 	text := expressions().ReplaceAllStringFunc(value, func(in string) string {
@@ -80,7 +83,7 @@ func filled(value, folder string, of amounts) (string, error) {
 	return text, failed
 }
 
-// speed is the samples per second that the output of a trial reports, 0 if it reports
+// speed returns the samples per second that a trial's output reports, or 0 if it reports
 // none.
 func (r Rehearsal) speed(output []byte) float64 {
 	if r.Speed == nil {
@@ -103,7 +106,8 @@ func (r *profileReader) trial(key string, n *yaml.Node) {
 		"drop": r.list(&t.Drop), "samples_per_second": r.group(&t.Speed)})
 }
 
-// group reads a regular expression with one group, which may match anywhere.
+// group returns a function that reads a regular expression with exactly one group. The
+// expression may match anywhere in a text.
 func (r *profileReader) group(to *lazyRegexp) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		re, err := regexp.Compile(n.Value)

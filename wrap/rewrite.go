@@ -7,15 +7,15 @@ import (
 	"headroom/recovery"
 )
 
-// Rewritten is the command to start next. Nothing has been written yet: [Rewritten.Write]
-// makes the copies.
+// Rewritten is the command to start next. Its files are not on disk yet:
+// [Rewritten.Write] writes them.
 type Rewritten struct {
 	Command Command
 	Plan    recovery.Plan
-	Copies  []Copy   // of configurations, beside the originals
-	Clone   *Clone   // of a checkpoint, if one of its files has to be different
+	Copies  []Copy   // changed copies of configurations, beside the originals
+	Clone   *Clone   // of a checkpoint, if one of its files has to be different; may be nil
 	Changes []Change // in the order in which they were made; empty if the command stays unchanged
-	Prove   []string // conditions that are not known to hold: to be proven before the command is relied on
+	Prove   []string // conditions under which the training stays the same, and which headroom cannot verify
 }
 
 // Copy is a file that headroom writes beside the user's own.
@@ -28,7 +28,7 @@ type Copy struct {
 // Clone is a folder of links to the files of a checkpoint, except for those that differ.
 type Clone struct {
 	Path, From string            // as the command names them
-	Files      map[string][]byte // by their path in the folder
+	Files      map[string][]byte // contents of the files that differ, by path in the folder
 	original   map[string][]byte
 }
 
@@ -41,17 +41,20 @@ type Change struct {
 }
 
 // Rewrite returns m's command with the micro-batch of p, the accumulation that keeps the
-// effective batch exactly, and what makes it resume from r. With nothing to change it is
-// the same command. Either what is trained stays the same or an error is returned: an
-// [*InexactError] names the micro-batches that would work, a [*KnobError] what cannot be
-// read or set, an [*EditError] what cannot be edited without changing something else, and a [*ResumeError] why
-// the command cannot resume. fallbacks are names of the profile's fallbacks.
+// effective batch exactly, and the arguments that make it resume from r. If nothing has to
+// change, it is the same command. fallbacks are names of the profile's fallbacks.
+//
+// If the rewritten command would train something else, Rewrite returns an error instead.
+// An [*InexactError] names micro-batches that would work. A [*KnobError] says which knob
+// cannot be read or set, and an [*EditError] what cannot be edited without changing
+// something else. A [*ResumeError] says why the command cannot resume.
 func (m *Match) Rewrite(p recovery.Plan, r Resume, fallbacks ...string) (Rewritten, error) {
 	return m.rewrite(p, fallbacks, ".headroom-", func(w *rewriter, s, next step) error { return w.resume(r, s, next) })
 }
 
-// rewrite makes the changes that a plan asks for and then those that more makes. The
-// names of copied configurations begin with prefix.
+// rewrite makes the changes that the plan p needs, and then calls more for further
+// changes. more gets the step as it is and as it will be. The names of copied
+// configurations begin with prefix.
 func (m *Match) rewrite(p recovery.Plan, fallbacks []string, prefix string, more func(w *rewriter, s, next step) error) (Rewritten, error) {
 	s, err := m.step()
 	if err != nil {
@@ -83,8 +86,8 @@ func (m *Match) rewrite(p recovery.Plan, fallbacks []string, prefix string, more
 	return out, m.proves(out, p)
 }
 
-// keeps refuses a plan unless it is the command's own effective batch, cut in another way
-// that the framework can run.
+// keeps returns an error unless p has the effective batch and the ranks of the command,
+// and the framework can run p's micro-batch.
 func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 	inexact := func(format string, args ...any) error {
 		return &InexactError{Asked: p, Reason: fmt.Sprintf(format, args...)}
@@ -119,8 +122,8 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 	return m.lawful(p, s)
 }
 
-// lawful refuses a change of the micro-batch to which the framework responds with a
-// different effective batch or learning rate.
+// lawful returns an error if a change to p's micro-batch would make the framework use a
+// different effective batch, gradient or learning rate.
 func (m *Match) lawful(p recovery.Plan, s step) error {
 	if p.Largest() == s.perMicro {
 		return nil
@@ -146,8 +149,8 @@ func (m *Match) lawful(p recovery.Plan, s step) error {
 	return nil
 }
 
-// proves reads the rewritten command as its framework would, and refuses it unless
-// the command asks for p.
+// proves reads the rewritten command as its framework would, and returns an error unless
+// that command asks for p.
 func (m *Match) proves(out Rewritten, p recovery.Plan) error {
 	after := m.after(out)
 	launch, err := Peel(after.Command)

@@ -10,16 +10,16 @@ import (
 	"headroom/recovery"
 )
 
-// rewriter gathers the changes of one command. Arguments keep their positions until
-// the end, so that the positions that were found stay valid.
+// rewriter collects the changes to one command. Arguments keep their positions until the
+// end, so that positions found earlier stay valid.
 type rewriter struct {
 	m      *Match
 	prefix string // of the names of copies
 	args   []string
 	env    []string
-	gone   []int                // arguments to take out
+	gone   []int                // positions of arguments to remove
 	added  []string             // arguments to put after the training program's own
-	texts  map[*document][]byte // configurations as they are now
+	texts  map[*document][]byte // contents of the configurations that have changed
 	out    Rewritten
 }
 
@@ -35,9 +35,9 @@ func (w *rewriter) amount(p Profile, docs []document, name string, n int) error 
 	return w.set(p, docs, name, p.Knobs[name].Type.write(n, at.text))
 }
 
-// set gives a knob a value in the place where it is set already, or else in one that
-// overrides all others: the command line if the framework accepts the knob there, a copy
-// of the configuration if not.
+// set gives a knob a value. If an argument or a variable sets the knob already, set changes
+// that. Otherwise it adds the knob to the command line if the framework accepts it there,
+// and else sets it in a copy of the configuration or in the environment.
 func (w *rewriter) set(p Profile, docs []document, name, value string) error {
 	k := p.Knobs[name]
 	at, err := w.m.find(p, docs, name)
@@ -104,7 +104,8 @@ func (w *rewriter) add(p Profile, k Knob, value string) {
 	}
 }
 
-// edit changes a key in the configuration that has it, or else in the last one.
+// edit changes a key in a copy of the configuration that has it, or else of the last one.
+// It returns the name of the copy.
 func (w *rewriter) edit(docs []document, at place, name, path, value string) (string, error) {
 	doc := at.doc
 	if doc == nil {
@@ -135,7 +136,7 @@ func (w *rewriter) edit(docs []document, at place, name, path, value string) (st
 	return w.copyName(doc.name), err
 }
 
-// drop takes a knob out of the command.
+// drop removes a knob from the command.
 func (w *rewriter) drop(name string) error {
 	k := w.m.Profile.Knobs[name]
 	at, err := w.m.find(w.m.Profile, w.m.files, name)
@@ -153,10 +154,11 @@ func (w *rewriter) drop(name string) error {
 	return &KnobError{name, at.where, at.text, "would make the framework start over; take it out"}
 }
 
-// Fallbacks finds the profile's fallbacks that would change the command and may be used:
-// those that are exact, and those that the user allows. host are the names of those that
-// save host memory, in the order in which to try them. A name that the profile does not
-// have is an error.
+// Fallbacks finds the fallbacks of the profile that would change the command and that may
+// be used: exact ones, and those that the user allows by name. host has the names of those
+// that save host memory, in the order in which to try them. recompute reports whether
+// [Recompute] is one of the fallbacks found. The error is a [*KnobError] if the user allows
+// a name that the profile does not have.
 func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err error) {
 	var names []string
 	for _, f := range m.Profile.Fallbacks {
@@ -177,7 +179,7 @@ func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err 
 	return host, recompute, nil
 }
 
-// changes reports whether a fallback sets anything that is not set that way already.
+// changes reports whether a fallback sets a knob to a value that it does not have already.
 func (m *Match) changes(f Fallback) bool {
 	for knob, value := range f.Set {
 		if now, err := m.text(knob); err != nil || now != value {
@@ -187,8 +189,8 @@ func (m *Match) changes(f Fallback) bool {
 	return false
 }
 
-// settings writes the evaluation batch and the fallbacks, and switches off competing
-// retries if anything changes.
+// settings writes the evaluation batch and the fallbacks. If the command has changed, it
+// also turns off retries that compete with headroom's.
 func (w *rewriter) settings(asked, p recovery.Plan, fallbacks []string) error {
 	if p.Eval > 0 && p.Eval != asked.Eval {
 		if _, has := w.m.Profile.Knobs[eval]; !has {
@@ -215,7 +217,8 @@ func (w *rewriter) settings(asked, p recovery.Plan, fallbacks []string) error {
 	return w.competing()
 }
 
-// competing switches off what would start the training again by itself.
+// competing turns off everything in the command that would start the training again by
+// itself.
 func (w *rewriter) competing() error {
 	for _, knob := range sortedKeys(w.m.Profile.SwitchOff) {
 		given, err := w.m.givenOwn(knob)
@@ -246,7 +249,7 @@ func (w *rewriter) text(name, value string) error {
 	return w.set(w.m.Profile, w.m.files, name, value)
 }
 
-// rewritten puts the changes together.
+// rewritten returns the command with all changes.
 func (w *rewriter) rewritten(p recovery.Plan) Rewritten {
 	for _, docs := range append([][]document{w.m.files}, w.m.under...) {
 		for i := range docs {

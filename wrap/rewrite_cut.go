@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// cut writes the knobs for a different micro-batch.
+// cut writes the knobs that change with the micro-batch, from the step s to the step next.
 func (w *rewriter) cut(s, next step) error {
 	m := w.m
 	law := m.Profile.Law
@@ -63,9 +63,9 @@ func (w *rewriter) pin(s step) error {
 	return w.amount(m.Profile, m.files, global, total)
 }
 
-// length asks for a proof where the training's length is given in epochs: the number of
-// steps in an epoch is computed, with rounding, from the number of micro-batches, and the learning-rate
-// schedule depends on it.
+// length adds a condition for the user to verify if the training's length is given in
+// epochs. The framework computes the steps in an epoch, with rounding, from the number of
+// micro-batches, and the learning-rate schedule depends on that.
 func (w *rewriter) length() error {
 	if _, has := w.m.Profile.Knobs[steps]; !has {
 		return nil
@@ -83,13 +83,14 @@ func (w *rewriter) length() error {
 
 func (w *rewriter) prove(what string) { w.out.Prove = append(w.out.Prove, what) }
 
-// derived reports whether the framework computes the accumulation by itself.
+// derived reports whether the framework computes the accumulation by itself for s.
 func (w *rewriter) derived(s step) (bool, error) {
 	given, err := w.m.givenOwn(accumulation)
 	return w.m.Profile.Law.Derive == accumulation && !given || s.global > 0 && !given, err
 }
 
-// exclude refuses knobs that must not be given together.
+// exclude returns an error if the command gives all knobs of group, which must not be
+// given together.
 func (m *Match) exclude(group []string) error {
 	var given []string
 	for _, name := range group {
@@ -110,8 +111,8 @@ func (m *Match) exclude(group []string) error {
 	return nil
 }
 
-// layers writes the amounts that a layer sets itself; those that it takes from the
-// framework are left alone.
+// layers writes the new sizes into layers that set them. A layer that takes a size from
+// the framework is left alone.
 func (w *rewriter) layers(next step) error {
 	for i, layer := range w.m.Layers {
 		now := map[string]int{micro: next.perMicro, accumulation: next.perRank}

@@ -9,8 +9,8 @@ import (
 	"headroom/runs"
 )
 
-// Diff returns a unified diff between the command before, was, and r: the command with
-// one option per line, and every file that is copied. It is empty if nothing changes.
+// Diff returns a unified diff from the command was to r. It covers the command, with one
+// option per line, and every file that is copied. It is empty if nothing changes.
 func (r Rewritten) Diff(was Command) string {
 	parts := []string{unified("command", "command", lines(was, r.Command), lines(r.Command, was))}
 	for _, c := range r.Copies {
@@ -33,8 +33,8 @@ func unified(from, to string, a, b []string) string {
 	return text
 }
 
-// lines are the variables of c that other does not have, and the arguments of c, each
-// option on one line with its value.
+// lines returns the variables of c that other does not have, and the arguments of c. Each
+// variable and each argument is a line, but an option and its value share one.
 func lines(c, other Command) []string {
 	var all []string
 	for _, entry := range c.Env {

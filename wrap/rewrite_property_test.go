@@ -12,7 +12,8 @@ import (
 	"headroom/recovery"
 )
 
-// drawn is a made-up framework with a command of its own, and the step it asks for.
+// drawn is a random framework, with a command of that framework and the step that the
+// command asks for.
 type drawn struct {
 	profile                     Profile
 	command                     Command
@@ -22,7 +23,7 @@ type drawn struct {
 	coupling                    Coupling
 	normalised                  Normalised
 	pinned, givenGlobal, giveIt bool
-	ramp                        []int // START and INCREMENT of an effective batch that grows; nil if it is constant
+	ramp                        []int // START and INCREMENT of the effective batch; nil if it does not grow
 }
 
 func draw(t *rapid.T) drawn {
@@ -86,8 +87,9 @@ func draw(t *rapid.T) drawn {
 	return d
 }
 
-// Whatever the law and the scopes are, a rewritten command asks for exactly the plan, both
-// as its profile reads it back and by this test's own count; or it is refused.
+// TestRewriteIsExactOrRefused checks that, for any law and any scopes, Rewrite either
+// returns an error or a command that asks for exactly the plan. The test reads the command
+// back with its profile, and also computes the effective batch by itself.
 func TestRewriteIsExactOrRefused(t *testing.T) {
 	exact, refused, grown := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -148,7 +150,7 @@ func TestRewriteIsExactOrRefused(t *testing.T) {
 	}
 }
 
-// typedError reports whether an error is one of those that say what to do.
+// typedError reports whether an error has one of the types that Rewrite documents.
 func typedError(err error) bool {
 	var inexact *InexactError
 	var knob *KnobError
@@ -156,7 +158,7 @@ func typedError(err error) bool {
 	return errors.As(err, &inexact) || errors.As(err, &knob) || errors.As(err, &world)
 }
 
-// mustHaveAReason fails the test if nothing stood in the way of the rewrite.
+// mustHaveAReason fails the test if there was no reason to refuse the rewrite.
 func mustHaveAReason(t *rapid.T, d drawn, asked, want recovery.Plan) {
 	share := asked.Share(0)
 	canAccumulate := d.hasAccumulation && d.normalised != NotNormalised || d.hasGlobal && !d.hasAccumulation && (d.givenGlobal || d.pinned)
@@ -166,7 +168,7 @@ func mustHaveAReason(t *rapid.T, d drawn, asked, want recovery.Plan) {
 	}
 }
 
-// product is the effective batch as this test itself reads it.
+// product returns the effective batch of a command, computed without the code under test.
 func product(p Profile, args []string, world int) int {
 	value := map[string]int{}
 	for i, arg := range args[3:] {

@@ -11,7 +11,8 @@ import (
 	"headroom/recovery"
 )
 
-// custom is a user's profile with a line replaced or added.
+// custom returns a user's profile in which lines replace those with the same key, or are
+// added.
 func custom(t *testing.T, lines ...string) Profile {
 	t.Helper()
 	text := "name: custom\nmatch: {flags: [--micro, --accum]}\nknobs:\n  micro: {flags: [--micro], min: 2}\n  accumulation: {flags: [--accum], default: 1}\n" +
@@ -68,7 +69,8 @@ func TestRewriteByCustomProfile(t *testing.T) {
 
 func micros(n int) func(*recovery.Plan) { return func(p *recovery.Plan) { p.Micro = n } }
 
-// rewritten is the arguments after the script, or the error.
+// rewritten returns the arguments after the script in the rewritten command, or the text of
+// the error.
 func rewritten(t *testing.T, p Profile, command string, change func(*recovery.Plan), fallbacks []string) string {
 	t.Helper()
 	before := strings.Fields(command)
@@ -93,7 +95,8 @@ func rewritten(t *testing.T, p Profile, command string, change func(*recovery.Pl
 	return strings.Join(out.Command.Args[2:], " ")
 }
 
-// An amount over all ranks cannot be read without their number; one per rank can.
+// TestRanksThatAreNotKnown checks that a value that counts over all ranks needs the number
+// of ranks, and that a value per rank does not.
 func TestRanksThatAreNotKnown(t *testing.T) {
 	command := Command{Args: strings.Fields("torchrun --nproc-per-node=gpu t.py --bs 8 --accum 2"), Dir: "/"}
 	for _, c := range []struct {
@@ -125,8 +128,8 @@ func TestRanksThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// Of two profiles that fit the same command neither is chosen, and a user's own profile
-// takes the place of the built-in one of the same name.
+// TestProfilesOfAUsers checks that neither of two profiles that fit equally well is
+// chosen, and that a user's profile replaces the built-in one of the same name.
 func TestProfilesOfAUsers(t *testing.T) {
 	files := fstest.MapFS{
 		"p/a.yaml": {Data: []byte("name: a\nmatch: {argv: 't\\.py', flags: [--bs]}\nknobs: {micro: {flags: [--bs]}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n")},
@@ -165,9 +168,9 @@ func TestProfilesOfAUsers(t *testing.T) {
 	}
 }
 
-// Where the effective batch grows, the framework computes the accumulation of each
-// step, so a micro-batch has to divide every value on the way; the schedule itself is
-// never touched.
+// TestEffectiveBatchThatGrows checks that, if the effective batch grows, the micro-batch
+// divides each of its values, since the framework computes the accumulation of each step.
+// The schedule itself never changes.
 func TestEffectiveBatchThatGrows(t *testing.T) {
 	p, err := ParseProfile("grows.yaml", []byte("name: grows\nmatch: {flags: [--micro]}\nlaw: {write: [micro], derive: accumulation}\n"+
 		"knobs: {micro: {flags: [--micro]}, global: {flags: [--global]}, accumulation: {flags: [--accum]}, rampup: {flags: [--rampup]}}\n"))
@@ -200,8 +203,9 @@ func TestEffectiveBatchThatGrows(t *testing.T) {
 	}
 }
 
-// Where the framework computes the accumulation, the effective batch is kept if it is
-// given, pinned if it is not, and nothing is assumed if it does not divide evenly.
+// TestDerivedAccumulation checks what happens to the effective batch if the framework
+// computes the accumulation: it is kept if it is given, and pinned if it is not. It is an
+// error if it cannot be pinned or does not divide evenly.
 func TestDerivedAccumulation(t *testing.T) {
 	const head = "name: derived\nmatch: {flags: [--micro]}\nknobs:\n  micro: {flags: [--micro]}\n  global: {flags: [--global], unset: [\"-1\"]}\nlaw: {write: [micro], derive: accumulation"
 	for _, c := range []struct{ law, command, want string }{
@@ -222,7 +226,8 @@ func TestDerivedAccumulation(t *testing.T) {
 	}
 }
 
-// What is written is read back: two knobs that turn out to be one are noticed.
+// TestRewriteIsReadBack checks that a rewritten command is read back: Rewrite notices that
+// two knobs have the same flag.
 func TestRewriteIsReadBack(t *testing.T) {
 	p, err := Plain([]string{"micro=--bs", "accumulation=--bs"})
 	if err != nil {
@@ -233,8 +238,8 @@ func TestRewriteIsReadBack(t *testing.T) {
 	}
 }
 
-// An accumulation that is not given and has no known default is not taken to be 1: a file
-// that is not read may set it.
+// TestAccumulationIsNotAssumed checks that an accumulation that is not given and has no
+// known default does not count as 1. A file that headroom does not read may set it.
 func TestAccumulationIsNotAssumed(t *testing.T) {
 	p, err := Plain([]string{"micro=--bs", "accumulation=--accum"})
 	if err != nil {
@@ -245,7 +250,7 @@ func TestAccumulationIsNotAssumed(t *testing.T) {
 	}
 }
 
-// TestFallbacks checks which of a profile's fallbacks may be used on a command.
+// TestFallbacks checks which of a profile's fallbacks may be used for a command.
 func TestFallbacks(t *testing.T) {
 	for _, c := range []struct {
 		args      string
@@ -275,7 +280,8 @@ func TestFallbacks(t *testing.T) {
 	}
 }
 
-// A flag for resuming that the script declares as a switch gets no path.
+// TestResumeBySwitch checks that a flag for resuming gets no path if the script declares
+// it as a switch.
 func TestResumeBySwitch(t *testing.T) {
 	for declared, want := range map[string]string{
 		`p.add_argument("--resume", action="store_true")`:                       "--bs 4 --acc 2 --resume",
@@ -305,7 +311,8 @@ func TestResumeBySwitch(t *testing.T) {
 	}
 }
 
-// A default is read from the script only if it is declared once.
+// TestDefaultOfTheScript checks that a default is read from the script only if the script
+// declares it exactly once.
 func TestDefaultOfTheScript(t *testing.T) {
 	const once = "p.add_argument('--bs', type=int, default=16)\n"
 	for script, want := range map[string]int{once: 16, once + once: 0, "p.add_argument('--bs', type=int)\n": 0} {

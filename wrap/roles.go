@@ -5,7 +5,7 @@ import (
 )
 
 // conditional lists words that turn a sentence about memory into advice, a warning or a
-// condition. They count only in front of the recognised text: PyTorch itself puts
+// condition. They count only in front of the recognised text, since PyTorch itself puts
 // advice after an error.
 var conditional = []string{
 	" if ", "try ", "trying to avoid", "consider", "avoid", " may ", " might ", " can ", "could ", "prevent",
@@ -14,13 +14,13 @@ var conditional = []string{
 	"should ", "to fix", "solve", "due to potential", "potential", "not enough for", "otherwise", "previous", "last run", "no longer",
 }
 
-// furtherOn lists words that, soon after a text about memory, show that it is about
-// such errors in general.
+// furtherOn lists words that, soon after a text about memory, show that the text is about
+// memory errors in general or about one that the program handled.
 var furtherOn = []string{" errors", " issues", " may ", " might ", " can ", " could ", " problems", "? ", " detected, reducing", ", retrying",
 	", skipping", "; retrying", "; skipping", " - skipping", " - retrying", " handler", " exceptions", ", ignoring"}
 
-// advises reports whether the text round a match is advice, documentation or a
-// quotation, and so no sign that the failure happened.
+// advises reports whether the text around a match is advice, documentation or a
+// quotation. Then it is no sign that a failure happened.
 func advises(text string, m textMatch) bool {
 	lower := " " + strings.ToLower(text)
 	before, after := lower[:min(m.at+1, len(lower))], lower[min(m.end+1, len(lower)):]
@@ -45,28 +45,28 @@ func containsAny(s string, words []string) bool {
 	return false
 }
 
-// How much progress after an error shows that the command survived it. A progress bar
-// that is closed on the way out is drawn once more, and so is each nested one, so the
-// states of a bar weigh less than a line with a loss; with several ranks, the others may
-// finish the step that they were in.
+// These weights decide how much progress after an error shows that the command survived
+// it. When a command exits, each of its progress bars may be drawn once more, so a bar
+// weighs less than a line with a loss. With several ranks more progress is needed, because
+// the other ranks may finish their current step.
 const (
-	barWeight     = 1
-	lossWeight    = 3
-	survivedAlone = 3
-	survivedRanks = 6
+	barWeight     = 1 // of a new state of a progress bar
+	lossWeight    = 3 // of a line with a loss
+	survivedAlone = 3 // sum of weights needed if there is one rank
+	survivedRanks = 6 // sum of weights needed if there are several ranks
 )
 
 var (
 	barState  = lazily(`(\d+)/(\d+|\?) ?\[(?:\d+:)?\d\d:\d\d`)
 	lossState = lazily(`(?i)\bloss(?:_\w+)?['"]?\s*[=:|]?\s*['"]?(?:-?\d|nan\b)|\bloss/train|_loss['"]?\s*[=:|]\s*['"]?-?\d`)
 	stepState = lazily(`(?i)\b(?:step|iter|iteration|update|batch)s?['"]?\s*[=:#\[]?\s*\d`)
-	// barOther matches the bars of work other than training, which ranks that did
-	// not fail may well finish.
+	// barOther matches progress bars of work other than training. Ranks that did not fail
+	// may finish such work after the error.
 	barOther = lazily(`(?i)loading|download|fetch|tokeniz|\bmap\b|generating|filter|shards|cach|saving|upload|resolving|extract`)
 )
 
-// progress is how strongly a line shows that training continues, and a key that is the
-// same when the same state is shown again.
+// progress returns how strongly a line shows that training continues, and a key for the
+// state that it shows. A line that shows the same state again has the same key.
 func progress(text string) (weight int, key string) {
 	if !strings.ContainsAny(text, "0123456789") || strings.HasPrefix(text, "wandb:") {
 		return 0, ""
@@ -77,7 +77,7 @@ func progress(text string) (weight int, key string) {
 		}
 		return barWeight, at[1] + "/" + at[2]
 	}
-	// Without a colon, equals sign or brace round it, "loss" is a word of prose.
+	// Without a step, an epoch or a brace in the line, "loss" may be a word in a sentence.
 	if lossState().MatchString(text) && (stepState().MatchString(text) || strings.Contains(text, "epoch") ||
 		strings.Contains(text, "Epoch") || strings.HasPrefix(text, "{")) {
 		return lossWeight, text

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Lines that mention memory although it did not run out: each of them is alone in the
-// output of a command that failed, and does not say why it did.
+// TestAdviceIsNoEvidence checks lines that mention memory although it did not run out.
+// Each is the only output of a failed command, and must not count as the reason.
 func TestAdviceIsNoEvidence(t *testing.T) {
 	for _, line := range []string{
 		"If you get CUDA out of memory, lower the batch size",
@@ -30,7 +30,8 @@ func TestAdviceIsNoEvidence(t *testing.T) {
 	}
 }
 
-// Sentences about memory count where they are themselves the error, in a log too.
+// TestErrorsInLogsAreEvidence checks that a sentence about memory counts if it is itself
+// the error, even if a logger printed it.
 func TestErrorsInLogsAreEvidence(t *testing.T) {
 	for line, want := range map[string]Confidence{
 		"CUDA out of memory. Tried to allocate 2.00 GiB.":                                           Likely,
@@ -49,7 +50,8 @@ func TestErrorsInLogsAreEvidence(t *testing.T) {
 	}
 }
 
-// An exception outranks a line of a log, whichever comes first.
+// TestExceptionsOutrankLogs checks that an exception counts rather than a line of a log,
+// whichever of them comes first.
 func TestExceptionsOutrankLogs(t *testing.T) {
 	log, exception := "CUDA out of memory. Tried to allocate 2.00 GiB.\n", "Traceback (most recent call last):\nValueError: x\n"
 	for _, text := range []string{
@@ -62,8 +64,9 @@ func TestExceptionsOutrankLogs(t *testing.T) {
 	}
 }
 
-// An exception about memory stays the root although another one followed, which its
-// handling may have caused; the verdict is then less sure.
+// TestErrorAfterMemory checks that an exception about memory counts as the reason even if
+// another exception follows, since handling the first may have caused the second. The
+// confidence is then lower.
 func TestErrorAfterMemory(t *testing.T) {
 	memory, other := tracebackOf(), "Traceback (most recent call last):\nValueError: x\n"
 	for text, want := range map[string]Confidence{memory: Certain, memory + other: Likely, other + memory: Certain, memory + memory: Certain} {

@@ -15,72 +15,73 @@ import (
 	"headroom/runs"
 )
 
-// RunOptions are what [Run] needs from the world around the command: how to run one
-// life of it, and what is on disk. Tests fake them.
+// RunOptions are what [Run] needs from outside: how to run one life of the command, and
+// which checkpoints are on disk. Tests replace them with fakes.
 type RunOptions struct {
 	// Live runs one life of the command, and returns when none of its processes is left.
 	// The context is cancelled when the user asks to stop. An error means that the command
 	// could not be started or rewritten.
 	Live func(context.Context, Beginning) (Outcome, Exit, error)
-	// Newest returns the newest complete checkpoint, nil if there is none. Newest itself is
-	// nil if the command is not known to write any.
+	// Newest returns the newest complete checkpoint, or nil if there is none. The function
+	// itself is nil if the command is not known to write checkpoints.
 	Newest func() (*Saved, error)
-	// Resumes reports whether the command can resume from a checkpoint. One that cannot
-	// starts over, which costs all that it has done.
+	// Resumes says whether the command can resume from a checkpoint. A command that cannot
+	// resume starts over, and loses all that it has trained.
 	Resumes bool
-	// Recover is false for a command that may not be changed at all: then nothing is ever
-	// started again.
+	// Recover says whether the command may be changed and started again. If it is false,
+	// the first life is the only one.
 	Recover bool
-	// Why says why Recover is false, to be reported where recovering would have helped.
+	// Why says why Recover is false. It is reported if recovering would have helped.
 	Why string
-	// Check returns why a life after the first one could not be started as planned. Check is
-	// nil if that cannot be known beforehand.
+	// Check returns the reason why a life after the first could not be started, or nil. The
+	// function itself is nil if that cannot be known beforehand.
 	Check func(Beginning) error
 
-	Sleep func(ctx context.Context, d time.Duration) error // nil really sleeps
+	Sleep func(ctx context.Context, d time.Duration) error // harness.Sleep, if nil
 }
 
 // Beginning is how a life of the command begins.
 type Beginning struct {
 	Plan      recovery.Plan
-	From      *Saved   // nil for the beginning of the training
-	Fallbacks []string // the profile's fallbacks that are in force
+	From      *Saved   // checkpoint to resume from; nil means the beginning of the training
+	Fallbacks []string // names of the profile's fallbacks that are in use
 }
 
-// Saved is a complete checkpoint of the command's own.
+// Saved is a complete checkpoint that the command has written.
 type Saved struct {
 	Path string
-	Step int       // optimizer steps, or whatever the command counts its checkpoints in; 0 if its name does not say
+	Step int       // number of optimizer steps, or in the command's own unit; 0 if the checkpoint's name has no number
 	Time time.Time // when it was written
 
-	// Micro is the micro-batch of the life that wrote it, 0 if that is not known. Run
-	// fills it in: a framework may insist on the same one.
+	// Micro is the micro-batch of the life that wrote the checkpoint, or 0 if it is not
+	// known. Run fills it in, since a framework may resume only with the same micro-batch.
 	Micro int
 
 	checkpoint *Checkpoint
 }
 
-// after reports whether c is newer than other, which may be nil. The time counts as well,
-// because a checkpoint that is overwritten in place keeps its name.
+// after reports whether c is newer than other, which may be nil. Of two checkpoints with
+// the same step, the one written later is newer: a checkpoint that is overwritten in place
+// keeps its name.
 func (c *Saved) after(other *Saved) bool {
 	return other == nil || c.Step > other.Step || c.Step == other.Step && c.Time.After(other.Time)
 }
 
-// ExitError is a command that ended by itself with a status other than 0, for a
-// reason that headroom has no remedy for. Code is to be passed through.
+// ExitError says that a command ended by itself with a status other than 0, for a reason
+// that headroom has no remedy for.
 type ExitError struct {
-	Code int
+	Code int    // the command's exit status, which headroom should exit with
 	Why  string // what was seen, in a sentence
 	How  string // the beginning of that sentence, without the reasons; may be empty
 	Hint string // what the user could do; may be empty
 
 	Memory bool // memory had run out, and headroom had no remedy for this command
-	Killed bool // by a signal that leaves a command no time for last words
+	Killed bool // a signal such as SIGKILL ended the command, which had no chance to say why
 }
 
 func (e *ExitError) Error() string { return e.Why }
 
-// waitBetween is how long one wait for other processes lasts.
+// waitBetween is how long one wait lasts for other processes to free memory.
 const waitBetween = time.Minute
 
 // runner is one call of Run.
@@ -91,16 +92,18 @@ type runner struct {
 	beyond time.Duration   // how long the life that wrote newest continued afterwards
 	from   *Saved          // checkpoint that the newest life resumed from; nil for the beginning
 	last   Exit            // of the newest life
-	lives  []time.Duration // how long each lasted
+	lives  []time.Duration // how long each life lasted
 }
 
-// Run starts one life of the command after another until one finishes or nothing is left
-// to try, and ends the session, which keeps the records and decides. The int is the exit
-// status of the newest life, which is the one to exit with.
+// Run starts one life of the command after another, until one finishes or nothing is left
+// to try. The session decides what to do after each life, and keeps the records; Run ends
+// the session. The int is the exit status of the newest life, with which the caller should
+// exit.
 //
-// The errors: an *[ExitError] if the command ended by itself and headroom has no
-// remedy, a *[harness.GaveUpError] if it has none left, [harness.ErrInterrupted] if
-// the user asked to stop, and the errors of Live and Newest.
+// The error is an *[ExitError] if the command ended by itself and headroom has no remedy,
+// and a *[harness.GaveUpError] if all remedies have been used. It wraps
+// [harness.ErrInterrupted] if the user asked to stop. Errors of Live and Newest are passed
+// on.
 func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result, int, error) {
 	if o.Sleep == nil {
 		o.Sleep = harness.Sleep
@@ -120,7 +123,8 @@ func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result,
 	}
 }
 
-// attempt is one life of the command and what follows from how it ended.
+// attempt runs one life of the command, and does what its end calls for. again reports
+// whether another life should follow.
 func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error) {
 	from := r.resume()
 	var checkpoint *runs.Checkpoint
@@ -153,7 +157,7 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 	return exit, again, err
 }
 
-// fallbacks are the ones that the session has resorted to so far.
+// fallbacks returns the names of the fallbacks that the session has used so far.
 func (r *runner) fallbacks() []string { return fallbacksOf(r.s.Eased(), r.s.Recomputing()) }
 
 func fallbacksOf(eased []string, recomputing bool) []string {
@@ -164,7 +168,8 @@ func fallbacksOf(eased []string, recomputing bool) []string {
 	return all
 }
 
-// resume is the checkpoint that the next life would resume from; nil for the beginning.
+// resume returns the checkpoint that the next life would resume from, or nil if it would
+// start from the beginning.
 func (r *runner) resume() *Saved {
 	if !r.Resumes {
 		return nil
@@ -172,7 +177,8 @@ func (r *runner) resume() *Saved {
 	return r.newest
 }
 
-// possible reports why no life could begin with these settings.
+// possible returns the reason why no life could begin with the settings s, or nil if one
+// could.
 func (r *runner) possible(s harness.Settings) error {
 	if r.Check == nil {
 		return nil
@@ -180,9 +186,9 @@ func (r *runner) possible(s harness.Settings) error {
 	return r.Check(Beginning{s.Plan, r.resume(), fallbacksOf(s.Eased, s.Recomputing)})
 }
 
-// pause waits before a command that died young is started again unchanged, and gives
-// up on one that keeps dying young. A smaller plan needs no pause: it is another try,
-// and there are few of those.
+// pause waits before an unchanged command that ended soon after its start is started
+// again, and gives up if that keeps happening. After a change of the plan no pause is
+// needed, since plans can change only a few times.
 func (r *runner) pause(ctx context.Context) (again bool, err error) {
 	wait, again := Pause(r.lives)
 	if !again {
@@ -204,8 +210,8 @@ func (r *runner) look() (*Saved, error) {
 	return r.Newest()
 }
 
-// progress looks for checkpoints after a life, and reports one that is newer than those
-// before: every "once per step" limit starts afresh with it.
+// progress looks for checkpoints after a life. It tells the session about a new one, which
+// resets the session's limits on repeated failures.
 func (r *runner) progress() error {
 	known := r.newest
 	newest, err := r.look()
@@ -225,7 +231,8 @@ func (r *runner) progress() error {
 	return nil
 }
 
-// follow does what the end of a life calls for.
+// follow does what the end of a life calls for. again reports whether another life should
+// follow.
 func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
 	switch {
 	case o.Kind == Done:
@@ -242,7 +249,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 			return r.recover(ctx, o, exit)
 		}
 	case Leaking:
-		if !r.Recover || !r.progressed() { // a command that will not be started again is not ended for leaking
+		if !r.Recover || !r.progressed() { // it may not be started again, or has no new checkpoint to start from
 			break
 		}
 		_, err := r.s.Handle(recovery.Event{Left: &recovery.Left{Why: strings.Join(o.Reasons, "; "), From: r.newest.Step}}, life(exit))
@@ -270,17 +277,19 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 	return false, e
 }
 
-// spoken are the signals with which a command is ended by someone who knows why.
+// spoken are the signals with which people and programs usually end a command on purpose.
+// For a command that one of them ended, ExitError.Killed is false.
 var spoken = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}
 
-// stops puts on record that nothing more is tried. Whoever ends the run tells the user.
+// stops records in the journal that nothing more is tried. It does not tell the user,
+// which is left to the caller of Run.
 func (r *runner) stops(why, hint string) {
 	d := recovery.Decision{Remedy: recovery.Stop, Plan: r.s.Running(), Reason: why, Hint: hint}
 	r.s.Note(runs.Entry{Kind: runs.KindDecision, Text: why, Decision: &d})
 }
 
-// errInterrupted is [harness.ErrInterrupted] for a command, which does not resume by itself
-// when it is run again.
+// errInterrupted wraps [harness.ErrInterrupted] with a shorter text, which does not promise
+// that the command resumes when it is run again.
 var errInterrupted error = interruptedError{}
 
 type interruptedError struct{}
@@ -288,8 +297,9 @@ type interruptedError struct{}
 func (interruptedError) Error() string { return "interrupted" }
 func (interruptedError) Unwrap() error { return harness.ErrInterrupted }
 
-// resumed is the hint for a command that failed for another reason after headroom had
-// made it resume from a checkpoint, and that wrote no newer one.
+// resumed returns a hint for a command that failed for a reason other than memory, after
+// headroom had made it resume from a checkpoint and before it wrote a newer one. It
+// returns "" for any other end.
 func (r *runner) resumed(o Outcome) string {
 	if o.Kind != Failed || r.from == nil || r.progressed() {
 		return ""
@@ -297,15 +307,16 @@ func (r *runner) resumed(o Outcome) string {
 	return fmt.Sprintf("the command had resumed from %s and written no newer checkpoint; if that checkpoint cannot be loaded, move it elsewhere and start again from the one before", r.from.Path)
 }
 
-// mayPass reports whether memory that ran out during loading, on which the batch has no
-// effect, may be enough next time: other processes held some, or a checkpoint was being loaded.
+// mayPass reports whether memory that ran out during loading may suffice next time. That
+// is so if other processes held some of it, or if a checkpoint was being loaded. The
+// batch size has no effect on loading.
 func (r *runner) mayPass(o Outcome) bool {
 	return o.Evidence != nil && o.Evidence.Failure.Phase == memory.PhaseLoad &&
 		(r.from != nil || memory.Diagnose(*o.Evidence).Cause == memory.Foreign)
 }
 
-// recover asks the session what to do about a life that ran out of memory, and waits if
-// that is the answer.
+// recover asks the session what to do about a life that ran out of memory. If the answer
+// is to wait, it waits.
 func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
 	evidence := *o.Evidence
 	evidence.Host = o.Kind != OutOfMemory
@@ -328,10 +339,10 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 	return true, nil
 }
 
-// resuming reports whether a life that resumed from a checkpoint, with a micro-batch no
-// larger, failed before it got as far as the life that wrote the checkpoint: while
-// loading it, or after less time than the earlier life had gone on for once it had
-// written it.
+// resuming reports whether the newest life may have run out of memory because it resumed
+// from a checkpoint. Its micro-batch must be no larger than that of the life that wrote the
+// checkpoint. It must have failed while loading, or in a step after less time than the
+// earlier life continued for after writing the checkpoint.
 func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
 		return false
@@ -339,17 +350,18 @@ func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	return phase == memory.PhaseLoad || phase.SizedByMicro() && lived+settled < r.beyond
 }
 
-// progressed reports whether the newest life wrote a checkpoint beyond the one that it
-// resumed from.
+// progressed reports whether the newest life wrote a checkpoint that is newer than the one
+// that it resumed from.
 func (r *runner) progressed() bool {
 	return r.newest != nil && r.newest.after(r.from)
 }
 
-// lost is how long the newest life worked in vain: after its newest checkpoint, if it wrote one
-// and the command can resume, or else all the time; 0 if that is not known.
+// lost returns how much of the newest life's work is lost: the time since its newest
+// checkpoint if it wrote one and the command can resume, or else all of its time. It
+// returns 0 if that is not known.
 func (r *runner) lost() time.Duration {
 	switch {
-	case !r.Recover: // where such a command continues, if it is started again, is its own business
+	case !r.Recover: // it is not known where such a command continues if the user starts it again
 		return 0
 	case r.Resumes && r.progressed():
 		return max(0, r.beyond)
@@ -373,10 +385,10 @@ func describe(o Outcome, exit Exit) string {
 	return ending(o, exit) + ": " + why
 }
 
-// ending is how a life ended, without the reasons.
+// ending returns a text that says how a life ended, without the reasons.
 func ending(o Outcome, exit Exit) string { return fmt.Sprintf("%s: %s", lasted(exit), o.Kind) }
 
-// lasted says with which status a life ended, and how long it lasted.
+// lasted returns a text with the exit status or signal of a life, and how long it lasted.
 func lasted(exit Exit) string {
 	how := fmt.Sprintf("exit status %d", exit.Code)
 	if exit.Signal != 0 {
@@ -396,10 +408,10 @@ func lasting(seconds float64) string {
 	return fmt.Sprintf("%.1f h", seconds/3600)
 }
 
-// InHostMemory is the outcome for a command that used no GPU: it trains in host memory,
-// so host memory counts as its device's. most is the most that it could hold; 0 changes
-// nothing. It is assumed to have held all of that but the size of the request that
-// failed.
+// InHostMemory returns the outcome of a command that ran out of host memory, with host
+// memory as its device's memory if it used no GPU. most is the most host memory that the
+// command could hold. The command is assumed to have held all of that except for the size
+// of the failed request. If most or that size is not known, o is returned unchanged.
 func (o Outcome) InHostMemory(gpus []GPU, most memory.Bytes) Outcome {
 	if o.Kind != OutOfHostMemory || len(gpus) > 0 || most <= 0 || o.Evidence == nil {
 		return o

@@ -15,21 +15,21 @@ import (
 	"headroom/runs"
 )
 
-// toyCommand is a command as Run sees it: lives, checkpoints, and memory in numbers.
+// toyCommand simulates a command for Run: its lives, its checkpoints and its memory.
 type toyCommand struct {
-	steps, every int
+	steps, every int                         // steps to train, and steps between checkpoints
 	fits         func(step int) int          // largest micro-batch for which a step has enough memory
-	foreign      func(life int) memory.Bytes // memory that others hold, of 24 GiB
-	ends         func(life int) *Outcome     // how a life ends instead; nil runs on
+	foreign      func(life int) memory.Bytes // how much of 24 GiB other processes hold
+	ends         func(life int) *Outcome     // how a life ends before its first step; nil if it does not
 	saved        Saved
 	lives        int
-	young        float64                     // seconds that a life lasts if it ends otherwise
-	lasts        int                         // steps for which a life has enough memory, if not 0
-	grows        bool                        // a worker inside saw what it holds grow from step to step
+	young        float64                     // seconds that a life lasts if it does not finish
+	lasts        int                         // steps for which a life has enough memory; 0 means no limit
+	grows        bool                        // a worker inside saw the memory in use grow from step to step
 	leaks        int                         // steps after which a life is ended because it leaks; 0 if it does not leak
 	resume       func(life int) memory.Phase // phase in which resuming from a checkpoint runs out of memory; "" if it works
 	trace        []string
-	made         map[int]int // samples of every step, as it was last trained
+	made         map[int]int // step → number of samples when it was last trained
 }
 
 func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error) {
@@ -78,13 +78,13 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 	return Outcome{Kind: Done}, c.exit(0, 60), nil
 }
 
-// exit is how a life of the given number of seconds ends, two minutes after the newest checkpoint
-// was written.
+// exit returns the Exit of a life that lasted the given number of seconds and ended two
+// minutes after the newest checkpoint was written.
 func (c *toyCommand) exit(code int, seconds float64) Exit {
 	return Exit{Code: code, Seconds: seconds, Began: c.saved.Time.Add(2*time.Minute - time.Duration(seconds*float64(time.Second)))}
 }
 
-// newest is the newest checkpoint, as somebody who looks at the disk finds it.
+// newest returns the newest checkpoint, as if read from disk.
 func (c *toyCommand) newest() (*Saved, error) {
 	if c.saved.Path == "" {
 		return nil, nil
@@ -111,7 +111,8 @@ func (c *toyCommand) ranOut() Outcome {
 		Evidence: &memory.Evidence{Boundary: held, Every: 10, Failure: memory.OutOfMemoryError{Requested: 2 * memory.GiB, Phase: memory.PhaseForward, Stats: stats}}}
 }
 
-// wrapped runs c for a plan and returns the trace.
+// wrapped runs c for a plan. It returns the trace of the lives, the exit status and the
+// error.
 func wrapped(t *testing.T, c *toyCommand, plan recovery.Plan, policy recovery.Policy, change func(*RunOptions)) (string, int, error) {
 	t.Helper()
 	return wrappedIn(context.Background(), t, c, plan, policy, change)
@@ -272,9 +273,9 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunInEvaluation checks what follows when memory runs out outside the steps: a
-// smaller evaluation batch where one can be set, never a smaller micro-batch, and an end
-// with the command's own status where nothing smaller would help.
+// TestRunInEvaluation checks what Run does if memory runs out outside the training steps.
+// It makes the evaluation batch smaller if it can be set, and never the micro-batch. If
+// neither would help, it ends with the command's own status.
 func TestRunInEvaluation(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -322,8 +323,8 @@ func TestRunInEvaluation(t *testing.T) {
 	}
 }
 
-// TestRunIsStopped checks that nothing is started again once the user asked to stop,
-// whatever the command died of.
+// TestRunIsStopped checks that nothing is started again after the user has asked to stop,
+// whatever the command's end was.
 func TestRunIsStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -339,7 +340,7 @@ func TestRunIsStopped(t *testing.T) {
 	}
 }
 
-// TestRunEndsAs checks how a run ends, and after how many lives.
+// TestRunEndsAs checks with which error a run ends, and after how many lives.
 func TestRunEndsAs(t *testing.T) {
 	const gib = memory.GiB
 	ranOut := func(k Kind, c Confidence, phase memory.Phase, requested memory.Bytes) Outcome {
@@ -396,8 +397,8 @@ func TestRunEndsAs(t *testing.T) {
 	}
 }
 
-// TestRunProgresses checks that a device may be lost more often than is allowed in a
-// row, as long as there is a new checkpoint in between.
+// TestRunProgresses checks that a new checkpoint resets the limit on how often in a row a
+// device may be lost.
 func TestRunProgresses(t *testing.T) {
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
 	c.ends = func(life int) *Outcome {
@@ -412,8 +413,9 @@ func TestRunProgresses(t *testing.T) {
 	}
 }
 
-// TestRunOverwritesItsCheckpoint checks that a checkpoint of the same name is progress if
-// it was written later, and that the life that wrote it is known.
+// TestRunOverwritesItsCheckpoint checks that a checkpoint with the same name counts as
+// progress if it was written later, and that it has the micro-batch of the life that wrote
+// it.
 func TestRunOverwritesItsCheckpoint(t *testing.T) {
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
@@ -440,7 +442,7 @@ func TestRunOverwritesItsCheckpoint(t *testing.T) {
 	}
 }
 
-// TestRunStopsWaiting checks that a wait for other processes can be ended.
+// TestRunStopsWaiting checks that a wait for other processes can be interrupted.
 func TestRunStopsWaiting(t *testing.T) {
 	stopped := errors.New("stopped")
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 0 }, foreign: func(int) memory.Bytes { return 20 * memory.GiB }}
@@ -504,7 +506,8 @@ func TestInHostMemory(t *testing.T) {
 	}
 }
 
-// TestResuming checks when a failure is the checkpoint's doing and not the plan's.
+// TestResuming checks when a failure is attributed to resuming from a checkpoint, and not
+// to the plan.
 func TestResuming(t *testing.T) {
 	const minute = time.Minute
 	eight := &Saved{Step: 8, Micro: 32}

@@ -11,11 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passed lists the signals that are passed on to the child: those that somebody sends.
-// SIGTTIN and SIGTTOU are not among them, because the kernel sends them to the whole
-// group, which they stop; nor are those that are about this process itself. Schedulers
-// warn with SIGXCPU and SIGPWR, too. Each signal costs a start 0.2 ms, so the real-time
-// signals, which nobody sends to a training command, are left out.
+// passed lists the signals that are passed on to the child: those that people and
+// schedulers send. Schedulers use SIGXCPU and SIGPWR as warnings, too.
+//
+// SIGTTIN and SIGTTOU are left out, because the kernel sends them to the whole process
+// group. Signals about this process itself are left out, too. So are the real-time
+// signals, which nobody sends to a training command: each signal in the list adds 0.2 ms
+// to a start.
 var passed = []os.Signal{
 	syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGINT, syscall.SIGUSR1, syscall.SIGUSR2,
 	syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGXCPU, syscall.SIGPWR,
@@ -27,8 +29,9 @@ type listener struct {
 	answered chan struct{} // closed when pass has returned
 }
 
-// listen is called before the child is started, so that no signal is lost. Signals that
-// are ignored stay ignored, for the child too: nohup relies on that.
+// listen starts to receive signals. It is called before the child is started, so that no
+// signal is lost. Signals that are ignored stay ignored, in the child as well: nohup relies
+// on that.
 func listen() *listener {
 	keepIgnored()
 	l := &listener{in: make(chan os.Signal, 64), answered: make(chan struct{})}
@@ -40,13 +43,13 @@ func listen() *listener {
 	return l
 }
 
-// stop stops listening. Signals that came before are still passed on.
+// stop stops listening. Signals received before are still passed on.
 func (l *listener) stop() {
 	signal.Stop(l.in)
 	close(l.in)
 }
 
-// pass passes signals on until stop.
+// pass passes the received signals on to c, and returns after stop was called.
 func (l *listener) pass(c *Child) {
 	defer close(l.answered)
 	for s := range l.in {
@@ -56,8 +59,9 @@ func (l *listener) pass(c *Child) {
 	}
 }
 
-// hear acts on a signal to this process. One that the terminal sent has already reached
-// the child, because both are in its foreground group: INT, QUIT and TSTP come from keys.
+// hear acts on a signal to this process, and passes it on to the child. SIGINT, SIGQUIT
+// and SIGTSTP are not passed on if this process is in the terminal's foreground group: they
+// then come from keys, and the terminal has sent them to the child as well.
 func (c *Child) hear(s syscall.Signal) {
 	key := c.tty.foreground()
 	switch s {
@@ -76,7 +80,7 @@ func (c *Child) hear(s syscall.Signal) {
 		key = false
 	case syscall.SIGWINCH:
 		if c.streams.resize() {
-			key = false // the child may have asked for the size before the twin had it
+			key = false // the child may have read the size before its own terminal had the new one
 		}
 	case syscall.SIGTSTP:
 	default:
@@ -90,13 +94,13 @@ func (c *Child) hear(s syscall.Signal) {
 	}
 }
 
-// heeding is how long a child may keep running after it was asked to end before that is
-// reported.
+// heeding is the time after which headroom reports that a child is still running although
+// it was asked to end.
 const heeding = 5 * time.Second
 
-// waits reports once, some time after the first request to end, that the child is still
-// running. It may be saving, or it may ignore the request: that is for the user to judge,
-// since headroom kills no child that the user has asked to end.
+// waits makes headroom report once, some time after the first request to end, that the
+// child is still running. The child may be saving, or it may ignore the request. The user
+// has to judge that, since headroom does not kill a child that the user asked to end.
 func (c *Child) waits(asked string) {
 	if c.unheeded != nil {
 		return
@@ -110,9 +114,10 @@ func (c *Child) waits(asked string) {
 	})
 }
 
-// suspend stops this process, and returns when it is continued. A signal to this very
-// thread takes effect before the call returns. The signal is not SIGTSTP again, because
-// Go does not restore its default action once a program has asked for it.
+// suspend stops this process, and returns when the process is continued. It signals its
+// own thread, because such a signal takes effect before the call returns. It sends SIGSTOP
+// and not SIGTSTP, because Go does not restore the default action of a signal once a
+// program has asked to be notified of it.
 func suspend() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

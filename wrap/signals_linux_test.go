@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// names is a script that prints each signal that it gets, and ends when it gets SIGIO.
+// names is a script that prints the name of each signal that it gets. SIGIO ends it.
 const names = `
 for s in TERM HUP QUIT USR1 USR2 ALRM WINCH CONT INT XCPU; do trap "echo heard $s." $s; done
 trap 'echo heard TSTP.' TSTP
@@ -22,8 +22,8 @@ trap 'echo bye; exit 7' IO
 echo ready $$
 while :; do sleep 60 & wait $!; kill $! 2>/dev/null; done`
 
-// TestSignalsArePassedOn sends each signal to the wrapper alone. The script leaves
-// its sleep behind, so the tree has to end that process, too.
+// TestSignalsArePassedOn checks that the wrapper passes on each signal that it alone gets.
+// The script leaves its sleep behind, so headroom has to end that process, too.
 func TestSignalsArePassedOn(t *testing.T) {
 	p := onPipes(t, helper("wrap", "sh", "-c", names))
 	p.out.await(t, "ready ")
@@ -67,10 +67,10 @@ func pidAfter(t *testing.T, text, what string) int {
 	return pid
 }
 
-// TestKeysReachTheChildOnce types Ctrl-C and Ctrl-\, which the terminal itself sends to
-// the child, and then signals the wrapper alone: if it had passed on the keys as well,
-// those signals would come before that one. Two signals that come together may be
-// received as one, so each key is typed many times.
+// TestKeysReachTheChildOnce types Ctrl-C and Ctrl-\. The terminal itself sends their
+// signals to the child, so the wrapper must not pass them on. The test then sends SIGUSR1 to
+// the wrapper alone: any signals that the wrapper had passed on would arrive before SIGUSR1.
+// Each key is typed many times, because two signals that arrive together may count as one.
 func TestKeysReachTheChildOnce(t *testing.T) {
 	p := onTerminal(t, helper("wrap", "sh", "-c", names))
 	p.out.await(t, "ready ")
@@ -97,7 +97,8 @@ func TestKeysReachTheChildOnce(t *testing.T) {
 	}
 }
 
-// TestIgnoredSignalsStayIgnored runs the wrapper under nohup.
+// TestIgnoredSignalsStayIgnored checks that a child ignores SIGHUP if the wrapper was
+// started with SIGHUP ignored, as nohup does.
 func TestIgnoredSignalsStayIgnored(t *testing.T) {
 	c := command(false, "sh", "-c", `trap "" HUP; exec "$@"`, "sh", "/proc/self/exe", "sh", "-c", `grep SigIgn /proc/self/status; echo ready; read line; echo "$line"`)
 	exe, err := os.Readlink("/proc/self/exe")
@@ -121,8 +122,9 @@ func TestIgnoredSignalsStayIgnored(t *testing.T) {
 	}
 }
 
-// TestStillRunning asks children to end. One that keeps running is reported, once and with
-// how to end it; one that has ended, or that headroom ends, is not.
+// TestStillRunning checks that a child that keeps running after a request to end is
+// reported once, together with how to end it. A child that has ended, or that headroom
+// itself is ending, is not reported.
 func TestStillRunning(t *testing.T) {
 	type told struct {
 		timers []func()
@@ -168,8 +170,8 @@ func TestStillRunning(t *testing.T) {
 	}
 }
 
-// TestNoRequestIsLost signals this thread right before the listener stops, when nobody has
-// handled the signal yet.
+// TestNoRequestIsLost checks that a signal which arrives right before the listener stops
+// is still handled.
 func TestNoRequestIsLost(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -189,8 +191,8 @@ func TestNoRequestIsLost(t *testing.T) {
 	}
 }
 
-// TestStopKey puts a shell's job control around the wrapper: Ctrl-Z stops both, fg
-// resumes both.
+// TestStopKey runs the wrapper under a shell's job control. Ctrl-Z must stop the wrapper
+// and the child, and fg must continue both.
 func TestStopKey(t *testing.T) {
 	p := onTerminal(t, helper("shell", "sh", "-c", `echo ready $$; read line; echo "got $line"; exit 5`))
 	p.out.await(t, "ready ")
@@ -206,15 +208,16 @@ func TestStopKey(t *testing.T) {
 	}
 }
 
-// stateOf is the letter in /proc/PID/stat.
+// stateOf returns the letter for the state of a process from /proc/PID/stat, or "" if
+// there is no such process.
 func stateOf(pid int) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text), ") ")
 	return rest[:min(1, len(rest))]
 }
 
-// TestWindowSize changes the size of the terminal: the child is notified, and what it then
-// sees on each of its descriptors is the new size.
+// TestWindowSize checks that the child is notified when the size of the terminal changes,
+// and that it then reads the new size from each of its descriptors.
 func TestWindowSize(t *testing.T) {
 	p := onTerminal(t, helper("wrap", "sh", "-c", `
 trap 'echo size $(stty size) $(stty size <&3)' WINCH; exec 3>&1; echo ready
@@ -234,8 +237,9 @@ while [ -z "$done" ]; do sleep 0.01; [ -e "$0" ] && done=1; done`, t.TempDir()+"
 	}
 }
 
-// TestModesFollow has the child change modes on its output, as full-screen programs
-// do, and on its input, as password prompts do.
+// TestModesFollow checks that the user's terminal follows when the child changes terminal
+// modes, be it on its output, as full-screen programs do, or on its input, as password
+// prompts do.
 func TestModesFollow(t *testing.T) {
 	for _, c := range []struct{ change, on string }{
 		{"-icanon", "<&1"}, {"-icanon", "<&2"}, {"-icanon", "<&0"}, {"-opost", "<&1"}, {"-ixon", "<&1"}, {"intr ^X", "<&2"},
@@ -247,7 +251,7 @@ func TestModesFollow(t *testing.T) {
 			before := p.modes()
 			p.key("go\n")
 			eventually(t, "the terminal follows", func() bool { return p.modes() != before })
-			p.out.await(t, "changed.") // otherwise what is typed next would come before it
+			p.out.await(t, "changed.") // otherwise the next key might be echoed before it
 			p.key("x\n")
 			p.out.await(t, "shown.") // otherwise output still on its way would be shown in the restored modes
 			p.key("z\n")
@@ -272,7 +276,8 @@ func (p *program) modes() unix.Termios {
 	return *modes
 }
 
-// TestModesAfterASignal kills a password prompt: the terminal's modes are as before.
+// TestModesAfterASignal checks that the terminal's modes are restored after a child that
+// changed them, such as a password prompt, was killed.
 func TestModesAfterASignal(t *testing.T) {
 	c := command(false, "sh", "-c", `was=$(stty -g); `+helperMode+`=wrap /proc/self/fd/9 sh -c 'stty raw -echo; kill -KILL $$'; echo status $?; [ "$(stty -g)" = "$was" ] && echo as it was`)
 	exe, err := os.Open("/proc/self/exe")
@@ -288,8 +293,8 @@ func TestModesAfterASignal(t *testing.T) {
 	}
 }
 
-// TestReleasedSignals checks that a signal that came while a start was being prepared
-// takes effect if there is no start after all.
+// TestReleasedSignals checks that a signal that arrives while a start is being prepared
+// still takes effect if the start does not happen.
 func TestReleasedSignals(t *testing.T) {
 	came := make(chan os.Signal, 2)
 	signal.Notify(came, syscall.SIGUSR2)

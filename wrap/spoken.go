@@ -11,7 +11,7 @@ func digits(s string) int {
 	return n
 }
 
-// readText processes a line outside tracebacks.
+// readText processes a line that is not part of a traceback.
 func (s *scanner) readText(st *rankStream, l logLine) {
 	if at := exceptionLine().FindStringSubmatch(l.text); at != nil && exceptionType().MatchString(at[1]) && speaks(l) {
 		s.chains++
@@ -37,17 +37,16 @@ func (s *scanner) readText(st *rankStream, l logLine) {
 	}
 }
 
-// speaks reports whether a line can be an error: loggers give a lower level to other
-// lines.
+// speaks reports whether a line can be an error. Loggers give other lines a lower level.
 func speaks(l logLine) bool { return l.level == unrated || l.level == failure }
 
-// plainTypes are exceptions that a program's own mistakes raise, with a message of one
-// line: whatever is below that line is not part of it.
+// plainTypes are exceptions that a program's own mistakes raise. Their messages have one
+// line, so the lines below are not part of them.
 var plainTypes = []string{"ValueError", "KeyError", "TypeError", "IndexError", "AttributeError", "AssertionError", "ImportError",
 	"ModuleNotFoundError", "FileNotFoundError", "NameError", "UnboundLocalError", "NotImplementedError", "ZeroDivisionError",
 	"KeyboardInterrupt", "SystemExit", "PermissionError", "SyntaxError"}
 
-// understand reads what a fault means, from the whole of its message.
+// understand determines the meaning of a fault from its type and its whole message.
 func (f *fault) understand() {
 	text := f.message
 	if f.typ != "" {
@@ -70,7 +69,7 @@ func (f *fault) understand() {
 	}
 }
 
-// quotes reports whether an exception of another type only mentions memory.
+// quotes reports whether an exception whose type is not about memory only mentions memory.
 func quotes(f *fault, text string) bool {
 	at := f.match
 	if f.typ != "" {
@@ -89,7 +88,7 @@ func (f findings) survived(x fault) bool {
 	return f.progress-x.born >= need
 }
 
-// root is the fault that ended the command, if its output shows it.
+// root returns the fault that ended the command, and whether the output shows one.
 func (f findings) root() (fault, bool) {
 	perRank := map[int]fault{}
 	for _, x := range f.candidates() {
@@ -112,8 +111,9 @@ func (f findings) root() (fault, bool) {
 	return best, found
 }
 
-// candidates are the faults that the command did not survive and that no other
-// process caused, one of each chain, oldest first.
+// candidates returns the faults that the command did not survive and that are not
+// consequences of another process's failure. They are in the order of the output, with one
+// fault for each chain of exceptions.
 func (f findings) candidates() []fault {
 	var all []fault
 	for _, x := range f.faults {
@@ -131,9 +131,10 @@ func (f findings) candidates() []fault {
 	return slices.DeleteFunc(all, func(x fault) bool { return x.match.meaning == cascade })
 }
 
-// merge returns the exception of a chain that explains the chain: the first whose meaning
-// is known, since later ones pass it on or arise while it is handled. If no meaning is
-// known, it is the exception that is passed on, or else the last.
+// merge returns the one of two exceptions in a chain that explains the chain. That is the
+// first one whose meaning is known, since later exceptions pass it on or arise while it is
+// handled. If neither meaning is known, it is the earlier one if the later exception
+// passes it on, or else the later one.
 func merge(earlier, later fault) fault {
 	known := func(m meaning) bool { return m != nothing && m != cascade }
 	e, l := earlier.match.meaning, later.match.meaning
@@ -148,9 +149,9 @@ func merge(earlier, later fault) fault {
 	return later
 }
 
-// weightier reports whether x, which came later in the same stream, explains the end of
-// that stream better than y. An error that only a log mentions gives way to an exception; an
-// exception about memory stays even though another one followed it.
+// weightier reports whether x, which came later in the same rank's output than y, explains
+// the end of that rank better. An exception explains more than an error that is only in a
+// log. An exception about memory explains more than another exception after it.
 func weightier(x, y fault) bool {
 	xMemory, yMemory := x.match.meaning.memory() || x.match.meaning == deviceGone, y.match.meaning.memory() || y.match.meaning == deviceGone
 	switch {

@@ -13,31 +13,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// streams are the child's descriptors, and the copying of what it writes to where it
-// would have gone, to the log and to the tail.
+// streams are the child's standard files. They copy the child's output to the files that
+// it would have gone to without headroom, to the log and to the tail.
 type streams struct {
 	child    [3]*os.File
-	own      []*os.File // those of child that were made here
+	own      []*os.File // those in child that were opened here
 	copies   []*stream
 	record   *recorder
-	draining [2]*os.File // closing the second one ends copies that have nothing to read
-	copied   chan struct{}
+	draining [2]*os.File   // a pipe; closing its second end ends copies that have nothing to read
+	copied   chan struct{} // closed when all copies have ended
 }
 
-// stream is an output stream that is copied. Only its own goroutine uses it, except for
-// resize.
+// stream is an output stream that is copied. Only the goroutine that copies it uses it,
+// except for resize and midLine.
 type stream struct {
-	number  int      // 0 stdout, or both; 1 stderr
-	from    *os.File // the near end of a pipe or pseudo-terminal
+	number  int      // 0 for stdout, or for both streams in one; 1 for stderr
+	from    *os.File // headroom's end of a pipe or pseudo-terminal
 	to      *os.File
 	near    int // descriptor of from, which does not block
 	burst   burst
-	midLine atomic.Bool // what was passed on last did not end a line
-	twin    *twin       // nil if it is a pipe
+	midLine atomic.Bool // the last output that was passed on did not end a line
+	twin    *twin       // nil if from is a pipe
 	trouble func(error)
 }
 
-// openStreams opens what the options ask for; if that fails, nothing stays open.
+// openStreams opens the files that the options ask for. If that fails, it closes those that
+// it has opened.
 func openStreams(o ChildOptions) (_ *streams, err error) {
 	s := &streams{child: [3]*os.File{o.Stdin, o.Stdout, o.Stderr}, copied: make(chan struct{})}
 	s.record = newRecorder(o)
@@ -62,8 +63,8 @@ func openStreams(o ChildOptions) (_ *streams, err error) {
 	return s, err
 }
 
-// pipe makes a blocking pipe, closed on exec. The end that the child is given must block, as the
-// file that it stands in for does.
+// pipe makes a pipe whose ends block and are closed on exec. The child's end must block,
+// like the file that the child would have had without headroom.
 func pipe() (read, write *os.File, err error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -72,7 +73,8 @@ func pipe() (read, write *os.File, err error) {
 	return os.NewFile(uintptr(ends[0]), "pipe"), os.NewFile(uintptr(ends[1]), "pipe"), nil
 }
 
-// add makes the stand-in for a file and returns the end that the child gets.
+// add makes the pipe or pseudo-terminal that the child writes to in place of the file to.
+// It returns the child's end.
 func (s *streams) add(number int, to *os.File, trouble func(error)) (far *os.File, err error) {
 	one := &stream{number: number, to: to, trouble: trouble}
 	if isTerminal(to) {
@@ -94,8 +96,8 @@ func (s *streams) add(number int, to *os.File, trouble func(error)) (far *os.Fil
 
 func (s *streams) files() []*os.File { return s.child[:] }
 
-// started closes the child's ends, since the child has its own by now: the copies end with
-// the last process that holds one.
+// started closes this process's copies of the child's ends, once the child has been
+// started. A copy then ends when no process has the child's end open any more.
 func (s *streams) started() {
 	for _, f := range s.own {
 		_ = f.Close()
@@ -103,7 +105,7 @@ func (s *streams) started() {
 	s.own = nil
 }
 
-// close closes the near ends. No copy may be running.
+// close closes headroom's ends. No copy may be running.
 func (s *streams) close() {
 	for _, one := range s.copies {
 		_ = one.from.Close()
@@ -115,7 +117,7 @@ func (s *streams) close() {
 	}
 }
 
-// resize passes on the sizes of terminals to the twins, and reports whether there are any.
+// resize gives all twins the sizes of their terminals, and reports whether there are twins.
 func (s *streams) resize() bool {
 	found := false
 	for _, one := range s.copies {
@@ -138,11 +140,11 @@ func (s *streams) copy() {
 	all.Wait()
 }
 
-// untilLeft is how long drain waits for a reader that does not read, once the child was killed.
+// untilLeft is how long drain waits for a slow reader after the child was killed.
 const untilLeft = 2 * time.Second
 
-// drain waits until all that was written has been copied, and returns the tail. It
-// expects that nobody writes any more. After a kill it does not wait forever.
+// drain waits until all output has been copied, and returns the tail. No process may write
+// output any more. If killed is closed, drain waits no longer than untilLeft.
 func (s *streams) drain(killed <-chan struct{}) []byte {
 	if s.draining[1] != nil {
 		_ = s.draining[1].Close()
@@ -156,19 +158,19 @@ func (s *streams) drain(killed <-chan struct{}) []byte {
 		select {
 		case <-s.copied:
 		case <-late.C:
-			return s.record.bytes() // what is stuck stays so until the process ends
+			return s.record.bytes() // the copy that is stuck stays so until this process ends
 		}
 	}
 	s.close()
 	return s.record.bytes()
 }
 
-// chunk is the most that is copied at once: what a pipe holds.
+// chunk is the most that is copied at once, in bytes: as much as a pipe holds.
 const chunk = 64 << 10
 
-// copy passes on what is read until the last writer is gone, or until draining is
-// closed and there is nothing to read. When the reader at the other end goes away, it
-// closes its own end, so that the child finds out as it would have.
+// copy passes on output until the last writer is gone, or until draining was closed and
+// there is nothing more to read. If the reader of the output goes away, copy closes
+// headroom's end, so that the child notices as it would have without headroom.
 func (s *stream) copy(record *recorder, draining *os.File) {
 	buffer := make([]byte, chunk)
 	for {
@@ -187,8 +189,8 @@ func (s *stream) copy(record *recorder, draining *os.File) {
 	}
 }
 
-// read waits for output of the child, unless there is some already. more is false at the
-// end of the output, and when nobody is left to pass it on to.
+// read returns output of the child, and waits for it if there is none yet. more is false at
+// the end of the output, and if the reader of the output is gone.
 func (s *stream) read(buffer []byte, draining *os.File) (p []byte, more bool) {
 	p, more, wait := s.take(buffer)
 	if !wait {
@@ -208,14 +210,14 @@ func (s *stream) read(buffer []byte, draining *os.File) (p []byte, more bool) {
 			s.lost(unix.EPIPE)
 			return nil, false
 		case fds[0].Revents == 0:
-			return nil, false // draining
+			return nil, false // draining was closed
 		}
 		p, more, _ = s.take(buffer)
 		return p, more
 	}
 }
 
-// take reads what there is. wait means that there is nothing yet.
+// take reads the output that is there, without waiting. wait means that there is none yet.
 func (s *stream) take(buffer []byte) (p []byte, more, wait bool) {
 	n, err := unix.Read(s.near, buffer)
 	s.burst.add(n)
@@ -227,15 +229,14 @@ func (s *stream) take(buffer []byte) (p []byte, more, wait bool) {
 	case s.twin == nil:
 		return buffer[:n], true, false
 	}
-	// The kernel reports a change of modes before the output that follows it, unless the change
-	// comes between its check for one and its check for output: so the modes are followed after
-	// every read.
+	// The kernel reports a change of modes before the output that follows it. It misses a change
+	// between its check for changes and its check for output. So follow after every read.
 	s.twin.follow()
 	return buffer[1:n], true, false
 }
 
-// write writes all of p. The descriptor may be non-blocking: others share it, and may have
-// set that.
+// write writes all of p. The descriptor may be non-blocking, since another process that
+// shares it may have made it so.
 func (s *stream) write(p []byte) error {
 	to := int(s.to.Fd())
 	s.midLine.Store(!endsLine(p))
@@ -252,8 +253,8 @@ func (s *stream) write(p []byte) error {
 	return nil
 }
 
-// endsLine reports whether what is written after p begins a line: nothing but colour
-// codes follows the last line break.
+// endsLine reports whether output after p would begin a new line, because nothing but
+// colour codes follows the last line break in p.
 func endsLine(p []byte) bool {
 	p = p[bytes.LastIndexByte(p, '\n')+1:]
 	for len(p) > 0 {
@@ -266,14 +267,15 @@ func endsLine(p []byte) bool {
 	return true
 }
 
-// breakLine reports whether a line of our own on stderr needs a line break before it. It
-// is asked once per line: the second time, the break has been written.
+// breakLine reports whether headroom must write a line break before it writes a line of its
+// own to stderr. The caller then writes the break: a second call returns false.
 func (s *streams) breakLine() bool {
 	return len(s.copies) > 0 && s.copies[len(s.copies)-1].midLine.CompareAndSwap(true, false)
 }
 
-// lost closes the near end: the child's next write fails, and sends it SIGPIPE if the
-// stream is a pipe. A missing reader is not worth reporting; a full disk is.
+// lost closes headroom's end of the stream after the error err. The child's next write then
+// fails, and also raises SIGPIPE if the stream is a pipe. A reader that is gone is not
+// reported, but a full disk is.
 func (s *stream) lost(err error) {
 	_ = s.from.Close()
 	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.EIO) {

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// TestReaderGoesAway closes the other end of stdout: the child gets SIGPIPE at its
-// first write after that, as without headroom, and its stderr keeps working.
+// TestReaderGoesAway checks that, after the reader of stdout has gone away, the child gets
+// SIGPIPE at its next write, as it would without headroom.
 func TestReaderGoesAway(t *testing.T) {
 	for name, script := range map[string]string{
 		"a chatty child": `echo first; while :; do echo more; done`,
@@ -57,7 +57,7 @@ func TestReaderGoesAway(t *testing.T) {
 	}
 }
 
-// full is a log on a full disk.
+// full simulates a log on a disk that becomes full.
 type full struct{ n int }
 
 func (f *full) Write(p []byte) (int, error) {
@@ -67,8 +67,8 @@ func (f *full) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestFullDiskUnderTheLog checks that the child is not disturbed, and that the full disk is
-// reported once.
+// TestFullDiskUnderTheLog checks that a full disk under the log does not disturb the child,
+// and that it is reported once.
 func TestFullDiskUnderTheLog(t *testing.T) {
 	var told []error
 	var mu sync.Mutex
@@ -88,7 +88,8 @@ func TestFullDiskUnderTheLog(t *testing.T) {
 	}
 }
 
-// TestFullDiskUnderTheOutput has stdout itself fail: the child cannot keep writing either.
+// TestFullDiskUnderTheOutput checks that if writing to stdout fails, the child's writes fail
+// as well, and the error is reported once.
 func TestFullDiskUnderTheOutput(t *testing.T) {
 	file, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -101,7 +102,7 @@ func TestFullDiskUnderTheOutput(t *testing.T) {
 	}
 }
 
-// TestAtOnce checks that nothing waits for the end of a line.
+// TestAtOnce checks that output is passed on at once, even before the end of a line.
 func TestAtOnce(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -127,7 +128,7 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestOneGigabyte checks that memory use stays constant.
+// TestOneGigabyte checks that 1 GiB of output needs almost no additional memory.
 func TestOneGigabyte(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
@@ -145,7 +146,8 @@ func TestOneGigabyte(t *testing.T) {
 	}
 }
 
-// TestDescriptorsAreGivenBack starts many children.
+// TestDescriptorsAreGivenBack checks that no descriptors stay open after children have ended
+// or could not be started.
 func TestDescriptorsAreGivenBack(t *testing.T) {
 	open := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
@@ -172,20 +174,21 @@ func TestDescriptorsAreGivenBack(t *testing.T) {
 	}
 }
 
-// chatty lists children that do little but write: one that prints line by line, one
-// that counts, and one that does nothing else at all.
+// chatty lists children that do little but write. "prints" writes line by line, "counts"
+// computes what it writes, and "floods" does nothing but write.
 var chatty = map[string][]string{
 	"prints": {"sh", "-c", "i=0; while [ $i -lt 300000 ]; do echo step $i of 300000: loss 2.345, 1234 tokens/s; i=$((i+1)); done"},
 	"counts": {"seq", "30000000"},
 	"floods": {"dd", "if=/dev/zero", "bs=64k", "count=16384", "status=none"},
 }
 
-// BenchmarkThroughput passes output to a reader, with and without headroom's log and
-// tail, and reports the ratio of the two in this run. The children that print and
-// count keep their speed (1.07 and 1.00 on 22 November 2026, on two busy cores of an
-// AMD EPYC, -benchtime 3x); the one that floods, at a gigabyte a second, keeps a
-// third of its speed, because every byte is copied once more, to the log. Without a
-// log the ratio is 0.7 to 0.9, and pipes of 1 MiB do not raise it.
+// BenchmarkThroughput passes output to a reader once by a bare copy and once by headroom
+// with its log and tail. It reports the speed of headroom as a multiple of the bare copy's.
+//
+// On 22 November 2026, on two busy cores of an AMD EPYC and with -benchtime 3x, the ratio
+// was 1.07 for "prints" and 1.00 for "counts". "floods" writes a gigabyte per second, and
+// keeps a third of its speed, because every byte is copied once more to the log. Without a
+// log its ratio is 0.7 to 0.9. Pipes of 1 MiB do not raise it.
 func BenchmarkThroughput(b *testing.B) {
 	for name, args := range chatty {
 		b.Run(name, func(b *testing.B) {
@@ -212,7 +215,7 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
-// bareCopy is the least that can be between a child and a reader.
+// bareCopy runs a child and copies its output to a file, with as little work as possible.
 func bareCopy(b *testing.B, to *os.File, args []string) {
 	read, write, err := pipe()
 	if err != nil {
@@ -234,7 +237,8 @@ func bareCopy(b *testing.B, to *os.File, args []string) {
 	}
 }
 
-// timed is how long it takes to fill a pipe that somebody reads to its end.
+// timed returns how long fill and a reader take until the reader has read to the end of the
+// pipe that fill writes to.
 func timed(b *testing.B, fill func(to *os.File)) time.Duration {
 	read, write, err := pipe()
 	if err != nil {
@@ -254,8 +258,8 @@ func timed(b *testing.B, fill func(to *os.File)) time.Duration {
 	return time.Since(began)
 }
 
-// BenchmarkStart measures what a life costs beyond the child's own time: the
-// same program started by os/exec and by Start, and the difference of the two.
+// BenchmarkStart measures the time that a life takes in addition to the child's own time.
+// It runs the same program with os/exec and with Start, and reports the difference.
 func BenchmarkStart(b *testing.B) {
 	var plain, wrapped time.Duration
 	for b.Loop() {
@@ -275,8 +279,8 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(float64((wrapped-plain).Microseconds())/float64(b.N)/1000, "ms-beyond-exec")
 }
 
-// TestErrorsComeAfterTheStepsBefore checks that, in the tail, stdout's output at the time of
-// an error comes before the error and later output after it, whichever pipe is read first.
+// TestErrorsComeAfterTheStepsBefore checks the order of the tail: an error on stderr comes
+// after the output that stdout had by then, even if that output is read a little later.
 func TestErrorsComeAfterTheStepsBefore(t *testing.T) {
 	began := time.Now()
 	r := &recorder{tail: newTail(1 << 20)}
@@ -305,8 +309,8 @@ func TestErrorsComeAfterTheStepsBefore(t *testing.T) {
 	}
 }
 
-// TestBreakLine checks that what headroom prints begins on a new line, once, wherever in a
-// line the child's stderr is.
+// TestBreakLine checks that BreakLine asks for a line break, and only once, if the child's
+// output on stderr ended within a line.
 func TestBreakLine(t *testing.T) {
 	for script, want := range map[string]bool{
 		`printf '10%%' >&2`:                          true,

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// suggestions are the knobs that the options of a command and of its script sound like,
-// as --knob takes them. They are guesses for people: nothing else reads them.
+// suggestions returns guesses at the knobs of a command, in the form that --knob accepts.
+// The guesses are based on the names of the command's and the script's options, and are
+// only shown to the user.
 func (m *Match) suggestions() []string {
 	if m.Launch.Name() == "." {
 		return nil

@@ -6,26 +6,25 @@ import (
 )
 
 // tail keeps the newest output of two streams in constant memory, in the order in which it
-// came. Lines are kept whole: a line that is still being written waits outside, unless it
-// is huge, so that lines of the other stream do not land in it. Not safe for concurrent
-// use.
+// came. A line is added when it is complete or huge, so that no line of the other stream
+// lands within it. tail is not safe for concurrent use.
 type tail struct {
-	ring    []byte // its capacity is the limit plus one byte, which shows whether a line begins after it
-	next    int    // where the next byte goes, once the ring is full
-	pending [2][]byte
+	ring    []byte    // its capacity is the limit plus one byte, which shows whether the byte after it begins a line
+	next    int       // where the next byte goes if the ring is full
+	pending [2][]byte // the incomplete line of each stream
 }
 
-// hugeLine is the length beyond which the end of a line is no longer waited for: a progress bar can
-// be one line for an hour.
+// hugeLine is the length in bytes beyond which a line is added before its end: a progress
+// bar can be a single line for an hour.
 const hugeLine = 4 << 10
 
-// newTail keeps n bytes, at least 1.
+// newTail returns a tail that keeps the newest n bytes, or 1 byte if n is less.
 func newTail(n int) *tail { return &tail{ring: make([]byte, 0, max(1, n)+1)} }
 
-// add takes what a stream, 0 or 1, has written. p is not kept.
+// add adds p, which stream 0 or 1 has written. It does not keep p itself.
 func (t *tail) add(stream int, p []byte) {
 	wait := &t.pending[stream]
-	far := max(0, len(p)-hugeLine) // looking backwards is slow, and further back it is huge anyway
+	far := max(0, len(p)-hugeLine) // searching backwards is slow, and a line that begins before far is huge anyway
 	if end := far + bytes.LastIndexByte(p[far:], '\n') + 1; end > far {
 		t.keep(*wait)
 		t.keep(p[:end])
@@ -40,7 +39,7 @@ func (t *tail) add(stream int, p []byte) {
 	*wait = append(*wait, p...)
 }
 
-// keep appends to the ring and drops what is oldest.
+// keep appends p to the ring, and drops the oldest bytes if the ring is full.
 func (t *tail) keep(p []byte) {
 	if over := len(p) - cap(t.ring); over > 0 {
 		p = p[over:]
@@ -55,8 +54,8 @@ func (t *tail) keep(p []byte) {
 	}
 }
 
-// bytes ends the lines that were still being written and returns what is kept,
-// beginning with a whole line unless that one is huge. The result belongs to the caller.
+// bytes adds the incomplete lines and returns the tail. It begins with a whole line unless
+// the first line is huge. The result belongs to the caller.
 func (t *tail) bytes() []byte {
 	for i := range t.pending {
 		t.keep(t.pending[i])

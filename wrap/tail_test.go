@@ -13,7 +13,7 @@ func TestTail(t *testing.T) {
 	long := strings.Repeat("x", hugeLine)
 	for name, c := range map[string]struct {
 		size   int
-		writes []string // a leading "1:" stands for the second stream
+		writes []string // a leading "1:" means that the second stream wrote the rest
 		want   string
 	}{
 		"everything fits":                 {100, []string{"a\n", "b\n"}, "a\nb\n"},
@@ -43,7 +43,8 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestTailIsASuffix compares the tail with all that was written, cut at random.
+// TestTailIsASuffix checks that the tail is a suffix of all output, however the output is
+// cut into pieces.
 func TestTailIsASuffix(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -66,7 +67,8 @@ func TestTailIsASuffix(t *testing.T) {
 	}
 }
 
-// TestTailIsConstant writes far more than is kept and looks at the heap.
+// TestTailIsConstant checks that the tail allocates almost nothing even if far more is
+// written than it keeps.
 func TestTailIsConstant(t *testing.T) {
 	const size = 256 << 10
 	kept, chunk := newTail(size), bytes.Repeat([]byte("0123456789abcde\n"), 4<<10)

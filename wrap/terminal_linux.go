@@ -8,13 +8,14 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is this process's controlling terminal, nil if there is none.
+// terminal is this process's controlling terminal. A nil *terminal means that there is none.
 type terminal struct {
 	file  *os.File
-	modes *unix.Termios // at the start
+	modes *unix.Termios // its modes when it was opened
 }
 
-// controlling opens the terminal that sends signals to this process, nil if there is none.
+// controlling opens the controlling terminal, which sends signals to this process. It
+// returns nil if there is none.
 func controlling() *terminal {
 	file, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -24,8 +25,8 @@ func controlling() *terminal {
 	return &terminal{file: file, modes: modes}
 }
 
-// foreground reports whether the terminal sends its signals to this process's group,
-// which is the child's too.
+// foreground reports whether the terminal sends its signals to this process's group. The
+// child is in the same group.
 func (t *terminal) foreground() bool {
 	if t == nil {
 		return false
@@ -34,9 +35,10 @@ func (t *terminal) foreground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// restore puts back the modes that the terminal had at the start, as a shell does after
-// a job that a signal ended: a password prompt that is killed would leave the next life
-// without echo. In the background they are not ours to change.
+// restore gives the terminal back the modes that it had when it was opened, as a shell does
+// after a job that a signal ended. A killed password prompt would otherwise leave the next
+// life without echo. In the background restore does nothing, since a background process must
+// not change the modes.
 func (t *terminal) restore() {
 	if t.foreground() && t.modes != nil {
 		_ = unix.IoctlSetTermios(int(t.file.Fd()), unix.TCSETSW, t.modes)
@@ -49,15 +51,15 @@ func (t *terminal) close() {
 	}
 }
 
-// twin is a pseudo-terminal that stands in for a real one.
+// twin is a pseudo-terminal that the child gets in place of the user's real terminal.
 type twin struct {
 	master *os.File
 	real   *os.File
-	last   unix.Termios // modes of the twin that the real one has followed
+	last   unix.Termios // modes of the twin that the real terminal has already followed
 }
 
-// changing is the set of output modes that change bytes. They are left to the real
-// terminal, since they would be applied twice otherwise.
+// changing is the set of output modes that change bytes. They are off in the twin, since
+// otherwise both terminals would apply them.
 const changing = unix.OLCUC | unix.ONLCR | unix.OCRNL | unix.ONOCR | unix.ONLRET | unix.TABDLY
 
 // openTwin makes a pseudo-terminal with the size and modes of a real one, and also returns
@@ -74,7 +76,7 @@ func openTwin(realOne *os.File) (*twin, *os.File, error) {
 	t := &twin{master: master, real: realOne, last: *modes}
 	t.resize()
 	t.last.Oflag &^= changing
-	t.last.Lflag |= unix.EXTPROC // has the kernel report every change
+	t.last.Lflag |= unix.EXTPROC // makes the kernel report every change of modes
 	err = unix.IoctlSetTermios(int(slave.Fd()), unix.TCSETS, &t.last)
 	if err == nil {
 		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCPKT, 1)
@@ -94,8 +96,8 @@ func (t *twin) resize() {
 	}
 }
 
-// follow gives the real terminal the modes that the child has changed on the twin:
-// full-screen programs set them on their output.
+// follow applies the child's changes of the twin's modes to the real terminal. Full-screen
+// programs, for example, change the modes of their output.
 func (t *twin) follow() {
 	now, err := unix.IoctlGetTermios(int(t.master.Fd()), unix.TCGETS)
 	if err != nil || *now == t.last {
@@ -126,8 +128,8 @@ func (t *twin) follow() {
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// sameStream reports whether two files are the same pipe, file or terminal. Then they
-// share what stands in for them, which keeps the order of what is written.
+// sameStream reports whether two files are the same pipe, file or terminal. The child then
+// gets one pipe or twin for both, which keeps the order of the output.
 func sameStream(a, b *os.File) bool {
 	if isTerminal(a) && isTerminal(b) {
 		one, err1 := unix.IoctlGetUint32(int(a.Fd()), unix.TIOCGDEV)

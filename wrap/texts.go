@@ -13,37 +13,37 @@ type meaning int
 const (
 	nothing      meaning = iota
 	deviceMemory         // an allocation on the device failed
-	ifLittleFree         // a library's error that a lack of device memory causes, among other things
-	ifLimited            // a library's error that a lack of host memory causes, among other things
+	ifLittleFree         // a library's error that a lack of device memory may cause, but other things as well
+	ifLimited            // a library's error that a lack of host memory may cause, but other things as well
 	hostMemory           // an allocation of host memory failed
 	sharedMemory         // /dev/shm was full
-	deviceGone           // the device's context is dead
-	oversize             // an index or a launch was too large: about size, not about memory
+	deviceGone           // the process can no longer use the device
+	oversize             // an index or a kernel launch was too large, which has nothing to do with memory
 	lookalike            // mentions memory or a device, but is about something else
-	cascade              // what other processes say once one has failed
-	confirmation         // the kernel or a scheduler says that it killed a process over memory
+	cascade              // printed by other processes after one has failed
+	confirmation         // the kernel or a scheduler says that it killed a process for lack of memory
 	workerKilled         // a process of the command was killed by SIGKILL, according to its parent
 )
 
-// memory reports whether the text says for certain that memory ran out.
+// memory reports whether m means that memory certainly ran out.
 func (m meaning) memory() bool {
 	return m == deviceMemory || m == hostMemory || m == sharedMemory
 }
 
 // signature is a text that frameworks, libraries or the kernel print.
 type signature struct {
-	text string // in lower case; " * " stands for anything in between
-	what string // what it means, in a few words, where the kind does not say enough
+	text string // in lower case; " * " matches any text, and at most one is allowed
+	what string // what the text means, in a few words; may be "" if the meaning says enough
 }
 
-// family is the signatures of one meaning.
+// family is a set of signatures with the same meaning.
 type family struct {
 	meaning    meaning
 	signatures []signature
 }
 
-// families holds every known text. The first family that has a match counts, so narrower
-// ones come before those that they would be mistaken for.
+// families holds every known text. The first family that has a match counts, so families
+// with more specific texts come before those with more general ones.
 var families = []family{
 	{lookalike, lookalikes},
 	{sharedMemory, sharedMemoryTexts},
@@ -59,9 +59,9 @@ var families = []family{
 	{ifLimited, ambiguousHostTexts},
 }
 
-// memoryPhrases holds the longest fixed piece of each text about memory.
+// memoryPhrases returns the longest fixed piece of each text about memory.
 var memoryPhrases = sync.OnceValue(func() []string {
-	phrases := []string{"memoryerror"} // the exceptions of that name need no text
+	phrases := []string{"memoryerror"} // exceptions with such a name may have any text
 	for _, f := range families {
 		for _, s := range f.signatures {
 			if f.meaning.memory() {
@@ -72,8 +72,8 @@ var memoryPhrases = sync.OnceValue(func() []string {
 	return phrases
 })
 
-// mayTellOfMemory is false if none of the texts about memory can be in the output. Colours
-// and frames may split such a text, so it is true for any output that has them.
+// mayTellOfMemory reports whether a text about memory may be in the output. Colours and
+// frames may split such a text, so it returns true for any output that has them.
 func mayTellOfMemory(output []byte) bool {
 	if bytes.IndexByte(output, '\x1b') >= 0 || bytes.Contains(output, []byte("│")) {
 		return true
@@ -82,7 +82,8 @@ func mayTellOfMemory(output []byte) bool {
 	return slices.ContainsFunc(memoryPhrases(), func(phrase string) bool { return bytes.Contains(lower, []byte(phrase)) })
 }
 
-// shortest is the length of the shortest signature; empty lines come by the million.
+// shortest is the length of the shortest signature. Output may have millions of empty lines,
+// which are skipped because they are shorter.
 const shortest = len("eoferror")
 
 // textMatch is a signature found in a text, and where.
@@ -92,7 +93,8 @@ type textMatch struct {
 	at, end int
 }
 
-// meaningOf finds what a text means; the zero value stands for an unknown meaning.
+// meaningOf returns the first known signature in a text, with its meaning. It returns the
+// zero value if there is none.
 func meaningOf(text string) textMatch {
 	if len(text) < shortest {
 		return textMatch{}
@@ -108,7 +110,7 @@ func meaningOf(text string) textMatch {
 	return textMatch{}
 }
 
-// oneLine is a text with its line breaks as spaces; positions stay the same.
+// oneLine returns text with its line breaks replaced by spaces. Positions stay the same.
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", " ") }
 
 func (s signature) find(lower string) (at, end int, ok bool) {
@@ -125,8 +127,8 @@ func (s signature) find(lower string) (at, end int, ok bool) {
 	return at, end + next + len(rest), next >= 0
 }
 
-// deviceMemoryTypes are exceptions that mean a lack of device memory whatever they
-// say. hostMemoryTypes mean a lack of host memory.
+// deviceMemoryTypes are exceptions that mean a lack of device memory, whatever their
+// messages say. hostMemoryTypes are those that mean a lack of host memory.
 var (
 	deviceMemoryTypes = []string{
 		"torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "OutOfMemoryError", "torch._C.OutOfMemoryError",
@@ -187,7 +189,7 @@ var deviceMemoryTexts = []signature{
 	{"free memory on device * is less than desired gpu memory", "vLLM found less memory free than it was told to take"},
 }
 
-// rmmTexts begin like one of hostMemoryTexts.
+// rmmTexts contain texts of hostMemoryTexts, but mean a lack of device memory.
 var rmmTexts = []signature{
 	{"std::bad_alloc: out_of_memory: cuda error", "RMM ran out of device memory"},
 }

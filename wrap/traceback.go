@@ -9,7 +9,7 @@ import (
 // stackFrame is one entry of a Python traceback.
 type stackFrame struct {
 	file, function string
-	code           string // the line that was run; "" where the source is not available
+	code           string // the line of source that was run; "" if the source is not available
 }
 
 var (
@@ -18,8 +18,9 @@ var (
 	richCode    = lazily(`^ ?❱ *\d+ [│|]? ?(.*)`)
 )
 
-// The innermost frames say what was being done, the outermost ones in which part of the
-// work; of the thousands of frames of a recursion, those in the middle are left out.
+// framesMost is how many frames of a traceback are kept. The innermost frames show what
+// was being done, and the outermost ones in which part of the work. If a recursion has
+// thousands of frames, those in the middle are left out.
 const framesMost = 256
 
 func frameOf(text string) (stackFrame, bool) {
@@ -31,22 +32,22 @@ func frameOf(text string) (stackFrame, bool) {
 	return stackFrame{}, false
 }
 
-// sign is what shows, in a stack frame, which phase was under way.
+// sign describes the stack frames that show that a phase was under way.
 type sign struct {
 	phase     memory.Phase
-	functions []string // whole names
+	functions []string // names of functions
 	code      lazyRegexp
-	files     []string // ends or parts of a path
+	files     []string // parts of a file's path
 }
 
-// calls matches a call to one of the functions, by its whole name: train_and_evaluate
-// is not an evaluation.
+// calls returns an expression that matches a call to one of the functions, by its whole
+// name: train_and_evaluate is not an evaluation.
 func calls(names ...string) lazyRegexp {
 	return lazily(`\b(?:` + strings.Join(names, "|") + `)\(`)
 }
 
-// generation is a phase of its own wherever it is called from: reinforcement
-// learning generates in the middle of a step.
+// generation lists the signs of the generation of samples, such as text. It is a phase of
+// its own even within a step, since reinforcement learning generates in the middle of one.
 var generation = sign{
 	phase:     memory.PhaseGenerate,
 	functions: []string{"generate", "_generate", "_generate_and_score_completions"},
@@ -54,9 +55,9 @@ var generation = sign{
 	files:     []string{"/vllm/"},
 }
 
-// enclosing lists signs of phases that hold whatever is called deeper down: a forward
-// pass in an evaluation is evaluation. The outermost one counts, and only outside a
-// step: a model may well have a method named predict.
+// enclosing lists signs of phases that include whatever they call: a forward pass in an
+// evaluation is evaluation. The outermost sign counts. Signs within a step do not count,
+// since a model may have a method named predict.
 var enclosing = []sign{
 	{
 		phase: memory.PhaseEval,
@@ -86,8 +87,8 @@ var enclosing = []sign{
 	},
 }
 
-// inner lists signs of the phases of a step. The innermost one counts, but what
-// backward calls, recomputation above all, stays backward.
+// inner lists signs of the phases of a step. The innermost sign counts, with one
+// exception: whatever backward calls, such as recomputation, counts as backward.
 var inner = []sign{
 	{
 		phase:     memory.PhaseBackward,
@@ -116,8 +117,8 @@ var movesModel = lazily(`(?i)\b(?:\w*model|net|network|module|unet|vae|\w*encode
 // movesBatch matches any line that moves something to a device.
 var movesBatch = lazily(`\.(?:to|cuda)\(`)
 
-// phaseOf says in which phase a traceback's error happened, from its frames,
-// outermost first.
+// phaseOf returns the phase in which the error of a traceback happened. frames are the
+// traceback's frames, outermost first.
 func phaseOf(frames []stackFrame) memory.Phase {
 	phase := memory.PhaseUnknown
 	for _, f := range frames {
@@ -135,12 +136,13 @@ func phaseOf(frames []stackFrame) memory.Phase {
 		}
 	}
 	if phase == memory.PhaseUnknown && len(frames) > 0 && movesBatch().MatchString(frames[len(frames)-1].code) {
-		return memory.PhaseForward // a batch on its way to the model is as large as the micro-batch
+		return memory.PhaseForward // the micro-batch is being moved to the model's device
 	}
 	return phase
 }
 
-// outside is the phase outside a step that a frame shows; unknown if none.
+// outside returns the phase outside a step that a frame shows, or [memory.PhaseUnknown] if
+// it shows none.
 func outside(f stackFrame) memory.Phase {
 	for _, s := range enclosing {
 		if s.shows(f) {

@@ -8,10 +8,11 @@ import (
 	"headroom/memory"
 )
 
-// site is where packages are installed; frames below it are a framework's.
+// site is the folder in which packages are installed. Frames in files below it are a
+// framework's.
 const site = "/opt/venv/lib/python3.11/site-packages/"
 
-// at writes a frame as Python prints it.
+// at returns a stack frame as Python prints it.
 func at(file, function, code string) string {
 	return fmt.Sprintf("  File \"%s\", line 12, in %s\n    %s\n", file, function, code)
 }
@@ -21,7 +22,8 @@ func tracebackOf(frames ...string) string {
 		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 }
 
-// In which phase memory ran out, from the frames of the loops that people write.
+// TestPhases checks in which phase memory ran out, according to tracebacks of common
+// training loops.
 func TestPhases(t *testing.T) {
 	train := at(site+"transformers/trainer.py", "_inner_training_loop", "tr_loss_step = self.training_step(model, inputs)")
 	call := at(site+"torch/nn/modules/module.py", "_call_impl", "return forward_call(*args, **kwargs)")
@@ -95,8 +97,8 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// A recursion's traceback has thousands of frames; the outermost and the innermost
-// ones still say what was done.
+// TestPhaseOfDeepTracebacks checks that the phase is found in a recursion's traceback with
+// thousands of frames, both from the outermost frames and from the innermost ones.
 func TestPhaseOfDeepTracebacks(t *testing.T) {
 	deep := strings.Repeat(at("tree.py", "walk", "self.walk(node)"), 5000)
 	for want, frames := range map[memory.Phase][]string{
@@ -110,8 +112,8 @@ func TestPhaseOfDeepTracebacks(t *testing.T) {
 	}
 }
 
-// An exception of a worker thread comes with both tracebacks: the caller's says in which
-// part of the work it happened.
+// TestPhaseOfReraisedErrors checks an exception that a worker thread passed on to its
+// caller. It has two tracebacks, and the caller's shows in which phase it happened.
 func TestPhaseOfReraisedErrors(t *testing.T) {
 	text := "Traceback (most recent call last):\n" + at("train.py", "evaluate", "out = model(x)") +
 		"torch.OutOfMemoryError: Caught OutOfMemoryError in replica 1 on device 1.\nOriginal " +

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// programs must behave the same under the wrapper. Each is a line for sh, with its input.
+// programs must behave the same with and without the wrapper. Each is a script for sh,
+// with its standard input.
 var programs = map[string]struct{ script, stdin string }{
 	"silent":            {`:`, ""},
 	"two streams":       {`echo out; echo err >&2; echo out2`, ""},
@@ -44,7 +45,8 @@ var programs = map[string]struct{ script, stdin string }{
 	"the terminal":      {`echo direct >/dev/tty || echo none`, ""},
 }
 
-// TestTransparentOnPipes checks that nothing differs where nothing is a terminal.
+// TestTransparentOnPipes checks that programs behave the same with and without the wrapper
+// if none of their standard files is a terminal.
 func TestTransparentOnPipes(t *testing.T) {
 	for name, p := range programs {
 		t.Run(name, func(t *testing.T) {
@@ -64,8 +66,8 @@ func TestTransparentOnPipes(t *testing.T) {
 	}
 }
 
-// TestTransparentOnTerminal checks that nothing differs on a terminal, including the
-// modes that it is left in.
+// TestTransparentOnTerminal checks that programs behave the same with and without the
+// wrapper on a terminal, and leave the terminal in the same modes.
 func TestTransparentOnTerminal(t *testing.T) {
 	for name, p := range programs {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +98,8 @@ func sameText(t *testing.T, what, plain, wrapped string) {
 	t.Errorf("%s differs at byte %d of %d and %d:\n%.200q\n%.200q", what, at, len(plain), len(wrapped), plain[from:], wrapped[from:])
 }
 
-// TestEveryStatus checks that all 256 exit statuses come back, and signals as 128 + n.
+// TestEveryStatus checks that each of the 256 exit statuses is reported as it is, and an end
+// by signal n as status 128 + n.
 func TestEveryStatus(t *testing.T) {
 	for code := range 256 {
 		exit, _ := lived(t, ChildOptions{Bare: code%2 == 0}, "sh", "-c", fmt.Sprintf("exit %d", code))
@@ -115,15 +118,15 @@ func TestEveryStatus(t *testing.T) {
 	}
 }
 
-// harmless lists the signals that end nothing by themselves, and the two that no shell
-// can send: glibc's own.
+// harmless lists the signals that do not end a process by default, and the two that glibc
+// reserves for itself, which no shell can send.
 var harmless = map[syscall.Signal]bool{
 	syscall.SIGCHLD: true, syscall.SIGURG: true, syscall.SIGWINCH: true, syscall.SIGCONT: true, 32: true, 33: true,
 	syscall.SIGSTOP: true, syscall.SIGTSTP: true, syscall.SIGTTIN: true, syscall.SIGTTOU: true,
 }
 
-// TestEveryEndOnATerminal is TestEveryStatus with fewer statuses, on a
-// pseudo-terminal: each status is the one that a shell gets without the wrapper.
+// TestEveryEndOnATerminal is TestEveryStatus with fewer statuses and on a pseudo-terminal.
+// It checks that each status is the same with and without the wrapper.
 func TestEveryEndOnATerminal(t *testing.T) {
 	ends := map[string]int{"exit 0": 0, "exit 1": 1, "exit 2": 2, "exit 120": 120, "exit 126": 126, "exit 127": 127, "exit 128": 128, "exit 137": 137, "exit 255": 255}
 	for s := syscall.Signal(1); s < 32; s++ {
@@ -143,7 +146,8 @@ func TestEveryEndOnATerminal(t *testing.T) {
 	}
 }
 
-// TestOneStreamKeepsItsOrder has both streams go to one file, as with 2>&1.
+// TestOneStreamKeepsItsOrder checks that output keeps its order if both streams go to one
+// file, as with 2>&1.
 func TestOneStreamKeepsItsOrder(t *testing.T) {
 	var want strings.Builder
 	for i := range 300 {
@@ -155,7 +159,7 @@ func TestOneStreamKeepsItsOrder(t *testing.T) {
 	}
 }
 
-// TestLogAndTail checks that the log and the tail each get what both streams wrote.
+// TestLogAndTail checks that the log and the tail both get the output of both streams.
 func TestLogAndTail(t *testing.T) {
 	var log bytes.Buffer
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
@@ -181,7 +185,8 @@ func TestLogAndTail(t *testing.T) {
 	}
 }
 
-// TestBare checks that the child has the very same files.
+// TestBare checks that with Bare the child gets the caller's files themselves, and that no
+// tail is kept.
 func TestBare(t *testing.T) {
 	exit, got := lived(t, ChildOptions{Bare: true}, "sh", "-c", `readlink /proc/$$/fd/1; readlink /proc/$$/fd/2`)
 	if lines := strings.Split(got, "\n"); len(lines) != 3 || lines[0] != lines[1] || !strings.HasSuffix(lines[0], "/out") || len(exit.Tail) != 0 {

@@ -14,21 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree is all that descends from a child, including the orphans among its descendants,
-// which the kernel makes children of this process. A process that this one had
-// started before, with all that descends from it, is not part of the tree.
+// tree is a child with all its descendants. The kernel makes orphans among the descendants
+// children of this process, and they still belong to the tree. Other children that this
+// process had before, and their descendants, do not.
 type tree struct {
-	child    int          // the direct child, which somebody else waits for
-	foreign  map[int]bool // children that this process had before
+	child    int          // PID of the direct child; the tree does not reap it
+	foreign  map[int]bool // PIDs of the children that this process had before
 	reaper   bool         // this process was a subreaper already
 	children chan os.Signal
-	quit     chan struct{} // ends reapOrphans
-	quitted  chan struct{}
+	quit     chan struct{} // closed to end reapOrphans
+	quitted  chan struct{} // closed when reapOrphans has returned
 	trouble  func(error)
 	list     func() []process
 }
 
-// newTree makes this process the subreaper, which adopts orphans.
+// newTree prepares a tree for a child that is not started yet. It makes this process a
+// subreaper, so that the kernel gives it the orphans of the tree as children.
 func newTree(trouble func(error)) *tree {
 	t := &tree{
 		foreign: map[int]bool{}, trouble: trouble,
@@ -58,11 +59,11 @@ func (t *tree) release() {
 	}
 }
 
-// reapInterval limits the cost of looking for dead orphans where many die; a command that
-// ends sooner pays none of it.
+// reapInterval is the least time between two searches for dead orphans, which limits the
+// cost if many processes die. A command that ends sooner has no such cost.
 const reapInterval = time.Second
 
-// reapOrphans reaps dead orphans until end is called, at most once every reapInterval.
+// reapOrphans reaps dead orphans, at most once every reapInterval, until end is called.
 func (t *tree) reapOrphans() {
 	defer close(t.quitted)
 	pause := time.NewTimer(reapInterval)
@@ -83,26 +84,26 @@ func (t *tree) reapOrphans() {
 	}
 }
 
-// untilGivenUp is how long killed processes have to disappear. One that hangs in a driver
-// never does.
+// untilGivenUp is how long end waits for killed processes to disappear. A process that
+// hangs in a driver never disappears.
 const untilGivenUp = 10 * time.Second
 
-// looksForNothing is how many process lists in a row have to be without a process of the
-// tree before the tree counts as gone.
+// looksForNothing is how many process lists in a row must have no process of the tree
+// before the tree counts as gone.
 const looksForNothing = 3
 
-// end ends what is left after the direct child: it asks, and kills after a while or
-// when kill is closed. It returns when nothing is left, or only what cannot be
-// killed.
+// end ends the processes that are left after the direct child. It sends them SIGTERM, and
+// kills them after the time grace or when kill is closed. It returns when none is left, or
+// only processes that cannot be killed.
 func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 	close(t.quit)
 	<-t.quitted
-	look := 5 * time.Millisecond // grandchildren do not report when they end
+	look := 5 * time.Millisecond // look regularly: there is no signal when a grandchild ends
 	again := time.NewTimer(look)
 	defer again.Stop()
 	patience, how, given := time.NewTimer(grace), syscall.SIGTERM, time.Time{}
 	defer patience.Stop()
-	nothing := 0 // how many lists in a row showed that nothing is left
+	nothing := 0 // how many lists in a row had no process of the tree
 	for first := true; !childless(); {
 		left := t.left()
 		if len(left) > 0 {
@@ -110,8 +111,8 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 		}
 		switch {
 		case len(left) == 0:
-			// Only children that were there before are left, or the list has a gap: while it was being
-			// made, a process forked another and died, and neither is on it.
+			// Either only foreign children are left, or the list has a gap: while it was being made, a
+			// process forked another one and died, and neither of them is on the list.
 			if nothing++; nothing == looksForNothing {
 				return
 			}
@@ -136,20 +137,19 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 	}
 }
 
-// signal sends a signal to all of the tree.
+// signal sends a signal to all processes of the tree.
 func (t *tree) signal(s syscall.Signal) { send(t.left(), s) }
 
 func send(to []process, s syscall.Signal) {
 	for _, p := range to {
 		_ = syscall.Kill(p.pid, s) // it may have ended by itself
 		if s == syscall.SIGTERM {
-			_ = syscall.Kill(p.pid, syscall.SIGCONT) // a process that is stopped would not hear it
+			_ = syscall.Kill(p.pid, syscall.SIGCONT) // a stopped process acts on SIGTERM only after it is continued
 		}
 	}
 }
 
-// left is the tree as it is now, without processes that have ended and wait to be reaped.
-// Dead orphans are reaped on the way.
+// left returns the processes of the tree that run now. It reaps dead orphans that it finds.
 func (t *tree) left() []process {
 	below := map[int][]process{}
 	for _, p := range t.list() {
@@ -173,8 +173,8 @@ func (t *tree) left() []process {
 	return all
 }
 
-// childless reports whether this process has no children at all, dead ones included.
-// It costs one system call, where looking through /proc takes milliseconds.
+// childless reports whether this process has no children at all, not even dead ones. It
+// takes a single system call, whereas reading /proc takes milliseconds.
 func childless() bool {
 	for {
 		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
@@ -187,7 +187,7 @@ func childless() bool {
 // process is one process of the machine.
 type process struct {
 	pid, parent int
-	dead        bool
+	dead        bool // it has ended, but has not been reaped
 }
 
 func pids(all []process) []int {
@@ -198,8 +198,8 @@ func pids(all []process) []int {
 	return numbers
 }
 
-// listProcesses returns the processes that run now. They need not all have run at the same
-// moment: whoever signals them looks again.
+// listProcesses returns the processes of the machine. The list is not a snapshot of one
+// moment, so callers that signal the processes have to list them again afterwards.
 func listProcesses() []process {
 	folder, err := os.Open("/proc")
 	if err != nil {
@@ -222,7 +222,7 @@ func listProcesses() []process {
 	return all
 }
 
-// parseStat reads "pid (name) state parent ...", where a name may hold anything.
+// parseStat parses "pid (name) state parent ...". The name may contain any characters.
 func parseStat(pid int, text []byte) (process, bool) {
 	words := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(words) < 2 {
@@ -233,8 +233,8 @@ func parseStat(pid int, text []byte) (process, bool) {
 	return process{pid: pid, parent: parent, dead: state == 'Z' || state == 'X'}, err == nil
 }
 
-// Owns reports whether a process is the command's: the child, a descendant of it, or an
-// orphan of its tree that this process has adopted.
+// Owns reports whether a process belongs to the command: whether it is the child, one of
+// the child's descendants, or an orphan among these that is now a child of this process.
 func (c *Child) Owns(pid int) bool {
 	for pid > 1 && pid != os.Getpid() {
 		text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")

@@ -15,10 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forest is a script that leaves all kinds of descendants behind, each of which has
-// its number in the output: a daemon, which forks twice into a session of its own; a
-// grandchild in a session of its own; one that ignores TERM, and has a child; one that is
-// stopped.
+// forest is a script that leaves five descendants behind, and each prints its PID. One is a
+// daemon, which forks twice into a session of its own. One has a session of its own. One
+// ignores SIGTERM, and so does its child. One is stopped.
 const forest = `
 setsid sh -c 'sh -c "echo pid \$\$; exec sleep 1000" & sleep 0' 
 setsid sh -c 'echo pid $$; exec sleep 1000' &
@@ -26,7 +25,8 @@ sh -c 'trap "" TERM; echo pid $$; sh -c "trap \"\" TERM; echo pid \$\$; while :;
 sh -c 'echo pid $$; kill -STOP $$; sleep 1000' &
 `
 
-// grown is a forest whose processes have all printed their numbers.
+// grown waits until all processes of a forest have printed their PIDs to the file out, and
+// returns these.
 func grown(t *testing.T, out string) []string {
 	t.Helper()
 	var numbers []string
@@ -59,7 +59,7 @@ func allGone(t *testing.T, numbers []string) {
 	}
 }
 
-// TestNothingIsLeft lets the child end by itself.
+// TestNothingIsLeft checks that no process is left after the child has ended by itself.
 func TestNothingIsLeft(t *testing.T) {
 	ready := filepath.Join(t.TempDir(), "ready")
 	c, out := begun(t, ChildOptions{Grace: 50 * time.Millisecond}, "sh", "-c", forest+`while ! [ -e "$0" ]; do sleep 0.01; done; exit 4`, ready)
@@ -74,8 +74,8 @@ func TestNothingIsLeft(t *testing.T) {
 	allGone(t, numbers)
 }
 
-// TestWhatIsLeftIsAsked checks that a process that is left behind may end as it likes
-// within the grace period.
+// TestWhatIsLeftIsAsked checks that a process that is left behind gets SIGTERM, and can
+// finish its work within the grace period.
 func TestWhatIsLeftIsAsked(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
@@ -88,7 +88,8 @@ sh -c 'trap "echo saved; exit" TERM; echo >"$0"; while :; do sleep 0.01; done' "
 	}
 }
 
-// TestStopNow asks twice: nothing is left of a tree that ignores signals.
+// TestStopNow checks that a second Stop kills a tree that ignores SIGTERM, and that no
+// process is left.
 func TestStopNow(t *testing.T) {
 	c, out := begun(t, ChildOptions{}, "sh", "-c", `trap "" TERM; `+forest+`while :; do sleep 1000; done`)
 	numbers := grown(t, out)
@@ -104,10 +105,11 @@ func TestStopNow(t *testing.T) {
 		t.Errorf("%+v", exit)
 	}
 	allGone(t, numbers)
-	c.Stop() // long over
+	c.Stop() // it has no effect after the end
 }
 
-// TestStopNowAfterTheChild asks twice while only what the child left behind is there.
+// TestStopNowAfterTheChild checks that a second Stop also kills the processes that the child
+// left behind after its end.
 func TestStopNowAfterTheChild(t *testing.T) {
 	ready := filepath.Join(t.TempDir(), "ready")
 	c, out := begun(t, ChildOptions{Grace: time.Hour}, "sh", "-c", forest+`while ! [ -e "$0" ]; do sleep 0.01; done; exit 4`, ready)
@@ -124,7 +126,8 @@ func TestStopNowAfterTheChild(t *testing.T) {
 	allGone(t, numbers)
 }
 
-// TestPatience asks once: a child that does not end is killed when Patience is over.
+// TestPatience checks that a child that does not end after a single Stop is killed when
+// Patience is over.
 func TestPatience(t *testing.T) {
 	c, out := begun(t, ChildOptions{Patience: 50 * time.Millisecond}, "sh", "-c", `trap "" TERM; `+forest+`while :; do sleep 1000; done`)
 	numbers := grown(t, out)
@@ -136,8 +139,8 @@ func TestPatience(t *testing.T) {
 	allGone(t, numbers)
 }
 
-// TestStopLetsTheChildSave checks that only the child is asked to end: its worker continues
-// until the child has done what it does at the end.
+// TestStopLetsTheChildSave checks that Stop asks only the child to end. Its worker process
+// continues, so that the child can still save with its help.
 func TestStopLetsTheChildSave(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
@@ -155,7 +158,7 @@ echo ready; while :; do sleep 0.01; done`, fifo)
 	}
 }
 
-// TestStopWakesWhatIsStopped asks a stopped child to end.
+// TestStopWakesWhatIsStopped checks that Stop also ends a child that is stopped by SIGSTOP.
 func TestStopWakesWhatIsStopped(t *testing.T) {
 	c, _ := begun(t, ChildOptions{}, "sh", "-c", `kill -STOP $$; sleep 1000`)
 	eventually(t, "it stops", func() bool { return stateOf(c.Pid()) == "T" })
@@ -165,7 +168,7 @@ func TestStopWakesWhatIsStopped(t *testing.T) {
 	}
 }
 
-// TestOrphansAreReaped counts dead processes while the child lives.
+// TestOrphansAreReaped checks that dead orphans are reaped while the child is still running.
 func TestOrphansAreReaped(t *testing.T) {
 	c, out := begun(t, ChildOptions{}, "sh", "-c", `for i in 1 2 3 4 5 6 7 8 9; do sh -c 'sh -c "echo pid \$\$" &'; done; exec sleep 1000`)
 	var numbers []string
@@ -187,7 +190,8 @@ func TestOrphansAreReaped(t *testing.T) {
 	}
 }
 
-// TestForeignChildrenAreLeftAlone has another child that was there before, dead or alive.
+// TestForeignChildrenAreLeftAlone checks that a child that this process had before is neither
+// ended while it runs nor reaped after its end.
 func TestForeignChildrenAreLeftAlone(t *testing.T) {
 	other := exec.Command("cat")
 	in, err := other.StdinPipe()
@@ -212,8 +216,8 @@ func TestForeignChildrenAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestAListWithAGap checks that a process is ended even if the first lists of processes
-// leave it out.
+// TestAListWithAGap checks that a process is ended even if it is missing from the first
+// lists of processes.
 func TestAListWithAGap(t *testing.T) {
 	tree := newTree(func(err error) { t.Error(err) })
 	defer tree.release()
@@ -237,7 +241,7 @@ func TestAListWithAGap(t *testing.T) {
 	_ = c.Wait() // it has been reaped
 }
 
-// TestChildDiesWithItsParent kills the wrapper.
+// TestChildDiesWithItsParent checks that the child gets SIGTERM when the wrapper is killed.
 func TestChildDiesWithItsParent(t *testing.T) {
 	p := onPipes(t, helper("wrap", "sh", "-c", `trap 'echo asked >"$0"; exit' TERM; echo ready $$; while :; do sleep 0.01; done`, filepath.Join(t.TempDir(), "asked")))
 	p.out.await(t, "ready ")
@@ -262,7 +266,8 @@ func TestOneChildAtATime(t *testing.T) {
 	}
 }
 
-// TestParseStat has names that try to look like the rest of the line.
+// TestParseStat checks lines in which the name looks like the rest of the line, and lines
+// that are cut short.
 func TestParseStat(t *testing.T) {
 	for text, want := range map[string]process{
 		"7 (sh) S 3 7 7 0":         {pid: 7, parent: 3},
@@ -280,8 +285,8 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// TestKilledWithAReaderThatDoesNotRead checks that Wait returns although the child's output
-// cannot be passed on.
+// TestKilledWithAReaderThatDoesNotRead checks that Wait returns after a kill even if the
+// child's output cannot be passed on, because its reader does not read.
 func TestKilledWithAReaderThatDoesNotRead(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {

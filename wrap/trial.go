@@ -6,7 +6,8 @@ import (
 	"headroom/recovery"
 )
 
-// UntriableError says why any trial of a command would do harm, or never end.
+// UntriableError says why trials of a command are not possible: a trial might do harm,
+// might never end, or cannot simulate the memory that was asked for.
 type UntriableError struct {
 	Reason string
 	Hint   string // what to do
@@ -14,9 +15,10 @@ type UntriableError struct {
 
 func (e *UntriableError) Error() string { return e.Reason }
 
-// Triable reports whether trials of m end by themselves or are ended by watching a
-// GPU, and leave alone what the training has written. The user may vouch that the
-// command writes nothing. The error is an [*UntriableError] that says what stands in the way.
+// Triable returns nil if trials of m can be ended and do not overwrite the training's
+// files. A trial can be ended if it ends by itself after a few steps, or if there is a GPU
+// to watch (hasGPU). writesNothing means that, according to the user, the command writes no
+// files. The error is an [*UntriableError].
 func (m *Match) Triable(hasGPU, writesNothing bool) error {
 	t := m.Profile.Trial
 	switch {
@@ -30,18 +32,19 @@ func (m *Match) Triable(hasGPU, writesNothing bool) error {
 	return nil
 }
 
-// Rehearse returns m's command for a trial of p: a few steps if its profile knows how to
-// limit them, from the beginning, with its output in folder, and without its own retries,
-// which would hide that something does not fit. The trial's copies of configurations have
-// names of their own, so that a training run in progress keeps its copies; the errors are
-// those of [Match.Rewrite].
+// Rehearse returns m's command changed into a trial of p. The trial starts from the
+// beginning, and makes only a few steps if the profile can limit them. It writes its output
+// to folder. Retries of the command's own are turned off, since they would hide that
+// something does not fit. The trial's copies of configurations have their own names, so
+// that they do not replace those of a training in progress. The errors are those of
+// [Match.Rewrite].
 func (m *Match) Rehearse(p recovery.Plan, folder string) (Rewritten, error) {
 	return m.rewrite(p, nil, ".headroom-trial-", func(w *rewriter, _, _ step) error { return w.rehearse(p, folder) })
 }
 
-// Sizes are the micro-batches that m can be rewritten to without changing the effective
-// batch, smallest first; asked is what its command asks for. The error says why there is
-// nothing to choose from, where one might expect a choice.
+// Sizes returns the micro-batches, smallest first, to which m can be rewritten without a
+// change of the effective batch. asked is the plan that m's command asks for. If there are
+// fewer than two sizes because Rewrite refused others, the error says why it did.
 func (m *Match) Sizes(asked recovery.Plan) (sizes []int, err error) {
 	for n := asked.Below(asked.Share(0) + 1); n > 0; n = asked.Below(n) {
 		if _, refused := m.Rewrite(asked.WithMicro(n), Resume{}); refused != nil {
@@ -58,7 +61,7 @@ func (m *Match) Sizes(asked recovery.Plan) (sizes []int, err error) {
 }
 
 func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
-	if len(w.out.Changes) == 0 { // otherwise the method settings has done so
+	if len(w.out.Changes) == 0 { // otherwise settings has already called competing
 		if err := w.competing(); err != nil {
 			return err
 		}
@@ -94,7 +97,7 @@ func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
 	return nil
 }
 
-// fill gives a knob a value of a [Rehearsal].
+// fill gives a knob a value from a [Rehearsal], with its braces filled in.
 func (w *rewriter) fill(knob, value, folder string, of amounts) error {
 	text, err := filled(value, folder, of)
 	if err != nil {

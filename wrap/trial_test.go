@@ -12,8 +12,8 @@ import (
 	"headroom/recovery"
 )
 
-// A trial is the command with few steps, with a different output, without what it would
-// resume from, and with the effective batch of the training.
+// TestRehearse checks that a trial makes few steps, writes to a different place, does not
+// resume from a checkpoint, and has the effective batch of the training.
 func TestRehearse(t *testing.T) {
 	for _, c := range []struct {
 		name, command string
@@ -77,7 +77,8 @@ func TestRehearse(t *testing.T) {
 	}
 }
 
-// Whether a command can be tried is known before anything is started.
+// TestTriable checks which commands can be tried, and what the user is told about those
+// that cannot.
 func TestTriable(t *testing.T) {
 	for _, c := range []struct {
 		command         string
@@ -134,8 +135,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// Every built-in profile of a framework can be tried without touching the output of
-// the training.
+// TestBuiltinTrials checks that with every built-in profile of a framework a trial leaves
+// the training's output alone.
 func TestBuiltinTrials(t *testing.T) {
 	for _, p := range Builtin() {
 		if !p.Layer && !p.Trial.redirects() {
@@ -182,8 +183,8 @@ func TestSpeed(t *testing.T) {
 	}
 }
 
-// A trial's copy is written beside the original and removed again; a copy of the
-// training's own stays.
+// TestTrialLeavesNothing checks that a trial's copy of a configuration is written beside the
+// original and then removed, and that the training's copy stays.
 func TestTrialLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"train.yaml": "per_device_train_batch_size: 4\noutput_dir: out\n", ".headroom-train.yaml": "of a training under way"} {

@@ -17,31 +17,31 @@ type Tried struct {
 	Micro        int          `json:"micro"`
 	Accumulation int          `json:"accumulation"`
 	Fits         bool         `json:"fits"`
-	Steps        int          `json:"steps,omitempty"`              // optimizer steps that it made; 0 if it was watched and ended
-	Peak         memory.Bytes `json:"peak,omitempty"`               // the most that its processes held of one GPU, or the least that would have been needed if it did not fit; 0 if not known
-	Room         memory.Bytes `json:"room,omitempty"`               // the most that they could have held of that GPU; 0 if not known
-	Limit        memory.Bytes `json:"limit,omitempty"`              // the most that their allocator may hold of it, as it reports itself or as the command's settings say; 0 if not known
-	Seconds      float64      `json:"seconds"`                      // how long it lasted, starting included
-	PerSecond    float64      `json:"samples_per_second,omitempty"` // as its framework reports it
+	Steps        int          `json:"steps,omitempty"`              // optimizer steps that it made; 0 if headroom ended it when its memory stayed flat
+	Peak         memory.Bytes `json:"peak,omitempty"`               // the most that its processes held of one GPU or, if it did not fit, the least that it needed; 0 if not known
+	Room         memory.Bytes `json:"room,omitempty"`               // the most that its processes could have held of that GPU; 0 if not known
+	Limit        memory.Bytes `json:"limit,omitempty"`              // the most that its allocator may hold of that GPU, as reported by the allocator or set by the command; 0 if not known
+	Seconds      float64      `json:"seconds"`                      // how long it lasted, including the start
+	PerSecond    float64      `json:"samples_per_second,omitempty"` // speed that the framework reports
 	Text         string       `json:"text"`                         // what was seen, in words
 
-	beside memory.Bytes // the least that they held of that GPU outside their allocator, such as CUDA's context
+	beside memory.Bytes // the least that its processes held of that GPU outside the allocator, such as CUDA's context
 }
 
-// TrialError is a trial that failed for a reason other than memory.
+// TrialError says that a trial failed for a reason other than memory.
 type TrialError struct {
-	Micro int
-	Code  int    // its exit status
+	Micro int    // micro-batch of the trial
+	Code  int    // exit status of the trial
 	Why   string // what was seen
-	Last  string // the last lines of its output
+	Last  string // the last lines of the trial's output
 }
 
 func (e *TrialError) Error() string {
 	return fmt.Sprintf("the trial of micro-batch %d failed, and not for lack of memory: %s", e.Micro, e.Why)
 }
 
-// judge says what a trial shows. stayed means that it was ended because its memory
-// had stayed flat, and most is how much host memory it could hold. Pure.
+// judge returns what a trial of p shows. stayed means that headroom ended the trial because
+// its memory had stayed flat. most is how much host memory the trial could hold.
 func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Bytes) (Tried, error) {
 	rule := t.Match.Profile.Trial
 	tried := Tried{Micro: p.Largest(), Accumulation: p.Accumulation(), Seconds: exit.Seconds, PerSecond: rule.speed(exit.Tail)}
@@ -50,7 +50,7 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 	if t.Memory > 0 {
 		tried.Room = min(t.Memory, cmp.Or(tried.Room, t.Memory))
 	}
-	exit.Stopped = exit.Stopped && !stayed // it may have run out of memory by itself at that moment
+	exit.Stopped = exit.Stopped && !stayed // the trial may have run out of memory just before it was ended
 	o := Classify(exit).InHostMemory(exit.GPUs, most)
 	short := fmt.Sprintf("micro-batch %d does not fit", tried.Micro)
 	switch {
@@ -62,7 +62,7 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 			verdict := memory.Verdict{Cause: memory.Model, Why: why}
 			return tried, &harness.GaveUpError{Decision: recovery.Decision{Remedy: recovery.Stop, Plan: p, Verdict: &verdict, Reason: short + ", and no smaller one will: " + why}}
 		}
-		if t.Memory == 0 { // otherwise the size of a whole GPU is simulated, and all that is held of it counts
+		if t.Memory == 0 { // otherwise t.Memory simulates a whole GPU, and memory outside the allocator counts, too
 			tried.Limit = cmp.Or(oom.Stats.Capacity, tried.Limit)
 			tried.beside = max(0, tried.Peak-tried.Limit)
 		}
@@ -92,7 +92,7 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 	return tried, nil
 }
 
-// failed returns the error of a trial that says nothing about memory.
+// failed returns the error for a trial that failed for a reason other than memory.
 func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 	said := string(exit.Tail)
 	if t.Memory > 0 && strings.Contains(said, fraction) && strings.Contains(said, "Unrecognized") {
@@ -102,9 +102,9 @@ func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 	return &TrialError{tried.Micro, exit.Code, describe(o, exit), lastLines(said, 15)}
 }
 
-// allowed is what the command's settings let PyTorch's allocator hold of its fullest
-// GPU; 0 if they say nothing about it, or if more was held, which shows that they are not
-// in force.
+// allowed returns how much of the command's fullest GPU its settings let PyTorch's allocator
+// hold. It returns 0 if the settings do not limit that, or if the command held more, which
+// shows that the settings are not in force.
 func (m *Match) allowed(gpus []GPU) memory.Bytes {
 	const context = 2 * memory.GiB // what a process may hold outside the allocator
 	peak, total := memory.Bytes(0), memory.Bytes(0)
@@ -123,8 +123,8 @@ func (m *Match) allowed(gpus []GPU) memory.Bytes {
 	return 0
 }
 
-// held is the most that a trial's processes held of one GPU, and what they could
-// have held of it.
+// held returns the most that a trial's processes held of one GPU, and the most that they
+// could have held of that GPU.
 func held(gpus []GPU) (peak, room memory.Bytes) {
 	for i, g := range gpus {
 		if i == 0 || g.Peak > peak {
@@ -134,12 +134,12 @@ func held(gpus []GPU) (peak, room memory.Bytes) {
 	return peak, max(0, room)
 }
 
-// lastLines are the last n lines of a text that are not empty.
+// lastLines returns the last n lines of a text that are not empty.
 func lastLines(text string, n int) string {
 	var lines []string
 	for line := range strings.Lines(text) {
 		if at := strings.LastIndexByte(strings.TrimRight(line, "\r\n"), '\r'); at >= 0 {
-			line = line[at+1:] // what is seen of a progress bar
+			line = line[at+1:] // the last state of a progress bar
 		}
 		if line = strings.TrimRight(line, "\r\n \t"); line != "" {
 			lines = append(lines, line)
@@ -148,12 +148,12 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// fraction is the setting that limits PyTorch's allocator to a part of a GPU. It is read
-// from the environment from PyTorch 2.10 on; earlier versions refuse it.
+// fraction is the setting that limits PyTorch's allocator to a part of a GPU. PyTorch reads
+// it from the environment since version 2.10; earlier versions reject it.
 const fraction = "per_process_memory_fraction"
 
-// capped returns c with its allocator limited to the amount most, on a GPU whose memory is
-// total. The user's own settings of the allocator stay.
+// capped returns c with its allocator limited to most bytes of a GPU with total bytes. The
+// user's own settings of the allocator stay. The error is an [*UntriableError].
 func capped(c Command, most, total memory.Bytes) (Command, error) {
 	if most > total {
 		return c, &UntriableError{Reason: fmt.Sprintf("%v is more than the GPU's %v: a smaller GPU can be simulated, a larger one cannot", most, total)}

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// unsettled is how long a trial may last if it has to be watched and ended.
+	// unsettled is how long a trial may last that does not end by itself.
 	unsettled = 30 * time.Minute
-	// goodbye is how long a trial has to end by itself once the user asks to stop, and
-	// also how long it then has between being asked to end and being killed. Both are
-	// short, since it has nothing to save.
+	// goodbye is how long a trial has to end by itself after the user has asked to stop. It
+	// is also the time from headroom's request to end until headroom kills the trial. Both
+	// times are short, since a trial has nothing to save.
 	goodbye = 10 * time.Second
 )
 
 // Trials makes trials of a command: short runs that leave nothing behind.
 type Trials struct {
 	Match   *Match
-	FlatFor time.Duration // how long memory has to stay flat where the profile cannot limit the steps
-	Memory  memory.Bytes  // of the GPU to simulate; 0 for the real one
-	Trouble func(error)   // what went wrong around the command
+	FlatFor time.Duration // how long memory has to stay flat before a trial without a step limit is ended
+	Memory  memory.Bytes  // memory of the GPU to simulate; 0 means that of the real GPU
+	Trouble func(error)   // receives what went wrong around the command
 
-	gpus func() ([]nvml.GPU, error) // nil means nvml.GPUs; tests fake it
+	gpus func() ([]nvml.GPU, error) // nil means nvml.GPUs; tests replace it with a fake
 }
 
 func (t *Trials) list() ([]nvml.GPU, error) {
@@ -41,14 +41,15 @@ func (t *Trials) list() ([]nvml.GPU, error) {
 	return nvml.GPUs()
 }
 
-// Try makes one trial of a plan: the command with few steps and a folder of its own
-// to write into, silent and without input. A trial that fits lasts until its steps are
-// done, or until the memory of its GPUs has stayed flat; then it is asked to end.
-// Cancelling ctx ends it politely.
+// Try makes one trial of the plan p: it runs the command for a few steps, without input or
+// visible output, and with a temporary folder to write to. A trial that fits ends when its
+// steps are done. If the profile cannot limit the steps, the trial is asked to end when the
+// memory of its GPUs has stayed flat. If ctx is cancelled, the trial is asked to end, and
+// is killed only if it does not.
 //
-// The errors: a *[TrialError] if it failed for a reason other than memory, a
-// *[harness.GaveUpError] if no smaller micro-batch could help, an *[UntriableError],
-// those of [Match.Rewrite], and [harness.ErrInterrupted].
+// The error is a *[TrialError] if the trial failed for a reason other than memory, a
+// *[harness.GaveUpError] if no smaller micro-batch could help, an *[UntriableError] if the
+// trial is not possible, an error of [Match.Rewrite], or [harness.ErrInterrupted].
 func (t *Trials) Try(ctx context.Context, p recovery.Plan) (_ Tried, err error) {
 	folder, err := os.MkdirTemp("", "headroom-trial-")
 	if err != nil {
@@ -77,8 +78,8 @@ func (t *Trials) Try(ctx context.Context, p recovery.Plan) (_ Tried, err error) 
 	return t.judge(p, exit, stayed, machine.LookAtMemory().Most())
 }
 
-// environment is c with a trial's environment: it tells the command that it is a trial,
-// and limits its allocator to the memory to simulate.
+// environment returns c with the environment of a trial of p. It tells the command that it
+// is a trial, and limits the allocator if less memory is to be simulated.
 func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
 	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_TRIAL=1", "HEADROOM_MICRO="+strconv.Itoa(p.Largest()))
 	if t.Memory == 0 {
@@ -95,8 +96,7 @@ func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
 	return capped(c, t.Memory, total)
 }
 
-// live runs the life of a trial. stayed means that it was ended because its memory had
-// stayed flat.
+// live runs the trial c. stayed means that it was ended because its memory had stayed flat.
 func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -121,9 +121,10 @@ func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, e
 	return exit, stayed, err
 }
 
-// watch samples the GPUs of a trial until the trial is over, and itself ends a trial whose
-// steps are not limited. Signals are passed on to the child, so it knows already when ctx
-// is cancelled.
+// watch samples the GPUs of a trial until the trial is over. It ends a trial that has no step
+// limit: stayed means that memory had stayed flat for long enough, and late that it had not
+// done so within the time unsettled. When ctx is cancelled, the child has got the user's
+// signal, too, so watch gives it some time before it ends the child.
 func (t *Trials) watch(ctx context.Context, child *Child, trace *gpuTrace) (stayed, late bool) {
 	var samples []sample
 	begun, limited := time.Now(), t.Match.Profile.Trial.Steps > 0

@@ -15,8 +15,8 @@ import (
 	"headroom/recovery"
 )
 
-// Where the steps of a command cannot be limited, a trial of it is ended once its
-// memory stays flat, and not before; the trial leaves nothing behind.
+// TestTryUntilFlat checks that a trial without a step limit is ended when its memory has
+// stayed flat, and not before, and that it leaves no files behind.
 func TestTryUntilFlat(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	dir := t.TempDir()
@@ -33,7 +33,7 @@ func TestTryUntilFlat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The memory that the GPU shows for the process grows over three looks, and is gone with the process.
+	// The process's memory on this GPU grows over three samples, and is gone when the process ends.
 	var looks atomic.Int64
 	gpus := func() ([]nvml.GPU, error) {
 		g := nvml.GPU{Total: 80 * memory.GiB, Utilisation: 90}

@@ -9,15 +9,14 @@ import (
 	"headroom/memory"
 )
 
-// Warning is something that the user should know before the night rather than after
-// it.
+// Warning is something that the user should know before a long run rather than after it.
 type Warning struct {
 	About  string `json:"about"`            // "checkpoints", "retries", "batch", "allocator" or "disk"
 	Text   string `json:"text"`             // what may happen, and what to do about it
-	Advice bool   `json:"advice,omitempty"` // nothing goes wrong because of it alone
+	Advice bool   `json:"advice,omitempty"` // it is only advice: by itself it makes nothing fail
 }
 
-// warnings gathers warnings.
+// warnings collects warnings.
 type warnings []Warning
 
 func (w *warnings) add(about, format string, args ...any) {
@@ -28,9 +27,9 @@ func (w *warnings) advise(about, format string, args ...any) {
 	*w = append(*w, Warning{About: about, Text: fmt.Sprintf(format, args...), Advice: true})
 }
 
-// Warnings are what the profile and the knobs show: that nothing will be saved or could be
-// resumed from, that something else would start the training again, and that the micro-batch can
-// hardly be made smaller. [Command.Warnings] has the rest.
+// Warnings returns warnings about the profile and the knobs: that no checkpoint will be
+// saved or could be resumed from, that the framework would itself start the training again,
+// and that the micro-batch can hardly be made smaller. [Command.Warnings] returns others.
 func (m *Match) Warnings() []Warning {
 	var w warnings
 	m.saving(&w)
@@ -45,7 +44,8 @@ func (m *Match) Warnings() []Warning {
 	return w
 }
 
-// saving is about checkpoints that will not be written, or only far apart.
+// saving adds warnings if checkpoints will not be written, will be far apart, or cannot be
+// resumed from.
 func (m *Match) saving(w *warnings) {
 	const about = "checkpoints"
 	p := m.Profile
@@ -77,7 +77,8 @@ func (m *Match) saving(w *warnings) {
 	}
 }
 
-// farApart compares the steps between two checkpoints with those of the training.
+// farApart adds a warning if the steps between two checkpoints are many compared with those
+// of the whole training.
 func (m *Match) farApart(w *warnings) {
 	const about, often = "checkpoints", 10
 	every, err := m.text(m.Profile.Checkpoints.Every)
@@ -93,7 +94,7 @@ func (m *Match) farApart(w *warnings) {
 	}
 }
 
-// overwriting is about what a relaunch would overwrite.
+// overwriting adds warnings about checkpoints that another start or a save would overwrite.
 func (m *Match) overwriting(w *warnings) {
 	layout := m.Profile.Checkpoints
 	for _, knob := range m.Profile.Resume.Drop {
@@ -107,7 +108,7 @@ func (m *Match) overwriting(w *warnings) {
 	}
 }
 
-// dividing is about a micro-batch that cannot be made smaller, or only much smaller.
+// dividing adds a warning if no smaller micro-batch is possible, or only a much smaller one.
 func (m *Match) dividing(w *warnings) {
 	const about, far = "batch", 3
 	asked, err := m.Plan()
@@ -128,7 +129,7 @@ func (m *Match) dividing(w *warnings) {
 	}
 }
 
-// rounder is the largest power of two that does not exceed n.
+// rounder returns the largest power of two that does not exceed n, or 1 if n is less.
 func rounder(n int) int {
 	power := 1
 	for power <= n/2 {
@@ -137,11 +138,11 @@ func rounder(n int) int {
 	return power
 }
 
-// leastRoom is what a checkpoint of unknown size may need.
+// leastRoom is how much free space is enough for checkpoints of unknown size.
 const leastRoom = memory.GiB
 
-// room is about a disk too full for the next checkpoints; each is the size of one
-// checkpoint, 0 if there is none yet.
+// room returns a warning if the disk that holds the folder root has too little free space
+// for the next checkpoints. each is the size of one checkpoint, or 0 if there is none yet.
 func room(root string, free, each memory.Bytes) []Warning {
 	var w warnings
 	root = path.Clean(root)

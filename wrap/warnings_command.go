@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Warnings are what the command and its environment show, whatever is trained:
-// settings of PyTorch's allocator, and what besides headroom would start the training
-// again.
+// Warnings returns warnings about the command and its environment that do not depend on the
+// framework: about settings of PyTorch's allocator, and about launchers and schedulers that
+// would themselves start the training again.
 func (c Command) Warnings() []Warning {
 	var w warnings
 	launch, err := Peel(c)
 	if err != nil {
-		launch = Launch{} // its environment can be checked all the same
+		launch = Launch{} // the command's environment can still be checked
 	}
 	if o, ok := launch.option("max_restarts"); ok && number(o.value) > 0 {
 		w.add("retries", "%s starts the command again with the same micro-batch up to %s times before headroom hears of a failure; headroom sets --max-restarts to 0 when it changes the command; give --max-restarts 0 to have that from the start", o.layer, o.value)
@@ -26,11 +26,12 @@ func (c Command) Warnings() []Warning {
 	return w
 }
 
-// allocatorVariables hold settings of PyTorch's caching allocator. The first one is
-// the newest name.
+// allocatorVariables are the environment variables with settings of PyTorch's caching
+// allocator. The newest name comes first.
 var allocatorVariables = []string{"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}
 
-// allocator is about settings that contradict each other or have no effect.
+// allocator adds warnings and advice about settings of PyTorch's allocator: settings that
+// contradict each other, have no effect or do harm, and one that may help.
 func allocator(w *warnings, c Command, launch Launch) {
 	const about = "allocator"
 	said, by := map[string]string{}, map[string]string{}
@@ -68,8 +69,8 @@ func allocator(w *warnings, c Command, launch Launch) {
 	}
 }
 
-// allocatorSettings are the keys and values of such a variable. A value in brackets
-// may contain commas.
+// allocatorSettings returns the keys and values in the text of one of allocatorVariables. A
+// value in brackets may contain commas.
 func allocatorSettings(text string) map[string]string {
 	all := map[string]string{}
 	deep, from := 0, 0

@@ -10,7 +10,7 @@ import (
 	"headroom/memory"
 )
 
-// about gives warnings as "about: text", and advice as "about, advice: text".
+// about formats warnings as lines "about: text", and advice as "about, advice: text".
 func about(all []Warning) string {
 	var b strings.Builder
 	for _, w := range all {
@@ -23,7 +23,8 @@ func about(all []Warning) string {
 	return b.String()
 }
 
-// warned checks that the warnings begin with the wanted texts, in order.
+// warned checks that there are as many warnings as wanted texts, and that each begins with
+// the text at the same position.
 func warned(t *testing.T, what string, got []Warning, want ...string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSuffix(about(got), "\n"), "\n")
@@ -35,7 +36,8 @@ func warned(t *testing.T, what string, got []Warning, want ...string) {
 	}
 }
 
-// What a profile warns of, each case with a counterpart that is fine.
+// TestWarnings checks the warnings about a profile and its knobs. Most cases have a
+// counterpart without that warning.
 func TestWarnings(t *testing.T) {
 	const head = "name: own\nmatch: {flags: [--bs]}\nknobs: {micro: {flags: [--bs], min: 4}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n"
 	const epochs, single = "checkpoints: {root: ., glob: 'c-*', cadence: epoch}\nresume: {mode: auto}\n", "checkpoints: {root: ., glob: ckpt.pt, cadence: steps}\nresume: {mode: auto}\n"
@@ -81,7 +83,8 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// What the command and its environment show, whatever is trained.
+// TestCommandWarnings checks the warnings about the command and its environment, which do
+// not depend on the framework.
 func TestCommandWarnings(t *testing.T) {
 	const on = "PYTORCH_ALLOC_CONF=expandable_segments:True"
 	const off = "allocator, advice: expandable_segments is not on: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
