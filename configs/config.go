@@ -109,8 +109,8 @@ type Output struct {
 	Dir string
 }
 
-// RunsDir is the folder that runs are kept in unless output.dir says otherwise:
-// HEADROOM_RUNS_DIR if that variable is set, or else runs in the current folder.
+// RunsDir returns the folder that runs are kept in unless output.dir names another one:
+// the value of the environment variable HEADROOM_RUNS_DIR, or "runs" if it is not set.
 func RunsDir() string { return cmp.Or(os.Getenv("HEADROOM_RUNS_DIR"), "runs") }
 
 // RunDir returns the folder of the run.
