@@ -10,8 +10,8 @@ import (
 	"headroom/nvml"
 )
 
-// Alloc is the allocator's Alloc; its error also says who else holds memory of the
-// GPU, as far as NVML knows.
+// Alloc calls the allocator's Alloc. If memory runs out, the error also lists the
+// holders of the GPU's memory, provided that NVML reports them.
 func (g *gpu) Alloc(n int, t device.DType) (device.Tensor, error) {
 	x, err := g.Allocator.Alloc(n, t)
 	var oom *memory.OutOfMemoryError

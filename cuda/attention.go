@@ -8,8 +8,9 @@ import (
 	"headroom/device"
 )
 
-// rowsAChunk is how many query positions a chunk takes: fewer than the whole sequence,
-// so that keys after a chunk's last query are left out of the products.
+// rowsAChunk is the most query positions that a chunk covers. A long sequence is cut
+// into several chunks, so that the products of a chunk leave out the keys after its
+// last query.
 const rowsAChunk = 256
 
 // chunk is a part of an attention's scores: those of the (sample, head) pairs in
@@ -43,8 +44,8 @@ const addressArrays = 12
 // addresses are the arrays of matrix addresses of a chunk, on the device.
 type addresses struct{ q, k, v, out, scores, other device.Addr }
 
-// addressesOf fills in six arrays, the first six if set is 0, the next six if it is 1,
-// for a chunk of qkv and out.
+// addressesOf fills in and returns six arrays of addresses for a chunk of qkv and out:
+// the first six arrays if set is 0, the next six if set is 1.
 func (g *gpu) addressesOf(set int, c chunk, s device.Attention, qkv, out device.Tensor) addresses {
 	array := func(i int) device.Addr {
 		return g.scratch.pieces + device.Addr((6*set+i)*c.pairs*8)
@@ -84,9 +85,9 @@ func (g *gpu) AttentionGrad(dqkv, delta, dout, qkv, out, lse device.Tensor, s de
 	}
 }
 
-// gradOfChunk computes the scores again, then the gradients: with P the
-// probabilities and dS the gradient of the scores, dV = Pᵀ·dO, dQ = dS·K and
-// dK = dSᵀ·Q.
+// gradOfChunk computes the scores of a chunk again, then the gradients. With P
+// the probabilities and dS the gradient of the scores, dV = Pᵀ·dO, dQ = dS·K
+// and dK = dSᵀ·Q.
 func (g *gpu) gradOfChunk(c chunk, dqkv, delta, dout, qkv, lse device.Tensor, s device.Attention) {
 	n, wide, narrow := c.keys(), 3*s.H*s.D, s.H*s.D
 	a := g.addressesOf(0, c, s, qkv, dout)
@@ -96,14 +97,15 @@ func (g *gpu) gradOfChunk(c chunk, dqkv, delta, dout, qkv, lse device.Tensor, s 
 	g.launch("causal_softmax_grad", warps(c.pairs*c.rows), g.scratch.scores, g.scratch.other, lse, delta, c.pairs, c.first, s.T, c.r0, c.rows, scale(s))
 	add := float32(1)
 	if n == s.T {
-		add = 0 // the first chunk of its pairs writes what the others add to
+		add = 0 // the first chunk of a group of pairs writes the gradients that the other chunks add to
 	}
 	g.products(matrix{d.v, wide, s.D | offset(dqkv)}, matrix{a.scores, n, 0}, matrix{a.out, narrow, s.D | offset(dout)}, device.MatMul{M: n, N: s.D, K: c.rows, TransA: true, Beta: add}, 1, c.pairs)
 	g.products(matrix{d.k, wide, s.D | offset(dqkv)}, matrix{a.other, n, 0}, matrix{a.q, wide, s.D | offset(qkv)}, device.MatMul{M: n, N: s.D, K: c.rows, TransA: true, Beta: add}, 1, c.pairs)
 	g.products(matrix{d.q, wide, s.D | offset(dqkv)}, matrix{a.other, n, 0}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: s.D, K: n}, 1, c.pairs)
 }
 
-// offset is by how many elements the start of a tensor is past a multiple of 16 bytes.
+// offset returns how many elements lie between a multiple of 16 bytes and the start of
+// an F32 tensor.
 func offset(t device.Tensor) int { return int(t.Addr % 16 / 4) }
 
 func scale(s device.Attention) float32 { return float32(1 / math.Sqrt(float64(s.D))) }

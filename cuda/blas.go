@@ -21,23 +21,26 @@ import (
 	"headroom/device"
 )
 
-// blas is cuBLAS.
+// blas is an opened cuBLAS library.
 type blas struct {
 	handle  *C.headroom_blas
 	compute C.int // a cublasComputeType_t
 }
 
-// computeTypes are values of cublasComputeType_t, for float32 products.
+// computeTypes holds the cublasComputeType_t of float32 products in each
+// precision.
 var computeTypes = map[Precision]C.int{"": exact, FP32: exact, TF32: 77, BF16: exact}
 
-// dataTypes are values of cudaDataType.
+// dataTypes holds the cudaDataType of each element type that a product may
+// have.
 var dataTypes = map[device.DType]C.int{device.F32: 0, device.BF16: 14}
 
 // blasFiles are the versions of cuBLAS that can be used, newest first.
 var blasFiles = []string{"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"}
 
-// blasFolders are where cuBLAS is looked for after the loader's own path: a
-// toolkit, or the copy that a PyTorch installation brings along.
+// blasFolders are the folders that are searched for cuBLAS after the loader's
+// own path. They belong to CUDA toolkits, or to PyTorch installations, which
+// bring a copy along.
 var blasFolders = []string{
 	"/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/x86_64-linux/lib", "/opt/cuda/lib64",
 	"/usr/lib/python3*/dist-packages/nvidia/*/lib",
@@ -46,8 +49,8 @@ var blasFolders = []string{
 	"/opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib",
 }
 
-// blasPaths lists everything to try, in order. HEADROOM_CUBLAS, a file or a
-// folder, comes first.
+// blasPaths returns the paths at which to look for cuBLAS, in order.
+// HEADROOM_CUBLAS, which may name a file or a folder, comes first.
 func blasPaths() []string {
 	var paths []string
 	folders := blasFolders
@@ -72,8 +75,8 @@ func blasPaths() []string {
 	return slices.Compact(paths)
 }
 
-// openBLAS opens the first cuBLAS that can be opened. If there is none, the error is a
-// *driver.UnavailableError that says where it looked.
+// openBLAS opens the first library of blasPaths that can be opened. If there is none,
+// the error is a *driver.UnavailableError that says where it looked.
 func openBLAS(p Precision) (*blas, error) {
 	var tried []string
 	for _, path := range blasPaths() {
@@ -91,7 +94,8 @@ func openBLAS(p Precision) (*blas, error) {
 		strings.Join(blasFiles, ", "), strings.Join(blasFolders, ", "), strings.Join(tried, "; "))}
 }
 
-// start makes the handle; the scratch memory and the context must exist.
+// start creates cuBLAS's handle with the given workspace of blasBytes. The
+// context must be current.
 func (b *blas) start(workspace device.Addr) error {
 	if err := b.check(C.headroom_blas_start(b.handle, C.uint64_t(workspace), C.size_t(blasBytes))); err != nil {
 		return fmt.Errorf("start cuBLAS: %w", err)
@@ -101,7 +105,7 @@ func (b *blas) start(workspace device.Addr) error {
 
 func (b *blas) close() { C.headroom_blas_close(b.handle) }
 
-// check puts a cublasStatus_t into words.
+// check turns a cublasStatus_t into an error, or nil if it is success.
 func (b *blas) check(status C.int) error {
 	names := map[C.int]string{1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 11: "MAPPING_ERROR", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED"}
 	if status == 0 {
@@ -114,9 +118,9 @@ func (b *blas) check(status C.int) error {
 // products that are summed in float32.
 const exact = 68
 
-// product is c = op(a)·op(b) + beta·c with c m×n, all row-major. Row-major matrices
-// are their own transposes in cuBLAS's order, so cuBLAS computes cᵀ =
-// op(b)ᵀ·op(a)ᵀ.
+// product computes c = op(a)·op(b) + beta·c, where c is m×n and all matrices are
+// row-major. cuBLAS reads matrices as column-major, so it sees the transpose of
+// each, and is asked for cᵀ = op(b)ᵀ·op(a)ᵀ + beta·cᵀ.
 func (g *gpu) product(c, a, b device.Tensor, p device.MatMul) {
 	strideA, strideB := p.K, p.N
 	if p.TransA {
@@ -140,15 +144,16 @@ func (g *gpu) product(c, a, b device.Tensor, p device.MatMul) {
 	})
 }
 
-// matrix is a batch of row-major float32 matrices: the address of an array of their
-// starts, and how many elements lie between the starts of their rows.
+// matrix describes a batch of row-major float32 matrices: at is the address, on the
+// device, of an array of their addresses, and stride is the number of elements
+// between the starts of their rows.
 type matrix struct {
 	at     device.Addr
 	stride int
-	offset int // the matrices may start this many elements after a multiple of the stride
+	offset int // a multiple of 4 if every matrix starts at a multiple of 16 bytes
 }
 
-// products sets c = alpha·op(a)·op(b) + beta·c for each of count matrices.
+// products computes c = alpha·op(a)·op(b) + beta·c for each of count matrices.
 func (g *gpu) products(c, a, b matrix, p device.MatMul, alpha float32, count int) {
 	l, compute := g.blas, g.blas.compute
 	if !aligned(a, b, c) {
@@ -161,7 +166,7 @@ func (g *gpu) products(c, a, b matrix, p device.MatMul, alpha float32, count int
 }
 
 // aligned reports whether the matrices of a batch may be read 16 bytes at a time.
-// cuBLAS cannot see their addresses, and takes this for granted where it uses the
+// cuBLAS cannot see their addresses, and assumes this alignment where it uses the
 // tensor cores.
 func aligned(batch ...matrix) bool {
 	for _, m := range batch {

@@ -28,7 +28,7 @@ func (g *gpu) UploadInts(dst device.Tensor, src []int32) {
 	g.upload(dst, unsafe.Pointer(unsafe.SliceData(src)))
 }
 
-// upload takes as many bytes from src as dst has.
+// upload copies as many bytes from src as dst holds.
 func (g *gpu) upload(dst device.Tensor, src unsafe.Pointer) {
 	g.call("upload", func() error {
 		return g.staging.send(cu.DevicePtr(dst.Addr), unsafe.Slice((*byte)(src), int(dst.Bytes())))

@@ -4,8 +4,8 @@ package cuda
 
 import "headroom/device"
 
-// quads is how many groups of four elements a kernel may move at a time: none
-// if a tensor does not start at a multiple of their size.
+// quads returns how many groups of four elements a kernel may move as a whole.
+// It returns 0 if a tensor does not start at a multiple of the size of a group.
 func quads(n int, tensors ...device.Tensor) int {
 	for _, t := range tensors {
 		if t.Addr%device.Addr(4*t.DType.Size()) != 0 {
@@ -15,8 +15,8 @@ func quads(n int, tensors ...device.Tensor) int {
 	return n / 4
 }
 
-// groups cuts rows of cols elements into groups of w elements; w is 4 if all
-// tensors allow that, else 1.
+// groups cuts each row of cols elements into across groups of w elements. w is
+// 4 if the alignment of all tensors allows it, else 1.
 func groups(cols int, tensors ...device.Tensor) (across, w int) {
 	if cols%4 == 0 && quads(cols, tensors...) > 0 {
 		return cols / 4, 4

@@ -11,15 +11,16 @@ import (
 	"headroom/device"
 )
 
-// dead lists the errors after which a context returns nothing but that error.
+// dead lists the errors after which every call on the context returns the same
+// error.
 var dead = []error{
 	cu.IllegalAddress, cu.LaunchFailed, cu.HardwareStackError, cu.IllegalInstruction, cu.MisalignedAddress,
 	cu.InvalidAddressSpace, cu.InvalidPc, cu.EccUncorrectable, cu.NvlinkUncorrectable, cu.LaunchTimeout,
 	cu.ContextIsDestroyed, cu.Assert, cu.Deinitialized,
 }
 
-// fault puts a driver's error into this module's terms: prefixed with what was being
-// done, and as a *device.GoneError if the device is gone.
+// fault wraps a driver's error with a description of what was being done. If the
+// device is gone, it returns a *device.GoneError. If err is nil, it returns nil.
 func fault(what string, err error) error {
 	if err == nil {
 		return nil

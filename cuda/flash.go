@@ -14,13 +14,14 @@ import (
 	"headroom/device"
 )
 
-// flashRows is how many positions of a head attention in bfloat16 takes at a time.
+// flashRows is how many positions of a head a block of threads handles at a time
+// in attention in bfloat16.
 const flashRows = 64
 
 // flashKernels are the kernels for heads of up to the given number of channels.
 type flashKernels struct {
-	channels int // that tiles have room for
-	stages   int // tiles of the operand that is walked over
+	channels int // the channels that tiles have room for
+	stages   int // how many tiles of each operand that the kernel walks over are in shared memory at once
 }
 
 func flashFor(channels int) flashKernels {
@@ -30,11 +31,12 @@ func flashFor(channels int) flashKernels {
 	return flashKernels{MostChannels, 1}
 }
 
-// flashParts are the kernels, by name: how many tiles each keeps in addition to the
-// two of a stage, and how many floats per row for each stage.
+// flashParts describes each kernel, by the part of its name that tells it apart:
+// how many tiles it keeps in addition to two per stage, and how many floats per row
+// it keeps for each stage.
 var flashParts = map[string]struct{ tiles, floats int }{"": {1, 0}, "keys_": {2, 2}, "queries_": {2, 0}}
 
-// shared is the dynamic shared memory of a block, in bytes.
+// shared returns the dynamic shared memory of a block, in bytes.
 func (f flashKernels) shared(part string) int {
 	p := flashParts[part]
 	return (p.tiles+2*f.stages)*flashRows*(f.channels+8)*2 + f.stages*p.floats*flashRows*4
@@ -42,8 +44,8 @@ func (f flashKernels) shared(part string) int {
 
 func (f flashKernels) name(part string) string { return fmt.Sprintf("flash_%s%d", part, f.channels) }
 
-// loadFlash loads the kernels and lets them have the shared memory that they need:
-// more than 48 KiB per block must be asked for.
+// loadFlash loads the kernels and requests the shared memory that they need,
+// because the driver grants more than 48 KiB per block only on request.
 func (k *kernels) loadFlash() error {
 	if err := k.load("flash"); err != nil {
 		return err
@@ -53,7 +55,7 @@ func (k *kernels) loadFlash() error {
 		for part := range flashParts {
 			bytes := f.shared(part)
 			function := k.functions[f.name(part)]
-			handle := *(*C.CUfunction)(unsafe.Pointer(&function)) // all that cu's type holds
+			handle := *(*C.CUfunction)(unsafe.Pointer(&function)) // cu's type holds only the handle
 			if result := C.cuFuncSetAttribute(handle, C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, C.int(bytes)); result != 0 {
 				return fmt.Errorf("allow %s %d bytes of shared memory: CUresult %d", f.name(part), bytes, int(result))
 			}
@@ -63,7 +65,8 @@ func (k *kernels) loadFlash() error {
 }
 
 // launchFlash runs one of the kernels over all heads. rows are the tensors whose
-// rows are channels.
+// rows hold the channels of a position; if their alignment allows it, the kernel
+// moves eight channels at a time.
 func (g *gpu) launchFlash(part string, s device.Attention, rows []device.Tensor, arguments ...any) {
 	f := flashFor(s.D)
 	by8 := 1
@@ -76,8 +79,8 @@ func (g *gpu) launchFlash(part string, s device.Attention, rows []device.Tensor,
 	g.launch(f.name(part), grid, append(arguments, s.T, s.H, s.D, by8, scale(s))...)
 }
 
-// ready reports whether the kernels are loaded and heads small enough; if not, Sync
-// will return an error.
+// ready loads the kernels if necessary, and reports whether they can run on heads
+// of this size. If not, Sync will return an error.
 func (g *gpu) ready(s device.Attention) bool {
 	if s.D > MostChannels && g.pending == nil {
 		g.pending = fmt.Errorf("attention heads of %d channels: must be at most %d in bfloat16; use more heads, or another precision", s.D, MostChannels)

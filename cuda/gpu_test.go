@@ -59,8 +59,8 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestUploadsArriveWhole uploads several times what the staging memory holds, and
-// changes the source as soon as Upload has returned.
+// TestUploadsArriveWhole makes uploads that are larger than the staging memory,
+// and changes the source as soon as Upload has returned.
 func TestUploadsArriveWhole(t *testing.T) {
 	g := openGPU(t, Options{})
 	defer func() {

@@ -23,8 +23,7 @@ func watched(t *testing.T) nvml.GPU {
 	return g
 }
 
-// TestSameGPU checks that what CUDA and NVML call the first GPU is the same
-// GPU.
+// TestSameGPU checks that CUDA and NVML agree on which GPU is the first.
 func TestSameGPU(t *testing.T) {
 	d := openGPU(t, Options{})
 	defer d.Close() //nolint:errcheck // nothing was done on it
@@ -33,8 +32,8 @@ func TestSameGPU(t *testing.T) {
 	}
 }
 
-// TestOwnMemory checks that what this process allocates appears under its pid,
-// on the GPU that CUDA means.
+// TestOwnMemory checks that NVML reports the memory that this process
+// allocates, under its pid and on the GPU that CUDA uses.
 func TestOwnMemory(t *testing.T) {
 	d := openGPU(t, Options{})
 	defer d.Close() //nolint:errcheck // what is left is given back with the process

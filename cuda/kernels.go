@@ -50,7 +50,8 @@ func suffixed(names []string, suffixes ...string) []string {
 	return all
 }
 
-// types is the suffix of the name of a kernel for these operands.
+// types returns the suffix of a kernel's name for the types of these operands,
+// such as "_fb" for F32 and BF16.
 func types(operands ...device.Tensor) string {
 	var name [4]byte
 	name[0] = '_'
@@ -63,8 +64,9 @@ func types(operands ...device.Tensor) string {
 	return string(name[:len(operands)+1])
 }
 
-// loadKernels loads all kernels, but those of attention in bfloat16 only if the
-// device is opened for bfloat16: they take a megabyte, and do not run on every GPU.
+// loadKernels loads all kernels. It loads those of attention in bfloat16 only if
+// the device is opened for bfloat16, because they take a megabyte and do not run on
+// every GPU.
 func loadKernels(p Precision) (*kernels, error) {
 	k := &kernels{functions: map[string]cu.Function{}}
 	for file := range sources {
@@ -116,20 +118,22 @@ type shape struct{ gridX, gridY, blockX, blockY, shared int }
 
 const (
 	threads   = 256
-	gridLimit = 4096 // blocks of a kernel that walks the grid; enough to fill any device
+	gridLimit = 4096 // most blocks of a kernel whose threads loop over elements; enough to fill any device
 )
 
-// walk is the shape for a kernel that walks n elements.
+// walk returns the launch shape of a kernel whose threads loop over n elements.
 func walk(n int) shape {
 	return shape{gridX: max(1, min(gridLimit, (n+threads-1)/threads)), gridY: 1, blockX: threads, blockY: 1}
 }
 
-// warps is the shape for a kernel of one warp per row and eight rows per block.
+// warps returns the launch shape of a kernel with one warp per row and eight
+// rows per block.
 func warps(rows int) shape { return shape{gridX: (rows + 7) / 8, gridY: 1, blockX: 32, blockY: 8} }
 
-// launch runs a kernel. Arguments are of the types that kernels take.
+// launch queues a kernel, unless an earlier operation has failed. It panics if
+// an argument has a type that word does not convert.
 func (g *gpu) launch(name string, s shape, arguments ...any) {
-	// cu reads eight bytes for every argument, whatever its type.
+	// cu reads eight bytes for every argument, whatever the argument's type.
 	words := make([]uint64, len(arguments))
 	params := make([]unsafe.Pointer, len(arguments))
 	for i, a := range arguments {
@@ -142,7 +146,8 @@ func (g *gpu) launch(name string, s shape, arguments ...any) {
 	})
 }
 
-// call calls f, which uses the driver, unless something went wrong before.
+// call calls f with the context current, unless an earlier operation has
+// failed. It keeps an error of f for Sync.
 func (g *gpu) call(what string, f func() error) {
 	if g.pending != nil {
 		return

@@ -10,8 +10,8 @@ import (
 )
 
 // TestKernelsAreOfTheirSources fails if a kernel's source was changed without
-// running make kernels. The compiled file's first line says what it was made
-// from.
+// running make kernels. The first line of a compiled file holds the checksum of
+// its sources.
 func TestKernelsAreOfTheirSources(t *testing.T) {
 	headers, err := filepath.Glob("kernels/*.cuh")
 	if err != nil || len(headers) == 0 {

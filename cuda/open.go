@@ -23,14 +23,14 @@ type gpu struct {
 	blas    *blas
 	scratch scratch
 	staging staging
-	pending error // the first thing that went wrong since the last Sync
-	dead    bool  // pending stays for good: the context is gone
+	pending error // the first error since the last Sync
+	dead    bool  // the context is gone, and pending is never cleared
 	closed  bool
 	profile *profile // nil unless work is timed
 }
 
-// contextBytes is roughly the device memory that a context takes: the amount
-// reported as requested when there is not enough for one.
+// contextBytes is roughly the device memory that a context takes. Open reports
+// it as the requested amount when there is not enough memory for a context.
 const contextBytes = 500 * memory.MiB
 
 // Open opens a GPU. If there is no driver or no such device, the error is a
@@ -103,10 +103,11 @@ func (g *gpu) serves(p Precision) error {
 	return nil
 }
 
-// Name is the product's name, such as "NVIDIA H200".
+// Name returns the product's name, such as "NVIDIA H200".
 func (g *gpu) Name() string { return g.name }
 
-// Sync waits for the stream.
+// Sync waits for the stream and returns the first error since the last Sync.
+// Once the context is gone, it always returns that error.
 func (g *gpu) Sync() error {
 	g.fail("wait for the stream", g.bound.do(cu.Synchronize)) //nolint:misspell // the name is cu's
 	g.fail("check indices", g.bound.do(g.scratch.takeFault))
@@ -117,7 +118,8 @@ func (g *gpu) Sync() error {
 	return err
 }
 
-// fail keeps the first thing that went wrong.
+// fail keeps err for Sync, unless err is nil or an earlier error is kept
+// already.
 func (g *gpu) fail(what string, err error) {
 	if err == nil || g.pending != nil {
 		return
@@ -127,7 +129,8 @@ func (g *gpu) fail(what string, err error) {
 	g.dead = errors.As(g.pending, &lost)
 }
 
-// Close waits and gives everything back.
+// Close waits for the stream, then gives all memory and the context back. A
+// second Close does nothing.
 func (g *gpu) Close() error {
 	if g.closed {
 		return nil

@@ -7,14 +7,14 @@ import (
 	"headroom/memory"
 )
 
-// Precision is what a device is opened for.
+// Precision is the arithmetic that a device is opened for.
 type Precision string
 
 // The precisions.
 const (
 	FP32 Precision = "fp32" // float32 products, in float32 throughout
-	TF32 Precision = "tf32" // factors of such products rounded to TensorFloat-32; from compute capability 8.0
-	BF16 Precision = "bf16" // bfloat16 tensors too, for mixed precision; needs compute capability 8.0
+	TF32 Precision = "tf32" // the same, but with factors rounded to TensorFloat-32; takes effect from compute capability 8.0 on
+	BF16 Precision = "bf16" // allows bfloat16 tensors too, for mixed precision; needs compute capability 8.0
 )
 
 // MostChannels is the largest attention head, in channels, for bfloat16 tensors.
@@ -22,12 +22,12 @@ const MostChannels = 128
 
 // Options say which device to open, and how.
 type Options struct {
-	Ordinal   int          // as CUDA numbers the visible devices
+	Ordinal   int          // the device's number, as CUDA numbers the visible devices
 	Limit     memory.Bytes // the most bytes that the allocator may reserve; 0 sets no limit
 	Precision Precision    // "" is FP32
 }
 
-// Validate says what is wrong with o.
+// Validate returns an error that says what is wrong with o, or nil.
 func (o Options) Validate() error {
 	switch o.Precision {
 	case "", FP32, TF32, BF16:
@@ -40,9 +40,9 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Timed is what one kind of work took on the GPU; see [Profile].
+// Timed is the time that one kind of work took on the GPU; see [Profile].
 type Timed struct {
-	Name  string // a kernel's, or a matrix product's with its shape and types
+	Name  string // of a kernel or another call; for a matrix product, with its shape and types
 	Calls int
 	Time  time.Duration
 }

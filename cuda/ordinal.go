@@ -10,8 +10,8 @@ import (
 	"headroom/cuda/driver"
 )
 
-// Visible is how many GPUs CUDA may use. It opens none. An error is a
-// *[driver.UnavailableError], or the driver's.
+// Visible returns how many GPUs CUDA may use, without opening any. An error is
+// a *[driver.UnavailableError], or an error of the driver.
 func Visible() (int, error) {
 	if err := driver.Load(); err != nil {
 		return 0, err
@@ -23,7 +23,8 @@ func Visible() (int, error) {
 	return n, nil
 }
 
-// uuidOf is the UUID of the GPU that CUDA counts as ordinal, as NVML writes it.
+// uuidOf returns the UUID of the GPU that CUDA numbers ordinal, in the form in
+// which NVML writes it.
 func uuidOf(ordinal int) (string, error) {
 	if err := driver.Load(); err != nil {
 		return "", err

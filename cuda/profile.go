@@ -14,8 +14,8 @@ import (
 	"headroom/device"
 )
 
-// profile measures how long everything asked of the GPU takes, each call between two
-// events.
+// profile measures how long each call takes on the GPU, with an event before the
+// call and one after it.
 type profile struct{ spans []span }
 
 type span struct {
@@ -23,9 +23,10 @@ type span struct {
 	begin, end cu.Event
 }
 
-// Profile starts to time everything asked of d, a device that Open returned. stop
-// waits, ends the timing and returns how long each kind of work took, longest first.
-// Each call slows the GPU by a few microseconds, which are not counted.
+// Profile starts to time every call on d, which must be a device that Open returned.
+// stop waits for the GPU, ends the timing and returns how long each kind of work
+// took, longest first. Each call slows the GPU by a few microseconds, which are not
+// counted.
 func Profile(d device.Device) (stop func() ([]Timed, error), err error) {
 	g, ok := d.(*gpu)
 	if !ok {

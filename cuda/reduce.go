@@ -4,8 +4,9 @@ package cuda
 
 import "headroom/device"
 
-// rowsAPiece cuts rows into pieces for a reduction over rows: few enough to fit
-// the scratch memory twice. The pieces depend on the sizes alone.
+// rowsAPiece cuts rows into pieces for a reduction over rows. It returns the
+// number of rows in each piece and the number of pieces. The sums of all pieces
+// fit the scratch memory twice. The pieces depend on the sizes alone.
 func rowsAPiece(rows, cols int) (each, pieces int) {
 	each = 64
 	for most := max(1, int(pieceBytes/8)/cols); (rows+each-1)/each > min(most, 512); {
@@ -14,7 +15,7 @@ func rowsAPiece(rows, cols int) (each, pieces int) {
 	return each, (rows + each - 1) / each
 }
 
-// columns is the shape of a reduction over rows.
+// columns returns the launch shape of a reduction over rows.
 func columns(cols, pieces int) shape {
 	return shape{gridX: (cols + 31) / 32, gridY: pieces, blockX: 32, blockY: 8}
 }
@@ -37,8 +38,8 @@ func (g *gpu) SumSquares(dst, x device.Tensor) {
 	g.sum(dst, x, 1)
 }
 
-// sum sums x into dst[0]. If squares is 1, it adds the sum of squares to what
-// dst holds.
+// sum sets dst[0] to the sum of x. If squares is 1, it adds the sum of squares
+// to dst[0] instead.
 func (g *gpu) sum(dst, x device.Tensor, squares int) {
 	s := walk(x.Len)
 	s.gridX = min(s.gridX, 1024)
@@ -46,7 +47,8 @@ func (g *gpu) sum(dst, x device.Tensor, squares int) {
 	g.launch("sum_all", shape{gridX: 1, gridY: 1, blockX: 1024, blockY: 1}, dst, g.scratch.pieces, s.gridX, squares)
 }
 
-// secondPieces is the second half of the scratch memory for pieces.
+// secondPieces returns the address of the second half of the scratch memory for
+// pieces.
 func (s *scratch) secondPieces() device.Addr {
 	return s.pieces + device.Addr(pieceBytes/2)
 }

@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	// chunkBytes holds one matrix of attention scores; two of them stay in the
-	// L2 cache of the larger GPUs. If one block of a sequence's rows needs
-	// more, the block has fewer rows.
+	// chunkBytes is the room for the scores of one chunk of attention. Twice as
+	// much stays in the L2 cache of the larger GPUs. If the rows of a chunk need
+	// more room, the chunk has fewer rows.
 	chunkBytes = 24 * memory.MiB
-	// pieceBytes holds the pieces of reductions, and the addresses for batched
-	// matrix products.
+	// pieceBytes is the room for the pieces of reductions, and for the addresses
+	// of batched matrix products.
 	pieceBytes = 16 * memory.MiB
-	// blasBytes is cuBLAS's workspace; 32 MiB is what NVIDIA recommends for
-	// Hopper. A workspace of its own makes cuBLAS's results reproducible.
+	// blasBytes is the size of cuBLAS's workspace; NVIDIA recommends 32 MiB for
+	// Hopper. A workspace that only cuBLAS uses makes its results reproducible.
 	blasBytes = 32 * memory.MiB
 )
 
-// scratch is memory that operations use within themselves. It is reserved once,
-// outside the allocator, like the driver's own memory.
+// scratch is memory for the intermediate results of operations. Like the
+// driver's own memory it is reserved once, outside the allocator.
 type scratch struct {
 	base   cu.DevicePtr
 	scores device.Addr // chunkBytes
 	other  device.Addr // chunkBytes
 	pieces device.Addr // pieceBytes
 	blas   device.Addr // blasBytes
-	fault  device.Addr // one int: 1 after an operation saw an index outside its table
+	fault  device.Addr // one int: 1 after an operation has seen an index outside its table
 }
 
 const scratchBytes = 2*chunkBytes + pieceBytes + blasBytes + 512
@@ -41,7 +41,7 @@ const scratchBytes = 2*chunkBytes + pieceBytes + blasBytes + 512
 func (s *scratch) open() error {
 	base, err := cu.MemAlloc(int64(scratchBytes))
 	if errors.Is(err, cu.OutOfMemory) {
-		free, total, _ := cu.MemInfo() // without the numbers the error still says what happened
+		free, total, _ := cu.MemInfo() // if this fails, the error lacks only these numbers
 		return &memory.OutOfMemoryError{Requested: scratchBytes, Stats: memory.Stats{Capacity: memory.Bytes(total), Free: memory.Bytes(free)}}
 	}
 	if err != nil {
@@ -66,10 +66,11 @@ func (s *scratch) close() {
 	*s = scratch{}
 }
 
-// errIndex is an index that an operation found outside its table.
+// errIndex reports that an operation found an index outside its table.
 var errIndex = errors.New("a token or target is outside [0, classes)")
 
-// takeFault reads the fault and clears it.
+// takeFault returns errIndex if an operation has set the fault word since the
+// last call, and clears the word.
 func (s *scratch) takeFault() error {
 	if s.base == 0 {
 		return nil

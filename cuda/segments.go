@@ -12,7 +12,7 @@ import (
 	"headroom/memory"
 )
 
-// segments is the driver as a source of segments.
+// segments is a [device.Source] that takes memory from the driver.
 type segments struct {
 	bound *bound
 	held  memory.Bytes
@@ -42,8 +42,9 @@ func (s *segments) Release(a device.Addr, n memory.Bytes) error {
 	return nil
 }
 
-// Room counts as foreign all memory that is neither free nor held here: that of
-// other processes, and of this one's context.
+// Room implements [device.Source]. It counts as foreign all memory that is
+// neither free nor held by s: the memory of other processes and of this
+// process's context.
 func (s *segments) Room() (free, capacity, foreign memory.Bytes) {
 	var f, total int64
 	err := s.bound.do(func() (err error) {

@@ -20,22 +20,23 @@ import (
 const stageBytes = 4 * memory.MiB
 
 // staging is page-locked host memory that uploads pass through, so that they return
-// before the GPU has got to them. The halves take turns: one is filled while the
-// other is on its way. Without it, for example when the system will lock no more
-// pages, uploads wait.
+// before the GPU has made the copy. The halves take turns: one is filled while the
+// other is being copied to the GPU. If there is no such memory, for example because
+// the system refuses to lock more pages, uploads wait for the GPU.
 type staging struct {
 	halves [2]half
 	now    int // the half being filled
-	filled int // bytes of it
+	filled int // bytes of that half in use
 }
 
 type half struct {
 	memory  unsafe.Pointer // stageBytes
-	emptied cu.Event       // after the last copy out of it
+	emptied cu.Event       // recorded after the last copy out of the half
 	pending bool           // whether emptied was recorded
 }
 
-// open allocates the memory. It is not an error if none is available.
+// open allocates the memory. If none is available, it leaves staging empty and
+// returns nil.
 func (s *staging) open() error {
 	var p unsafe.Pointer
 	if C.cuMemHostAlloc(&p, C.size_t(2*stageBytes), 0) != 0 {
@@ -58,8 +59,8 @@ func (s *staging) close() {
 	*s = staging{}
 }
 
-// send queues a copy of src to dst behind everything asked for before. It has its
-// own copy of src by the time it returns.
+// send queues a copy of src to dst after all earlier work. The caller may change
+// src as soon as send has returned.
 func (s *staging) send(dst cu.DevicePtr, src []byte) error {
 	if s.halves[0].memory == nil {
 		return cu.MemcpyHtoD(dst, unsafe.Pointer(unsafe.SliceData(src)), int64(len(src)))
@@ -81,7 +82,8 @@ func (s *staging) send(dst cu.DevicePtr, src []byte) error {
 	return nil
 }
 
-// turn switches to filling the other half, once that is empty.
+// turn switches to the other half, and waits until all copies out of that half
+// are done.
 func (s *staging) turn() error {
 	full := &s.halves[s.now]
 	if err := full.emptied.Record(cu.Stream{}); err != nil {

@@ -7,10 +7,10 @@ import (
 	"headroom/nvml"
 )
 
-// GPUOf is the GPU that CUDA counts as ordinal, given CUDA_VISIBLE_DEVICES and
-// CUDA_DEVICE_ORDER. An error is a *[driver.UnavailableError], a
-// *[nvml.UnavailableError], or the driver's for an ordinal that is not visible. Safe
-// for concurrent use.
+// GPUOf returns what NVML reports about the GPU that CUDA numbers ordinal, given
+// CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER. An error is a
+// *[driver.UnavailableError], a *[nvml.UnavailableError], or, for an ordinal that is
+// not visible, an error of the driver. GPUOf is safe for concurrent use.
 func GPUOf(ordinal int) (nvml.GPU, error) {
 	found, err := gpusOf(ordinal)
 	if err != nil {
@@ -19,7 +19,8 @@ func GPUOf(ordinal int) (nvml.GPU, error) {
 	return found[0], nil
 }
 
-// gpusOf asks CUDA which GPUs the ordinals are, and NVML once about all GPUs.
+// gpusOf returns the GPUs with the given ordinals. It asks CUDA for the UUID of
+// each, and NVML once about all GPUs.
 func gpusOf(ordinals ...int) ([]nvml.GPU, error) {
 	found := make([]nvml.GPU, len(ordinals))
 	for i, ordinal := range ordinals {
@@ -42,8 +43,8 @@ func gpusOf(ordinals ...int) ([]nvml.GPU, error) {
 	return found, nil
 }
 
-// VisibleGPUs are the GPUs that CUDA may use, in the order in which it counts
-// them. Errors are those of [GPUOf].
+// VisibleGPUs returns the GPUs that CUDA may use, in the order of their
+// ordinals. Errors are those of [GPUOf].
 func VisibleGPUs() ([]nvml.GPU, error) {
 	n, err := Visible()
 	if err != nil || n == 0 {

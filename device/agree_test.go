@@ -105,7 +105,8 @@ func (p *pair) check() error {
 	return nil
 }
 
-// close frees nothing first: a device may be closed with tensors in it.
+// close closes the allocator and checks that nothing stays reserved. It frees
+// no tensors first, because a device may be closed with tensors in it.
 func (p *pair) close() error {
 	p.sources(func(s *testSource) { s.nextRelease = nil })
 	if err := p.a.Close(); err != nil {
@@ -120,15 +121,16 @@ func (p *pair) close() error {
 	return p.a.check()
 }
 
-// elements turns v, one of 2¹⁶ values, into a number of elements, for tensors of 1 byte
-// to a sixth more than the capacity, small as often as large.
+// elements turns v into the number of elements of a tensor. The tensor holds between
+// one element and a sixth more than the capacity; small and large tensors are equally
+// frequent.
 func elements(v uint16, capacity memory.Bytes) int {
 	scale := memory.Bytes(512) << (v % 16)
 	n := scale * memory.Bytes(v>>4) / 4096
 	return int(min(n, capacity*7/6)/4) + 1
 }
 
-// do performs the operation that two numbers encode.
+// do performs the operation that op and v encode.
 func (p *pair) do(op uint8, v uint16) error {
 	capacity := p.m.source.capacity
 	switch op % 16 {
@@ -152,7 +154,8 @@ func (p *pair) do(op uint8, v uint16) error {
 	}
 }
 
-// fault makes the next calls fail; the bits of v say which and how.
+// fault makes some of the next calls fail; the bits of v determine which ones
+// and with which error.
 func (s *testSource) fault(v uint16) {
 	full := error(&memory.OutOfMemoryError{})
 	s.nextReserve, s.nextRelease = nil, nil
@@ -213,8 +216,8 @@ func TestAllocatorAgreesWithModel(t *testing.T) {
 	})
 }
 
-// TestLongRuns compares with the model over runs that are longer than those of
-// the fuzz target and have more tensors.
+// TestLongRuns compares the allocator with the model over runs that are longer
+// than those of the fuzz target and have more tensors.
 func TestLongRuns(t *testing.T) {
 	runs, length := 18, 2000
 	if testing.Short() {

@@ -8,18 +8,19 @@ import (
 )
 
 // Allocator is the caching allocator of every device: it reserves segments from
-// a [Source], cuts tensors out of them, and keeps what is freed for the next
-// tensor, because asking a driver for memory takes far longer than using the
-// tensor. It is a [TensorAllocator]; a device embeds it. Not safe for
-// concurrent use.
+// a [Source], cuts tensors out of them, and keeps freed memory for later
+// tensors, because asking a driver for memory takes far longer than using the
+// tensor. It implements [TensorAllocator], and a device embeds it. It is not
+// safe for concurrent use.
 //
 // Sizes are rounded up to 512 bytes, and a tensor holds exactly its rounded
 // size: Allocated, and so Peak, depend on the calls alone and not on what the
 // cache holds. A tensor goes into the smallest free block that holds it; the
 // rest of the block is split off; a freed block joins its free neighbours. All
-// of that is O(log n) in the number of free blocks and makes no garbage.
+// of that takes O(log n) time, where n is the number of free blocks, and makes
+// no garbage.
 //
-// What keeps the peak of Reserved close to the peak of Allocated:
+// These rules keep the peak of Reserved close to the peak of Allocated:
 //
 //   - Small tensors, which tend to live long, have segments of their own, so
 //     that they do not end up in the middle of space for large ones.
@@ -27,8 +28,9 @@ import (
 //     What counts as large depends on the capacity: see [Allocator.SetLimit].
 //   - When a segment of the usual size does not fit, one of exactly the size
 //     asked for is tried. When that does not fit either, unused segments are
-//     given back and both are tried again. When nothing can be reserved, a gap
-//     among tensors of the other kind is used.
+//     given back and both are tried again. When nothing can be reserved, a
+//     small tensor goes into a gap among larger ones, and a larger tensor into
+//     a gap among small ones.
 //
 // Memory that is freed may be handed out again at once, and an unused segment
 // may be released at any Alloc. A device whose operations run some time after
@@ -36,11 +38,11 @@ import (
 // Release.
 type Allocator struct {
 	source       Source
-	limit        memory.Bytes // 0: none
-	unit         memory.Bytes // of segment sizes
+	limit        memory.Bytes // 0 is no limit
+	unit         memory.Bytes // usual segment sizes are multiples of it
 	small, large freeTree
 	live         map[Addr]*block
-	segments     []*block // first block of each, oldest first
+	segments     []*block // the first block of each segment, oldest segment first
 	spare        *block   // unused block structs, linked by next
 	closed       bool
 
@@ -60,15 +62,17 @@ func NewAllocator(s Source) *Allocator {
 const (
 	granule = 512 // bytes; every block is a multiple of it
 
-	// maxBytes is above any memory and leaves room for sums.
+	// maxBytes is more than any device has, and small enough for sums not to
+	// overflow.
 	maxBytes memory.Bytes = math.MaxInt64 / 4
 )
 
 func roundUp(n, to memory.Bytes) memory.Bytes { return (n + to - 1) / to * to }
 
-// Alloc implements [TensorAllocator]. Requested in the error is the size rounded up to
-// 512 bytes. An error of the source that is not about memory is returned unchanged.
-// Alloc panics with a *[ShapeError] if n is not positive or t is not a valid type.
+// Alloc implements [TensorAllocator]. In a *memory.OutOfMemoryError, Requested is the
+// size rounded up to 512 bytes. An error of the source that is not about memory is
+// returned unchanged. Alloc panics with a *[ShapeError] if n is not positive or t is
+// not a valid type.
 func (a *Allocator) Alloc(n int, t DType) (Tensor, error) {
 	if n <= 0 || t != I32 && !t.Float() {
 		panic(&ShapeError{Op: "Alloc", Text: fmt.Sprintf("%d elements of %v: must be at least 1 element of F32, BF16 or I32", n, t)})
@@ -89,7 +93,8 @@ func (a *Allocator) Alloc(n int, t DType) (Tensor, error) {
 	return b.tensor, nil
 }
 
-// find returns a free block of at least size bytes that is in no pool.
+// find returns a free block of at least size bytes, either taken out of its
+// pool or newly reserved.
 func (a *Allocator) find(size memory.Bytes) (*block, error) {
 	pool, other := &a.large, &a.small
 	if size <= a.unit/2 {
@@ -127,7 +132,7 @@ func (a *Allocator) split(b *block, size memory.Bytes) {
 	rest.pool.insert(rest)
 }
 
-// Free implements [TensorAllocator]. The panic is a *[ShapeError].
+// Free implements [TensorAllocator]. It panics with a *[ShapeError].
 func (a *Allocator) Free(t Tensor) {
 	b := a.live[t.Addr]
 	if b == nil {

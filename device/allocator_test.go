@@ -14,7 +14,8 @@ const (
 	mib = 1 << 20 / 4
 )
 
-// open returns an allocator that is checked when the test ends.
+// open returns an allocator and its source. The allocator's bookkeeping is
+// checked when the test ends.
 func open(t testing.TB, capacity memory.Bytes) (*Allocator, *testSource) {
 	t.Helper()
 	s := &testSource{capacity: capacity}
@@ -61,7 +62,8 @@ func panics(t *testing.T, f func()) (text string) {
 	return ""
 }
 
-// TestSizesGoByType: sizes are counted in bytes.
+// TestSizesGoByType: Allocated counts bytes, so it depends on the size of a
+// tensor's type.
 func TestSizesGoByType(t *testing.T) {
 	a, _ := open(t, 64<<20)
 	for _, c := range []struct {
@@ -92,7 +94,7 @@ func TestStats(t *testing.T) {
 	}
 	want("new", func(*memory.Stats) {})
 
-	x := must(t)(a.Alloc(100*kib, F32)) // three to a segment of 320 KiB
+	x := must(t)(a.Alloc(100*kib, F32)) // a segment of 320 KiB has room for three
 	want("alloc", func(s *memory.Stats) {
 		s.Reserved, s.Allocated, s.LargestFree, s.Free = 320<<10, 100<<10, 220<<10, 64<<20-320<<10
 		s.Peak, s.PeakReserved = s.Allocated, s.Reserved
@@ -166,7 +168,7 @@ func TestGapOfTheOtherKind(t *testing.T) {
 }
 
 // TestOtherErrors: an error that is not about memory is returned unchanged, and
-// the cache is not emptied for it.
+// does not cause the cache to be emptied.
 func TestOtherErrors(t *testing.T) {
 	a, s := open(t, 8<<20)
 	a.Free(must(t)(a.Alloc(mib, F32)))

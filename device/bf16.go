@@ -2,9 +2,10 @@ package device
 
 import "math"
 
-// ToBF16 is the BF16 nearest to x; of two equally near, it is the one whose last
-// bit is 0. A number beyond the largest BF16 by half a step or more becomes
-// infinity; NaN stays NaN.
+// ToBF16 returns the bits of the BF16 value nearest to x; of two that are
+// equally near, it returns the one whose last bit is 0. A number that exceeds
+// the largest finite BF16 value by half a unit in the last place or more becomes
+// infinity. NaN stays NaN.
 func ToBF16(x float32) uint16 {
 	bits := math.Float32bits(x)
 	if x != x {
@@ -15,5 +16,6 @@ func ToBF16(x float32) uint16 {
 	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
 }
 
-// FromBF16 is the value of x, which every float32 can hold.
+// FromBF16 returns the value of the BF16 number with bits x. The conversion is
+// exact.
 func FromBF16(x uint16) float32 { return math.Float32frombits(uint32(x) << 16) }

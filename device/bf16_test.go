@@ -15,11 +15,11 @@ func TestToBF16(t *testing.T) {
 		{0, 0}, {1, 0x3f80}, {-2, 0xc000}, {math.Pi, 0x4049},
 		{float32(math.Copysign(0, -1)), 0x8000},
 		{inf, 0x7f80}, {-inf, 0xff80},
-		{0x1.01p0, 0x3f80}, {0x1.010002p0, 0x3f81}, {0x1.03p0, 0x3f82}, {0x1.02fffep0, 0x3f81}, // ties, and a step beside them
-		{0x1.ffp0, 0x4000},                          // up into the next power of two
+		{0x1.01p0, 0x3f80}, {0x1.010002p0, 0x3f81}, {0x1.03p0, 0x3f82}, {0x1.02fffep0, 0x3f81}, // ties, and the float32 values next to them
+		{0x1.ffp0, 0x4000},                          // rounded up to the next power of two
 		{0x1p-133, 1}, {0x1p-134, 0}, {0x3p-134, 2}, // subnormals, ties again
 		{-0x1.0002p-134, 0x8001}, {math.SmallestNonzeroFloat32, 0},
-		{0x1.fep127, 0x7f7f}, {0x1.fefffep127, 0x7f7f}, {0x1.ffp127, 0x7f80}, {-math.MaxFloat32, 0xff80}, // the largest, and beyond
+		{0x1.fep127, 0x7f7f}, {0x1.fefffep127, 0x7f7f}, {0x1.ffp127, 0x7f80}, {-math.MaxFloat32, 0xff80}, // the largest BF16, and float32 values beyond it
 	} {
 		if got := ToBF16(c.x); got != c.want {
 			t.Errorf("ToBF16(%x) = %#04x, want %#04x", c.x, got, c.want)
@@ -29,7 +29,8 @@ func TestToBF16(t *testing.T) {
 
 func isNaN(x float32) bool { return x != x }
 
-// Every BF16 is a float32, and comes back from it unchanged.
+// TestBF16RoundTrip: every BF16 value is also a float32, and converting it to
+// float32 and back leaves it unchanged.
 func TestBF16RoundTrip(t *testing.T) {
 	for i := range 1 << 16 {
 		h := uint16(i)
@@ -43,8 +44,9 @@ func TestBF16RoundTrip(t *testing.T) {
 	}
 }
 
-// Between two neighbours lie 65535 values. The one in the middle goes to the
-// even neighbour, all others to the nearer one.
+// TestToBF16TakesTheNearest: between two neighbouring BF16 values lie 65535
+// float32 values. The one in the middle is rounded to the even neighbour, all
+// others to the nearer one.
 func TestToBF16TakesTheNearest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 1 << 16 {
@@ -65,8 +67,8 @@ func TestToBF16TakesTheNearest(t *testing.T) {
 	}
 }
 
-// A NaN's payload must neither be rounded away, which would leave infinity, nor
-// rounded up into the sign.
+// TestToBF16KeepsNaN: a NaN's payload must neither be rounded away, which would
+// leave infinity, nor be rounded up into the sign bit.
 func TestToBF16KeepsNaN(t *testing.T) {
 	payloads := []uint32{0x7fffff, 0x7f8000, 0x7fff, 0x8000, 0x400000, 0x3fffff}
 	for bit := range 23 {

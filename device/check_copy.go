@@ -1,15 +1,18 @@
 package device
 
-// CheckUpload checks [Copier.Upload] of n elements.
+// CheckUpload panics with a *[ShapeError] unless dst fits a [Copier.Upload] of
+// n elements.
 func CheckUpload(dst Tensor, n int) { WantFloat("Upload", "dst", dst, n) }
 
-// CheckUploadInts checks [Copier.UploadInts] of n elements.
+// CheckUploadInts panics with a *[ShapeError] unless dst fits a
+// [Copier.UploadInts] of n elements.
 func CheckUploadInts(dst Tensor, n int) { Want("UploadInts", "dst", dst, n, I32) }
 
-// CheckDownload checks [Copier.Download] of n elements.
+// CheckDownload panics with a *[ShapeError] unless src fits a [Copier.Download]
+// of n elements.
 func CheckDownload(src Tensor, n int) { WantFloat("Download", "src", src, n) }
 
-// CheckCopy checks [Copier.Copy].
+// CheckCopy panics with a *[ShapeError] unless the operands fit [Copier.Copy].
 func CheckCopy(dst, src Tensor) {
 	const op = "Copy"
 	if dst.DType == I32 {

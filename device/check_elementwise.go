@@ -2,22 +2,26 @@ package device
 
 import "fmt"
 
-// CheckFill checks [Elementwise.Fill].
+// CheckFill panics with a *[ShapeError] unless the operands fit
+// [Elementwise.Fill].
 func CheckFill(x Tensor) { Want("Fill", "x", x, x.Len, F32) }
 
-// CheckAdd checks [Elementwise.Add].
+// CheckAdd panics with a *[ShapeError] unless the operands fit
+// [Elementwise.Add].
 func CheckAdd(y, x Tensor) {
 	WantFloat("Add", "y", y, y.Len)
 	WantFloat("Add", "x", x, y.Len)
 }
 
-// CheckGELU checks [Elementwise.GELU].
+// CheckGELU panics with a *[ShapeError] unless the operands fit
+// [Elementwise.GELU].
 func CheckGELU(y, x Tensor) {
 	WantFloat("GELU", "y", y, y.Len)
 	Want("GELU", "x", x, y.Len, y.DType)
 }
 
-// CheckGELUGrad checks [Elementwise.GELUGrad].
+// CheckGELUGrad panics with a *[ShapeError] unless the operands fit
+// [Elementwise.GELUGrad].
 func CheckGELUGrad(dx, x, dy Tensor) {
 	const op = "GELUGrad"
 	WantFloat(op, "dx", dx, dx.Len)
@@ -25,7 +29,8 @@ func CheckGELUGrad(dx, x, dy Tensor) {
 	Want(op, "dy", dy, dx.Len, dx.DType)
 }
 
-// Check checks [Elementwise.Dropout].
+// Check panics with a *[ShapeError] unless the parameters and operands fit
+// [Elementwise.Dropout].
 func (d Dropout) Check(y, x, samples Tensor) {
 	const op = "Dropout"
 	positive(op, "Each", d.Each)

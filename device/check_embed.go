@@ -2,7 +2,8 @@ package device
 
 import "fmt"
 
-// Check checks [Network.Embed].
+// Check panics with a *[ShapeError] unless the parameters and operands fit
+// [Network.Embed].
 func (s Embed) Check(out, tok, tokens, positions Tensor) {
 	const op = "Embed"
 	s.check(op)
@@ -12,7 +13,8 @@ func (s Embed) Check(out, tok, tokens, positions Tensor) {
 	s.wantPositions(op, "positions", positions)
 }
 
-// CheckGrad checks [Network.EmbedGrad].
+// CheckGrad panics with a *[ShapeError] unless the parameters and operands fit
+// [Network.EmbedGrad].
 func (s Embed) CheckGrad(dtokens, dpositions, dout, tok Tensor) {
 	const op = "EmbedGrad"
 	s.check(op)
@@ -29,7 +31,8 @@ func (s Embed) check(op string) {
 	positive(op, "V", s.V)
 }
 
-// wantPositions accepts any table that has at least one row for each position.
+// wantPositions panics with a *[ShapeError] unless t is a table of whole rows,
+// at least one for each position.
 func (s Embed) wantPositions(op, name string, t Tensor) {
 	Want(op, name, t, t.Len, F32)
 	if t.Len%s.C != 0 || t.Len < s.T*s.C {

@@ -2,7 +2,8 @@ package device
 
 import "fmt"
 
-// Check checks [Linear.MatMul].
+// Check panics with a *[ShapeError] unless the parameters and operands fit
+// [Linear.MatMul].
 func (p MatMul) Check(c, a, b Tensor) {
 	const op = "MatMul"
 	positive(op, "M", p.M)
@@ -20,7 +21,8 @@ func (p MatMul) Check(c, a, b Tensor) {
 	}
 }
 
-// CheckAddBias checks [Linear.AddBias].
+// CheckAddBias panics with a *[ShapeError] unless the operands fit
+// [Linear.AddBias].
 func CheckAddBias(x, b Tensor, rows, cols int) {
 	const op = "AddBias"
 	matrix(op, rows, cols)
@@ -28,7 +30,8 @@ func CheckAddBias(x, b Tensor, rows, cols int) {
 	Want(op, "b", b, cols, F32)
 }
 
-// CheckBiasGrad checks [Linear.BiasGrad].
+// CheckBiasGrad panics with a *[ShapeError] unless the operands fit
+// [Linear.BiasGrad].
 func CheckBiasGrad(db, dy Tensor, rows, cols int) {
 	const op = "BiasGrad"
 	matrix(op, rows, cols)
@@ -36,7 +39,7 @@ func CheckBiasGrad(db, dy Tensor, rows, cols int) {
 	WantFloat(op, "dy", dy, rows*cols)
 }
 
-// matrix refuses a matrix with a dimension below 1.
+// matrix panics with a *[ShapeError] if a dimension is below 1.
 func matrix(op string, rows, cols int) {
 	positive(op, "rows", rows)
 	positive(op, "cols", cols)

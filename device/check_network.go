@@ -2,7 +2,8 @@ package device
 
 import "fmt"
 
-// CheckLayerNorm checks [Network.LayerNorm].
+// CheckLayerNorm panics with a *[ShapeError] unless the operands fit
+// [Network.LayerNorm].
 func CheckLayerNorm(out, mean, rstd, x, gamma, beta Tensor, rows, cols int) {
 	const op = "LayerNorm"
 	matrix(op, rows, cols)
@@ -14,7 +15,8 @@ func CheckLayerNorm(out, mean, rstd, x, gamma, beta Tensor, rows, cols int) {
 	Want(op, "beta", beta, cols, F32)
 }
 
-// CheckLayerNormGrad checks [Network.LayerNormGrad].
+// CheckLayerNormGrad panics with a *[ShapeError] unless the operands fit
+// [Network.LayerNormGrad].
 func CheckLayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd Tensor, rows, cols int) {
 	const op = "LayerNormGrad"
 	matrix(op, rows, cols)
@@ -28,7 +30,8 @@ func CheckLayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd Tensor, rows
 	Want(op, "rstd", rstd, rows, F32)
 }
 
-// Check checks [Network.Attention].
+// Check panics with a *[ShapeError] unless the parameters and operands fit
+// [Network.Attention].
 func (s Attention) Check(out, lse, qkv Tensor) {
 	const op = "Attention"
 	s.check(op)
@@ -37,7 +40,8 @@ func (s Attention) Check(out, lse, qkv Tensor) {
 	Want(op, "qkv", qkv, s.B*s.T*3*s.H*s.D, out.DType)
 }
 
-// CheckGrad checks [Network.AttentionGrad].
+// CheckGrad panics with a *[ShapeError] unless the parameters and operands fit
+// [Network.AttentionGrad].
 func (s Attention) CheckGrad(dqkv, delta, dout, qkv, out, lse Tensor) {
 	const op = "AttentionGrad"
 	s.check(op)
@@ -56,7 +60,8 @@ func (s Attention) check(op string) {
 	positive(op, "D", s.D)
 }
 
-// CheckCrossEntropy checks [Network.CrossEntropy].
+// CheckCrossEntropy panics with a *[ShapeError] unless the operands fit
+// [Network.CrossEntropy].
 func CheckCrossEntropy(loss, logits, target Tensor, rows, classes int) {
 	const op = "CrossEntropy"
 	positive(op, "rows", rows)
@@ -69,7 +74,7 @@ func CheckCrossEntropy(loss, logits, target Tensor, rows, classes int) {
 	Want(op, "target", target, rows, I32)
 }
 
-// CheckSum checks [Network.Sum].
+// CheckSum panics with a *[ShapeError] unless the operands fit [Network.Sum].
 func CheckSum(dst, x Tensor) {
 	Want("Sum", "dst", dst, 1, F32)
 	Want("Sum", "x", x, x.Len, F32)

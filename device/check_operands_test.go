@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// kinds are the kinds of operands: the types that each allows, given the type
-// of the operands of kind "s".
+// kinds maps each kind of operand to a function that returns the types that the
+// kind allows. The function's argument is the type of the operands of kind "s".
 var kinds = map[string]func(same DType) []DType{
 	"i": func(DType) []DType { return []DType{I32} },
 	"f": func(DType) []DType { return []DType{F32} },
@@ -18,11 +18,12 @@ var kinds = map[string]func(same DType) []DType{
 	"o": func(same DType) []DType { return []DType{F32, same} }, // F32, or the type of the operands of kind "s"
 }
 
-// checked is the check of one operation with operands and dimensions that pass.
+// checked is the check of one operation, together with operands and dimensions
+// that pass it.
 type checked struct {
 	op       string
 	operands string // "kind name length", separated by commas; see kinds
-	dims     string // names
+	dims     string // names, separated by spaces
 	sizes    []int
 	check    func(t []Tensor, n []int)
 }
@@ -70,7 +71,8 @@ var allChecks = []checked{
 	{"SGD", "f w 5,f g 5,f m 5", "", nil, func(t []Tensor, _ []int) { SGD{}.Check(t[0], t[1], t[2]) }},
 }
 
-// anyLength are the operands whose length nothing else determines.
+// anyLength holds the operands that may have any length, each as the operation
+// and the operand's name.
 var anyLength = map[string]bool{"Fill x": true, "Sum x": true, "SumSquares x": true}
 
 // operand is one operand of an operation: its kind, and a tensor that fits, of
@@ -120,8 +122,8 @@ func TestOperandTypes(t *testing.T) {
 	}
 }
 
-// wantTypes checks that the check passes if and only if the tensors' types are
-// what some entry for the operation allows.
+// wantTypes tests that c.check passes if and only if some entry of allChecks
+// for the operation allows the tensors' types.
 func (c checked) wantTypes(t *testing.T, tensors []Tensor) {
 	t.Helper()
 	want := slices.ContainsFunc(allChecks, func(o checked) bool {
@@ -210,8 +212,8 @@ func TestWrongNumbersPanic(t *testing.T) {
 	}
 }
 
-// TestLogits: rows may be longer than there are classes, all by the same
-// amount, but not shorter.
+// TestLogits: rows of logits may be longer than the number of classes, all by
+// the same amount, but not shorter.
 func TestLogits(t *testing.T) {
 	loss, target := Tensor{512, 3, F32}, Tensor{512, 3, I32}
 	check := func(n int, d DType) { CheckCrossEntropy(loss, Tensor{512, n, d}, target, 3, 5) }

@@ -66,7 +66,8 @@ func (a *Allocator) checkBlock(b *block) error {
 	return nil
 }
 
-// check looks at every block of a pool; want is how many there should be.
+// check looks for contradictions in every block of a pool, which should hold
+// want blocks.
 func (t *freeTree) check(want int) error {
 	var last *block
 	n := 0

@@ -5,7 +5,8 @@ import "headroom/memory"
 // Device is one device on which a model can be trained. It is not safe for
 // concurrent use: one goroutine owns it from Open to Close.
 type Device interface {
-	// Name identifies the device to a person: "host", "NVIDIA H200".
+	// Name returns the device's name, such as "host" or "NVIDIA H200", for people
+	// to read.
 	Name() string
 
 	TensorAllocator
@@ -15,27 +16,27 @@ type Device interface {
 	Network
 	Optimizer
 
-	// Sync waits for everything asked for so far and returns the first thing
-	// that went wrong since the last Sync, or nil. After an error that leaves
-	// the device unusable, every later Sync returns that error again.
+	// Sync waits for every operation called so far and returns the first error
+	// since the last Sync, or nil. After an error that leaves the device unusable,
+	// every later Sync returns that error again.
 	Sync() error
-	// Close waits, then gives all memory back. Tensors of the device are
-	// invalid afterwards.
+	// Close waits for the operations called so far, then gives all memory back.
+	// Tensors of the device are invalid afterwards.
 	Close() error
 }
 
 // TensorAllocator hands out the memory of a device, as a caching allocator.
 type TensorAllocator interface {
-	// Alloc returns a tensor of n elements, n > 0, with undefined contents. It
-	// is the caller's until Free. If there is not enough memory even after the
-	// cache was emptied, the error is a *memory.OutOfMemoryError, without Phase
-	// and Micro.
+	// Alloc returns a tensor of n elements, n > 0, with undefined contents. The
+	// tensor belongs to the caller until Free. If there is not enough memory even
+	// after the cache was emptied, the error is a *memory.OutOfMemoryError whose
+	// Phase and Micro are not set.
 	Alloc(n int, t DType) (Tensor, error)
 	// Free gives a tensor back to the cache. It panics on a tensor that is not
 	// allocated, or on a view.
 	Free(t Tensor)
-	// EmptyCache gives every wholly unused segment back to the device and
-	// returns how many bytes that was.
+	// EmptyCache gives every wholly unused segment back to the device and returns
+	// the number of bytes given back.
 	EmptyCache() (memory.Bytes, error)
 	// Stats returns the current statistics.
 	Stats() memory.Stats
@@ -44,30 +45,33 @@ type TensorAllocator interface {
 }
 
 // Copier moves data. An upload has copied src by the time it returns; a
-// download waits for everything asked for before it. Lengths must be equal.
-// Floats are converted from one type to the other, rounded if necessary.
+// download waits for every operation called before it. Source and destination
+// must have equal lengths. Floats are converted from one type to the other, and
+// rounded if necessary.
 type Copier interface {
 	Upload(dst Tensor, src []float32)
 	UploadInts(dst Tensor, src []int32)
 	Download(dst []float32, src Tensor) error
-	// Copy is from F32 or BF16 to either, or from I32 to I32.
+	// Copy copies src into dst. Each of them is F32 or BF16, or both are I32.
 	Copy(dst, src Tensor)
 }
 
 // Linear is the matrix product and the operations that go with it.
 type Linear interface {
 	// MatMul computes c = op(a)·op(b) + beta·c where c is m×n, op(a) is m×k and
-	// op(b) is k×n; op transposes the stored matrix if asked to. beta is 0 (c
-	// is not read) or 1. a and b are F32, or both BF16; c is of their type or
+	// op(b) is k×n; op transposes the stored matrix if p says so. beta is 0 (c is
+	// not read) or 1. a and b are both F32 or both BF16; c is of the same type or
 	// F32.
 	MatMul(c, a, b Tensor, p MatMul)
-	// AddBias computes x[r,·] += b for every row; x is rows×cols, b is cols, F32.
+	// AddBias computes x[r,·] += b for every row; x is rows×cols, F32 or BF16; b
+	// is cols, F32.
 	AddBias(x, b Tensor, rows, cols int)
-	// BiasGrad computes db += Σ_r dy[r,·]; dy is rows×cols, db is cols, F32.
+	// BiasGrad computes db += Σ_r dy[r,·]; dy is rows×cols, F32 or BF16; db is
+	// cols, F32.
 	BiasGrad(db, dy Tensor, rows, cols int)
 }
 
-// MatMul is the shape of a matrix product.
+// MatMul holds the parameters of a matrix product; see [Linear.MatMul].
 type MatMul struct {
 	M, N, K        int
 	TransA, TransB bool
@@ -85,9 +89,9 @@ type Elementwise interface {
 	GELU(y, x Tensor)
 	// GELUGrad computes dx = dy·GELU′(x). dx may be dy. All are F32 or all BF16.
 	GELUGrad(dx, x, dy Tensor)
-	// Dropout computes y = x·keep/(1−P), with keep drawn as [Dropout] says. The
-	// same call on the gradient is the backward pass. y may be x. Each may be
-	// F32 or BF16.
+	// Dropout computes y = x·keep/(1−P), with keep, 0 or 1, drawn as [Dropout]
+	// describes. The same call on the gradient is the backward pass. y may be x.
+	// Each may be F32 or BF16.
 	Dropout(y, x, samples Tensor, d Dropout)
 }
 
@@ -103,8 +107,10 @@ type Dropout struct {
 	Each int    // elements per sample; x holds len(samples)·Each of them
 }
 
-// Network is what neural networks need beyond matrix products. B is samples, T
-// positions, C channels, V classes. Operands are F32 unless said otherwise.
+// Network holds the operations that neural networks need beyond those of
+// [Linear] and [Elementwise]. In shapes, B is the number of samples, T of
+// positions, C of channels, and V of entries in the vocabulary. Operands are
+// F32 unless stated otherwise.
 type Network interface {
 	// Embed computes out[b,t,·] = tokens[tok[b,t],·] + positions[t,·].
 	// out is B×T×C, tok is B×T of I32, tokens is V×C, positions is T'×C, T' ≥ T.
@@ -117,30 +123,33 @@ type Network interface {
 	// then scales by gamma and shifts by beta. mean and rstd, rows elements each, are
 	// kept for the gradient. out and x may each be BF16.
 	LayerNorm(out, mean, rstd, x, gamma, beta Tensor, rows, cols int, eps float32)
-	// LayerNormGrad computes dx and adds to dgamma and dbeta. dx may be dy. dx
-	// and dy may both be BF16, and so may x.
+	// LayerNormGrad computes dx and adds to dgamma and dbeta. dx may be dy. dx and
+	// dy are both F32 or both BF16; x may be either.
 	LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd Tensor, rows, cols int)
 
 	// Attention is causal scaled dot-product attention with scale 1/√D. qkv is
-	// B×T×3×H×D, out is B×T×H×D, lse, B×H×T, keeps log Σ exp of the scores for
-	// the gradient: memory grows with T, not T². qkv and out may both be BF16; a
-	// device may then refuse heads of more than 128 channels, as an error at Sync.
+	// B×T×3×H×D, out is B×T×H×D. lse is B×H×T and keeps log Σ exp of the scores
+	// for the gradient, so that memory grows with T, not T². qkv and out may both
+	// be BF16. A device may then refuse heads of more than 128 channels; Sync
+	// returns the error.
 	Attention(out, lse, qkv Tensor, s Attention)
-	// AttentionGrad computes dqkv. delta, B×H×T, is scratch. Apart from delta
-	// and lse, operands may be BF16: all of them or none.
+	// AttentionGrad computes dqkv. delta, B×H×T, is scratch. delta and lse are
+	// F32; the other operands are all F32 or all BF16.
 	AttentionGrad(dqkv, delta, dout, qkv, out, lse Tensor, s Attention)
 
 	// CrossEntropy computes loss[r] = −log softmax(logits[r,·])[target[r]] and
 	// replaces logits, which may be BF16, by the gradient of scale·Σ loss. Rows of
 	// logits may be longer than classes: the extra elements have no effect and
 	// have gradient 0. target is I32; rows with a target of IgnoreIndex have loss
-	// and gradient 0. Other targets outside [0, classes) are an error at Sync.
+	// and gradient 0. Any other target must be in [0, classes), or Sync returns an
+	// error.
 	CrossEntropy(loss, logits, target Tensor, rows, classes int, scale float32)
-	// Sum computes dst[0] = Σ x in an order that does not vary.
+	// Sum computes dst[0] = Σ x in an order that does not vary from run to run.
 	Sum(dst, x Tensor)
 }
 
-// IgnoreIndex is the target of a position that does not count, as in PyTorch.
+// IgnoreIndex is the target of a position that does not count toward the loss,
+// as in PyTorch.
 const IgnoreIndex = -100
 
 // Embed is the shape of an embedding.

@@ -10,19 +10,19 @@
 //     training step are exactly the caller's, and failing each of them in turn
 //     covers every way in which a step can run out of memory.
 //   - Operations return no error. A device may run them some time after the
-//     call. The first error is kept until [Device.Sync] returns it; until then
-//     nothing that holds state is written (Fill, Add and the optimizers do
-//     nothing), downloads fail, and other results are meaningless. A wrong
-//     shape is a mistake in the program and panics with *[ShapeError] before
-//     anything runs.
+//     call. The first error is kept until [Device.Sync] returns it. Until then
+//     the operations that update state (Fill, Add and the optimizers) do
+//     nothing, downloads fail, and the results of other operations are
+//     meaningless. A wrong shape is a mistake in the program and panics with
+//     *[ShapeError] before anything runs.
 //
 // Weights, their gradients and statistics are F32. Activations and their gradients
 // may be BF16, as in mixed precision (Micikevicius et al., 2018); whatever the
-// types, sums are F32 or better, and values stored as BF16 are rounded to nearest.
-// Within attention in BF16 the probabilities are factors of a product, and may be
-// rounded to BF16 as well.
+// types, sums are computed in F32 or better, and values stored as BF16 are rounded
+// to nearest. Attention in BF16 may also round the probabilities to BF16, because
+// they are factors of a matrix product.
 //
-// Tensors are flat, row-major and contiguous; their dimensions travel with the
-// operation. Results do not depend on how many threads a device uses: the same
-// inputs give the same bits on the same device.
+// Tensors are flat, row-major and contiguous; their dimensions are arguments of
+// each operation. Results do not depend on how many threads a device uses: the
+// same inputs give the same bits on the same device.
 package device

@@ -6,8 +6,9 @@ import (
 	"headroom/memory"
 )
 
-// block is a piece of a segment: what a tensor holds, or a gap between tensors.
-// The blocks of a segment tile it, and no two neighbours are both free.
+// block is a piece of a segment: the memory of one tensor, or a gap between
+// tensors. The blocks of a segment tile it, and no two neighbours are both
+// free.
 type block struct {
 	addr       Addr
 	size       memory.Bytes
@@ -21,9 +22,10 @@ type block struct {
 
 func (b *block) free() bool { return !b.tensor.Valid() }
 
-// before orders free blocks by size, then by address: the first that is large
-// enough is the best fit, and among equals the lowest one, so that tensors pack
-// at the low end and the high end empties.
+// before reports whether b comes before c in the order of size, then of
+// address. The first block that is large enough is then the best fit, and among
+// blocks of equal size the one with the lowest address. So tensors pack at the
+// low end and the high end empties.
 func (b *block) before(c *block) bool {
 	return b.size < c.size || b.size == c.size && b.addr < c.addr
 }
@@ -33,8 +35,8 @@ func (b *block) before(c *block) bool {
 // hash of the address, so that the same calls give the same tree.
 type freeTree struct{ root *block }
 
-// priority is the finalizer of MurmurHash3, which spreads addresses that differ
-// in few bits.
+// priority hashes an address with the finalizer of MurmurHash3, which gives
+// very different values to addresses that differ in few bits.
 func priority(a Addr) uint64 {
 	h := uint64(a)
 	h = (h ^ h>>33) * 0xff51afd7ed558ccd
@@ -78,7 +80,7 @@ func (t *freeTree) remove(b *block) {
 	b.left, b.right = nil, nil
 }
 
-// towards is the link of b on the way to c.
+// towards returns the link of b that leads to c.
 func (b *block) towards(c *block) **block {
 	if c.before(b) {
 		return &b.left
@@ -102,7 +104,7 @@ func (t *freeTree) take(n memory.Bytes) *block {
 	return best
 }
 
-// largest is the size of the largest block, 0 if there is none.
+// largest returns the size of the largest block, or 0 if there is none.
 func (t *freeTree) largest() memory.Bytes {
 	var size memory.Bytes
 	for b := t.root; b != nil; b = b.right {

@@ -12,5 +12,5 @@ type GoneError struct {
 
 func (e *GoneError) Error() string { return fmt.Sprintf("%s is gone: %v", e.Device, e.Err) }
 
-// Unwrap is the driver's error.
+// Unwrap returns the driver's error.
 func (e *GoneError) Unwrap() error { return e.Err }

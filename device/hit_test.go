@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestHitsMakeNoGarbage: once warm, a step's allocations cost no Go memory and
-// do not reach the source.
+// TestHitsMakeNoGarbage: once the cache is warm, a step's allocations cost no
+// Go memory and do not reach the source.
 func TestHitsMakeNoGarbage(t *testing.T) {
 	a, s := open(t, 64<<20)
 	hits := cycle(t, a, 100)
@@ -20,8 +20,8 @@ func TestHitsMakeNoGarbage(t *testing.T) {
 }
 
 // cycle returns a function that allocates n tensors of assorted sizes and frees
-// them, half of them in another order; n is even. The function has already run
-// when it is returned.
+// them: first every other tensor in the order of allocation, then the rest in
+// reverse order. n is even. The function has already run when it is returned.
 func cycle(t testing.TB, a *Allocator, n int) func() {
 	tensors := make([]Tensor, n)
 	f := func() {
@@ -41,8 +41,8 @@ func cycle(t testing.TB, a *Allocator, n int) func() {
 	return f
 }
 
-// BenchmarkHit is one Alloc and its Free among 10, 100, 1000 other tensors with
-// as many gaps between them.
+// BenchmarkHit measures one Alloc and its Free among 10, 100 or 1000 other
+// tensors with as many gaps between them.
 func BenchmarkHit(b *testing.B) {
 	for _, n := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

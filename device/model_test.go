@@ -9,8 +9,9 @@ import (
 )
 
 // model does what Allocator does, in the simplest way: it keeps the tensors of
-// each segment and nothing else. Free blocks are the gaps between them, found
-// again each time. It must agree with Allocator on every address and number.
+// each segment and nothing else. Free blocks are the gaps between tensors,
+// which model finds anew each time. It must agree with Allocator on every
+// address and number.
 type model struct {
 	source             *testSource
 	limit, unit        memory.Bytes
@@ -25,7 +26,7 @@ type modelSegment struct {
 	live  []span // sorted by address
 }
 
-// gaps are the spans that the tensors of a segment leave free.
+// gaps returns the spans that the tensors of a segment leave free.
 func (s *modelSegment) gaps() []span {
 	var gaps []span
 	at := s.addr
@@ -55,7 +56,8 @@ func (m *model) setLimit(n memory.Bytes) error {
 	return err
 }
 
-// place puts a tensor into the best gap of the pool, if one is large enough.
+// place puts a tensor of size bytes into the smallest gap of the pool that is
+// large enough, if there is one.
 func (m *model) place(size memory.Bytes, small bool) (Addr, bool) {
 	var best span
 	var home *modelSegment

@@ -8,8 +8,8 @@ import (
 	"headroom/memory"
 )
 
-// trace makes the allocations of training a GPT-2-like model: the weights that
-// it loads, then a forward and a backward pass of a micro-batch.
+// trace makes the allocations of training a GPT-2-like model: first those for
+// the weights, then those of a forward and a backward pass of a micro-batch.
 type trace struct {
 	layers, channels, heads, positions, classes int
 
@@ -32,7 +32,7 @@ func (r *trace) keep(sizes ...int) {
 	}
 }
 
-// drop frees the n newest of the tensors that are kept.
+// drop frees the n newest of the kept tensors.
 func (r *trace) drop(n int) {
 	for ; n > 0; n-- {
 		last := len(r.held) - 1
@@ -41,7 +41,7 @@ func (r *trace) drop(n int) {
 	}
 }
 
-// load allocates weights, gradients and two moments.
+// load allocates weights, gradients and two moments, which are never freed.
 func (r *trace) load() {
 	c := r.channels
 	for range 4 {
@@ -85,9 +85,10 @@ func (r *trace) micro(samples int) {
 	r.a.Free(dx)
 }
 
-// fits makes a step of each micro-batch in a memory of the given size. A step
-// that runs out of memory is abandoned and tried once more with the cache
-// emptied, which is what a harness does first.
+// fits makes a step with each of the micro-batch sizes on a device of the given
+// capacity, and reports whether all of them fit. A step that runs out of memory
+// is abandoned and tried once more with the cache emptied, as a harness does
+// first.
 func (r trace) fits(capacity memory.Bytes, micros []int) (s memory.Stats, ok bool) {
 	r.a = NewAllocator(&testSource{capacity: capacity})
 	if !r.try(r.load) {
@@ -104,7 +105,8 @@ func (r trace) fits(capacity memory.Bytes, micros []int) (s memory.Stats, ok boo
 	return r.a.Stats(), true
 }
 
-// try runs f and frees what it left if it ran out of memory.
+// try runs f and reports whether the memory sufficed. If not, it frees the
+// tensors that f left behind.
 func (r *trace) try(f func()) (ok bool) {
 	before := maps.Clone(r.a.live)
 	defer func() {
@@ -122,8 +124,8 @@ func (r *trace) try(f func()) (ok bool) {
 }
 
 // TestPacking looks for the smallest memory in which a training runs and
-// compares it with the peak of what its tensors hold: the difference is the
-// cost of fragmentation, memory that no micro-batch can use.
+// compares it with the peak of the memory that the training's tensors hold: the
+// difference is the cost of fragmentation, memory that no micro-batch can use.
 func TestPacking(t *testing.T) {
 	small := trace{layers: 2, channels: 32, heads: 4, positions: 32, classes: 96}
 	medium := trace{layers: 6, channels: 256, heads: 8, positions: 128, classes: 4096}

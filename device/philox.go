@@ -30,11 +30,12 @@ func (d Dropout) Draw(sample int32, block uint32) [4]uint32 {
 	return Philox(key, [4]uint32{block, uint32(sample), d.Site, d.Step})
 }
 
-// Threshold is ⌊P·2³²⌋. An element is kept if its word is at least that, which
-// has probability 1−P to within 2⁻³². The product is exact in float64, so that
-// every device has the same threshold.
+// Threshold returns ⌊P·2³²⌋. An element is kept if its word is at least the
+// threshold, which has probability 1−P to within 2⁻³². The product is exact in
+// float64, so every device has the same threshold.
 func (d Dropout) Threshold() uint32 { return uint32(uint64(float64(d.P) * (1 << 32))) }
 
-// Scale is 1/(1−P) rounded once to float32: what a kept element is multiplied
-// by, so that its expectation stays the same. A dropped element is 0.
+// Scale returns 1/(1−P), rounded once to float32. A kept element is multiplied
+// by it, so that the expected value stays the same; a dropped element becomes
+// 0.
 func (d Dropout) Scale() float32 { return float32(1 / (1 - float64(d.P))) }

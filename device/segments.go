@@ -9,11 +9,12 @@ import (
 	"headroom/memory"
 )
 
-// Segment sizes are multiples of a unit, a power of two of about a 2048th of
-// the capacity, so that a device of a few MiB works as a large one does. From
-// 4 GiB on they are close to what PyTorch documents: 2 MiB shared by tensors up
-// to 1 MiB, up to 20 MiB shared by tensors up to 10 MiB, otherwise a tensor's
-// own size rounded up to 2 MiB.
+// The usual segment sizes are multiples of a unit. The unit is a power of two,
+// about a 2048th of the capacity, so that a device of a few MiB behaves like a
+// large one. From 4 GiB on, the sizes are close to those that PyTorch
+// documents: tensors up to 1 MiB share segments of 2 MiB, tensors up to 10 MiB
+// share segments of up to 20 MiB, and a larger tensor has a segment of its own
+// size, rounded up to 2 MiB.
 const (
 	minUnit       = 4 * memory.KiB
 	maxUnit       = 2 * memory.MiB
@@ -29,10 +30,11 @@ func unitFor(capacity memory.Bytes) memory.Bytes {
 	return min(max(unit, minUnit), maxUnit)
 }
 
-// segmentFor is the size of the segment that is reserved for a block. Models
-// have many tensors of one size, so a shared segment holds a whole number of
-// blocks like the first: with 20 MiB every time, 12 layers of GPT-2 lost 2 % of the
-// peak to gaps too small for the next weight.
+// segmentFor returns the usual size of a segment for a block of size bytes. Models
+// have many tensors of one size, so a segment that medium tensors share has room
+// for a whole number of blocks like the first. When all of these segments were 20
+// MiB, 12 layers of GPT-2 lost 2 % of the peak to gaps too small for the next
+// weight.
 func (a *Allocator) segmentFor(size memory.Bytes) memory.Bytes {
 	if size <= a.unit/2 {
 		return a.unit
@@ -40,8 +42,9 @@ func (a *Allocator) segmentFor(size memory.Bytes) memory.Bytes {
 	return roundUp(max(1, sharedUnits*a.unit/size)*size, a.unit)
 }
 
-// reserve returns a new segment as one free block that is in no pool yet: one
-// of the usual size, or of exactly size bytes if that does not fit.
+// reserve returns a new segment as one free block that is in no pool yet. The
+// segment has the usual size, or exactly size bytes if the usual size does not
+// fit.
 func (a *Allocator) reserve(size memory.Bytes, pool *freeTree) (*block, error) {
 	n := a.segmentFor(size)
 	addr, err := a.ask(n)
@@ -94,8 +97,8 @@ func isOutOfMemory(err error) bool {
 }
 
 // EmptyCache implements [TensorAllocator]. A segment that the source fails to release
-// stays reserved and in use; the others are released all the same, and the first
-// error is returned.
+// stays reserved and usable. The other segments are released all the same, and the
+// first error is returned.
 func (a *Allocator) EmptyCache() (memory.Bytes, error) {
 	var first error
 	before := a.reserved
@@ -115,15 +118,16 @@ func (a *Allocator) EmptyCache() (memory.Bytes, error) {
 	return before - a.reserved, first
 }
 
-// SetLimit limits the bytes that may be reserved to n, which together with the
-// source's own bound gives the Capacity; 0 is no limit. If more than n is reserved
-// already, unused segments are given back at once, and nothing more is reserved until
-// enough tensors are freed to bring the amount below n. Any error comes from the
-// source, when it takes segments back; the limit applies all the same.
+// SetLimit limits the bytes that may be reserved to n; 0 or less is no limit. The
+// Capacity is then the smaller of n and the source's own capacity. If more than n is
+// reserved already, unused segments are given back at once, and nothing more is
+// reserved until enough tensors are freed to bring the amount below n. If the source
+// fails to take a segment back, SetLimit returns that error; the limit applies all
+// the same.
 //
 // The capacity sets the sizes of the segments reserved from now on. The unit is
-// a 2048th of it, rounded down to a power of two between 4 KiB and 2 MiB:
-// tensors up to half a unit share segments of one unit, tensors up to five
+// a 2048th of the capacity, rounded down to a power of two between 4 KiB and 2
+// MiB: tensors up to half a unit share segments of one unit, tensors up to five
 // units share segments of about ten, and larger ones have their own.
 func (a *Allocator) SetLimit(n memory.Bytes) error {
 	a.limit = max(0, n)

@@ -2,15 +2,16 @@ package device
 
 import "fmt"
 
-// The check of an operation is written once, in the check_*.go files, as a function
-// named Check plus the operation's name, or as a method of the type that holds the operation's
-// parameters. A device calls it before anything else, so that a mistake in the program
-// is found at the call that makes it, before any memory is touched. Every check panics
-// with a *[ShapeError] if it fails, and allocates only to do so.
+// The check of an operation is written once, in the check_*.go files, as a function named
+// Check plus the operation's name, or as a method of the type that holds the operation's
+// parameters. A device calls it before anything else, so that a mistake in the program is
+// found at the call that makes it, before any memory is touched. Every check panics with a
+// *[ShapeError] if it fails, and allocates memory only then.
 
 // Want panics with a *[ShapeError] unless t is a tensor of n elements of type
-// d: op is the operation, name the operand as the operation's documentation
-// calls it. It costs a few comparisons and allocates only to panic.
+// d: op names the operation, and name the operand as in the operation's
+// documentation. Want costs a few comparisons, and allocates memory only when
+// it panics.
 func Want(op, name string, t Tensor, n int, d DType) {
 	if t.Addr != 0 && t.Len == n && t.DType == d {
 		return
@@ -33,7 +34,8 @@ func unwanted(op, name string, t Tensor, n int, types string) *ShapeError {
 	return &ShapeError{Op: op, Text: fmt.Sprintf("%s holds %d elements of %v, not %d of %s", name, t.Len, t.DType, n, types)}
 }
 
-// positive refuses a dimension below 1: the product of two negative ones could
+// positive panics with a *[ShapeError] if a dimension is below 1. Checking
+// lengths is not enough, because the product of two negative dimensions could
 // be a length that fits.
 func positive(op, name string, n int) {
 	if n < 1 {

@@ -2,8 +2,8 @@ package device
 
 import "headroom/memory"
 
-// Source is where a caching allocator gets its segments: the operating system,
-// a CUDA driver. It is used from one goroutine.
+// Source is where a caching allocator gets its segments, such as the operating
+// system or a CUDA driver. It is used from one goroutine.
 type Source interface {
 	// Reserve takes n bytes, aligned to 512. If there is not enough memory, the
 	// error is a *memory.OutOfMemoryError or wraps one; any other error is
@@ -12,6 +12,6 @@ type Source interface {
 	// Release gives a segment of n bytes back.
 	Release(a Addr, n memory.Bytes) error
 	// Room reports how many bytes could be reserved now, how many this process
-	// could hold if no other held any, and how many others hold.
+	// could hold if no other process held any, and how many other processes hold.
 	Room() (free, capacity, foreign memory.Bytes)
 }

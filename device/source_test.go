@@ -19,7 +19,8 @@ type span struct {
 func (s span) end() Addr { return s.addr + Addr(s.size) }
 
 // testSource hands out the lowest addresses that are free, so that segments
-// touch and addresses are reused. It fails when told to.
+// touch and addresses are reused. nextReserve and nextRelease hold the errors
+// of its next calls; a nil lets the call go ahead.
 type testSource struct {
 	capacity, foreign memory.Bytes
 	held              []span // sorted by address

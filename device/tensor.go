@@ -16,7 +16,7 @@ const (
 	BF16       // bfloat16: the upper half of an F32, rounded to nearest, ties to even
 )
 
-// Size is the size of one element in bytes.
+// Size returns the size of one element in bytes.
 func (t DType) Size() int {
 	if t == BF16 {
 		return 2
@@ -42,21 +42,24 @@ func (t DType) String() string {
 // Addr is an address in a device's memory. 0 is not an address.
 type Addr uint64
 
-// Tensor is a piece of device memory: a value to pass around, not the memory
-// itself. The zero Tensor is not a tensor.
+// Tensor refers to a piece of device memory. It is a small value to pass
+// around; copying it does not copy the contents. The zero Tensor refers to no
+// memory.
 type Tensor struct {
 	Addr  Addr
 	Len   int // elements
 	DType DType
 }
 
-// Valid reports whether t is a tensor at all.
+// Valid reports whether t refers to memory, which the zero Tensor does not.
 func (t Tensor) Valid() bool { return t.Addr != 0 }
 
-// Bytes is the size of the contents.
+// Bytes returns the size of the contents.
 func (t Tensor) Bytes() memory.Bytes { return memory.Bytes(t.Len * t.DType.Size()) }
 
-// View is elements [from, from+n) of t. It must not be freed.
+// View returns elements [from, from+n) of t as a tensor that shares t's memory
+// and must not be freed. It panics with a *[ShapeError] if t does not hold
+// these elements.
 func (t Tensor) View(from, n int) Tensor {
 	if from < 0 || n < 0 || from+n > t.Len {
 		panic(&ShapeError{Op: "View", Text: fmt.Sprintf("elements %d to %d of %d", from, from+n, t.Len)})
@@ -64,7 +67,8 @@ func (t Tensor) View(from, n int) Tensor {
 	return Tensor{Addr: t.Addr + Addr(from*t.DType.Size()), Len: n, DType: t.DType}
 }
 
-// ShapeError is a mistake in the program: tensors that do not fit an operation.
+// ShapeError reports a mistake in the program: tensors or parameters that do
+// not fit an operation.
 type ShapeError struct {
 	Op   string
 	Text string

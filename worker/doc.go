@@ -1,5 +1,6 @@
-// Package worker looks after a training run from inside its processes: it makes the
-// Python package in python/headroom available to a command, and answers its messages.
+// Package worker looks after a training run from inside its processes. It makes the
+// Python package in python/headroom available to a command, and answers the messages
+// that the package sends.
 //
 //	Begin     starts one life of a command: unpacks the package, opens the socket
 //	Life.Env  adds the variables through which Python finds both
@@ -8,14 +9,14 @@
 //
 // # The wire
 //
-// JSON, one message per line, over a Unix socket named by HEADROOM_SOCKET. Both ends
-// ignore fields and messages that they do not know.
+// The two ends exchange JSON, one message per line, over the Unix socket at the path
+// in HEADROOM_SOCKET. Both ends ignore fields and messages that they do not know.
 //
 //	to headroom    hello step oom note refused check bye
 //	from headroom  plan decision heard look
 //
-// A process says hello at its first guarded step and gets the plan. Nothing waits
-// while all is well. After oom a process waits for the decision. After refused it waits for heard,
-// so that headroom's message about it appears before the traceback. headroom's history never
-// crosses the wire, and a process whose headroom is gone carries on by itself.
+// A process says hello at its first guarded step and receives the plan. As long as nothing fails,
+// no process waits after that. After oom a process waits for the decision. After refused it waits
+// for heard, so that headroom's message about the refusal appears before the traceback. headroom's
+// history never crosses the wire, and a process continues by itself if its headroom is gone.
 package worker

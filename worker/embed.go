@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Embedding a whole folder by its name would leave out the files that begin with _.
+// The patterns name files, because embedding a whole folder would leave out the
+// files whose names begin with _.
 //
 //go:embed python/_headroom_hook.py python/inject/sitecustomize.py python/headroom/*.py
 var files embed.FS
@@ -24,19 +25,20 @@ var files embed.FS
 // folder for temporary files.
 var folderName = "headroom-worker-" + strconv.Itoa(os.Getuid()) + "-"
 
-// folder is a private folder, with the package and the socket. Its lock is held as long
-// as this process lives, so that the folder of a killed process can be recognised.
+// folder is a private folder that holds the package and the socket. Its lock is held
+// until the folder is removed or this process ends, so that the folder of a killed
+// process can be recognised.
 type folder struct {
 	dir  string
 	lock *os.File
 }
 
-// abandoned is how old an unlocked folder must be before it counts as abandoned: for a
-// moment after it is made, a folder is not yet locked.
+// abandoned is how old an unlocked folder must be before it counts as abandoned. A
+// younger one may have just been made and not be locked yet.
 const abandoned = time.Minute
 
-// tempFor is the folder for temporary files: temp, or the system's if temp is empty, or
-// /tmp where the path of a socket in that folder would be too long.
+// tempFor returns the folder for temporary files: temp, or the system's if temp is
+// empty. If the path of a socket in that folder would be too long, it returns /tmp.
 func tempFor(temp string) (string, error) {
 	if temp == "" {
 		temp = os.TempDir()
@@ -47,8 +49,8 @@ func tempFor(temp string) (string, error) {
 	return filepath.Abs(temp) // the command may run elsewhere
 }
 
-// makeFolder makes a folder in temp and unpacks the Python package there, which then
-// reports version as its own.
+// makeFolder makes a folder in temp and unpacks the Python package there. The
+// package then reports the given version as its own.
 func makeFolder(temp, version string) (*folder, error) {
 	temp, err := tempFor(temp)
 	if err != nil {
@@ -71,7 +73,7 @@ func makeFolder(temp, version string) (*folder, error) {
 	return f, nil
 }
 
-// inject is the path that PYTHONPATH must begin with.
+// inject returns the path that PYTHONPATH must begin with.
 func (f *folder) inject() string { return filepath.Join(f.dir, "package") }
 
 // remove removes the folder with everything in it.
@@ -83,16 +85,17 @@ func (f *folder) remove() error {
 	return err
 }
 
-// Standby is the folder of a life that is about to begin, unpacked while its caller does
-// other things: unpacking takes about as long as everything else before a command runs.
+// Standby is the folder of a life that is about to begin. It is unpacked while the
+// caller does other things, because unpacking takes about as long as everything else
+// that happens before a command runs.
 type Standby struct {
 	made   chan struct{}
 	folder *folder // nil once a life has taken it
 	err    error
 }
 
-// StandBy begins to make a [Standby], with a package that reports version as its own.
-// The caller must discard it.
+// StandBy returns a [Standby] whose folder it makes in the background, with a package
+// that reports version as its own. The caller must call Discard.
 func StandBy(version string) *Standby {
 	s := &Standby{made: make(chan struct{})}
 	go func() {
@@ -102,7 +105,8 @@ func StandBy(version string) *Standby {
 	return s
 }
 
-// take returns the folder to the first life that asks for it; later ones get nil.
+// take waits until the folder is made, and returns it the first time. Later
+// calls, and calls on nil, return nil.
 func (s *Standby) take() (*folder, error) {
 	if s == nil {
 		return nil, nil
@@ -117,12 +121,12 @@ func (s *Standby) take() (*folder, error) {
 // while a life is beginning.
 func (s *Standby) Discard() {
 	if f, _ := s.take(); f != nil {
-		_ = f.remove() // the next life sweeps away what is left
+		_ = f.remove() // a later life removes leftovers
 	}
 }
 
-// sweep removes this user's folders in temp that were locked before a given time and
-// whose process is gone.
+// sweep removes this user's folders in temp whose process is gone, provided that
+// their lock file is older than the given time.
 func sweep(temp string, before time.Time) {
 	found, _ := filepath.Glob(filepath.Join(temp, folderName+"*")) // the pattern is well formed
 	for _, dir := range found {
@@ -142,7 +146,8 @@ func sweep(temp string, before time.Time) {
 	}
 }
 
-// unpack writes the package, and the modules that inject it, into dir.
+// unpack writes the package, and the modules that Python loads to start it,
+// into dir. If version is not empty, the package reports it as its own.
 func unpack(dir, version string) error {
 	return fs.WalkDir(files, "python", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {

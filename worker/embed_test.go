@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestEverythingIsEmbedded compares what is embedded with what is there: a file that
-// a pattern leaves out would be missed by a process at its worst moment.
+// TestEverythingIsEmbedded compares the embedded files with those in the folder. A
+// process would notice a missing file only when it needs that file.
 func TestEverythingIsEmbedded(t *testing.T) {
 	list := func(f fs.FS, dir string) (names []string) {
 		err := fs.WalkDir(f, dir, func(name string, d fs.DirEntry, err error) error {
@@ -37,8 +37,8 @@ func TestEverythingIsEmbedded(t *testing.T) {
 	}
 }
 
-// TestFolderIsPrivate checks that nobody else can read the package or reach the socket,
-// and that a life leaves nothing behind.
+// TestFolderIsPrivate checks that no other user can read the package or reach the
+// socket, and that a life leaves nothing behind.
 func TestFolderIsPrivate(t *testing.T) {
 	l := begun(t, &books{}, Armed)
 	modes := map[string]fs.FileMode{"": 0o700, "wire": 0o600, "package": 0o700, "package/sitecustomize.py": 0o600, "package/headroom/wire.py": 0o600}

@@ -17,7 +17,8 @@ import (
 	"headroom/runs"
 )
 
-// books stands in for a session's books in a test. Only the caller of End may read it.
+// books replaces a session's books in a test. Its fields may be read only after End
+// has returned.
 type books struct {
 	mu      sync.Mutex
 	entries []runs.Entry
@@ -41,7 +42,7 @@ func (b *books) Survived(e runs.Entry) {
 func (b *books) Pieces() int         { return b.pieces }
 func (b *books) KeepPieces(rows int) { b.pieces = rows }
 
-// texts are the texts of the entries of one kind.
+// texts returns the texts of the entries of one kind.
 func (b *books) texts(k runs.Kind) (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,7 +54,8 @@ func (b *books) texts(k runs.Kind) (all []string) {
 	return all
 }
 
-// begun begins a life for a test, in a folder of its own.
+// begun begins a life for a test, in a temporary folder of its own, and checks
+// at the end of the test that the life has left nothing in it.
 func begun(t testing.TB, b *books, mode Mode) *Life {
 	t.Helper()
 	temp, err := os.MkdirTemp("", "hw") // a test's own folder may have too long a name for a socket
@@ -85,7 +87,7 @@ func ended(t testing.TB, l *Life) Ended {
 	return seen
 }
 
-// client plays a process of the command in a test.
+// client acts as a process of the command in a test.
 type client struct {
 	t     testing.TB
 	conn  net.Conn
@@ -121,9 +123,9 @@ func (c *client) hears() (a answer) {
 	return a
 }
 
-// stub replaces the worker in the life's package by one that only says hello, at the
-// first step of an optimizer: how a process is reached does not depend on what the
-// worker does there.
+// stub replaces the worker in the life's package by one that only says hello at the
+// first step of an optimizer. This is enough for tests of how the worker gets into a
+// process.
 func stub(t testing.TB, l *Life) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "_torch.py"))
@@ -135,14 +137,14 @@ func stub(t testing.TB, l *Life) {
 	}
 }
 
-// python is any Python 3, with a fake torch.
+// python is a Python 3 that runs with a fake torch.
 type python struct {
 	program string
-	env     []string // in addition to the test's own
+	env     []string // added to the test's own environment
 	path    []string // PYTHONPATH, in front of the fake torch
 }
 
-// said is what a Python process printed, and its exit status.
+// said holds what a Python process printed, and its exit status.
 type said struct {
 	out, err string
 	status   int
@@ -169,12 +171,13 @@ func (p python) run(t testing.TB, l *Life, words ...string) said {
 	return said{out.String(), errs.String(), c.ProcessState.ExitCode()}
 }
 
-// anyPython is a Python 3 on this machine, preferably the one in the environment that "make torch" builds.
+// anyPython returns a Python 3 on this machine, preferably the one in the environment that "make
+// torch" builds. If there is none, it skips the test.
 func anyPython(t testing.TB) python {
 	t.Helper()
 	for _, name := range []string{os.Getenv("HEADROOM_PYTHON"), "python3"} {
 		if path, err := exec.LookPath(name); err == nil {
-			found, err := exec.Command(path, "-c", "import sys; print(sys.executable)").Output() // the program itself rather than a shim
+			found, err := exec.Command(path, "-c", "import sys; print(sys.executable)").Output() // the interpreter itself rather than a shim
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +188,9 @@ func anyPython(t testing.TB) python {
 	return python{}
 }
 
-// pythonWithTorch is the interpreter of the environment that make torch builds.
+// pythonWithTorch returns the interpreter of the environment that "make torch"
+// builds. If it is missing, the test is skipped, or fails with
+// HEADROOM_REQUIRE_TORCH=1.
 func pythonWithTorch(t testing.TB) string {
 	t.Helper()
 	path := os.Getenv("HEADROOM_PYTHON")
@@ -200,7 +205,7 @@ func pythonWithTorch(t testing.TB) string {
 
 func script(name string) string { return filepath.Join("testdata", "scripts", name) }
 
-// helloLine is a process's first message.
+// helloLine returns a process's first message.
 func helloLine(rank, world int) string {
 	return fmt.Sprintf(`{"type":"hello","v":1,"rank":%d,"world":%d,"python":"3.11.7","torch":"2.11.0","mode":"armed","colour":"red"}`, rank, world)
 }

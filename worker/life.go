@@ -15,22 +15,22 @@ import (
 	"headroom/runs"
 )
 
-// Mode is how much a worker may do.
+// Mode determines what a worker does about out-of-memory failures.
 type Mode string
 
 // The modes.
 const (
 	Armed   Mode = "armed"   // it recovers from out-of-memory failures in place
 	Observe Mode = "observe" // it only reports them
-	Check   Mode = "check"   // it recovers, and checks the first step instead of making it
+	Check   Mode = "check"   // like Armed, but it checks the first step instead of making it
 )
 
-// Allowances are the names of what a user may allow the worker to do although the training is
-// then no longer exactly the same.
+// Allowances are the names of the things that a user may allow the worker to do although
+// they change the training slightly.
 var Allowances = []string{"batchnorm-pieces"}
 
-// Books is where a life is recorded: a [harness.Session], behind a lock if others
-// write to it between [Begin] and [Life.End].
+// Books is where a life records what happens. It is a [harness.Session], behind a
+// lock if other goroutines write to it between [Begin] and [Life.End].
 type Books interface {
 	Note(runs.Entry)
 	Survived(runs.Entry)
@@ -43,17 +43,18 @@ type Books interface {
 type Options struct {
 	Mode    Mode
 	Books   Books
-	Version string   // that the package reports; "" for its own
-	Standby *Standby // for the first life of several; nil to make the folder now
+	Version string   // the version that the package reports; "" for its own
+	Standby *Standby // the folder for the first of several lives; nil to make one in Begin
 	Allow   []string // some of Allowances
 
 	temp string // folder for temporary files; "" is the system's
 }
 
-// Life looks after one life of a command.
+// Life looks after one life of a command: the time from a start of the command
+// until all of its processes have ended.
 type Life struct {
 	o        Options
-	limit    int // rows at once on which earlier lives settled; 0 if none did
+	limit    int // how many rows at once earlier lives settled on; 0 if none did
 	folder   *folder
 	listener *net.UnixListener
 	ctx      context.Context
@@ -69,23 +70,25 @@ type Life struct {
 	told    map[string]bool // keys of once-only entries that have been written
 }
 
-// Ended is what was seen of a life.
+// Ended is what a life has observed by its end.
 type Ended struct {
 	Attached bool   // a process said hello
 	Python   bool   // a Python process found the package
 	Torch    bool   // a process imported torch
-	Failed   string // why the worker could not start in a process; ""
+	Failed   string // why the worker could not start in a process, else ""
 	Survived int    // out-of-memory failures that were recovered from in place
 
-	Checked   []Checked // of a first step, in mode Check
-	Unchecked string    // why a first step cannot be checked; ""
+	Checked   []Checked // what was found in a first step, in mode Check
+	Unchecked string    // why a first step cannot be checked, else ""
 
 	// OOM is the newest out-of-memory failure after which its process made no further
-	// step, nil if there is none. Where is the line of the user's code where it happened.
+	// step, or nil if there is none. Where is the line of the user's code at which it
+	// happened.
 	OOM   *memory.OutOfMemoryError
 	Where string
-	// Boundary is the memory that this process had allocated after some of its steps,
-	// oldest first, and Every the number of steps from one to the next.
+	// Boundary holds the memory that the process of that failure had allocated after
+	// some of its steps, oldest first. Every is the number of steps between two of
+	// its elements.
 	Boundary []memory.Bytes
 	Every    int
 }
@@ -121,9 +124,9 @@ func Begin(o Options) (*Life, error) {
 // has said why it cannot.
 func (l *Life) Checked() <-chan struct{} { return l.checked }
 
-// RunsOut is when a process will run out of memory if what it holds keeps growing, and
-// why; if several processes will, the first of them counts. The time is zero while nothing
-// suggests that this will happen.
+// RunsOut returns when a process will run out of memory if the memory that it holds keeps
+// growing, and why. If several processes will, it returns the earliest time. The time is
+// zero if none is expected to run out of memory.
 func (l *Life) RunsOut() (at time.Time, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,7 +153,7 @@ func (l *Life) check(found []Checked, why string) {
 
 func (l *Life) socket() string { return filepath.Join(l.folder.dir, "wire") }
 
-// caller is the address from which lastCall connects.
+// caller returns the address from which lastCall connects.
 func (l *Life) caller() string { return filepath.Join(l.folder.dir, "end") }
 
 func (l *Life) close() error {
@@ -160,8 +163,8 @@ func (l *Life) close() error {
 	return l.listener.Close()
 }
 
-// Env is env with the variables that Python needs to find the package and the socket.
-// The user's own PYTHONPATH follows ours, unchanged.
+// Env returns env with the variables added that Python needs to find the package and
+// the socket. The user's own PYTHONPATH is kept and comes after the package's folder.
 func (l *Life) Env(env []string) []string {
 	path := l.folder.inject()
 	for _, entry := range env {
@@ -176,11 +179,12 @@ func (l *Life) Env(env []string) []string {
 	return env
 }
 
-// farewell is how long it may take to read a connection to its end once its process is gone.
+// farewell is how long End may take to read the rest of a connection whose process is gone.
 const farewell = 2 * time.Second
 
-// End ends the life, once no process of the command is left: it reads every message to
-// the end, and removes the folder.
+// End ends the life. It must be called once no process of the command is left. It
+// reads all messages that processes have sent, removes the folder, and returns what
+// the life has observed.
 func (l *Life) End() (Ended, error) {
 	l.lastCall()
 	err := l.close()
@@ -195,19 +199,21 @@ func (l *Life) End() (Ended, error) {
 	return l.ended, errors.Join(ignoreClosed(err), l.folder.remove())
 }
 
-// lastCall connects to the life's own socket: every process that connected earlier is
-// accepted first, even if it is already gone.
+// lastCall connects to the life's own socket and waits until accept has reached this
+// connection. Every process that connected earlier is accepted first, even if it is
+// already gone.
 func (l *Life) lastCall() {
 	c, err := net.DialUnix("unix", &net.UnixAddr{Name: l.caller(), Net: "unix"}, &net.UnixAddr{Name: l.socket(), Net: "unix"})
 	if err != nil {
-		return // somebody has removed the socket
+		return // the socket has been removed
 	}
 	defer func() { _ = c.Close() }() // nothing was written
 	_ = c.SetReadDeadline(time.Now().Add(farewell))
-	_, _ = c.Read(make([]byte, 1)) // returns when accept has reached this connection
+	_, _ = c.Read(make([]byte, 1)) // returns when accept closes this connection
 }
 
-// accept accepts connections from processes of this user until End connects.
+// accept accepts connections from processes of this user until lastCall
+// connects.
 func (l *Life) accept() {
 	for {
 		c, err := l.listener.AcceptUnix()
@@ -240,9 +246,9 @@ func (l *Life) accept() {
 	}
 }
 
-// admitted reports whether a process of user uid may talk to the headroom of user own:
-// only those of the same user may, so not even one of root's, unless headroom is root's
-// too.
+// admitted reports whether a process of user uid may talk to a headroom of user own.
+// Only processes of the same user may. Even root's processes may not, unless headroom
+// is run by root too.
 func admitted(uid, own int) bool { return uid == own }
 
 // left reports whether a process left a file called name beside the socket.
@@ -251,7 +257,8 @@ func (l *Life) left(name string) bool {
 	return err == nil
 }
 
-// leftText is the content of the file called name beside the socket, "" if there is none.
+// leftText returns the first textMost bytes of the file called name beside the socket, or
+// "" if there is none.
 func (l *Life) leftText(name string) string {
 	text, err := os.ReadFile(filepath.Join(l.folder.dir, name))
 	if err != nil {

@@ -17,13 +17,15 @@ import (
 
 const gib = memory.GiB
 
-// oom is the message with which a process reports a failure, on a device of 24 GiB.
+// oom returns the message with which a process reports a failure on a device of 24
+// GiB; more is appended to its fields.
 func oom(id, rows, micro int, more string) string {
 	return fmt.Sprintf(`{"type":"oom","id":%d,"rows":%d,"micro":%d,"phase":"forward","requested":%d,"free":%d,"allocated":%d,"reserved":%d,"capacity":%d,"where":"train.py:31"%s}`,
 		id, rows, micro, 2*gib, gib, 22*gib, 23*gib, 24*gib, more)
 }
 
-// TestFailureSurvived follows a failure from the process to the books.
+// TestFailureSurvived follows failures from the process's reports to the
+// entries in the books.
 func TestFailureSurvived(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -84,8 +86,8 @@ func TestFailureSurvived(t *testing.T) {
 	}
 }
 
-// TestLastStepsAreCounted checks that steps which a process made after the last one that it reported
-// are counted, up to the time when the last one ended.
+// TestLastStepsAreCounted checks that the steps that a process made after the last one that it
+// reported are counted, with the time up to the end of the last one.
 func TestLastStepsAreCounted(t *testing.T) {
 	for bye, want := range map[string]int{`,"step":12,"seconds":0`: 12, `,"step":9,"seconds":100`: 9, ``: 9} {
 		b := &books{}
@@ -106,7 +108,7 @@ func TestLastStepsAreCounted(t *testing.T) {
 }
 
 // TestSurvivalTakesTime checks that the time that it took to survive a failure is measured if the
-// process does not state it, and that nothing is made up where no failure had been reported.
+// process does not state it, and that no time is recorded if no failure was reported.
 func TestSurvivalTakesTime(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -147,7 +149,7 @@ func TestGrowthIsTold(t *testing.T) {
 	if a := c.hears(); a.Type != "look" {
 		t.Errorf("%+v", a)
 	}
-	c.send(oom(6, 8, 8, "")) // messages are answered in order: this one after the last of the steps
+	c.send(oom(6, 8, 8, "")) // messages are handled in order: the answer to this one comes after the last step
 	c.hears()
 	if at, why := l.RunsOut(); time.Until(at) > time.Minute || at.IsZero() || !strings.HasSuffix(why, "grows by 103.7 MiB per step") {
 		t.Errorf("runs out at %v: %q", at, why)
@@ -169,7 +171,8 @@ func TestGrowthIsTold(t *testing.T) {
 	}
 }
 
-// TestNextLifeKnows checks that a limit reaches the next life's processes.
+// TestNextLifeKnows checks that the processes of a life are told the limit that
+// an earlier life settled on.
 func TestNextLifeKnows(t *testing.T) {
 	l := begun(t, &books{pieces: 12}, Armed)
 	c := dial(t, l)
@@ -180,7 +183,7 @@ func TestNextLifeKnows(t *testing.T) {
 	c.send(oom(7, 8, 8, ""))
 	c.hears()
 	c.send(`{"type":"bye"}`)
-	next := dial(t, l) // it may train something else: the first process's new limit does not matter to it
+	next := dial(t, l) // the first process's new limit does not apply to it, since it may train something else
 	next.send(helloLine(0, 1))
 	if a := next.hears(); a.Limit != 12 {
 		t.Errorf("%+v", a)
@@ -248,8 +251,9 @@ func TestRefusalIsHeard(t *testing.T) {
 	}
 }
 
-// TestOnlyArmedDecides checks that a process that only observes, and one rank of
-// several, are told to leave the failure to the command's code.
+// TestOnlyArmedDecides checks that a process that only observes is told to leave
+// a failure to the command's code, and so is a process that is one of several
+// ranks.
 func TestOnlyArmedDecides(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode  Mode
@@ -273,8 +277,8 @@ func TestOnlyArmedDecides(t *testing.T) {
 	}
 }
 
-// TestStrangersAreNotAdmitted checks the rule by which a connection is refused; in
-// use, the kernel itself says which user has connected.
+// TestStrangersAreNotAdmitted checks the rule by which a connection is refused.
+// Outside this test, the kernel reports which user has connected.
 func TestStrangersAreNotAdmitted(t *testing.T) {
 	for _, c := range []struct {
 		uid, own int
@@ -286,8 +290,8 @@ func TestStrangersAreNotAdmitted(t *testing.T) {
 	}
 }
 
-// TestNobodyIsKeptWaiting has a process send more than headroom records, and lines
-// that are not messages.
+// TestNobodyIsKeptWaiting has a process send more notes than headroom records, and
+// lines that are not messages, and checks that headroom still reads everything.
 func TestNobodyIsKeptWaiting(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -308,7 +312,8 @@ func TestNobodyIsKeptWaiting(t *testing.T) {
 	}
 }
 
-// TestLongLineEndsATalk checks that nobody can make headroom keep more than one line in memory.
+// TestLongLineEndsATalk checks that headroom ends the connection when a line is too long, so
+// that a process cannot make it keep more in memory.
 func TestLongLineEndsATalk(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -337,8 +342,8 @@ func TestOtherProtocolIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestWatchingIsSaid checks that it is recorded at the start that a process will only
-// watch, with a warning to the user if nobody asked for that.
+// TestWatchingIsSaid checks that headroom records at the start if a process will only
+// watch, and that it warns the user unless the mode is Observe.
 func TestWatchingIsSaid(t *testing.T) {
 	for mode, warnings := range map[Mode]int{Armed: 1, Observe: 0} {
 		b := &books{}
@@ -355,8 +360,8 @@ func TestWatchingIsSaid(t *testing.T) {
 	}
 }
 
-// TestLastWordsAreHeard checks that what a process said just before its end counts, even
-// if its connection had not been accepted yet.
+// TestLastWordsAreHeard checks that messages that a process sent just before its end
+// count, even if its connection had not been accepted yet.
 func TestLastWordsAreHeard(t *testing.T) {
 	for range 50 {
 		b := &books{}
@@ -377,8 +382,8 @@ func TestLastWordsAreHeard(t *testing.T) {
 	}
 }
 
-// FuzzServer sends a life arbitrary bytes, each time from one process and after its hello: the life
-// neither ends nor hangs, and its decisions are possible ones.
+// FuzzServer sends arbitrary bytes to a life, each time from a new process that has said hello. It
+// checks that the life neither ends nor hangs, and that its decisions are possible ones.
 func FuzzServer(f *testing.F) {
 	for _, text := range []string{helloLine(0, 1), oom(1, 8, 8, ""), oom(1, 8, 4, ""), `{"type":"step","rows":-1,"pieces":99999999999}`,
 		`{"type":"tomorrow","rows":4}`, `{"type":"refused"}`, "\x00\xff", `{"type":"oom","rows":0,"requested":-5,"phase":"update"}`,
@@ -406,7 +411,8 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// BenchmarkLife measures what a life costs a command that says nothing.
+// BenchmarkLife measures the time that a life costs a command whose processes
+// send no messages.
 func BenchmarkLife(b *testing.B) {
 	temp := b.TempDir()
 	for b.Loop() {

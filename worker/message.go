@@ -11,7 +11,7 @@ import (
 const (
 	// protocol is the version of the wire.
 	protocol = 1
-	// lineMost is the longest line, in bytes, either way.
+	// lineMost is the longest line that may be sent in either direction, in bytes.
 	lineMost = 1 << 20
 	// textMost is how much of a text that a process sends is kept, in bytes.
 	textMost = 4000
@@ -19,7 +19,8 @@ const (
 	foundMost = 32
 )
 
-// message is a message from a process. Fields that its type does not use are left out.
+// message is a message from a process. A process leaves out the fields that the
+// message's type does not use.
 type message struct {
 	Type string `json:"type"`
 
@@ -36,9 +37,9 @@ type message struct {
 	// step, oom, refused; amounts are in bytes
 	ID        int64        `json:"id"`
 	Step      int          `json:"step"`
-	Rows      int          `json:"rows"`   // of the call
-	Micro     int          `json:"micro"`  // rows that were run at once; 0 for all of them
-	Pieces    int          `json:"pieces"` // that the rows were cut into
+	Rows      int          `json:"rows"`   // in the whole call
+	Micro     int          `json:"micro"`  // rows that were run at once; 0 means all of them
+	Pieces    int          `json:"pieces"` // how many pieces the rows were cut into
 	Seconds   float64      `json:"seconds"`
 	Phase     memory.Phase `json:"phase"`
 	Where     string       `json:"where"` // file:line of the user's code
@@ -61,13 +62,13 @@ type message struct {
 	Why   string `json:"why"`
 }
 
-// Checked is what was found about one backward call of a first step, or about an
+// Checked is a finding about one backward call of a first step, or about an
 // out-of-memory failure in that step.
 type Checked struct {
 	Where   string  `json:"where"`             // file:line of the user's code
 	Modules string  `json:"modules,omitempty"` // the classes of the step's modules
 	Rows    int     `json:"rows,omitempty"`
-	Pieces  int     `json:"pieces,omitempty"` // whose gradients were compared with the whole batch's
+	Pieces  int     `json:"pieces,omitempty"` // how many pieces the gradients compared with the whole batch's were computed in
 	Error   float64 `json:"error"`            // the largest difference, relative to the largest element of a gradient
 	Why     string  `json:"why,omitempty"`    // why pieces would be wrong; "" if they are right
 	How     string  `json:"how,omitempty"`    // how the failure was survived when memory ran out
@@ -76,14 +77,15 @@ type Checked struct {
 // errLine reports a line that is not a message.
 var errLine = errors.New("the line is not a message")
 
-// rowsMost and bytesMost are beyond what any machine has.
+// rowsMost and bytesMost are more than any machine can handle; larger numbers
+// are impossible.
 const (
 	rowsMost  = 1 << 30
 	bytesMost = memory.Bytes(1) << 50
 )
 
-// parse reads a line. Impossible numbers count as unknown: nothing that a process sends
-// may upset a decision.
+// parse reads a line. It replaces impossible numbers by 0, which means unknown, and
+// cuts long texts, so that no message can upset a decision.
 func parse(line []byte) (message, error) {
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil || m.Type == "" {
@@ -121,7 +123,7 @@ func parse(line []byte) (message, error) {
 	return m, nil
 }
 
-// failure is the out-of-memory failure that m reports.
+// failure returns the out-of-memory failure that m reports.
 func (m message) failure() memory.OutOfMemoryError {
 	return memory.OutOfMemoryError{Requested: m.Requested, Phase: m.Phase, Micro: m.Micro, Stats: m.stats()}
 }
@@ -136,7 +138,7 @@ type answer struct {
 
 	V       int    `json:"v,omitempty"`
 	Mode    Mode   `json:"mode,omitempty"`
-	Limit   int    `json:"limit,omitempty"` // rows to run at once; 0 for all of them
+	Limit   int    `json:"limit,omitempty"` // rows to run at once; 0 means all of them
 	ID      int64  `json:"id,omitempty"`
 	Rows    int    `json:"rows,omitempty"`
 	Remedy  string `json:"remedy,omitempty"`

@@ -3,23 +3,23 @@ package worker
 import "time"
 
 const (
-	// paceLeast is the shortest time between two steps of a process that are recorded.
+	// paceLeast is the shortest time between two recorded steps of a process.
 	paceLeast = time.Second
 	// paceShare is roughly how many steps are recorded while the elapsed time doubles.
 	paceShare = 1000
 )
 
-// pace chooses which of the steps that a process reports are recorded: one a second at
-// first, then fewer and fewer, so that a week of them takes some ten thousand lines. It is
-// pure.
+// pace chooses which of the steps that a process reports are recorded: at first one per
+// second, then fewer and fewer, so that a week of steps takes some ten thousand lines. It
+// reads no clock.
 type pace struct {
 	begun, last time.Time
 	step        int
 }
 
-// due reports whether a step is to be recorded, and how many seconds a step has taken
-// since the last recorded one; 0 if there was none. The last step of a process is always
-// recorded.
+// due reports whether a step is to be recorded, and how many seconds each step since the
+// last recorded one has taken on average, or 0 if none was recorded. The caller also
+// records the last step of a process.
 func (p *pace) due(now time.Time, step int) (seconds float64, ok bool) {
 	if p.begun.IsZero() {
 		p.begun, p.last, p.step = now, now, step

@@ -7,7 +7,7 @@ import (
 )
 
 // TestPace checks that a run of any length leaves a readable number of lines, and that
-// each says how long its steps took.
+// each line gives the time that its steps took.
 func TestPace(t *testing.T) {
 	for name, c := range map[string]struct {
 		length, step time.Duration

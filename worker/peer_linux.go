@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peer is the process at the other end of a connection, and its user.
+// peer returns the process at the other end of a connection, and that process's
+// user.
 func peer(c *net.UnixConn) (pid, uid int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -12,11 +12,12 @@ import (
 const growAfter = 200
 
 // Pieces decides how many rows of a step of one process run at once. It applies
-// recovery.Decide to a history of its own: the effective batch is the rows of one call
-// of the model, the micro-batch the rows that are run at once, a piece. The command's
-// own plan stays unchanged.
+// recovery.Decide to a history of its own. In that history, the effective batch is the
+// rows of one call of the model, and the micro-batch is the rows that are run at once,
+// which are called a piece. The command's own plan stays unchanged.
 //
-// It is pure except for its state, and must be used by one goroutine only.
+// Its decisions depend only on its state and the arguments. It must be used by
+// one goroutine only.
 type Pieces struct {
 	policy  recovery.Policy
 	history recovery.History
@@ -24,16 +25,17 @@ type Pieces struct {
 	limit   int
 }
 
-// NewPieces begins with what was learned before: how many rows may run at once, 0 if
-// this is not known.
+// NewPieces returns a Pieces that lets at most limit rows run at once, as learned
+// before; 0 means that no limit is known.
 func NewPieces(limit int) *Pieces {
 	return &Pieces{limit: max(0, limit), seen: harness.NewEvidence(memory.Stats{}), policy: recovery.Policy{GrowAfter: growAfter}}
 }
 
-// Limit is how many rows may run at once from now on, 0 for all of them.
+// Limit returns how many rows may run at once from now on; 0 means all of them.
 func (p *Pieces) Limit() int { return p.limit }
 
-// Rows is how many rows to run at once in the rest of the call that failed.
+// Rows returns how many rows to run at once in the rest of the call that
+// failed.
 func (p *Pieces) Rows() int { return p.history.Running().Largest() }
 
 // begin switches the history to calls of the given number of rows.
@@ -52,8 +54,8 @@ func (p *Pieces) begin(rows int) {
 	p.history = next
 }
 
-// Failed decides on a failure in a call of the given number of rows, f.Micro of which
-// were run at once.
+// Failed decides what to do about the failure f in a call with the given number of
+// rows, of which f.Micro were run at once.
 func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int) recovery.Decision {
 	if rows > 0 {
 		p.begin(rows)
@@ -68,7 +70,8 @@ func (p *Pieces) Failed(f memory.OutOfMemoryError, rows int) recovery.Decision {
 		f = f.Assume(0)
 	}
 	// The allocator emptied its cache before it failed. Trying the same again helps if
-	// it failed for no reason, or if what the first try had allocated was in the way.
+	// the allocator failed although enough memory was free, or if the memory that the
+	// first try had allocated was in the way.
 	again := f.Requested > 0 && f.Requested <= f.Stats.Free || f.Phase == memory.PhaseUpdate
 	p.policy.Able = recovery.Able{EmptyCache: again, CutStep: true, CountSteps: true}
 	evidence := p.seen.Of(f, p.history.Running(), 1)
@@ -103,7 +106,8 @@ func (p *Pieces) decide(e recovery.Event) recovery.Decision {
 	return d
 }
 
-// worded expresses the reason in terms of rows: the effective batch is the command's concern.
+// worded expresses the decision's reason in terms of rows, because to a user the effective
+// batch is that of the command's own plan.
 func (p *Pieces) worded(d recovery.Decision, rows int) recovery.Decision {
 	why := ""
 	if d.Verdict != nil {

@@ -9,9 +9,9 @@ import (
 	"headroom/recovery"
 )
 
-// night plays steps of a process on a device of a given capacity, where a piece of n
-// rows needs base + n GiB, and records what happened: "40! 20 20" means a failure with
-// 40 rows and then two steps with 20.
+// night simulates steps of a process on a device of a given capacity, on which a piece
+// of n rows needs base + n GiB. It records the outcomes: "40! 20 20" means a failure
+// with 40 rows and then two steps with 20.
 type night struct {
 	*Pieces
 	said []string
@@ -71,7 +71,8 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestPiecesGrowBack checks that a limit that other processes caused is lifted when they leave.
+// TestPiecesGrowBack checks that a limit that was necessary because of other processes on the
+// device is lifted when those processes are gone.
 func TestPiecesGrowBack(t *testing.T) {
 	n := &night{Pieces: NewPieces(0)}
 	n.steps(growAfter, 40, 24*gib, gib)
@@ -84,8 +85,8 @@ func TestPiecesGrowBack(t *testing.T) {
 	}
 }
 
-// TestSameAgain checks that a failure without a reason leads to one more try and sets
-// no limit, once per step.
+// TestSameAgain checks that a failure that the numbers do not explain leads to one
+// more try, once per step, and sets no limit.
 func TestSameAgain(t *testing.T) {
 	p := NewPieces(0)
 	f := memory.OutOfMemoryError{Requested: gib, Phase: memory.PhaseForward, Micro: 8,
@@ -106,8 +107,8 @@ func TestSameAgain(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutNumbers checks that the CPU's allocator, which reports only how much
-// was requested, says enough to decide on.
+// TestDeviceWithoutNumbers checks that a failure of the CPU's allocator, which reports
+// only the requested amount, contains enough for a decision.
 func TestDeviceWithoutNumbers(t *testing.T) {
 	p := NewPieces(0)
 	d := p.Failed(memory.OutOfMemoryError{Requested: 3 * gib, Phase: memory.PhaseBackward, Micro: 16}, 16)

@@ -18,9 +18,9 @@ import (
 	"headroom/runs"
 )
 
-// TestReachesEveryPython starts Python in the ways in which people do, with the
-// environment of a life: the worker is there, and what the script sees and prints is
-// the same as without headroom.
+// TestReachesEveryPython starts Python in all the ways that people use, with the
+// environment of a life. It checks that the worker attaches where it can, and that
+// the script sees and prints the same as without headroom.
 func TestReachesEveryPython(t *testing.T) {
 	p := anyPython(t)
 	venv := python{program: filepath.Join(t.TempDir(), "venv", "bin", "python")}
@@ -32,7 +32,7 @@ func TestReachesEveryPython(t *testing.T) {
 	for name, c := range map[string]struct {
 		python
 		words []string
-		left  bool // out: no worker attaches
+		left  bool // left out: no worker attaches
 		skip  bool
 	}{
 		"plain":                       {p, []string{train, "--a", "b c"}, false, false},
@@ -75,8 +75,9 @@ func TestReachesEveryPython(t *testing.T) {
 	}
 }
 
-// TestForkHasItsOwnWire checks that a forked child never speaks on its parent's
-// connection: one that says nothing costs nothing, one that trains says hello itself.
+// TestForkHasItsOwnWire checks that a forked child never uses its parent's
+// connection. A child that does not train opens none, and a child that trains says
+// hello itself.
 func TestForkHasItsOwnWire(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -91,7 +92,7 @@ func TestForkHasItsOwnWire(t *testing.T) {
 }
 
 // TestUsersOwnSitecustomize checks that the user's own sitecustomize runs as it would without
-// headroom, whatever it does.
+// headroom, whatever that module does.
 func TestUsersOwnSitecustomize(t *testing.T) {
 	for name, text := range map[string]string{
 		"speaks":           "import sys; print('mine', __name__, __file__, sys.modules[__name__].__file__)",
@@ -141,7 +142,8 @@ func TestUsersOwnHeadroom(t *testing.T) {
 	}
 }
 
-// TestWorkerThatCannotStart checks that the command continues, and that the reason is known.
+// TestWorkerThatCannotStart checks that the command continues if the worker cannot start,
+// and that the life reports the reason.
 func TestWorkerThatCannotStart(t *testing.T) {
 	for _, text := range []string{"syntax error", "def install(): raise RuntimeError('no')", "import no_such_module"} {
 		l := begun(t, &books{}, Armed)
@@ -158,8 +160,8 @@ func TestWorkerThatCannotStart(t *testing.T) {
 	}
 }
 
-// TestModule starts programs by python -m headroom: a program's arguments, folder and
-// name are the same as without it.
+// TestModule starts programs with python -m headroom, and checks that a program's
+// arguments, folder and name are the same as without it.
 func TestModule(t *testing.T) {
 	p := anyPython(t)
 	dir := t.TempDir()
@@ -258,8 +260,8 @@ print(torch.__version__)
 	}
 }
 
-// TestNextAttemptBegins checks that an attempt begins with the limit that the one before it settled
-// on: nothing has to fail first.
+// TestNextAttemptBegins checks that an attempt begins with the limit that the previous attempt
+// settled on, so that no failure is needed first.
 func TestNextAttemptBegins(t *testing.T) {
 	path := pythonWithTorch(t)
 	b := &books{pieces: 12}
@@ -275,8 +277,8 @@ func TestNextAttemptBegins(t *testing.T) {
 	}
 }
 
-// BenchmarkStart starts a Python that never imports torch, bare and in the environment
-// of a life.
+// BenchmarkStart measures the start of a Python that never imports torch, with and
+// without the environment of a life.
 func BenchmarkStart(b *testing.B) {
 	p := anyPython(b)
 	l := begun(b, &books{}, Armed)
@@ -298,8 +300,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// TestPythonIsFuzzed answers a process with random messages: the process neither
-// raises an exception nor hangs.
+// TestPythonIsFuzzed answers a process with random messages, and checks that the
+// process neither raises an exception nor hangs.
 func TestPythonIsFuzzed(t *testing.T) {
 	temp, err := os.MkdirTemp("", "hw")
 	if err != nil {
@@ -348,8 +350,8 @@ func TestPythonIsFuzzed(t *testing.T) {
 	}
 }
 
-// TestLoaderWorkersSayNothing checks that a data loader's processes connect to nobody,
-// forked or spawned.
+// TestLoaderWorkersSayNothing checks that the processes of a data loader, forked or
+// spawned, do not connect to headroom.
 func TestLoaderWorkersSayNothing(t *testing.T) {
 	path := pythonWithTorch(t)
 	train := filepath.Join(t.TempDir(), "loads.py")

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// proof is a script of python/tests, with the package beside it.
+// proof returns a command that runs a script of python/tests with the package
+// on its path.
 func proof(t *testing.T, script string, args ...string) *exec.Cmd {
 	t.Helper()
 	python := pythonWithTorch(t)
@@ -24,7 +25,7 @@ func proof(t *testing.T, script string, args ...string) *exec.Cmd {
 	return c
 }
 
-// swept is what sweep.py found for one loop.
+// swept is the result of sweep.py for one loop.
 type swept struct {
 	Name       string         `json:"name"`
 	Kind       string         `json:"kind"`
@@ -39,7 +40,8 @@ type swept struct {
 	Failed     bool           `json:"failed"`
 }
 
-// sweeps runs sweep.py and makes a subtest of each loop.
+// sweeps runs sweep.py, makes a subtest of each loop, and returns the number of
+// loops.
 func sweeps(t *testing.T, args ...string) (loops int) {
 	t.Helper()
 	c := proof(t, "sweep.py", append([]string{"--json"}, args...)...)
@@ -77,23 +79,25 @@ func sweeps(t *testing.T, args ...string) (loops int) {
 	return loops
 }
 
-// TestEveryOperationFails fails operations of a training step in turn, in every shape
-// of loop: each is survived with the gradients of the undisturbed step, or reaches the
-// user's code with nothing changed.
+// TestEveryOperationFails makes operations of a training step fail, one at a time, in
+// every shape of loop. Each failure must be survived with the gradients of the
+// undisturbed step, or reach the user's code with nothing changed.
 func TestEveryOperationFails(t *testing.T) {
 	if loops := sweeps(t, "--every", "6"); loops < 26 {
 		t.Errorf("%d loops, want at least 26", loops)
 	}
 }
 
-// TestFailuresInPairs lets a second operation fail while the failure of the first is being handled.
+// TestFailuresInPairs makes a second operation fail while the failure of the first is being
+// handled.
 func TestFailuresInPairs(t *testing.T) {
 	if loops := sweeps(t, "--pairs", "learned_temperature", "--every", "3"); loops != 1 {
 		t.Errorf("%d loops, want 1", loops)
 	}
 }
 
-// TestProofs runs the other scripts, which exit with status 0 if everything that they check holds.
+// TestProofs runs the other scripts of python/tests. A script exits with status 0 if everything
+// that it checks holds.
 func TestProofs(t *testing.T) {
 	for _, c := range [][]string{
 		{"sizes.py"},

@@ -18,7 +18,7 @@ import (
 const (
 	// notesMost is how many journal entries the processes of a life may cause.
 	notesMost = 1000
-	// hearing is how long a process may take to read an answer.
+	// hearing is how long headroom waits for a process to read an answer.
 	hearing = 5 * time.Second
 )
 
@@ -34,15 +34,15 @@ type talk struct {
 	trend  trend
 	pace   pace
 	last   runs.ProcessStep  // the newest step that the process reported
-	newest *runs.ProcessStep // the newest step, nil if it has been recorded
-	out    time.Time         // when the process runs out of memory by the trend, zero if it does not; guarded by the life's lock
+	newest *runs.ProcessStep // the newest step, or nil if it has been recorded
+	out    time.Time         // when the process runs out of memory if the trend continues, or zero if it does not; guarded by the life's lock
 	grown  string            // what grows, and how fast
 
 	pending []told // failures decided on in the current step
-	refused *told  // the newest failure that was left to the command's own code, nil after a finished step
+	refused *told  // the newest failure that was left to the command's own code; nil after a finished step
 }
 
-// told is a failure with what was decided about it.
+// told is a reported failure together with the decision about it.
 type told struct {
 	message
 	failure  memory.OutOfMemoryError
@@ -50,7 +50,8 @@ type told struct {
 	when     time.Time // when it was reported
 }
 
-// at gives the failure and the line of the user's code where it happened.
+// at returns a text with the failure and the line of the user's code at which
+// it happened.
 func (f told) at() string {
 	text := f.failure.Error()
 	if f.Where != "" {
@@ -59,7 +60,7 @@ func (f told) at() string {
 	return text
 }
 
-// listen reads the messages of the process until they end.
+// listen reads and handles the messages of the process until no more come.
 func (t *talk) listen() {
 	defer t.end()
 	t.lines = bufio.NewScanner(t.conn)
@@ -90,9 +91,10 @@ func (t *talk) next() (message, error) {
 	return message{}, cmp.Or(t.lines.Err(), errSilent)
 }
 
-// end keeps the failure that was not settled: the process may have died of it.
+// end closes the connection. If the newest failure was not settled, it keeps
+// that failure for [Ended], because the process may have died of it.
 func (t *talk) end() {
-	_ = t.conn.Close() // there is nobody to whom an error could be reported
+	_ = t.conn.Close() // the process is gone and cannot receive an error
 	t.life.mu.Lock()
 	defer t.life.mu.Unlock()
 	delete(t.life.talks, t)
@@ -107,10 +109,10 @@ func (t *talk) end() {
 	}
 }
 
-// take does what a message asks for.
+// take handles a message. An error ends the connection.
 func (t *talk) take(m message) error {
 	if t.pieces == nil && m.Type != "hello" && m.Type != "bye" {
-		return nil // the process has not introduced itself
+		return nil // the process has not said hello yet
 	}
 	switch m.Type {
 	case "hello":
@@ -134,7 +136,7 @@ func (t *talk) take(m message) error {
 }
 
 // say sends an answer. An error does not end the connection: a process that no longer
-// listens may have sent messages that are yet to be read.
+// listens may have sent messages that have not been read yet.
 func (t *talk) say(a answer) {
 	line, err := json.Marshal(a)
 	if err == nil {
@@ -175,14 +177,16 @@ func (t *talk) hello(m message) error {
 	if m.Why != "" && l.o.Mode == Check {
 		l.check(nil, m.Why)
 	}
-	// What another process of this life has settled on does not matter here: this one may train something else.
+	// The plan does not contain limits that other processes of this life have settled on, because this process may train
+	// something else.
 	t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: l.limit})
 	return nil
 }
 
-// step records a finished optimizer step: whatever failed in it is settled.
+// step records a finished optimizer step. The failures in that step are settled
+// by it.
 func (t *talk) step(m message) {
-	t.settle("", 0) // only a note says what was done and how long it took
+	t.settle("", 0) // a step, unlike a note, does not say what was done and how long it took
 	t.refused = nil
 	t.cut(m.Rows, m.Pieces)
 	now := time.Now()
@@ -202,8 +206,8 @@ func (t *talk) step(m message) {
 	t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
 }
 
-// bye counts the steps that the process made after the last one that it reported. Their memory is
-// taken to be that of the last one.
+// bye records the last step that the process made, if it made steps after the last one that it
+// reported. It assumes that the memory has not changed since then.
 func (t *talk) bye(m message) {
 	if t.last.Made == 0 || m.Step <= t.last.Made {
 		return
@@ -214,7 +218,8 @@ func (t *talk) bye(m message) {
 	t.newest = &made
 }
 
-// write records the newest step. The life must be locked.
+// write records the newest step, unless it has been recorded. The caller must
+// hold the life's lock.
 func (t *talk) write() {
 	if t.newest != nil {
 		t.life.o.Books.Stepped(*t.newest)
@@ -222,7 +227,8 @@ func (t *talk) write() {
 	}
 }
 
-// cut writes down in how many pieces a batch was run, if that has changed.
+// cut notes in how many pieces a batch was run, if that number has changed
+// since the last batch with as many rows.
 func (t *talk) cut(rows, pieces int) {
 	before := max(1, t.cuts[rows])
 	if rows <= 0 || pieces <= 0 || pieces == before || len(t.cuts) > notesMost {
@@ -236,8 +242,8 @@ func (t *talk) cut(rows, pieces int) {
 	t.noted(text, runs.Entry{Kind: runs.KindWorker, Text: text})
 }
 
-// grows reports when memory runs out if what stays allocated keeps growing, and asks the
-// process to find out what grows.
+// grows reports when memory will run out if the memory held between steps keeps growing.
+// With the first report, it asks the process to find out what grows.
 func (t *talk) grows(m message, now time.Time) {
 	t.trend.add(point{m.Step, now, m.Allocated})
 	f, ok := t.trend.forecast(m.stats())
@@ -260,8 +266,8 @@ func (t *talk) grows(m message, now time.Time) {
 	}
 }
 
-// settle records what was survived and how, and how long that took: in seconds if the process
-// says so, or else from the first failure until now. how is "" and seconds is 0 if they are not known.
+// settle records the pending failures as survived, how they were survived, and how long that took.
+// how is "" if it is not known. If seconds is 0, the time from the first failure until now counts.
 func (t *talk) settle(how string, seconds float64) {
 	if len(t.pending) == 0 {
 		return
@@ -278,7 +284,7 @@ func (t *talk) settle(how string, seconds float64) {
 			e.Seconds = seconds
 		}
 		reason := f.decision.Reason
-		if how != "" && i == len(t.pending)-1 { // what was done, in place of what was to be tried
+		if how != "" && i == len(t.pending)-1 { // say what was done instead of what was to be tried
 			reason = how
 			if e.Verdict != nil {
 				reason += ": " + e.Verdict.Why
@@ -297,7 +303,8 @@ func (t *talk) keep() {
 	t.life.o.Books.KeepPieces(t.pieces.Limit())
 }
 
-// outOfMemory decides on a failure, and answers the process.
+// outOfMemory decides what to do about a failure, and sends the decision to the
+// process.
 func (t *talk) outOfMemory(m message) {
 	f := told{message: m, failure: m.failure(), when: time.Now()}
 	switch {
@@ -320,7 +327,7 @@ func (t *talk) outOfMemory(m message) {
 	t.say(said)
 }
 
-// refusal takes note of a failure that is left to the command's own code.
+// refusal records a failure that is left to the command's own code.
 func (t *talk) refusal(f told) {
 	t.refused, t.pending = &f, nil
 	t.noted("refused\n"+f.Why+"\n"+f.Where, runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Verdict: f.decision.Verdict, InStep: f.Step,
@@ -346,8 +353,8 @@ func (t *talk) once(key, text string) {
 	t.noted(key, runs.Entry{Kind: runs.KindWorker, Text: text})
 }
 
-// noted writes an entry: only once for each key that is not empty, and at most notesMost
-// entries in the life.
+// noted writes an entry to the books, but only one for each key that is not empty, and
+// at most notesMost entries in the whole life.
 func (t *talk) noted(key string, e runs.Entry) {
 	l := t.life
 	l.mu.Lock()

@@ -8,25 +8,27 @@ import (
 )
 
 const (
-	// trendPoints is how many steps a trend keeps at most: at that number it drops every
-	// second one, and adds half as many from then on.
+	// trendPoints limits how many steps a trend keeps. When it has that many, it drops
+	// every second one, and from then on keeps half as many of the new ones.
 	trendPoints = 400
-	// trendParts is how many parts the steps are cut into; the smallest value of each part
-	// counts, since what the command still holds of a step varies with its batch.
+	// trendParts is how many parts the steps are cut into. Only the smallest amount of
+	// each part counts, because the memory that the command still holds after a step
+	// varies with the step's batch.
 	trendParts = 20
-	// trendWarm is how many steps are left out at first, while optimizer state and
-	// workspaces are allocated.
+	// trendWarm is how many first steps are left out, because optimizer state and
+	// workspaces are allocated in them.
 	trendWarm = 10
-	// forecastMost is the furthest ahead that a forecast is reported: most runs end sooner.
+	// forecastMost is the longest time until memory runs out for which a forecast is
+	// reported. Most runs end sooner.
 	forecastMost = 24 * time.Hour
 )
 
-// trend follows how much one process has allocated at the end of each optimizer step,
-// throughout its life. It is pure.
+// trend follows how much memory one process has allocated at the end of each
+// optimizer step, from its first step to its last. It reads no clock.
 type trend struct {
 	every, seen int
 	points      []point
-	told        time.Duration // the time left in the forecast reported last; 0 if none was
+	told        time.Duration // the time left in the last reported forecast; 0 if none was reported
 }
 
 type point struct {
@@ -35,7 +37,7 @@ type point struct {
 	held memory.Bytes
 }
 
-// add adds a step.
+// add adds a step, unless the trend leaves it out.
 func (t *trend) add(p point) {
 	if p.step <= trendWarm || p.held <= 0 {
 		return
@@ -56,20 +58,21 @@ func (t *trend) add(p point) {
 	t.points = t.points[:len(t.points)/2]
 }
 
-// forecast is when memory runs out if it keeps growing at the same rate.
+// forecast says when memory runs out if the memory held keeps growing at the
+// same rate.
 type forecast struct {
 	perStep memory.Bytes
-	step    int           // at which memory runs out
-	left    time.Duration // until then
+	step    int           // the step at which memory runs out
+	left    time.Duration // the time until memory runs out
 }
 
 func (f forecast) String() string {
 	return fmt.Sprintf("memory held between steps grows by %v per step; at that rate memory runs out in about %s, near step %d", f.perStep, inAbout(f.left), f.step)
 }
 
-// forecast says when the memory that s describes runs out. ok is false while the
-// allocated memory does not rise steadily, rises too little to matter, or rises so
-// slowly that memory would last longer than anybody plans ahead.
+// forecast returns when the memory that s describes runs out. ok is false while
+// the allocated memory does not rise steadily, rises too little to matter, or
+// rises so slowly that memory would last for longer than forecastMost.
 func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	size := len(t.points) / trendParts
 	if size < 2 || s.Capacity <= 0 {
@@ -98,8 +101,8 @@ func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	return forecast{memory.Bytes(perStep), last.step + int(left), time.Duration(left * float64(took))}, true
 }
 
-// newest is the memory held after each of the newest steps that are kept, at most the given
-// number of them; every is the number of steps from one to the next.
+// newest returns the memory held after each of the newest steps that t has kept, at most
+// the given number of them. every is the number of steps from one to the next.
 func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 	points := t.points[max(0, len(t.points)-most):]
 	if len(points) < 2 {
@@ -111,23 +114,23 @@ func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 	return held, max(1, (points[len(points)-1].step-points[0].step)/(len(points)-1))
 }
 
-// forecastLeast is the time left below which a forecast is no longer repeated: by then nobody
-// can do anything about it.
+// forecastLeast is the time left below which a forecast is no longer repeated, because it is
+// too late to do anything about it.
 const forecastLeast = 2 * time.Minute
 
-// news decides whether a forecast is to be reported, and whether it is the first: the
-// first one is, and then each that leaves at most half as much time as the one reported
-// last, until little time is left.
+// news decides whether a forecast is to be reported, and whether it is the first one.
+// The first forecast is reported, and after that each one that leaves at most half as
+// much time as the last reported one, until less than forecastLeast is left.
 func (t *trend) news(f forecast) (tell, first bool) {
 	first = t.told == 0
 	if !first && (f.left > t.told/2 || f.left < forecastLeast) {
 		return false, false
 	}
-	t.told = max(f.left, 1) // no time at all may be left
+	t.told = max(f.left, 1) // f.left may be 0, but 0 means that none was reported
 	return true, first
 }
 
-// inAbout is how long it will be until something happens, the way people say it.
+// inAbout returns a duration as people would say it, such as "6 h 20 min".
 func inAbout(d time.Duration) string {
 	switch hours, minutes := int(d.Hours()), int(d.Minutes()); {
 	case minutes < 1:

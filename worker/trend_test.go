@@ -12,9 +12,9 @@ import (
 
 const mib = memory.Bytes(1) << 20
 
-// grown has a trend follow the given number of steps of half a second each, and returns its forecast
-// after the last one. The device has 80 GiB, of which held is allocated after a step, and 10 GiB more
-// at the peak.
+// grown returns a trend that has followed the given number of steps of half a second each, and its
+// forecast after the last step. The device has 80 GiB. After a step, held of it is allocated, and
+// 10 GiB more at the step's peak.
 func grown(steps int, held func(step int) memory.Bytes) (*trend, forecast, bool) {
 	t, begin := &trend{}, time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
 	var newest memory.Bytes
@@ -29,7 +29,8 @@ func grown(steps int, held func(step int) memory.Bytes) (*trend, forecast, bool)
 }
 
 // TestForecast checks that a leak is reported, with the step at which it ends the run,
-// whatever else the batches hold, and that nothing else is reported.
+// however much other memory varies between batches, and that nothing is reported
+// without a leak.
 func TestForecast(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	noise := func(most memory.Bytes) memory.Bytes { return memory.Bytes(random.Int64N(int64(most))) }
@@ -100,7 +101,7 @@ func TestForecastIsTold(t *testing.T) {
 	}
 }
 
-// TestTrendsNewest checks that a diagnosis gets the newest steps, and how far apart they are.
+// TestTrendsNewest checks that newest returns the newest steps and how far apart they are.
 func TestTrendsNewest(t *testing.T) {
 	var few trend
 	if held, every := few.newest(200); held != nil || every != 0 {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestWireIsAsDocumented checks that the messages of the package comment are those that either
-// end sends, and that the other one knows each of them.
+// TestWireIsAsDocumented checks that the messages in the package comment are exactly those
+// that the two ends send, and that the receiving end knows each of them.
 func TestWireIsAsDocumented(t *testing.T) {
 	var source strings.Builder
 	files, err := filepath.Glob("*.go")

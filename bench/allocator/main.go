@@ -5,9 +5,10 @@
 //	go build -tags cuda -o bin/allocbench ./bench/allocator    # the C flags are in the Makefile
 //	bench/allocator/run.sh bin/allocbench OUTPUT               # everything, side by side; needs Python, no Go
 //
-// The trace is GPT-2's: one step of the model is recorded at two sequence
-// lengths; every size is affine in the length, and this is checked; each of
-// 10 000 steps draws its own length between 64 and 1024.
+// The trace is GPT-2's. One step of the model is recorded at two sequence
+// lengths. Every tensor's size is affine in the length, which is checked, so
+// steps of other lengths follow. Each of 10 000 steps draws its own length
+// between 64 and 1024.
 //
 //	allocbench -write trace.json
 //	allocbench -trace trace.json -factor 1.15 -out result.json
@@ -62,7 +63,7 @@ func run(o options) error {
 	return output.JSON(o.out, r)
 }
 
-// record makes the trace that the options describe.
+// record returns the trace that the options describe.
 func (o options) record() (t *trace, err error) {
 	r, err := newRecording(o.spec(), o.micro)
 	if err != nil {
@@ -85,7 +86,8 @@ func (o options) record() (t *trace, err error) {
 	return t, t.validate()
 }
 
-// replay measures the device that the options describe.
+// replay replays t on the device that the options describe, and returns the
+// measurements.
 func (o options) replay(t *trace) (r *result, err error) {
 	limit := memory.Bytes(o.factor * float64(t.Peak))
 	dev, err := o.open(limit)

@@ -11,7 +11,7 @@ import (
 	"headroom/model"
 )
 
-// options are the flags.
+// options holds the values of the flags.
 type options struct {
 	write, trace, out string
 
@@ -52,7 +52,7 @@ func parseFlags(args []string) (options, error) {
 	return o, o.validate()
 }
 
-// validate checks what nothing checks later.
+// validate checks the flags that no later code checks.
 func (o options) validate() error {
 	var problems []error
 	if (o.write == "") == (o.trace == "") {

@@ -13,10 +13,11 @@ import (
 	"headroom/recovery"
 )
 
-// recorder records what is allocated and freed. It computes nothing: its device
-// has met an error and skips every operation until a Sync, which never reaches
-// it. So its memory, which the operating system provides only when it is first
-// touched, takes up no space, and a model of any size is recorded in moments.
+// recorder is a device that records which tensors are allocated and freed. It
+// computes nothing: the device inside it has met an error and skips every
+// operation until a Sync, which the recorder never passes on. The operating
+// system provides memory only when it is first touched, so the tensors take up
+// no space, and a model of any size is recorded in moments.
 type recorder struct {
 	device.Device
 	slots  map[device.Addr]int
@@ -24,14 +25,14 @@ type recorder struct {
 	events []event
 }
 
-// event is the allocation of bytes for the tensor with the number slot, or the release of
-// that tensor if bytes is 0.
+// event is the allocation of bytes for the tensor with the number slot, or, if bytes is
+// 0, the release of that tensor.
 type event struct {
 	slot  int
 	bytes memory.Bytes
 }
 
-// plenty is more than any model worth recording takes.
+// plenty is more memory than any model worth recording takes.
 const plenty = 4096 * memory.GiB
 
 func newRecorder() (*recorder, error) {
@@ -82,21 +83,22 @@ func (r *recorder) Free(x device.Tensor) {
 // Sync implements [device.Device].
 func (r *recorder) Sync() error { return nil }
 
-// Download implements [device.Copier]: everything is 0.
+// Download implements [device.Copier]. It fills dst with 0.
 func (r *recorder) Download(dst []float32, _ device.Tensor) error {
 	clear(dst)
 	return nil
 }
 
-// take returns what was recorded, and starts again.
+// take returns the events recorded since the last take, and restarts the
+// numbering of tensors.
 func (r *recorder) take() []event {
 	events := r.events
 	r.events, r.next = nil, 0
 	return events
 }
 
-// varying is a set of endless samples, all token 0, of a length that may change
-// between steps.
+// varying is a practically endless data set. Every token is 0, and the length
+// of the samples may change between steps.
 type varying struct{ length, vocab int }
 
 func (v *varying) Len() int                       { return 1 << 30 }
@@ -113,7 +115,8 @@ type recording struct {
 	state   []memory.Bytes
 }
 
-// newRecording builds the model of spec, whose Context and Vocab are set.
+// newRecording builds the model of spec, whose Context and Vocab must be set,
+// and records the sizes of its state.
 func newRecording(spec model.Spec, micro int) (*recording, error) {
 	tape, err := newRecorder()
 	if err != nil {
@@ -138,8 +141,9 @@ func (r *recording) step(length int) ([]event, error) {
 	return r.tape.take(), err
 }
 
-// ops are the operations of a step of any length. Sizes are affine in the
-// length: two steps give the line, and every length in checks has to lie on it.
+// ops returns the operations of a step of any length. Sizes are affine in the
+// length: the steps with lengths least and most determine them, and the step
+// with each length in checks must agree.
 func (r *recording) ops(least, most int, checks ...int) ([]op, error) {
 	low, err := r.step(least)
 	if err != nil {
@@ -165,7 +169,8 @@ func (r *recording) ops(least, most int, checks ...int) ([]op, error) {
 	return ops, nil
 }
 
-// line puts a line through two steps of different lengths.
+// line returns operations whose sizes are affine in the length and agree with
+// two steps: low with length least, and high with length most.
 func line(low, high []event, least, most int) ([]op, error) {
 	if len(low) != len(high) {
 		return nil, fmt.Errorf("%d operations at length %d and %d at %d: not one trace", len(low), least, len(high), most)

@@ -51,7 +51,7 @@ func TestSizesAreAffineInTheLength(t *testing.T) {
 	}
 }
 
-// TestRecordingIsWhatTrainingAllocates checks that what is recorded without computing reaches the
+// TestRecordingIsWhatTrainingAllocates checks that a trace recorded without computing reaches the
 // same peak as the training itself.
 func TestRecordingIsWhatTrainingAllocates(t *testing.T) {
 	r := record(t)

@@ -15,32 +15,34 @@ type result struct {
 	Allocator string       `json:"allocator"`
 	Device    string       `json:"device"`
 	Version   string       `json:"version"`
-	Limit     memory.Bytes `json:"limit"`  // 0: none
+	Limit     memory.Bytes `json:"limit"`  // 0 is no limit
 	Factor    float64      `json:"factor"` // the limit ÷ the trace's peak
 	Steps     int          `json:"steps"`  // fewer than the trace has if time ran out
-	Pairs     int          `json:"pairs"`  // tensors a step
+	Pairs     int          `json:"pairs"`  // tensors per step
 
-	// Nanoseconds for one Alloc and its Free: a step's time ÷ its pairs; the
-	// median, the 99th percentile and the mean over all steps.
+	// Nanoseconds for one Alloc and its Free, computed for each step as its time ÷
+	// Pairs: the median, the 99th percentile and the mean over all steps.
 	Median float64 `json:"pair_ns"`
 	Late   float64 `json:"pair_ns_p99"`
 	Mean   float64 `json:"pair_ns_mean"`
-	// The same for the loop and the language alone; nil where they cost little.
+	// Overhead is the part of Median that the loop and the language take, in
+	// nanoseconds; nil if it is not measured because it is small.
 	Overhead *float64 `json:"overhead_ns"`
 
 	PeakAllocated memory.Bytes `json:"peak_allocated"`
 	PeakReserved  memory.Bytes `json:"peak_reserved"`
-	Allocated     memory.Bytes `json:"allocated"` // after the last step: the state
+	Allocated     memory.Bytes `json:"allocated"` // after the last step, when only the state is allocated
 	Reserved      memory.Bytes `json:"reserved"`  // after the last step
 	Emptied       memory.Bytes `json:"emptied"`   // reserved after the cache was emptied
 
 	Calls   calls `json:"driver_calls"`
 	Retries int64 `json:"retries"` // allocations that succeeded after the allocator emptied its cache
 	Failed  int   `json:"failed"`  // steps that were made again because an allocation failed
-	Lost    int   `json:"lost"`    // steps that failed even then
+	Lost    int   `json:"lost"`    // steps that failed the second time too
 }
 
-// calls are the numbers of calls to the driver.
+// calls holds the numbers of calls to the driver. Exact reports whether they
+// are exact; see measure.
 type calls struct {
 	Reserve int64 `json:"reserve"`
 	Release int64 `json:"release"`
@@ -51,11 +53,11 @@ type calls struct {
 type player struct {
 	trace        *trace
 	on           device.TensorAllocator
-	live         []device.Tensor // of the step, by slot
+	live         []device.Tensor // tensors of the current step, by slot
 	failed, lost int             // steps
 }
 
-// replay makes the steps of t until there are no more or budget is used up, and
+// replay makes the steps of t until all are made or budget is used up, and
 // leaves the state allocated.
 func (t *trace) replay(on device.TensorAllocator, budget time.Duration) (*result, error) {
 	p := &player{trace: t, on: on, live: make([]device.Tensor, t.Slots)}
@@ -78,8 +80,8 @@ func (t *trace) replay(on device.TensorAllocator, budget time.Duration) (*result
 	return r, nil
 }
 
-// step does what a run does when memory runs out: it gives up the step's
-// tensors, empties the cache and makes the step again, once.
+// step makes a step. If memory runs out, it does what a run does: it frees the
+// step's tensors, empties the cache and makes the step again, once.
 func (p *player) step(length int) error {
 	err := p.attempt(length)
 	if !isOutOfMemory(err) {
@@ -97,7 +99,8 @@ func (p *player) step(length int) error {
 	return nil
 }
 
-// attempt makes a step. After an error, none of the step's tensors are allocated any more.
+// attempt makes a step once. If it returns an error, it has freed all of the step's
+// tensors.
 func (p *player) attempt(length int) error {
 	for _, o := range p.trace.Ops {
 		if o.frees() {
@@ -153,11 +156,11 @@ func (r *result) count(s memory.Stats) {
 	r.Retries = s.Retries
 }
 
-// measure replays t, then empties its cache. The calls to the driver are
-// counted in a second replay of the same steps, with a counter in the driver's place.
-// The counts are exact if both replays reach the same amounts: among gaps of
-// one size the allocator takes the one at the lowest address, and the addresses
-// differ.
+// measure replays t, then empties the cache of on. It counts the calls to the driver
+// in a second replay of the same steps, with a counter in place of the driver. The
+// counts are exact if both replays reach the same amounts. They may not, because the
+// addresses differ, and among gaps of one size the allocator takes the one at the
+// lowest address.
 func (t *trace) measure(on device.TensorAllocator, budget time.Duration) (*result, error) {
 	source := &counter{room: on.Stats().Free}
 	r, err := t.replay(on, budget)
@@ -179,7 +182,8 @@ func (t *trace) measure(on device.TensorAllocator, budget time.Duration) (*resul
 	return r, nil
 }
 
-// amounts are what two replays that made the same choices have in common.
+// amounts returns the numbers that are equal for two replays whose allocators
+// made the same choices.
 func (r *result) amounts() [7]int64 {
 	return [...]int64{
 		int64(r.PeakAllocated), int64(r.PeakReserved), int64(r.Allocated), int64(r.Reserved),

@@ -3,13 +3,14 @@
 python3 replay.py --trace trace.json --allocator pytorch --factor 1.15 --out result.json
 
 The keys of the result are those of allocbench. With PyTorch, torch.empty and the release of its tensor
-are timed, and overhead_ns is the same loop with tensors of 0 bytes, which reach no allocator.
-The driver is called through ctypes and can only be given the steps that fit in --budget; it keeps no
-cache, so what it reserves is measured as the drop in the device's free memory. "largest" is the largest
-allocation that it still grants in the middle of the longest step, beside the "free" bytes that it reports.
+are timed, and overhead_ns is the time of the same loop with tensors of 0 bytes, which reach no allocator.
+The driver is called through ctypes. It is slow, so it replays only as many steps as --budget allows. It keeps
+no cache, so the memory that it reserves is measured as the drop in the device's free memory. In the middle
+of the longest step, "largest" is the largest allocation that the driver still grants, and "free" the bytes
+that it reports as free.
 
-PyTorch itself reads PYTORCH_CUDA_ALLOC_CONF. --pretend needs no GPU: tensors on the host, and the C
-library's malloc in place of the driver, within GIB gibibytes.
+PyTorch itself reads PYTORCH_CUDA_ALLOC_CONF. With --pretend no GPU is needed: PyTorch's tensors are on the
+host, and the C library's malloc replaces the driver, with a capacity of GIB gibibytes.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-GRANULE = 512  # bytes that allocators round up to
+GRANULE = 512  # bytes; allocators round sizes up to a multiple of it
 PAGE = 2**21
 OVERHEAD_STEPS = 200
 
@@ -34,7 +35,7 @@ class OutOfMemory(Exception):
 
 
 class Allocator(ABC):
-    """alloc and free are attributes, so that a call of them costs little."""
+    """An allocator under test. alloc and free are attributes rather than methods, so that calling them costs little."""
 
     alloc: Callable[[int], Any]
     free: Callable[[Any], None]
@@ -51,7 +52,7 @@ class Allocator(ABC):
 
     @abstractmethod
     def stats(self) -> dict[str, Any]:
-        """Those of peak_allocated, peak_reserved, allocated, reserved, retries and driver_calls that are known."""
+        """Return peak_allocated, peak_reserved, allocated, reserved, retries and driver_calls, as far as they are known."""
 
 
 class PyTorch(Allocator):
@@ -96,7 +97,7 @@ class PyTorch(Allocator):
 
 
 class Driver(Allocator):
-    """cuMemAlloc and cuMemFree for every tensor."""
+    """The driver without a cache: cuMemAlloc and cuMemFree for every tensor."""
 
     no_room = OutOfMemory
     version = ""
@@ -143,7 +144,7 @@ class Driver(Allocator):
         raise SystemExit("the driver takes no limit: leave --factor out")
 
     def empty_cache(self) -> None:
-        """Does nothing: there is no cache."""
+        """Do nothing, because there is no cache."""
 
     def room(self) -> int:
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -158,7 +159,7 @@ class Driver(Allocator):
 
 
 class Malloc(Driver):
-    """The C library in the driver's place, with a capacity."""
+    """The C library's malloc in place of the driver, with a limited capacity."""
 
     def __init__(self, capacity: int) -> None:
         self.device, self.version = "pretended", ""
@@ -187,7 +188,7 @@ class Malloc(Driver):
         return self.left
 
 
-Op = tuple[int, int, int]  # slot, fixed, each: fixed + each·length bytes; both 0: free
+Op = tuple[int, int, int]  # slot, fixed, each: allocates fixed + each·length bytes, or frees if both are 0
 
 
 class Replay:
@@ -201,7 +202,7 @@ class Replay:
         self.failed = self.lost = 0
 
     def step(self, ops: list[Op], length: int) -> None:
-        """One step. If memory runs out, what it has allocated stays allocated."""
+        """Make one step. If memory runs out, the tensors allocated so far stay allocated."""
         alloc, free, live = self.on.alloc, self.on.free, self.live
         for slot, fixed, each in ops:
             if fixed or each:
@@ -226,7 +227,7 @@ class Replay:
                 self.live[slot] = None
 
     def whole_step(self, length: int) -> None:
-        """Does what a run does when memory runs out: empties the cache and tries once more."""
+        """Make one step. If memory runs out, do what a run does: empty the cache and try once more."""
         if self.attempt(length):
             return
         self.failed += 1
@@ -234,7 +235,7 @@ class Replay:
         self.lost += not self.attempt(length)
 
     def run(self, budget: float) -> list[float]:
-        """The seconds of each step, until there are no more or the budget is used up."""
+        """Make steps until all are made or the budget is used up, and return the seconds of each."""
         clock, seconds = time.perf_counter, []
         begun = clock()
         for length in self.lengths:
@@ -246,7 +247,7 @@ class Replay:
         return seconds
 
     def overhead(self) -> float:
-        """Nanoseconds per pair of the same loop with tensors of 0 bytes."""
+        """Return the nanoseconds per pair that the same loop takes with tensors of 0 bytes."""
         nothing = [(slot, 0, 1) if fixed or each else (slot, 0, 0) for slot, fixed, each in self.ops]
         seconds = []
         for _ in range(OVERHEAD_STEPS):
@@ -256,7 +257,7 @@ class Replay:
         return statistics.median(seconds) * 1e9 / self.pairs
 
     def to_peak(self) -> int:
-        """Stop in the middle of the longest step, where most is allocated. Returns what the step holds."""
+        """Make the longest step up to the point where most is allocated. Return the bytes that it holds there."""
         length = max(self.lengths)
         sizes, now, most, at = {}, 0, 0, 0
         for i, (slot, fixed, each) in enumerate(self.ops):
@@ -276,7 +277,7 @@ def rounded(size: int) -> int:
 
 
 def largest(driver: Driver, most: int) -> int:
-    """The largest allocation that succeeds, to a page."""
+    """Return the size of the largest allocation that succeeds, accurate to a page."""
     low, high = 0, most // PAGE + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -289,7 +290,7 @@ def largest(driver: Driver, most: int) -> int:
 
 
 def fragmentation(driver: Driver, replay: Replay, state: int, start: int) -> dict[str, Any]:
-    """The driver's side of the amounts. start is what was free before the trace."""
+    """Return the driver's amounts, which it does not report itself. start is the bytes free before the trace."""
     between = start - driver.room()
     peak = state + replay.to_peak()
     free = driver.room()

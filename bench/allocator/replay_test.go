@@ -10,7 +10,8 @@ import (
 	"headroom/memory"
 )
 
-// failing is memory some of whose allocations fail: those with the given numbers, counted from 1.
+// failing is an allocator that makes chosen allocations fail: fails maps their numbers, counted
+// from 1, to errors.
 type failing struct {
 	device.TensorAllocator
 	count, emptied int
@@ -88,7 +89,8 @@ func TestStepsThatFail(t *testing.T) {
 	}
 }
 
-// Only the longest steps do not fit.
+// TestTightMemory checks that the longest steps are lost, and no others, if the
+// memory is too small only for them.
 func TestTightMemory(t *testing.T) {
 	a := device.NewAllocator(&counter{room: 5 * memory.MiB / 2})
 	r, err := small(1, 3, 2, 3).measure(a, time.Hour)

@@ -1,11 +1,11 @@
-"""Set the replays of one trace beside each other: a Markdown table, and everything as JSON.
+"""Compare the replays of one trace: in a Markdown table, and with all figures as JSON.
 
 python3 table.py RUNS OUTPUT
 
-RUNS holds trace.json, about.txt, which goes on top, and what allocbench and replay.py wrote, one
-result-*.json each, shown in the order of their names. Writes OUTPUT/allocator.json and
+RUNS holds trace.json, about.txt, which becomes the top of the page, and a result-*.json from each run of
+allocbench and replay.py. The rows are in the order of the files' names. The output is OUTPUT/allocator.json and
 OUTPUT/allocator.md. The exit status is 1 if allocators that made every step report different
-peaks of allocated memory: they cannot have replayed the same trace.
+peaks of allocated memory, because then they cannot have replayed the same trace.
 """
 
 import json
@@ -86,7 +86,7 @@ def row(r: dict[str, Any]) -> list[str]:
 
 
 def driver(r: dict[str, Any]) -> str:
-    """What the driver could still give out, in words."""
+    """Return a sentence about how much memory the driver could still give out."""
     return (
         f"- cuMemAlloc in the middle of the longest step: {r['free'] / GIB:.2f} GiB free, of which one "
         f"allocation got {r['largest'] / GIB:.2f}: {1 - r['largest'] / r['free']:.2%} could not be given out.\n"
@@ -107,7 +107,7 @@ def markdown(trace: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 
 def disagree(rows: list[dict[str, Any]], steps: int) -> list[str]:
-    """The peaks of the allocators that replayed the whole trace, if they differ."""
+    """Return the peaks of the allocators that replayed the whole trace, or nothing if the peaks are equal."""
     whole = [r for r in rows if r["steps"] == steps and not r["lost"] and r["peak_allocated"]]
     peaks = {label(r): r["peak_allocated"] for r in whole}
     return [f"{name}: {peak}" for name, peak in peaks.items()] if len(set(peaks.values())) > 1 else []

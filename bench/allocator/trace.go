@@ -10,15 +10,15 @@ import (
 	"headroom/memory"
 )
 
-// trace is what training with a sequence length drawn for each step asks
-// of an allocator. The file is JSON, so that replay.py can replay it too.
+// trace holds the allocations of a training run that draws a sequence length
+// for each step. It is written as JSON, so that replay.py can replay it too.
 type trace struct {
 	Model   string         `json:"model"`
 	State   []memory.Bytes `json:"state"`   // tensors that live from before the first step to the end
-	Slots   int            `json:"slots"`   // tensors of a step
+	Slots   int            `json:"slots"`   // number of tensors in a step
 	Ops     []op           `json:"ops"`     // of every step, in order
-	Lengths []int          `json:"lengths"` // tokens per sample, one number a step
-	Peak    memory.Bytes   `json:"peak"`    // most bytes that live at once, each tensor rounded up to 512
+	Lengths []int          `json:"lengths"` // tokens per sample, for each step
+	Peak    memory.Bytes   `json:"peak"`    // most bytes allocated at once, with each tensor rounded up to 512
 }
 
 // op allocates Fixed + Each·length bytes for the tensor Slot of a step, or frees
@@ -43,10 +43,10 @@ func drawLengths(seed uint64, n, least, most int) []int {
 	return lengths
 }
 
-// pairs is how many tensors a step allocates and frees.
+// pairs returns how many tensors a step allocates and frees.
 func (t *trace) pairs() int { return len(t.Ops) / 2 }
 
-// peak computes what Peak has to be.
+// peak computes the value of the field Peak.
 func (t *trace) peak() memory.Bytes {
 	var state, highest memory.Bytes
 	for _, n := range t.State {
@@ -68,7 +68,8 @@ func (t *trace) peak() memory.Bytes {
 	return highest
 }
 
-// rounded is what both headroom's and PyTorch's allocator count for n bytes.
+// rounded returns how many bytes both headroom's and PyTorch's allocator count
+// for a tensor of n bytes.
 func rounded(n memory.Bytes) memory.Bytes { return (n + 511) / 512 * 512 }
 
 func (t *trace) write(path string) error {
@@ -94,8 +95,9 @@ func readTrace(path string) (*trace, error) {
 	return t, nil
 }
 
-// validate says what would make a replay meaningless: every tensor of a step has
-// to be allocated once, with at least a byte, and freed once after that.
+// validate returns an error if a replay of t would be meaningless. Every tensor
+// of a step must be allocated once, with at least one byte, and freed once after
+// that.
 func (t *trace) validate() error {
 	for i, n := range t.State {
 		if n < 1 {

@@ -10,7 +10,8 @@ import (
 	"headroom/memory"
 )
 
-// small is a trace of two tensors, with one more in the state; the second of the two is freed first.
+// small returns a trace with two tensors per step and one more in the state. The tensor allocated
+// second is freed first.
 func small(lengths ...int) *trace {
 	t := &trace{
 		State:   []memory.Bytes{1000},

@@ -1,12 +1,12 @@
-"""Set the runs of headroom and PyTorch beside each other: one Markdown table, and all figures as JSON.
+"""Compare the runs of headroom and PyTorch: in one Markdown table, and with all figures as JSON.
 
 python3 compare.py RUNS OUTPUT [LIMIT]
 
 RUNS holds headroom-NAME.json and pytorch-NAME.json, and .safetensors files of the same names with the
-gradients of the first step; NAME is precision-context, or precision-context-variant for a run whose losses
-have no limit. control-NAME.json, if present, is PyTorch again, with other rounding. about.txt goes on top. Writes
-OUTPUT/gpt2.json and OUTPUT/gpt2.md. The exit status is 1 if a run is missing or misses a limit; LIMIT
-replaces the limits of losses and gradients.
+gradients of the first step. NAME is precision-context, or precision-context-variant for a run whose losses
+have no limit. control-NAME.json, if present, is a second run of PyTorch that rounds differently. about.txt
+becomes the top of the page. The output is OUTPUT/gpt2.json and OUTPUT/gpt2.md. The exit status is 1 if a run is
+missing or misses a limit; LIMIT replaces the limits of losses and gradients.
 """
 
 import json
@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-# What must hold. Losses are differences, gradients relative, speed and memory headroom's ÷ PyTorch's.
+# The limits that must hold. Those of losses are differences, those of gradients relative errors, and those of
+# speed and memory ratios of headroom's value to PyTorch's.
 LIMITS = {
     "loss": {"fp32": 1e-4, "tf32": 1e-3},
     "gradient": {"fp32": 1e-4, "bf16": 1e-2},
@@ -38,7 +39,7 @@ def read_gradients(path: Path, scale: float, prefix: str) -> Gradients:
 
 
 def distance(a: Gradients, b: Gradients) -> dict[str, Any]:
-    """‖a − b‖ ÷ ‖b‖ over everything, and for the parameter where it is largest."""
+    """Return ‖a − b‖ ÷ ‖b‖ over all parameters, and for the parameter for which it is largest."""
     if a.keys() != b.keys():
         raise ValueError(f"gradients of different parameters: {sorted(a.keys() ^ b.keys())}")
     difference = {name: float((a[name] - b[name]).square().sum()) for name in b}
@@ -50,7 +51,7 @@ def distance(a: Gradients, b: Gradients) -> dict[str, Any]:
 
 
 def slope(run: dict[str, Any]) -> float | None:
-    """Bytes a sample, between the smallest and the largest micro-batch measured."""
+    """Return the bytes per sample, between the smallest and the largest micro-batch measured."""
     points = sorted((m["micro"], m["peak_bytes"]) for m in run.get("memory") or [])
     if len(points) < 2:
         return None
@@ -88,7 +89,8 @@ class Pair:
         row["gradient"] = distance(ours, theirs)
         exact = "fp32-" + self.name.split("-")[1]
         if self.precision != "fp32" and (self.folder / f"pytorch-{exact}.safetensors").exists():
-            # Both round, each in its own places: their distance from PyTorch in fp32 says whose error it is.
+            # Each of the two rounds in different places. Their distances from PyTorch in fp32 show which one is
+            # further off.
             best = self.their_gradients(exact)
             row["gradient_to_fp32"] = {"headroom": distance(ours, best), "pytorch": distance(theirs, best)}
 
@@ -117,7 +119,7 @@ class Pair:
 
 
 def missed(name: str, row: dict[str, Any]) -> list[str]:
-    """The limits that a row misses."""
+    """Return the limits that a row misses."""
     values = {
         "loss": row["loss_difference"],
         "gradient": row["gradient"]["relative"],

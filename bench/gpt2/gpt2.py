@@ -1,7 +1,7 @@
-"""GPT-2 as plain PyTorch: pre-norm, GELU in its tanh form, tied embeddings, biases throughout.
+"""GPT-2 in plain PyTorch: pre-norm, GELU in its tanh form, tied embeddings, biases in all layers.
 
-headroom keeps the weights of linear layers in×out, as GPT-2 in Transformers does (Conv1D); nn.Linear
-keeps out×in. So load() transposes them, and gradients() transposes back.
+headroom stores the weights of linear layers as in×out, like GPT-2 in Transformers (Conv1D). nn.Linear
+stores them as out×in. So load() transposes them, and gradients() transposes their gradients back.
 """
 
 import math
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """Parameters have the names of GPT-2 in Transformers, without the leading "transformer."."""
+    """GPT-2. Its parameters have the same names as in Transformers, without the leading "transformer."."""
 
     def __init__(self, c: Config) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class GPT2(nn.Module):
                 nn.init.zeros_(p)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss over all targets."""
+        """Return the mean loss over all targets."""
         at = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.wte(tokens) + self.wpe(at)
         for block in self.h:
@@ -90,13 +90,13 @@ class GPT2(nn.Module):
 
 
 def transposed(name: str) -> bool:
-    """Whether headroom's file holds the transpose of this parameter."""
+    """Return whether headroom's file holds the transpose of this parameter."""
     return name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
 
 
 @torch.no_grad()
 def load(model: GPT2, path: str) -> None:
-    """Take the weights from a safetensors file that headroom wrote."""
+    """Load the weights from a safetensors file that headroom wrote."""
     with safe_open(path, framework="pt", device="cpu") as file:
         for name, p in model.named_parameters():
             value = file.get_tensor(name)
@@ -104,7 +104,7 @@ def load(model: GPT2, path: str) -> None:
 
 
 def gradients(model: GPT2) -> dict[str, Tensor]:
-    """All gradients on the host, in headroom's layout."""
+    """Return all gradients, on the host and in headroom's layout."""
     found = {}
     for name, p in model.named_parameters():
         if p.grad is not None:
@@ -113,7 +113,7 @@ def gradients(model: GPT2) -> dict[str, Tensor]:
 
 
 def adamw(model: nn.Module, lr: float, decay: float) -> torch.optim.AdamW:
-    """AdamW as headroom configures it: weight decay applies only to matrices, embeddings included."""
+    """Return AdamW as headroom configures it: weight decay applies only to matrices, embeddings included."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]

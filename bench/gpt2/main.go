@@ -1,13 +1,13 @@
 // Command gpt2 trains GPT-2 124M natively and reports losses, gradients of the
-// first step, tokens a second and peak memory, for comparison with the same run
-// of torch_gpt2.py.
+// first step, tokens per second and peak memory, for comparison with the same
+// run of torch_gpt2.py.
 //
 //	go build -tags cuda -o bin/gpt2bench ./bench/gpt2    # the C flags are in the Makefile
 //	bench/gpt2/run.sh OUTPUT [quick]                     # everything, side by side; needs Python, no Go
 //
 // Both sides start from the same weights, which this program writes, and see the
-// same tokens, which both make from the seed. With -device host and a small
-// model the two can be compared without a GPU: agree.sh.
+// same tokens, which both make from the seed. agree.sh compares the two without
+// a GPU, with -device host and a small model.
 //
 // Gradients are read from the optimizer: after one step of AdamW the first
 // moment is (1−β₁) times the gradient, which -gradients saves. Undoing the
@@ -70,11 +70,11 @@ func run(o options) (err error) {
 	if err = r.train(t, o); err == nil {
 		err = errors.Join(r.probe(t, o.memory), profile(t, dev, o))
 	}
-	return errors.Join(err, output.JSON(o.out, r)) // what was measured before a failure counts too
+	return errors.Join(err, output.JSON(o.out, r)) // also write what was measured before a failure
 }
 
-// revision is the commit that the program was built from, with "+" appended if
-// there were uncommitted changes.
+// revision returns the commit that the program was built from, with "+"
+// appended if there were uncommitted changes, or "" if the commit is not known.
 func revision() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

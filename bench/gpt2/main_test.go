@@ -13,13 +13,14 @@ import (
 	"headroom/model/data"
 )
 
-// toy are the flags of a run that takes milliseconds.
+// toy returns the flags of a run that takes milliseconds, followed by the flags
+// in more.
 func toy(more ...string) []string {
 	flags := "-device host -precision fp32 -layers 1 -width 8 -heads 2 -vocab 29 -positions 8 -context 6 -micro 2 -steps 3 -warmup 1"
 	return append(strings.Fields(flags), more...)
 }
 
-// execute runs the program and reads its result.
+// execute runs the program and returns the result that it wrote.
 func execute(t *testing.T, args []string) result {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "result.json")
@@ -54,7 +55,8 @@ func read(t *testing.T, path string) *contents {
 	return c
 }
 
-// The numbers were made by stream.py.
+// TestStreamIsThatOfPython compares the stream with numbers that stream.py
+// made.
 func TestStreamIsThatOfPython(t *testing.T) {
 	s := newStream(7, 5, 9, 50257)
 	if got, want := s.sum(), uint32(3892032547); got != want {
@@ -111,8 +113,9 @@ func TestWeightsOfAnotherModelAreRefused(t *testing.T) {
 	}
 }
 
-// Divided by the moment scale, the saved moments must have the norm that the
-// trainer reported for the gradients, clipped or not.
+// TestMomentsAreScaledGradients: the saved moments, divided by the moment
+// scale, must have the norm that the trainer reported for the gradients, with
+// and without clipping.
 func TestMomentsAreScaledGradients(t *testing.T) {
 	for _, clip := range []string{"0", "0.01"} {
 		path := filepath.Join(t.TempDir(), "state")
@@ -153,7 +156,8 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// Losses in mixed precision are near those of float32, and not the same.
+// TestPrecision checks that losses in mixed precision are near those in
+// float32, but not equal to them.
 func TestPrecision(t *testing.T) {
 	full, mixed := execute(t, toy()).Losses, execute(t, toy("-precision", "bf16")).Losses
 	for i, want := range full {
@@ -163,7 +167,8 @@ func TestPrecision(t *testing.T) {
 	}
 }
 
-// A run that ends early still says what it measured.
+// TestWhatWasMeasuredBeforeAFailureIsWritten checks that a run that fails still
+// writes what it had measured.
 func TestWhatWasMeasuredBeforeAFailureIsWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "result.json")
 	o, err := parseFlags(toy("-limit", "0.003", "-memory", "1,100000", "-out", path))

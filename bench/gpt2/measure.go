@@ -13,12 +13,12 @@ import (
 	"headroom/recovery"
 )
 
-// result is what a run measured. torch_gpt2.py writes the same keys.
+// result holds what a run measured. torch_gpt2.py writes the same keys.
 type result struct {
 	Tool      string   `json:"tool"`
 	Device    string   `json:"device"`
 	Command   []string `json:"command"`
-	Revision  string   `json:"revision"` // of the source the program was built from; "" if not known
+	Revision  string   `json:"revision"` // commit that the program was built from; "" if not known
 	Precision string   `json:"precision"`
 	Context   int      `json:"context"`
 	Micro     int      `json:"micro"`
@@ -39,7 +39,7 @@ type result struct {
 	Memory       []peak       `json:"memory"` // of one micro-batch, forward and backward
 }
 
-// peak is the memory that a micro-batch of this size reached.
+// peak is the peak memory of one micro-batch of the given size.
 type peak struct {
 	Micro    int          `json:"micro"`
 	Bytes    memory.Bytes `json:"peak_bytes"`
@@ -80,8 +80,9 @@ func (r *result) train(t *model.Trainer, o options) error {
 	return nil
 }
 
-// momentScale is what the first moments are after one step, divided by the
-// gradients: 1−β₁, and less where the gradients were clipped.
+// momentScale returns the ratio of the first moments after one step to the
+// gradients. It is 1−β₁, times the factor by which the gradients were clipped,
+// if they were.
 func momentScale(o model.Optimizer, norm float64) float64 {
 	scale := 1 - float64(float32(o.Beta1))
 	if o.Clip > 0 && norm > o.Clip {
@@ -90,7 +91,7 @@ func momentScale(o model.Optimizer, norm float64) float64 {
 	return scale
 }
 
-// probe measures the memory of one micro-batch of each size.
+// probe measures the peak memory of one micro-batch of each of the sizes.
 func (r *result) probe(t *model.Trainer, sizes []int) error {
 	for _, n := range sizes {
 		if _, err := t.EmptyCache(); err != nil {
@@ -106,7 +107,7 @@ func (r *result) probe(t *model.Trainer, sizes []int) error {
 	return nil
 }
 
-// median is the median of at least one value.
+// median returns the median of values, of which there must be at least one.
 func median(values []float64) float64 {
 	sorted := slices.SortedFunc(slices.Values(values), cmp.Compare[float64])
 	n := len(sorted)

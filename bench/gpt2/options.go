@@ -16,7 +16,7 @@ import (
 	"headroom/model"
 )
 
-// options are the flags.
+// options holds the values of the flags.
 type options struct {
 	device, precision string
 	limit             float64 // GiB
@@ -33,7 +33,7 @@ type options struct {
 	profile                              string
 }
 
-// sizes is a flag: whole numbers separated by commas.
+// sizes is the value of a flag that takes whole numbers, separated by commas.
 type sizes []int
 
 // String implements [flag.Value].
@@ -94,7 +94,7 @@ func parseFlags(args []string) (options, error) {
 	return o, o.validate()
 }
 
-// validate checks what nothing checks later.
+// validate checks the flags that no later code checks.
 func (o options) validate() error {
 	var problems []error
 	if o.steps < 0 || o.warmup < 0 {

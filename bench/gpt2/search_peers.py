@@ -2,20 +2,21 @@
 
 python3 search_peers.py --headroom bin/headroom --out peers.json
 
-Each method runs in a process of its own, capped by set_per_process_memory_fraction, over the same model,
-AdamW state and three steps a trial:
+Each method runs in a process of its own, limited by set_per_process_memory_fraction, with the same model
+and AdamW state, and three steps per trial:
 
-bisection    the truth: between 1 and --most, exhaustively, with the cache emptied before each trial
-lightning    Tuner.scale_batch_size, mode binsearch, as it comes: from 2 up, its margin of 5 % taken off
+bisection    the reference: bisects between 1 and --most, with the cache emptied before each trial
+lightning    Tuner.scale_batch_size in mode binsearch with its defaults: from 2 up, minus its margin of 5 %
 accelerate   find_executable_batch_size from --most down
-headroom     headroom find over find.yaml, the same model, up to --most: a trial is one forward and
-             backward with the optimizer's state in place, and its last trials are confirmations
+headroom     headroom find on find.yaml, the same model, up to --most: a trial is one forward and
+             backward pass with the optimizer's state in place, and the last trials are confirmations
 
-Imports, building the model and a first step with one sample are not in the seconds; for headroom, that
-step is its first trial. A size holds if three steps with it run afterwards in the same process, cache
-emptied; for headroom, if the whole step that find makes with it ran. sizes are those tried; ! marks those
-that ran out of memory. The JSON goes to --out, and a table to the same name with .md. --pretend N needs no
-GPU: a toy model that runs out of memory above N samples, headroom's on the embedded device.
+The seconds do not include imports, building the model and a first step with one sample; for headroom, that
+step is its first trial. A size holds if three steps with it run afterwards in the same process, with the
+cache emptied; for headroom, if the whole step that find makes with it ran. "sizes" lists the sizes tried;
+! marks those that ran out of memory. The JSON goes to --out, and a table to a file of the same name with .md.
+--pretend N needs no GPU: it uses a toy model that runs out of memory above N samples, which for headroom
+runs on the embedded device.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Bench:
-    """The model under search. Trials records every size tried, and whether it ran to its end."""
+    """The model that the methods search with. trials holds every size tried, and whether it ran to its end."""
 
     def __init__(self, a: argparse.Namespace) -> None:
         self.a = a
@@ -82,7 +83,7 @@ class Bench:
         return self.model(rows[:, :-1], rows[:, 1:])
 
     def steps(self, micro: int) -> None:
-        """Three optimizer steps with micro-batches of this size."""
+        """Make three optimizer steps with micro-batches of this size."""
         for _ in range(STEPS):
             rows = torch.zeros(micro, self.context + 1, dtype=torch.long).to(self.device)
             self.optimizer.zero_grad(set_to_none=True)
@@ -99,7 +100,7 @@ class Bench:
             torch.cuda.empty_cache()
 
     def fits(self, micro: int) -> bool:
-        """Whether three steps run. The clean-up is outside the except block, where nothing pins tensors."""
+        """Return whether three steps run. The clean-up is outside the except block, where no exception keeps tensors alive."""
         self.clean()
         try:
             self.steps(micro)
@@ -142,7 +143,7 @@ def lightning(b: Bench) -> int:
         row = torch.zeros(b.context + 1, dtype=torch.long)
 
         def __len__(self) -> int:
-            return 3 * 8192  # more than any batch that it tries
+            return 3 * 8192  # more than any batch that Lightning tries
 
         def __getitem__(self, _: int) -> torch.Tensor:
             return self.row
@@ -199,7 +200,7 @@ MODULES = {"lightning": "lightning.pytorch.tuner", "accelerate": "accelerate.uti
 
 
 def measure(a: argparse.Namespace) -> dict[str, Any]:
-    """One method, in this process."""
+    """Run one method in this process and return its results."""
     b = Bench(a)
     b.steps(1)
     b.clean()
@@ -208,7 +209,7 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
     found = METHODS[a.only](b)
     seconds = time.perf_counter() - start
-    b.model.to(b.device)  # Lightning leaves it, and the optimizer's state, on the host
+    b.model.to(b.device)  # Lightning leaves the model and the optimizer's state on the host
     b.optimizer = adamw(b.model, lr=3e-4, decay=0.1)
     sizes = b.trials
     return {
@@ -224,7 +225,7 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def headroom(a: argparse.Namespace) -> dict[str, Any]:
-    """Run headroom find, and time its trials by the lines that it prints."""
+    """Run headroom find and return its results. Its trials are timed by the lines that it prints."""
     settings = {"batch.effective": a.most, "model.context": a.context, "device.precision": a.precision}
     settings["device.capacity"] = f"{a.gib:g}GiB"
     if a.pretend:
@@ -276,7 +277,7 @@ SAYS = {
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The rows as a table."""
+    """Return the results as a Markdown table."""
     peers = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines = [
         f"GPT-2 124M, context {result['context']}, {result['precision']}, "
@@ -320,7 +321,7 @@ def versions() -> dict[str, str]:
 
 
 def rows(a: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every method, each in a process of its own."""
+    """Run every method, each in a process of its own, and return their results."""
     found: list[dict[str, Any]] = []
     for method in METHODS:
         command = [sys.executable, *sys.argv, "--only", method]

@@ -11,16 +11,18 @@ import (
 // stream is the samples of a run in the order in which the run takes them, made
 // from a seed by integer arithmetic alone, so that stream.py makes the same.
 //
-// Tokens are skewed towards small numbers, and half of them follow from the
-// token before, so that there is something to learn from the first steps on.
+// Tokens are skewed towards small numbers, and about half of them are
+// determined by the token before, so that there is something to learn from the
+// first steps on.
 type stream struct {
 	shape  data.Shape
 	tokens []int32 // samples × (context+1)
-	number []int   // of the sample at each index of the set
+	number []int   // the stream's number of the sample at each index of the set
 	name   string
 }
 
-// newStream makes samples of context+1 tokens below vocab, which is at most 2²⁰.
+// newStream returns a stream of samples of context+1 tokens each. Tokens are
+// below vocab, which must be at most 2²⁰.
 func newStream(seed uint64, samples, context, vocab int) *stream {
 	s := &stream{
 		shape:  data.Shape{Tokens: context, Classes: vocab},
@@ -31,8 +33,9 @@ func newStream(seed uint64, samples, context, vocab int) *stream {
 	for i := range samples {
 		fill(s.tokens[i*(context+1):][:context+1], mix(seed)+uint64(i)<<32, uint64(vocab))
 	}
-	// A trainer goes through its set in an order of its own. Undoing it here
-	// makes the run take sample 0, 1, 2, … without its order being known elsewhere.
+	// A trainer goes through its set in an order of its own. That order is undone
+	// here, so that the run takes samples 0, 1, 2, … and no other code needs to
+	// know the order.
 	order := data.Order{Seed: seed, Len: samples}
 	for position := range samples {
 		_, index := order.At(int64(position))
@@ -51,7 +54,8 @@ func fill(tokens []int32, key, vocab uint64) {
 	}
 }
 
-// skewed is a number below vocab, distributed as the fourth power of a uniform one.
+// skewed turns the hash h into a number below vocab that is distributed as the
+// fourth power of a uniform one.
 func skewed(h, vocab uint64) int32 {
 	r := h >> 44
 	r = r * r >> 20
@@ -59,8 +63,8 @@ func skewed(h, vocab uint64) int32 {
 	return int32(r * vocab >> 20)
 }
 
-// mix is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) after one
-// increment.
+// mix hashes x as SplitMix64 does (Steele, Lea and Flood, 2014): one increment,
+// then the finaliser.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -88,8 +92,8 @@ func (s *stream) Sample(i int, dst *data.Sample) error {
 // Fingerprint implements [data.Set].
 func (s *stream) Fingerprint() string { return s.name }
 
-// sum is the CRC-32 of all tokens as little-endian int32: two runs with the same sum
-// saw the same data.
+// sum returns the CRC-32 of all tokens as little-endian int32. It shows whether two
+// runs saw the same data.
 func (s *stream) sum() uint32 {
 	raw := make([]byte, 0, 4*len(s.tokens))
 	for _, t := range s.tokens {

@@ -1,4 +1,4 @@
-"""The run of gpt2bench in PyTorch, eager: the same weights, tokens and optimizer, the same JSON.
+"""Makes the run of gpt2bench in eager PyTorch: the same weights, tokens, optimizer and JSON.
 
 python3 torch_gpt2.py --weights W.safetensors --precision tf32 --context 512 --micro 16 --out R.json
 """
@@ -77,12 +77,12 @@ class Run:
             torch.cuda.synchronize()
 
     def pieces(self, step: int) -> list[torch.Tensor]:
-        """The micro-batches of a step, as even as headroom's: sizes differ by one at most."""
+        """Return the micro-batches of a step. Their sizes differ by at most one, as in headroom."""
         rows = self.rows[step * self.a.effective : (step + 1) * self.a.effective]
         return list(rows.tensor_split(-(-self.a.effective // self.a.micro)))
 
     def backward(self, rows: torch.Tensor, share: float) -> torch.Tensor:
-        """Forward and backward of one micro-batch, which is the given share of its step."""
+        """Run the forward and backward pass of one micro-batch, which is the given share of its step."""
         rows = rows.to(self.a.device)
         with autocast(self.a.device, self.a.precision), attention(self.a.attention):
             loss = self.model(rows[:, :-1], rows[:, 1:]) * share
@@ -90,7 +90,7 @@ class Run:
         return loss.detach()
 
     def step(self, i: int) -> tuple[float, float]:
-        """One optimizer step: its loss and the norm of its gradients before clipping."""
+        """Make one optimizer step. Return its loss and the norm of its gradients before clipping."""
         a = self.a
         for group in self.optimizer.param_groups:
             group["lr"] = a.lr * min(1.0, (i + 1) / a.lr_warmup) if a.lr_warmup else a.lr
@@ -126,7 +126,7 @@ class Run:
         return found
 
     def memory(self) -> list[dict[str, int]]:
-        """Peak memory of one micro-batch, forward and backward, at each size."""
+        """Return the peak memory of the forward and backward pass of one micro-batch of each size."""
         found = []
         for micro in [int(n) for n in self.a.memory.split(",") if n]:
             self.optimizer.zero_grad(set_to_none=True)

@@ -14,14 +14,15 @@ import (
 	"headroom/model"
 )
 
-// tensor is what the header of a safetensors file says about one tensor.
+// tensor is the entry of one tensor in the header of a safetensors file.
 type tensor struct {
 	DType   string `json:"dtype"`
 	Shape   []int  `json:"shape"`
-	Offsets [2]int `json:"data_offsets"` // after the header
+	Offsets [2]int `json:"data_offsets"` // begin and end, counted from the end of the header
 }
 
-// contents is a safetensors file in memory. values are all tensors' bytes.
+// contents is a safetensors file in memory. values holds the bytes of all
+// tensors.
 type contents struct {
 	tensors map[string]tensor
 	values  []byte
@@ -59,10 +60,11 @@ func (c *contents) of(name string) []byte {
 
 // loadWeights replaces the weights of t, which has made no step, with those in a
 // safetensors file that uses GPT-2's names, with or without the prefix "transformer.".
-// Whatever else the file holds does not matter.
+// It ignores other tensors in the file.
 //
-// A trainer loads only its own checkpoints, so loadWeights makes one: what t
-// saves, with other weights in it and the checksum computed again.
+// A trainer loads only its own checkpoints, so loadWeights makes one: it lets t
+// save a checkpoint, replaces the weights in it and computes the checksum
+// again.
 func loadWeights(t *model.Trainer, path string) error {
 	input, err := os.ReadFile(path)
 	if err != nil {

@@ -2,9 +2,9 @@
 
     steps.py REFERENCE.jsonl OTHER.jsonl [RUN]
 
-If a step was made more than once, the last one counts; with several ranks, each rank's
-line says the same. Exits with 1 unless samples and learning rates are equal and losses
-agree to a thousandth.
+If a step was made more than once, the last time counts. With several ranks, the lines of
+all ranks agree. The exit status is 1 unless samples and learning rates are equal and losses
+agree to within a thousandth.
 """
 
 import datetime

@@ -1,4 +1,4 @@
-// Package output is how the benchmarks write what they measured.
+// Package output writes the results of the benchmarks.
 package output
 
 import (

@@ -16,13 +16,13 @@ const (
 	capacity = 24 * memory.GiB
 )
 
-// curve is memory by size. What a size needs, and whether it fits, is the same
-// at each trial; the peak reported for it need not be.
+// curve gives the memory that each size needs. The need of a size, and whether
+// it fits, are the same at each trial; the reported peak may vary.
 type curve struct {
 	kind  string
 	limit int                 // largest size that fits
-	need  func(n int) float64 // shares of the capacity; 1 fits
-	hands float64             // what the allocator hands out of what it reserves
+	need  func(n int) float64 // share of the capacity; 1 still fits
+	hands float64             // share of the reserved memory that the allocator hands out
 	noise func() float64      // factor on the reported peak
 }
 
@@ -44,8 +44,9 @@ var kinds = []string{
 	"steps of a sixteenth", "segments of 2–20 MiB", "powers of two",
 }
 
-// draw makes perKind curves of each kind. The limits are log-uniform, from 2 to
-// most; what does not grow with the size takes up to half of the capacity.
+// draw returns perKind curves of each kind. The limits are log-uniform, from 2
+// to most. The memory that does not grow with the size takes up to half of the
+// capacity.
 func draw() []curve {
 	rng := rand.New(rand.NewPCG(seed, seed))
 	var curves []curve
@@ -80,14 +81,15 @@ func drawOne(rng *rand.Rand, kind string) curve {
 	if kind == kinds[5] || kind == kinds[6] {
 		c.limit = sort.Search(most+1, func(n int) bool { return c.need(n) > 1 }) - 1
 		if c.limit < 2 || c.need(c.limit+1) <= 1 {
-			return drawOne(rng, kind) // a step hides the limit that was drawn
+			return drawOne(rng, kind) // no size is the largest that fits, or it is too small: draw again
 		}
 	}
 	return c
 }
 
-// tensors is memory of one to sixteen tensors, each of any size and rounded up:
-// to a segment of 2 to 20 MiB, or to a power of two.
+// tensors returns the memory of one to sixteen tensors as a function of x. The
+// tensors have random sizes, in proportion to x, and each is rounded up: to
+// whole segments of 2 to 20 MiB, or to a power of two.
 func tensors(rng *rand.Rand, kind string, base float64) func(x float64) float64 {
 	sizes, sum := make([]float64, 1+rng.IntN(16)), 0.0
 	for i := range sizes {

@@ -1,7 +1,7 @@
-// Command search counts the probes that finding the largest micro-batch takes:
-// search.Largest against doubling and bisection, and against a descent by a tenth
-// at a time, on 280 curves of memory drawn from a fixed seed; then how many
-// search.Largest takes with noise.
+// Command search counts the probes that it takes to find the largest micro-batch.
+// It compares search.Largest with doubling and bisection, and with a descent by a
+// tenth at a time, on 280 memory curves drawn from a fixed seed. It then counts
+// the probes of search.Largest on curves with noise.
 //
 //	go run ./bench/search                                  # print the table
 //	go run ./bench/search -o bench/results/search-probes   # and write .md and .json
@@ -19,7 +19,7 @@ import (
 	"headroom/bench/output"
 )
 
-// report is what is written.
+// report is the content of the files that are written.
 type report struct {
 	Date    string  `json:"date"`
 	Command string  `json:"command"`

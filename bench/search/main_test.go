@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// The curves must be what their kinds say; otherwise the comparison means nothing.
+// TestCurvesFitUpToTheirLimit checks that the limit of each curve is the largest
+// size that fits; otherwise the comparison would mean nothing.
 func TestCurvesFitUpToTheirLimit(t *testing.T) {
 	for _, c := range draw() {
 		if c.limit < 2 || c.limit > most || c.need(c.limit) > 1 || c.need(c.limit+1) <= 1 {
@@ -15,7 +16,8 @@ func TestCurvesFitUpToTheirLimit(t *testing.T) {
 	}
 }
 
-// Doubling and bisection is exact whatever the curve, and two runs agree.
+// TestCompare checks that doubling and bisection is exact on every curve, that
+// search.Largest stays within its bounds, and that two runs agree.
 func TestCompare(t *testing.T) {
 	rows, err := compare(draw())
 	if err != nil {
@@ -39,7 +41,7 @@ func TestCompare(t *testing.T) {
 	if !slices.Equal(rows, again) {
 		t.Error("two runs differ")
 	}
-	if text := (report{Rows: rows}).markdown(); strings.Count(text, "\n| ") != len(rows)+2 { // two tables have a heading each
+	if text := (report{Rows: rows}).markdown(); strings.Count(text, "\n| ") != len(rows)+2 { // each of the two tables has a heading
 		t.Errorf("table:\n%s", text)
 	}
 }
@@ -53,7 +55,8 @@ func BenchmarkCompare(b *testing.B) {
 	}
 }
 
-// Noise costs probes, and the table says how many.
+// TestShares checks that with noise five probes are sometimes not enough, and
+// that the number of probes stays within bounds.
 func TestShares(t *testing.T) {
 	all, err := shares()
 	if err != nil {

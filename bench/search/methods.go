@@ -30,7 +30,8 @@ func largest(c curve, known memory.Bytes) (int, []search.Probe, error) {
 	return r.Fits, r.Probes[:r.Searched], err
 }
 
-// counted calls find, a method that knows of no peaks, and returns its probes too.
+// counted calls find, a method that uses no peaks, and also returns the probes
+// that it made.
 func counted(c curve, find func(trial) (int, error)) (int, []search.Probe, error) {
 	var probes []search.Probe
 	found, err := find(func(n int) (bool, error) {
@@ -74,7 +75,7 @@ func doubling(fits trial) (int, error) {
 	return lo, nil
 }
 
-// descent starts at the size most, and takes a tenth off until a size fits.
+// descent starts at the size most, and reduces it by a tenth until a size fits.
 func descent(fits trial) (int, error) {
 	for n := most; n > 0; n = n * 9 / 10 {
 		if ok, err := fits(n); ok || err != nil {
@@ -84,7 +85,7 @@ func descent(fits trial) (int, error) {
 	return 0, nil
 }
 
-// row is a method on the curves of one kind.
+// row holds the results of one method on the curves of one kind.
 type row struct {
 	Curve       string  `json:"curve"`
 	Method      string  `json:"method"`
@@ -93,11 +94,12 @@ type row struct {
 	Failed      float64 `json:"failed_mean"`
 	WorstFailed int     `json:"failed_worst"`
 	Exact       float64 `json:"exact"`      // share of the curves
-	Short       float64 `json:"short_mean"` // share of the largest that was missed
+	Short       float64 `json:"short_mean"` // by how much the found size misses the limit, as a share of the limit
 	WorstShort  float64 `json:"short_worst"`
 }
 
-// compare makes a row for each kind and method, and for all curves together.
+// compare returns a row for each method on all curves together, and on the
+// curves of each kind.
 func compare(curves []curve) ([]row, error) {
 	var rows []row
 	for _, kind := range append([]string{"all"}, kinds...) {
@@ -122,7 +124,8 @@ func compare(curves []curve) ([]row, error) {
 	return rows, nil
 }
 
-// add counts one search; the means hold sums until the last search is in.
+// add adds the outcome of one search. The means hold sums until compare divides
+// them by the number of searches.
 func (r *row) add(limit, found int, probes []search.Probe) {
 	failed := 0
 	for _, p := range probes {

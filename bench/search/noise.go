@@ -15,13 +15,14 @@ const (
 	deviation = 0.03
 )
 
-// share is how many probes affine curves with noise take, and how often at most five probes, of
-// which at most one fails, are enough. Half of the curves have the noise in the reported peak,
-// half in what a size needs. Half of each draw the noise evenly, half only at its extremes.
+// share holds how many probes affine curves with noise take, and how often at most five probes,
+// of which at most one fails, are enough. Half of the curves have noise in the reported peak,
+// the other half in the memory that a size needs. In each half, the noise of every second curve
+// is uniform, and that of the others takes only its two extreme values.
 type share struct {
-	From   float64 `json:"base_from"` // what does not grow, as a share of the capacity
+	From   float64 `json:"base_from"` // memory that does not grow with the size, as a share of the capacity
 	To     float64 `json:"base_to"`
-	Enough float64 `json:"enough"` // of the searches
+	Enough float64 `json:"enough"` // share of the searches for which five probes were enough
 	Probes float64 `json:"probes_mean"`
 	Worst  int     `json:"probes_worst"`
 }
@@ -38,7 +39,8 @@ func shares() ([]share, error) {
 	return all, nil
 }
 
-// measure draws limits that are log-uniform, from 1 to widest.
+// measure makes perShare searches and fills in their results. The limits of the
+// curves are log-uniform, from 1 to widest.
 func (s *share) measure() error {
 	rng := rand.New(rand.NewPCG(seed, seed))
 	for i := range perShare {
@@ -63,7 +65,8 @@ func (s *share) measure() error {
 	return nil
 }
 
-// noisy is an affine curve with noise in its needs, or only in its peaks.
+// noisy returns an affine curve with noise in its needs if inNeed is set, else
+// in its peaks. If atEnds is set, the noise takes only its two extreme values.
 func noisy(rng *rand.Rand, base float64, limit int, inNeed, atEnds bool) curve {
 	noise := func() float64 {
 		x := 2*rng.Float64() - 1

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// toolkits are where a real cuda.h is looked for: a toolkit, or the CUDA runtime
-// that comes with PyTorch.
+// toolkits are the folders that are searched for a real cuda.h. They belong to
+// CUDA toolkits, or to the CUDA runtime that comes with PyTorch.
 var toolkits = []string{
 	"/usr/local/cuda*/include", "/opt/cuda/include", "/usr/include",
 	"/usr/lib/python3*/dist-packages/nvidia/*/include",
@@ -68,9 +68,9 @@ func TestHeaderAgreesWithToolkit(t *testing.T) {
 	}
 }
 
-// assertions is a C program that compiles only if our header says the same as
-// the cuda.h on the include path. Layouts are compared by size and by the
-// offset of every member, against a copy of our structure under another name.
+// assertions returns a C program that compiles only if our header agrees with
+// the cuda.h on the include path. The program compares each structure with a
+// copy of ours under another name, by size and by the offset of every member.
 func assertions(ours string) string {
 	var b strings.Builder
 	b.WriteString("#include <stddef.h>\n#include <stdlib.h>\n#include <cuda.h>\n")
@@ -89,7 +89,7 @@ func assertions(ours string) string {
 		}
 	}
 	for _, p := range prototype.FindAllStringSubmatch(ours, -1) {
-		// In a newer header the plain name may stand for a newer form.
+		// In a newer header the plain name may be a macro for a newer version.
 		fmt.Fprintf(&b, "#undef %s\n%s\n", p[1], p[0])
 	}
 	return b.String()

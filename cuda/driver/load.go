@@ -35,8 +35,9 @@ var load = sync.OnceValue(func() error {
 	}
 })
 
-// Load connects the program to the driver, once; later calls return the same
-// answer. The error is an *[UnavailableError]. Safe for concurrent use.
+// Load connects the program to the driver. It does so once; later calls return
+// the same result. An error is an *[UnavailableError]. Load is safe for
+// concurrent use.
 func Load() error { return load() }
 
 func explain(result int) string {

@@ -1,5 +1,5 @@
-/* Every function of the driver that gorgonia.org/cu refers to, and those that
-   package cuda calls itself. */
+/* All functions of the driver that gorgonia.org/cu refers to or that package cuda
+   calls itself. */
 SYMBOL(cuArray3DCreate_v2)
 SYMBOL(cuArray3DGetDescriptor_v2)
 SYMBOL(cuArrayCreate_v2)

@@ -6,7 +6,8 @@
 #include <jumps.h>
 #include <stddef.h>
 
-// Answers of an empty table, values of CUresult.
+// The results, as values of CUresult, that functions return before the table is
+// filled in, and that functions missing from the driver return afterwards.
 static int answer_success(void) { return 0; }
 static int answer_no_device(void) { return 100; }
 static int answer_not_supported(void) { return 801; }
@@ -24,8 +25,8 @@ static const struct {
 #undef SYMBOL
 };
 
-// The driver is not needed for the program to start: cu's initialiser calls
-// cuInit, which must succeed before there is anything behind it.
+// Makes cuInit succeed before the driver is loaded, because cu's initialiser
+// calls it: the program must start without a driver.
 __attribute__((constructor)) static void start(void) { slot_cuInit = answer_success; }
 
 int headroom_driver_load(const char *path, const char **why) {

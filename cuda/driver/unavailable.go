@@ -1,6 +1,6 @@
 package driver
 
-// UnavailableError is why no NVIDIA driver can be used.
+// UnavailableError reports why no NVIDIA driver can be used.
 type UnavailableError struct {
 	Reason string
 	Result int // the CUresult, if the driver answered; else 0

@@ -3,10 +3,10 @@
  * handles, constants, structures and functions, as NVIDIA's public reference of
  * the driver API gives them. With it headroom builds without a CUDA toolkit.
  *
- * Nothing here is linked: package driver supplies the functions and fills them
- * in from the installed driver when a device is opened. The test of package
- * driver compares every constant, layout and prototype with a real cuda.h where
- * it finds one.
+ * No library is linked for these functions: package driver defines them, and
+ * connects them to the installed driver when a device is opened. A test of package
+ * driver compares every constant, layout and prototype with a real cuda.h if it
+ * finds one.
  */
 #ifndef HEADROOM_CUDA_H
 #define HEADROOM_CUDA_H

@@ -1,7 +1,8 @@
-/* Functions of a library that is looked for at run time, under their own names:
-   so code that calls them links, and the program starts where there is no such
-   library. Whoever includes this fills the slots when the library is there. The
-   build cache does not see changes of this file: build with -a after one. */
+/* Defines functions of a library that is opened at run time, under their own
+   names. Code that calls them then links, and the program starts even on a machine
+   without the library. The file that includes this header fills the slots once the
+   library is open. Go's build cache does not notice changes to this header: build
+   with -a after a change. */
 #ifndef HEADROOM_JUMPS_H
 #define HEADROOM_JUMPS_H
 
@@ -16,10 +17,11 @@
 #error "jumps through a table are written for x86-64 and 64-bit Arm"
 #endif
 
-/* A slot, slot_NAME, that leads to answer until it is filled and, under the name
-   itself, a jump through it. A jump leaves registers and stack as the caller set
-   them up, so it serves any signature. The names are hidden: exported, they would
-   stand in front of the library's own when libraries look each other up. */
+/* Defines the slot slot_NAME, which points to the function answer until it is
+   filled, and the function NAME, which jumps through the slot. A jump leaves
+   registers and stack as the caller set them up, so it works for any signature. The
+   names are hidden: if they were exported, other libraries would find them instead
+   of the library's own functions. */
 #define HEADROOM_SLOT(name, answer)                                             \
   __attribute__((used, visibility("hidden"))) int (*slot_##name)(void) = answer; \
   __asm__(".pushsection .text\n\t.globl " #name "\n\t.type " #name ", @function\n" #name ":\n" \

@@ -5,7 +5,8 @@ import (
 	"headroom/memory"
 )
 
-// counted is how many bytes Stats counts for a tensor of n elements of type t.
+// counted returns how many bytes Stats counts for a tensor of n elements of
+// type t.
 func counted(n int, t device.DType) memory.Bytes {
 	return memory.Bytes((n*t.Size() + 511) / 512 * 512)
 }
@@ -49,7 +50,7 @@ func (r *rig) wantStats(when string, allocated, peak memory.Bytes) {
 	r.sound(s)
 }
 
-// sound checks what must hold for statistics at any time.
+// sound checks the relations that must hold between statistics at any time.
 func (r *rig) sound(s memory.Stats) {
 	r.Helper()
 	idle := s.Reserved - s.Allocated
@@ -91,8 +92,9 @@ func testEmptyCache(r *rig) {
 	}
 }
 
-// testRandomAllocations compares the statistics with a sum, and fills every
-// tensor with a number of its own, so that an overlap of two shows.
+// testRandomAllocations compares the statistics with the sum of the live
+// tensors' sizes. It fills every tensor with a different number, so that it
+// notices if two tensors overlap.
 func testRandomAllocations(r *rig) {
 	type owned struct {
 		t device.Tensor
@@ -146,7 +148,7 @@ func testWrongFree(r *rig) {
 }
 
 // testCloseWithTensors checks that Close does not need all tensors to be freed:
-// a run that stops in the middle of a step closes its device all the same.
+// a run that stops in the middle of a step also closes its device.
 func testCloseWithTensors(r *rig) {
 	r.d.Fill(r.alloc(1000, device.F32), 1)
 	if err := r.d.Close(); err != nil {

@@ -54,7 +54,8 @@ func (x *bench) tensor(b *testing.B, dtype device.DType, n int) device.Tensor {
 	return t
 }
 
-// run measures one operation and reports its work per nanosecond.
+// run measures one operation and reports its work per nanosecond in the given
+// unit. work is the amount of work of one call.
 func (x *bench) run(b *testing.B, name string, work int, unit string, op func()) {
 	b.Run(name, func(b *testing.B) {
 		for b.Loop() {
@@ -73,8 +74,9 @@ func (x *bench) matMul(b *testing.B, dtype device.DType, p device.MatMul) {
 	x.run(b, name, 2*p.M*p.N*p.K, "GFLOP/s", func() { x.d.MatMul(c, left, right, p) })
 }
 
-// attention counts half the products of a full square of scores; the full
-// square is what papers count for attention that is not causal.
+// attention measures attention and its gradient. Of the products for a full T×T
+// square of scores it counts half, because attention is causal; papers count
+// the full square for attention that is not.
 func (x *bench) attention(b *testing.B, dtype device.DType, s device.Attention) {
 	n := s.B * s.T * s.H * s.D
 	qkv, out, lse := x.tensor(b, dtype, 3*n), x.tensor(b, dtype, n), x.tensor(b, device.F32, s.B*s.H*s.T)

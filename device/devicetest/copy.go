@@ -8,8 +8,8 @@ import (
 	"headroom/device"
 )
 
-// testCopy requires every bit to match: a number either fits or is rounded to
-// nearest.
+// testCopy tests Copy and Upload. It requires every bit to match, because a
+// number is either exact in the new type or rounded to nearest.
 func testCopy(r *rig) {
 	for _, n := range lengths {
 		for _, types := range r.pairs() {
@@ -43,9 +43,9 @@ func testCopyInts(r *rig) {
 	})
 }
 
-// testRounding copies every BF16 to F32, and to BF16 every value where rounding
-// changes direction: the midpoint of two neighbours and the values just beside
-// it.
+// testRounding copies every BF16 value to F32. It also copies to BF16 every F32
+// value at which rounding changes direction: the midpoint of two BF16
+// neighbours and the values right next to it.
 func testRounding(r *rig) {
 	all := make([]float32, 1<<16)
 	var turns []float32
@@ -63,8 +63,9 @@ func testRounding(r *rig) {
 	r.wantCopies("F32 to BF16", device.F32, device.BF16, turns, nearest)
 }
 
-// wantCopies checks an upload of x as one type and a copy of that as another.
-// NaN must stay NaN, but not necessarily the same NaN.
+// wantCopies checks two ways of turning x into type out: an upload as type in,
+// followed by a copy, and a direct upload. Both must give want. A NaN must stay
+// NaN, but not necessarily the same NaN.
 func (r *rig) wantCopies(name string, in, out device.DType, x, want []float32) {
 	r.Helper()
 	from, to, up := r.alloc(len(x), in), r.alloc(len(x), out), r.alloc(len(x), out)

@@ -7,7 +7,8 @@ import (
 	"headroom/device"
 )
 
-// refDropout is exact: a float32 product, rounded if the output is BF16, or 0.
+// refDropout returns the exact result of a dropout: each element is 0 or a
+// float32 product, rounded if the output is BF16.
 func refDropout(t device.DType, x []float64, samples []int32, p device.Dropout) []float64 {
 	y := make([]float64, len(x))
 	for i, v := range x {
@@ -43,12 +44,12 @@ func (r *rig) dropout(p device.Dropout, types pair, samples []int32) {
 	})
 }
 
-// testDropoutEdge makes P exactly the first element's word over 2³²: a word
-// that equals the threshold is kept.
+// testDropoutEdge sets P to the first element's word divided by 2³², so that
+// the word equals the threshold: the element must be kept.
 func testDropoutEdge(r *rig) {
 	p := device.Dropout{Seed: r.rng.Uint64(), Each: 4}
 	word := p.Draw(1, 0)[0]
-	for ; word%256 != 0; word = p.Draw(1, 0)[0] { // until float32 can hold it
+	for ; word%256 != 0; word = p.Draw(1, 0)[0] { // until float32 can hold the word exactly
 		p.Step++
 	}
 	p.P = float32(word) / (1 << 32)
@@ -60,7 +61,8 @@ func testDropoutEdge(r *rig) {
 	})
 }
 
-// testDropoutCut runs samples together and one by one.
+// testDropoutCut runs dropout on several samples together and one by one, and
+// requires the same bits.
 func testDropoutCut(r *rig) {
 	const n, each = 6, 37
 	p := device.Dropout{P: 0.4, Seed: r.rng.Uint64(), Step: 3, Site: 1, Each: each}

@@ -39,8 +39,8 @@ func testAdd(r *rig) {
 	}
 }
 
-// testGELU also covers values far out on both sides, where the tanh is ±1 and
-// a careless exponential overflows.
+// testGELU also covers values far from 0 on both sides, where the tanh is ±1
+// and a careless exponential overflows.
 func testGELU(r *rig) {
 	for _, n := range lengths {
 		x, dy := r.random(r.act, n), r.random(r.act, n)
@@ -73,7 +73,7 @@ func testSum(r *rig) {
 	for _, n := range lengths {
 		x, before := r.random(device.F32, n), r.random(device.F32, 1)
 		for i := range x {
-			x[i] = math.Abs(x[i]) // no cancellation, or the bound would test the numbers, not the device
+			x[i] = math.Abs(x[i]) // without cancellation; with it, the bound would test the numbers, not the device
 		}
 		sum, squares := 0.0, math.Abs(before[0])
 		for _, v := range x {

@@ -5,13 +5,13 @@ import (
 	"headroom/memory"
 )
 
-// Faulty is a device some of whose allocations fail, to test what becomes of
-// the work that asked for them. Everything else is the device's own. A failing
-// call does not reach the device; its error is a *[memory.OutOfMemoryError] with the
-// device's Stats at that moment, in which Free may well exceed Requested.
+// Faulty wraps a device and makes chosen allocations fail, so that a test can see
+// how the code that asked for them copes. Everything else is passed to the device. A
+// failing call does not reach the device. Its error is a *[memory.OutOfMemoryError]
+// with Faulty's Stats at that moment, in which Free may well exceed Requested.
 //
-// It also counts what was allocated through it and is still live, to find
-// leaks. Like the device it is not safe for concurrent use.
+// It also counts the tensors that were allocated through it and are still live,
+// to find leaks. Like the device it is not safe for concurrent use.
 type Faulty struct {
 	device.Device
 
@@ -28,9 +28,9 @@ func NewFaulty(d device.Device) *Faulty {
 	return &Faulty{Device: d, live: map[device.Addr]memory.Bytes{}}
 }
 
-// FailAt chooses the calls of Alloc that fail, counted from now on; the next
-// one is 1. It replaces what was chosen before; with no arguments nothing
-// fails, and only Count restarts.
+// FailAt chooses the calls of Alloc that fail, by their numbers; the next call
+// is number 1. The choice replaces the previous one. With no arguments, no call
+// fails. Count starts again from 0.
 func (f *Faulty) FailAt(nth ...int) {
 	chosen := make(map[int]bool, len(nth))
 	for _, n := range nth {
@@ -41,22 +41,25 @@ func (f *Faulty) FailAt(nth ...int) {
 
 // FailIf makes those calls of Alloc fail for which the function returns true. The function
 // is called with the call's number, counted from 1 from now on, and the size of the
-// contents. FailIf replaces what was chosen before; with nil, no call fails.
+// contents. The choice replaces the previous one; with nil, no call fails. Count starts
+// again from 0.
 func (f *Faulty) FailIf(fails func(nth int, size memory.Bytes) bool) {
 	f.fails, f.count = fails, 0
 }
 
-// Count is how many times Alloc was called since failures were last chosen,
-// failed calls included.
+// Count returns how many times Alloc was called since failures were last
+// chosen, including failed calls.
 func (f *Faulty) Count() int { return f.count }
 
-// Injected is how many calls of Alloc were made to fail, ever.
+// Injected returns how many calls of Alloc f has made fail since it was
+// created.
 func (f *Faulty) Injected() int { return f.injected }
 
-// Live is how many tensors allocated through f have not been freed yet.
+// Live returns how many tensors allocated through f have not been freed yet.
 func (f *Faulty) Live() int { return len(f.live) }
 
-// LiveBytes is the size of the contents of the tensors that Live counts.
+// LiveBytes returns the total size of the contents of the tensors that Live
+// counts.
 func (f *Faulty) LiveBytes() memory.Bytes { return f.bytes }
 
 // Alloc implements [device.TensorAllocator].

@@ -10,7 +10,7 @@ import (
 	"headroom/memory"
 )
 
-// asked is a device that counts the allocations it was asked for.
+// asked is a device that counts the calls of its Alloc.
 type asked struct {
 	device.Device
 	calls int
@@ -60,7 +60,8 @@ func TestFaulty(t *testing.T) {
 	countsLive(t, f, old)
 }
 
-// failing makes n allocations and returns which of them failed.
+// failing makes n allocations and returns the numbers of those that failed,
+// counted from 1.
 func failing(t *testing.T, f *Faulty, d *asked, n int) (failed []int) {
 	t.Helper()
 	for i := 1; i <= n; i++ {
@@ -86,7 +87,9 @@ func failing(t *testing.T, f *Faulty, d *asked, n int) (failed []int) {
 	return failed
 }
 
-// countsLive frees the tensor before, which is older than f, among those of f.
+// countsLive checks that f counts only live tensors that were allocated through
+// it. The tensor before is older than f; freeing it through f must change no
+// count.
 func countsLive(t *testing.T, f *Faulty, before device.Tensor) {
 	t.Helper()
 	x, err := f.Alloc(10, device.I32)

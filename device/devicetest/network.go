@@ -22,7 +22,7 @@ func testEmbed(r *rig) {
 		r.verify(fmt.Sprintf("%+v", s), func(r *rig) []result {
 			ids, to := r.ints(tok), r.output(device.F32, len(out))
 			r.d.Embed(to, ids, r.input(device.F32, tokens), r.input(device.F32, positions), s)
-			table, place := r.inout(device.F32, tokens), r.inout(device.F32, positions) // adds to what is there
+			table, place := r.inout(device.F32, tokens), r.inout(device.F32, positions) // EmbedGrad adds to them
 			r.d.EmbedGrad(table, place, r.input(device.F32, dout), ids, s)
 			return []result{r.forward("out", to, out), r.gradient("dtokens", table, dtokens), r.gradient("dpositions", place, dpositions)}
 		})
@@ -37,15 +37,15 @@ func testLayerNorm(r *rig) {
 	}
 }
 
-// layerNorm tests an output and a gradient of one type with an input of
-// another.
+// layerNorm tests LayerNorm and LayerNormGrad with outputs and gradients of
+// type types.out and an input of type types.in.
 func (r *rig) layerNorm(types pair, n, cols int) {
 	const eps float32 = 1e-5
 	x, dy := r.random(types.in, n*cols), r.random(types.out, n*cols)
 	gamma, beta, before := r.random(device.F32, cols), r.random(device.F32, cols), r.random(device.F32, 2*cols)
 	steady(cols, dy, before)
 	for i := range x {
-		x[i] = 0.3*x[i] + 3 + 2*float64(i%cols%2) // no row of almost equal numbers: their gradient is all rounding
+		x[i] = 0.3*x[i] + 3 + 2*float64(i%cols%2) // avoids rows of almost equal numbers, whose gradient is mostly rounding error
 	}
 	rounded(types.in, x)
 	out, mean, rstd := refLayerNorm(x, gamma, beta, cols, float64(eps))
@@ -68,7 +68,7 @@ func (r *rig) layerNorm(types pair, n, cols int) {
 			r.gradient("dgamma with dx in place of dy", dg2, dgamma), r.gradient("dbeta with dx in place of dy", db2, dbeta),
 		}
 		if cols == 1 {
-			return results // x̂ is 0 and so is dx: only rounding would be compared
+			return results // x̂ is 0 and so is dx: only rounding errors would be compared
 		}
 		return append(results, r.gradient("dx", back, dx), r.gradient("dx in place of dy", same, dx))
 	})
@@ -82,8 +82,8 @@ func testCrossEntropy(r *rig) {
 	}
 }
 
-// crossEntropy tests rows that have extra elements after the classes: behind is their
-// number.
+// crossEntropy tests n rows of logits. Each row has extra elements after the
+// classes; behind is their number.
 func (r *rig) crossEntropy(n, classes, behind int) {
 	logits, target := r.random(r.act, n*classes), r.indices(n, classes)
 	for i := range logits {
@@ -94,12 +94,12 @@ func (r *rig) crossEntropy(n, classes, behind int) {
 		target[i] = device.IgnoreIndex
 	}
 	if n < 16 {
-		target[0] = int32(slices.Index(logits[:classes], slices.Min(logits[:classes]))) // no loss near 0
+		target[0] = int32(slices.Index(logits[:classes], slices.Min(logits[:classes]))) // avoids losses near 0
 	}
 	const scale float32 = 0.03125
 	loss, grad := refCrossEntropy(logits, target, classes, float64(scale))
-	// Elements behind the classes are NaN, which has no effect only if nobody
-	// reads them.
+	// Elements behind the classes are NaN, which has no effect only if they are
+	// never read.
 	logits, grad = padded(logits, classes, behind, math.NaN()), padded(grad, classes, behind, 0)
 	r.verify(fmt.Sprintf("%dx%d+%d", n, classes, behind), func(r *rig) []result {
 		losses, x := r.output(device.F32, n), r.inout(r.act, logits)
@@ -108,7 +108,8 @@ func (r *rig) crossEntropy(n, classes, behind int) {
 	})
 }
 
-// padded is x with behind copies of v after every cols elements.
+// padded returns x with copies of v inserted after every cols elements; behind
+// is the number of copies each time.
 func padded(x []float64, cols, behind int, v float64) []float64 {
 	var y []float64
 	for row := range slices.Chunk(x, cols) {

@@ -29,7 +29,8 @@ func refSGD(w, g, m []float64, p device.SGD) {
 	}
 }
 
-// testAdamW makes three steps from moments of 0, so that bias correction shows.
+// testAdamW makes three steps from moments of 0, so that the bias correction
+// has an effect.
 func testAdamW(r *rig) {
 	for _, n := range lengths {
 		w, g := r.random(device.F32, n), r.random(device.F32, n)
@@ -66,8 +67,9 @@ func testSGD(r *rig) {
 	}
 }
 
-// apart is like steady, but for an update: it makes weights grow, so that none
-// comes near 0.
+// apart changes the signs of w and against, if they are short, so that an
+// update makes every weight grow and none comes near 0. Like steady, it keeps
+// cancellation out of the comparison.
 func apart(w []float64, against ...[]float64) {
 	if len(w) >= 16 {
 		return

@@ -40,7 +40,8 @@ func testOutOfMemory(r *rig) {
 	for _, t := range filled {
 		r.d.Free(t)
 	}
-	// Three quarters of that memory as one tensor, for which the cache must be emptied.
+	// A single tensor of three quarters of that memory fits only after the cache is
+	// emptied.
 	large := r.alloc(3*len(filled)/4*n, device.F32)
 	if r.d.Stats().Retries == 0 {
 		r.Error("an allocation that needs the cache emptied was not counted as a retry")

@@ -6,8 +6,8 @@ import (
 	"headroom/device"
 )
 
-// The references: every formula as its operation's documentation gives it, in
-// float64, without regard to speed.
+// The references compute each operation by the formula in the operation's
+// documentation, in float64 and without regard to speed.
 
 func refMatMul(c, a, b []float64, p device.MatMul) []float64 {
 	aRow, aCol, bRow, bCol := p.K, 1, p.N, 1

@@ -6,15 +6,16 @@ import (
 	"headroom/device"
 )
 
-// inQKV is the index in qkv of element d of the query, key or value (part 0, 1, 2) of a sample,
-// head and position; inOut is its index in out.
+// inQKV returns the index in qkv of element d of the query, key or value (part 0, 1 or 2) of a
+// sample b, head h and position t. inOut returns the index in out of element d of the output.
 func inQKV(s device.Attention, b, h, t, part, d int) int {
 	return (((b*s.T+t)*3+part)*s.H+h)*s.D + d
 }
 
 func inOut(s device.Attention, b, h, t, d int) int { return ((b*s.T+t)*s.H+h)*s.D + d }
 
-// refScores are the scores of query t with the keys it sees, 0 to t.
+// refScores returns the scores of query t with keys 0 to t, the keys that it
+// sees.
 func refScores(qkv []float64, s device.Attention, b, h, t int) []float64 {
 	scores := make([]float64, t+1)
 	for key := range scores {
@@ -44,8 +45,8 @@ func refAttention(qkv []float64, s device.Attention) (out, lse []float64) {
 	return out, lse
 }
 
-// refAttentionGrad goes back through the definition: the sum over values, the
-// softmax, the scores.
+// refAttentionGrad returns dqkv. It goes backwards through the definition: the
+// sum over values, the softmax, the scores.
 func refAttentionGrad(dout, qkv []float64, s device.Attention) []float64 {
 	dqkv := make([]float64, len(qkv))
 	for b := range s.B {

@@ -9,7 +9,8 @@ import (
 	"headroom/device"
 )
 
-// weighted turns an output into a loss whose gradient at the output is dy.
+// weighted returns a loss of the output y whose gradient with respect to y is
+// dy.
 func weighted(y, dy []float64) float64 {
 	sum := 0.0
 	for i, v := range y {
@@ -18,7 +19,8 @@ func weighted(y, dy []float64) float64 {
 	return sum
 }
 
-// wantSlope compares grad with central differences of f in every element of x.
+// wantSlope compares grad with the central differences of f with respect to
+// every element of x.
 func wantSlope(t *testing.T, name string, x, grad []float64, f func() float64) {
 	t.Helper()
 	const h = 1e-5
@@ -87,7 +89,7 @@ func TestReferenceAttention(t *testing.T) {
 	})
 }
 
-// A position must not see later positions.
+// TestReferenceAttentionIsCausal: a position must not see later positions.
 func TestReferenceAttentionIsCausal(t *testing.T) {
 	s := device.Attention{B: 1, T: 4, H: 1, D: 2}
 	qkv := reals(testRNG(t), 4*3*2)
@@ -125,8 +127,8 @@ func TestReferenceEmbed(t *testing.T) {
 	wantSlope(t, "positions", positions, dpositions, loss)
 }
 
-// The gradients of a product are products too: models compute them with these
-// shapes and transpositions.
+// TestReferenceMatMul: the gradients of a product are products too. Models
+// compute them with these shapes and transpositions.
 func TestReferenceMatMul(t *testing.T) {
 	rng := testRNG(t)
 	p := device.MatMul{M: 3, N: 4, K: 5}
@@ -136,7 +138,8 @@ func TestReferenceMatMul(t *testing.T) {
 	wantSlope(t, "b", b, refMatMul(nil, a, dc, device.MatMul{M: 5, N: 4, K: 3, TransA: true}), loss)
 }
 
-// Numbers truncated to BF16 lean towards 0; rounded ones do not lean.
+// TestLean: numbers truncated to BF16 are too small in magnitude on average;
+// rounded ones are not.
 func TestLean(t *testing.T) {
 	x := reals(testRNG(t), 1000)
 	cut := make([]float32, len(x))
@@ -155,7 +158,8 @@ func TestLean(t *testing.T) {
 	}
 }
 
-// A distance that let NaN or a short output pass would let everything pass.
+// TestDistance checks in particular that NaN and outputs of the wrong length
+// count as far off.
 func TestDistance(t *testing.T) {
 	nan := float32(math.NaN())
 	for _, c := range []struct {

@@ -13,15 +13,15 @@ import (
 	"headroom/device"
 )
 
-// rig is a device under test with what a test needs around it. Failures of the
-// rig itself end the test.
+// rig is a device under test together with the state that a test needs.
+// Failures of the rig itself end the test.
 type rig struct {
 	*testing.T
 	d      device.Device
 	rng    *rand.Rand
-	act    device.DType // of activations, where the contract leaves a choice
+	act    device.DType // the type of activations, where an operation leaves a choice
 	tol    Tolerance
-	lead   int // elements before an operand in the tensor it lies in
+	lead   int // number of elements before an operand in its larger tensor
 	placed []*operand
 	closed bool
 }
@@ -31,19 +31,20 @@ type rig struct {
 type operand struct {
 	whole, view device.Tensor
 	lead        int
-	input       []float32 // what it must still hold; nil for outputs
+	input       []float32 // the values that it must still hold; nil if the operation may write it
 }
 
-// guard surrounds every operand. It is not NaN, so that it compares with ==,
-// and BF16 can hold it.
+// guard is the value of the elements around every operand. It is not NaN, so
+// that it can be compared with ==, and it can be stored as BF16.
 const guard float32 = -0x1.ap92
 
-// guards is how many guarding elements lie after an operand, and before an
-// aligned one: at least 512 bytes.
+// guards is how many guard elements lie after each operand, and before an
+// aligned one. They take at least 512 bytes.
 const guards = 256
 
-// Seed is what a test draws its random numbers from: HEADROOM_SEED, or a fresh
-// one, which is logged so that the run can be repeated.
+// Seed returns the seed for a test's random numbers: the value of
+// HEADROOM_SEED, or else a random seed, which it logs so that the run can be
+// repeated. If HEADROOM_SEED is not a number, the test fails.
 func Seed(t testing.TB) uint64 {
 	text, set := os.LookupEnv("HEADROOM_SEED")
 	if !set {
@@ -58,16 +59,17 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// newRig draws its numbers from the seed and the test's name, so that a test
-// run alone repeats what it did among others.
+// newRig returns a rig for d. Its random numbers depend on the seed and the
+// test's name, so that a test that is run alone uses the same numbers as among
+// others.
 func newRig(t *testing.T, d device.Device, seed uint64, act device.DType, tol Tolerance) *rig {
 	h := fnv.New64()
 	h.Write([]byte(t.Name()))
 	return &rig{T: t, d: d, rng: rand.New(rand.NewPCG(seed, h.Sum64())), act: act, tol: tol, lead: guards}
 }
 
-// close frees everything, after which nothing may be allocated, and closes the
-// device.
+// close frees all tensors that the rig placed, checks that nothing is allocated
+// any more, and closes the device.
 func (r *rig) close() {
 	if r.closed {
 		return
@@ -97,8 +99,8 @@ func (r *rig) random(t device.DType, n int) []float64 {
 	return rounded(t, x)
 }
 
-// rounded makes x what a tensor of type t can hold, so that the reference
-// computes with the same numbers as the device, and returns it.
+// rounded rounds x, in place, to values that a tensor of type t can hold, and
+// returns it. The reference then computes with the same numbers as the device.
 func rounded(t device.DType, x []float64) []float64 {
 	for i, v := range x {
 		x[i] = float64(float32(v))
@@ -112,7 +114,8 @@ func rounded(t device.DType, x []float64) []float64 {
 // pair is a choice of types for an operation's output and its input.
 type pair struct{ out, in device.DType }
 
-// pairs are the choices for operands that need not agree.
+// pairs returns the choices of types for operands that need not have the same
+// type.
 func (r *rig) pairs() []pair {
 	if r.act == device.F32 {
 		return []pair{{device.F32, device.F32}}
@@ -122,8 +125,9 @@ func (r *rig) pairs() []pair {
 
 func (p pair) String() string { return fmt.Sprintf("%v from %v", p.out, p.in) }
 
-// steady makes numbers positive where they are summed into few outputs: a sum
-// that happens to cancel would test the luck of the draw instead of the device.
+// steady makes numbers positive if they are summed into fewer than 16 outputs.
+// A sum that happens to cancel would test the luck of the draw instead of the
+// device.
 func steady(outputs int, all ...[]float64) {
 	if outputs >= 16 {
 		return
@@ -144,8 +148,8 @@ func (r *rig) indices(n, below int) []int32 {
 	return x
 }
 
-// input is a tensor with the values x that operations must not change. Type t must be
-// able to hold them.
+// input returns a tensor with the values x, which type t must be able to hold.
+// Operations must not change the tensor.
 func (r *rig) input(t device.DType, x []float64) device.Tensor {
 	r.Helper()
 	o := r.place(t, narrow(x))
@@ -153,14 +157,14 @@ func (r *rig) input(t device.DType, x []float64) device.Tensor {
 	return o.view
 }
 
-// inout is a tensor with the values x that operations may change. Type t must be
-// able to hold them.
+// inout returns a tensor with the values x, which type t must be able to hold.
+// Operations may change the tensor.
 func (r *rig) inout(t device.DType, x []float64) device.Tensor {
 	r.Helper()
 	return r.place(t, narrow(x)).view
 }
 
-// output is a tensor of n NaN.
+// output returns a tensor of n elements, all NaN.
 func (r *rig) output(t device.DType, n int) device.Tensor {
 	r.Helper()
 	return r.place(t, slices.Repeat([]float32{float32(math.NaN())}, n)).view
@@ -177,7 +181,7 @@ func (r *rig) place(t device.DType, x []float32) *operand {
 	return o
 }
 
-// ints is a tensor of x.
+// ints returns an I32 tensor with the values x.
 func (r *rig) ints(x []int32) device.Tensor {
 	r.Helper()
 	t := r.alloc(len(x), device.I32)

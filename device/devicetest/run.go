@@ -8,11 +8,12 @@ import (
 	"headroom/memory"
 )
 
-// Opener opens a device that may hold capacity bytes. It fails or skips the
-// test if it cannot. The suite closes the device.
+// Opener opens a device with a capacity of the given number of bytes. If it
+// cannot, it fails or skips the test. The suite closes the device.
 type Opener func(t testing.TB, capacity memory.Bytes) device.Device
 
-// Tolerance is how far results may be from the reference: ‖got−want‖/‖want‖.
+// Tolerance is how far results may be from the reference, measured as
+// ‖got−want‖/‖want‖, for forward operations and for gradients.
 type Tolerance struct {
 	Forward  float64
 	Gradient float64
@@ -31,9 +32,9 @@ func Run(t *testing.T, open Opener, tolerance Tolerance) {
 
 // RunMixed runs the part of the suite in which types matter as subtests of t,
 // with BF16 wherever it is allowed, alone and together with F32. tolerance
-// applies to results stored as BF16 and must be at least 1/256, the most by
-// which rounding changes a number; results stored as F32 are held to [Float32],
-// because sums are F32 whatever the operands are.
+// applies to results stored as BF16. It must be at least 1/256, the largest
+// relative change that rounding makes. Results stored as F32 must be within
+// [Float32], because sums are F32 whatever the operands are.
 func RunMixed(t *testing.T, open Opener, tolerance Tolerance) {
 	run(t, open, device.BF16, tolerance, slices.Concat(activations, []part{{"Rounding", testRounding}}))
 }
@@ -43,7 +44,7 @@ type part struct {
 	test func(r *rig)
 }
 
-// activations are the parts with operands that may be BF16.
+// activations are the parts of the suite whose operands may be BF16.
 var activations = []part{
 	{"MatMul", testMatMul}, {"Bias", testBias}, {"Add", testAdd}, {"GELU", testGELU}, {"Copy", testCopy},
 	{"LayerNorm", testLayerNorm}, {"Attention", testAttention}, {"CrossEntropy", testCrossEntropy},

@@ -14,8 +14,8 @@ type wrongCall struct {
 	call func(d device.Device)
 }
 
-// testShapes calls every operation with each of its operands too long, of every
-// wrong type, and missing: every call must panic with a *device.ShapeError,
+// testShapes calls every operation with each of its operands in turn too long,
+// missing, or of a wrong type. Every call must panic with a *device.ShapeError,
 // write nothing and leave the device usable.
 func testShapes(r *rig) {
 	on := canaries{r.inout(device.F32, r.random(device.F32, 64)), r.inout(r.act, r.random(r.act, 64)), r.ints(make([]int32, 64))}
@@ -43,7 +43,8 @@ func testShapes(r *rig) {
 	}
 }
 
-// canaries are tensors of 64 elements in which all operands lie.
+// canaries are tensors of 64 elements in which all operands lie, so that a
+// write to any of them is found.
 type canaries struct{ f32, act, i32 device.Tensor }
 
 // fitting is an operand that fits, and the types with which it would not fit.
@@ -71,7 +72,8 @@ func (c canaries) tied(n int) fitting {
 	return fitting{c.act.View(0, n), []device.DType{device.I32, other}}
 }
 
-// product returns n elements of a product, F32 or of the type of its factors.
+// product returns n elements for the result of a product, which is F32 or of
+// the type of the factors.
 func (c canaries) product(n int) fitting {
 	if c.act.DType == device.F32 {
 		return c.f(n)
@@ -91,8 +93,8 @@ type rightCall struct {
 	call func(d device.Device, a []device.Tensor)
 }
 
-// wrongCalls takes the right operands of every operation and spoils one at a
-// time.
+// wrongCalls returns calls of every operation in which one of the operands does
+// not fit, and those of wrongNumbers.
 func (c canaries) wrongCalls() []wrongCall {
 	calls := wrongNumbers(c)
 	for _, o := range append(c.simpleCalls(), c.networkCalls()...) {
@@ -171,7 +173,8 @@ func (c canaries) networkCalls() []rightCall {
 	}
 }
 
-// wrongNumbers are operands that fit one another but not the operation.
+// wrongNumbers returns calls in which a parameter, a dimension or a length is
+// wrong, while the types of the operands fit.
 func wrongNumbers(c canaries) []wrongCall {
 	n := func(count int) device.Tensor { return c.f32.View(0, count) }
 	ids := func(count int) device.Tensor { return c.i32.View(0, count) }
@@ -185,7 +188,8 @@ func wrongNumbers(c canaries) []wrongCall {
 	}
 }
 
-// panicOf is what f panics with, as an error; nil if it returns.
+// panicOf returns the value that f panics with, as an error, or nil if f does
+// not panic.
 func panicOf(f func()) (err error) {
 	defer func() {
 		switch v := recover().(type) {

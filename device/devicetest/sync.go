@@ -4,8 +4,9 @@ import (
 	"headroom/device"
 )
 
-// testSync checks that wrong data, unlike a wrong shape, is reported at Sync:
-// once, only the first of several errors, and without harm to what follows.
+// testSync checks that wrong data, unlike a wrong shape, is reported by Sync.
+// Sync returns only the first of several errors, returns it once, and leaves
+// the device usable.
 func testSync(r *rig) {
 	r.sync()
 	for name, op := range r.wrongData() {
@@ -30,7 +31,8 @@ func testSync(r *rig) {
 	r.usable()
 }
 
-// testSyncSkips checks that weights are safe once something has gone wrong.
+// testSyncSkips checks that after a failure no operation changes weights until
+// Sync has returned the error.
 func testSyncSkips(r *rig) {
 	x, y := r.inout(device.F32, []float64{1, 2, 3}), r.inout(r.act, []float64{1, 2, 3})
 	grad := r.input(device.F32, []float64{1, 1, 1})
@@ -61,7 +63,8 @@ func testSyncSkips(r *rig) {
 	r.usable()
 }
 
-// wrongData are operations on operands that fit, with a number out of range.
+// wrongData returns operations, by name, on operands that fit but contain a
+// token or target out of range.
 func (r *rig) wrongData() map[string]func() {
 	s := device.Embed{B: 1, T: 3, C: 2, V: 4}
 	table, place := r.inout(device.F32, make([]float64, 8)), r.inout(device.F32, make([]float64, 6))

@@ -8,7 +8,8 @@ import (
 	"headroom/device"
 )
 
-// result is an output of an operation and what it should be.
+// result is an output of an operation, together with the values that it should
+// have.
 type result struct {
 	name string
 	got  device.Tensor
@@ -24,10 +25,11 @@ func (r *rig) gradient(name string, got device.Tensor, want []float64) result {
 	return result{name, got, want, r.tolerance(got).Gradient}
 }
 
-// exact is for results that must match in every bit.
+// exact returns a result whose values must match exactly.
 func exact(name string, got device.Tensor, want []float64) result { return result{name, got, want, 0} }
 
-// tolerance is the rig's, except for sums that a mixed operation keeps as F32.
+// tolerance returns the rig's tolerance, or [Float32] for a result that a
+// mixed-precision operation stores as F32.
 func (r *rig) tolerance(got device.Tensor) Tolerance {
 	if got.DType == device.F32 && r.act != device.F32 {
 		return Float32
@@ -36,8 +38,8 @@ func (r *rig) tolerance(got device.Tensor) Tolerance {
 }
 
 // verify runs a case on aligned operands and on unaligned ones, twice each.
-// call places its operands on the rig it is given, runs the operation and
-// returns the results; it must place the same numbers each time.
+// call places its operands on the rig that it receives, runs the operation and
+// returns the results. It must place the same numbers each time.
 func (r *rig) verify(name string, call func(r *rig) []result) {
 	r.Run(name, func(t *testing.T) {
 		for _, lead := range []int{guards, guards + 1} {
@@ -72,7 +74,8 @@ func (r *rig) once(call func(r *rig) []result, compare bool) [][]float32 {
 	return outputs
 }
 
-// near compares by norm. NaN counts as infinitely far.
+// near checks that got is within tol of want, as measured by distance. A NaN
+// fails the check.
 func (r *rig) near(name string, got []float32, want []float64, tol float64) {
 	r.Helper()
 	if off, at := distance(got, want); !(off <= tol) {
@@ -81,8 +84,8 @@ func (r *rig) near(name string, got []float32, want []float64, tol float64) {
 	}
 }
 
-// fair checks that BF16 results are rounded and not truncated. It needs many
-// results to tell.
+// fair checks that BF16 results are rounded and not truncated. It checks
+// nothing if there are fewer than 1000 results.
 func (r *rig) fair(name string, got []float32, want []float64) {
 	r.Helper()
 	if len(want) < 1000 {
@@ -93,10 +96,11 @@ func (r *rig) fair(name string, got []float32, want []float64) {
 	}
 }
 
-// lean is how much larger BF16 results are than they should be, relative to
-// their size, on average: about -0.0026 if they are truncated, 0 if they are
-// rounded. They are compared with want after rounding, because many numbers of
-// the same size are all rounded the same way.
+// lean returns how much larger in magnitude BF16 results are than they should
+// be, on average and relative to their size. It is about -0.0026 if they are
+// truncated and 0 if they are rounded. They are compared with want rounded to
+// BF16, because many numbers of the same size are all rounded in the same
+// direction.
 func lean(got []float32, want []float64) float64 {
 	var off, size float64
 	for i, w := range rounded(device.BF16, slices.Clone(want)) {
@@ -109,8 +113,8 @@ func lean(got []float32, want []float64) float64 {
 	return off / size
 }
 
-// distance is ‖got−want‖/‖want‖, or ‖got‖ if want is 0, and where the
-// difference is largest.
+// distance returns ‖got−want‖/‖want‖, or ‖got‖ if want is 0, and the index of
+// the largest difference.
 func distance(got []float32, want []float64) (relative float64, most int) {
 	if len(got) != len(want) {
 		return math.Inf(1), 0

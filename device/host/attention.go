@@ -8,9 +8,9 @@ import (
 	"headroom/device"
 )
 
-// queryRows is how many queries an attention takes at a time. Their scores with
-// all keys before them are all that it keeps beyond copies of one head, so its
-// memory grows with T.
+// queryRows is how many queries an attention handles at a time. Besides copies
+// of one head, it keeps only the scores of these queries with the keys that
+// they see, so its memory grows with T, not T².
 const queryRows = 32
 
 // head is one head of one sample: T rows of D values, stride values apart.
@@ -21,8 +21,9 @@ type head struct {
 
 func (h head) row(t, d int) []float32 { return h.x[t*h.stride:][:d] }
 
-// heads returns the queries, keys and values of one (sample, head) pair within
-// B×T×3×H×D, or, if parts is 1, the pair's rows within B×T×H×D.
+// heads returns views of one (sample, head) pair in x. If parts is 3, x is
+// B×T×3×H×D, and heads returns the pair's queries, keys and values. If parts is
+// 1, x is B×T×H×D, and only the first view is set: the pair's rows.
 func heads(x []float32, pair, parts int, s device.Attention) [3]head {
 	var all [3]head
 	stride := parts * s.H * s.D
@@ -96,9 +97,10 @@ func dot(a, b []float32) float32 {
 	return float32(sum)
 }
 
-// tile is what one worker needs for one head. Keys, values and their gradients
-// are kept as D rows of T values, so that every product runs along T, which is
-// longer than D: gonum then does most of the work in one call.
+// tile is the scratch that one worker needs for one head. Keys, values and
+// their gradients are kept as D rows of T values, so that every product runs
+// along T, which is longer than D: gonum then does most of the work in one
+// call.
 type tile struct {
 	shape          device.Attention
 	q              head
@@ -107,7 +109,7 @@ type tile struct {
 	scores, dscore []float32 // queryRows×T
 }
 
-// load copies in a head's keys and values.
+// load copies a head's keys and values into the tile, transposed.
 func (t *tile) load(from [3]head, s device.Attention) {
 	t.shape, t.q, t.stride = s, from[0], (s.T+3)&^3
 	n := s.D * t.stride
@@ -117,14 +119,14 @@ func (t *tile) load(from [3]head, s device.Attention) {
 	t.scores = grow(&t.scores, queryRows*t.stride)
 }
 
-// span returns how many queries the tile takes, the first of which has the index at,
-// and how many keys, from the first on, they see.
+// span returns how many queries the tile holds, and how many keys, counted from the
+// first key, those queries see; at is the index of the first query.
 func (t *tile) span(at int) (rows, keys int) {
 	rows = min(queryRows, t.shape.T-at)
 	return rows, at + rows
 }
 
-// forward computes the outputs of the tile's queries, the first of which has the index at.
+// forward computes the outputs of the tile's queries; at is the index of the first one.
 func (t *tile) forward(out head, lse []float32, at int) {
 	rows, keys := t.span(at)
 	gemm(blas.NoTrans, blas.NoTrans, rows, keys, t.shape.D, t.q.x[at*t.q.stride:], t.q.stride, t.k, t.stride, 0, t.scores, t.stride)
@@ -144,7 +146,8 @@ func (t *tile) forward(out head, lse []float32, at int) {
 	gemm(blas.NoTrans, blas.Trans, rows, t.shape.D, keys, t.scores, t.stride, t.v, t.stride, 0, out.x[at*out.stride:], out.stride)
 }
 
-// clearGrad begins the sums over queries.
+// clearGrad sets the gradients of keys and values, which are sums over queries,
+// to 0.
 func (t *tile) clearGrad() {
 	n := t.shape.D * t.stride
 	t.dk, t.dv = grow(&t.dk, n), grow(&t.dv, n)
@@ -153,8 +156,8 @@ func (t *tile) clearGrad() {
 	t.dscore = grow(&t.dscore, queryRows*t.stride)
 }
 
-// backward computes the gradients of the tile's queries, the first of which has the
-// index at: it writes their dq and adds to dk and dv.
+// backward computes the gradients that come from the tile's queries; at is the
+// index of the first one. It writes their dq and adds to the tile's dk and dv.
 func (t *tile) backward(dq, dout head, lse, delta []float32, at int) {
 	rows, keys := t.span(at)
 	q, dO := t.q.x[at*t.q.stride:], dout.x[at*dout.stride:]
@@ -176,7 +179,7 @@ func (t *tile) backward(dq, dout head, lse, delta []float32, at int) {
 	gemm(blas.Trans, blas.NoTrans, t.shape.D, keys, rows, dO, dout.stride, t.scores, t.stride, 1, t.dv, t.stride)
 }
 
-// unload writes the gradients of keys and values.
+// unload copies the gradients of keys and values from the tile to dk and dv.
 func (t *tile) unload(dk, dv head) {
 	transpose(dk.x, dk.stride, t.dk, t.stride, t.shape.D, t.shape.T)
 	transpose(dv.x, dv.stride, t.dv, t.stride, t.shape.D, t.shape.T)

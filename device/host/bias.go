@@ -35,8 +35,8 @@ func (d *Device) BiasGrad(db, dy device.Tensor, rows, cols int) {
 
 // overRows sums over rows of cols elements: it calls the function one to add row r to
 // the n sums, and the function done with each sum. Rows are cut into pieces by the
-// shape alone and the pieces' sums are combined in order, in float64, so the workers
-// leave no trace in the bits.
+// shape alone and the pieces' sums are combined in order, in float64, so the bits do
+// not depend on the number of workers.
 func (d *Device) overRows(rows, cols, n int, one func(sum []float64, r int), done func(i int, sum float64)) {
 	each := max(grain(cols), (rows+maxPieces-1)/maxPieces)
 	pieces := (rows + each - 1) / each

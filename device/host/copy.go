@@ -25,8 +25,8 @@ func (d *Device) UploadInts(dst device.Tensor, src []int32) {
 	}
 }
 
-// Download copies src into dst. While a failure waits for Sync it returns that
-// failure and leaves dst alone.
+// Download copies src into dst. While a failure waits for Sync, Download
+// returns an error that wraps that failure, and leaves dst unchanged.
 func (d *Device) Download(dst []float32, src device.Tensor) error {
 	device.CheckDownload(src, len(dst))
 	from := d.floats("Download", "src", src)

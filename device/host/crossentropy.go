@@ -42,7 +42,8 @@ func crossEntropyRow(x []float32, target int, scale float32) (loss float32) {
 	most := largest(x)
 	below := most - x[target]
 	sum := expRow(x, x, 1, most)
-	// Not norm·x[target] − scale, which would cancel near a probability of 1.
+	// This is not computed as norm·x[target] − scale, which would cancel near a
+	// probability of 1.
 	hit := float32(float64(scale) * (float64(x[target]) - sum) / sum)
 	norm := float32(float64(scale) / sum)
 	for i := range x {
@@ -52,8 +53,8 @@ func crossEntropyRow(x []float32, target int, scale float32) (loss float32) {
 	return float32(math.Log(sum)) + below
 }
 
-// largest is the largest element of x, ignoring NaN, which will show in the
-// sum.
+// largest returns the largest element of x. It may skip a NaN, which shows up
+// in the caller's sum of exponentials anyway.
 func largest(x []float32) float32 {
 	most := x[0]
 	for _, v := range x[1:] {

@@ -2,7 +2,8 @@ package host
 
 import "headroom/device"
 
-// elements is the grain of operations that touch each element once.
+// elements is how many elements make one piece of work in operations that touch
+// each element once.
 const elements = 16384
 
 // Fill sets every element of x to v.
@@ -40,8 +41,8 @@ const (
 	geluCubic = 0.044715
 )
 
-// GELU computes y = 0.5·x·(1+tanh(u)), u = √(2/π)·(x+0.044715·x³), as
-// x·σ(2u), which is the same and needs one exponential.
+// GELU computes y = 0.5·x·(1+tanh(u)), u = √(2/π)·(x+0.044715·x³), as x·σ(2u),
+// which is equal and needs only one exponential.
 func (d *Device) GELU(y, x device.Tensor) {
 	device.CheckGELU(y, x)
 	to, from := d.floats("GELU", "y", y), d.floats("GELU", "x", x)
@@ -76,8 +77,8 @@ func (d *Device) GELUGrad(dx, x, dy device.Tensor) {
 	d.store(dx, to)
 }
 
-// Dropout multiplies the elements that [device.Dropout.Draw] keeps by Scale and
-// sets the rest to 0.
+// Dropout multiplies the elements whose word from [device.Dropout.Draw] is at
+// least Threshold by Scale, and sets the others to 0.
 func (d *Device) Dropout(y, x, samples device.Tensor, p device.Dropout) {
 	const op = "Dropout"
 	p.Check(y, x, samples)

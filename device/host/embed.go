@@ -24,8 +24,8 @@ func (d *Device) Embed(out, tok, tokens, positions device.Tensor, s device.Embed
 	})
 }
 
-// EmbedGrad adds to the gradients of both tables. A row of either belongs to
-// one goroutine, which adds to it in the order of the samples.
+// EmbedGrad adds to the gradients of both tables. Each row of a table belongs
+// to one goroutine, which adds to it in the order of the samples.
 func (d *Device) EmbedGrad(dtokens, dpositions, dout, tok device.Tensor, s device.Embed) {
 	const op = "EmbedGrad"
 	s.CheckGrad(dtokens, dpositions, dout, tok)

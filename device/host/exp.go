@@ -2,20 +2,23 @@ package host
 
 import "math"
 
-// exp is eˣ to a relative error of 2e-7, in two thirds of the time of math.Exp.
-// Below the smallest normal float32 it is 0, above 88.3 it is +Inf.
+// exp returns eˣ with a relative error below 2e-7, in two thirds of the time
+// that math.Exp takes. It returns 0 for x below -87.33, where eˣ is smaller
+// than any normal float32, and +Inf for x above 88.3.
 //
 // It writes x = k·ln 2 + r with |r| ≤ ln 2 / 2 and sums the Taylor series of eʳ
 // to r⁷/7!; the remainder is below r⁸/8! < 6e-9. It stays in float32 because
-// the compiler's conversions to float64 wait for whatever was in their register
-// before, which makes a loop over them run one element at a time.
+// the conversions to float64 that the compiler emits depend on the previous
+// content of their register, so that a loop cannot work on several elements at
+// once.
 func exp(x float32) float32 {
 	const (
 		least, most = -87.33, 88.3
-		// Adding 1.5·2²³ rounds a small number to an integer, which then is in
-		// the low bits of the sum.
+		// Adding 1.5·2²³ rounds a small number to an integer, which is then in the
+		// low bits of the sum.
 		rounder = 0x1.8p23
-		// ln 2 in two parts, the first short enough for k times it to be exact.
+		// ln 2 in two parts. The first has so few bits that its product with k is
+		// exact.
 		ln2High, ln2Low = 0x1.62e4p-1, 0x1.7f7d1cp-20
 	)
 	if !(x >= least && x <= most) {

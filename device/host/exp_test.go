@@ -27,7 +27,8 @@ func TestExp(t *testing.T) {
 	}
 }
 
-// NaN must come out as NaN: that is how a trainer finds a run that diverged.
+// TestNaNComesThrough: a NaN in an operand must give NaN in the result, because
+// a trainer detects a diverged run by it.
 func TestNaNComesThrough(t *testing.T) {
 	for _, act := range []device.DType{device.F32, device.BF16} {
 		t.Run(act.String(), func(t *testing.T) { nanComesThrough(t, act) })

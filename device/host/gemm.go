@@ -5,9 +5,9 @@ import (
 	"gonum.org/v1/gonum/blas/gonum"
 )
 
-// gemm is gonum's Sgemm with alpha 1, for a caller that is already a worker: it
-// passes on at most 64 columns at a time, which gonum, for up to 192 rows,
-// computes in a single goroutine.
+// gemm calls gonum's Sgemm with alpha 1, for a caller that is itself one of
+// several workers. It passes at most 64 columns at a time, because gonum
+// computes so few columns, for up to 192 rows, in a single goroutine.
 func gemm(ta, tb blas.Transpose, m, n, k int, a []float32, lda int, b []float32, ldb int, beta float32, c []float32, ldc int) {
 	const columns = 64
 	for j := 0; j < n; j += columns {

@@ -10,15 +10,16 @@ import (
 
 // Options configure a [Device].
 type Options struct {
-	// Capacity is how much memory the device has, in bytes; at least 1.
+	// Capacity is the size of the device's memory, in bytes. It must be at least
+	// 1.
 	Capacity memory.Bytes
 	// Name is shown to people; "host" if empty.
 	Name string
-	// Poison fills fresh tensors with NaN or [PoisonInt], so that reading
-	// memory that nobody wrote shows. It is for tests.
+	// Poison fills fresh tensors with NaN or [PoisonInt], so that a test notices
+	// when an operation reads memory that was never written.
 	Poison bool
-	// Workers is how many goroutines an operation may use; 0 is GOMAXPROCS. It
-	// changes no result.
+	// Workers is how many goroutines an operation may use; 0 means GOMAXPROCS.
+	// Results do not depend on it.
 	Workers int
 }
 
@@ -35,13 +36,14 @@ type Device struct {
 	left, right []float32            // panels of a matrix product
 	partial     []float64            // partial sums of reductions
 	tiles       []tile               // of attention, one per worker
-	wide        map[string][]float32 // BF16 operands widened, by name
+	wide        map[string][]float32 // float32 copies of BF16 operands, by the operand's name
 }
 
 var _ device.Device = (*Device)(nil)
 
-// Open makes a device of o.Capacity bytes. Memory is taken from the operating
-// system as tensors need it. The device belongs to the caller until Close.
+// Open returns a device with o.Capacity bytes of memory. Memory is taken from
+// the operating system as tensors need it. The device belongs to the caller
+// until Close.
 func Open(o Options) (*Device, error) {
 	if o.Capacity < 1 {
 		return nil, fmt.Errorf("open host device: capacity %v: must be at least 1 byte", o.Capacity)
@@ -62,11 +64,11 @@ func Open(o Options) (*Device, error) {
 	return d, nil
 }
 
-// Name identifies the device to a person.
+// Name returns Options.Name, or "host" if that was empty.
 func (d *Device) Name() string { return d.name }
 
-// Sync returns the first failure since the last Sync, or nil, and clears it:
-// nothing that can go wrong leaves this device unusable.
+// Sync returns the first failure since the last Sync, or nil, and clears it. No
+// failure leaves this device unusable.
 func (d *Device) Sync() error {
 	err := d.pending
 	d.pending = nil
@@ -82,10 +84,10 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// SetForeign makes n bytes of the capacity belong to others, as when another
-// process takes them: unused segments are given back first, tensors stay. Stats
-// then reports n as Foreign, and that much less as Free. A later call replaces
-// n; 0 ends the squeeze. Negative amounts count as 0.
+// SetForeign makes n bytes of the capacity unavailable, as if another process
+// held them. Unused segments are given back first; tensors stay. Stats then
+// reports n as Foreign, and up to n bytes less as Free. A later call replaces
+// n; 0 makes the whole capacity available again. Negative amounts count as 0.
 func (d *Device) SetForeign(n memory.Bytes) {
 	if _, err := d.EmptyCache(); err != nil {
 		d.fail(fmt.Errorf("give unused memory back: %w", err))
@@ -100,5 +102,5 @@ func (d *Device) fail(err error) {
 	}
 }
 
-// failed reports whether operations are to be skipped until the next Sync.
+// failed reports whether operations must be skipped until the next Sync.
 func (d *Device) failed() bool { return d.pending != nil }

@@ -23,8 +23,9 @@ func TestConformance(t *testing.T) {
 }
 
 func TestMixedConformance(t *testing.T) {
-	// Rounding changes a number by at most 1/256, and an attention's gradient
-	// begins with an output that was rounded already.
+	// Rounding changes a number by at most 1/256 of its size. An attention's
+	// gradient is further off, because it is computed from an output that was
+	// already rounded.
 	devicetest.RunMixed(t, opener(0), devicetest.Tolerance{Forward: 4e-3, Gradient: 6e-3})
 }
 

@@ -31,15 +31,15 @@ func (d *Device) LayerNorm(out, mean, rstd, x, gamma, beta device.Tensor, rows, 
 	d.store(out, to)
 }
 
-// moments is the mean of a row and 1/√(biased variance + eps).
+// moments returns the mean of a row and 1/√(biased variance + eps).
 func moments(row []float32, eps float32) (mean, rstd float32) {
 	n := float32(len(row))
 	mean = sum(row) / n
 	return mean, float32(1 / math.Sqrt(float64(sumOff(row, mean)/n+eps)))
 }
 
-// sum adds up in four lanes, whose additions need not wait for one another, and
-// which round less than one long sum.
+// sum returns the sum of x. It adds up in four lanes, which need not wait for
+// one another and have smaller rounding errors than one long sum.
 func sum(x []float32) float32 {
 	var a, b, c, d float32
 	for ; len(x) >= 4; x = x[4:] {
@@ -51,7 +51,7 @@ func sum(x []float32) float32 {
 	return (a + b) + (c + d)
 }
 
-// sumOff is the sum of (x−mean)², added up in four lanes like sum.
+// sumOff returns the sum of (x−mean)², added up in four lanes as in sum.
 func sumOff(x []float32, mean float32) float32 {
 	var a, b, c, d float32
 	for ; len(x) >= 4; x = x[4:] {
@@ -90,8 +90,8 @@ func (d *Device) LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd devic
 	d.store(dx, to)
 }
 
-// layerNormRow does one row. dx may be dy. sum holds the sums for dgamma, then
-// those for dbeta.
+// layerNormRow computes dx for one row, and adds the row's share to sum, which
+// holds the sums for dgamma, then those for dbeta. dx may be dy.
 func layerNormRow(dx, dy, x, gamma []float32, sum []float64, mean, rstd float32) {
 	cols := len(dx)
 	dy, x, gamma = dy[:cols], x[:cols], gamma[:cols]

@@ -8,25 +8,26 @@ import (
 )
 
 const (
-	// depth is how much of k a product takes at a time: two packed panels of
-	// it stay in the cache, and its dot products are long enough for gonum.
+	// depth is how many values of k a product handles at a time. Two packed panels
+	// of this depth stay in the cache, and dot products of this length are long
+	// enough for gonum to be fast.
 	depth = 256
 	// panelStride keeps rows of a panel 16-byte aligned and off one another's
 	// cache sets.
 	panelStride = depth + 4
-	// tileRows × tileCols of c are one piece of work.
+	// A tile of tileRows × tileCols elements of c is one piece of work.
 	tileRows, tileCols = 32, 64
 )
 
 // MatMul computes c = op(a)·op(b) + beta·c.
 //
-// gonum's Sgemm splits over goroutines by size alone, so its bits do not depend
-// on GOMAXPROCS; but it is slow where an operand is transposed (2 instead of 12
-// GFLOP/s on two cores where both are), stays serial for outputs under 4 blocks
-// of 64×64, and sums in another order when there are more rows. So every
-// product is brought into the one form it is fastest in, rows of a times rows
-// of bᵀ, and cut into tiles too small for gonum to split. An element of c is then a sum of
-// dot products, one per slice of at most depth values of k, whatever m and n are.
+// gonum's Sgemm splits over goroutines by size alone, so its bits do not depend on
+// GOMAXPROCS; but it is slow where an operand is transposed (2 instead of 12 GFLOP/s on
+// two cores where both are), stays serial for outputs under 4 blocks of 64×64, and sums in
+// another order when there are more rows. So every product is brought into the form that
+// gonum computes fastest, rows of a times rows of bᵀ, and cut into tiles that are too
+// small for gonum to split. An element of c is then a sum of dot products, one per slice
+// of at most depth values of k, whatever m and n are.
 func (d *Device) MatMul(c, a, b device.Tensor, p device.MatMul) {
 	const op = "MatMul"
 	p.Check(c, a, b)
@@ -60,7 +61,8 @@ func (d *Device) tiled(c []float32, m, n, k int, left, right panel, beta float32
 	})
 }
 
-// operand is rows×k values: stored that way, or as k×rows if transposed.
+// operand is a matrix of rows×k values, stored as rows×k or, if transposed is
+// set, as k×rows.
 type operand struct {
 	x          []float32
 	rows, k    int
@@ -73,10 +75,11 @@ type panel struct {
 	stride int
 }
 
-// panel is values [from, to) of every row of o: used in place if they already
-// lie as needed, else packed into scratch. Rows must be 16-byte aligned because
-// gonum's dot product begins at such a boundary, so that elsewhere the order of
-// its sum, hence its bits, would depend on the address.
+// panel returns values [from, to) of every row of o. It uses them in place if
+// their layout already fits, and packs them into scratch otherwise. Rows must
+// be 16-byte aligned, because gonum's dot product begins at a 16-byte boundary:
+// without alignment the order of its sum, and so the bits of the result, would
+// depend on the address.
 func (d *Device) panel(scratch *[]float32, o operand, from, to int) panel {
 	if !o.transposed && o.k%4 == 0 && aligned(o.x) {
 		return panel{o.x[from:], o.k}

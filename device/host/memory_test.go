@@ -26,7 +26,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A squeeze takes what is unused, leaves tensors alone, and ends.
+// TestSetForeign checks that SetForeign takes unused memory, leaves tensors
+// alone, and can be undone.
 func TestSetForeign(t *testing.T) {
 	const capacity = 64 * memory.MiB
 	d, err := Open(Options{Capacity: capacity})
@@ -45,7 +46,7 @@ func TestSetForeign(t *testing.T) {
 	if _, err := d.Alloc(4<<20, device.F32); !errors.As(err, &oom) || oom.Stats.Foreign != 40*memory.MiB {
 		t.Errorf("alloc under the squeeze: %v", err)
 	}
-	d.SetForeign(60 * memory.MiB) // more than is left: reserved stays, nothing is free
+	d.SetForeign(60 * memory.MiB) // more than is left: reserved memory stays, and nothing is free
 	if s := d.Stats(); s.Free != 0 || s.Reserved != 16*memory.MiB {
 		t.Errorf("squeezed below what is held: %+v", s)
 	}
@@ -62,7 +63,7 @@ func TestSetForeign(t *testing.T) {
 	}
 }
 
-// mapped asks the operating system whether there is memory at a.
+// mapped reports whether the operating system has memory mapped at a.
 func mapped(t *testing.T, a device.Addr) bool {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")

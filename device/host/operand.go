@@ -2,10 +2,10 @@ package host
 
 import "headroom/device"
 
-// Operations compute in float32. An F32 operand is the device's memory itself;
-// a BF16 one is widened into scratch, which is exact, when the operation asks for it by
-// calling floats, and rounded back, if it is an output, when the operation is done with
-// it and calls store.
+// Operations compute in float32. For an F32 operand, floats returns the device's memory
+// itself. A BF16 operand is widened into scratch, without loss, when the operation
+// calls floats. If it is an output, the operation calls store at the end, which rounds
+// the values back to BF16.
 
 // floats returns the values of t, which the operation's check found to be F32 or BF16.
 // The scratch of a BF16 operand is found by the operand's name, since the operands of

@@ -6,8 +6,9 @@ import (
 	"headroom/device"
 )
 
-// An F32 operand is the memory itself, and costs nothing; scratch is kept for
-// the next BF16 operand of the same name, which may be smaller or larger.
+// TestOperands: an F32 operand is the tensor's memory itself and costs no
+// allocation. The scratch of a BF16 operand is kept for the next operand of the
+// same name, which may be smaller or larger.
 func TestOperands(t *testing.T) {
 	k := newDesk(t, 1)
 	x, large, small := k.out(100), k.alloc(device.BF16, 100), k.alloc(device.BF16, 3)
@@ -33,7 +34,8 @@ func TestOperands(t *testing.T) {
 	}
 }
 
-// A failure leaves BF16 outputs alone, down to their bits.
+// TestFailureLeavesBF16Alone: operations after a failure change no bit of their
+// BF16 outputs.
 func TestFailureLeavesBF16Alone(t *testing.T) {
 	k := newDesk(t, 1)
 	logits, loss := k.alloc(device.BF16, 6), k.out(2)

@@ -9,8 +9,9 @@ import (
 	"headroom/memory"
 )
 
-// mapPages takes n bytes from the operating system, outside Go's heap. Mapped
-// memory is zero and counts as used once it is written.
+// mapPages takes n bytes from the operating system, outside Go's heap. The
+// mapped memory is zero, and the system counts a page as used only once it is
+// written.
 func mapPages(n memory.Bytes) ([]byte, error) {
 	mem, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if errors.Is(err, unix.ENOMEM) {

@@ -8,9 +8,9 @@ import (
 )
 
 // parallel calls f for consecutive pieces [from, to) of [0, n), each of as many
-// elements as grain says, except that the last may be shorter. Pieces are the same
-// however many workers there are; which worker gets which piece may vary. f may use
-// worker, in [0, d.workers), to pick scratch of its own.
+// elements as grain says, except that the last may be shorter. The pieces do not
+// depend on the number of workers; which worker gets which piece may vary. f may
+// use worker, in [0, d.workers), to pick scratch of its own.
 func (d *Device) parallel(n, grain int, f func(worker, from, to int)) {
 	pieces := (n + grain - 1) / grain
 	workers := min(d.workers, pieces)
@@ -49,9 +49,9 @@ func (d *Device) parallel(n, grain int, f func(worker, from, to int)) {
 	}
 }
 
-// workerPanicError is a panic of a worker as its caller sees it. Left in the
-// worker's goroutine it would end the process, and no recover in the caller could
-// stop it.
+// workerPanicError carries a worker's panic to the caller of parallel. In the
+// worker's own goroutine the panic would end the process, because the caller
+// cannot recover it there.
 type workerPanicError struct {
 	value any
 	stack []byte
@@ -61,7 +61,8 @@ func (p *workerPanicError) Error() string {
 	return fmt.Sprintf("%v\n\nin a worker:\n%s", p.value, p.stack)
 }
 
-// Unwrap is what the worker panicked with, if that was an error.
+// Unwrap returns the value that the worker panicked with if it is an error,
+// else nil.
 func (p *workerPanicError) Unwrap() error {
 	err, _ := p.value.(error)
 	return err

@@ -10,11 +10,12 @@ import (
 )
 
 // segments is the device's memory: a [device.Source] that takes pages from the
-// operating system up to a capacity. It knows which segments it handed out, so
-// that an address is turned into a slice only if it lies in one of them.
+// operating system up to a capacity. It knows the segments that it has handed
+// out, so that an address is turned into a slice only if it lies in one of
+// them.
 type segments struct {
 	capacity, foreign, reserved memory.Bytes
-	held                        []segment // by address
+	held                        []segment // sorted by address
 }
 
 type segment struct {
@@ -22,8 +23,8 @@ type segment struct {
 	mem []byte
 }
 
-// Reserve maps n bytes. Pages are larger than 512 bytes, so the alignment
-// follows.
+// Reserve maps n bytes. The mapping begins at a page, so it is aligned to 512
+// bytes as [device.Source] requires.
 func (s *segments) Reserve(n memory.Bytes) (device.Addr, error) {
 	if free, _, _ := s.Room(); n > free {
 		return 0, &memory.OutOfMemoryError{Requested: n}
@@ -53,7 +54,8 @@ func (s *segments) Release(a device.Addr, n memory.Bytes) error {
 	return nil
 }
 
-// Room reports what is left while others hold foreign bytes.
+// Room implements [device.Source]. Foreign is the amount that
+// [Device.SetForeign] has set.
 func (s *segments) Room() (free, capacity, foreign memory.Bytes) {
 	return max(0, s.capacity-s.foreign-s.reserved), s.capacity, s.foreign
 }

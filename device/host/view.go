@@ -10,15 +10,16 @@ import (
 
 // This file holds the package's only uses of unsafe. They are sound because the
 // memory is mapped outside Go's heap: the collector neither moves nor scans it,
-// an address is a plain number, and what is stored has no pointers. A slice is
-// made only from the mapped bytes themselves, whose bounds segments.bytes
-// checks, and lives no longer than the operation that asked for it.
+// an address is a plain number, and the values stored there contain no
+// pointers. A slice is made only from mapped bytes within the bounds that
+// segments.bytes checks, and lives no longer than the operation that asked for
+// it.
 
-// PoisonInt is what an I32 tensor holds on a poisoned device before anything is
-// written: valid neither as a token nor as a target.
+// PoisonInt fills a fresh I32 tensor of a device opened with Options.Poison. It
+// is valid neither as a token nor as a target.
 const PoisonInt int32 = -0x21524111
 
-// address is where mapped memory begins.
+// address returns the address at which mem, which is mapped memory, begins.
 func address(mem []byte) device.Addr {
 	return device.Addr(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 }
@@ -27,12 +28,14 @@ func address(mem []byte) device.Addr {
 // Go's heap: only its address is used, and objects there do not move.
 func aligned(x []float32) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(x)))%16 == 0 }
 
-// ints is the memory of t, which the operation's check found to be I32.
+// ints returns the memory of t, which the operation's check found to be I32.
 func (d *Device) ints(op, name string, t device.Tensor) []int32 {
 	return view[int32](d, op, name, t)
 }
 
-// view is the memory of t as elements of type E, which must match t's type.
+// view returns the memory of t as elements of type E, which must match t's
+// type. It panics with a *[device.ShapeError] if t does not lie in this
+// device's memory.
 func view[E float32 | int32 | uint16](d *Device, op, name string, t device.Tensor) []E {
 	if t.Len == 0 {
 		return nil
@@ -44,8 +47,8 @@ func view[E float32 | int32 | uint16](d *Device, op, name string, t device.Tenso
 	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(mem))), t.Len)
 }
 
-// Alloc is the allocator's Alloc; on a poisoned device it fills the contents,
-// which are undefined, with the values that show most when they are used.
+// Alloc calls the allocator's Alloc. With Options.Poison it then fills the
+// tensor, whose contents are otherwise undefined, with NaN or [PoisonInt].
 func (d *Device) Alloc(n int, dtype device.DType) (device.Tensor, error) {
 	t, err := d.Allocator.Alloc(n, dtype)
 	if err != nil || !d.poison {

@@ -100,8 +100,8 @@ func (k *desk) bits(tensors ...device.Tensor) []uint32 {
 	return all
 }
 
-// everything runs each operation that can split its work, at sizes at which it
-// does.
+// everything runs each operation that can split its work among workers, at
+// sizes at which it does so, and returns the bits of all outputs.
 func everything(k *desk) []uint32 {
 	const rows, cols = 1500, 65
 	const n = rows * cols
@@ -157,8 +157,8 @@ func TestResultsDoNotDependOnWorkers(t *testing.T) {
 	}
 }
 
-// Sums over rows are rounded to float32 at the end, which hides most of a
-// difference; here any difference shows.
+// TestSumsOverRowsDoNotDependOnWorkers compares the float64 sums over rows.
+// Operations round these sums to float32, which hides most differences.
 func TestSumsOverRowsDoNotDependOnWorkers(t *testing.T) {
 	const rows, cols = 3001, 40
 	sums := func(workers int) (all [cols]float64) {
@@ -177,8 +177,8 @@ func TestSumsOverRowsDoNotDependOnWorkers(t *testing.T) {
 	}
 }
 
-// A row of a product is the same whichever rows it is computed with, so that a
-// smaller micro-batch changes no activation.
+// TestMatMulRowsStandAlone: a row of a product is the same whichever rows it is
+// computed together with, so that a smaller micro-batch changes no activation.
 func TestMatMulRowsStandAlone(t *testing.T) {
 	for _, act := range []device.DType{device.F32, device.BF16} {
 		matMulRowsStandAlone(t, act)
@@ -202,7 +202,9 @@ func matMulRowsStandAlone(t *testing.T, act device.DType) {
 	}
 }
 
-// The order of the sum in gonum's dot product depends on the address modulo 16.
+// TestMatMulDoesNotDependOnAddress: the bits of a product do not depend on the
+// addresses of its operands, although the order of the sum in gonum's dot
+// product depends on the address modulo 16.
 func TestMatMulDoesNotDependOnAddress(t *testing.T) {
 	for _, act := range []device.DType{device.F32, device.BF16} {
 		matMulDoesNotDependOnAddress(t, act)

@@ -1,11 +1,11 @@
-"""Runs a training job with enough memory, then with a fraction of the memory that it took: bare, and under headroom.
+"""Runs a training job with enough memory, then with a fraction of the memory that it took, both bare and under headroom.
 
 case.py HEADROOM OUT PART SCRIPT TASK FRACTION…
 case.py HEADROOM OUT peers FRACTION
 case.py HEADROOM OUT leak SHARE
 
-Prints a row of a Markdown table for each fraction. On a CPU, BENCH_LIMIT, in MiB of data, replaces the fraction.
-For a leak, SHARE is a share of the whole device's memory. BENCH_FLAGS are flags of headroom run.
+It prints a row of a Markdown table for each fraction. On a CPU, BENCH_LIMIT, in MiB of data, replaces the fraction.
+For a leak, SHARE is a share of the whole device's memory. BENCH_FLAGS holds flags of headroom run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Bench:
         self.headroom, self.out = os.path.abspath(headroom), os.path.abspath(out)
 
     def run(self, name: str, script: str, task: str, fraction: Optional[float] = None, under: bool = False, around: Sequence[str] = ()) -> Ran:
-        """Runs one training in a process of its own, with the given fraction of the device's memory."""
+        """Runs one training job in a process of its own, with the given fraction of the device's memory."""
         folder = os.path.join(self.out, name)
         os.makedirs(folder)
         command = [sys.executable, os.path.join(HERE, script), task, folder]
@@ -76,7 +76,7 @@ class Bench:
                 print(f"\nrefused: {refused.get('text')}\n", flush=True)
 
     def leak(self, fraction: float) -> None:
-        """Prints what headroom says about a training run that keeps more and more memory, in the given share of the device."""
+        """Prints what headroom says about a training run that keeps more and more memory, limited to the given share of the device."""
         os.environ["STEPS"] = "10000"
         ran = self.run("leak", "raw.py", "leak", fraction, under=True)
         print(f"\nleak: {ran.ended()}; headroom said:\n")
@@ -105,12 +105,12 @@ class Bench:
 
 
 def portion(end: dict[str, Any], fraction: float) -> float:
-    """The given fraction of a run's peak of allocated memory, as a share of the device's memory; 0 without a GPU."""
+    """Returns the given fraction of a run's peak of allocated memory, as a share of the device's memory; 0 without a GPU."""
     return fraction * end["allocated"] / end["total"] if end["total"] else 0.0
 
 
 def watched(out: str) -> list[str]:
-    """guarftrain around a command, told how to set the batch size and that it can restart the command."""
+    """Returns the command line that puts guarftrain around a command; its files tell it how to set the batch size and to resume."""
     contract = os.path.join(out, "contract.yaml")
     with open(contract, "w") as f:
         f.write("script_contract:\n  resumable: {entry: trainers.py, resume_flag: --resume, ckpt_flag: --checkpoint}\n")

@@ -1,4 +1,4 @@
-"""Reads the files that training runs left, and says in a row of a Markdown table how a training run compares with its reference."""
+"""Reads the files that training runs left, and compares a training run with its reference in a row of a Markdown table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(path: str) -> list[dict[str, Any]]:
 
 
 class Ran:
-    """A training run that has ended. If a step was made more than once, the last one counts."""
+    """A training run that has ended. If a step was made more than once, the last time counts."""
 
     def __init__(self, folder: str, run: Optional[str], status: int, seconds: float) -> None:
         self.folder, self.status, self.seconds = folder, status, seconds
@@ -54,17 +54,17 @@ class Ran:
         return f"{self.end['end']} in step {len(self.steps) + 1}, status {self.status}"
 
     def failing(self) -> set[int]:
-        """The steps in which a failure was survived, found by the times in the journal."""
+        """Returns the steps in which a failure was survived, found by the times in the journal."""
         times = [seconds(entry["time"]) for entry in self.entries("survived")]
         return {s for s, made in self.steps.items() if any(made["at"] - made["seconds"] <= t <= made["at"] + 0.005 for t in times)}
 
     def median(self, after: int = WARM) -> float:
-        """The median seconds of the steps after the given one, NaN if there are none."""
+        """Returns the median seconds of the steps after the given one, or NaN if there are none."""
         return median([made["seconds"] for s, made in self.steps.items() if s > after] or [float("nan")])
 
 
 def seconds(text: str) -> float:
-    """The Unix time of a timestamp with up to nine decimals."""
+    """Returns the Unix time of a timestamp with up to nine decimals."""
     stamp, _, zone = text.replace("Z", "+00:00").partition("+")
     return datetime.datetime.fromisoformat(f"{stamp[:26].ljust(19)}+{zone or '00:00'}").timestamp()
 
@@ -75,15 +75,16 @@ def difference(want: Ran, got: Ran) -> str:
 
 
 def batch(want: Ran, got: Ran) -> str:
-    """Whether every step that was made took as many samples as the reference's."""
+    """Says whether every step that was made had as many samples as the same step of the reference."""
     found = {made["samples"] for s, made in got.steps.items() if want.steps.get(s, made)["samples"] != made["samples"]}
     asked = want.steps[min(want.steps)]["samples"]
     return f"{asked}, kept" if not found else f"{', '.join(map(str, sorted(found)))} instead of {asked}"
 
 
 def row(part: str, fraction: float, reference: Ran, bare: Ran, armed: Ran) -> str:
-    """Seconds lost: the time that failing steps took beyond the later steady state, less the time that the
-    same steps of the reference took beyond the reference's own, since first steps are slower."""
+    """Returns the row of one fraction. The seconds lost are the time that failing steps took beyond the median of
+    the steps after the last failure. First steps are slower in any case, so the time that the same steps of the reference
+    took beyond the reference's median is subtracted."""
     failing = armed.failing()
     behind = max([WARM, *failing])
     steady, usual = armed.median(behind), reference.median()
@@ -109,7 +110,7 @@ def row(part: str, fraction: float, reference: Ran, bare: Ran, armed: Ran) -> st
 
 
 def peer(name: str, reference: Optional[Ran], ran: Ran, asked: Ran) -> str:
-    """The row of one peer; without a reference of the same training it compares no losses."""
+    """Returns the row of one peer. Without a reference of the same training job it compares no losses."""
     return line(
         (
             name,

@@ -1,6 +1,6 @@
-"""A thousand out-of-memory failures in a row, one in every step, in a small raw loop.
+"""Causes a thousand out-of-memory failures in a row, one in every step, in a small hand-written loop.
 
-constant.py FOLDER [FAILURES] writes the bytes allocated at the ends of steps to end.json, and prints a sentence about them.
+constant.py FOLDER [FAILURES] writes statistics of the bytes allocated at the ends of steps to end.json, and prints a sentence about them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FAILS = int(os.environ.get("FAILS", "40"))  # which operation of every step fail
 
 
 class Fail(TorchDispatchMode):
-    """Fails one operation, once."""
+    """Makes one operation fail, once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""What the worker costs while nothing fails: bare and armed training, each in a process of its own.
-Two processes are measured at a time, a few steps of one and then a few of the other.
+"""Measures what the worker costs while nothing fails: bare and armed training, each in a process of its own.
+Two processes are measured at a time and take turns, a few steps each.
 
 cost.py HEADROOM OUT [CASE…]
 """
@@ -45,7 +45,7 @@ def wait_ready(process: subprocess.Popen, path: str) -> None:
 
 
 def pair(headroom: str, out: str, case: str, number: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of bare and of armed steps: the median of each slice, from two processes that took turns."""
+    """Returns the milliseconds of bare and of armed steps: the median of each slice, from two processes that take turns."""
     names = {kind: f"cost-{case}-{number}-{kind}" for kind in ("bare", "armed")}
     processes = {kind: start(headroom, out, name, case, kind == "armed") for kind, name in names.items()}
     found = {}
@@ -69,14 +69,15 @@ def pair(headroom: str, out: str, case: str, number: int) -> tuple[list[float], 
 
 
 def measure(headroom: str, out: str, case: str) -> None:
-    """Compares slices that were run one after the other: the median of their ratios is steadier than the ratio of
-    the medians of all slices, which other work on the processor shifts by several percent."""
+    """Prints the row of a case. It compares slices that ran one right after the other. The median of their ratios is
+    steadier than the ratio of the medians of all slices, which other work on the processor shifts by several percent."""
     begun = time.monotonic()
     pairs = [pair(headroom, out, case, number) for number in range(ROUNDS)]
     bare, armed = ([median(p[side]) for p in pairs] for side in (0, 1))
     ratios = [[b / a for b, a in zip(*p)] for p in pairs]
     every = [r for p in ratios for r in p]
-    # The standard error of the median of this many ratios, as if they were normal.
+    # The standard error of the median of these ratios, if they are normally
+    # distributed.
     error = 1.25 * stdev(every) / len(every) ** 0.5
     took = time.monotonic() - begun
     print(f"| {case} | {median(every):.4f} ± {error:.4f} | {show(map(median, ratios))} | {show(bare)} | {show(armed)} | {took:.0f} |", flush=True)

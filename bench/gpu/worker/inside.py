@@ -1,7 +1,7 @@
-"""What recording costs while nothing fails, in one process: steps that are recorded, that rest
-and that bypass the worker, in turn. Prints the medians as a row of a Markdown table.
+"""Measures what recording costs while nothing fails, in one process. Recorded steps, steps while the
+worker rests, and steps that bypass the worker take turns. It prints the medians as a row of a Markdown table.
 
-inside.py LAYERS ROWS LENGTH COMPILED, under `headroom run --`. Times end when the GPU is done.
+inside.py LAYERS ROWS LENGTH COMPILED, under `headroom run --`. A step's time ends when the GPU is done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KINDS = ("by", "rests", "recorded")
 
 
 class Set:
-    """Replaces the object that decides whether to rest; its decision is always the same."""
+    """Replaces the object that decides whether the worker rests. Its decision is always the same."""
 
     def __init__(self, resting: bool) -> None:
         self.resting = resting

@@ -1,4 +1,4 @@
-"""What a training run of this bench leaves in its folder: steps.jsonl, a line per optimizer step, and end.json."""
+"""Writes the files that a training run of this bench leaves in its folder: steps.jsonl, with a line per optimizer step, and end.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 class Log:
-    """A context around a training run. A step's seconds are measured from the end of the previous step."""
+    """A context manager around a training run. A step's seconds are measured from the end of the previous step."""
 
     def __init__(self, folder: str, asked: int) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -21,7 +21,7 @@ class Log:
         self.done = 0
 
     def step(self, samples: int, loss: Any, **more: Any) -> None:
-        """Records a step; waits for a loss that is on a device."""
+        """Records a step. If the loss is on a device, it waits for the loss."""
         value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
         now = time.perf_counter()
         self.done += 1
@@ -47,7 +47,7 @@ class Log:
 
 
 def memory() -> dict[str, int]:
-    """The peaks of the whole process and the memory of the device, in bytes; zeros without a GPU."""
+    """Returns the peaks of the whole process and the memory of the device, in bytes; zeros without a GPU."""
     if not torch.cuda.is_available():
         return {"allocated": 0, "reserved": 0, "total": 0}
     return {

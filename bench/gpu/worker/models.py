@@ -1,4 +1,4 @@
-"""Models with random weights, and batches that can be learned, and that can be recreated from their numbers."""
+"""Models with random weights, and batches from which a model can learn. A batch can be recreated from its number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-TINY = bool(os.environ.get("BENCH_TINY"))  # sizes for a try on a CPU
+TINY = bool(os.environ.get("BENCH_TINY"))  # uses sizes that a CPU can handle
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 VOCAB = 101 if TINY else 50257
 CLASSES = 1000
@@ -19,7 +19,7 @@ def size(full: int, tiny: int) -> int:
 
 
 def gpt2(layers: int = 12) -> nn.Module:
-    """GPT-2 without dropout; with 12 layers it has 124M parameters."""
+    """Returns GPT-2 without dropout; with 12 layers it has 124M parameters."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -38,19 +38,19 @@ def gpt2(layers: int = 12) -> nn.Module:
 
 
 def tokens(first: int, rows: int, length: int) -> torch.Tensor:
-    """Rows of random tokens, seeded by first: each row counts up with a stride of its own."""
+    """Returns rows of tokens. Each row counts up from a random start with a random stride; the random numbers are seeded by first."""
     g = torch.Generator().manual_seed(first)
     start, stride = torch.randint(VOCAB, (rows, 1), generator=g), torch.randint(1, 8, (rows, 1), generator=g)
     return (start + stride * torch.arange(length)) % VOCAB
 
 
 def shifted(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """The loss of a language model, as scripts write it outside of the model."""
+    """Returns the loss of a language model, as scripts compute it outside the model."""
     return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
 class Rows(torch.utils.data.IterableDataset):
-    """The given number of rows of tokens in a fixed order; rows whose numbers are in late are twice as long."""
+    """A data set with the given number of rows of tokens, in a fixed order. Rows whose numbers are in late are twice as long."""
 
     def __init__(self, count: int, length: int, late: range = range(0)) -> None:
         self.count, self.length, self.late = count, length, late
@@ -79,7 +79,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet(blocks: tuple[int, ...] = (3, 4, 6, 3)) -> nn.Module:
-    """A ResNet with bottlenecks; with the default blocks, ResNet-50."""
+    """Returns a ResNet with bottlenecks; with the default blocks, it is ResNet-50."""
     torch.manual_seed(0)
     into, first = 64, [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     layers: list[nn.Module] = first

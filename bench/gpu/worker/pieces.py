@@ -1,8 +1,8 @@
-"""Steps that headroom runs in pieces, and the same pieces cut by hand, in one process and in turn.
-Prints a row of a Markdown table.
+"""Compares steps that headroom runs in pieces with the same pieces cut by hand. Both take turns in one process.
+It prints a row of a Markdown table.
 
-pieces.py FRACTION, under `headroom run --`. The limit is FRACTION of the memory that an uncut step takes. Times end
-when the GPU is done. On a CPU, any call with more than half of the rows fails.
+pieces.py FRACTION, under `headroom run --`. The limit is FRACTION of the memory that an uncut step takes. A step's time
+ends when the GPU is done. On a CPU, any call with more than half of the rows fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Training:
         self.batches = [tokens(i, ROWS, LENGTH).to(DEVICE) for i in range(8)]
 
     def whole(self, i: int) -> float:
-        """A step as in a script that knows nothing about pieces."""
+        """Makes a step as a script does that knows nothing about pieces."""
         ids = self.batches[i % len(self.batches)]
         self.optimizer.zero_grad()
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
@@ -38,7 +38,7 @@ class Training:
         return loss.item()
 
     def by_hand(self, i: int, pieces: int) -> float:
-        """A step as gradient accumulation is usually written."""
+        """Makes a step in pieces, as gradient accumulation is usually written."""
         ids = self.batches[i % len(self.batches)]
         self.optimizer.zero_grad()
         total = torch.zeros((), device=DEVICE)

@@ -1,4 +1,4 @@
-"""Trainings in hand-written loops, which know nothing about headroom.
+"""Training jobs in hand-written loops, which know nothing about headroom.
 
 raw.py TASK FOLDER
 """
@@ -24,7 +24,7 @@ def autocast(dtype: torch.dtype = torch.bfloat16) -> AbstractContextManager[Any]
 
 
 def language(log: Log, layers: int, compiled: bool = False, small: int = 0) -> None:
-    """GPT-2 with the loss computed from its logits, in bf16; the first ``small`` batches are half as large."""
+    """Trains GPT-2 in bf16, with the loss computed from its logits. The first ``small`` batches are half as large."""
     full, length = size(40, 8), size(512, 32)
     model = gpt2(layers).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
@@ -41,7 +41,7 @@ def language(log: Log, layers: int, compiled: bool = False, small: int = 0) -> N
 
 
 def scaler(log: Log) -> None:
-    """GPT-2 of 4 layers in fp16, with loss scaling."""
+    """Trains GPT-2 of 4 layers in fp16, with loss scaling."""
     rows, length = size(40, 8), size(512, 32)
     model = gpt2(4).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
@@ -60,7 +60,7 @@ def scaler(log: Log) -> None:
 
 
 def vision(log: Log) -> None:
-    """ResNet-50 in fp32, whose normalisation takes its statistics over the batch."""
+    """Trains ResNet-50 in fp32. Its normalisation uses statistics of the whole batch."""
     rows, side = size(128, 8), size(128, 32)
     model = resnet().to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
@@ -74,7 +74,7 @@ def vision(log: Log) -> None:
 
 
 def optimizer(log: Log) -> None:
-    """Only weights, gradients and Adam's state take memory, as in fine-tuning that barely fits."""
+    """Trains a model for which only weights, gradients and Adam's state take much memory, as in fine-tuning that barely fits."""
     width = size(4096, 64)
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(12))).to(DEVICE)
@@ -89,7 +89,7 @@ def optimizer(log: Log) -> None:
 
 
 def evaluation(log: Log) -> None:
-    """GPT-2 of 4 layers on small batches, evaluated every 4 steps on large ones, with the loss inside the model."""
+    """Trains GPT-2 of 4 layers on small batches and evaluates it every 4 steps on large ones. The loss is computed inside the model."""
     rows, large, length = size(8, 2), size(64, 16), size(512, 32)
     model = gpt2(4).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
@@ -111,7 +111,7 @@ def evaluation(log: Log) -> None:
 
 
 def leak(log: Log) -> None:
-    """Keeps what the model returned in every step."""
+    """Trains GPT-2 and keeps the outputs of every step, so that memory leaks."""
     predictions = []
     model = gpt2(2).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
@@ -127,7 +127,7 @@ def leak(log: Log) -> None:
 
 
 def accelerated(log: Log) -> None:
-    """Accelerate with three batches per step."""
+    """Trains GPT-2 with Accelerate, with three batches per step."""
     from accelerate import Accelerator
 
     rows, length, every = size(40, 8), size(512, 32), 3

@@ -1,8 +1,8 @@
-"""Steps of GPT-2 with ample memory, timed a few at a time; writes steps.json to a folder.
+"""Times steps of GPT-2 with ample memory, a few at a time, and writes steps.json to a folder.
 
-steady.py FOLDER LAYERS ROWS LENGTH COMPILED SLICES. It makes its first steps, leaves a file "ready" in the
-folder, and then makes a slice of steps whenever somebody opens its "go", and opens its "done" afterwards:
-this is how processes can take turns. All processes run on the same few cores, whichever parent they have.
+steady.py FOLDER LAYERS ROWS LENGTH COMPILED SLICES. It makes its first steps and leaves a file "ready" in the
+folder. Then it makes a slice of steps whenever another process opens the pipe "go" in the folder, and opens "done"
+afterwards. This lets several processes take turns. All of them run on the same few cores, whatever started them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ WARM, STEPS = 40, 10  # warm-up steps of a process, and steps of a slice
 
 
 def training(layers: int, rows: int, length: int, compiled: bool) -> Callable[[int], float]:
-    """A training run that is ready: calling it makes the step with the given number, and returns the
-    loss when the GPU is done."""
+    """Returns a function that makes the training step with the given number, and returns the loss when the
+    GPU is done."""
     model = gpt2(layers).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     called = torch.compile(model) if compiled else model

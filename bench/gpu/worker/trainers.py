@@ -1,4 +1,4 @@
-"""Trainings run by Transformers and Lightning, and the ways in which libraries and guarftrain find a batch size.
+"""Training jobs run by Transformers and Lightning, and the ways in which libraries and guarftrain find a batch size.
 
 trainers.py TASK FOLDER
 """
@@ -19,7 +19,7 @@ LENGTH = size(512, 32)
 
 
 def transformers(log: Log, rows: int, data: Rows, **more: Any) -> None:
-    """The Trainer, with the loss inside the model."""
+    """Trains with the Trainer of Transformers. The loss is computed inside the model."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Counted(Trainer):
@@ -53,7 +53,7 @@ def transformers(log: Log, rows: int, data: Rows, **more: Any) -> None:
 
 
 def lightning(log: Log, *callbacks: Any) -> None:
-    """Lightning's Trainer in bf16-mixed."""
+    """Trains GPT-2 with Lightning's Trainer in bf16-mixed."""
     import lightning.pytorch as pl
 
     class Model(pl.LightningModule):
@@ -88,14 +88,14 @@ def lightning(log: Log, *callbacks: Any) -> None:
 
 
 def finder(log: Log) -> None:
-    """Lightning's BatchSizeFinder, starting from the batch size asked for."""
+    """Trains with Lightning's BatchSizeFinder, which starts from the batch size asked for."""
     from lightning.pytorch.callbacks import BatchSizeFinder
 
     lightning(log, BatchSizeFinder(init_val=size(40, 8), steps_per_trial=1, max_trials=1 if DEVICE == "cpu" else 8))
 
 
 def executable(log: Log) -> None:
-    """Accelerate's find_executable_batch_size around a whole training."""
+    """Puts Accelerate's find_executable_batch_size around a whole training job."""
     from accelerate.utils import find_executable_batch_size
 
     @find_executable_batch_size(starting_batch_size=size(40, 8))
@@ -115,7 +115,7 @@ def executable(log: Log) -> None:
 
 
 def watched(log: Log) -> None:
-    """A script with a batch size on its command line, as guarftrain sets it."""
+    """Trains with a batch size from the command line, where guarftrain sets it."""
     import argparse
 
     parser = argparse.ArgumentParser()

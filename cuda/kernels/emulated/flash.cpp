@@ -3,8 +3,8 @@
 //
 //   flash B T H D OFFSET
 //
-// OFFSET elements lie between a multiple of 16 bytes and every tensor. Prints the
-// relative errors of out, lse and dqkv.
+// Every tensor starts OFFSET elements after a multiple of 16 bytes. The program
+// prints the relative errors of out, lse and dqkv.
 #include "flash.cu"
 
 #include <vector>
@@ -15,7 +15,7 @@ struct tensor {
   tensor(int n, int offset) : room(n + 16) { at = (bf16 *)(((uintptr_t)room.data() + 15) / 16 * 16) + offset; }
 };
 
-// A normal distribution, rounded to bfloat16.
+// Numbers from a normal distribution, rounded to bfloat16.
 void draw(tensor &t, std::vector<double> &values) {
   for (size_t i = 0; i < values.size(); i++) {
     double u = (rand() + 1.) / (RAND_MAX + 2.), v = (rand() + 1.) / (RAND_MAX + 2.);

@@ -1,7 +1,8 @@
-// Stands in for ../mma.cuh where there is no GPU: a block of 128 threads as fibers
-// of one thread, the tensor core's product and ldmatrix by their definition in the
-// PTX reference. A warp's lanes meet at every one of these, as on a GPU; shared
-// memory begins as NaN in every block. Races between barriers do not show.
+// Replaces ../mma.cuh when there is no GPU. The 128 threads of a block run as
+// fibers of one thread. The tensor core's product and ldmatrix are computed by
+// their definitions in the PTX reference, and the lanes of a warp wait for one
+// another at each of them, as on a GPU. Shared memory begins as NaN in every
+// block. Races between barriers are not detected.
 #pragma once
 #include <ucontext.h>
 
@@ -46,7 +47,7 @@ struct index3 {
 };
 inline index3 threadIdx, blockIdx, gridDim;
 
-// What a lane shows to its warp.
+// The values that a lane shares with its warp.
 struct shown {
   float f;
   uint32 a[4], b[2];
