@@ -186,7 +186,7 @@ func (t *talk) hello(m message) error {
 // step records a finished optimizer step. The failures in that step are settled
 // by it.
 func (t *talk) step(m message) {
-	t.settle("", 0) // a step, unlike a note, does not say what was done and how long it took
+	t.settle("") // a step, unlike a note, does not say what was done
 	t.refused = nil
 	t.cut(m.Rows, m.Pieces)
 	now := time.Now()
@@ -266,22 +266,19 @@ func (t *talk) grows(m message, now time.Time) {
 	}
 }
 
-// settle records the pending failures as survived, how they were survived, and how long that took.
-// how is "" if it is not known. If seconds is 0, the time from the first failure until now counts.
-func (t *talk) settle(how string, seconds float64) {
+// settle records the pending failures as survived, how they were survived, and the time from the
+// first failure until now. how is "" if it is not known.
+func (t *talk) settle(how string) {
 	if len(t.pending) == 0 {
 		return
 	}
 	t.life.mu.Lock()
 	defer t.life.mu.Unlock()
 	t.life.ended.Survived++
-	if first := t.pending[0].when; seconds == 0 && !first.IsZero() {
-		seconds = time.Since(first).Seconds()
-	}
 	for i, f := range t.pending {
 		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision, Repeated: i > 0, InStep: f.Step}
-		if i == 0 {
-			e.Seconds = seconds
+		if i == 0 && !f.when.IsZero() {
+			e.Seconds = time.Since(f.when).Seconds()
 		}
 		reason := f.decision.Reason
 		if how != "" && i == len(t.pending)-1 { // say what was done instead of what was to be tried
@@ -341,12 +338,12 @@ func (t *talk) note(m message) {
 		if len(t.pending) == 0 { // the process survived it without asking
 			t.pending = []told{{message: m, failure: m.failure()}}
 		}
-		t.settle(m.Text, m.Seconds)
+		t.settle(m.Text)
 		return
 	case "warning":
 		kind = runs.KindWarning
 	}
-	t.noted("", runs.Entry{Kind: kind, Text: m.Text, Seconds: m.Seconds})
+	t.noted("", runs.Entry{Kind: kind, Text: m.Text})
 }
 
 func (t *talk) once(key, text string) {

@@ -65,7 +65,7 @@ func draw(t *rapid.T) drawn {
 	}
 	if d.hasGlobal {
 		d.profile.Law.Derive = accumulation
-		knob(global, Total, d.micro*d.parts*d.world/max(1, d.world)*1, false)
+		knob(global, Total, d.micro*d.parts*d.world, false)
 		if d.givenGlobal {
 			args = append(args, map[Style]string{SpaceStyle: "--global=", EqualsStyle: "--global=", HydraStyle: "a.global="}[style]+fmt.Sprint(d.micro*d.parts*d.world))
 		}

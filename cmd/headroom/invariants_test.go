@@ -1,7 +1,9 @@
 package main
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -41,7 +43,7 @@ device: {kind: host, capacity: 1MiB}
 }
 
 // belongings lists everything in the current folder except runs: folders by name, and
-// files with the time of their last change and their mode.
+// files with the time of their last change, their mode and the hash of their content.
 func belongings(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -54,7 +56,10 @@ func belongings(t *testing.T) []string {
 		}
 		info, err := d.Info()
 		if err == nil && !info.IsDir() { // a folder's time may change
-			all = append(all, path+info.ModTime().String()+info.Mode().String())
+			var content []byte
+			if content, err = os.ReadFile(path); err == nil {
+				all = append(all, fmt.Sprintf("%s %v %v %x", path, info.ModTime(), info.Mode(), sha256.Sum256(content)))
+			}
 		}
 		if err == nil && info.IsDir() {
 			all = append(all, path)

@@ -135,8 +135,7 @@ class Wire:
         """Add a sentence to the journal.
 
         With the level "warning" it is also shown to the user. "survived" means that the failures
-        reported by oom since the last step were recovered from in place; seconds is how long that
-        took.
+        reported by oom since the last step were recovered from in place.
         """
         with self._lock:
             self._send("note", {**f, "text": str(text)[:4000], "level": level})
