@@ -146,7 +146,7 @@ func (l *loader) schedule() {
 }
 
 // noSqueeze tells the user how to turn a preset's squeeze off.
-const noSqueeze = "--set 'device.squeeze=[]' turns it off"
+const noSqueeze = "turn the squeeze off with --set 'device.squeeze=[]'"
 
 func (l *loader) squeeze() {
 	d := l.c.Device

@@ -82,7 +82,7 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return boolean{&c.Observe} }},
 	{"no_worker", "Whether to keep headroom out of the command's processes entirely.", "false",
 		func(c *Command) value { return boolean{&c.NoWorker} }},
-	{"allow", "What to allow although the training is then not bit-for-bit the same: the profile's\nfallbacks, such as recompute, and batchnorm-pieces (docs/inside.md).", "[recompute, no-workers]",
+	{"allow", "What to allow even though training is then not bit-for-bit the same: the profile's\nfallbacks, such as recompute, and batchnorm-pieces (docs/inside.md).", "[recompute, no-workers]",
 		func(c *Command) value { return words{&c.Allow, "names, as in [recompute]"} }},
 }
 

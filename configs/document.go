@@ -22,8 +22,8 @@ model.kind, data.kind and one of train.steps and train.epochs have to be given.
                                                         a key left out of the file
     headroom config show gpt > my.yaml                  a preset, to make it your own
 
-Unknown keys and bad values are refused before anything starts, all of them at
-once, each with file and line. Sizes need a unit: B, KB, MB, GB, TB (powers of 1000)
+Unknown keys and bad values are refused before anything starts, and reported all
+at once, each with file and line. Sizes need a unit: B, KB, MB, GB, TB (powers of 1000)
 or KiB, MiB, GiB, TiB (powers of 1024). Paths are relative to where the command
 is started. Anchors, aliases and tags are not allowed.
 

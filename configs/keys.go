@@ -70,7 +70,7 @@ var keys = []Key{
 		value: func(c *Config) value { return glob{&c.Data.Glob} }},
 	{Name: "data.limit", Default: "all", Fixed: true, Only: forText, Doc: "how much text to read, taking files in lexical order",
 		value: func(c *Config) value { return size{&c.Data.Limit, "all"} }},
-	{Name: "data.samples", Default: "all", Fixed: true, Only: Only{"data.kind", []string{"idx", "blobs"}}, Doc: "how many samples to use, starting with the first; blobs need a number",
+	{Name: "data.samples", Default: "all", Fixed: true, Only: Only{"data.kind", []string{"idx", "blobs"}}, Doc: "how many samples to use, starting with the first; must be given for blobs",
 		value: func(c *Config) value { return whole[int]{p: &c.Data.Samples, min: 1, max: 1000 * million, zero: "all"} }},
 	{Name: "data.features", Default: "64", Fixed: true, Only: forBlobs, Doc: "features per sample",
 		value: func(c *Config) value { return whole[int]{p: &c.Data.Features, min: 1, max: million} }},

@@ -158,10 +158,10 @@ batch: {effective: 8, micro: 9, min_micro: 10}
 		}},
 		{"min_micro", good + "batch2: 1\ndevice: {capacity: 4MiB, squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]}\n", []string{
 			"my.yaml:11: batch2: 1: unknown key; did you mean batch?",
-			"my.yaml:12: device.squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]: takes up to 4 MiB of 4 MiB, which leaves nothing; --set 'device.squeeze=[]' turns it off, or raise device.capacity",
+			"my.yaml:12: device.squeeze: [{from: 1, to: 9, take: 2MiB}, {from: 5, to: 6, take: 2MiB}]: takes up to 4 MiB of 4 MiB, which leaves nothing; turn the squeeze off with --set 'device.squeeze=[]', or raise device.capacity",
 		}},
 		{"squeeze of a GPU", good + "device: {kind: cuda, squeeze: [{from: 1, to: 9, take: 2MiB}]}\n", []string{
-			"my.yaml:11: device.squeeze: [{from: 1, to: 9, take: 2MiB}]: only the host device can be squeezed; --set 'device.squeeze=[]' turns it off, or set device.kind to host",
+			"my.yaml:11: device.squeeze: [{from: 1, to: 9, take: 2MiB}]: only the host device can be squeezed; turn the squeeze off with --set 'device.squeeze=[]', or set device.kind to host",
 		}},
 		{"data", "model: {kind: mlp}\ndata: {kind: blobs}\ntrain: {epochs: 1}\n", []string{
 			"my.yaml:2: data.samples: all: blobs are generated: set the number of samples",
@@ -200,7 +200,7 @@ func TestUnset(t *testing.T) {
 	for key, want := range map[string]string{
 		"schedule":     "--unset: schedule: a group; unset one of kind, warmup, steps and min",
 		"schedule.mim": "--unset: schedule.mim: unknown key; did you mean schedule.min?",
-		"seed":         "--unset: seed: set by --set too; leave one out",
+		"seed":         "--unset: seed: also set by --set; leave one out",
 	} {
 		if _, err := Load("gpt", []string{"seed=3"}, key); err == nil || err.Error() != want {
 			t.Errorf("%s: %v", key, err)

@@ -146,7 +146,7 @@ func (l *loader) takeOut(key string, sets []string) {
 	case !known:
 		l.add(where, key, "", unknown(key))
 	case slices.ContainsFunc(sets, func(s string) bool { return strings.HasPrefix(s, key+"=") }):
-		l.add(where, key, "", "set by --set too; leave one out")
+		l.add(where, key, "", "also set by --set; leave one out")
 	}
 	l.unset[key] = true
 }

@@ -338,7 +338,7 @@ func TestLossNamesFaults(t *testing.T) {
 func TestReadingInWords(t *testing.T) {
 	busy, hot, used, ecc := 97, 64, 3*memory.GiB, int64(2)
 	for want, r := range map[string]runs.Reading{
-		"97 % busy, 64 °C, 3 GiB used, held back: power cap, too hot, uncorrected memory errors: 2": {Utilisation: &busy, Temperature: &hot, Used: &used, Throttled: []string{"power cap", "too hot"}, UncorrectedECC: &ecc},
+		"97 % busy, 64 °C, 3 GiB used, clocks held back: power cap, too hot, uncorrected memory errors: 2": {Utilisation: &busy, Temperature: &hot, Used: &used, Throttled: []string{"power cap", "too hot"}, UncorrectedECC: &ecc},
 		"64 °C":            {Temperature: &hot},
 		"nothing is known": {},
 	} {

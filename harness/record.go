@@ -38,7 +38,7 @@ func (s *Session) journalState(err error) {
 	case err != nil && !s.journalDown:
 		s.journalDown = true
 		s.Note(runs.Entry{Kind: runs.KindJournalFailed,
-			Text: fmt.Sprintf("cannot write the journal: %v; training continues: make room under %s, and the lines kept in memory will be written", err, s.f.Dir())})
+			Text: fmt.Sprintf("cannot write the journal: %v; training continues; make room under %s, so that the lines kept in memory can be written", err, s.f.Dir())})
 	case err == nil && s.journalDown:
 		s.journalDown = false
 		s.log.Info("the journal is writable again", zap.Int("entries_lost", s.f.LostEntries()))

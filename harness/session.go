@@ -194,7 +194,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 	s.Note(runs.Entry{Kind: runs.KindAttempt, Text: text, Version: s.o.Version})
 	s.setStatus(runs.StateRunning, "")
 	if err := s.f.CutMetrics(s.step); err != nil {
-		return fmt.Errorf("resume from step %d: cut metrics.jsonl: %w", s.step, err)
+		return fmt.Errorf("resume from step %d: truncate metrics.jsonl: %w", s.step, err)
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 	s.planned, s.history = true, recovery.NewHistory(s.o.Plan)
 	learned, err := s.f.Learned()
 	if err != nil {
-		s.log.Warn("earlier searches are known only from the newest checkpoint", zap.Error(err))
+		s.log.Warn("only the newest checkpoint can say what earlier searches found", zap.Error(err))
 	}
 	switch {
 	case learned != nil && learned.Since(from):
@@ -430,6 +430,6 @@ func (s *Session) keepLearned() {
 
 func (s *Session) writeLearned() {
 	if err := s.f.SetLearned(runs.Learned{Attempt: s.attempt, Step: s.step, Learned: s.kept, Pieces: s.pieces}); err != nil {
-		s.log.Warn("what was learned will not be saved until the next checkpoint", zap.Error(err))
+		s.log.Warn("what was learned about memory will not be saved until the next checkpoint", zap.Error(err))
 	}
 }

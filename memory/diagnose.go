@@ -136,7 +136,7 @@ func foreign(e Evidence) (Verdict, bool) {
 }
 
 func resume(e Evidence) (Verdict, bool) {
-	return Verdict{Resume, fmt.Sprintf("the training had got further with a micro-batch at least this large, and resuming from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
+	return Verdict{Resume, fmt.Sprintf("training had got past this point with a micro-batch at least this large, but resuming from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
 }
 
 // heldByOthers is how much of the capacity this process cannot hold because other
@@ -196,7 +196,7 @@ func model(e Evidence) (Verdict, bool) {
 func batch(e Evidence) Verdict {
 	f := e.Failure
 	if f.Micro == 0 {
-		return Verdict{Unknown, fmt.Sprintf("%s; the failure was not in any known micro-batch", f.left())}
+		return Verdict{Unknown, fmt.Sprintf("%s; it is not known which micro-batch this was in, if any", f.left())}
 	}
 	return Verdict{Batch, fmt.Sprintf("micro-batch %d needs %s", f.Micro, f.Shortage())}
 }

@@ -120,7 +120,7 @@ func TestDiagnose(t *testing.T) {
 		{"evaluation is no outlier among training steps", Evidence{Failure: phase(failure(full, 2*GiB), PhaseEval, 0), Baseline: alone, Typical: 2 * GiB, Like: 9},
 			Model, []string{"eval needs"}},
 		{"soon after resuming from a checkpoint", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Resuming: true},
-			Resume, []string{"had got further", "needs at least"}},
+			Resume, []string{"had got past this point", "needs at least"}},
 		{"loading a checkpoint", Evidence{Failure: phase(failure(full, 2*GiB), PhaseLoad, 0), Baseline: alone, Resuming: true},
 			Resume, []string{"needs at least"}},
 		{"resuming from a checkpoint after others took room", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: alone, Resuming: true},
@@ -240,7 +240,7 @@ func TestAssumed(t *testing.T) {
 			t.Errorf("recorded as %+v", text)
 		}
 		f.Micro = 0
-		if v := Diagnose(Evidence{Failure: f}); v.Why != "32 MiB asked for, more than was free; the failure was not in any known micro-batch" {
+		if v := Diagnose(Evidence{Failure: f}); v.Why != "32 MiB asked for, more than was free; it is not known which micro-batch this was in, if any" {
 			t.Errorf("outside a micro-batch: %v", v)
 		}
 	}

@@ -48,5 +48,5 @@ func whyNot(ret nvml.Return) string {
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		return "the driver's kernel module and library differ in version; restart the machine or reinstall the driver"
 	}
-	return "it does not start: " + ret.Error()
+	return "it could not be started: " + ret.Error()
 }

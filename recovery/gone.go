@@ -39,7 +39,7 @@ func afterGone(h History, g DeviceGone) Decision {
 			Reason: "the device was lost while the run was being stopped: " + why,
 			Hint:   fmt.Sprintf("the same command continues from step %d", g.From)}
 	case g.JournalFails:
-		return stop("the device was lost, and the job is not restarted because the journal, which counts such losses, cannot be written",
+		return stop("the device was lost, and the job is not restarted because the journal, which records such losses, cannot be written",
 			"make room on the journal's disk;")
 	case g.Before < goneLimit:
 		return Decision{Remedy: Exec, Plan: h.Plan,

@@ -27,8 +27,8 @@ func TestAfterGone(t *testing.T) {
 // is not restarted if restarts cannot be counted.
 func TestAfterGoneStops(t *testing.T) {
 	for want, g := range map[string]DeviceGone{
-		"the device was lost while the run was being stopped: gone":                                                                {Why: "gone", From: 4, Ending: true, JournalFails: true},
-		"the device was lost, and the job is not restarted because the journal, which counts such losses, cannot be written: gone": {Why: "gone", From: 4, JournalFails: true},
+		"the device was lost while the run was being stopped: gone":                                                                 {Why: "gone", From: 4, Ending: true, JournalFails: true},
+		"the device was lost, and the job is not restarted because the journal, which records such losses, cannot be written: gone": {Why: "gone", From: 4, JournalFails: true},
 	} {
 		d := Decide(Policy{}, NewHistory(Plan{Effective: 64, World: 1, Micro: 64}), Event{Gone: &g})
 		if d.Remedy != Stop || d.Reason != want || !strings.HasSuffix(d.Hint, "continues from step 4") {

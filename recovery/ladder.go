@@ -31,7 +31,7 @@ func (l ladder) climb() Decision {
 	case l.hopeless():
 		return l.giveUp()
 	case training && l.history.grown > 0:
-		return l.to(Shrink, l.history.grown, "the micro-batch was raised again too early")
+		return l.to(Shrink, l.history.grown, "after the micro-batch had been raised again too early")
 	case l.policy.Able.EmptyCache && !l.history.emptied:
 		return l.decide(EmptyCache, fmt.Sprintf("empty the cache and run %s again with micro-batch %d: %s", l.step(), l.micro(), l.verdict.Why))
 	case !training:
@@ -77,7 +77,7 @@ func (l ladder) load() Decision {
 func (l ladder) resume() Decision {
 	tried := l.history.relaunches > 0 && l.history.relaunched == l.history.Finished
 	if !tried {
-		if d, ok := l.relaunch("because this plan has been seen to fit"); ok {
+		if d, ok := l.relaunch("because this plan is known to fit"); ok {
 			return d
 		}
 	}

@@ -72,7 +72,7 @@ func adviseEnd(in Input, r *Report) string {
 		case row.What == deviceLost:
 			return row.Hint
 		case row.Hint != "":
-			return fmt.Sprintf("make room, then %s. What helps: %s", from, row.Hint)
+			return fmt.Sprintf("free some memory, then %s. What helps: %s", from, row.Hint)
 		}
 		return fmt.Sprintf("fix what ended the run, then %s", from)
 	}
@@ -131,7 +131,7 @@ func adviseInPlace(_ Input, r *Report) string {
 
 // unsimulated says how to turn off the other processes that the run's own configuration
 // simulates.
-const unsimulated = "--set 'device.squeeze=[]' turns it off"
+const unsimulated = "turn the squeeze off with --set 'device.squeeze=[]'"
 
 // simulatedHints replaces the hints of rows about other processes, for a run in which
 // these are only simulated.

@@ -58,7 +58,7 @@ func (r *Report) commandsBatchCard() Card {
 	case len(notes) > 0:
 		c.Answer, c.Tone, c.Note = "kept", Good, strings.Join(notes, "; ")
 	case worked == 0 && r.Failures.Fatal && slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Step == 1 }):
-		c.Answer, c.Note = "no step was made", "memory ran out in the first one"
+		c.Answer, c.Note = "no step was completed", "memory ran out in the first one"
 	case smallerBefore(len(r.Attempts)):
 		c.Answer, c.Note = "no step was seen", "the micro-batch was made smaller, and no step or checkpoint was seen after that"
 	}
@@ -106,7 +106,7 @@ func (r *Report) failureCard() Card {
 		}
 	}
 	if c.Lines != nil && f.Other > 0.05 {
-		c.Lines = append(c.Lines, "anything else: "+secondsLasting(f.Other))
+		c.Lines = append(c.Lines, "everything else: "+secondsLasting(f.Other))
 	}
 	if f.Lost > 0 {
 		notes = append(notes, fmt.Sprintf("%s lost to failures and searches (%s of the time)", secondsLasting(f.Lost), percent(f.Share)))

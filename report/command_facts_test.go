@@ -178,7 +178,7 @@ func TestUnknownCost(t *testing.T) {
 	d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Reason: "it is not known"}})
 	d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it is not known"})
 	r := New(d.Input)
-	if card := cardOf(r, "Out of memory"); card != "1 time, the last one ended the run; 1 × batch, the time lost to 1 failure is not known" || r.Lost() != "not known" {
+	if card := cardOf(r, "Out of memory"); card != "1 time, the last one ending the run; 1 × batch, the time lost to 1 failure is not known" || r.Lost() != "not known" {
 		t.Errorf("%q, %q", card, r.Lost())
 	}
 }

@@ -215,7 +215,7 @@ func TestSimulatedProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		found := earnest.FindAllString(page.String(), -1)
-		if simulated && (len(found) > 0 || strings.Count(page.String(), `--set 'device.squeeze=\[\]' turns it off`) < 2) {
+		if simulated && (len(found) > 0 || strings.Count(page.String(), `turn the squeeze off with --set 'device.squeeze=\[\]'`) < 2) {
 			t.Errorf("%q is in the report of a run with a simulated process\n%s", found, page.String())
 		}
 		if !simulated && len(found) < 4 {

@@ -85,7 +85,7 @@ func (f Failures) sentence() string {
 func (f Failures) end() string {
 	switch {
 	case f.Fatal:
-		return "the last one ended the run"
+		return "the last one ending the run"
 	case f.Open:
 		return "the last one not handled yet"
 	}

@@ -162,7 +162,7 @@ func (b *bookkeeper) enter(e runs.Entry) {
 	case runs.KindDamaged:
 		b.open(e, Row{Tone: Warn, What: "checkpoint damaged", Why: e.Text})
 	case runs.KindMissing:
-		b.open(e, Row{Tone: Warn, What: "removed by somebody", Why: e.Text})
+		b.open(e, Row{Tone: Warn, What: "file or checkpoint missing", Why: e.Text})
 	case runs.KindReleased:
 		b.open(e, Row{Tone: Warn, What: "disk full", Why: e.Text})
 	case runs.KindWarning:

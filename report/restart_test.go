@@ -168,7 +168,7 @@ func TestTimeLostByCause(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	d.Entries = append([]runs.Entry{{Kind: runs.KindCheckpointFailed, Text: "no space", Seconds: 2, Time: d.now}}, d.Entries...)
-	if got := lines(d); got != "3 × batch: 9 s; 1 × host: 3 s; anything else: 2 s" {
+	if got := lines(d); got != "3 × batch: 9 s; 1 × host: 3 s; everything else: 2 s" {
 		t.Errorf("got %q", got)
 	}
 	if r := New(d.Input); !strings.Contains(html(t, r), `<dd class="note">3 × batch: 9 s</dd>`) || !strings.Contains(markdown(t, r, nil), "3 × batch: 9 s; 1 × host: 3 s") {

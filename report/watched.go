@@ -86,7 +86,7 @@ func (w Watched) card() Card {
 	}
 	if !math.IsNaN(w.Utilisation) {
 		answer = append(answer, fmt.Sprintf("%.0f %% busy", w.Utilisation))
-		notes = append(notes, "busy is the median of "+plural(w.Readings, "reading"))
+		notes = append(notes, "the busy share is the median of "+plural(w.Readings, "reading"))
 	}
 	if w.DeviceGone > 0 {
 		c.Tone = Warn

@@ -59,7 +59,7 @@ func TestDeviceCard(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for _, want := range []string{
-		"busy is the median of 3 readings", "clocks held back in 1 of 3 readings: power cap",
+		"the busy share is the median of 3 readings", "clocks held back in 1 of 3 readings: power cap",
 		"2 Mar 2026 22:14:54: Xid 79 on GPU 0: the GPU has fallen off the bus",
 	} {
 		if !strings.Contains(c.Note, want) {

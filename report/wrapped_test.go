@@ -106,7 +106,7 @@ func TestWrappedBatch(t *testing.T) {
 			smaller(d)
 			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Reason: "nothing is left"}})
 			d.entry(runs.Entry{Kind: runs.KindFailed, Text: "nothing is left"})
-		}, "no step was made, memory ran out in the first one"},
+		}, "no step was completed, memory ran out in the first one"},
 		"nothing fitted, without a worker": {func(d *diary) {
 			smaller(d)
 			d.begin()

@@ -144,7 +144,7 @@ func (f *Folder) open() error {
 func (f *Folder) openLines(name string) (*lines, error) {
 	l, cut, err := openLines(f.disk, f.path(name))
 	if cut > 0 {
-		f.repairs = append(f.repairs, fmt.Sprintf("%s: cut a torn last line of %d bytes", name, cut))
+		f.repairs = append(f.repairs, fmt.Sprintf("%s: cut off an incomplete last line of %d bytes", name, cut))
 	}
 	return l, err
 }

@@ -127,7 +127,7 @@ type TornError struct {
 }
 
 func (e *TornError) Error() string {
-	return fmt.Sprintf("read %s: line %d is torn or damaged and was left out (lines left out: %d)", e.File, e.Lines[0], len(e.Lines))
+	return fmt.Sprintf("read %s: line %d is incomplete or damaged and was left out (lines left out: %d)", e.File, e.Lines[0], len(e.Lines))
 }
 
 // readLines reads every line of path as a T. Lines that are not a T are left out and

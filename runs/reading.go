@@ -29,7 +29,7 @@ func (r Reading) String() string {
 		parts = append(parts, fmt.Sprintf("%v used", *r.Used))
 	}
 	if len(r.Throttled) > 0 {
-		parts = append(parts, "held back: "+strings.Join(r.Throttled, ", "))
+		parts = append(parts, "clocks held back: "+strings.Join(r.Throttled, ", "))
 	}
 	if r.UncorrectedECC != nil && *r.UncorrectedECC > 0 {
 		parts = append(parts, fmt.Sprintf("uncorrected memory errors: %d", *r.UncorrectedECC))

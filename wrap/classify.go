@@ -197,11 +197,11 @@ func (c classifier) ambiguous(x fault, reason string) Outcome {
 	}
 	g, known := gpuOf(c.exit.GPUs, a.device)
 	if !known {
-		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of memory can cause it, but how much was free is not known")
+		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of memory can cause it, but whether it did is unclear, because how much was free is not known")
 	}
 	left := max(0, g.Total-g.Peak-g.Foreign)
 	if float64(left) >= LittleFree*float64(g.Total) {
-		return c.outcome(Failed, Likely, x, reason, fmt.Sprintf("%s; lack of memory can cause it, but %v of %v was free", x.match.what, left, g.Total))
+		return c.outcome(Failed, Likely, x, reason, fmt.Sprintf("%s; lack of memory can cause it, but is unlikely here, because %v of %v was free", x.match.what, left, g.Total))
 	}
 	o := c.memory(OutOfMemory, Likely, x, reason)
 	o.Reasons = append(o.Reasons, fmt.Sprintf("%s, and only %v of %v was free", x.match.what, left, g.Total))
@@ -213,7 +213,7 @@ func (c classifier) ambiguous(x fault, reason string) Outcome {
 // refuses an allocation, but kills a process later.
 func (c classifier) ambiguousHost(x fault, reason string) Outcome {
 	if c.exit.Ulimit == 0 {
-		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of host memory can cause it, but ulimit sets no limit")
+		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of host memory can cause it, but is unlikely here, because ulimit sets no limit")
 	}
 	o := c.memory(OutOfHostMemory, Likely, x, reason)
 	o.Reasons = append(o.Reasons, fmt.Sprintf("%s, and ulimit allows a process only %v of host memory", x.match.what, c.exit.Ulimit))

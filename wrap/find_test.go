@@ -213,7 +213,7 @@ func TestJudge(t *testing.T) {
 		{"more than is pretended", Exit{GPUs: gpu(30 * gib)}, false, 24 * gib, "it held 30 GiB, more than the 24 GiB being simulated", 30 * gib, 24 * gib, 0},
 		{"within what is pretended", Exit{GPUs: gpu(20 * gib)}, false, 24 * gib, "micro-batch 4 fits: peak 20 GiB", 20 * gib, 24 * gib, 3},
 		{"a mistake in the script", Exit{Code: 3, Tail: []byte("epoch 1\nKeyError: 'x'\n")}, false, 0, "ERROR the trial of micro-batch 4 failed, and not for lack of memory: exit status 3", 0, 0, 0},
-		{"an old PyTorch", Exit{Code: 1, Tail: []byte("RuntimeError: Unrecognized CachingAllocator option: per_process_memory_fraction\n")}, false, gib, "ERROR this PyTorch does not know", 0, 0, 0},
+		{"an old PyTorch", Exit{Code: 1, Tail: []byte("RuntimeError: Unrecognized CachingAllocator option: per_process_memory_fraction\n")}, false, gib, "ERROR this PyTorch does not support", 0, 0, 0},
 		{"while loading", Exit{Code: 1, Tail: []byte(strings.Replace(fullText, "    loss = model(x)", "    model = AutoModel.from_pretrained(name)", 1))}, false, 0, "ERROR micro-batch 4 does not fit, and no smaller one will: loading the model", 0, 0, 0},
 	} {
 		trials := &Trials{Match: &Match{Profile: Profile{Trial: Rehearsal{Steps: 3}}}, Memory: c.memory, FlatFor: time.Minute}
@@ -242,7 +242,7 @@ func TestCapped(t *testing.T) {
 		{[]string{"PYTORCH_ALLOC_CONF=expandable_segments:True"}, 8 * gib, "expandable_segments:True,per_process_memory_fraction:0.1000"},
 		{[]string{"PYTORCH_ALLOC_CONF=a:1", "PYTORCH_CUDA_ALLOC_CONF=a:1"}, 8 * gib, "a:1,per_process_memory_fraction:0.1000"},
 		{[]string{"PYTORCH_ALLOC_CONF=a:1", "PYTORCH_CUDA_ALLOC_CONF=a:2"}, 8 * gib, "ERROR PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF differ"},
-		{[]string{"PYTORCH_ALLOC_CONF=per_process_memory_fraction:0.5"}, 8 * gib, "ERROR PYTORCH_ALLOC_CONF has per_process_memory_fraction already"},
+		{[]string{"PYTORCH_ALLOC_CONF=per_process_memory_fraction:0.5"}, 8 * gib, "ERROR PYTORCH_ALLOC_CONF already sets per_process_memory_fraction"},
 		{nil, 81 * gib, "ERROR 81 GiB is more than the GPU's 80 GiB"},
 	} {
 		got, err := capped(Command{Env: c.env}, c.most, 80*gib)

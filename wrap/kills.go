@@ -59,7 +59,7 @@ func (c classifier) untold() Outcome {
 		n.understand()
 		return c.memory(OutOfMemory, Likely, *n, "its last output reports a failed allocation: "+n.message, c.status())
 	}
-	o := c.outcome(Failed, Certain, c.noFault(), c.status(), "its last output shows no error that ended it")
+	o := c.outcome(Failed, Certain, c.noFault(), c.status(), "its last output shows no error that explains why it ended")
 	if c.signal() == syscall.SIGTERM || c.signal() == syscall.SIGINT {
 		o.Reasons = []string{c.status() + ", and headroom did not send that signal"}
 	}

@@ -104,7 +104,7 @@ func (t Type) amount(text string) (int, error) {
 	if t == List {
 		bare = strings.TrimSuffix(strings.TrimPrefix(bare, "["), "]")
 		if strings.Contains(bare, ",") {
-			return 0, errors.New("a list of several values is a schedule, which is not changed; give a single value")
+			return 0, errors.New("a list of several values is a schedule, which headroom does not change; give a single value")
 		}
 		bare = strings.TrimSpace(bare)
 	}

@@ -59,7 +59,7 @@ func Peel(c Command) (Launch, error) {
 			return p.launch, nil
 		}
 	}
-	return Launch{}, &OpaqueError{"the command", "it ends before a program is named"}
+	return Launch{}, &OpaqueError{"the command", "it names no program to run"}
 }
 
 // Name returns the name of the training program: its module, or the base name of its

@@ -37,13 +37,13 @@ func (l layer) attached(arg string) (string, bool) {
 // opaque lists programs that hide the training program, each with the reason and with
 // what the user can do instead.
 var opaque = map[string]string{
-	"bash": "a shell script is not read; give the command inside it", "sh": "a shell script is not read; give the command inside it",
-	"zsh": "a shell script is not read; give the command inside it", "fish": "a shell script is not read; give the command inside it",
+	"bash": "shell scripts are not read; give the command inside the script", "sh": "shell scripts are not read; give the command inside the script",
+	"zsh": "shell scripts are not read; give the command inside the script", "fish": "shell scripts are not read; give the command inside the script",
 	"docker": "a container has files and processes of its own; run headroom inside it", "podman": "a container has files and processes of its own; run headroom inside it",
 	"singularity": "a container has files of its own; run headroom inside it", "apptainer": "a container has files of its own; run headroom inside it",
 	"sbatch": "it submits the job and exits; put headroom into the job's script", "qsub": "it submits the job and exits; put headroom into the job's script",
 	"kubectl": "it submits the job and exits; put headroom into the container's command", "ray": "it submits the job and exits; put headroom into the job's command",
-	"ssh": "it runs on another machine; run headroom there", "make": "a makefile is not read; give the command inside it",
+	"ssh": "it runs on another machine; run headroom there", "make": "makefiles are not read; give the command inside the makefile",
 }
 
 // launcherModules maps the modules that python -m runs as launchers to those launchers'
@@ -185,7 +185,7 @@ func (p *peeler) slurm() {
 
 func (p *peeler) unknown(name, value string) {
 	if p.launch.Ranks == 0 {
-		p.launch.Why = name + " " + value + " is not a number of processes"
+		p.launch.Why = name + " " + value + " does not give a fixed number of processes"
 	}
 }
 

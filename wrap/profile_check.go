@@ -120,7 +120,7 @@ func (r *profileReader) checkLaw() {
 	}
 	for _, name := range slices.Concat(p.Law.Write, p.Law.Pin) {
 		if name != micro && name != accumulation && name != global {
-			r.add(r.lines["law.write"], "law", name, "only micro, accumulation and global can be written and pinned")
+			r.add(r.lines["law.write"], "law", name, "only micro, accumulation and global can be written or pinned")
 		}
 	}
 	_, hasGlobal := p.Knobs[global]

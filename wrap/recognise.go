@@ -114,7 +114,7 @@ func (m *Match) choose(profiles []Profile) (string, error) {
 	case m.Scores[0].Points < enough:
 		return "", &NotRecognisedError{"no profile fits well enough", m.Scores}
 	case len(m.Scores) > 1 && m.Scores[0].Points-m.Scores[1].Points < margin:
-		return "", &NotRecognisedError{fmt.Sprintf("%s and %s are less than %d points apart", m.Scores[0].Profile, m.Scores[1].Profile, margin), m.Scores}
+		return "", &NotRecognisedError{fmt.Sprintf("the scores of %s and %s are less than %d points apart", m.Scores[0].Profile, m.Scores[1].Profile, margin), m.Scores}
 	}
 	return m.Scores[0].Profile, nil
 }

@@ -163,7 +163,7 @@ func (m *Match) proves(out Rewritten, p recovery.Plan) error {
 		return err
 	}
 	if got.Plan.Effective != p.Effective || got.Plan.World != p.World || got.Plan.Micro != p.Largest() || got.Accumulation != p.Accumulation() {
-		return &InexactError{Asked: p, Reason: fmt.Sprintf("the command as rewritten would train with %v", got.Plan)}
+		return &InexactError{Asked: p, Reason: fmt.Sprintf("the rewritten command would train with %v", got.Plan)}
 	}
 	return nil
 }

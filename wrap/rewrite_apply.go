@@ -151,7 +151,7 @@ func (w *rewriter) drop(name string) error {
 	case k.Default != "":
 		return w.set(w.m.Profile, w.m.files, name, k.Default)
 	}
-	return &KnobError{name, at.where, at.text, "would make the framework start over; take it out"}
+	return &KnobError{name, at.where, at.text, "would make the framework start over; remove it"}
 }
 
 // Fallbacks finds the fallbacks of the profile that would change the command and that may

@@ -53,7 +53,7 @@ func (w *rewriter) cut(s, next step) error {
 func (w *rewriter) pin(s step) error {
 	m, total := w.m, w.m.total(s)
 	if !slices.Contains(m.Profile.Law.Pin, global) {
-		return &KnobError{global, m.places(global), "", "not given, so it would follow the micro-batch; give it"}
+		return &KnobError{global, m.places(global), "", "not given, so it would change with the micro-batch; give it"}
 	}
 	if m.Profile.Knobs[global].Scope != Total {
 		total /= max(1, s.ranks)
@@ -103,7 +103,7 @@ func (m *Match) exclude(group []string) error {
 		}
 	}
 	if len(given) == len(group) && len(group) == 1 {
-		return &KnobError{given[0], m.places(given[0]), "", "what it counts would change with the micro-batch; take it out"}
+		return &KnobError{given[0], m.places(given[0]), "", "it counts micro-batches, so its meaning would change with the micro-batch size; remove it"}
 	}
 	if len(given) == len(group) {
 		return &KnobError{given[0], m.places(given[0]), "", fmt.Sprintf("%s does not accept it together with %s", m.Profile.Name, strings.Join(given[1:], ", "))}

@@ -106,7 +106,7 @@ func TestRanksThatAreNotKnown(t *testing.T) {
 	}{
 		{"micro=--bs", 0, "micro-batch 8 × 2, effective 16"},
 		{"micro=--bs", 4, "micro-batch 8 × 2 × 4 ranks, effective 64"},
-		{"micro=--bs@total", 0, "the number of ranks is not known (--nproc_per_node gpu is not a number of processes), and micro depends on it; give it with --world"},
+		{"micro=--bs@total", 0, "the number of ranks is not known (--nproc_per_node gpu does not give a fixed number of processes), and micro depends on it; give it with --world"},
 		{"micro=--bs@total", 4, "micro-batch 2 × 2 × 4 ranks, effective 16"},
 		{"micro=--bs@total", 3, "micro: --bs: 8: is counted over all ranks, and is not divisible by 3"},
 	} {
@@ -146,7 +146,7 @@ func TestProfilesOfAUsers(t *testing.T) {
 	}
 	c := Command{Args: strings.Fields("python t.py --bs 4"), Dir: "/"}
 	var not *NotRecognisedError
-	if _, err := Recognise(c, all, Given{}); !errors.As(err, &not) || !strings.Contains(err.Error(), "a and timm are less than 2 points apart") {
+	if _, err := Recognise(c, all, Given{}); !errors.As(err, &not) || !strings.Contains(err.Error(), "the scores of a and timm are less than 2 points apart") {
 		t.Errorf("%v", err)
 	}
 	if m, err := Recognise(c, all, Given{Profile: "a"}); err != nil || m.Profile.Name != "a" {
@@ -213,7 +213,7 @@ func TestDerivedAccumulation(t *testing.T) {
 		{", pin: [global]}", "python t.py --micro 8", "--micro 4 --global 8"},
 		{", pin: [global]}", "python t.py --micro 8 --global -1", "--micro 4 --global 8"},
 		{", pin: [global]}", "python t.py --micro 8 --global=-1", "--micro 4 --global=8"},
-		{"}", "python t.py --micro 8", "global: --global: not given, so it would follow the micro-batch; give it"},
+		{"}", "python t.py --micro 8", "global: --global: not given, so it would change with the micro-batch; give it"},
 		{"}", "python t.py --micro 8 --global 36", "global: --global: 36: is not a multiple of micro-batch 8 × 1 ranks, so the batch actually trained has a different size"},
 	} {
 		p, err := ParseProfile("derived.yaml", []byte(head+c.law+"\n"))
@@ -233,7 +233,7 @@ func TestRewriteIsReadBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); !strings.Contains(got, "the command as rewritten would train with micro-batch 16 × 16") {
+	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); !strings.Contains(got, "the rewritten command would train with micro-batch 16 × 16") {
 		t.Error(got)
 	}
 }

@@ -118,7 +118,7 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 			}
 			continue
 		case how == syscall.SIGKILL && time.Since(given) > untilGivenUp:
-			t.trouble(fmt.Errorf("processes that cannot be killed are left: %v", pids(left)))
+			t.trouble(fmt.Errorf("these processes could not be killed: %v", pids(left)))
 			return
 		case first || how == syscall.SIGKILL:
 			send(left, how)

@@ -2,6 +2,7 @@ package wrap
 
 import (
 	"slices"
+	"strings"
 
 	"headroom/recovery"
 )
@@ -20,16 +21,20 @@ func (e *UntriableError) Error() string { return e.Reason }
 // to watch (hasGPU). writesNothing means that, according to the user, the command writes no
 // files. The error is an [*UntriableError].
 func (m *Match) Triable(hasGPU, writesNothing bool) error {
+	var reasons, hints []string
 	t := m.Profile.Trial
-	switch {
-	case !t.redirects() && !writesNothing:
-		return &UntriableError{"a trial would write where the training does, and " + m.Profile.Name + " does not say how to redirect the trial's output",
-			"say where the command writes, with --knob output=FLAG or under trial.set in a profile; pass --writes-nothing if it writes nothing"}
-	case t.Steps == 0 && !hasGPU:
-		return &UntriableError{m.Profile.Name + " does not say how to end a trial after a few steps, and there is no GPU whose memory could show when the trial has run long enough",
-			"name the flag for the training's length in optimizer steps, with --knob steps=FLAG or under trial.set in a profile"}
+	if !t.redirects() && !writesNothing {
+		reasons = append(reasons, "headroom does not know where the command writes, and a trial would write to the same place as the training")
+		hints = append(hints, "say where the command writes, with --knob output=FLAG or under trial.set in a profile; pass --writes-nothing if it writes nothing")
 	}
-	return nil
+	if t.Steps == 0 && !hasGPU {
+		reasons = append(reasons, "headroom does not know how to end a trial after a few steps, and there is no GPU whose memory could show when the trial has run long enough")
+		hints = append(hints, "name the flag for the training's length in optimizer steps, with --knob steps=FLAG or under trial.set in a profile")
+	}
+	if reasons == nil {
+		return nil
+	}
+	return &UntriableError{strings.Join(reasons, "; "), strings.Join(hints, "; ")}
 }
 
 // Rehearse returns m's command changed into a trial of p. The trial starts from the
@@ -85,7 +90,7 @@ func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
 	for _, knob := range t.Drop {
 		at, err := w.m.find(w.m.Profile, w.m.files, knob)
 		if err == nil && at.kind != inArgument && at.kind > byDefault && !at.unset {
-			err = &KnobError{knob, at.where, at.text, "a trial starts from the beginning; take this setting out to search for the micro-batch"}
+			err = &KnobError{knob, at.where, at.text, "a trial starts from the beginning; remove this setting to search for the micro-batch"}
 		}
 		if err == nil {
 			err = w.drop(knob)

@@ -32,7 +32,7 @@ func TestRehearse(t *testing.T) {
 		{"a YAML file alone", "python run_clm.py train.yaml", map[string]string{"train.yaml": "per_device_train_batch_size: 32\noutput_dir: out # here\nsave_strategy: epoch\n"}, nil, 16,
 			".headroom-trial-train.yaml", `max_steps: 3 | report_to: none | gradient_accumulation_steps: 2 | per_device_train_batch_size: 16 | output_dir: /tmp/t # here | save_strategy: "no"`},
 		{"a file that resumes from a checkpoint", "python run_clm.py train.yaml", map[string]string{"train.yaml": "per_device_train_batch_size: 32\noutput_dir: out\nresume_from_checkpoint: out/checkpoint-5\n"}, nil, 16,
-			"a trial starts from the beginning; take this setting out", ""},
+			"a trial starts from the beginning; remove this setting", ""},
 		{"nanoGPT", "python train.py --batch_size=12 --gradient_accumulation_steps=4 --wandb_log=True --n_layer=4", map[string]string{"train.py": "from model import GPTConfig"}, nil, 6,
 			"--batch_size=6 --gradient_accumulation_steps=8 --wandb_log=False --n_layer=4 --eval_interval=1000000000 --eval_iters=1 --max_iters=3 --out_dir=/tmp/t", ""},
 		{"Lightning counts batches", "python main.py fit --data.batch_size 32 --trainer.max_epochs 3 --ckpt_path a.ckpt --trainer.accumulate_grad_batches 1", map[string]string{"main.py": "from lightning.pytorch.cli import LightningCLI"}, nil, 8,
@@ -87,7 +87,8 @@ func TestTriable(t *testing.T) {
 		reason, mention string
 	}{
 		{"python run_clm.py --per_device_train_batch_size 8 --output_dir out", nil, false, false, "", ""},
-		{"python mine.py --bs 8", []string{"micro=--bs", "steps=--n"}, true, false, "a trial would write where the training does", "--knob output=FLAG"},
+		{"python mine.py --bs 8", []string{"micro=--bs", "steps=--n"}, true, false, "headroom does not know where the command writes", "--knob output=FLAG"},
+		{"python mine.py --bs 8", []string{"micro=--bs"}, false, false, "to the same place as the training; headroom does not know how to end a trial", "if it writes nothing; name the flag for the training's length"},
 		{"python mine.py --bs 8", []string{"micro=--bs", "steps=--n"}, false, true, "", ""},
 		{"python mine.py --bs 8", []string{"micro=--bs", "steps=--n", "output=--out"}, false, false, "", ""},
 		{"python mine.py --bs 8", []string{"micro=--bs", "output=--out"}, false, false, "there is no GPU whose memory could show", "--knob steps=FLAG"},

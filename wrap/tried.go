@@ -96,8 +96,8 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 	said := string(exit.Tail)
 	if t.Memory > 0 && strings.Contains(said, fraction) && strings.Contains(said, "Unrecognized") {
-		return &UntriableError{"this PyTorch does not know " + fraction + ", which is needed to simulate less memory",
-			"PyTorch 2.10 and later know it; without --memory the search uses what the GPU really has"}
+		return &UntriableError{"this PyTorch does not support " + fraction + ", which is needed to simulate less memory",
+			"PyTorch 2.10 and later support it; without --memory the search uses what the GPU really has"}
 	}
 	return &TrialError{tried.Micro, exit.Code, describe(o, exit), lastLines(said, 15)}
 }
@@ -163,7 +163,7 @@ func capped(c Command, most, total memory.Bytes) (Command, error) {
 	for _, name := range names {
 		value, set := c.Getenv(name)
 		if strings.Contains(value, fraction) {
-			return c, &UntriableError{fmt.Sprintf("%s has %s already", name, fraction), "take it out, or leave out --memory"}
+			return c, &UntriableError{fmt.Sprintf("%s already sets %s", name, fraction), "remove it, or leave out --memory"}
 		}
 		if set && value != "" && !slices.Contains(own, value) {
 			own = append(own, value)

@@ -122,7 +122,7 @@ func (m *Match) dividing(w *warnings) {
 	case now == 1:
 		w.add(about, "the micro-batch is 1 already: if memory runs out there is no smaller one")
 	case below < least:
-		w.add(about, "the micro-batch is %d, and %s trains with at least %d: if memory runs out there is no smaller one", now, m.Profile.Name, least)
+		w.add(about, "the micro-batch is %d, and %s needs at least %d: if memory runs out there is no smaller one", now, m.Profile.Name, least)
 	case below*far < now:
 		w.add(about, "the next micro-batch below %d that keeps the effective batch %d is %d: an effective batch such as %d, which has more divisors, would cost less speed",
 			now, asked.Plan.Effective, below, rounder(asked.Plan.Share(0))*asked.Plan.World)

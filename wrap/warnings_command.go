@@ -54,13 +54,13 @@ func allocator(w *warnings, c Command, launch Launch) {
 	}
 	switch splits := slices.DeleteFunc(slices.Clone(native), func(key string) bool { return key == "expandable_segments" }); {
 	case said["backend"] == "cudaMallocAsync" && len(native) > 0:
-		w.add(about, "with backend:cudaMallocAsync the driver manages the memory, and %s has no effect; take one of them out", strings.Join(native, ", "))
+		w.add(about, "with backend:cudaMallocAsync the driver manages the memory, and %s has no effect; remove one of them", strings.Join(native, ", "))
 	case said["backend"] == "cudaMallocAsync":
 		w.advise(about, "backend:cudaMallocAsync leaves the memory to the driver: a failure does not say how fragmented that memory is")
 	case expandable && len(splits) > 0:
-		w.add(about, "before PyTorch 2.5, expandable_segments:True together with %s could fail an assertion close to the memory limit; expandable_segments alone does as much against fragmentation", strings.Join(splits, ", "))
+		w.add(about, "before PyTorch 2.5, expandable_segments:True together with %s could fail an assertion close to the memory limit; expandable_segments alone is as effective against fragmentation", strings.Join(splits, ", "))
 	case said["max_split_size_mb"] != "":
-		w.advise(about, "max_split_size_mb:%s keeps larger blocks whole, which itself leaves memory unused; expandable_segments:True does more against fragmentation", said["max_split_size_mb"])
+		w.advise(about, "max_split_size_mb:%s keeps larger blocks whole, which itself leaves memory unused; expandable_segments:True is more effective against fragmentation", said["max_split_size_mb"])
 	case !expandable && launch.Script+launch.Module != "":
 		w.advise(about, "expandable_segments is not on: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (from PyTorch 2.9 on, PYTORCH_ALLOC_CONF) helps where free memory is fragmented, but not otherwise")
 	}

@@ -62,7 +62,7 @@ func TestWarnings(t *testing.T) {
 		{"transformers", "run_clm.py --output_dir o --per_device_train_batch_size 15", nil},
 		{"trl", "sft.py --output_dir o", []string{"checkpoints: trl can resume from a checkpoint only with trl 1.16.0 or later"}},
 		{"trl", "sft.py --output_dir o --save_strategy no", []string{"checkpoints: --save_strategy no saves no", "checkpoints: trl can resume"}},
-		{head + epochs, "t.py --bs 4", []string{"checkpoints: checkpoints are written only at the ends of epochs", "batch: the micro-batch is 4, and own trains with at least 4"}},
+		{head + epochs, "t.py --bs 4", []string{"checkpoints: checkpoints are written only at the ends of epochs", "batch: the micro-batch is 4, and own needs at least 4"}},
 		{head + epochs, "t.py --bs 8", []string{"checkpoints: checkpoints are written only at the ends of epochs"}},
 		{head + single, "t.py --bs 8", []string{"checkpoints: ckpt.pt is a single file, which every save overwrites"}},
 		{head, "t.py --bs 8", []string{"checkpoints: headroom knows no way to resume own from a checkpoint"}},

@@ -24,16 +24,16 @@ const lastWords = 10 * time.Second
 func checkCommand(u *ui) *cli.Command {
 	command := &cli.Command{
 		Name:      "check",
-		Usage:     "try what happens if a command runs out of memory in PyTorch",
+		Usage:     "test what would happen if a command ran out of memory in PyTorch",
 		ArgsUsage: "-- COMMAND | FILE",
 		Description: `headroom check -- COMMAND starts a PyTorch training command and stops it before
 its optimizer takes a step. The gradients of its first batch are computed both
 as a whole and in pieces, and compared; where pieces would be wrong, headroom
-says why, and what is done instead. FILE is one written by headroom init.
+says why, and what it would do instead. FILE is one written by headroom init.
 
-The command runs unchanged until then, and files that it has written by then
-stay. Its output goes to stderr. The status is 0 if every backward pass of the
-step can be run in pieces, and 1 if not.`,
+The command runs unchanged until that point, and files written by then are kept.
+Its output goes to stderr. The status is 0 if every backward pass of the step
+can be run in pieces, and 1 if not.`,
 		Flags:  []cli.Flag{jsonFlag("print one JSON object")},
 		Action: func(c *cli.Context) error { return checkAction(u, c) },
 	}
@@ -147,7 +147,7 @@ func (a checked) safe() bool {
 
 func (a checked) String() string {
 	if len(a.Found) == 0 {
-		return fmt.Sprintf("Nothing could be checked: %s.", cmp.Or(a.Why, "the optimizer took its step before backward was called on the loss of a trained module"))
+		return fmt.Sprintf("Nothing could be checked: %s.", cmp.Or(a.Why, "the optimizer took its step before backward was called on the loss of a module that it trains"))
 	}
 	var b strings.Builder
 	said := map[string]bool{}
@@ -162,7 +162,7 @@ func (a checked) String() string {
 		b.WriteString("Where pieces would be wrong, the whole batch is run once more; on a GPU, autograd's saved tensors are kept in host memory\n" +
 			"if necessary. If that fails too, the command gets the exception.\n")
 	}
-	b.WriteString("No step was made.")
+	b.WriteString("The optimizer took no step.")
 	return b.String()
 }
 
@@ -180,5 +180,5 @@ func sentences(f worker.Checked) string {
 	case f.Why != "":
 		return fmt.Sprintf("%s: backward of %s cannot be run in pieces: %s.\n", where, f.Modules, f.Why)
 	}
-	return fmt.Sprintf("%s: backward of %d rows of %s can be run in pieces: the gradients of %d pieces match those of the whole batch within %.1g.\n", where, f.Rows, f.Modules, f.Pieces, f.Error)
+	return fmt.Sprintf("%s: backward of %d rows of %s can be run in pieces: the gradients of %d pieces match those of the whole batch to within %.1g.\n", where, f.Rows, f.Modules, f.Pieces, f.Error)
 }

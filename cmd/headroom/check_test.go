@@ -22,10 +22,10 @@ func TestCheck(t *testing.T) {
 		status int
 		says   string // a pattern
 	}{
-		{"plain", "", 0, `^\S*train.py:44: backward of 64 rows of Sequential can be run in pieces: the gradients of 2 pieces match those of the whole batch within \de-0\d\.\nNo step was made\.\n$`},
+		{"plain", "", 0, `^\S*train.py:44: backward of 64 rows of Sequential can be run in pieces: the gradients of 2 pieces match those of the whole batch to within \de-0\d\.\nThe optimizer took no step\.\n$`},
 		{"batchnorm", "", 1, `train.py:44: backward of Sequential cannot be run in pieces: BatchNorm1d computes statistics over the batch\.\nWhere pieces would be wrong, the whole batch`},
 		{"contrastive", "", 1, `cannot be run in pieces: matmul compares every row of the batch with every other\.`},
-		{"tight", "", 0, `^\S*train.py:\d+: ran out of memory, and survived: 64 rows in 2 pieces\.\n(.*: backward of 64 rows .*\n)?No step was made\.\n$`},
+		{"tight", "", 0, `^\S*train.py:\d+: ran out of memory, and survived: 64 rows in 2 pieces\.\n(.*: backward of 64 rows .*\n)?The optimizer took no step\.\n$`},
 		{"plain", "WORLD_SIZE=2", 1, `^Nothing could be checked: several ranks would have to agree on how to split the batch\.\n$`},
 		{"ends", "", 1, `^Nothing could be checked: the command exited with status 3, and the worker was not attached: torch was imported, but no optimizer took a step\.\n$`},
 	} {

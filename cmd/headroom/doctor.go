@@ -246,7 +246,7 @@ func checkDevice(cfg *configs.Config, m site) check {
 	capacity := dev.Stats().Capacity
 	c := check{Name: "device", State: ok, Found: fmt.Sprintf("%s, %v", dev.Name(), capacity)}
 	if err := dev.Close(); err != nil {
-		return check{"device", fail, err.Error(), "see what uses the device"}
+		return check{"device", fail, err.Error(), "see what is using the device"}
 	}
 	if dev.Name() == "host" && job.HostFits(cfg.Device, m.Room()) != nil {
 		c.State, c.Next = fail, fmt.Sprintf("set device.capacity below the %v that this machine has left", m.Room())

@@ -40,7 +40,7 @@ func predecessor() (*handover, error) {
 	}
 	r := &handover{}
 	if err := json.Unmarshal([]byte(text), r); err != nil || r.PID != os.Getpid() {
-		return nil, usagef("unset "+execKey, "%s=%s: not written by headroom for this process", execKey, text)
+		return nil, usagef("unset "+execKey, "%s=%s: not set by headroom for this process", execKey, text)
 	}
 	return r, os.Unsetenv(execKey) // the next exec writes its own
 }

@@ -25,7 +25,7 @@ type exit struct {
 // outcome. The help and the manual page print this table.
 var exits = []exit{
 	{0, "done", "done: the job is finished", func(err error) bool { return err == nil }},
-	{1, "failed", "failed for a reason other than memory: the loss became NaN or infinite, or a file disappeared", nil},
+	{1, "failed", "failed for a reason other than memory, such as a NaN or infinite loss, or a file that disappeared", nil},
 	{2, "usage error", "usage or configuration error: nothing was started", isUsage},
 	{75, "interrupted", "interrupted: the same command continues the run", isInterrupted},
 	{120, "out of memory", "gave up, out of memory: the terminal and the journal say what does not fit and what would help", isOutOfMemory},

@@ -169,7 +169,7 @@ func (e explanation) smaller(b *strings.Builder) {
 		if len(s.Prove) > 0 && s.Trusted {
 			fmt.Fprintf(b, "assumed (--trust): that %s\n", strings.Join(s.Prove, ", and that "))
 		} else if len(s.Prove) > 0 {
-			fmt.Fprintf(b, "but not yet: %v\n", &wrap.UnprovenError{Prove: s.Prove})
+			fmt.Fprintf(b, "but not as things stand: %v\n", &wrap.UnprovenError{Prove: s.Prove})
 		}
 	}
 }
@@ -208,7 +208,7 @@ func (e explanation) saved(b *strings.Builder) {
 		b.WriteString("  no way to continue from a checkpoint is known\n")
 	}
 	if s.Refused != "" {
-		fmt.Fprintf(b, "  not from %s: %s\n", s.Newest.Path, s.Refused)
+		fmt.Fprintf(b, "  cannot continue from %s: %s\n", s.Newest.Path, s.Refused)
 	} else if s.Diff != "" {
 		fmt.Fprintf(b, "  from %s:\n%s", s.Newest.Path, s.Diff)
 	}

@@ -21,12 +21,12 @@ func findCommand(u *ui) *cli.Command {
 		ArgsUsage: "-- COMMAND | CONFIG",
 		UsageText: `headroom find [FLAGS] -- COMMAND	for any command that headroom can change
 headroom find [FLAGS] CONFIG	for a file or a preset`,
-		Description: `COMMAND is started a few times with different micro-batches. Each trial makes a
+		Description: `COMMAND is started a few times with different micro-batches. Each trial runs a
 few steps, with the effective batch that COMMAND asks for, and writes into a
 temporary folder; its output is not shown. A file from "headroom init" can take
 the place of -- COMMAND.
 
-The batch.micro of CONFIG does not matter. Sizes are tried with the optimizer's
+The batch.micro of CONFIG has no effect. Sizes are tried with the optimizer's
 state in place; then whole optimizer steps are timed with the largest size that
 fits and with a few smaller ones. Nothing is kept.`,
 		CustomHelpTemplate: jobHelp("The status of a trial that failed for a reason other than memory is passed on."),

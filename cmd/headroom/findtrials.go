@@ -22,7 +22,7 @@ const trialHeadroom = 0.08
 // trialFlags returns the flags of find that say how to try a command.
 func trialFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "if steps cannot be limited, end after `TIME` of flat memory"},
+		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "if steps have no limit, end once memory is flat for `TIME`"},
 		&cli.StringFlag{Name: "memory", Usage: "find what fits on a GPU with `SIZE` of memory, as in 24GiB"},
 		boolFlag("writes-nothing", "COMMAND writes nothing that a trial could overwrite"),
 	}
@@ -104,7 +104,7 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 	all, err := nvml.GPUs()
 	gpus := w.Command.GPUs(all)
 	if t.Memory > 0 && len(gpus) == 0 {
-		return t, o, errors.Join(errors.New("--memory: less memory can be simulated only on a GPU, and none is seen"), err)
+		return t, o, errors.Join(errors.New("--memory: less memory can be simulated only on a GPU, and none was found"), err)
 	}
 	for _, g := range gpus {
 		if !strings.Contains(f.Device, g.Name) {
@@ -116,7 +116,7 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 	}
 	o.Sizes, err = w.Match.Sizes(w.Asked)
 	if err == nil && len(o.Sizes) == 0 {
-		err = errors.New("no micro-batch keeps the effective batch")
+		err = errors.New("no micro-batch size keeps the effective batch the same")
 	}
 	if err != nil {
 		return t, o, fmt.Errorf("there is nothing to choose from: %w", err)

@@ -22,8 +22,8 @@ func configFlags() []cli.Flag { return []cli.Flag{setFlag(), unsetFlag()} }
 // headroom run has.
 func configRunFlags() []cli.Flag {
 	return []cli.Flag{
-		boolFlag("fresh", "set the run of that name aside, and start from step 0"),
-		boolFlag("again", "start over if that run is finished; else continue it"),
+		boolFlag("fresh", "set any run of the same name aside; start from step 0"),
+		boolFlag("again", "start over if the run is finished; else continue it"),
 		boolFlag("json", "print journal entries and steps as JSON lines on stdout"),
 		boolFlag("no-progress", "do not show progress"),
 	}
@@ -47,7 +47,7 @@ func loadConfig(c *cli.Context) (*configs.Config, error) {
 		return nil, err
 	}
 	if configs.IsCommand(path) {
-		return nil, usagef(fmt.Sprintf("headroom explain %s, or headroom run %[1]s", path), "%s holds a command, and %s takes the configuration of a run", path, c.Command.Name)
+		return nil, usagef(fmt.Sprintf("headroom explain %s, or headroom run %[1]s", path), "%s holds a command, but %s takes the configuration of a run", path, c.Command.Name)
 	}
 	if filepath.Ext(path) == ".py" {
 		return nil, usagef(fmt.Sprintf("headroom %s -- python %s", c.Command.Name, path), "%s is a Python script; without --, %s takes a configuration", path, c.Command.Name)

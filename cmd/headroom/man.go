@@ -106,8 +106,8 @@ func roff(text string) string {
 var details = map[string]string{
 	"run": `Everything after the first -- belongs to COMMAND. "headroom explain" shows everything that is known about it.
 
-CONFIG is a file, or the name of a preset. Its run continues after an interrupt, a crash or a loss of power when the same command line is
-given again, and does nothing if it is finished. If the device is lost, a new process replaces headroom and continues from the newest checkpoint.
+CONFIG is a file, or the name of a preset. The same command line, given again after an interrupt, a crash or a loss of power,
+continues the run, or does nothing if the run is finished. If the device is lost, headroom replaces its own process with a new one, which continues from the newest checkpoint.
 
 For a run of CONFIG, the first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the second one stops at once. COMMAND receives such signals itself.`,
 	"--knob":            "; NAME is micro, accumulation or another knob of docs/profiles.md; may be repeated",
@@ -124,9 +124,9 @@ For a run of CONFIG, the first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, sa
 // environment lists the variables that headroom reads.
 var environment = []struct{ name, means string }{
 	{"NO_COLOR", "if it is not empty, nothing is coloured"},
-	{"TERM", "dumb: plain lines, none rewritten"},
-	{"HEADROOM_RUNS_DIR", "the folder that runs are kept in and looked up in; runs if it is not set"},
-	{"GOTRACEBACK", "crash: a crash leaves a core dump, if ulimit -c allows it"},
+	{"TERM", "if set to dumb, output is plain lines, none rewritten"},
+	{"HEADROOM_RUNS_DIR", "the folder where runs are kept and looked up; ./runs if it is not set"},
+	{"GOTRACEBACK", "if set to crash, a crash leaves a core dump, provided that ulimit -c allows it"},
 	{"HEADROOM_CUBLAS", "the cuBLAS to try first: a file, or its folder"},
 	{"VIRTUAL_ENV, CONDA_PREFIX", "Python environments, where cuBLAS is looked for next"},
 }

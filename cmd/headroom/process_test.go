@@ -249,7 +249,7 @@ func TestReaderGoesAway(t *testing.T) {
 	if got := p.end(); got != 0 {
 		t.Errorf("exit status %d, want 0", got)
 	}
-	if n := strings.Count(p.stderr.String(), "the run continues without it"); n != 1 {
+	if n := strings.Count(p.stderr.String(), "the run continues without this output"); n != 1 {
 		t.Errorf("told %d times that nobody reads, want once:\n%s", n, p.stderr.String())
 	}
 }

@@ -113,7 +113,7 @@ func (f foundMicro) String() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row := func(cells ...string) { fmt.Fprintln(w, strings.Join(cells, "\t")) }
 	row("command", fmt.Sprintf("%s: %v", f.Profile, f.Asked))
-	head := "no GPU is seen"
+	head := "no GPU was found"
 	if f.Device != "" {
 		head = fmt.Sprintf("%s, %v available", f.Device, f.Available)
 	}
@@ -165,9 +165,9 @@ func unfit(need, there memory.Bytes) string {
 	case need <= 0:
 		return text
 	case need > there && need.String() == there.String():
-		return fmt.Sprintf("%s: %v more than is available", text, need-there)
+		return fmt.Sprintf("%s: needs %v more than is available", text, need-there)
 	}
-	return fmt.Sprintf("%s: at least %v", text, need)
+	return fmt.Sprintf("%s: needs at least %v", text, need)
 }
 
 // orLess offers enough, a smaller micro-batch that was about as fast as any, to users who want to

@@ -230,7 +230,7 @@ func (u *ui) finished(r harness.Result) {
 	}
 	text := fmt.Sprintf("done: %s, loss %.3f", plural(r.Steps, "step"), r.Last.Loss)
 	if r.Resumed > 0 {
-		text += fmt.Sprintf(", the first %d of them before this command", r.Resumed)
+		text += fmt.Sprintf(", the first %d steps before this command", r.Resumed)
 	}
 	if r.AllFailures > 0 {
 		text += fmt.Sprintf(", %s survived", plural(r.AllFailures, "out-of-memory failure"))
@@ -261,7 +261,7 @@ func (u *ui) survived(r harness.Result) {
 }
 
 func (u *ui) alreadyFinished(name, dir string, steps int) {
-	u.say("%s is finished: all %s are done; %s", name, plural(steps, "step"), filepath.Join(dir, report.Page))
+	u.say("%s is finished: all %s are done; its report is %s", name, plural(steps, "step"), filepath.Join(dir, report.Page))
 	if !u.quiet {
 		u.hint("--again sets it aside and starts over, --name starts another run")
 	}
@@ -285,7 +285,7 @@ func (u *ui) stopped(status int, goesOn string) {
 	u.line(yellow, fmt.Sprintf("interrupted, status %d; %s", status, goesOn))
 }
 
-func (u *ui) setAside(from, to string) { u.say("the run in %s is now in %s", from, to) }
+func (u *ui) setAside(from, to string) { u.say("the run that was in %s is now in %s", from, to) }
 
 // passed returns a function that says why device.kind auto does not use a better kind of
 // device. The function says so once for each kind.
@@ -306,7 +306,7 @@ func (u *ui) reportWritten(path string) { u.say("report: %s", path) }
 func (u *ui) noReport(err error) { u.warn("no report: %v", err) }
 
 // noReader warns that the reader of the JSON lines has gone.
-func (u *ui) noReader(err error) { u.warn("%v; the run continues without it", err) }
+func (u *ui) noReader(err error) { u.warn("%v; the run continues without this output", err) }
 
 // startOne is the hint to a user who has no runs yet.
 const startOne = "headroom run -- COMMAND starts one"

@@ -174,7 +174,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 			return nil, "", asUsage(fmt.Errorf("make the folder of the run: %w", err))
 		}
 		if asked != "" {
-			return nil, "", usagef("give a different --name, or none", "there is a run %s already%s", filepath.Join(dir, name), inUse(filepath.Join(dir, name)))
+			return nil, "", usagef("give a different --name, or none", "there is already a run %s%s", filepath.Join(dir, name), inUse(filepath.Join(dir, name)))
 		}
 		n = max(n, newestNumber(dir, base)) + 1
 		name = fmt.Sprintf("%s-%d", base, n)
@@ -400,7 +400,7 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 }
 
 // leftFailure is how a message refers to a failure that has already been reported.
-const leftFailure = "the failure that was left to its own code"
+const leftFailure = "the failure that its own code was left to handle"
 
 // ended says how the command ended if the command's own output does not, and draws the
 // report if it is worth one. The error that it returns carries the command's exit status.

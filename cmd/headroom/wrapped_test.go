@@ -152,7 +152,7 @@ func TestEveryCommandHasItsOwnFolder(t *testing.T) {
 		t.Errorf("%d starts made %v", starts, made)
 	}
 	var usage *usageError
-	if _, _, err := w.folder("train-run"); !errors.As(err, &usage) || !strings.Contains(err.Error(), "there is a run runs/train-run already") {
+	if _, _, err := w.folder("train-run"); !errors.As(err, &usage) || !strings.Contains(err.Error(), "there is already a run runs/train-run") {
 		t.Errorf("a name that is taken: %v", err)
 	}
 	for _, name := range []string{"../out", "a/b", ".", "-x", "x y", strings.Repeat("x", 101)} {
@@ -196,7 +196,7 @@ func TestTwoRunsOfOneOutput(t *testing.T) {
 	if err != nil || !strings.Contains(string(said), "another headroom run keeps its checkpoints in out, too") {
 		t.Errorf("%v: %s", err, said)
 	}
-	if said, err := wrap("one").CombinedOutput(); err == nil || !strings.Contains(string(said), fmt.Sprintf("there is a run runs/one already, and process %d is working in it", first.cmd.Process.Pid)) {
+	if said, err := wrap("one").CombinedOutput(); err == nil || !strings.Contains(string(said), fmt.Sprintf("there is already a run runs/one, and process %d is working in it", first.cmd.Process.Pid)) {
 		t.Errorf("%v: %s", err, said)
 	}
 	first.signal(syscall.SIGTERM)
@@ -206,7 +206,7 @@ func TestTwoRunsOfOneOutput(t *testing.T) {
 	if status, err := runs.ReadStatus(filepath.Join("runs", "one")); err != nil || status.Reason != "interrupted" {
 		t.Errorf("it says %q, %v: the same command would not continue", status.Reason, err)
 	}
-	if said, err := wrap("one").CombinedOutput(); err == nil || !strings.Contains(string(said), "there is a run runs/one already\n") {
+	if said, err := wrap("one").CombinedOutput(); err == nil || !strings.Contains(string(said), "there is already a run runs/one\n") {
 		t.Errorf("%v: %s", err, said)
 	}
 	if said, err := wrap("three").CombinedOutput(); err != nil || len(said) > 0 {

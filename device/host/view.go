@@ -42,7 +42,7 @@ func view[E float32 | int32 | uint16](d *Device, op, name string, t device.Tenso
 	}
 	mem := d.segments.bytes(t.Addr, t.Len*t.DType.Size())
 	if mem == nil || t.Addr%device.Addr(t.DType.Size()) != 0 {
-		panic(&device.ShapeError{Op: op, Text: fmt.Sprintf("%s: %d elements at %#x are not this device's memory", name, t.Len, uint64(t.Addr))})
+		panic(&device.ShapeError{Op: op, Text: fmt.Sprintf("%s: %d elements at %#x are not in this device's memory", name, t.Len, uint64(t.Addr))})
 	}
 	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(mem))), t.Len)
 }

@@ -18,7 +18,7 @@ type TooLargeError struct {
 }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("%s: %v of data needs %v of memory, and %v is left; set %s to read less, point data.path at less data, or run where there is more memory",
+	return fmt.Sprintf("%s: %v of data needs %v of memory, but only %v is left; set %s to read less, point data.path at less data, or run where there is more memory",
 		e.Path, e.Size, e.Needs, e.Room, e.Key)
 }
 

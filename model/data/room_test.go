@@ -62,7 +62,7 @@ func TestTextLargerThanMemory(t *testing.T) {
 
 func TestTooLargeSaysWhatToDo(t *testing.T) {
 	_, err := OpenText(TextOptions{Path: filepath.Join(folder(t, map[string]string{"a": "12345678"}), "a"), Context: 4, Room: 39})
-	if err == nil || !strings.HasSuffix(err.Error(), "/a: 8 B of data needs 40 B of memory, and 39 B is left; set data.limit to read less, point data.path at less data, or run where there is more memory") {
+	if err == nil || !strings.HasSuffix(err.Error(), "/a: 8 B of data needs 40 B of memory, but only 39 B is left; set data.limit to read less, point data.path at less data, or run where there is more memory") {
 		t.Error(err)
 	}
 	if _, err := OpenText(TextOptions{Path: folder(t, map[string]string{"a": "12345678"}), Context: 4, Room: 40}); err != nil {

@@ -153,7 +153,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
     tensors = {id(t): t for t in [*inputs.tensors, *extra]}
     if any(i not in reached for i in tensors):
-        raise Refused("it is not known whether a tensor has its gradient already")
+        raise Refused("it is not known whether a tensor has already received its gradient")
     rest = [t for i, t in tensors.items() if not reached[i]]
     if rest:
         with torch.enable_grad():

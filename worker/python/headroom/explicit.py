@@ -223,7 +223,7 @@ class Trial:
                 own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule, if that is right for a leaf, too
                 return rules[0], [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree
             chosen = others(rules, self._batch, count, again)
-        raise Refused("the weights of the pieces' gradients cannot be determined")
+        raise Refused("it cannot be determined how much each piece's gradients count in the whole")
 
     def _run(self, rows: Sequence[int]) -> Run:
         key = tuple(rows)
@@ -267,11 +267,11 @@ class Trial:
             def total(parts: Sequence) -> Any:
                 sums = [sum(w * v for w, v in ((weight(rule, range(r.start, r.stop)), v) for r, v in parts) if w) for rule in rules]
                 if any(abs(float(s) - float(sums[0])) > 1e-6 * abs(float(sums[0])) for s in sums):
-                    raise Refused("the weights of the function's results for the pieces cannot be determined")
+                    raise Refused("it cannot be determined how much the function's result for each piece counts in the whole")
                 return typed(sums[0], leaf)
 
             return total
-        raise Refused("a result of the function can be joined neither by rows nor as a weighted sum")
+        raise Refused("a result of the function can neither be joined row by row nor be computed as a weighted sum")
 
     def _looked(self, rows: list[int]) -> None:
         """Runs the function to see what else it does. Raises :class:`Refused` if it changes
@@ -344,7 +344,7 @@ def rows_of(args: tuple, kwargs: dict) -> int:
     if not found:
         raise Refused("the function is given no tensor with a batch dimension")
     if found[0] < 2:
-        raise Refused("a batch of one row cannot be cut")
+        raise Refused("a batch of one row cannot be split")
     whole((args, kwargs), found[0])
     return found[0]
 

@@ -22,7 +22,7 @@ class Kind(NamedTuple):
     graph: bool  # tensors of this kind hold the graph that made them
 
     def __str__(self) -> str:
-        shape = " × ".join(map(str, self.shape)) or "a number"
+        shape = " × ".join(map(str, self.shape)) or "a scalar"
         return f"{str(self.dtype).replace('torch.', '')} ({shape}){', with the graph that made it' if self.graph else ''}"
 
 
@@ -42,7 +42,7 @@ class Growth:
         # A graph holds more than its tensor shows.
         largest = sorted((k for k, n in grown.items() if n >= STEPS // 2), key=lambda k: (k.graph, grown[k] * size(k)), reverse=True)
         if not largest:
-            return f"in {taken} steps no kind of tensor that Python knows of has become more numerous: the growing memory is held elsewhere"
+            return f"in {taken} steps no kind of tensor visible to Python has grown in number: the growing memory is held elsewhere"
         known = {i for ids in self._before.values() for i in ids}
         lines = []
         for kind in largest[:LINES]:

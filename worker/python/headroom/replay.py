@@ -130,7 +130,7 @@ class Inputs:
                     continue
                 per_row = 0 if plan is None else plan.cuts[i].outside.get(index, 0)
                 if per_row and self.cut.setdefault(index, per_row) != per_row:
-                    raise Refused("a tensor with a graph is used by the step in two different ways")
+                    raise Refused("a tensor with a graph would have to be split in two different ways")
                 if per_row or not tensor.is_leaf:
                     self.entering[index] = tensor
                 else:
@@ -275,7 +275,7 @@ def gradients(
             return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
         except ValueError:
             if norms is not None and rows is not None and rows.count == 1:
-                raise Refused("BatchNorm has no statistics for a piece of one row") from None
+                raise Refused("BatchNorm cannot compute statistics over a piece of one row") from None
             raise
 
     def add(rows: Optional[Rows], got: Any) -> None:
@@ -495,7 +495,7 @@ class Proof:
         if two rules that fit give the pieces different weights."""
         rules = self.rules(slot, pieces)
         if not settled(rules, pieces):
-            raise Refused("the weights of the pieces' losses cannot be determined")
+            raise Refused("it cannot be determined how much each piece's loss counts in the whole")
         return rules[0]
 
     def rules(self, slot: int, pieces: Sequence[Rows]) -> list[Rule]:
@@ -827,7 +827,7 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
 def proven(proof: Proof, slot: int, pieces: Sequence[Rows]) -> Rule:
     """The rule of a scalar for these pieces, checked to be right for the scalar's gradients as
     well."""
-    rule = patiently(lambda: proof.rule(slot, pieces), "there is not enough memory to find the weights of the pieces")
+    rule = patiently(lambda: proof.rule(slot, pieces), "there is not enough memory to work out how much each piece counts in the whole")
     patiently(lambda: proof.agree(slot, rule), "there is not enough memory to check the gradients on a few rows")
     return rule
 

@@ -104,7 +104,7 @@ class Plan:
         self.cuts: list[Cut] = []
         self.slots: dict[int, Slot] = {}
         if self.batch < 2:
-            raise Refused("a batch of one row cannot be cut")
+            raise Refused("a batch of one row cannot be split")
         sizes = (2, 3) if self.batch > 3 else (1, 2)
         self._rows = [Rows(self.batch, 0, sizes[0]), Rows(self.batch, self.batch - sizes[1], self.batch)]
         self._env: list[dict[int, torch.Tensor]] = [{}, {}]
@@ -279,7 +279,7 @@ class Plan:
         known = [self.slots[r] for r in refs]
         rowful = [s for s in known if s.dim is not None]
         if rowful and any(s.dim is None and not s.fixed for s in known):
-            raise Refused(f"{named(entry)} combines single rows with a value of the whole batch")
+            raise Refused(f"{named(entry)} combines single rows with a value computed from the whole batch")
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
             before = Held(entry.module.modules(), deep=True)
@@ -358,7 +358,7 @@ class Plan:
         if not found:
             raise Refused(str(why) if isinstance(why, Refused) else f"{named(entry)} cannot be run on fewer rows: {why}")
         if len(found) > 1:
-            raise Refused(f"{named(entry)} can be cut in more than one way")
+            raise Refused(f"the arguments of {named(entry)} can be split in more than one way")
         cut, results, _ = found[0]
         return cut, self._both(entry, cut) if entry.inplace else results
 
@@ -386,7 +386,7 @@ class Plan:
         dtypes = [self.slots[t.slot].dtype if type(t) is Ref else self.tape.outside[t.index].dtype for t in index if type(t) in (Ref, Outside)]
         masked = name == "__getitem__" and (torch.bool in dtypes or torch.uint8 in dtypes)
         if name in SELECTING or masked or name == "where" and not index:
-            raise Refused(f"{name} returns a result whose size depends on values")
+            raise Refused(f"{name} returns a result whose size depends on tensor values")
         try:
             env = {r: torch.empty(self.slots[r].shape, dtype=self.slots[r].dtype, device="meta") for r in entry.references()[0]}
             args, kwargs = arguments(self.tape, entry, NOTHING, env, None, lambda t: torch.empty_like(t, device="meta", requires_grad=False))
