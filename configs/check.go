@@ -89,8 +89,8 @@ func (c *Config) Applies(name string) bool {
 // kernels for bfloat16 support.
 const MostChannels = 128
 
-// wideHeads limits the channels per head whenever the run may use a GPU: which device
-// it uses is known only once the device is opened.
+// wideHeads limits the channels per head if the run computes in bfloat16 and may use a
+// GPU. Which device the run uses is known only once the device is opened.
 func (l *loader) wideHeads() {
 	c := l.c
 	channels := c.Model.Width / max(1, c.Model.Heads)
@@ -107,8 +107,9 @@ func (l *loader) batch() {
 	l.uniform()
 }
 
-// uniform refuses a plan whose micro-batches would become smaller than the smallest
-// allowed, because they have to divide the effective batch.
+// uniform refuses a plan with batch.uniform if no divisor of batch.effective lies
+// between batch.min_micro and batch.micro. The size of uniform micro-batches must
+// divide the effective batch.
 func (l *loader) uniform() {
 	b := l.c.Batch
 	if !b.Uniform || b.Micro < 1 || b.Effective < 1 || l.bad["batch.uniform"] || l.bad["batch.min_micro"] {

@@ -30,14 +30,14 @@ type Command struct {
 	Free        memory.Bytes  // memory that every GPU of the command must have free before the start; 0 means no waiting
 	Hang        time.Duration // time without a sign of life after which the command is reported as hung; 0 for never
 	RestartHung bool
-	// RestartLeaking is whether to end a command that leaks memory just after it has
-	// saved a checkpoint, if memory would run out before the next one. The command is
-	// then started again from that checkpoint.
+	// RestartLeaking is whether to restart a command that leaks memory. Whenever the
+	// command has saved a checkpoint and memory would run out before the next one, the
+	// command is ended and started again from the saved checkpoint.
 	RestartLeaking bool
 	WatchOnly      bool     // never change the command, and never start it again
 	Observe        bool     // the worker inside PyTorch only watches
 	NoWorker       bool     // nothing is put inside the command's processes
-	Allow          []string // names of what is allowed although the training is then not bit-for-bit the same
+	Allow          []string // names of measures that are allowed although the training is then not bit-for-bit the same
 
 	origins map[string]string
 }

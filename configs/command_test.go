@@ -134,8 +134,8 @@ func TestIsCommand(t *testing.T) {
 }
 
 // TestDocumentOfACommand checks that a written command is read back unchanged, whatever
-// its words are, and that each key that is left out is there as a comment that would be
-// valid without its #.
+// its words are. It also checks that each key that was not given appears as a comment,
+// and that the comment would be a valid line without its #.
 func TestDocumentOfACommand(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "headroom.yaml")

@@ -8,8 +8,8 @@ import (
 	"headroom/memory"
 )
 
-// Config is the complete and valid configuration of one run. [Load] makes it. For what
-// a field means, see its key in [Keys].
+// Config is the complete and valid configuration of one run, as [Load] returns it. For
+// what a field means, see its key in [Keys].
 type Config struct {
 	Name      string
 	Seed      uint64
@@ -70,8 +70,9 @@ type Schedule struct {
 	Min    float64
 }
 
-// Train says how long to train, and how many checkpoints to keep. Exactly one of Steps
-// and Epochs is set. Once the data has been opened, epochs are converted to steps.
+// Train says how long to train, how often to save a checkpoint, and how many
+// checkpoints to keep. Exactly one of Steps and Epochs is set. Once the data has been
+// opened, epochs are converted to steps.
 type Train struct {
 	Steps           int
 	Epochs          float64

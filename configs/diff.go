@@ -12,11 +12,10 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s is %s in the run and %s now", d.Key, d.Old, d.New)
 }
 
-// Diff returns the differences that keep a run that was started with the configuration
-// old from continuing with the configuration now: the keys marked [Key.Fixed] whose
-// values differ. If now leaves a value open (a schedule.steps of auto, no
-// data.fingerprint), that is not a difference; [Config.Inherit] takes the value over
-// from old.
+// Diff returns the differences that keep a run from being continued: the keys marked
+// [Key.Fixed] whose values differ between old, the configuration that the run was
+// started with, and now. A value that now leaves open (a schedule.steps of auto, no
+// data.fingerprint) is not a difference; [Config.Inherit] takes it over from old.
 func Diff(old, now *Config) []Difference {
 	var all []Difference
 	for _, k := range keys {
@@ -31,7 +30,7 @@ func Diff(old, now *Config) []Difference {
 	return all
 }
 
-// open reports whether c leaves the value of the key to the run.
+// open reports whether c leaves the value of the key open, so that the run decides it.
 func (k Key) open(c *Config) bool {
 	switch k.Name {
 	case "schedule.steps":
@@ -42,9 +41,9 @@ func (k Key) open(c *Config) bool {
 	return false
 }
 
-// Inherit takes the values that c leaves open from old, the configuration of the run
-// that c continues. A larger train.steps then does not change the schedule of the steps
-// already made, and different data is refused when it is opened.
+// Inherit copies the values that c leaves open from old, the configuration of the run
+// that c continues. After that, a larger train.steps does not change the schedule of
+// the steps already finished, and different data is refused when it is opened.
 func (c *Config) Inherit(old *Config) {
 	for _, k := range keys {
 		if k.open(c) {

@@ -27,7 +27,8 @@ func TestDocsDoNotDrift(t *testing.T) {
 }
 
 // TestEveryKeyIsDocumented checks that every key has a description and appears once in
-// the table. A vertical bar in a text would break the table in docs/config.md.
+// the table. It also checks that no text has a vertical bar, which would break the
+// table in docs/config.md.
 func TestEveryKeyIsDocumented(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range Keys() {

@@ -151,6 +151,7 @@ var keys = []Key{
 		value: func(c *Config) value { return text{&c.Output.Dir} }},
 }
 
-// hostCapacity is the memory that device.capacity auto means on the host. It is a fixed
-// amount, not a share of the machine's memory, so that a run is the same everywhere.
+// hostCapacity is the memory that a run may use on the host with device.capacity auto.
+// It is a fixed amount, not a share of the machine's memory, so that a run behaves the
+// same on every machine.
 const hostCapacity = memory.GiB

@@ -12,7 +12,7 @@ import (
 	"headroom/memory"
 )
 
-// choice is a word that must be one of a few.
+// choice is a word from a fixed list.
 type choice struct {
 	p     *string
 	words []string
@@ -32,7 +32,7 @@ func (v choice) set(n *yaml.Node) error {
 func (v choice) node() *yaml.Node { return plain(*v.p) }
 func (v choice) allowed() string  { return list(v.words, "or") }
 
-// subset is a list of words from a few allowed ones, each at most once, in any order.
+// subset is a list of words from a fixed list, each at most once, in any order.
 type subset struct {
 	p     *[]string
 	words []string
@@ -139,8 +139,8 @@ func (v squeezes) allowed() string {
 // finished.
 func (s Squeeze) Acts(finished int) bool { return s.From <= finished && finished < s.To }
 
-// Taken returns how much memory the squeezes take away in all once the given number of
-// steps is finished.
+// Taken returns how much memory the squeezes take away in total once the given number
+// of steps is finished.
 func Taken(all []Squeeze, finished int) (sum memory.Bytes) {
 	for _, s := range all {
 		if s.Acts(finished) {
@@ -150,7 +150,7 @@ func Taken(all []Squeeze, finished int) (sum memory.Bytes) {
 	return sum
 }
 
-// list joins words as in a sentence: "a, b or c".
+// list joins words as in a sentence, with last between the final two: "a, b or c".
 func list(words []string, last string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// maxFile is a limit in bytes, far above the size of any configuration. It keeps a path
-// given by mistake from filling the memory.
+// maxFile is the size in bytes of the largest file that is read, far above the size of
+// any configuration. It keeps a huge file, given by mistake, from filling the memory.
 const maxFile = 1 << 20
 
 // Load reads the configuration at path, or the preset of that name, and then the
@@ -39,7 +39,8 @@ func Text(path string) ([]byte, error) {
 }
 
 // read returns the content of the file or the preset, and the name that messages use
-// for it. A file comes before a preset of the same name: it is the user's own.
+// for it. A file takes precedence over a preset of the same name, because it is the
+// user's own.
 func read(path string) (content []byte, where string, err error) {
 	info, err := os.Stat(path)
 	if preset, known := presetText(path); known && (err != nil || info.IsDir()) {

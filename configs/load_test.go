@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// good is a valid configuration. Tests change it or add to it. It has ten lines.
+// good is a valid configuration. Tests change it or add to it. It has ten lines, so a
+// line that a test adds is line 11.
 const good = `model:
   kind: gpt
   width: 64

@@ -4,8 +4,8 @@ import "strings"
 
 // nearest returns the candidate with the smallest edit distance to word. It compares
 // each candidate as a whole and by its last part, so that "lr" is near "optimizer.lr".
-// It returns "" if more than one letter, and more than a third of the letters, would
-// have to change.
+// It allows one edit for every three letters of word, but always at least one. If no
+// candidate is that near, it returns "".
 func nearest(word string, candidates []string) string {
 	word = strings.ToLower(word)
 	best, least := "", 0

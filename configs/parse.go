@@ -89,8 +89,8 @@ func (l *loader) simple(n *yaml.Node) bool {
 
 func (l *loader) line(n *yaml.Node) string { return fmt.Sprintf("%s:%d", l.where, n.Line) }
 
-// group reads the keys of the mapping n, which are those of the named group, or those
-// of the top level if the name is "".
+// group reads the mapping n, which holds the keys of the named group, or those of the
+// top level if the name is "".
 func (l *loader) group(group string, n *yaml.Node) {
 	if n.Kind != yaml.MappingNode {
 		text := "not a mapping; write keys and values, as in seed: 1"
@@ -176,8 +176,8 @@ func (l *loader) override(text string) {
 	l.set(key, n, where)
 }
 
-// alone returns the node of a value that is given outside a file. The text is YAML,
-// unless v is [verbatim].
+// alone parses a value that is given outside a file, such as an override, and returns
+// its node. The text is parsed as YAML, unless v is [verbatim].
 func alone(v value, text string) (*yaml.Node, error) {
 	if _, is := v.(verbatim); is {
 		return quoted(text), nil

@@ -30,8 +30,8 @@ func (p *ProblemError) Error() string {
 	return strings.Join(append(parts, p.Text), ": ")
 }
 
-// mostProblems is how many problems are reported at most, as many as anybody reads.
-// There are more when the file is not a configuration at all.
+// mostProblems is the largest number of problems that are reported, since nobody reads
+// more. A file that is not a configuration at all may have thousands.
 const mostProblems = 20
 
 // joined returns the problems as one error, or nil if there are none.
@@ -52,7 +52,7 @@ func grouped(n int) string {
 	return digits
 }
 
-// longest is how many characters of a value are shown at most.
+// longest is the largest number of characters of a value that are shown.
 const longest = 60
 
 // inline prints a node on one line, as it was written or nearly so, and cuts it if it

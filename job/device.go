@@ -15,8 +15,8 @@ import (
 // device that was asked for.
 var ErrNoDevice = errors.New("no such device here")
 
-// opener opens devices of one kind. If there is no such device, the error of open wraps
-// [ErrNoDevice].
+// opener opens devices of one kind. If the machine has no device of that kind, open returns
+// an error that wraps [ErrNoDevice].
 type opener struct {
 	kind string
 	open func(configs.Device) (device.Device, error)
@@ -30,9 +30,10 @@ var openers = []opener{
 
 // OpenDevice opens the device that c asks for. The caller owns the device and closes it.
 // With device.kind auto, OpenDevice opens the best available device that can do what c asks
-// for; passed, if not nil, is called for every better kind that is not available. If c asks
-// for bfloat16 and there is a GPU that does not support it, that is an error, even with
-// auto: the run would take weeks on the host, while the GPU can train in float32.
+// for. It calls passed, if that is not nil, for every better kind that is not available. If
+// c asks for bfloat16 and the GPU does not support it, OpenDevice returns an error, even
+// with auto. It does not fall back to the host, where the run would take weeks: the user
+// can train on the GPU in float32 instead.
 func OpenDevice(c *configs.Config, passed func(kind string, why error)) (device.Device, error) {
 	d, _, err := openDevice(c, passed)
 	return d, err

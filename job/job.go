@@ -23,7 +23,7 @@ import (
 type Job struct {
 	// Config is the configuration, resolved against the data: epochs are converted
 	// to steps, the data's path is absolute, and the length of the schedule and the
-	// data's fingerprint are filled in. It is what run.yaml holds.
+	// data's fingerprint are filled in. It is also the content of run.yaml.
 	Config *configs.Config
 	// Set is the data, which every attempt shares.
 	Set data.Set
@@ -32,8 +32,8 @@ type Job struct {
 	// would have preferred but did not find.
 	Passed func(kind string, why error)
 
-	// Squeezed, if not nil, is called when a squeeze of device.squeeze begins or
-	// ends, before the first step that it affects. If a later attempt starts from
+	// Squeezed, if not nil, is called when a squeeze listed in device.squeeze begins
+	// or ends, before the first step that it affects. If a later attempt starts from
 	// an earlier step, Squeezed may be called for the same change again.
 	Squeezed func(s configs.Squeeze, begins bool)
 
@@ -45,7 +45,7 @@ type Job struct {
 	kind     string        // see [Job.Kind]
 	uuid     string        // see [Job.identity]
 	foreign  memory.Bytes  // memory that squeezes take at the moment
-	finished int           // steps finished when the squeeze was last checked; -1 before that
+	finished int           // steps finished when the squeezes were last checked; -1 before that
 }
 
 // Open reads the data and resolves a copy of the configuration.
@@ -129,8 +129,8 @@ func (j *Job) Session() harness.SessionOptions {
 	return harness.SessionOptions{Steps: c.Train.Steps, Plan: plan(c), Policy: policy(c), Precision: c.Precision()}
 }
 
-// Run returns the options of a run as far as the configuration decides them, and the
-// functions by which the run uses this job.
+// Run returns the options of a run as far as the configuration decides them, and sets the
+// functions through which the run uses this job.
 func (j *Job) Run() harness.RunOptions {
 	c := j.Config
 	return harness.RunOptions{
@@ -163,8 +163,8 @@ func (j *Job) CheckpointSize() memory.Bytes {
 // trainer, which also closes the device.
 func (j *Job) Trainer(ctx context.Context) (harness.Trainer, error) { return j.open(ctx) }
 
-// open builds the trainer of an attempt on a newly opened device. Squeezes take as much of
-// this device as they took of the previous one.
+// open builds the trainer of an attempt on a newly opened device. Squeezes that were in
+// effect on the previous device take the same amount of memory from this one.
 func (j *Job) open(context.Context) (harness.Trainer, error) {
 	dev, kind, err := openDevice(j.Config, j.Passed)
 	j.kind = kind

@@ -116,8 +116,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestMostChannels checks that configurations allow heads exactly as wide as the CUDA
-// kernels do.
+// TestMostChannels checks that configurations and the CUDA kernels have the same limit on
+// the channels per head.
 func TestMostChannels(t *testing.T) {
 	if configs.MostChannels != cuda.MostChannels {
 		t.Errorf("configs allows heads of %d channels, the kernels take %d", configs.MostChannels, cuda.MostChannels)
@@ -182,8 +182,8 @@ func TestTrainerTooLargeForTheDevice(t *testing.T) {
 	}
 }
 
-// TestPrecision checks that only bf16 is mixed precision, and that heads may be as wide as
-// the CUDA kernels allow, or wider on the host.
+// TestPrecision checks that only bf16 selects mixed precision, and that the limit of the
+// CUDA kernels on the width of heads does not apply on the host.
 func TestPrecision(t *testing.T) {
 	for _, c := range []struct {
 		kind, precision string
@@ -302,8 +302,8 @@ func images(t *testing.T, count int) string {
 	return dir
 }
 
-// TestPresetsStart checks that every preset can be started. It makes its own images,
-// because not every machine has those that the preset mnist reads.
+// TestPresetsStart checks that every preset can be started. It generates its own images,
+// because not every machine has the files that the preset mnist reads.
 func TestPresetsStart(t *testing.T) {
 	for _, name := range configs.Presets() {
 		t.Run(name, func(t *testing.T) {

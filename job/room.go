@@ -12,11 +12,11 @@ import (
 )
 
 // CapacityError reports a device.capacity that is larger than the memory that the machine
-// has left. The embedded device keeps its data in the machine's memory, so the system would
-// kill a run that used all of that capacity, without any message.
+// has left. The embedded device keeps its data in the machine's memory. If a run used more
+// of it than is left, the system would kill the run without any message.
 type CapacityError struct {
 	Capacity memory.Bytes
-	Auto     bool         // the configuration leaves the capacity open
+	Auto     bool         // device.capacity is auto
 	Room     memory.Bytes // memory that the machine has left
 }
 

@@ -26,7 +26,7 @@ func TestHostFits(t *testing.T) {
 	}
 }
 
-// TestFits checks that a capacity is compared with this machine's memory, and only if the
+// TestFits checks that Fits compares the capacity with this machine's memory only if the
 // embedded device would be used.
 func TestFits(t *testing.T) {
 	n, err := cuda.Visible()

@@ -9,9 +9,10 @@ import (
 	"headroom/memory"
 )
 
-// disk returns the free space and the number of free inodes where dir is or would be.
-// Both are 0 if the file system does not report them. failure says why no file can be
-// created there, and is "" if one can: to find out, disk creates a file and removes it.
+// disk returns the free space and the number of free inodes of the file system that dir
+// is on or would be created on. Both are 0 if the file system does not report them.
+// failure says why no file can be created there, or is "" if one can. To find out, disk
+// creates a file and removes it.
 func disk(dir string) (free memory.Bytes, inodes int64, failure string) {
 	at := existing(dir)
 	var s unix.Statfs_t
@@ -29,8 +30,8 @@ func disk(dir string) (free memory.Bytes, inodes int64, failure string) {
 	return free, inodes, ""
 }
 
-// DiskFree returns the free space where dir is or would be. known is false if the file
-// system does not report it.
+// DiskFree returns the free space of the file system that dir is on or would be created
+// on. known is false if the file system does not report it.
 func DiskFree(dir string) (free memory.Bytes, known bool) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(existing(dir), &s); err != nil {

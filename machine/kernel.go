@@ -61,8 +61,8 @@ func groupKills(root fs.FS) int64 {
 	return 0
 }
 
-// counter returns the number after "oom_kill" in text, or 0 if there is none: kernels
-// before 4.13 do not count.
+// counter returns the number after "oom_kill" in text, or 0 if there is none. Kernels
+// before 4.13 do not keep this counter.
 func counter(text string) int64 {
 	for line := range strings.Lines(text) {
 		if name, value, _ := strings.Cut(strings.TrimSpace(line), " "); name == "oom_kill" {

@@ -27,7 +27,7 @@ type Machine struct {
 	Runs     string       `json:"runs"` // the folder that runs are kept in
 	DiskFree memory.Bytes `json:"disk_free"`
 	Inodes   int64        `json:"inodes_free"`
-	WriteErr string       `json:"write_error,omitempty"` // why nothing can be written in Runs; "" if something can
+	WriteErr string       `json:"write_error,omitempty"` // why files cannot be written in Runs; "" if they can
 
 	AddressLimit memory.Bytes `json:"address_limit"` // ulimit -v
 	DataLimit    memory.Bytes `json:"data_limit"`    // ulimit -d
@@ -35,7 +35,7 @@ type Machine struct {
 	CPULimit     int64        `json:"cpu_limit"`     // ulimit -t, seconds
 	OpenFiles    int64        `json:"open_files"`    // ulimit -n
 
-	Remote    bool      `json:"remote,omitempty"` // the terminal ends when its ssh connection ends
+	Remote    bool      `json:"remote,omitempty"` // the terminal closes when its ssh connection ends
 	OnBattery bool      `json:"on_battery,omitempty"`
 	JobEnds   time.Time `json:"job_ends,omitzero"` // when the batch system takes the machine back
 }
@@ -99,8 +99,9 @@ func limit(which int) int64 {
 	return int64(l.Cur)
 }
 
-// remote reports whether the terminal ends with its ssh connection: it is reached over
-// ssh, and neither tmux nor screen keeps it alive. terminal says whether there is one.
+// remote reports whether the terminal closes when its ssh connection ends. That is so if
+// the terminal is reached over ssh, and neither tmux nor screen keeps it open. terminal
+// says whether this process has a terminal at all.
 func remote(env Environment, terminal bool) bool {
 	has := func(name string) bool { v, _ := env(name); return v != "" }
 	return terminal && has("SSH_CONNECTION") && !has("TMUX") && !has("STY")

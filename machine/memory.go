@@ -18,7 +18,7 @@ import (
 type Memory struct {
 	RAM       memory.Bytes `json:"ram"`
 	Available memory.Bytes `json:"ram_available"` // without swap
-	Swap      memory.Bytes `json:"swap"`          // free
+	Swap      memory.Bytes `json:"swap"`          // free swap
 	Cgroup    memory.Bytes `json:"cgroup_limit"`
 	CgroupUse memory.Bytes `json:"cgroup_used"` // without the group's file cache
 }
@@ -111,8 +111,8 @@ func cgroup(root fs.FS) (limit, used memory.Bytes) {
 
 // read returns the limit and the use of one group, or 0 and 0 if the group has no limit.
 // The system counts the file cache as used, but drops the cache before it kills a process.
-// So the use returned leaves the cache out: a container that has read a large file still
-// has memory left.
+// The use that read returns therefore excludes the cache: a container that has read a large
+// file still has memory left.
 func (h hierarchy) read(root fs.FS, group string) (limit, used memory.Bytes) {
 	l, err := strconv.ParseInt(read(root, path.Join(group, h.limit)), 10, 64)
 	if err != nil || l <= 0 || l >= 1<<60 {

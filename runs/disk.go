@@ -8,15 +8,16 @@ import (
 	"path/filepath"
 )
 
-// Disk holds the calls through which a run changes its folder, apart from the lock and
-// the logs. Tests pass their own Disk to [OpenOn] and make each call fail in turn.
+// Disk is the set of operations with which a run changes its folder, except for the
+// lock and the logs. Tests pass their own Disk to [OpenOn] and make each operation fail
+// in turn.
 type Disk interface {
-	Mkdir(path string) error             // no error if it is there already
+	Mkdir(path string) error             // no error if it exists already
 	Create(path string) (File, error)    // opens an empty file; its old content is lost
 	Append(path string) (File, error)    // opens a file to write at its end; creates it if it is missing
 	Truncate(path string, n int64) error // to n bytes
 	Rename(from, to string) error        // the new name must be free, or that of a file
-	Remove(path string) error            // also removes everything in it
+	Remove(path string) error            // a file, or a folder with everything in it
 	SyncDir(path string) error           // makes the names in a folder durable, or the content of a file
 }
 

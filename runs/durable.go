@@ -13,8 +13,8 @@ func (f *Folder) SetConfig(text []byte) error {
 	return f.replace("run.yaml", text)
 }
 
-// replace replaces a file of the folder with text, whole or not at all. It returns once
-// that file is safely on disk, and with it everything in f.unsynced.
+// replace replaces the named file of the folder with text, whole or not at all. It
+// returns once that file and everything in f.unsynced are safely on disk.
 func (f *Folder) replace(name string, text []byte) error {
 	err := writeFile(f.disk, f.path(name), text, true)
 	if err == nil && !slices.Contains(f.unsynced, f.dir) {
@@ -23,9 +23,9 @@ func (f *Folder) replace(name string, text []byte) error {
 	return errors.Join(err, f.settle())
 }
 
-// FirstConfig writes the run.yaml of a folder that has none. It does not wait for the
-// disk. That wait comes before the first entry, checkpoint or status that must survive
-// a power loss.
+// FirstConfig writes the run.yaml of a folder that has none. It does not wait until the
+// file is safely on disk. The first write of an entry, checkpoint or status that must
+// survive a power loss waits for that.
 func (f *Folder) FirstConfig(text []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -37,8 +37,8 @@ func (f *Folder) FirstConfig(text []byte) error {
 	return err
 }
 
-// settle waits until everything in f.unsynced is safely on disk. After an error,
-// whatever is not on disk yet is tried again the next time.
+// settle waits until everything in f.unsynced is safely on disk. After an error, the
+// next call tries again whatever is not on disk yet.
 func (f *Folder) settle() error {
 	for len(f.unsynced) > 0 {
 		if err := f.disk.SyncDir(f.unsynced[0]); err != nil && !errors.Is(err, fs.ErrNotExist) { // a file that somebody removed need not be synced

@@ -69,8 +69,8 @@ func openLocked(dir string, d Disk, lock *os.File) (*Folder, error) {
 	return f, nil
 }
 
-// Inherit is [Open] for a program that was executed by the process that held the
-// folder. lock is the file descriptor that [Folder.HandOver] left open.
+// Inherit is [Open] for a program that takes over the folder from the program that executed
+// it. lock is the file descriptor that [Folder.HandOver] left open.
 func Inherit(dir string, lock int) (*Folder, error) {
 	unix.CloseOnExec(lock)
 	file := os.NewFile(uintptr(lock), filepath.Join(dir, "lock")) // nil if lock is negative; every call on a nil file returns an error
@@ -113,8 +113,8 @@ func checkOurs(dir string) error {
 	return fmt.Errorf("it holds %s but no run; name an empty or a new folder", held[0].Name())
 }
 
-// open makes the inner folders, removes unfinished files, reads the journal and opens
-// the files for appending.
+// open creates the inner folders, removes unfinished files, reads the journal and opens the
+// files for appending.
 func (f *Folder) open() error {
 	for _, name := range []string{"checkpoints", "logs"} {
 		if err := f.disk.Mkdir(f.path(name)); err != nil {
@@ -149,8 +149,8 @@ func (f *Folder) openLines(name string) (*lines, error) {
 	return l, err
 }
 
-// clear removes what a killed run was writing in dir: files and folders that still have
-// the temporary name, which begins with a dot.
+// clear removes what a killed run left unfinished in dir: the files and folders with temporary
+// names, which begin with a dot and end in .tmp.
 func (f *Folder) clear(dir string) error {
 	held, err := os.ReadDir(dir)
 	if err != nil {
@@ -226,9 +226,9 @@ func (f *Folder) Close() error {
 	return nil
 }
 
-// HandOver is [Folder.Close], except that the folder stays locked, through the returned
-// lock. If this process executes another program, the lock stays open in that program,
-// which passes its descriptor to [Inherit]. Otherwise the caller closes it.
+// HandOver is [Folder.Close], except that the folder stays locked, through the returned lock.
+// If this process executes another program, the lock stays open in that program, which passes
+// the descriptor of the lock to [Inherit]. Otherwise the caller closes the lock.
 func (f *Folder) HandOver() (lock *os.File, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -239,10 +239,10 @@ func (f *Folder) HandOver() (lock *os.File, err error) {
 	return f.lock, nil
 }
 
-// SetAside makes room for a fresh start: it renames the run folder dir to dir.1, or to
-// the first such name that is free, and returns the new name. If the folder is missing
-// or empty, it renames nothing and returns "". If a live run has locked the folder, the
-// error is a *[LockedError].
+// SetAside makes room for a fresh start: it renames the run folder dir to the first of the
+// names dir.1, dir.2 and so on that is free, and returns the new name. If the folder is
+// missing or empty, it renames nothing and returns "". If a live run has locked the folder,
+// the error is a *[LockedError].
 func SetAside(dir string) (string, error) {
 	dir = filepath.Clean(dir)
 	held, err := os.ReadDir(dir)

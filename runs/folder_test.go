@@ -263,7 +263,7 @@ func checkLines(t *testing.T, dir, name string, want int, torn bool) {
 	}
 }
 
-// TestStepsOfACommandStay checks that a recorded step of a command is on disk at once,
+// TestStepsOfACommandStay checks that a recorded step of a command can be read at once,
 // and that an attempt that begins at step 0 does not remove the steps of earlier
 // attempts.
 func TestStepsOfACommandStay(t *testing.T) {
@@ -352,7 +352,8 @@ func TestPendingLinesAreBounded(t *testing.T) {
 	}
 }
 
-// crowded is a disk that has space for the states of only so many checkpoints.
+// crowded is a disk with room for the states of only a certain number of checkpoints,
+// given by most.
 type crowded struct {
 	OSDisk
 	most int
@@ -371,7 +372,7 @@ func (d crowded) Create(path string) (File, error) {
 }
 
 // TestFullDiskReleasesTheOldest checks that old checkpoints are removed to make room
-// for new ones, and that the newest whole checkpoint never is.
+// for new ones, but never the newest one that is whole.
 func TestFullDiskReleasesTheOldest(t *testing.T) {
 	state := func(w io.Writer) error { _, err := io.WriteString(w, "state"); return err }
 	dir := filepath.Join(t.TempDir(), "run")
@@ -410,8 +411,8 @@ func TestFullDiskReleasesTheOldest(t *testing.T) {
 	}
 }
 
-// TestForeignJournal checks that a journal with damaged numbers and with words of
-// earlier versions can still be read.
+// TestForeignJournal checks that a journal can still be read if it has damaged numbers,
+// or words that only earlier versions of headroom wrote.
 func TestForeignJournal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if err := mustOpen(t, dir).Close(); err != nil {

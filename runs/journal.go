@@ -68,7 +68,7 @@ type Entry struct {
 	Memory   *memory.Stats            `json:"memory,omitempty"`
 	Device   *Reading                 `json:"device,omitempty"`
 	Fault    *Fault                   `json:"fault,omitempty"`
-	Version  string                   `json:"version,omitempty"` // version of headroom that makes the attempt
+	Version  string                   `json:"version,omitempty"` // version of headroom that runs the attempt
 	Seconds  float64                  `json:"seconds,omitempty"` // how long this took, where that matters
 
 	// Path is where a wrapped command's own checkpoint is.
@@ -122,12 +122,13 @@ func (e Entry) Failed() bool {
 }
 
 // Record appends e to the journal. It returns once e and all entries before it are
-// safely on disk. Some entries are only written, so that they survive this process,
-// because nothing depends on them: the start of the run or of an attempt, a warning,
-// the exit of a command, what a command is, the end of the job, a message from a
-// worker. The next entry of another kind, or Close, syncs them to the disk. After an
-// error, e is kept in memory and written by a later Record, Flush or Close, in order.
-// Only when 16 MiB are waiting are the oldest entries dropped.
+// safely on disk. It does not wait for the disk if nothing depends on e, that is, if e
+// is about the start of the run or of an attempt, a warning, the exit of a command,
+// what a command is, the end of the job, or a message from a worker. Such an entry
+// survives the end of this process. A power loss may destroy it until the next entry of
+// another kind, or Close, syncs it to the disk. After an error, e is kept in memory and
+// written by a later Record, Flush or Close, in order. Only when 16 MiB are waiting are
+// the oldest entries dropped.
 func (f *Folder) Record(e Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"headroom/recovery"
 )
 
-// Learned is the content of learned.json: what the run has learned, and when. It is
-// used if a process is killed before a checkpoint could pass this on to the next
-// process.
+// Learned is the content of learned.json: what the run has learned about memory, and
+// when. The next process uses it if this one is killed before it has saved the same in
+// a checkpoint.
 type Learned struct {
 	Attempt int              `json:"attempt"`
 	Step    int              `json:"step"` // optimizer steps finished

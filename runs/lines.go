@@ -12,11 +12,12 @@ import (
 )
 
 // pendingLimit bounds how many bytes are kept for a file that cannot be written. It is
-// about 40,000 lines of metrics.
+// enough for about 40,000 lines of metrics.
 const pendingLimit = 16 << 20
 
 // lines is a file to which lines of JSON are appended. Lines are kept in memory until
-// they are written, so a disk that is full for a while loses none, up to a limit.
+// they are written. So no line is lost while the disk is full, unless more bytes are
+// waiting than limit allows.
 type lines struct {
 	disk    Disk
 	path    string
@@ -31,8 +32,8 @@ type lines struct {
 }
 
 // openLines opens path for appending. It first cuts off everything after the last
-// readable line, such as the part of a line that a crash left. cut is how many bytes
-// that was.
+// readable line, such as the part of a line that a crash left. cut is the number of
+// bytes that were cut off.
 func openLines(d Disk, path string) (l *lines, cut int64, err error) {
 	size, cut, err := wholeLines(path)
 	if err != nil {
@@ -51,7 +52,7 @@ func openLines(d Disk, path string) (l *lines, cut int64, err error) {
 }
 
 // add appends v, as a line, to the pending lines. It drops the oldest lines beyond the
-// limit. Its only error is a value that JSON cannot hold.
+// limit. It returns an error only if JSON cannot hold v.
 func (l *lines) add(v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {

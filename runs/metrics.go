@@ -81,17 +81,17 @@ func NewestProcessStep(dir string) *ProcessStep {
 }
 
 // AddStep adds s as a line to metrics.jsonl. Lines wait in memory for a Flush. Only
-// when 16 MiB are waiting are the oldest lines dropped. Its only error is a number in s
-// that JSON cannot hold.
+// when 16 MiB are waiting are the oldest lines dropped. AddStep returns an error only
+// if s has a number that JSON cannot hold.
 func (f *Folder) AddStep(s StepReport) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.metrics.add(s)
 }
 
-// Flush writes the lines of the metrics and the journal that wait in memory. The
-// journal's lines have then reached the disk; if durable is true, those of the metrics
-// have, too. After an error nothing is lost: the lines wait for the next Flush.
+// Flush writes the lines of the metrics and the journal that wait in memory. It returns
+// once the journal's lines are on disk, and, if durable is true, those of the metrics,
+// too. After an error nothing is lost: the lines wait for the next Flush.
 func (f *Folder) Flush(durable bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,7 +106,7 @@ func (f *Folder) FlushMetrics(durable bool) error {
 }
 
 // CutMetrics drops the lines of all steps after step. A run that continues from there
-// makes those steps again, and the file then has every step once.
+// runs those steps again, so the file ends up with every step once.
 func (f *Folder) CutMetrics(step int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

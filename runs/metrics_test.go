@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// TestNewestProcessStep reads files that are empty, long, still being written or
-// damaged, and one with steps of another kind.
+// TestNewestProcessStep checks that the newest step is found in files that are
+// long, still being written or damaged, and that none is found in an empty file
+// or among steps of another kind.
 func TestNewestProcessStep(t *testing.T) {
 	line := func(made int) string { return fmt.Sprintf(`{"attempt":1,"pid":7,"made":%d,"seconds":0.5}`+"\n", made) }
 	for _, c := range []struct {

@@ -24,7 +24,7 @@ type Tally struct {
 	Faults    []string // of the device, each once
 }
 
-// Tally returns a copy of what the journal has added up to so far.
+// Tally returns a copy of the tally of all journal entries so far.
 func (f *Folder) Tally() Tally {
 	f.mu.Lock()
 	defer f.mu.Unlock()

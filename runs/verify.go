@@ -30,7 +30,7 @@ func (e *damageError) Error() string { return e.why }
 type Damaged struct {
 	Step int
 	Why  string
-	Name string // base name of the checkpoint now
+	Name string // base name that the checkpoint has now
 }
 
 // checkpointSteps lists the steps that have a checkpoint, newest first,
@@ -53,7 +53,8 @@ func (f *Folder) checkpointSteps() ([]int, error) {
 }
 
 // NewestCheckpoint returns the newest checkpoint that is whole, or nil if there is
-// none. It sets newer checkpoints that are damaged aside, and lists them.
+// none. It sets aside the damaged checkpoints that are newer, and returns a description
+// of each.
 func (f *Folder) NewestCheckpoint() (*Checkpoint, []Damaged, error) {
 	steps, err := f.checkpointSteps()
 	if err != nil {
@@ -155,8 +156,9 @@ func (f *Folder) LoadCheckpoint(step int, load func(io.Reader) error) error {
 }
 
 // Prune keeps the newest checkpoints, as many as keep says, and removes the others. It
-// first renames each of them to a temporary name, which the next Open clears up, so
-// that no checkpoint is ever half there.
+// gives each a temporary name before it removes it, so that what has the name of a
+// checkpoint is never half removed. The next Open removes whatever still has a
+// temporary name.
 func (f *Folder) Prune(keep int) error {
 	steps, err := f.checkpointSteps()
 	if err != nil {

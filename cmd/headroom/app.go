@@ -62,8 +62,8 @@ training continues. Where that would not be exact, COMMAND starts again from its
 newest checkpoint, with a smaller micro-batch and more accumulation.`
 )
 
-// printHelp prints the page of help that template describes, filled in with data. The templates
-// call functions for what takes time to format, because most starts print no help.
+// printHelp prints a page of help: template, filled in with data. The templates call functions
+// for what takes time to format, because most starts print no help.
 func printHelp(w io.Writer, template string, data any) {
 	cli.HelpPrinterCustom(w, template, data, map[string]any{"flag": flagHelp, "statuses": exitHelp})
 }
@@ -173,8 +173,9 @@ func usageFault(c *cli.Context, err error, _ bool) error {
 	return &usageError{err: errors.New(strings.NewReplacer("flag -", "flag --", "for -", "for --").Replace(text))}
 }
 
-// ownCommand reports whether the user seems to have forgotten the -- before their own command:
-// the first word after headroom's command that is not a flag names no configuration.
+// ownCommand reports whether the user seems to have forgotten the -- before their own command.
+// That is so if, among the words after headroom's command, the first that is not a flag does
+// not name a configuration.
 func ownCommand(c *cli.Context) bool {
 	words := c.Lineage()[1].Args().Tail() // the parser failed at a flag, so the command's own context has no words yet
 	at := slices.IndexFunc(words, func(word string) bool { return !isFlag(word) })
@@ -216,7 +217,8 @@ func noArguments(c *cli.Context) error {
 }
 
 // oneArgument returns the argument of a command that takes exactly one. If there are none or
-// several, it returns a usage error; what describes the argument, and hint goes with the error.
+// several, it returns a usage error with the given hint. what describes the argument in that
+// error.
 func oneArgument(c *cli.Context, what, hint string) (string, error) {
 	switch c.Args().Len() {
 	case 1:

@@ -99,7 +99,7 @@ func flagsFirst(app *cli.App, args []string) []string {
 	return slices.Concat(args[:at+1], flags, rest)
 }
 
-// takeCommands are those of headroom's commands that take the user's command after "--".
+// takeCommands lists the headroom commands that take the user's command after "--".
 var takeCommands = []string{"run", "explain", "check", "init", "find"}
 
 // cutCommand divides the command line of one of takeCommands at the first "--": ours comes

@@ -65,8 +65,8 @@ func TestFlagsFirstKeepsEveryWord(t *testing.T) {
 	}
 }
 
-// TestHelpFitsAScreen checks every page of help: it has at most 80 columns and 40 lines, or 48 for
-// run, which has the most flags.
+// TestHelpFitsAScreen checks that every page of help has at most 80 columns and 40 lines. The page
+// of run may have 48 lines, because run has the most flags.
 func TestHelpFitsAScreen(t *testing.T) {
 	pages := []string{"headroom", "headroom --help"}
 	for _, command := range newApp(&ui{}).Commands {
@@ -94,9 +94,9 @@ func TestHelpFitsAScreen(t *testing.T) {
 	}
 }
 
-// TestHelpSaysWhatIsRefused checks that in the help of run and find the group for a configuration
-// has exactly the flags that are refused with a command, and the group for a command those that are
-// refused without one.
+// TestHelpSaysWhatIsRefused checks the groups of flags in the help of run and find. The group for a
+// configuration must have exactly the flags that are refused with a command, and the group for a
+// command exactly those that are refused without one.
 func TestHelpSaysWhatIsRefused(t *testing.T) {
 	t.Chdir(t.TempDir())
 	u := silent(t)

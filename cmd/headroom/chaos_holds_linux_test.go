@@ -19,7 +19,8 @@ import (
 	"headroom/runs"
 )
 
-// held plays the round, and returns an error about every promise that does not hold after it.
+// held plays the round, and then checks that headroom has kept its promises. It returns an
+// error about every promise that was broken.
 func (r round) held() error {
 	ends, errs := make([]played, 1), make([]error, 1)
 	if r.twin {
@@ -43,8 +44,8 @@ func (r round) held() error {
 	return nil
 }
 
-// nothingLeft checks that no process of the round is left. If headroom was killed, that
-// is promised only for the child, which the system then asks to end.
+// nothingLeft checks that no process of the round is left. If headroom was killed, it checks
+// only the child, which the system then asks to end.
 func (r round) nothingLeft(end played) error {
 	var err error
 	if end.status < 0 && !r.toy.deaf && end.child >= 0 && !gone(end.child) {

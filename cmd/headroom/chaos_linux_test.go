@@ -37,7 +37,7 @@ var blows = []blow{
 	{name: "interrupted", headroom: syscall.SIGINT},
 }
 
-// round is one run of the toy, with everything that goes wrong in it.
+// round is one run of the [toy] under headroom, with everything that goes wrong in it.
 type round struct {
 	blow
 	after int // lines of output before the blow
@@ -192,7 +192,8 @@ func (r round) strike(headroom *os.Process, child int) {
 	}
 }
 
-// TestChaos plays rounds in which much goes wrong at once.
+// TestChaos plays random rounds, in which several things may go wrong at once, and checks after
+// each that headroom has kept its promises.
 func TestChaos(t *testing.T) {
 	rounds := 200
 	if testing.Short() {

@@ -144,7 +144,8 @@ func toySaves(step int) error {
 	return os.Rename(beside, toyCheckpoint(step))
 }
 
-// toyHalf writes half of the checkpoint that would come next after that of step.
+// toyHalf writes the first half of the checkpoint that would follow the one after the given
+// step.
 func toyHalf(step int) error {
 	text := toyState(step + 2)
 	return os.WriteFile(toyCheckpoint(step+2), []byte(text[:len(text)/2]), 0o644)

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestCheck runs headroom check on scripts. None of them may get as far as making its first step.
+// TestCheck checks what headroom check says about several scripts, and its exit status. No script
+// may get as far as its first step.
 func TestCheck(t *testing.T) {
 	python := pythonWithTorch(t)
 	script, err := filepath.Abs(filepath.Join("testdata", "check", "train.py"))

@@ -36,8 +36,8 @@ func crashesAbort(env func(string) (string, bool), alone bool) {
 	}
 }
 
-// fewestFiles is how many open files a run needs at least: those of its folder, of the Go runtime
-// and of the GPU driver.
+// fewestFiles is how many open files a run needs at least, for its folder, the Go runtime and the
+// GPU driver.
 const fewestFiles = 64
 
 // enoughFiles returns a usage error if the limit on open files is so low that the Go
@@ -124,10 +124,10 @@ func crashOf(dir string) *crash {
 	return nil
 }
 
-// crashText returns one line that says what a report of the Go runtime is about, or "" if
-// the report is empty. For a panic or a signal, that is the line which names it. The runtime
-// writes the text of a fatal error to stderr only, so for such an error crashText names the
-// function in which it happened.
+// crashText returns one line that says what a report of the Go runtime is about, or "" if the
+// report is empty. For a panic or a signal, it returns the line of the report that names the
+// panic or the signal. The runtime writes the text of a fatal error to stderr only, so for such
+// an error crashText names the function in which it happened.
 func crashText(report io.Reader) string {
 	text := ""
 	for lines := bufio.NewScanner(report); lines.Scan(); {

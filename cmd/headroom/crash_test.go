@@ -13,8 +13,8 @@ import (
 	"headroom/device"
 )
 
-// fatal runs headroom with a device that crashes the Go runtime with an error that
-// recover does not catch, such as that of two goroutines which write to the same map.
+// fatal runs headroom with a device that crashes the Go runtime by unlocking a mutex that
+// is not locked. A recover does not catch that error.
 func fatal() {
 	wrapDevice = func(d device.Device) device.Device { return &fatalDevice{Device: d} }
 	main()
@@ -45,11 +45,12 @@ func (p *process) crashed() int {
 	return signalled + int(ended.Signal())
 }
 
-// TestCrashIsNoUsageError kills a run with the signals at which the Go runtime prints a
-// trace, and with a fatal error of the runtime. By default, the runtime would exit with
-// status 2 in all of these cases. If a signal arrives while the program is in C code, as
-// in a matrix product, the runtime may fault while it prints the trace. Then the process
-// may end with SIGSEGV.
+// TestCrashIsNoUsageError ends a run with each signal at which the Go runtime prints a
+// trace, and with a fatal error of the runtime. Each time the process must end with
+// SIGABRT, and headroom status must report the crash. By default, the runtime would exit
+// with status 2, which headroom uses for usage errors. If a signal arrives while the
+// program is in C code, as in a matrix product, the runtime may fault while it prints the
+// trace. Then the process may end with SIGSEGV instead.
 func TestCrashIsNoUsageError(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, c := range []struct {
@@ -83,8 +84,9 @@ func TestCrashIsNoUsageError(t *testing.T) {
 	}
 }
 
-// TestOnlyTheNewestCrashCounts crashes a run, continues it, and ends it in an orderly
-// way, then by a kill.
+// TestOnlyTheNewestCrashCounts ends a run with a crash, an orderly stop, a kill and
+// another crash, and continues it in between. The state of the run must always tell how
+// the newest process ended.
 func TestOnlyTheNewestCrashCounts(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, c := range []struct {
@@ -108,7 +110,8 @@ func TestOnlyTheNewestCrashCounts(t *testing.T) {
 	}
 }
 
-// TestCoreOnlyOnRequest checks the limit on core dumps that a process has after its start.
+// TestCoreOnlyOnRequest checks that a process turns off core dumps, unless
+// GOTRACEBACK=crash asks for them.
 func TestCoreOnlyOnRequest(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, c := range []struct{ traceback, want string }{{"", "0"}, {"all", "0"}, {"crash", "4096"}} {
@@ -129,7 +132,8 @@ func TestCoreOnlyOnRequest(t *testing.T) {
 	}
 }
 
-// TestTooFewFiles sets a limit on open files at which the runtime would crash.
+// TestTooFewFiles sets a limit on open files at which the runtime would crash. headroom
+// must return a usage error instead.
 func TestTooFewFiles(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, command := range []string{"run", "find"} {
@@ -140,8 +144,9 @@ func TestTooFewFiles(t *testing.T) {
 	}
 }
 
-// TestTheLoopStartsAgain runs the loop of docs/overnight.md with a headroom that
-// ends in each possible way in turn.
+// TestTheLoopStartsAgain runs the loop of docs/overnight.md with a stub for headroom that
+// ends in each possible way in turn. Only a crash or a kill may make the loop start it
+// again.
 func TestTheLoopStartsAgain(t *testing.T) {
 	text, err := os.ReadFile("../../docs/overnight.md")
 	if err != nil {

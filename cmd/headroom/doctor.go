@@ -76,7 +76,7 @@ type check struct {
 	Next  string `json:"next,omitempty"` // what to do about it
 }
 
-// Limits of the checks.
+// These are the limits below which a check warns.
 const (
 	leastDisk   = 64 * memory.MiB // for journals, logs and reports; checkpoints have a check of their own
 	leastRAM    = memory.GiB

@@ -11,9 +11,10 @@ import (
 	"testing"
 )
 
-// TestExample checks what the README says about examples/train.py. With too little memory it
-// fails without headroom; with headroom, Python prints the same as with enough memory, and
-// nothing else. The script continues from its checkpoints as if nothing had happened.
+// TestExample checks what the README says about examples/train.py. With too little memory,
+// the script fails without headroom. With headroom, Python prints the same as with enough
+// memory, and nothing else. The script continues from its checkpoints as if nothing had
+// happened.
 func TestExample(t *testing.T) {
 	python := pythonWithTorch(t)
 	script, err := filepath.Abs(filepath.Join("..", "..", "examples", "train.py"))

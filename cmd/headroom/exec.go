@@ -45,8 +45,8 @@ func predecessor() (*handover, error) {
 	return r, os.Unsetenv(execKey) // the next exec writes its own
 }
 
-// carry completes result with what the user's command had counted in the process that this
-// one replaced. r is nil if this process replaced none; then result stays as it is.
+// carry completes result with what an earlier process of this run had counted before this
+// process replaced it. If this process replaced none, r is nil and result stays as it is.
 func (r *handover) carry(result *harness.Result) {
 	if r != nil {
 		result.Resumed = r.Resumed
@@ -77,7 +77,7 @@ func (r *handover) open() (*job.Job, *runs.Folder, error) {
 
 // notOpened ends a command that never got as far as training, and returns the error to exit
 // with. If an earlier process began the command, notOpened also sends the last JSON line,
-// because a reader of the lines before it is waiting for that.
+// because whoever read the lines of that process is waiting for it.
 func (s *runner) notOpened(before *handover, err error) error {
 	if before == nil {
 		return err
@@ -132,9 +132,9 @@ func execs(err error) bool {
 // held throughout.
 //
 // An interrupt that comes after the harness last checked for one still stops the run, until
-// done has restored the default effect of signals. After that, for a few milliseconds until
-// the new process catches signals, a signal kills it, as at the start of any program. The run
-// is then stale.
+// done has restored the default effect of signals. After that, it takes a few milliseconds
+// until the new process catches signals. A signal in that time kills the process, as at the
+// start of any program. The run is then stale.
 func (s *runner) goesOn(interrupt <-chan struct{}, done func(), folder *runs.Folder, next handover, err error) error {
 	lock, unwritten := folder.HandOver()
 	done()

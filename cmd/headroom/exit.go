@@ -18,7 +18,7 @@ type exit struct {
 	code  int
 	short string           // for the help
 	means string           // for the manual
-	is    func(error) bool // nil matches every error that no other row does
+	is    func(error) bool // nil matches every error that no other row matches
 }
 
 // exits is the table of exit statuses, and the only place that assigns a number to an

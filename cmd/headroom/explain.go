@@ -46,7 +46,7 @@ func explainAction(u *ui, c *cli.Context) error {
 	return u.answer(e.full())
 }
 
-// explanation words a [wrap.Explanation] for people.
+// explanation puts a [wrap.Explanation] into words for people.
 type explanation struct{ wrap.Explanation }
 
 // explained returns all that is known about w before it runs.

@@ -12,7 +12,8 @@ import (
 )
 
 // TestIllegalAddressRelaunches breaks the context of a real GPU in the middle of a run.
-// Only a new process can continue the run, and it must arrive at the same weights.
+// Only a new process can continue the run, and it must arrive at the weights of a run
+// that loses nothing.
 func TestIllegalAddressRelaunches(t *testing.T) {
 	if os.Getenv("HEADROOM_TEST_DEVICE") != "cuda" {
 		t.Skip("needs HEADROOM_TEST_DEVICE=cuda")

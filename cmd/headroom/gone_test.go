@@ -17,7 +17,7 @@ import (
 // These are the environment variables of a headroom that loses its device, and the file
 // in which its processes count their losses.
 const (
-	loseAtKey    = "LOSE_AT"    // number of the answer at which the device is lost, counted in each process
+	loseAtKey    = "LOSE_AT"    // which answer of the device (see mortalDevice) is its last, counted in each process
 	loseTimesKey = "LOSE_TIMES" // how many processes lose their device
 	lossesFile   = "losses"
 
@@ -41,6 +41,7 @@ func lossy() {
 }
 
 // mortalDevice is a device that is lost for good at its at-th answer, or never if at is 0.
+// An answer is a return from Sync or Download.
 type mortalDevice struct {
 	device.Device
 	answers, at int
@@ -100,8 +101,8 @@ func kindsIn(t *testing.T, dir string) map[runs.Kind]int {
 }
 
 // TestLostDeviceLeavesNoTrace loses the device once, at each of its answers in turn: while
-// the model is built, in steps, in checkpoints. The run must continue under the same process
-// ID and arrive at the result of a run that loses nothing.
+// the model is built, during a step or during a checkpoint. The run must continue under the
+// same process ID and arrive at the result of a run that loses nothing.
 func TestLostDeviceLeavesNoTrace(t *testing.T) {
 	const steps = mortalEvery + 1
 	stride := 1
@@ -266,8 +267,8 @@ func TestRelaunchKeepsTheFolder(t *testing.T) {
 	}
 }
 
-// TestRelaunchThatCannotGoOn checks how a relaunched run ends if its configuration has
-// been removed.
+// TestRelaunchThatCannotGoOn checks that a relaunched run ends with a usage error if its
+// run.yaml has been removed, and that the error says what headroom was trying to do.
 func TestRelaunchThatCannotGoOn(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := startLossy(t, 20000, 1, "run", "endless.yaml")

@@ -71,8 +71,8 @@ func (m *site) watchGPUs() {
 	}
 }
 
-// muchHeld is the share of a GPU's memory above which memory that other processes hold is worth
-// a warning.
+// muchHeld is a share of a GPU's memory. If other processes hold more than this share, doctor
+// warns.
 const muchHeld = 0.05
 
 // checkWatched judges what NVML reports about the GPUs that CUDA may use.
@@ -95,8 +95,8 @@ func checkWatched(m site) []check {
 	return checks
 }
 
-// checkGPU returns a check with the condition of g, and one more for everything that is wrong
-// with g.
+// checkGPU returns a check with the condition of g, and one more check for each thing that is
+// wrong with g.
 func checkGPU(name string, g nvml.GPU) []check {
 	checks := []check{{Name: name, State: ok, Found: condition(g)}}
 	if c := checkHolders(name, g); c.Found != "" {

@@ -60,8 +60,9 @@ func initAction(u *ui, c *cli.Context) error {
 	return nil
 }
 
-// document returns the contents of the file at path that holds r. The paths in it are
-// relative to the file's folder.
+// document returns the text of the file at path, which holds the command and the
+// settings of r. What e says about them is added in comments. The paths in the
+// text are relative to the file's folder.
 func (r request) document(path string, e explanation) ([]byte, error) {
 	folder, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {

@@ -49,8 +49,9 @@ func (b *books) KeepPieces(rows int) {
 	b.Session.KeepPieces(rows)
 }
 
-// firstBeat is how long a life has lasted when it is first recorded as still running, so that
-// a shorter life needs no such record. beatEvery is the interval from then on.
+// firstBeat is how long after its start a life of the command is first recorded as still
+// running. A life that is shorter needs no such record. beatEvery is the interval between
+// further records.
 const firstBeat, beatEvery = time.Second, 15 * time.Second
 
 // beat records at intervals that a life is still running, until stop is called.

@@ -14,12 +14,12 @@ import (
 	"headroom/runs"
 )
 
-// configFlags returns the flags that apply only to a configuration. They are for those of
-// headroom's commands that take either a configuration or the user's command.
+// configFlags returns the flags that apply only to a configuration. The headroom commands that
+// take either a configuration or the user's command have these flags.
 func configFlags() []cli.Flag { return []cli.Flag{setFlag(), unsetFlag()} }
 
-// configRunFlags returns the further flags that apply only to a configuration, and that only
-// headroom run has.
+// configRunFlags returns those flags of headroom run that apply only to a configuration and
+// that no other headroom command has.
 func configRunFlags() []cli.Flag {
 	return []cli.Flag{
 		boolFlag("fresh", "set any run of the same name aside; start from step 0"),
@@ -105,7 +105,7 @@ func makeWay(cfg *configs.Config, fresh, again bool) (string, error) {
 	return to, asUsage(err)
 }
 
-// openFolder makes the folder of all runs if necessary, and opens the run's own folder in
+// openFolder creates the folder of all runs if necessary, and opens the run's own folder in
 // it.
 func openFolder(cfg *configs.Config) (*runs.Folder, error) {
 	if err := os.MkdirAll(cfg.Output.Dir, 0o755); err != nil {

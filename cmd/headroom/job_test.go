@@ -7,8 +7,9 @@ import (
 	"headroom/configs"
 )
 
-// TestOpenJobLooksAgain checks what openJob does if another run has finished in the folder
-// after goOn found the folder free, and before openJob takes it.
+// TestOpenJobLooksAgain checks that openJob refuses a folder that holds another run. That
+// run may have finished in the folder after goOn found it free, and before openJob took
+// it.
 func TestOpenJobLooksAgain(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	open := func(set string) error {

@@ -103,8 +103,8 @@ func newestCheckpoint(t *testing.T) (newest int) {
 	return newest
 }
 
-// checkWhole fails unless every checkpoint is complete, and returns how many were
-// still being written.
+// checkWhole fails the test unless every checkpoint is complete, and returns how many
+// were still being written.
 func checkWhole(t *testing.T) (beside int) {
 	t.Helper()
 	dirs, err := os.ReadDir("runs/mortal/checkpoints")

@@ -49,12 +49,12 @@ func (a *account) soFar() (harness.Result, int) {
 }
 
 // farewell is how long it may take to write the last records and messages of an abandoned
-// run. The run may be hanging in a write to the disk or to stdout, and then so would these.
+// run. If the run hangs in a write to the disk or to stdout, these writes hang, too.
 const farewell = 300 * time.Millisecond
 
-// leave ends a command whose work is still in progress, without waiting for it. from is
-// the phase that the command was in, and before is nil if this process replaced no other.
-// leave returns the error to exit with.
+// leave ends a command whose work is still in progress, without waiting for it. from is the
+// phase that the command was in. before is the handover from an earlier process, or nil if
+// this process replaced none. leave returns the error to exit with.
 func (s *runner) leave(from phase, before *handover) error {
 	if from == opening {
 		return s.notOpened(before, harness.ErrInterrupted)

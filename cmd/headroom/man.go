@@ -21,8 +21,8 @@ func manCommand(u *ui) *cli.Command {
 	}
 }
 
-// manPage returns the manual page, for section 1, in roff's man macros. It is made from
-// the same tables as the help.
+// manPage returns the manual page, for section 1, in roff's man macros. It is generated
+// from the same tables as the help.
 func manPage(app *cli.App) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }

@@ -85,7 +85,7 @@ func TestNightGoesOn(t *testing.T) {
 }
 
 // TestSlurmScripts runs the batch scripts of docs/night.md with a stub for headroom that
-// ends in every way. The job must be queued again if its time is up, and only then.
+// ends in each possible way. The job may be queued again only if its time is up.
 func TestSlurmScripts(t *testing.T) {
 	one, nodes := blockWith(t, "docs/night.md", "\n./night.sh &"), blockWith(t, "docs/night.md", "--nodes=2")
 	const asked = syscall.Signal(0)
@@ -189,7 +189,8 @@ func showsWhatItPrints(t *testing.T, block string) {
 	}
 }
 
-// TestReadmeShowsADryRun checks the dry run of examples/train.py that the README shows.
+// TestReadmeShowsADryRun checks that the dry run of examples/train.py prints what the README
+// shows.
 func TestReadmeShowsADryRun(t *testing.T) {
 	shown := blockWith(t, "README.md", dryRun)
 	script, err := os.ReadFile(filepath.Join("..", "..", "examples", "train.py"))

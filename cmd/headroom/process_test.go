@@ -189,8 +189,8 @@ func TestKilledRunIsStale(t *testing.T) {
 	}
 }
 
-// TestSecondSignalStopsAtOnce sends both signals within one step, which is a
-// very long one.
+// TestSecondSignalStopsAtOnce sends both signals within one very long step. The run must
+// stop without finishing the step or saving a checkpoint.
 func TestSecondSignalStopsAtOnce(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for range 10 {
@@ -238,7 +238,8 @@ func TestOneProcessARun(t *testing.T) {
 	}
 }
 
-// TestReaderGoesAway closes the other end of stdout: the run continues to its end.
+// TestReaderGoesAway checks that a run continues to its end after the reader of its stdout
+// has gone.
 func TestReaderGoesAway(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := start(t, "run", "endless.yaml", "--set", "train.steps=2000")

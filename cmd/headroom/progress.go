@@ -40,9 +40,9 @@ func (p *progress) step(s runs.StepReport) {
 	p.u.line(plain, joined(p.parts(s)))
 }
 
-// due reports whether s is to be shown. The last step always is. On a terminal, the others
-// are shown at least [rewriteEvery] apart. Without a terminal, the first step is shown, and
-// later steps at growing intervals, from 5 seconds to a minute, so that a night's log stays
+// due reports whether s is to be shown. The last step is always shown. On a terminal, the other
+// steps are shown at least [rewriteEvery] apart. Without a terminal, the first step is shown,
+// and later steps at growing intervals, from 5 seconds to a minute, so that a night's log stays
 // readable.
 func (p *progress) due(s runs.StepReport) bool {
 	now := p.u.now()
@@ -110,9 +110,9 @@ func joined(parts []part) string {
 	return strings.Join(texts, " · ")
 }
 
-// fitted returns a line of at most width columns with the given parts. If they do not all
-// fit in full, it uses their short forms, closer together, and leaves out the least
-// important ones. As much of the first part as fits is always there.
+// fitted returns a line of at most width columns with the given parts. If they do not all fit
+// in full, it uses their short forms, closer together, and leaves out the least important ones.
+// It always shows as much of the first part as fits.
 func fitted(parts []part, width int) string {
 	if line := joined(parts); utf8.RuneCountInString(line) <= width {
 		return line

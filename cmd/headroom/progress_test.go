@@ -85,8 +85,8 @@ func TestBarTakesTheRoomThatIsLeft(t *testing.T) {
 	}
 }
 
-// TestPlainLinesGetRarer checks that without a terminal the lines grow rarer in the course of
-// a night.
+// TestPlainLinesGetRarer checks that without a terminal the progress lines get rarer in the
+// course of a night.
 func TestPlainLinesGetRarer(t *testing.T) {
 	var out bytes.Buffer
 	now := time.Unix(0, 0)

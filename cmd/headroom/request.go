@@ -146,7 +146,8 @@ func neededCommand(c *cli.Context) (request, error) {
 }
 
 // notForCommands returns a usage error if one of flags is set, because these flags mean nothing
-// for the user's command. but says what they are for.
+// for the user's command. The text passed as but names what they are for, such as "a
+// configuration".
 func notForCommands(c *cli.Context, but string, flags []cli.Flag) error {
 	for _, flag := range flags {
 		if name := flag.Names()[0]; isSet(c, name) {
@@ -156,8 +157,8 @@ func notForCommands(c *cli.Context, but string, flags []cli.Flag) error {
 	return nil
 }
 
-// override applies the flags on the command line to r, over what r has from a file. It returns a
-// usage error if the settings do not fit together.
+// override applies the flags on the command line to r. They take precedence over settings that r
+// has from a file. override returns a usage error if the settings do not fit together.
 func (r *request) override(c *cli.Context) error {
 	r.flags = c.StringSlice("knob")
 	for _, knob := range r.flags {
@@ -225,8 +226,9 @@ func workerAllowances() string {
 	return "for any command, --allow takes: " + strings.Join(worker.Allowances, ", ")
 }
 
-// isSet reports whether the user gave a flag. It replaces the context's own IsSet, which runs
-// a regular expression over the name of every flag in each call: 0.3 ms per start in all.
+// isSet reports whether the user gave a flag. It replaces the context's own IsSet, which runs a
+// regular expression over the name of every flag in each call. That would add 0.3 ms to each
+// start.
 func isSet(c *cli.Context, name string) bool { return slices.Contains(c.LocalFlagNames(), name) }
 
 // given copies the value of a flag to *to if the user gave the flag.

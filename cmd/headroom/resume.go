@@ -116,8 +116,8 @@ func (w *wrapped) earlier(dir string) error {
 const (
 	// clocks is how far the clocks of a network disk and of this machine may differ.
 	clocks = 5 * time.Second
-	// lastSave is how long a command may have gone on saving after its headroom was killed.
-	// At that moment the system sends SIGTERM to the command.
+	// lastSave is how long a command may go on saving a checkpoint after its headroom process
+	// was killed. The system sends SIGTERM to the command at the time of the kill.
 	lastSave = 2 * time.Minute
 )
 

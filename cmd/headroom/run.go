@@ -118,8 +118,8 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 	return s.end(result, err)
 }
 
-// newJob opens the job that the command line asks for, and the folder of its run. If the
-// flags ask for that, it first moves the run that is in the folder aside.
+// newJob opens the job that the command line asks for, and the folder of its run. If --fresh or
+// --again asks for that, it first sets aside the run that is in the folder.
 func newJob(u *ui, c *cli.Context) (*job.Job, *runs.Folder, error) {
 	cfg, err := loadConfig(c)
 	if err != nil {

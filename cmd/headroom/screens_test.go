@@ -16,7 +16,7 @@ import (
 	"headroom/wrap"
 )
 
-// nativeScreen prints the output of a run of a configuration in which everything happens that may
+// nativeScreen prints the output of a run of a configuration in which everything happens that can
 // happen.
 func nativeScreen(u *ui) {
 	p := progress{u: u, total: 200, started: u.now()}

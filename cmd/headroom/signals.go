@@ -67,7 +67,8 @@ type stage struct{ phase atomic.Int32 }
 func (s *stage) in(p phase) bool { return s.phase.Load() == int32(p) }
 
 // move moves the command from one phase to another, and reports whether it did. It does
-// not if the other goroutine has already moved the command out of from.
+// nothing if the command is not in the phase from, because the other goroutine has already
+// moved it.
 func (s *stage) move(from, to phase) bool {
 	return s.phase.CompareAndSwap(int32(from), int32(to))
 }

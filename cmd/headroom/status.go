@@ -108,8 +108,9 @@ func (s standing) speed() string {
 	return "-"
 }
 
-// memory returns the largest known peak beside the capacity, as in "12.6/15 MiB", or "-" if the
-// capacity is not known.
+// memory returns the peak and the capacity, as in "12.6/15 MiB", or "-" if the capacity is not
+// known. If a worker has seen a step of a wrapped command, the peak is that of the command's
+// process so far; otherwise it is that of the newest step.
 func (s standing) memory() string {
 	peak, capacity := s.Peak, s.Capacity
 	if s.Seen != nil {

@@ -13,8 +13,9 @@ import (
 	"headroom/runs"
 )
 
-// TestStatusShowsNoRawControls checks that headroom status prints no control characters
-// from files such as another program, or a damaged disk, may have left.
+// TestStatusShowsNoRawControls checks that headroom status prints no raw control characters,
+// even if the names or the files of runs contain some. Another program or a damaged disk may
+// have put them there.
 func TestStatusShowsNoRawControls(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, dir := range []string{"runs/a", "runs/b\x1b]0;title\a"} {

@@ -25,7 +25,8 @@ func TestByMicro(t *testing.T) {
 }
 
 // TestFoundSaysWhatRoundingHides checks that a size that fits and one that does not never look
-// the same, and that a smaller size beside the recommended plan is offered, not preferred.
+// the same, even if their peaks look the same when rounded. It also checks that a smaller size
+// is offered next to the recommended plan, not in its place.
 func TestFoundSaysWhatRoundingHides(t *testing.T) {
 	f := found{Found: harness.Found{Available: 3 * memory.MiB, Enough: 52, Recommended: recovery.Plan{Effective: 512, World: 1, Micro: 256}, Reason: "why",
 		Probes: []search.Probe{{N: 487, Peak: 3*memory.MiB - memory.KiB, Fits: true}, {N: 496, Peak: 3*memory.MiB - 1}, {N: 500, Peak: 3*memory.MiB + memory.KiB}, {N: 600, Peak: 4 * memory.MiB}}}}

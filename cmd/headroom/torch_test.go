@@ -77,7 +77,8 @@ func stepsOf(t *testing.T, path string) (steps []made, redone int) {
 	return steps, redone
 }
 
-// limited returns a command that runs words in a shell, whose processes may hold kib KiB of data.
+// limited returns a command that runs words in a shell. Each process may hold at most kib KiB of
+// data.
 func limited(kib int, words ...string) *exec.Cmd {
 	quoted := make([]string, len(words))
 	for i, w := range words {

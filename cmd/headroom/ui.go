@@ -367,8 +367,8 @@ func (s standing) goesOn() string {
 	return "rerunning the command that started it continues from the newest checkpoint"
 }
 
-// staleHint says what to do about the first run whose process has crashed or, if none has,
-// is gone. It returns "" if there is no such run.
+// staleHint says what to do about the first run that crashed or, if none did, about the first
+// run whose process is gone. It returns "" if there is no such run.
 func staleHint(all []standing) string {
 	for _, s := range all {
 		if s.Crash != nil {

@@ -26,8 +26,8 @@ var values = map[string]struct{ allowed, hint string }{
 	"metrics":  {"an address of this machine with a port that is free", "for example --metrics 127.0.0.1:9408"},
 }
 
-// wrongValue returns the usage error for a value that the flag name does not take. why says what
-// is wrong with the value. name is a key of [values].
+// wrongValue returns the usage error for a value that the flag with the given name does not
+// take. why says what is wrong with the value. name is a key of [values].
 func wrongValue(name string, value any, why string) error {
 	return usagef(values[name].hint, "--%s %v: %s; allowed: %s", name, value, why, values[name].allowed)
 }

@@ -112,8 +112,8 @@ func answerMetrics(to http.ResponseWriter, q *http.Request, dir string) {
 	_, _ = to.Write(text.Bytes()) // the client may be gone
 }
 
-// stampOf returns a text that changes whenever one of the files changes from which the report of
-// the run in dir is drawn.
+// stampOf returns a text that is different after any of the records of the run in dir has
+// changed. The run's report is drawn from these records.
 func stampOf(dir string) string {
 	var b strings.Builder
 	for _, info := range records(dir) {

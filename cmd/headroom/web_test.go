@@ -146,8 +146,8 @@ func TestTrained(t *testing.T) {
 	}
 }
 
-// TestReportOfAllRuns checks that without a name there is a page about all runs, and that
-// the runs' own pages are there too.
+// TestReportOfAllRuns checks that headroom report without a name writes a page about all runs,
+// and also the page of each run.
 func TestReportOfAllRuns(t *testing.T) {
 	inEmptyFolder(t, "a.py", "import sys\nsys.exit(int(sys.argv[1]))\n")
 	if said, err := exec.Command("headroom", "report").CombinedOutput(); err == nil || !strings.Contains(string(said), "hint: headroom run -- COMMAND starts one") {

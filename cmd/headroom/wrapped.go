@@ -139,8 +139,8 @@ func onlyOfNames(s string) string {
 	return b.String()
 }
 
-// nameFor returns the name for a run of the command words: that of its Python script, or else
-// that of its program, followed by "-run".
+// nameFor returns the name for a run of the command with the given words: the name of its Python
+// script, or else of its program, followed by "-run".
 func nameFor(words []string) string {
 	name := filepath.Base(words[0])
 	for _, w := range words {
@@ -152,9 +152,9 @@ func nameFor(words []string) string {
 	return cmp.Or(strings.TrimLeft(onlyOfNames(name), ".-"), "command") + "-run"
 }
 
-// folder makes a new folder for the run, and returns it with the run's name. The same command
-// given again is a new run, even while the old one is in progress. If asked is not "", it is
-// the name that the user asks for, and no run may have it yet.
+// folder creates a new folder for the run, and returns it with the run's name. The same command
+// given again is a new run, even while the old one is in progress. If asked is not "", it is the
+// name that the user asks for, and no run may have it yet.
 func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	if asked != "" && !configs.IsName(asked) {
 		return nil, "", usagef("", "--name %s: not a valid name for a folder; allowed: %s", asked, configs.NamesAllowed)
@@ -235,7 +235,7 @@ func inUse(dir string) string {
 }
 
 // run starts the command, and starts it again for as long as headroom has a remedy for its
-// failures. The int is the exit status of the newest start, which is the one to exit with.
+// failures. It returns the exit status of the newest start, with which headroom is to exit.
 func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name string) (harness.Result, int, error) {
 	// Signals are meant for the command. Each is passed on to it, and none ends headroom
 	// before the command has ended. After a signal, the command is not started again.
@@ -402,8 +402,8 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 // leftFailure is how a message refers to a failure that has already been reported.
 const leftFailure = "the failure that its own code was left to handle"
 
-// ended says how the command ended if the command's own output does not, and draws the
-// report if it is worth one. The error that it returns carries the command's exit status.
+// ended says how the command ended if the command's own output does not, and draws the report if
+// one is worth drawing. The error that it returns carries the command's exit status.
 func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
 	if errors.As(err, new(*wrap.StartError)) && w.made && result.Attempts == 1 {
 		if failed := os.RemoveAll(dir); failed != nil { // the folder records nothing else
@@ -456,8 +456,9 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 // wrong: drawing it takes a fraction of a second, which is too much for a short command.
 const longRun = time.Minute
 
-// worthAReport reports whether the report of a command is drawn even if nothing went wrong. It is
-// if the command ran for a long time, or if there is a report already, which would be out of date.
+// worthAReport reports whether the report of a command is drawn even if nothing went wrong. That
+// is so if the command ran for a long time, or if there is a report already, which would be out of
+// date.
 func (w *wrapped) worthAReport(dir string, now time.Time) bool {
 	_, err := os.Stat(filepath.Join(dir, report.Page))
 	return err == nil || now.Sub(w.Begun) >= longRun
@@ -471,7 +472,7 @@ func (w *wrapped) goesOn() string {
 	return "headroom resume " + w.Run + " continues from its newest checkpoint, or from the beginning if there is none"
 }
 
-// hint returns what would help next time, or "" if nothing is known that would.
+// hint returns what would help next time, or "" if headroom knows of nothing.
 func (w *wrapped) hint(exit *wrap.ExitError) string {
 	switch {
 	case exit == nil:
@@ -484,8 +485,8 @@ func (w *wrapped) hint(exit *wrap.ExitError) string {
 	return ""
 }
 
-// childError is the error for another program that failed. code is the status that headroom
-// exits with: if that program was the wrapped command, it is the command's own.
+// childError is an error with the status that headroom is to exit with. If the wrapped command
+// failed, that is the command's own status.
 type childError struct {
 	code int
 	err  error

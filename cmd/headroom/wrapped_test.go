@@ -119,8 +119,8 @@ func TestCommandCannotTell(t *testing.T) {
 	}
 }
 
-// TestEveryCommandHasItsOwnFolder starts one command many times at once, and then under
-// a name that is taken.
+// TestEveryCommandHasItsOwnFolder checks that a command that is started many times at once gets a
+// new folder each time, and that a name that is taken is refused.
 func TestEveryCommandHasItsOwnFolder(t *testing.T) {
 	t.Chdir(t.TempDir())
 	w := &wrapped{}
@@ -305,10 +305,9 @@ func anHourAgo(t *testing.T, path string) {
 	}
 }
 
-// TestResumeOfAKilledRun checks that the status says when a command was last alive, even if
-// the command writes nothing; and that a run that was killed is not continued from a
-// checkpoint written long after that, but is continued from one that its command still
-// saved.
+// TestResumeOfAKilledRun checks that the status says when a command was last alive, even if the
+// command writes nothing. It also checks that a killed run is not continued from a checkpoint
+// written long after that, but is continued from one that its command wrote soon after the kill.
 func TestResumeOfAKilledRun(t *testing.T) {
 	inEmptyFolder(t, "train.py", "import sys, time\nprint(sys.argv[1:])\nif '--from' not in sys.argv: time.sleep(1000)\n")
 	c := exec.Command("headroom", "run", "--name", "mine", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",
@@ -354,8 +353,8 @@ func TestResumeOfAKilledRun(t *testing.T) {
 	}
 }
 
-// TestWorthAReport checks when the report of a command to which nothing happened is drawn at
-// its end: after a long run, and if an existing report would be out of date.
+// TestWorthAReport checks that the report of a command that had no failures is drawn if the command
+// ran for a long time, or if an existing report would be out of date.
 func TestWorthAReport(t *testing.T) {
 	dir, begun := t.TempDir(), time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
 	w := &wrapped{Wrapped: wrap.Wrapped{Begun: begun}}
@@ -372,8 +371,9 @@ func TestWorthAReport(t *testing.T) {
 	}
 }
 
-// TestHowARunGoesOn checks how users are told to continue a run: with headroom resume if it wraps
-// a command about which enough is known, and with the command that started it if it runs a configuration.
+// TestHowARunGoesOn checks how users are told to continue a run: with headroom resume if it wraps a
+// command about which enough is known, and with the command that started it if it runs a
+// configuration.
 func TestHowARunGoesOn(t *testing.T) {
 	for kept, want := range map[string]string{
 		"command: [python, train.py]\n": "and headroom does not know how to continue its command: start it again",
