@@ -1,7 +1,7 @@
 """Waits until torch has been imported, and then starts the worker.
 
 In a Python process that never imports torch, this module is the only part of headroom that is loaded.
-It is not part of the package, since a module of the user's may have the package's name.
+It is not part of the package, since the user may have a module that is called headroom, too.
 """
 
 import os
@@ -18,7 +18,8 @@ OLDEST = (3, 9)
 
 
 class _Finder:
-    """Finds torch through the finders after this one, and has the loader call us once torch has been executed."""
+    """Finds torch through the finders after this one in sys.meta_path. It hooks into torch's
+    loader, so that the worker is started once torch has been executed."""
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Optional[ModuleSpec]":
         if name != "torch":
@@ -32,7 +33,8 @@ class _Finder:
         return None
 
     def _follow(self, loader: "Any") -> None:
-        """Hook into the loader. The hook is never used if torch is looked up but not imported."""
+        """Hook into the loader, so that it calls :func:`start` once it has executed torch. The hook
+        never runs if torch is looked up but not imported."""
 
         def exec_module(module: "Any") -> None:
             del loader.exec_module
@@ -51,8 +53,8 @@ class _Finder:
 
 
 def watch() -> None:
-    """Start the worker once torch has been imported, or now if it has been already. A second call
-    does nothing."""
+    """Start the worker once torch has been imported, or now if it has been imported already. A
+    second call does nothing."""
     leave("python")
     if sys.version_info < OLDEST:
         leave("failed", f"Python {sys.version.split()[0]} is too old for the worker")
@@ -93,7 +95,8 @@ def start() -> None:
 
 
 def _ours() -> bool:
-    """Return whether importing headroom would give our package, without importing a module of the user's."""
+    """Return whether ``import headroom`` would import our package. Does not import a module of the
+    user's that is called headroom."""
     from importlib.machinery import PathFinder
 
     if "headroom" in sys.modules:
@@ -105,8 +108,8 @@ def _ours() -> bool:
 
 
 def leave(name: str, text: str = "") -> None:
-    """Leave a file beside the socket. It tells headroom how far this process got, even if the
-    process never sends a message."""
+    """Leave a file called ``name`` beside the socket, with ``text`` in it. The file tells headroom
+    how far this process got, even if the process never sends a message."""
     socket = os.environ.get("HEADROOM_SOCKET")
     if not socket:
         return

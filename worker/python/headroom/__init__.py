@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def attach() -> bool:
     """Start the worker as soon as torch is imported, or now if it has been imported already.
 
-    Returns True if this process runs under headroom, or if HEADROOM_WORKER is set. Otherwise it
-    does nothing and returns False.
+    Returns True if this process runs under headroom, or if HEADROOM_WORKER is set. Otherwise,
+    ``attach`` does nothing and returns False.
     """
     import os
 
@@ -39,8 +39,8 @@ def attach() -> bool:
 
 
 def step(model: torch.nn.Module | Sequence[torch.nn.Module], optimizer: Optional[torch.optim.Optimizer] = None) -> Callable[[F], F]:
-    """A decorator for the function that runs the forward and backward pass of one batch, in loops
-    that the worker cannot follow by itself::
+    """A decorator for the function that runs the forward and backward pass of one batch. It is for
+    training loops that the worker cannot follow by itself::
 
         @headroom.step(model, optimizer)
         def train_step(x, y):
@@ -48,17 +48,17 @@ def step(model: torch.nn.Module | Sequence[torch.nn.Module], optimizer: Optional
             loss.backward()
             return loss
 
-    If the function runs out of memory, it is called again in pieces. A piece contains some of the
-    rows of every tensor argument that has as many rows as the first tensor argument. The gradients
-    of all pieces add up to those of the whole batch. Anything else that the function does happens
-    once for each piece, so zeroing gradients, clipping and the optimizer's step belong outside. The
-    function may return nothing, numbers, or tensors whose first dimension is the batch; the results
-    of the pieces are joined.
+    If the function runs out of memory, it is called again, once for each piece of the batch. A
+    piece contains some of the rows of every tensor argument that has as many rows as the first
+    tensor argument. The gradients of all pieces add up to those of the whole batch. Anything else
+    that the function does happens once for each piece, so zeroing gradients, clipping and the
+    optimizer's step must be done outside the function. The function may return nothing, numbers, or
+    tensors whose first dimension is the batch; the results of the pieces are joined.
 
     If this cannot be done exactly, the function's own out-of-memory exception is raised. In a
-    process that does not run under headroom the function is unchanged. ``model`` is the model that
-    is trained, or a sequence of models. ``optimizer`` adds any trained parameters that are outside
-    the models.
+    process that does not run under headroom, the function is unchanged. ``model`` is the model that
+    is trained, or a sequence of models. ``optimizer`` is needed only if it trains parameters that
+    are outside the models.
     """
     from functools import wraps
 

@@ -1,7 +1,7 @@
 """``python -m headroom script.py …`` and ``python -m headroom -m module …``.
 
-Runs a program with the worker in it, as ``python script.py`` and ``python -m module`` would run
-it without the worker. If no headroom process is connected, the worker makes its own decisions.
+Runs a program just as ``python script.py`` and ``python -m module`` would, but with the worker in
+it. If no headroom process is connected, the worker makes its own decisions.
 """
 
 from __future__ import annotations

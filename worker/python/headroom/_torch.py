@@ -1,4 +1,4 @@
-"""Makes the worker's changes to torch, after torch has been imported."""
+"""Changes torch, once it has been imported, so that it calls the worker."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Opt
 
 
 def shared(module: torch.nn.Module) -> Optional[str]:
-    """The reason why a module's calls may be spread over several processes or devices; None if they
-    are not."""
+    """A message if a module's calls may be spread over several processes or devices; None
+    otherwise."""
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         return "several ranks would have to agree on how to split the batch"
     for m in module.modules():
@@ -125,7 +125,7 @@ class Finder:
         self._inside = False
 
     def look(self) -> None:
-        """Begins to inspect every call of a module."""
+        """Begins to inspect the calls of all modules."""
         if self._call is not None:
             return
         call = self._call = torch.nn.Module.__call__

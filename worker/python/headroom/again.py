@@ -3,10 +3,10 @@
 A script may change something for the duration of a call and then change it back, for example an
 attribute or a global. A replay would then silently compute something else. So when a call fails,
 some values of the results that the script holds at that moment are kept. Before pieces are run, the
-calls that made these results are repeated on the whole batch, with the same random numbers and in
-the same modes, but without the tensors that autograd saves. Where there is not enough memory to
-repeat them, only a few rows are compared; if random numbers were drawn, the step is refused
-instead.
+calls that returned these results are repeated on the whole batch, with the same random numbers and
+in the same modes, but without saving tensors for a backward pass. Where there is not enough memory
+for that, the calls are repeated on a few rows only; if they drew random numbers, the step is
+refused instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sampled(NamedTuple):
 
 
 def note(tape: Tape) -> None:
-    """Keeps some values of the results that the script holds, unless some are kept already.
+    """Keeps samples of the results that the script holds, unless the tape has samples already.
     Raises :class:`Refused` if there is not enough memory for that."""
 
     def sampled() -> Sampled:
@@ -54,8 +54,8 @@ def note(tape: Tape) -> None:
 
 
 def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
-    """Raises :class:`Refused` if one of these entries, when repeated, returns values that differ from
-    the kept ones."""
+    """Repeats those of the given entries whose results :func:`note` has sampled. Raises
+    :class:`Refused` if a result is now different."""
     sampled: Optional[Sampled] = tape.sampled
     made = {s for i in entries for s in tape.entries[i].slots}
     slots = [s for s in sampled.values if s in made] if sampled is not None else []
@@ -82,7 +82,8 @@ def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
 
 
 def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
-    """Whether the repeated calls return the same results for the whole batch."""
+    """Repeats the entries ``again`` for the whole batch. Returns whether the results are the same
+    as those that were sampled."""
     modules = modules_of(tape)
     with undone(modules), unwarned(), unsaved(), torch.enable_grad():
         env: dict[int, torch.Tensor] = {}
@@ -98,8 +99,9 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
 
 
 def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
-    """Whether the repeated calls return the same results for the first two rows alone. The
-    tolerance allows for other kernels, which may be used for so few rows."""
+    """Repeats the entries ``again`` for the first two rows alone. Returns whether the results are
+    the same as those that were sampled. The tolerance allows for the other kernels that may be used
+    for so few rows."""
     modules, rows = modules_of(tape), Rows(plan.batch, 0, 2)
     with rehearsal(modules), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         env = run(tape, plan, again, rows)
@@ -115,7 +117,7 @@ def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots:
 
 def unsaved() -> Any:
     """A context in which autograd builds graphs, so that the same kernels run, but saves no tensors
-    for them. Tensors of special classes are saved all the same: a function that is compiled in this
+    for them. Only tensors of special classes are saved, since a function that is compiled in this
     context is traced with such tensors."""
 
     def pack(tensor: torch.Tensor) -> Any:

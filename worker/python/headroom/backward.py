@@ -23,7 +23,7 @@ from .weights import Rule
 
 
 def state_of(param: torch.Tensor) -> Any:
-    """A value that changes once a backward pass has reached a parameter."""
+    """A value that is different once a backward pass has computed the parameter's gradient."""
     grad = param.grad
     return None if grad is None else (id(grad), grad._version)
 
@@ -44,17 +44,18 @@ def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
 
 
 class Planned(NamedTuple):
-    """How the gradients of a loss can be computed again: in pieces, by ``plan``; or, if ``plan`` is
-    None, for the whole batch, for the reason ``why``."""
+    """How the gradients of a loss can be computed again. If ``plan`` is None, only the whole batch
+    can be run again, not pieces of it; ``why`` is the reason."""
 
     plan: Optional[Plan]
-    targets: dict[int, tuple[Any, Rule]]  # the scalars that the pieces add up to, with the loss's derivatives with respect to them
+    targets: dict[int, tuple[Any, Rule]]  # for each scalar that is a sum over the pieces, by slot: the loss's derivative with respect to it, and its rule
     extra: dict[torch.Tensor, torch.Tensor]  # gradients of leaves that enter the loss after those scalars
     why: str
 
 
 def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Planned:
-    """Plans the pieces and proves that they are right. ``given`` is the gradient passed to backward, None for 1."""
+    """Plans the pieces, and proves that their gradients add up to those of the whole batch.
+    ``loss`` is the slot of the loss. ``given`` is the gradient passed to backward; None means 1."""
     modules = modules_of(tape)
     try:
         if not tape.approximate:
@@ -79,7 +80,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
 
 def refuse_writing(tape: Tape) -> None:
     """Raises :class:`Writes` if a trial on a few rows shows that a module's call writes to a tensor that
-    existed before."""
+    existed before the call."""
     if all(f is None or f.tried for f in map(found_of, modules_of(tape))):
         return
     try:
@@ -92,7 +93,8 @@ def refuse_writing(tape: Tape) -> None:
 
 
 def summed(inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tensor]) -> dict[int, Optional[torch.Tensor]]:
-    """The gradients, keyed by the ids of the tensors to which they belong."""
+    """The sums of all gradients, those in ``extra`` included, by the ids of the tensors to which
+    they belong."""
     grads = {id(t): g for t, g in zip(inputs.tensors, sums.all())}
     for t, g in extra.items():
         had = grads.get(id(t))
@@ -101,7 +103,9 @@ def summed(inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tens
 
 
 def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, failure: BaseException, sizes: Any, report: Any) -> None:
-    """Sets the gradients of the parameters that a failed backward pass has not reached."""
+    """Sets the gradients that a failed backward pass has not computed. ``args`` and ``kwargs`` are
+    the arguments of the call to backward, and ``before`` has the :func:`state_of` each parameter
+    before that call."""
     loss = place_of(args[0]).slot  # type: ignore[union-attr]
     tape.drop(args[:1])
     clean(failure)
@@ -182,9 +186,10 @@ def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:
 
 
 def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:
-    """The scalars that the loss depends on and that are computed directly from rows, each with the
-    loss's derivative with respect to it; and the gradients of leaves that enter the loss after
-    those scalars."""
+    """Returns two dictionaries. The first has the slots of the scalars that are computed directly
+    from rows and on which the loss depends. It maps each to the loss's derivative with respect to
+    it, and to None in place of its rule. The second has the gradients of leaves that enter the loss
+    after those scalars."""
     first = [s for i in entries for s in tape.entries[i].slots if s is not None and late.is_scalar(s) and late.is_first(s)]
     if not first:
         raise Refused("the loss has no part that is a sum over rows")

@@ -29,17 +29,17 @@ _DRAWS = {
 
 
 class Watcher:
-    """Sees every operation of the code inside a :class:`Watched`."""
+    """Is told of every operation that runs inside a :class:`Watched`."""
 
     def before(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Sees an operation and its arguments."""
+        """Called before an operation, with its arguments."""
 
     def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Sees what the operation returned."""
+        """Called after the operation, with what it returned."""
 
 
 class Watched(TorchDispatchMode):
-    """A context in which watchers see every operation. All of them share one mode, since each mode
+    """A context in which watchers see every operation. All watchers share one mode, since each mode
     adds more time to an operation than a small kernel takes."""
 
     def __init__(self, watchers: Sequence[Watcher]) -> None:
@@ -56,7 +56,7 @@ class Watched(TorchDispatchMode):
         return result
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What the operation returns."""
+        """Runs an operation, and returns its result."""
         return func(*args, **kwargs)
 
 
@@ -70,17 +70,18 @@ class Calm:
     autocast inside a module.
 
     ``where`` says where random numbers are known to be drawn. If it is below ``ANYWHERE``, half
-    precision is not recorded and nothing is watched, but code takes about as long as without the
-    context. Otherwise a mode sees all operations, which adds more time to each operation, and to
-    each of its gradients, than a small kernel takes.
+    precision is not recorded and ``watchers`` see nothing, but code takes about as long as without
+    the context. Otherwise a mode sees all operations. This adds more time to each operation, and to
+    the computation of its gradients, than a small kernel takes.
 
-    If ``apart`` is true, draws in functions are told apart from all others; this is for code that
-    runs no backward. Before PyTorch 2.6 ``apart`` does nothing: there, trials compile compiled
-    modules, too, and compiling fails in a mode for functions."""
+    If ``apart`` is true, draws in functions called from Python are told apart from all other draws.
+    This is only for code that runs no backward pass. Before PyTorch 2.6 ``apart`` does nothing: in
+    these versions trials also compile the modules that the script wants to have compiled, and
+    compiling fails in a mode for functions."""
 
     def __init__(self, where: int = ANYWHERE, watchers: Sequence[Watcher] = (), apart: bool = False) -> None:
         self.half = False
-        self.draws: list[tuple] = []  # random operations that would have drawn: names and numbers
+        self.draws: list[tuple] = []  # for each operation that would have drawn random numbers: its name and numbers among its arguments
         self.where = NEVER  # where random numbers would have been drawn
         self._modes: list[Any] = [_Called(self)] if where == CALLED or apart and where and STANCES else []
         self._modes += [_Anywhere(self, watchers)] if where == ANYWHERE else []
@@ -95,15 +96,16 @@ class Calm:
             mode.__exit__(*exception)
 
     def drawn(self, where: int, *draw: Any) -> None:
-        """Records a draw: a name and numbers."""
+        """Records that random numbers would be drawn at ``where``. ``draw`` is the operation's
+        name, followed by numbers among its arguments."""
         self.draws.append(draw)
         self.where = max(self.where, where)
 
 
 class _Called(OwnMode):
-    """Takes randomness out of the functions in which most models draw random numbers. It sees only
-    calls that Python makes, not those inside another function, nor those that a checkpoint repeats
-    in the course of backward."""
+    """Takes randomness out of dropout and attention, the functions in which most models draw random
+    numbers. It sees only calls from Python code. It sees neither calls inside another function of
+    PyTorch's nor calls that a checkpoint repeats during a backward pass."""
 
     def __init__(self, calm: Calm) -> None:
         super().__init__()
@@ -179,8 +181,8 @@ def _named(func: Any) -> str:
 class Sealed(Watcher):
     """Raises :class:`Writes` before anything is written to a tensor that existed before the context
     was entered, such as an argument, a frozen parameter, or a tensor that a module keeps for
-    itself. Tensors in ``free`` may be written to. If ``backward`` is false, so may all tensors in
-    the course of a backward pass."""
+    itself. Tensors in ``free`` may be written to. If ``backward`` is false, a backward pass may
+    write to any tensor."""
 
     def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True) -> None:
         self._name, self._backward = name, backward
@@ -222,8 +224,8 @@ def eager() -> Any:
 
 @contextmanager
 def ready_attention() -> Iterator[None]:
-    """A context in which cuDNN's attention is off if another implementation can be used: cuDNN's
-    compiles a kernel for every new number of rows."""
+    """A context in which cuDNN's attention is off if another implementation can be used, since
+    cuDNN compiles a kernel for every new number of rows."""
     backends = torch.backends.cuda
     others = backends.flash_sdp_enabled, backends.mem_efficient_sdp_enabled, backends.math_sdp_enabled
     off = getattr(backends, "cudnn_sdp_enabled", bool)() and any(enabled() for enabled in others)
@@ -239,8 +241,8 @@ def ready_attention() -> Iterator[None]:
 @contextmanager
 def unwarned() -> Iterator[None]:
     """A context in which no warning is shown: a trial with a few rows of one tensor and all rows of
-    another may cause warnings about code that the user never wrote. The filters stay unchanged, since
-    changing them would show every earlier warning again."""
+    another may cause warnings about code that the user never wrote. The warning filters stay
+    unchanged, since changing them would make Python show earlier warnings again."""
     shown = warnings.showwarning
     warnings.showwarning = lambda *_args, **_kwargs: None
     try:
@@ -251,8 +253,9 @@ def unwarned() -> Iterator[None]:
 
 @contextmanager
 def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-    """A context after which generators, buffers and everything attached to the modules are as
-    before, and parameters have the same memory as before."""
+    """A context that undoes side effects when it ends. Random number generators, buffers and
+    everything attached to the modules are then as before. Parameters have the same memory as
+    before, but what was written to this memory stays."""
     state = random_state()
     found = submodules(modules)
     data = [(p, p.data) for m in found for p in m.parameters(recurse=False) if type(p) is torch.nn.Parameter]

@@ -1,7 +1,7 @@
 """headroom check: tests what headroom would do if memory ran out in a training run's first step.
 
 After each backward call of that step, the gradients are computed twice more, once for the whole
-batch and once in pieces, and the two results are compared. No weights change: instead of making its
+batch and once in pieces, and the two results are compared. No weights change: instead of taking its
 first step, the optimizer reports the findings and waits until headroom ends the process.
 """
 
@@ -123,8 +123,9 @@ def judged(gradients: Iterable[tuple[Optional[torch.Tensor], Optional[torch.Tens
 
 
 def distance(a: Optional[torch.Tensor], b: Optional[torch.Tensor]) -> float:
-    """The largest difference between ``a`` and ``b``, relative to the largest element of ``a``. 0
-    if ``a`` is None; if ``b`` is None, 1 unless ``a`` is all zeros."""
+    """The largest difference between ``a`` and ``b``, relative to the largest element of ``a``. If
+    ``a`` is None, the result is 0. If only ``b`` is None, the result is 1, or 0 if all elements of
+    ``a`` are zero."""
     if a is None or b is None:
         return 0.0 if a is None or not bool(a.any()) else 1.0
     a, b = (t.to_dense() if t.layout != torch.strided else t for t in (a, b))

@@ -25,7 +25,7 @@ Group = dict[str, Any]
 
 
 class Crowd:
-    """What is known about one optimizer."""
+    """What is known about the memory that one optimizer's steps need."""
 
     def __init__(self) -> None:
         self.steps = self.singly = 0
@@ -52,7 +52,8 @@ class Crowd:
 
 
 def plenty(known: Sequence[Memory], need: int) -> bool:
-    """Whether so much memory is free that an exact check is unnecessary."""
+    """Whether every GPU has more than twice ``need`` bytes free, so that an exact check is
+    unnecessary."""
     return all(min(m.free, m.allowed - m.reserved) + m.reserved - m.allocated > 2 * need for m in known)
 
 
@@ -62,7 +63,8 @@ _crowds: weakref.WeakKeyDictionary[torch.optim.Optimizer, Crowd] = weakref.WeakK
 @contextmanager
 def one_by_one(optimizer: torch.optim.Optimizer) -> Iterator[bool]:
     """A context in which the optimizer's step goes tensor by tensor if there is not enough memory
-    for all tensors at once. Yields whether this is the optimizer's first step that does."""
+    for all tensors at once. Yields whether this is the optimizer's first step that goes tensor by
+    tensor."""
     groups = [g for g in optimizer.param_groups if at_once(g)] if type(optimizer) in KNOWN else []
     if groups:
         crowd = _crowds.setdefault(optimizer, Crowd())
@@ -89,8 +91,8 @@ def at_once(group: Group) -> bool:
 
 def _takes(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Tensors of the sizes that a group's step will allocate: first those for its state, then those
-    for its temporaries. The temporaries are as large as the largest set of the group's parameters
-    that share a device and a dtype."""
+    for its temporaries. The temporaries are as large, in all, as the group's parameters of one
+    device and dtype, whichever have the most bytes."""
     params = [p for p in group["params"] if p.grad is not None]
     state = [p for p in params if not optimizer.state.get(p) for _ in range(3 if group.get("amsgrad") else 2)]
     parts: dict[tuple, list[torch.Tensor]] = {}
@@ -100,7 +102,7 @@ def _takes(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[torch.T
 
 
 def needed(optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> int:
-    """Bytes of everything that the groups' step will allocate."""
+    """The number of bytes that a step of these groups will allocate."""
     return sum(_bytes(state) + _bytes(more) for state, more in (_takes(optimizer, g) for g in groups))
 
 
@@ -109,8 +111,8 @@ def _bytes(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def fits(optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> bool:
-    """Whether there is memory for everything that a step will allocate, found out by allocating it.
-    All of it is freed again."""
+    """Whether there is memory for everything that a step will allocate. To find out, this function
+    allocates that memory and frees it again."""
     held: list[torch.Tensor] = []
     try:
         for group in groups:

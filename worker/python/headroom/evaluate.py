@@ -44,9 +44,9 @@ class Watch:
 
 
 def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tuple[Any, int]:
-    """The result of a tape's only call, and the number of pieces in which it was computed. ``leaves``
-    and ``tree`` are what :meth:`Plan.result` returned for the call, in the tape's order of slots.
-    Raises :class:`Refused` if the result cannot be computed exactly."""
+    """Returns the result of a tape's only call, and the number of pieces in which it was computed.
+    ``leaves`` and ``tree`` are what :meth:`Plan.result` returned for the call. Raises
+    :class:`Refused` if the result cannot be computed exactly."""
     [entry] = tape.entries
     slots = {s: plan.slots[s] for s in entry.slots if s is not None}
     proof = Proof(tape, plan)

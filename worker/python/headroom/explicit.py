@@ -43,7 +43,8 @@ class Run(NamedTuple):
 
 
 class Explicit:
-    """One decorated function. Not safe for concurrent use; other threads pass through."""
+    """One decorated function. Not safe for concurrent use: only calls on the recorder's thread are
+    handled, and on other threads the function is called unchanged."""
 
     def __init__(self, function: Callable, models: Sequence[torch.nn.Module], optimizer: Optional[torch.optim.Optimizer], recorder: Any) -> None:
         self._function, self._models, self._recorder = function, models, recorder
@@ -114,7 +115,8 @@ class Explicit:
         return result, count
 
     def _batch_of(self, args: tuple, kwargs: dict) -> int:
-        """How many rows a call has. Raises :class:`Refused` if it may not be cut."""
+        """The number of rows of a call's batch. Raises :class:`Refused` if the batch must not be
+        cut."""
         refuse_batchwise(self._models)
         if any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in self._params):
             raise Refused("a parameter has a hook, which would see the gradients of pieces")
@@ -130,9 +132,10 @@ class Explicit:
                 p.grad = g
 
     def _summed(self, args: tuple, kwargs: dict, batch: int, rule: Rule, size: Callable[[int], int], reached: Sequence[bool]) -> tuple[list, list, int]:
-        """The weighted sums of the gradients of all pieces, leaving out the parameters whose
-        gradients the failed call had already computed; the leaves of each piece's result; and the
-        number of pieces."""
+        """Calls the function for each piece. Returns the weighted sums of the pieces' gradients,
+        each leaf of each piece's result together with the piece's rows, and the number of pieces.
+        Parameters in ``reached``, whose gradients the failed call had already computed, have no
+        sums."""
         sums: list[Optional[torch.Tensor]] = [None] * len(self._params)
         parts: list[list] = []
 
@@ -153,8 +156,9 @@ class Explicit:
         return sums, parts, by_pieces(batch, size, work, take)
 
     def compared(self, founds: Sequence[Found], args: tuple, kwargs: dict) -> tuple[list, list, int, int, bool]:
-        """For headroom check: each parameter's gradient for the whole batch and for two pieces, how many
-        rows and pieces there were, and whether anything was computed in half precision."""
+        """Computes each parameter's gradient for the whole batch and in two pieces, for headroom
+        check. Returns the gradients for the whole batch, the sums over the pieces, the number of
+        rows, the number of pieces, and whether anything was computed in half precision."""
         if any(f.changes_buffers() or f.moving for f in founds):
             raise Refused("a call to the model changes its buffers or attributes")
         batch = self._batch_of(args, kwargs)
@@ -194,8 +198,9 @@ class Trial:
         self.backwards = 0
 
     def proven(self, pieces: Sequence[Rows]) -> tuple[Rule, list[Callable], Any]:
-        """The rule for the gradients; for each leaf of the result, a function that joins the leaves of
-        the pieces, given as (rows, leaf); and the result's tree."""
+        """Returns the rule for the gradients, a joining function for each leaf of the result, and
+        the result's tree. A joining function takes a list of (rows, leaf), one for each piece, and
+        returns the leaf for the whole batch."""
         tensors: list[torch.Tensor] = []
         mapped((self._args, self._kwargs), tensors.append)
         of_rows = [t for t in tensors if t.dim() and t.shape[0] == self._batch and not t.requires_grad]
@@ -237,7 +242,8 @@ class Trial:
         return [halves(chosen), tuple(sorted(part) for part in halves(mixed))]  # type: ignore[list-item]
 
     def _residual(self, rule: Rule, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> float:
-        """How far the gradients of two parts, weighted by a rule, are from those of the whole."""
+        """How far the sum of the gradients of two parts, weighted by a rule, is from the gradients
+        of all chosen rows."""
         if rule is not None and not sum(rule[r] for r in chosen):
             return 0.0  # these rows say nothing about the rule
         weights = [(weight(rule, part, chosen), part) for part in split]
@@ -274,8 +280,9 @@ class Trial:
         raise Refused("a result of the function can neither be joined row by row nor be computed as a weighted sum")
 
     def _looked(self, rows: list[int]) -> None:
-        """Runs the function to see what else it does. Raises :class:`Refused` if it changes
-        buffers, attributes or gradients in a way that pieces cannot repeat."""
+        """Runs the function on the given rows to see what it does besides computing gradients.
+        Raises :class:`Refused` if it changes buffers, attributes or gradients in a way that pieces
+        cannot repeat."""
         backward, params = torch.autograd.backward, self._explicit._params
         least = min(params, key=lambda p: p.numel())
 
@@ -365,13 +372,14 @@ def whole(tree: Any, batch: int) -> None:
 
 
 def cut(tree: Any, batch: int, rows: Rows) -> Any:
-    """The given rows of every tensor that has as many rows as the batch."""
+    """The tree with only the given rows of every tensor that has as many rows as the batch. Other
+    tensors stay whole."""
     return mapped(tree, lambda t: rows.of(t, 1) if t.dim() and t.shape[0] == batch else t)
 
 
 def mapped(tree: Any, work: Callable[[torch.Tensor], Any]) -> Any:
-    """The tree with ``work`` applied to its tensors, even in mappings of types that PyTorch does not
-    know."""
+    """The tree with ``work`` applied to its tensors, including tensors in mappings of types that
+    PyTorch's own functions for trees do not know."""
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):

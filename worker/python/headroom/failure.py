@@ -37,8 +37,7 @@ def _limited() -> bool:
 
 
 class Refused(Exception):
-    """Raised for a step that cannot be replayed exactly. The message is the reason, as a
-    sentence."""
+    """Raised for a step that cannot be replayed exactly. The message says why."""
 
 
 class NoMemory(Refused):
@@ -52,8 +51,7 @@ class Writes(Refused):
 
 
 def bare(failure: Any) -> Any:
-    """A new exception of the same type with the same arguments, without a traceback; None for
-    None."""
+    """A copy of an exception, without its traceback; None if ``failure`` is None."""
     return None if failure is None else type(failure)(*failure.args)
 
 
@@ -68,8 +66,8 @@ def release_frames(error: Optional[BaseException]) -> None:
 
 def clean(error: Optional[BaseException] = None, thorough: bool = True) -> None:
     """Releases the memory that a failed try left behind. Must not be called inside ``except``. If
-    not ``thorough``, only the newest objects are searched for reference cycles: searching all of
-    them takes a fifth of a second in a process that uses Transformers."""
+    ``thorough`` is false, only newer objects are searched for reference cycles: searching all
+    objects takes a fifth of a second in a process that uses Transformers."""
     release_frames(error)
     cuda = torch.cuda.is_initialized()
     if cuda:
@@ -87,9 +85,9 @@ def clean(error: Optional[BaseException] = None, thorough: bool = True) -> None:
 
 def patiently(work: Callable[[], Any], why: str, release: Callable[[], Any] = lambda: None) -> Any:
     """Calls ``work``, a small piece of our own work, and returns its result. If ``work`` runs out
-    of memory, calls ``release`` and tries once more. A failed ``work`` must have changed nothing.
-    Raises :class:`NoMemory`, for the reason ``why``, if there is not enough memory the second time
-    either."""
+    of memory, calls ``release`` and tries once more. When ``work`` fails, it must leave everything
+    as it was. Raises :class:`NoMemory` with the message ``why`` if the second try runs out of
+    memory, too."""
     for _ in range(2):
         failed: Optional[BaseException] = None
         try:

@@ -49,21 +49,22 @@ class Found(Limits):
         self.draws: Optional[int] = None  # where trials have seen the module draw random numbers: see :class:`headroom.calm.Calm`; None before the first trial
         self.whole = False  # kept has the values of all changing buffers
         self.number = next(_NUMBERS)  # never reused, unlike an id
-        self.still: Optional[Held] = None  # modules whose attributes no call has changed; None until a call has succeeded
+        self.still: Optional[Held] = None  # what those modules hold whose attributes no call has changed; None until a call has succeeded
         self.moving: list[torch.nn.Module] = []  # modules whose attributes a call has changed
         self.now: Optional[Held] = None  # what the moving modules held before the newest call
-        self.plain = False  # calls change only numbers and strings among their attributes
+        self.plain = False  # calls change only attributes that are numbers, strings or other plain values
         self.deep = False  # calls also change something inside the objects in their attributes
         self.frozen: list[torch.Tensor] = []  # parameters to which no call may write
         self.tensors: list[weakref.ref[torch.Tensor]] = []  # tensors among the attributes, to which no call may write either
         self.marks: list[Optional[int]] = []  # versions of frozen and tensors before the newest call
         self.writes = False  # a call has written to one of frozen or tensors
-        self.tried = False  # a trial has shown that no call writes to them
+        self.tried = False  # a trial has shown that calls do not write to frozen or tensors
         self.unread: set[tuple[int, str]] = set()  # attributes that calls change but do not read, by module
         module.__dict__["_compiled_call_impl"] = self
 
     def remember(self, calm: Calm) -> None:
-        """Keeps what a trial has seen of half precision and of random numbers."""
+        """Notes whether a trial has seen half precision, and where it has seen random numbers
+        drawn."""
         self.half, self.draws = self.half or calm.half, max(self.draws or NEVER, calm.where)
 
     def __reduce__(self) -> Any:  # a module that pickles its whole __dict__ gets None here
@@ -117,8 +118,9 @@ class Found(Limits):
         return any(id(b) not in fixed for b in self.changing or ())
 
     def after(self) -> Optional[Held]:
-        """Determines what a successful call has changed. Returns what the modules held before the call,
-        if that may be kept."""
+        """Determines what a successful call has changed. If calls change attributes, but only plain
+        values such as numbers and strings, returns what the changed modules held before the call;
+        otherwise returns None."""
         if self.still is None:
             self._settle(self.now)  # type: ignore[arg-type]
             self.writes = self.writes or self._wrote()
@@ -134,8 +136,9 @@ class Found(Limits):
         return held
 
     def _versions(self) -> list[Optional[int]]:
-        """Versions of the frozen parameters and of the tensors among the attributes, which show whether they
-        are written to; None for a tensor that is gone."""
+        """The versions of the frozen parameters and of the tensors among the attributes. A
+        different version means that the tensor has been written to. None stands for a tensor that
+        no longer exists, or that has no version."""
         there = [*self.frozen, *(ref() for ref in self.tensors)]
         return [None if t is None or t.is_inference() else t._version for t in there]
 
@@ -159,7 +162,8 @@ class Found(Limits):
         return False
 
     def _settle(self, held: Held) -> None:
-        """Separates the modules whose attributes calls have changed from the rest."""
+        """Sorts the modules by whether their attributes are still the same as in ``held``: those
+        that have changed are added to ``moving``, and ``still`` covers the rest."""
         changes = list(held.changed())
         self.deep = self.deep or any(c.inside is not None for c in changes)
         self.writes = self.writes or self.deep and held.size() > MANY  # inspecting these before every call would take too long
@@ -171,8 +175,8 @@ class Found(Limits):
 
 
 def copies(buffers: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of the buffers, in host memory if a GPU has no room for them: making copies must not
-    fail the script."""
+    """Copies of the buffers. They are in host memory if a GPU has no room for them, since making
+    copies must not make the script fail."""
     try:
         return [b.detach().clone() for b in buffers]
     except Exception as e:
@@ -208,10 +212,11 @@ _NO_OBJECTS = {dict, OrderedDict, list, tuple, set, torch.Tensor, torch.Size, to
 
 
 def state_of(module: torch.nn.Module) -> tuple[int, int]:
-    """Two hashes that are the same while a module is unchanged. The first covers its submodules,
-    parameters and hooks, the flags and strings among its attributes, and which numbers are zero in
-    objects among its attributes, such as a configuration. The second also covers the numbers among
-    its attributes, and the plain values of the globals that its methods name."""
+    """Two hashes that stay the same while a module is unchanged. The first covers its submodules,
+    parameters and hooks, and the flags and strings among its attributes. Of an object among its
+    attributes, such as a configuration, the first hash covers which numbers are zero. The second
+    hash also covers the numbers among its attributes, and the plain values of the globals that its
+    methods name."""
     found = found_of(module)
     unread = found.unread if found is not None else ()
     names: list = []

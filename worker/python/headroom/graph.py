@@ -30,9 +30,9 @@ def within(node: Any, spans: Iterable[tuple[int, int]]) -> bool:
 
 
 def walk(roots: Iterable[Any], closed: Iterable[Any] = (), enter: Callable[[Any], bool] = lambda _: True, most: float = float("inf")) -> Iterator[Any]:
-    """The nodes that can be reached from ``roots``, each once, at most ``most`` of them, and none
-    of ``closed``. The nodes behind a node are visited only if ``enter`` returns true for that
-    node."""
+    """Yields each node that can be reached from ``roots``, once. Nodes in ``closed`` are not
+    visited. The walk goes on from a node to its inputs only if ``enter`` returns true for the node.
+    It ends early once ``most`` nodes, including those in ``closed``, have been seen."""
     todo, seen = list(roots), set(closed)
     while todo and len(seen) < most:
         node = todo.pop()
@@ -59,16 +59,17 @@ _COPIES = ("ToCopyBackward", "CloneBackward")
 
 
 def _behind(node: Any) -> Any:
-    """The node itself, or, for a copy, the node that it copies."""
+    """The node itself, or, if it is a copy or a conversion, the node whose result is copied."""
     while node is not None and node.name().startswith(_COPIES):
         node = node.next_functions[0][0]
     return node
 
 
 def signature(tensors: Iterable[Any], most: int = 10000) -> int:
-    """A hash by which the graphs of some tensors are recognised: their functions, how these are connected,
-    their constants and the leaves. Copies and conversions are left out: autocast caches converted weights,
-    and a scalar that is changed in place is replayed on a copy."""
+    """A hash by which the graphs of some tensors are recognised. It covers the graphs' functions,
+    how these are connected, their constants, and the leaves. Copies and conversions are left out:
+    autocast caches converted weights, and a scalar that is changed in place is replayed on a
+    copy."""
     parts = []
     for node in walk([t.grad_fn for t in tensors], most=most):
         name = node.name()
@@ -80,10 +81,10 @@ def signature(tensors: Iterable[Any], most: int = 10000) -> int:
 
 
 def drop(nodes: Iterable[Any], borders: Iterable[Any], failure: BaseException) -> None:
-    """Empties the graphs that end in the given nodes. ``borders`` are nodes of the user's own
-    graphs, which are not entered. Code that uses an emptied graph anyway gets ``failure``. That
-    exception must have no traceback, since a traceback's frames would hold the tensors that hold
-    the graph."""
+    """Releases the tensors that are saved in the graphs of the given nodes, except those of at most
+    :data:`KEEP` elements. ``borders`` are nodes of the user's own graphs, which are not entered.
+    Using an emptied graph raises ``failure``. That exception must have no traceback, since a
+    traceback's frames would hold the tensors that hold the graph."""
 
     def pack(tensor: torch.Tensor) -> Any:
         return tensor if tensor.numel() <= KEEP else failure

@@ -91,8 +91,8 @@ def holder(number: int) -> str:
 
 
 def variable(value: Any) -> str:
-    """The name and place of a variable with this value, local to a running function or global in
-    its file; empty if there is none."""
+    """The name and place of a variable that has this value: a local variable of a running function,
+    or a global of that function's module. Empty if there is none."""
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None:
         code = frame.f_code
@@ -106,8 +106,8 @@ def variable(value: Any) -> str:
 
 
 def attribute(value: Any) -> str:
-    """The class and name of an attribute, of any object, with this value; empty if there is
-    none."""
+    """The name of an attribute that has this value, with the class of the object to which it
+    belongs; empty if there is none."""
     for owned in gc.get_referrers(value):
         if isinstance(owned, dict):
             name = next((n for n, v in owned.items() if v is value and isinstance(n, str)), "")

@@ -1,7 +1,7 @@
 """Keeps track of what modules hold: their attributes, and the contents of the lists and dicts among
-them. On request, also everything nested inside those and inside objects of the script's own
-classes, and whatever else the script's own modules and hooks can reach: class attributes, globals
-and closures."""
+these. On request, it also keeps track of everything nested inside these lists and dicts and inside
+objects of the script's own classes, and of whatever else the script's own modules and hooks can
+reach: class attributes, globals and closures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDE = 64  # the most elements of a container whose elements are inspected for n
 # Attributes that every module has and no call changes.
 USUAL = set(vars(torch.nn.Module())) - {"_parameters", "_buffers", "training"}
 PLAIN = (int, float, str, bool, bytes, type(None), torch.Size, torch.dtype, torch.device)
-_FIRST = len(vars(torch.nn.Module()))  # attributes that every module has before any of its own
+_FIRST = len(vars(torch.nn.Module()))  # the number of attributes that every module has before any of its own
 
 
 def attributes(module: torch.nn.Module) -> list[tuple[str, Any]]:
@@ -36,8 +36,8 @@ def attributes(module: torch.nn.Module) -> list[tuple[str, Any]]:
 
 
 def submodules(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
-    """The modules and all their submodules, each once, in the order of PyTorch's ``modules()``, which takes
-    several times as long."""
+    """The modules and all their submodules, each once, in the order of PyTorch's ``modules()``.
+    That method takes several times as long as this function."""
     found: dict[int, torch.nn.Module] = {}
     todo: list[Any] = [*modules][::-1]
     while todo:
@@ -55,8 +55,8 @@ def parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
 
 
 def tensors(module: torch.nn.Module) -> list[torch.Tensor]:
-    """The tensors among a module's attributes and in the containers among them, except parameters, buffers
-    and tensors that require a gradient."""
+    """The tensors that are attributes of a module, or elements of a list, tuple or dict that is
+    one. Parameters, buffers and tensors that require a gradient are left out."""
     found: list[torch.Tensor] = []
     for name, value in attributes(module):
         if name not in ("_parameters", "_buffers"):
@@ -75,7 +75,8 @@ def _plain(values: list) -> bool:
 
 
 class Contents:
-    """A dict, list, deque or set, and its former contents; for a long container, only its former length."""
+    """A dict, list, deque or set, and its former contents. Of a container with more than
+    :data:`MOST` elements, only the former length is kept."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
@@ -83,7 +84,9 @@ class Contents:
         self.before: Any = len(container) if len(container) > MOST else copied(container)
 
     def keys(self) -> list:
-        """Keys or indices whose values have changed; for a set, the elements that differ."""
+        """The keys or indices whose values have changed; for a set, the elements that were added or
+        removed. If only the former length is known, these are the keys, indices or elements beyond
+        that length."""
         now, before = self.container, self.before
         if isinstance(before, int):
             return list(islice(now, before, None)) if isinstance(now, (dict, set)) else list(range(before, len(now)))
@@ -157,15 +160,16 @@ class Names(Contents):
 
 
 def _at(container: Any, keys: Iterable) -> list:
-    """The values at the given keys in a container, without keys that do not exist."""
+    """The values at the given keys in a container. Keys that do not exist are left out."""
     if isinstance(container, set):
         return list(keys)
     return [container[k] for k in keys if (k < len(container) if isinstance(container, (list, deque)) else k in container)]
 
 
 class Lost:
-    """Stands in for an object that a call would have returned or read, but that does not exist: for example a
-    cache of keys and values, which a few rows cannot fill. Any use of the stand-in raises the failure."""
+    """Stands in for an object that a call would have returned or read, but that does not exist. An
+    example is a cache of keys and values, which a few rows cannot fill. Any use of the stand-in
+    raises ``failure``."""
 
     def __init__(self, failure: Optional[BaseException]) -> None:
         object.__setattr__(self, "_failure", failure)
@@ -185,9 +189,9 @@ class Lost:
 
 @cache
 def _own(module: str) -> bool:
-    """Whether a module of this name is the script's own and not a library's. Objects of libraries
-    are left out, since most of the training can be reached from them, including much that other
-    threads change."""
+    """Whether the Python module of this name is the script's own and not a library's. Objects of
+    libraries are not inspected, since most of the training can be reached from them, including much
+    that other threads change."""
     if module == "__main__":
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -207,7 +211,7 @@ def _inner(value: Any) -> Any:
 
 @cache
 def _slots(kind: type) -> tuple[str, ...]:
-    """The slots of a class that the script itself has defined; empty for other classes."""
+    """The names of a class's slots; empty if the class is not the script's own."""
     if not _own(kind.__module__) or issubclass(kind, (torch.nn.Module, torch.Tensor, type)):
         return ()
     slots = [s for c in kind.__mro__ if isinstance(s := vars(c).get("__slots__", ()), (tuple, list))]
@@ -215,7 +219,9 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _within(value: Any, seen: set[int]) -> Iterator[Contents]:
-    """Every container inside a value, including the value itself."""
+    """Yields the contents of every container inside a value, including those of the value itself if
+    it is a container. Leaves out containers whose ids are in ``seen``, and adds the ids of the
+    others to it."""
     todo = [(value, 0)]
     while todo and len(seen) < MOST:
         value, depth = todo.pop()
@@ -242,7 +248,8 @@ def _names(code: CodeType) -> frozenset[str]:
 
 @cache
 def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
-    """The methods of a class that the script itself has defined, and the classes that define them."""
+    """Of a class and its bases, those that are the script's own. Returns their methods, then the
+    classes themselves."""
     classes = [c for c in kind.__mro__ if _own(c.__module__)]
     return [f for c in classes for f in vars(c).values() if isinstance(f, FunctionType)], classes
 
@@ -278,12 +285,13 @@ def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def plain_reached(module: torch.nn.Module) -> list[tuple]:
-    """The plain values among those that :func:`_reached` yields, by name."""
+    """The plain values among those that :func:`_reached` yields, as (name, value)."""
     return [item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items()] if _classes(type(module))[1] else []  # type: ignore[arg-type]
 
 
 def _named(values: dict, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    """Yields the values of the given names, without names that do not exist."""
+    """Yields the values of the given names, each with its name. Names that do not exist are left
+    out. All plain values are yielded together, as one :class:`Names` with an empty name."""
     found = [n for n in names if n in values]
     yield "", Names(values, [n for n in found if isinstance(values[n], PLAIN)])
     yield from ((n, values[n]) for n in found if not isinstance(values[n], PLAIN))
@@ -292,7 +300,7 @@ def _named(values: dict, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
 class Change(NamedTuple):
     """An attribute that has changed. If its value is still the same container, ``keys`` are the
     keys whose values differ; otherwise ``keys`` is empty. If the change is in a nested container,
-    or in one that the module reaches in other ways, that container is ``inside``, and the keys are
+    or in one that the module reaches in other ways, ``inside`` is that container and ``keys`` are
     its keys."""
 
     module: weakref.ref
@@ -310,7 +318,7 @@ class Change(NamedTuple):
         return [value[k] if k < len(value) else None for k in self.keys]
 
     def replace(self, value: Any) -> None:
-        """Puts a value in place of what a call has left in the attribute."""
+        """Puts ``value`` in place of what a call has left in the attribute."""
         module = self.module()
         if module is None:
             return
@@ -324,8 +332,8 @@ class Change(NamedTuple):
 
 
 class Held:
-    """What some modules held at one moment; if ``deep``, also what was nested inside. Keeps references,
-    and copies no tensors."""
+    """What some modules held at one moment. If ``deep`` is true, this includes what was nested
+    inside. Keeps references, and copies no tensors."""
 
     def __init__(self, modules: Iterable[torch.nn.Module], deep: bool = False) -> None:
         self._own: list[tuple[torch.nn.Module, dict]] = []
@@ -347,7 +355,7 @@ class Held:
         return len(self._contents)
 
     def changed(self) -> Iterator[Change]:
-        """Everything that has changed since that moment."""
+        """Yields everything that has changed since that moment."""
         for m, own in self._own:
             now = vars(m)
             for name in [*own, *(n for n in now if n not in own and n not in USUAL)]:

@@ -28,13 +28,13 @@ from .replay import Proof, gradients, modules_of, needed, pieces_of, proven, run
 from .rows import Plan, Slot
 from .tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 
-KEPT = 1 << 20  # elements of a result whose values are kept for the user
+KEPT = 1 << 20  # the most elements of a result whose values are kept for the user
 LEFT = -1  # the slot of a tensor that a module left behind
 
 
 def gone(tape: Tape) -> torch.Tensor:
-    """A stand-in for a tensor that a try or a replay has left on a module. Code that uses the
-    stand-in gets the failure, instead of a gradient of only a part of the batch."""
+    """A stand-in for a tensor that a try or a replay has left on a module. Using the stand-in
+    raises the failure. Using the tensor would give a gradient of only a part of the batch."""
     empty = torch.full((), float("nan"))
     empty.__class__ = Recorded
     place = empty._headroom = Place(tape, LEFT)  # type: ignore[attr-defined]
@@ -43,8 +43,9 @@ def gone(tape: Tape) -> torch.Tensor:
 
 
 def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
-    """Removes the tensors that tries and replays have left on modules, such as a loss that a module
-    computes for itself: these tensors come from one piece alone."""
+    """Puts stand-ins, which :func:`gone` makes, in place of the tensors that tries and replays have
+    left on modules, such as a loss that a module computes for itself. Those tensors come from one
+    piece alone."""
     if not tape.spans:
         return
 
@@ -129,7 +130,8 @@ def make(slot: Slot) -> torch.Tensor:
 
 
 def postpone(tape: Tape) -> None:
-    """Releases every value that the tape has made and the user still holds."""
+    """Releases the values of the tensors that were made on the tape and that the user still holds.
+    These tensors become late. Small tensors without a gradient keep their values."""
     for ref in tape.live:
         tensor = ref()
         place = None if tensor is None else place_of(tensor)
@@ -179,7 +181,7 @@ class Late:
     def __init__(self, tape: Tape, plan: Plan, sizes: Any, report: Any) -> None:
         self.tape, self.plan, self.sizes, self.report = tape, plan, sizes, report
         self._scalars: dict[int, torch.Tensor] = {}
-        self._begun: Optional[RandomState] = None  # before the first replay, so that every scalar is computed with the same draws
+        self._begun: Optional[RandomState] = None  # the random state before the first replay, so that every scalar is computed with the same draws
         self._values: dict[int, torch.Tensor] = {}
 
     def maker(self, slot: int) -> Entry:
@@ -264,8 +266,8 @@ class Late:
             patiently(again, "there is not enough memory for a trial on a few rows")
 
     def _kept(self) -> dict[int, list]:
-        """Results that are small enough to be kept from the pieces, in case the user asks for
-        them after the weights have changed."""
+        """The slots of results that are small enough to be kept from the pieces, in case the user
+        asks for them after the weights have changed. Each slot has an empty list."""
         places = [place_of(t) for t in (ref() for ref in self.tape.live) if t is not None]
         slots = {p.slot for p in places if p is not None and p.late and p.slot not in self._values}
         known = {s: self.plan.slots[s] for s in slots if s in self.plan.slots}
@@ -299,14 +301,15 @@ class Late:
         return found
 
     def _has(self, slot: int) -> bool:
-        """Whether a slot can be computed from results of modules that were kept."""
+        """Whether a slot's values are kept, or can be computed from values that are."""
         if slot in self._values:
             return True
         entry = self.maker(slot)
         return entry.module is None and not entry.inplace and all(self._has(r) for r in entry.references()[0])
 
     def keep(self, slot: int, tensor: torch.Tensor) -> None:
-        """Keeps the values of a tensor that the user still holds, for late tensors that are computed from it."""
+        """Keeps the values of a tensor that the user still holds, since late tensors may be
+        computed from them. Does nothing if a function on the tape changes a tensor in place."""
         if not any(e.inplace for e in self.tape.entries):
             with unrecorded():
                 self._values.setdefault(slot, tensor.detach())

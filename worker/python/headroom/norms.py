@@ -96,8 +96,8 @@ class Statistics:
         self._set(self._before)
 
     def add(self, share: float) -> None:
-        """Adds the statistics that a piece has left to the mean. ``share`` is the piece's share of
-        the rows."""
+        """Adds the statistics after a piece to the mean. ``share`` is the piece's share of the
+        rows."""
         found = [b.detach() * share if b.is_floating_point() else b.detach().clone() for b in self._buffers]
         old = self._after or [torch.zeros_like(b) for b in found]
         self._after = [a + b if b.is_floating_point() else b for a, b in zip(old, found)]  # whole numbers count the calls

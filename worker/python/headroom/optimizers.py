@@ -15,10 +15,11 @@ _inside = False  # whether a step is running: a wrapper around an optimizer call
 
 
 def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
-    """A version of ``step`` that is run once more if memory runs out before it has changed
-    anything. State that the failed call created, and that nobody else has seen, is removed first.
-    ``begins`` is called before the step, and returns whether to guard the step. A step with a
-    closure is not run again, but it goes tensor by tensor if memory requires it."""
+    """Returns a version of ``step`` that calls ``step`` once more if memory runs out before it has
+    changed anything. State that the failed call created, and that nobody else has seen, is removed
+    first. ``begins`` is called before the step, and returns whether to guard the step. A step with
+    a closure is not run again, but it goes tensor by tensor if there is not enough memory for all
+    tensors at once."""
 
     @wraps(step)
     def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:

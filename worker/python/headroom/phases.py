@@ -37,7 +37,7 @@ class Phases:
             self._forward = max(self._forward, self._read() or 0)
 
     def backward_ends(self) -> None:
-        """Called when the optimizer is about to make its step. The backward pass is over then,
+        """Called when the optimizer's step is about to begin. The backward pass is over then,
         unless a closure will run it."""
         if self.measuring and self._forward:
             self._backward = self._read() or 0

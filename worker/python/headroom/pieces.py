@@ -20,7 +20,7 @@ GROWS = 4  # batches whose pieces have all fitted before larger pieces are tried
 
 
 class Sizes:
-    """What has been learned about sizes in this process."""
+    """What this process has learned about the sizes that fit."""
 
     def __init__(self) -> None:
         self._failure: Optional[BaseException] = None  # the newest failure
@@ -42,8 +42,8 @@ class Sizes:
 
     @property
     def failure(self) -> Optional[BaseException]:
-        """The newest failure, to be raised if nothing helps: a new exception each time, since one that has been raised
-        keeps its frames alive."""
+        """The newest failure, to be raised if nothing helps; None if there is none. It is a new
+        exception each time, since one that has been raised keeps its frames alive."""
         return bare(self._failure)
 
     def _see(self, found: Any, args: tuple, kwargs: dict) -> int:
@@ -85,8 +85,9 @@ class Sizes:
         return self._per_row * self._rows
 
     def hosting(self, found: Any) -> Any:
-        """A context for a call that fits only with saved tensors on the host; None for any other
-        call, and, after many such calls, for one that is tried without the context."""
+        """Returns a context for a call that fits only with saved tensors on the host, and None for
+        any other call. After many calls in the context, None is returned once, so that one call is
+        tried without it."""
         if found.hosted is None or self.cost() < found.hosted:
             return None
         self._quiet += 1
@@ -97,7 +98,7 @@ class Sizes:
         return None
 
     def failed(self, found: Any, args: tuple, kwargs: dict, failure: BaseException) -> None:
-        """Notes that a whole call failed."""
+        """Notes that a call with the whole batch failed."""
         cost = self._see(found, args, kwargs)
         self._fail(found, cost, failure)
 
@@ -121,9 +122,9 @@ class Sizes:
 
     def next(self, failed: int = 0) -> int:
         """Rows of the next piece. ``failed`` is the number of rows of a piece that has just failed;
-        0 asks for the first piece of a batch. A size that has succeeded before is tried once more.
-        Any other is replaced by half of it, or by a size that has succeeded if that is larger.
-        Returns 0 if there is no smaller size."""
+        0 asks for the first piece of a batch. If a piece of this size has succeeded before, the
+        size is tried once more. Otherwise the result is half of the size, or a size that has
+        succeeded if that is larger. Returns 0 if there is no smaller size."""
         if not failed:
             rows = self.first(self._rows)
             self._tried = rows * self._per_row
@@ -143,13 +144,13 @@ class Sizes:
         return smaller
 
     def ran(self) -> tuple[int, int]:
-        """Rows of the newest batch, and in how many pieces they were run. Reports 0 rows until
-        something has failed, since until then the rows are no concern of headroom's."""
+        """The number of rows of the newest batch, and the number of pieces in which they were run.
+        Returns (0, 1) until something has failed, since headroom changes nothing before then."""
         return (self._rows, self._pieces) if self._failure is not None else (0, 1)
 
     def confirm(self, pieces: int) -> None:
-        """A batch has succeeded in this many pieces: from now on a batch like it is cut straight
-        away, and after many such batches into fewer pieces."""
+        """Notes that a batch has succeeded in this many pieces. From now on, batches like it are
+        cut straight away. After many such batches, they are cut into fewer pieces."""
         self._pieces = pieces
         if self._pending is not None and self._pending[0] is not None:
             found, cost = self._pending
@@ -162,7 +163,8 @@ class Sizes:
             self._grow(self._fits)
 
     def _grow(self, fits: int) -> None:
-        """Doubles the size while no size is known to fail, and then halves the distance to the size that failed."""
+        """Increases the size of pieces: doubles it while no size is known to fail, later halves the
+        distance to the size that failed."""
         count = -(-self._rows // self.first(self._rows))
         fewer = -(-self._rows // max(1, count - 1)) * self._per_row  # the cost of a piece if there were one piece fewer
         if self._bad is None or self._bad > fewer:
@@ -173,7 +175,8 @@ class Sizes:
             self._bad = None
 
     def refused(self) -> None:
-        """Notes that the newest call cannot be run in pieces: the next one is run whole again."""
+        """Notes that the newest call cannot be run in pieces. The module's next call is run whole
+        again."""
         self._pending = None
         found = self._last()
         if found is not None:

@@ -43,8 +43,8 @@ def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 class Recorder:
-    """See the module's docstring. Not safe for concurrent use; calls of other threads pass
-    through."""
+    """Records one process's calls, as the module's docstring says. Not safe for concurrent use;
+    calls of other threads pass through."""
 
     def __init__(self, report: Any) -> None:
         self.report = report
@@ -154,8 +154,8 @@ class Recorder:
             raise
 
     def evaluate(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
-        """Makes a call of a trained module without gradients, and repeats it in pieces if it
-        fails."""
+        """Calls a module that is being trained, without gradients. Repeats the call in pieces if it
+        runs out of memory."""
         if recorded(args, kwargs):
             return call(*args, **kwargs)
         sizes, limits = self.evaluation, found.evaluation
@@ -232,8 +232,9 @@ class Recorder:
                 self._refused(place.failure, Refused("the script uses a tensor that a module computed but did not return"))
 
     def _valued(self, args: tuple, kwargs: dict, found: Sequence[torch.Tensor]) -> tuple[tuple, dict]:
-        """The arguments with values in place of late tensors, for a function that a module calls on
-        a late tensor that it has stored."""
+        """Returns the arguments of a function that a module calls on late tensors that it has
+        stored. Late tensors of finished steps that require no gradient are replaced by their
+        values. If any other tensor is late, raises its failure."""
         self._left_behind([place_of(t) for t in found])  # type: ignore[misc]
         args, kwargs = tree_map(self._old, args), tree_map(self._old, kwargs)
         for t in recorded(args, kwargs):
@@ -355,7 +356,8 @@ class Recorder:
         return patiently(rehearsed, "there is not enough memory for a trial on a few rows", lambda: postpone(tape))
 
     def _result(self, tape: Tape, late: Late, entry: Entry) -> tuple[list, Any]:
-        """The leaves and the tree of a call's result, without a trial if such a call was tried before."""
+        """The leaves and the tree of a call's result. There is no trial if the same call was tried
+        before."""
         plan = late.plan
         if len(plan.cuts) == len(tape.entries) and plan.known(entry):
             return plan.result(entry)
@@ -377,8 +379,8 @@ class Recorder:
         return Lost(tape.failure) if leaf is ... else leaf
 
     def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
-        """Repeats the call on the same rows, after cleaning up: the last exact method for calls
-        that cannot be cut. On a GPU, the tensors that autograd saves are kept on the host if
+        """Repeats the call on the same rows, after cleaning up. This is the last exact method for
+        calls that cannot be cut. On a GPU, the tensors that autograd saves are kept on the host if
         necessary."""
         if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):  # type: ignore[union-attr]
             return self._approximately(tape, found, entry, failure, why, worn)

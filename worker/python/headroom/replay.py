@@ -204,7 +204,8 @@ def pieces_of(batch: int, size: int) -> list[Rows]:
 
 
 def in_two(batch: int) -> Callable[[int], int]:
-    """Sizes for :func:`by_pieces`: two pieces, and halves of any piece that fails."""
+    """Returns a ``size`` for :func:`by_pieces` that cuts the batch in two, and any piece that fails
+    in two again."""
     return lambda failed: -(-batch // 2) if not failed else failed // 2
 
 
@@ -254,13 +255,13 @@ def gradients(
     offload: bool = False,
     keep: Optional[dict[int, list]] = None,
 ) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
-    """Computes the values of scalars, and the sum over all of them of G times the gradient. This is
-    done in pieces if there is a plan, otherwise for the whole batch. ``targets`` maps the slot of
-    each scalar to (G, rule).
+    """Computes the values of scalars, and the sum of their gradients, each multiplied by a factor
+    G. This is done in pieces if there is a plan, otherwise for the whole batch. ``targets`` maps
+    the slot of each scalar to (G, rule).
 
     ``size`` is as in :func:`by_pieces`. If the first piece refutes a rule, all rules are determined
-    once more. Returns the values by slot, the inputs, their gradients and the number of pieces.
-    Raises what a replay raises, and :class:`Refused` if one row does not fit."""
+    once more. Returns the values by slot, the inputs, the inputs' gradients and the number of
+    pieces. Raises what a replay raises, and :class:`Refused` if one row does not fit."""
     entries = needed(tape, list(targets))
     unchanged(tape, entries)
     inputs = Inputs(tape, plan, entries)
@@ -306,7 +307,7 @@ def gradients(
 
 
 class Refuted(Refused):
-    """A rule that held for earlier batches does not hold for this one."""
+    """Raised if a rule that held for earlier batches does not hold for this one."""
 
 
 def _piece(
@@ -431,7 +432,7 @@ def approximable(modules: Sequence[torch.nn.Module]) -> bool:
 
 def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: str) -> None:
     """Raises :class:`Refused`, for the reason ``why``, unless the calls of these modules may be run
-    in pieces, each with statistics of its own."""
+    in pieces that have statistics of their own."""
     if not approximable(modules):
         raise Refused(why)
     if not allowed():
@@ -459,13 +460,14 @@ class Uses:
     def __init__(self) -> None:
         self.count = 0
         self.passed = 0  # the count when a trial last found them to be right; 0 if no trial has
-        self.begun, self.took = 0.0, math.inf  # in seconds: when the newest trial began, and how long it took, which is infinite until it has passed precisely
+        self.begun, self.took = 0.0, math.inf  # in seconds: when the newest trial began, and how long it took; infinite until it has passed in single precision
 
     def due(self, now: float) -> bool:
         """Counts one more use, and returns whether the rules have to be tried in this use. Rules
-        are tried in uses 1, 2, 4, 8, …, and whenever the trials together take no more than a
-        hundredth of the time. They are tried repeatedly because how rows affect each other may
-        depend on their contents, and on numbers that change in the course of training."""
+        are tried in uses 1, 2, 4, 8 and so on. They are also tried once 100 times the duration of
+        the last trial has passed, so that these trials take at most about a hundredth of the time.
+        Rules are tried repeatedly because how rows affect each other may depend on their contents,
+        and on numbers that change in the course of training."""
         self.count += 1
         if self.count & (self.count - 1) and now - self.begun < PAUSE * self.took:
             return False
@@ -590,17 +592,18 @@ class Proof:
 
     def _kind(self, entries: Sequence[int], numbers: bool = True) -> tuple:
         """A key that is the same for tapes of the same kind. The numbers among the modules'
-        attributes are part of it only if ``numbers``. Of the coefficients among the arguments, the
-        key contains only which are zero: many change in every step, but a term matters as soon as
-        its coefficient is not zero."""
+        attributes are part of the key only if ``numbers`` is true. The values of coefficients among
+        the arguments are not part of it, since many change in every step. But the key says which
+        coefficients are zero, since a term matters as soon as its coefficient is not zero."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
         given = {i: self.tape.outside[i] for e in made for i in e.references()[1]}
         zero = tuple(bool(t.detach() == 0) for t in given.values() if t.numel() == 1 and not t.requires_grad and t.is_floating_point())
         return tuple((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], words(e)) for e in made) + zero
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
-        """Calls ``work`` with ``count`` and a tolerance, without randomness or side effects, and
-        returns the result. Where there is not enough memory, ``work`` is called for fewer rows."""
+        """Calls ``work`` with ``count``, a number of rows, and with a tolerance, without randomness
+        or side effects. Returns the result. If there is not enough memory, ``work`` is called again
+        with fewer rows."""
 
         def tried(n: int, tolerance: float) -> Any:
             try:
@@ -720,7 +723,7 @@ class Proof:
 
     def _alone(self, first: Sequence[int], row: int) -> dict[int, torch.Tensor]:
         """The modules' outputs for a single row that is run alone, so that no module pads it to the
-        length of another. Empty if the modules do not accept a batch of one row."""
+        length of another row. Empty if the modules do not accept a batch of one row."""
         try:
             return run(self.tape, self.plan, first, Rows(self.plan.batch, 0, self.plan.batch, [row]))
         except Exception as e:
@@ -794,9 +797,9 @@ def full_precision() -> Iterator[None]:
 
 
 def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, Calm], Any]) -> Any:
-    """Calls ``work`` with ``count``, without randomness or side effects, and returns the result.
-    Where there is not enough memory, ``work`` is called for fewer rows. Raises :class:`Refused` if
-    not even two rows fit.
+    """Calls ``work`` with ``count``, a number of rows, without randomness or side effects. Returns
+    the result. If there is not enough memory, ``work`` is called again with fewer rows. Raises
+    :class:`Refused` if not even two rows fit.
 
     The :class:`Calm` around the call covers no more than the modules are known to need. If ``work``
     then raises an exception, it is called once more under a full :class:`Calm`."""
@@ -843,7 +846,7 @@ def same(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
 
 
 def halves(rows: list[int]) -> tuple[list[int], list[int]]:
-    """The rows in two parts, of different sizes if there are more than three rows."""
+    """The rows in two parts, of different sizes if there are more than two rows."""
     cut = len(rows) // 2 + (1 if len(rows) > 3 else 0)
     return rows[:cut], rows[cut:]
 
@@ -865,7 +868,7 @@ def added(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> l
 
 
 def words(entry: Entry) -> tuple:
-    """The strings and flags among a call's arguments, such as a reduction."""
+    """The strings and flags among a call's arguments, such as the name of a loss's reduction."""
     return tuple(v for v in entry.leaves() if isinstance(v, (str, bool)))
 
 
@@ -891,9 +894,9 @@ def _flat(grad: torch.Tensor) -> torch.Tensor:
 
 
 def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float, float]]]) -> float:
-    """How far the sketches of weighted parts are, in sum, from the sketches of the whole, relative
-    to the norms. A tenth of the largest norm is added to every norm, so that rounding errors count
-    little in a gradient that is zero otherwise."""
+    """How far the sum of the sketches ``parts`` is from the sketches ``whole``, relative to the
+    norms. The parts are already weighted. A tenth of the largest norm is added to every norm, so
+    that rounding errors count little in a gradient that would otherwise be zero."""
     sizes = [norm + sum(p[i][1] for p in parts) for i, (_, norm) in enumerate(whole)]
     least = 0.1 * max(sizes, default=0.0) or 1.0
     off = [abs(value - sum(p[i][0] for p in parts)) / (size + least) for i, ((value, _), size) in enumerate(zip(whole, sizes))]

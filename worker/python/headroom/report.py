@@ -223,7 +223,8 @@ def _memory() -> dict[str, int]:
 
 
 def say(text: str) -> None:
-    """Write a line to the user, unless HEADROOM_QUIET is set, and to the file that HEADROOM_LOG names."""
+    """Write a line to the user, unless HEADROOM_QUIET is set. Also append it to the file that
+    HEADROOM_LOG names, if any."""
     if os.environ.get("HEADROOM_LOG"):
         with open(os.environ["HEADROOM_LOG"], "a") as f:
             f.write(text + "\n")

@@ -33,7 +33,7 @@ class Memory(NamedTuple):
 
 
 def roomy(memories: Sequence[Memory]) -> bool:
-    """Whether steps that have used this much memory can continue without a failure; False if
+    """Whether there is plenty of room for steps that have used this much memory; False if
     ``memories`` is empty."""
     return bool(memories) and all(not m.failures and m.peak <= SHARE * min(m.allowed, m.free + m.reserved) for m in memories)
 

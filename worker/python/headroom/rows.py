@@ -3,8 +3,8 @@
 The tape is run on two different small numbers of rows. A dimension that grows in proportion to the
 rows belongs to the batch, and a tensor that stays the same size is shared. Anything else, such as a
 similarity of every row with every other or a shape that depends on values, cannot be cut and raises
-:class:`Refused`. A dimension is never taken for the batch merely because its size happens to be the
-batch's.
+:class:`Refused`. A dimension is never taken for the batch merely because it happens to be as large
+as the batch.
 """
 
 from __future__ import annotations
@@ -111,15 +111,15 @@ class Plan:
         self._recognised: tuple = (None, 0)  # the entry for which a key was computed last, and that key
         self.left: list[Change] = []  # attributes in which the newest trial has left tensors with a graph
         self.keeps = ""  # the name of something else that the call in the newest trial changes; empty if there is none
-        self.keys: list[int] = []  # of the entries
+        self.keys: list[int] = []  # the entries' keys: see _key
         self.leaves = False  # some entries leave something behind on modules
-        self.deep = False  # some leave it elsewhere than in attributes
+        self.deep = False  # some entries leave behind more than tensors with a graph in attributes
         self.skipped: set[int] = set()  # entries that are not needed
 
     def extend(self, wanted: Optional[Sequence[int]] = None) -> None:
         """Adds the entries that are new on the tape; the script has already made their calls.
-        ``wanted`` has the indices of the entries that are needed, or is None if all are. Other
-        functions, such as an accuracy for a log, are not tried."""
+        ``wanted`` has the indices of the entries that are needed, or is None if all are. Functions
+        that are not needed, such as an accuracy for a log, are not tried."""
         with torch._C.DisableTorchFunctionSubclass():
             while len(self.cuts) < len(self.tape.entries):
                 entry = self.tape.entries[len(self.cuts)]
@@ -194,7 +194,7 @@ class Plan:
         Plan.same.clear()
 
     def accept(self) -> None:
-        """Adds the call of the last :meth:`result`, which is now on the tape."""
+        """Adds the call for which :meth:`result` was called last. The call is now on the tape."""
         entry, cut, results, leaves, key = self._pending
         self.keys.append(key)
         self._note_left(entry)
@@ -231,7 +231,8 @@ class Plan:
         return number
 
     def behind(self) -> bool:
-        """Whether calls on the tape have to be run for a few rows before another can be tried."""
+        """Whether calls on the tape have to be run for a few rows before another call can be
+        tried."""
         return len(self.cuts) < len(self.tape.entries) or any(not self._there(i) for i in range(len(self.cuts)))
 
     def _there(self, i: int) -> bool:
@@ -239,7 +240,8 @@ class Plan:
         return i in self.skipped or all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace
 
     def _catch_up(self) -> None:
-        """Computes, for a few rows, the results of those entries that were known without a trial."""
+        """Computes, for a few rows, the results of those entries that have not been tried because
+        they were :meth:`known`."""
         for i, (entry, cut) in enumerate(zip(self.tape.entries, self.cuts)):
             if not self._there(i):
                 for env, result in zip(self._env, self._both(entry, cut)):
@@ -405,8 +407,8 @@ class Plan:
         return tensor.shape[0] // self.batch
 
     def _both(self, entry: Entry, cut: Cut, rehearse: bool = False, sealed: Sequence[Sealed] = ()) -> list:
-        """What a call returns for each of the two numbers of rows, without graphs. Raises :class:`Refused` if a
-        module's call relates rows to each other."""
+        """What a call returns for each of the trial's two numbers of rows, without graphs. Raises
+        :class:`Refused` if a module's call relates rows to each other."""
         results, made = [], (Operations(), Operations())
         for which, (env, rows) in enumerate(zip(self._env, self._rows)):
             if rehearse and entry.inplace:
@@ -433,8 +435,9 @@ class Plan:
         return results
 
     def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = (), where: int = ANYWHERE) -> Any:
-        """What a module's call returns for one of the two numbers of rows, without a graph. If it
-        is the second, a :class:`Given` is kept in ``_given``."""
+        """What a module's call returns for one of the trial's two numbers of rows, without a graph.
+        ``which`` is 0 for the first number and 1 for the second. For the second, samples of the
+        results are kept in ``_given``."""
         modules = list(entry.module.modules())  # type: ignore[union-attr]
         args, kwargs = arguments(self.tape, entry, cut, self._env[which], self._rows[which])
         buffers = [b for m in modules for b in m.buffers(recurse=False)]
@@ -510,8 +513,8 @@ def _cut_off(value: Any) -> Any:
 
 
 def batch_of(tape: Tape, first: Entry) -> int:
-    """The number of rows of a tape's batch: the size of dimension 0 that most arguments of its
-    first module have."""
+    """The number of rows of a tape's batch: the size of dimension 0 that most tensor arguments of
+    the first module's call have. Raises :class:`Refused` if there is no such size."""
     sizes = [tape.outside[i].shape[0] for i in first.references()[1] if tape.outside[i].dim() > 0]
     sizes = [s for s in sizes if s > 1] or sizes
     if not sizes:
@@ -523,8 +526,9 @@ def batch_of(tape: Tape, first: Entry) -> int:
 
 
 def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
-    """Repeats an entry's call, in the modes in which it was made. In a trial, a function that changes its
-    argument in place builds no graph, so that the argument may be a leaf."""
+    """Repeats an entry's call in the modes that were active when the script made it. In a trial, a
+    function that changes its argument in place builds no graph, so that the argument may be a
+    leaf."""
     with ExitStack() as stack:
         for context in [modes_as(entry.modes), *autocast_as(entry.autocast)]:
             stack.enter_context(context)

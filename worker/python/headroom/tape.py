@@ -341,9 +341,9 @@ class OwnMode(TorchFunctionMode):
 
 @contextmanager
 def modes_as(modes: tuple) -> Iterator[None]:
-    """A context in which exactly these modes of the user's are active. Our own modes stay active,
-    above them. The user's modes are not entered again: the mode of a default device, if entered
-    twice, would restore itself when it ends."""
+    """A context in which the user's active modes are exactly those given. Our own modes stay
+    active, above them. The user's modes are not entered again: the mode of a default device, if
+    entered twice, would restore itself when it ends."""
     now = function_modes()
     wanted = *modes, *(m for m in now if isinstance(m, OwnMode))
     _put_modes(now, wanted)

@@ -44,10 +44,11 @@ def typed(value: Any, like: Any) -> Any:
 def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int], known: Optional[set] = None) -> list[tuple[tuple, Rule]]:
     """The rules worth trying, each with a name that holds for other batches of the same kind.
 
-    These are a sum, a mean over rows, and means over whatever each of the batch's tensors may
-    count. A tensor may count valid targets, or be a mask whose elements are summed; either may
-    apply to the whole tensor or to the tensor shifted by one. If ``known`` is given, only the rules
-    with these names are returned."""
+    These are a sum, a mean over rows, and means over whatever can be counted in each of the given
+    tensors. A tensor may have targets, of which the valid ones are counted, or it may be a mask,
+    whose elements are summed. In both cases, this is done for the whole tensor and for the tensor
+    without its first or last column. If ``known`` is given, only the rules with these names are
+    returned."""
     rules: list[tuple[tuple, Rule]] = [(("sum",), None), (("rows",), [1.0] * batch)]
     for i, tensor in enumerate(tensors):
         counts = counted(batch, tensor, ignored, None if known is None else {name[1] for name in known if name[0] == i})
@@ -57,8 +58,8 @@ def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[in
 
 def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int], wanted: Optional[set] = None) -> dict[int, list]:
     """How many of a tensor's elements count in each row, for each way of counting them. The keys
-    are the numbers of the ways. If ``wanted`` is given, only those ways are counted. Everything is
-    computed on the CPU, a few rows at a time."""
+    are the numbers of the ways. If ``wanted`` is given, only the ways with these numbers are used.
+    Everything is computed on the CPU, a few rows at a time."""
     # The last way sums the elements, as for a mask; for other tensors a try refutes the resulting rule.
     absent: list = [None] if tensor.dtype == torch.bool or tensor.is_floating_point() else [*dict.fromkeys((-100, *ignored)), None]
     ends = [slice(None), slice(1, None), slice(-1)] if tensor.dim() > 1 and tensor.shape[-1] > 1 else [slice(None)]

@@ -1,7 +1,7 @@
 """The wire to headroom: JSON, one message per line, over the Unix socket that HEADROOM_SOCKET names.
 
-Training never waits for it, except where memory has run out and the answer is worth the wait.
-Nothing here raises. Incoming data is parsed as JSON and nothing else.
+Training never waits for headroom, except where memory has run out and the answer is worth the wait.
+Nothing here raises an exception. Incoming data is parsed as JSON and nothing else.
 """
 
 from __future__ import annotations
@@ -134,15 +134,17 @@ class Wire:
     def note(self, text: str, level: str = "info", **f: Any) -> None:
         """Add a sentence to the journal.
 
-        With the level "warning" it is also shown to the user. "survived" means that the failures
-        reported by oom since the last step were recovered from in place.
+        With the level "warning" the sentence is also shown to the user. The level "survived" means
+        that the process has recovered from the failures that :meth:`oom` has reported since the
+        last step.
         """
         with self._lock:
             self._send("note", {**f, "text": str(text)[:4000], "level": level})
 
     def refused(self, why: str, **f: Any) -> None:
-        """Report that a failure is left to the user's code, and why, with what is known about the failure.
-        Waits until headroom has acknowledged the report, so that its message appears before the traceback."""
+        """Report that a failure is left to the user's code, and why, with what is known about the
+        failure. Waits for up to :data:`HEARING` seconds until headroom has acknowledged the report,
+        so that headroom's message appears before the traceback."""
         self._ask("refused", "heard", HEARING, {**f, "why": str(why)[:4000]})
 
     def check(self, **f: Any) -> None:
@@ -242,7 +244,8 @@ class Wire:
             self._in += got
 
     def _wait(self, until: float) -> bool:
-        """Wait for something to read, and meanwhile send what is waiting. Returns False if nothing arrived."""
+        """Wait until there is something to read, or until some of the waiting messages can be sent,
+        and send those. Returns False if the time ``until`` has come or the connection is lost."""
         if until == 0 or self._socket is None:
             return True
         left = until - time.monotonic()

@@ -1,4 +1,4 @@
-"""Accelerate: a prepared model, optimizer, schedule and loader."""
+"""A loop with Accelerate, which prepares the model, the optimizer, the schedule and the loader."""
 
 from __future__ import annotations
 

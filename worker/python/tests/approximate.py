@@ -1,4 +1,4 @@
-"""BatchNorm in pieces, where the user has allowed that. Checks what each piece computes, which
+"""Checks BatchNorm in pieces, which the user has allowed: what each piece computes, which running
 statistics are left, and that nothing else is approximate.
 
     python approximate.py
@@ -49,7 +49,8 @@ def told() -> dict:
 
 
 def step(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, at: str, loss: Callable = entropy) -> bool:
-    """One step in which the operation ``at`` fails for whole batches. Returns whether it was survived."""
+    """Makes a step in which the operation ``at`` fails for whole batches. Returns whether the
+    failure was survived."""
     x, y = batch(i)
     optimizer.zero_grad()
     try:
@@ -62,8 +63,10 @@ def step(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, at: str, loss
 
 
 def by_hand(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, pieces: int, whole: bool, loss: Callable = entropy, calls: int = 1) -> None:
-    """The same step as written by hand with accumulated gradients. Afterwards the statistics are
-    those of the ``whole`` batch, or the mean of those of the pieces."""
+    """Makes the same step as a script that accumulates gradients over the given number of pieces.
+    Afterwards the running statistics are those that the whole batch leaves if ``whole`` is true;
+    otherwise they are the mean of those that each piece leaves. ``calls`` is the number of times
+    that the loss calls the model."""
     x, y = batch(i)
     optimizer.zero_grad()
     buffers = dict(net.named_buffers())
@@ -111,9 +114,9 @@ def trained(at: str, loss: Callable = entropy, calls: int = 1, **options: Any) -
 
 
 def as_by_hand() -> str:
-    """Weights are those of accumulated gradients. If the script's own call was completed, its
-    statistics stay. Otherwise the statistics are the mean of those of the pieces, and the call
-    counts once."""
+    """Weights are those of a script that accumulates gradients. If the script's own call was
+    completed, the statistics that it left stay. Otherwise the statistics are the mean of those that
+    each piece leaves, and the call counts once."""
     for at in FAILING:
         for options in ({}, {"momentum": None}, {"track_running_stats": False}):
             _torch._recorder.report.told.clear()  # type: ignore[union-attr]
@@ -149,7 +152,7 @@ def twice(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def two_calls() -> str:
-    """A layer that is called twice in a step is updated twice."""
+    """The statistics of a layer that is called twice in a step are updated twice."""
     return trained("addmm", twice, calls=2)
 
 
@@ -172,8 +175,9 @@ def half_of_two_calls() -> str:
 
 
 def refused() -> str:
-    """A step that is refused, whether or not the user has given the permission, has changed
-    nothing. The reason names the permission only where it would have helped."""
+    """A refused step changes neither weights nor statistics, whether or not the user has allowed
+    BatchNorm in pieces. The reason for the refusal mentions this permission only where it would
+    have helped."""
 
     def spread_out(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return net(x).std()
@@ -200,7 +204,7 @@ def refused() -> str:
 
 
 class Rarely(Whole):
-    """Fails once."""
+    """Like :class:`Whole`, but the operation fails only once."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {})) if self.raised else super().__torch_dispatch__(func, types, args, kwargs)
@@ -264,7 +268,8 @@ def asked_for_values() -> str:
 
 
 def too_small_pieces() -> str:
-    """If no piece fits, or only the first, the statistics stay as they were before the step."""
+    """If no piece fits, or only the first one does, the statistics stay as they were before the
+    step."""
     os.environ["HEADROOM_ALLOW"] = ALLOWANCE
     for fits in (0, 1):
         _torch._recorder.sizes._fits = None  # type: ignore[union-attr]

@@ -1,11 +1,12 @@
-"""Steps that differ from each other, and calls for which a script changes something and then changes
-it back. What was learned in one step must not make the gradients of another step wrong.
+"""Checks scripts whose steps differ from each other, and scripts that change something for a call
+and then change it back. What was learned in one step must not make the gradients of another step
+wrong.
 
     python changes.py
 
-Every script runs out of memory in its module, in its loss or in backward, in separate runs. For
-each place there are two runs: one fails only in the first step, after which the other steps run in
-pieces straight away, and one fails in every step.
+Every script is made to run out of memory in its module, in its loss and in backward. There are two
+runs for each of these places. In one run only the first step fails, and the other steps then run in
+pieces straight away. In the other run every step fails.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def put(on: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def around(context: Callable[[Net], Any], every: int = 2) -> Callable:
-    """Returns a loss whose call is made in the given context in one of every ``every`` steps."""
+    """Returns a loss function that calls the model in the given context in the last of every
+    ``every`` steps, and without the context in the others."""
 
     def loss(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
         with context(net) if i % every == every - 1 else nullcontext():
@@ -106,7 +108,8 @@ def annealed(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
 
 
 def dropped(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
-    """In step 1 the result of one call is not used; in step 3 a call like it is trained."""
+    """In step 1 the model is called once more, and the result is not used. In step 3 the loss is
+    computed from such a call."""
     if i == 1:
         with put(net, "scale", 3.0):
             net(x)
@@ -125,7 +128,7 @@ def classes(even: bool) -> Tensor:
 
 
 
-# Scripts whose steps must all survive, with the gradients of the script without headroom.
+# Scripts whose steps must all survive, with the same gradients as without failures.
 EXACT: dict[str, Callable] = {
     "reduction": lambda net, x, y, i: F.cross_entropy(net(x), y, reduction="sum" if i % 2 else "mean"),
     "ignored": lambda net, x, y, i: F.cross_entropy(net(x), y, ignore_index=2 if i % 2 else -100),
@@ -135,7 +138,7 @@ EXACT: dict[str, Callable] = {
     "thawing": thawing,
 }
 
-# Scripts whose odd steps may be refused, or all steps if so named; each with the model's dropout.
+# Scripts whose odd steps may be refused, or all steps if "always" is part of the name; each with the model's dropout.
 REFUSED: dict[str, tuple[Callable, float]] = {
     "class weights": (lambda net, x, y, i: F.cross_entropy(net(x), y, classes(i % 2 == 0)), 0.0),
     "new class weights": (lambda net, x, y, i: F.cross_entropy(net(x), y, classes(False) if i % 2 else None), 0.0),

@@ -10,9 +10,9 @@ from trial import ROUNDING, Record, Tensors
 
 
 def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
-    """The worst tensor that is off by more than tolerance, relative to the tensor's largest
-    element; empty if there is none. A tensor that is zero except for rounding errors is measured
-    against a tenth of the largest element of all tensors.
+    """Names the tensor that is off by the most, relative to its largest element, and by how much.
+    Empty if no tensor is off by more than ``tolerance``. A tensor that is zero except for rounding
+    errors is measured against a tenth of the largest element of all tensors.
     """
     if want.keys() != got.keys():
         return f"other tensors: {sorted(want.keys() ^ got.keys())}"
@@ -37,8 +37,8 @@ def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
 
 
 def roughly(want: Tensors, got: Tensors) -> str:
-    """What is wrong with gradients computed with different random numbers: they must be finite, of
-    the same shapes, and of about the same length and direction.
+    """What is wrong with gradients that were computed with different random numbers; empty if
+    nothing is. They must be finite, of the same shapes, and of about the same length and direction.
     """
     if said := differs(want, got, math.inf):
         return said
@@ -51,7 +51,7 @@ def roughly(want: Tensors, got: Tensors) -> str:
 
 
 def wrong(want: Record, got: Record, step: int, tolerance: float, dropout: bool) -> str:
-    """What is wrong with a run whose failure in a step was survived; empty if nothing is."""
+    """What is wrong with a run that survived a failure in the given step; empty if nothing is."""
     for i in range(step + 2):
         if len(want.gradients[i]) != len(got.gradients[i]):
             return f"step {i}: {len(got.gradients[i])} optimizer steps, not {len(want.gradients[i])}"

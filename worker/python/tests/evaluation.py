@@ -1,5 +1,6 @@
-"""Calls without gradients that run out of memory: every operation of each call fails in turn.
-The results must be those of a call that had enough memory, or the exception must reach the user.
+"""Checks calls without gradients that run out of memory. Every operation of each call fails in
+turn. The results must be those of a call that had enough memory, or the exception must reach the
+user.
 
     python evaluation.py
 """
@@ -91,7 +92,7 @@ class Counts(Classifier):
 
 
 class Logs(Classifier):
-    """Leaves a number computed from the whole batch."""
+    """Keeps, as an attribute, a number computed from the whole batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,8 +134,9 @@ class Follows(Classifier):
 
 
 class Case:
-    """One kind of call. ``survives`` is what the call must survive: "again", a whole batch that
-    never fits; "once", a failure that does not happen again; or "", nothing at all."""
+    """One kind of call. ``survives`` says what the call must survive: "once", a failure that does
+    not happen again; "again", such a failure and also a whole batch that never fits; "", nothing at
+    all."""
 
     def __init__(self, kind: type[Classifier], survives: str, train: bool = False, autocast: bool = False) -> None:
         self.kind, self.survives, self.train, self.autocast = kind, survives, train, autocast
@@ -202,7 +204,8 @@ def called(case: Case, net: nn.Module, mode: Callable[[], Any], given: tuple) ->
 
 
 def judged(case: Case, mode: Callable[[], Any], fault: Fault | None) -> tuple[str, int, bool]:
-    """Returns what is wrong, how many operations there were, and whether the failure was survived."""
+    """Makes a call with the given fault, and compares it with the same call without a fault.
+    Returns what is wrong, how many operations there were, and whether the failure was survived."""
     net = case.made()
     given = case.given()
     before = torch.get_rng_state()
@@ -238,7 +241,7 @@ def judged(case: Case, mode: Callable[[], Any], fault: Fault | None) -> tuple[st
 
 
 class Most(TorchDispatchMode):
-    """Records the most rows that are run at once."""
+    """Records the largest number of rows that are run at once."""
 
     rows = 0
 

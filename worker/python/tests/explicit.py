@@ -1,5 +1,6 @@
-"""Functions decorated with headroom.step: every operation of one call fails in turn. The
-gradients and the result must be those of a call that had enough memory, or the exception must reach the user.
+"""Checks functions decorated with headroom.step. Every operation of one call fails in turn. The
+gradients and the result must be those of a call that had enough memory, or the exception must reach
+the user.
 
     python explicit.py
 """
@@ -26,8 +27,8 @@ ROWS = 7
 
 class Training:
     """A model, and a function that trains it. ``survives`` says which failures the function must
-    survive: "again" or "most", a whole batch that never fits; "some", failures in some places; "",
-    none."""
+    survive: "again", a whole batch that never fits, whichever operation fails; "most", the same for
+    nearly all operations; "some", failures in some places; "", none."""
 
     survives = "again"
     tolerance = 1e-5
@@ -91,7 +92,8 @@ class InMapping(Training):
 
 
 class Autocast(Training):
-    """Half precision inside the function, which also returns numbers of two kinds."""
+    """The function computes in half precision. It returns a loss and two counts, one of them a
+    tensor and the other an integer."""
 
     tolerance = 3e-2
 
@@ -104,8 +106,8 @@ class Autocast(Training):
 
 
 class Twice(Training):
-    """Two backward calls. If one of them fails half way, it is unknown which gradients it has
-    already added to."""
+    """The function calls backward twice. If one of these calls fails half way, it is unknown which
+    gradients it has already added to."""
 
     survives = "some"  # failures before the first backward call
     accumulates = True
@@ -116,7 +118,7 @@ class Twice(Training):
 
 
 class Texts(Training):
-    """Arguments that cannot be cut but may contain one item for each row."""
+    """The function has arguments that cannot be cut but may contain one item for each row."""
 
     survives = ""
 
@@ -153,7 +155,7 @@ class Warming(nn.Module):
 
 
 class Counts(Training):
-    """A model that counts its calls, and would count each piece."""
+    """The model counts its calls. In pieces, it would count each piece."""
 
     survives = ""
     norm = Warming
@@ -170,7 +172,7 @@ class Lists(nn.Module):
 
 
 class Listed(Training):
-    """A model that adds to a list in each call, and would do so for each piece."""
+    """The model adds to a list in each call. In pieces, it would do so for each piece."""
 
     survives = ""
     norm = Lists
@@ -235,7 +237,8 @@ def left(t: Training) -> dict[str, Any]:
 
 
 def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
-    """Returns what is wrong, how many operations there were, and whether a failure was survived."""
+    """Makes a call with the given fault, and compares it with the same call without a fault.
+    Returns what is wrong, how many operations there were, and whether a failure was survived."""
     t, given = begun(kind)
     want_result, want, random = t.step(*given), left(t), torch.get_rng_state()
     t, given = begun(kind)
@@ -273,8 +276,8 @@ def in_our_copies(failure: BaseException) -> bool:
 
 
 def checked(kind: type[Training]) -> str:
-    """Returns what is wrong with the result of ``headroom check``: it must say that pieces are right if and only if a
-    failure would be survived, and it must leave no trace."""
+    """Returns what is wrong with the result of ``headroom check``. The result must say that pieces
+    are right if and only if a failure would be survived, and the check must leave no trace."""
     from headroom import _torch
     from headroom.check import Check
 

@@ -1,5 +1,5 @@
-"""Losses made to fool the rules by which pieces are weighted, with random shapes, masks and labels.
-Each failure must be survived exactly or refused; gradients must never be wrong.
+"""Checks losses made to fool the rules by which pieces are weighted, with random shapes, masks and
+labels. Each failure must be survived exactly or refused; gradients must never be wrong.
 
     python fools.py [--count N] [--seed S]
 """
@@ -150,7 +150,8 @@ class Fool(Raw):
 
 
 def fooled(name: str, seed: int, jobs: int) -> Found:
-    """Fails a few operations of one loss at one shape."""
+    """Makes three operations of one loss fail, each in a run of its own. The batch's shape comes
+    from the seed."""
     fool = Fool(name, seed)
     shape = Shape(f"{name} [{fool.rows} x {fool.length}]", lambda s: Fool(name, s), "refuse", False, 2e-5, 1)
     sweep = Sweep(shape, seed, 1, jobs, True)

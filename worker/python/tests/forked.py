@@ -29,7 +29,7 @@ class Child:
 
 
 class Died:
-    """Why a child has no result: a signal, an exit, a time limit, an exception."""
+    """Why a child has no result: a signal, an exit, a time limit or an exception."""
 
     def __init__(self, why: str) -> None:
         self.why = why

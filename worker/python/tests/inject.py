@@ -22,14 +22,14 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass(frozen=True)
 class Fault:
-    """Which operations of a step fail.
+    """Which operations of a step fail. `mode` is one of these:
 
     once: operation number `at` fails, once.
 
-    again: that operation fails until the end of the step whenever its arguments have the same
-    shapes and one of them has the batch's rows as its first dimension. So the whole batch never
-    fits there, but pieces do. So does a call that succeeded before and is repeated for comparison,
-    since it saves nothing for backward.
+    again: operation number `at` fails. If the first dimension of one of its arguments is the batch,
+    the operation then fails whenever its arguments have the same shapes, until the end of the step.
+    So the whole batch never fits there, but pieces do. The operation does not fail in a call that
+    headroom repeats for comparison, since such a call saves nothing for backward.
 
     limit: every operation that allocates more than `elements` elements fails until the end of the
     step.
@@ -154,9 +154,9 @@ class Phases:
     dispatched. Only for steps in which nothing fails, since inspecting frames keeps alive what they
     hold.
 
-    The phase "own" is an operation on tensors that did not come out of a module, after the first
-    module call. An operation on the user's labels is an example: recording a module's outputs
-    cannot see it.
+    An operation is in the phase "own" if it comes after the first module call but none of its
+    tensors came out of a module. An operation on the user's labels is an example: headroom, which
+    records a module's outputs, cannot see it.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,8 @@ class Phases:
 
 
 def innermost(frame: FrameType | None) -> tuple[str, str]:
-    """The phase, which is backward, module, optimizer or empty, and the user's file:line."""
+    """The phase in which code is called, which is backward, module, optimizer or empty, and the
+    innermost line of the user's code as file:line."""
     phase, where = "", ""
     if threading.current_thread() is not threading.main_thread():
         return "backward", where  # the backward pass of a GPU, which has a thread of its own
@@ -209,7 +210,8 @@ def innermost(frame: FrameType | None) -> tuple[str, str]:
 
 
 class Whole(TorchDispatchMode):
-    """Makes one operation fail for a batch with this many rows."""
+    """Makes one operation fail whenever the first dimension of one of its arguments has this size,
+    except in a call that headroom repeats for comparison."""
 
     def __init__(self, name: str, rows: int) -> None:
         super().__init__()

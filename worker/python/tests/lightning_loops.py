@@ -1,4 +1,5 @@
-"""Lightning: automatic optimization with accumulation and clipping, and manual optimization."""
+"""Loops with Lightning: automatic optimization with accumulation and clipping, and manual
+optimization."""
 
 from __future__ import annotations
 

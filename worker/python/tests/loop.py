@@ -63,7 +63,7 @@ class Loop:
 
 
 class Raw(Loop):
-    """zero_grad, forward and loss, backward, step."""
+    """A loop of the usual kind: zero_grad, forward and loss, backward, step."""
 
     optimizer: torch.optim.Optimizer
 
@@ -84,7 +84,7 @@ class Shape:
 
     name: str
     make: Callable[[int], Loop]
-    kind: str  # "exact": must survive from the first module call to the end of backward; "refuse": must not go wrong
+    kind: str  # "exact": must survive failures from the first module call to the end of backward; "refuse": may refuse them, but must not go wrong
     dropout: bool  # whether it draws random numbers, so that gradients can only be compared roughly
     tolerance: float  # relative, of gradients
     every: int  # multiplies the stride of a sampled sweep, which is set by --every
@@ -97,7 +97,8 @@ FRAMEWORKS = ("transformers_loops", "lightning_loops", "accelerate_loops")
 
 
 def shape(kind: str = "exact", *, dropout: bool = False, tolerance: float = 1e-5, every: int = 1) -> Callable[[type], type]:
-    """Enters a loop into SHAPES, under its class's name in snake case."""
+    """Returns a class decorator that adds a loop to SHAPES, under the class's name in snake
+    case."""
 
     def enter(made: type) -> type:
         name = "".join("_" + c.lower() if c.isupper() else c for c in made.__name__).lstrip("_")
@@ -109,7 +110,8 @@ def shape(kind: str = "exact", *, dropout: bool = False, tolerance: float = 1e-5
 
 
 def load(names: list[str] | None = None) -> list[Shape]:
-    """The loops with these names, or all loops; frameworks are imported only if needed."""
+    """The loops with these names, or all loops if there are no names. Frameworks are imported only
+    if needed."""
     for file in FILES:
         importlib.import_module(f"loops_{file}")
     if not names or not set(names) <= set(SHAPES):

@@ -63,7 +63,7 @@ class HardNegatives(Batchwise):
 
 @shape("refuse")
 class NormOfErrors(Batchwise):
-    """The first scalar is the root of a sum."""
+    """The first scalar that is computed from the rows is the root of a sum."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -111,7 +111,8 @@ class MixedRows(Batchwise):
 
 @shape("refuse")
 class ClassesAsManyAsRows(Batchwise):
-    """Plain tensors whose first dimension is as long as the batch, but has one entry per class."""
+    """The loss uses plain tensors whose first dimension is as long as the batch, but has one entry
+    for each class."""
 
     def build(self) -> None:
         self.net = mlp(10, 12, self.rows)
@@ -151,8 +152,8 @@ class BatchAtDimOne(Raw):
 
 @shape("refuse")
 class PositionsByRow(Raw):
-    """Positions in dimension 0 and rows in dimension 1, folded for the loss. The labels have as
-    many rows as there are positions."""
+    """The batch has positions in dimension 0 and rows in dimension 1. Both are folded into one
+    dimension for the loss."""
 
     def build(self) -> None:
         self.lstm, self.head = nn.GRU(6, 9), nn.Linear(9, 5)

@@ -1,6 +1,6 @@
-"""torch.compile, of modules and of losses. A dispatch mode cannot see into compiled code, so these
-loops are only run undisturbed. The backend traces like the real one but generates no code, which
-would take a compiler and half a minute.
+"""Loops with compiled modules and compiled losses. A dispatch mode cannot see into compiled code,
+so these loops are run only without failures. Their backend traces like the default one but
+generates no code: generating code would take a compiler and half a minute.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def mlp(*widths: int) -> nn.Sequential:
 
 
 class Classified(Raw):
-    """Vectors that one model classifies; everything in the model that is not frozen is trained."""
+    """One model classifies vectors. All its parameters that are not frozen are trained."""
 
     model: Callable[[], nn.Module]
 
@@ -175,7 +175,7 @@ class FreshFakeGan(SharedFakeGan):
 
 @shape("refuse")
 class GradientPenalty(SharedFakeGan):
-    """WGAN-GP: a gradient of a gradient."""
+    """WGAN-GP, whose loss contains a gradient of a gradient."""
 
     def step(self, i: int) -> list[float]:
         x, _ = vectors(self, i)

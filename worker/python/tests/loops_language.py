@@ -1,5 +1,5 @@
-"""Token sequences: the loss inside or outside the model, shifted labels of which different numbers
-are ignored, and rows folded together with positions.
+"""Loops over token sequences. The loss is inside or outside the model, labels are shifted and
+different numbers of them ignored, and rows are folded together with positions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Gpt(nn.Module):
 
 
 def tokens(loop: Raw, i: int) -> tuple[Tensor, Tensor]:
-    """The ids and the labels. Row r keeps the labels of about r of its positions."""
+    """Token ids, and labels. Row r keeps the labels of about r of its positions; the other labels
+    are ignored."""
     source = loop.draw(i)
     ids = torch.randint(0, VOCABULARY, (loop.rows, LENGTH), generator=source)
     lengths = torch.randint(2, LENGTH + 1, (loop.rows,), generator=source)
@@ -89,7 +90,7 @@ class GptDropout(Language):
 
 
 class WithLoss(nn.Module):
-    """As in nanoGPT: one forward pass returns logits and loss."""
+    """Returns logits and loss from one forward pass, as nanoGPT does."""
 
     def __init__(self, shift: bool) -> None:
         super().__init__()
@@ -133,7 +134,7 @@ class MaskedMeanByHand(Language):
 
 @shape()
 class SumOverCount(Language):
-    """What Transformers does: a sum, divided by a number that was counted beforehand."""
+    """The loss that Transformers uses: a sum, divided by a number that was counted beforehand."""
 
     def loss(self, i: int) -> Tensor:
         ids, labels = tokens(self, i)

@@ -51,8 +51,8 @@ class PenaltyOnParameters(Batchwise):
 
 @shape("refuse")
 class RegressionOnUneven(Batchwise):
-    """Rows weighted by a plain column of the batch; the loss is divided by the sum of those
-    weights."""
+    """Each row's loss is weighted by a number that comes with the batch, and the sum is divided by
+    the sum of these weights."""
 
     def loss(self, i: int) -> Tensor:
         x, _ = vectors(self, i)

@@ -1,5 +1,5 @@
-"""Everything around forward and backward: accumulation, clipping, averages, scalers,
-mixed precision, closures, checkpointing, gradients taken twice.
+"""Loops with everything that surrounds forward and backward: accumulation, clipping, averages,
+scalers, mixed precision, closures, checkpointing, gradients taken twice.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ClippingAndAverage(Language):
 
 
 class Marked(TorchFunctionMode):
-    """A mode that makes other tensors, as a default device does, and that changes a function's
-    results."""
+    """A mode that changes the tensors that ``torch.ones`` creates, as a default device does, and
+    the results of a loss."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         out = func(*args, **(kwargs or {}))
@@ -74,8 +74,8 @@ class Marked(TorchFunctionMode):
 
 @shape()
 class UnderAMode(Plain):
-    """The user has entered a mode for torch's functions. It must handle each call once, inside a
-    module and outside."""
+    """The user has entered a mode for torch's functions. The mode must handle each call exactly
+    once, both inside a module and outside."""
 
     def build(self) -> None:
         super().build()
@@ -97,7 +97,8 @@ class OnesAdded(nn.Module):
 
 @shape()
 class DefaultDevice(Plain):
-    """A mode is active for the whole program, so backward is called in it, too."""
+    """The mode of a default device is active for the whole program, so backward is called in it,
+    too."""
 
     def build(self) -> None:
         super().build()
@@ -109,7 +110,7 @@ class DefaultDevice(Plain):
 
 
 class Scaled(nn.Module):
-    """A model whose results depend on one of its own numbers, and on a global one."""
+    """A model whose results depend on a number of its own and on one of its class's."""
 
     everywhere = 1.0
 
@@ -140,7 +141,7 @@ class SwitchedAround(Plain):
 
 @shape("refuse")
 class SwitchedEverywhere(Plain):
-    """Like SwitchedAround, with values that are not attributes of a module."""
+    """Like SwitchedAround, but the value is an attribute of the class, not of the module."""
 
     def build(self) -> None:
         super().build()
@@ -156,7 +157,7 @@ class SwitchedEverywhere(Plain):
 
 @shape("refuse")
 class OtherWeights(Plain):
-    """A call with other weights than the module's own: one step of meta-learning."""
+    """The module is called with weights other than its own, as in a step of meta-learning."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)
@@ -342,7 +343,7 @@ class GradientHooks(Plain):
 
 @shape()
 class UnevenRows(Plain):
-    """Shorter batches, and one that is longer than any before."""
+    """Some batches have fewer rows than the first, and one has more rows than any before."""
 
     rows = 13
 

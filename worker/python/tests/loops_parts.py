@@ -1,5 +1,6 @@
-"""Results from which parts are taken by numbers or by values, models that depend on the whole batch
-in a small way, and custom autograd functions: effects that a trial on a few rows could miss."""
+"""Loops with effects that a trial on a few rows could miss. They select parts of results by numbers
+or by values, have models that depend a little on the whole batch, or use custom autograd
+functions."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class HardExamples(Batchwise):
 
 @shape("refuse")
 class FirstRows(Batchwise):
-    """The batch has more rows than the rules are tried on."""
+    """The loss uses only the first rows, and the batch has more rows than the rules are tried
+    on."""
 
     rows = 600
 
@@ -239,7 +241,7 @@ class DoubledInPlace(GradientReversal):
 
 
 class Teacher(nn.Module):
-    """At each of some layers, tosses a coin with Python's or NumPy's generator, in turn."""
+    """Tosses a coin at each layer, with Python's and NumPy's generators in turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,7 +278,8 @@ class Mixing(nn.Module):
 
 @shape("refuse")
 class MixedInside(Batchwise):
-    """Two losses from one call; both must see the same draws."""
+    """Two losses are computed from one call of the model, and both must see the same random
+    draws."""
 
     model = Mixing
 

@@ -30,7 +30,7 @@ class CarriedState(Raw):
 
 
 class Remembering(nn.Module):
-    """A model that carries its hidden state itself."""
+    """A model that keeps its hidden state itself, from one call to the next."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class Counted(nn.Module):
 
 @shape("refuse")
 class CountedCalls(Classified):
-    """The count is printed: one call per piece would show there."""
+    """The count of calls is printed, so it would show if each piece made a call."""
 
     model = Counted
 
@@ -192,7 +192,7 @@ class CountedCalls(Classified):
 
 
 class Target(nn.Module):
-    """Averages its weights into a second network whenever it is called."""
+    """Moves the weights of a second network closer to its own whenever it is called."""
 
     def __init__(self, norm: bool) -> None:
         super().__init__()
@@ -232,8 +232,8 @@ class Unseen(Target):
 
 @shape("refuse")
 class TargetWithNorm(TargetInside):
-    """A norm allows only a repeat of the whole batch. It would change the target again, and no
-    version would show this."""
+    """Because of a norm, only the whole batch can be repeated. The repeat would change the target
+    again, and no tensor's version would show this."""
 
     model = staticmethod(lambda: Unseen(norm=True))
 
@@ -410,7 +410,7 @@ class Echoes(Classified):
 
 
 class Glancing(nn.Module):
-    """Reads what it kept only when it is told to."""
+    """Keeps a scale in every call, but reads it only when it is told to."""
 
     def __init__(self) -> None:
         super().__init__()

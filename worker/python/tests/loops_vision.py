@@ -1,4 +1,4 @@
-"""Images: convolutions with and without BatchNorm and dropout, dense labels."""
+"""Loops over images: convolutions with and without BatchNorm and dropout, and dense labels."""
 
 from __future__ import annotations
 

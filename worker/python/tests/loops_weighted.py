@@ -78,7 +78,7 @@ class AllIgnoredInSomePieces(Batchwise):
 
 @shape("refuse")
 class BooleanIndex(Batchwise):
-    """Rows picked by a mask; how many they are is known only when the mask is applied."""
+    """The loss uses rows picked by a mask. Their number is known only when the mask is applied."""
 
     def loss(self, i: int) -> Tensor:
         x, y = ignoring(self, i)

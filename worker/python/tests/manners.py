@@ -236,7 +236,7 @@ def hooks_run_once(t: Training) -> str:
 
 @check
 def nothing_is_kept(t: Training) -> str:
-    """Outputs are freed as soon as the user drops the last reference to them. So are models."""
+    """Outputs and models are freed as soon as the user drops the last reference to them."""
     gc.disable()
     seen: list[weakref.ref] = []
     for _ in range(4):
@@ -338,8 +338,8 @@ class Failing(TorchDispatchMode):
 
 @check
 def released_values_are_never_used(t: Training) -> str:
-    """The call fails, and so do two trials on a few rows; by then the outputs have been
-    released."""
+    """The loss function fails, and so do two trials on a few rows. By then the model's outputs have
+    been released, so the failure must reach the user, or the loss must be finite."""
     out = t.net(t.x)
     try:
         with Failing("_log_softmax.default", 3):
@@ -363,8 +363,8 @@ def scalars_are_only_called_again(t: Training) -> str:
 
 @check
 def our_own_work_is_tried_twice(t: Training) -> str:
-    """In steps that run in pieces straight away, all work is headroom's own, and a single failure
-    anywhere is survived."""
+    """Once steps run in pieces straight away, all work in them is headroom's own. A single failure
+    anywhere in such a step is survived."""
     for k in (9, *range(0, 75, 2)):
         injector = Injector(Fault("again" if k == 9 else "once", k, 7))
         t.optimizer.zero_grad()
@@ -380,7 +380,8 @@ def our_own_work_is_tried_twice(t: Training) -> str:
 
 @check
 def a_state_survives_failures_in_a_row(t: Training) -> str:
-    """A module counts the same as without failures, even if its very first call fails."""
+    """A module that counts its calls has the same count as without failures, even if its very first
+    call fails."""
     net = Warming()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for k in (3, 3, 5, 3):
@@ -416,8 +417,8 @@ def results_call_themselves_tensors(t: Training) -> str:
 
 @check
 def onednn_counts_where_memory_is_limited(t: Training) -> str:
-    """oneDNN's error does not say whether memory ran out. Running out is assumed only where ulimit
-    limits memory."""
+    """oneDNN's error does not say whether memory ran out. It counts as out of memory only where
+    ulimit limits memory."""
     t.net.body = Picky(t.net.body)
     try:
         t.step()
@@ -524,8 +525,8 @@ class Products(TorchDispatchMode):
 
 @check
 def an_earlier_attempt_is_known(t: Training) -> str:
-    """At most as many rows are run at once as an earlier attempt could run, without a failure
-    first."""
+    """From the first step on, no more rows are run at once than an earlier attempt could run, and
+    nothing has to fail first."""
     from headroom import _torch
 
     sizes = _torch._recorder.sizes
@@ -551,8 +552,9 @@ def an_earlier_attempt_is_known(t: Training) -> str:
 
 @check
 def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
-    """Without enough memory, a number of steps go tensor by tensor, and then twice as many if there
-    is still not enough. This is reported once, and the user's settings remain."""
+    """If there is not enough memory for a step over all tensors at once, a number of steps go
+    tensor by tensor. If there is still not enough memory after these, twice as many do. This is
+    reported once, and the user's settings remain."""
     from headroom import _torch, crowded
 
     class Own(torch.optim.Adam):
@@ -588,7 +590,9 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
 
 @check
 def what_grows_is_named(t: Training) -> str:
-    """Tensors grow in a list of losses, in an attribute, in an object's dict, and nowhere."""
+    """Tensors become more numerous in a list of losses with their graphs, in a list of losses
+    without graphs, in a dict of the model's, or nowhere. The report says what has grown and what
+    holds it."""
     from headroom.growth import STEPS, Growth
 
     losses: list[Tensor] = []
@@ -672,8 +676,8 @@ def what_a_hook_raises_in_a_second_try_is_the_users(t: Training) -> str:
 
 @check
 def a_check_takes_half_precision_inside_for_what_it_is(t: Training) -> str:
-    """A module that rounds to half precision itself is not held to single precision. A module that
-    enables autocast, as under Accelerate, is run without autocast."""
+    """If a module itself rounds to half precision, ``headroom check`` allows for the rounding
+    errors. A module that enables autocast, as under Accelerate, is run without autocast."""
     from headroom import check
     from headroom.pieces import Sizes
     from headroom.tape import place_of

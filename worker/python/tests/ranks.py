@@ -1,6 +1,6 @@
-"""Two ranks, one of which runs out of memory. Whatever headroom does about that must not leave
-either rank waiting for the other. Both must end as they do without headroom, with the same
-exception.
+"""Checks runs of two ranks, one of which runs out of memory. Whatever headroom does about that must
+not leave either rank waiting for the other. Both must end as they do without headroom, with the
+same exception.
 
     python ranks.py
 """

@@ -1,7 +1,7 @@
-"""Trainings that really run out of memory: the CPU's allocator fails under RLIMIT_DATA. Each
-training is run with enough memory; with too little and without headroom, where it must die, or the
-test proves nothing; and with too little and headroom. The last run must finish, with the losses of
-the first.
+"""Checks trainings that really run out of memory: under RLIMIT_DATA, the CPU's allocator fails.
+Each training is run three times. The first run has enough memory. The second has too little, and no
+headroom: it must die, or the test proves nothing. The third has too little memory, and headroom: it
+must finish with the losses of the first run.
 
     python real.py [--kinds raw,transformers,lightning,accelerate,evaluation,optimizer,optimizer_closure,evaluation_transformers]
 """
@@ -52,7 +52,7 @@ class Ended:
 
 
 class Tokens(nn.Module):
-    """A language model whose memory is all in its logits."""
+    """A language model that needs nearly all its memory for its logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def accelerate() -> tuple[list[float], nn.Module]:
 
 
 class Wide(nn.Module):
-    """A classifier of tokens whose memory is all in its activations."""
+    """A classifier of tokens that needs nearly all its memory for its activations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,8 +183,10 @@ def evaluation() -> tuple[list[float], nn.Module]:
 
 
 def optimizer(closed: bool = False) -> tuple[list[float], nn.Module]:
-    """All memory is in weights, gradients and Adam's state, as large as four, four and eight batches of logits. A step over
-    all tensors at once needs four more, after it has begun to change its state; a step tensor by tensor needs only one."""
+    """Trains a model whose weights, gradients and Adam state are as large as four, four and eight
+    batches of logits. An optimizer's step over all tensors at once needs memory for four more, and
+    allocates it after it has begun to change the state. A step tensor by tensor needs memory for
+    only one more."""
     net = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8)))
     adam = torch.optim.AdamW(net.parameters(), lr=1e-3, eps=1e-4, foreach=True)
     losses = []

@@ -46,7 +46,7 @@ from headroom.wire import Wire  # noqa: E402
 
 
 def sketches() -> str:
-    """A dot product and a norm for each gradient, whatever its kind."""
+    """A sketch has the right dot product and norm for every kind of gradient."""
     torch.manual_seed(0)
     gradients = [torch.randn(3, 4), None, torch.zeros(0), torch.randn(7, dtype=torch.float64), torch.randn(5).bfloat16()]
     gradients += [torch.randn(4, dtype=torch.complex64), torch.eye(3).to_sparse()]
@@ -79,9 +79,9 @@ def sums() -> str:
 
 
 def counts() -> str:
-    """What each of a batch's tensors counts in each row. There are labels to be ignored in all
-    chunks of rows, in some and in none. Rules computed only for known names are the same as when
-    all rules are computed."""
+    """The elements that count in each row are counted correctly for every kind of tensor. Among the
+    tensors are labels of which none, a few, or some in every row are to be ignored. If only the
+    rules with known names are computed, they are the same as when all rules are computed."""
     labels = torch.randint(0, 5, (7, 6))
     some, every = labels.clone(), labels.clone()
     some[1, 2] = some[6, 0] = -1
@@ -106,8 +106,8 @@ def counts() -> str:
 
 
 def indices() -> str:
-    """Which calls index with numbers and slices alone: any other kind of index breaks a CUDA
-    context if it is out of range."""
+    """Calls that index with numbers and slices alone are told apart from all others, in which an
+    index that is out of range breaks the CUDA context."""
     calls: list[tuple[Any, tuple, bool]] = [
         (torch.Tensor.__getitem__, (Ref(0), (slice(None), slice(None, -1))), True),
         (torch.Tensor.__getitem__, (Ref(0), 3), True),
@@ -127,7 +127,8 @@ def indices() -> str:
 
 
 def listing(names: list[str]) -> Any:
-    """A replacement for Plan._both that collects the names of the calls that it tries."""
+    """Returns a replacement for Plan._both that adds the names of the calls that it tries to
+    ``names``."""
     both = Plan._both
 
     def counting(self: Plan, entry: Entry, *args: Any, **kwargs: Any) -> list:
@@ -138,9 +139,9 @@ def listing(names: list[str]) -> Any:
 
 
 def tried_once() -> str:
-    """Every call of a failed step is tried once, on two numbers of rows, and is not tried again for
-    the calls that follow it. A module's call is repeated once, on one of these numbers and without
-    a mode for draws."""
+    """Every call of a failed step is tried once, on two different numbers of rows, and is not tried
+    again for the calls that follow it. A module's call is then repeated once, on one of these
+    numbers of rows and without a mode that looks for random numbers."""
     torch.manual_seed(0)
     net, x, y = nn.Linear(6, 5), torch.randn(8, 4, 6), torch.randint(0, 5, (8, 3))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -181,9 +182,9 @@ class Leaving(nn.Module):
 
 
 def left_behind() -> str:
-    """A tensor that a module leaves on itself is that of the whole batch or cannot be used, since
-    pieces leave tensors of their own. It can be used if the module's own call has succeeded.
-    Training continues either way."""
+    """A tensor that a module leaves on itself either belongs to the whole batch or cannot be used,
+    since pieces leave tensors of their own. It can be used if the script's own call of the module
+    has succeeded. Training continues either way."""
     wrong = []
     for at in ("", "addmm", "_log_softmax", "_log_softmax_backward_data"):
         torch.manual_seed(0)
@@ -216,7 +217,7 @@ def left_behind() -> str:
 
 def logged_once() -> str:
     """What a model leaves for a log, and what it counts, is the same as without the failure,
-    whether the model's own call has succeeded or not. The step is not refused."""
+    whether the script's own call of the model has succeeded or not. The step is not refused."""
     wrong = []
     for kind in (loops_stateful.LoggedInside, loops_stateful.MeteredCalls, loops_stateful.AttributesThatChange, loops_stateful.CountedCalls):
         for every in (False, True):
@@ -234,7 +235,8 @@ def logged_once() -> str:
 
 
 def a_log_is_tried_once() -> str:
-    """A number that a model leaves but does not read plays no part in recognising its calls."""
+    """A model that leaves a number for a log, but does not read it, is not tried again when the
+    number has changed."""
     loop = loops_stateful.LoggedInside(0)
     tried: list[str] = []
     with Whole("aten._log_softmax.default", loop.rows):
@@ -285,8 +287,8 @@ class Crowded(nn.Module):
 
 
 def counted_once() -> str:
-    """A call counts once, however many times it failed. It is refused if the attributes that the
-    script's call found are unknown."""
+    """A module that counts its calls counts each call of the script's once, however many times it
+    failed. The step is refused if the attributes that the script's call found are unknown."""
     said = []
     x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
 
@@ -349,8 +351,8 @@ def after_a_refusal() -> str:
 
 
 def an_accuracy() -> str:
-    """The accuracy in PyTorch's ImageNet example mixes rows and numbers. No gradient depends on it,
-    so it is computed from values, and the step runs in pieces wherever it fails."""
+    """The accuracy in PyTorch's ImageNet example folds rows into another dimension. No gradient
+    depends on it, so it is computed from values, and the step runs in pieces wherever it fails."""
     wrong = []
     for name in ("aten.addmm.default", "aten.native_layer_norm_backward.default"):
         torch.manual_seed(0)
@@ -380,7 +382,7 @@ def told() -> str:
 
 
 class Fail(torch.utils._python_dispatch.TorchDispatchMode):
-    """One operation fails, once."""
+    """Makes one operation fail, once."""
 
     def __init__(self, name: str = "aten.addmm.default") -> None:
         super().__init__()
@@ -473,8 +475,8 @@ def sizes_by_values() -> str:
 
 
 def time_first() -> str:
-    """Even if a model raises an exception for a few rows, the whole batch is run again after a
-    failed backward."""
+    """After a failed backward, the whole batch is run again even if the model raises an exception
+    when it is given only a few rows."""
     torch.manual_seed(0)
     net = nn.LSTM(6, 5, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -490,8 +492,9 @@ def time_first() -> str:
 
 
 def crossing() -> str:
-    """Rows change places between calls of one size. No call is in both sums, where it would cancel
-    out. The two halves of the rows are among the calls."""
+    """The two sums of calls that are compared have the same rows, in calls of the same size. No
+    call is in both sums, where it would cancel out. With four rows or more, the calls of one sum
+    are for the two halves of the rows."""
     for n in (2, 3, 4, 6, 8):
         rows = list(range(n))
         one, two, another, other = replay.crossing(rows)
@@ -505,8 +508,8 @@ def crossing() -> str:
 
 
 def tried_again() -> str:
-    """Rules are tried in uses 1, 2, 4, 8, …, and also whenever a hundred times the duration of the
-    last trial has passed, if that duration is known."""
+    """Rules are tried in uses 1, 2, 4, 8 and so on. If the duration of the last trial is known,
+    they are also tried once 100 times that duration has passed."""
     took, found = {3: 0.02, 6: 0.1}, []  # seconds that a trial took, by its number
     uses = replay.Uses()
     for second in range(200):
@@ -517,8 +520,8 @@ def tried_again() -> str:
 
 
 def timed() -> str:
-    """The duration of a trial is known, so that the trial is repeated after a while, only if it was
-    in single precision."""
+    """The duration of a trial is noted only if the trial was in single precision. Only then is the
+    trial also repeated once 100 times its duration has passed."""
     for net, exact in ((nn.Linear(6, 7), True), (Rounding(3.0), False)):
         torch.optim.SGD(net.parameters(), lr=0.1)
         replay.Proof.uses.clear()
@@ -547,8 +550,8 @@ def coupled_at_last() -> str:
 
 
 def warned_once() -> str:
-    """A warning that is the same in many steps is shown in the first of them. For the others it is
-    only kept in the journal."""
+    """A warning that is the same in many steps is shown only in the first of these steps. In the
+    others it is only kept in the journal."""
     report, noted = Report(), []
     report.wire = lambda: SimpleNamespace(note=lambda text, level: noted.append(level))  # type: ignore[method-assign, assignment, return-value]
     for text, level in (("whole: why; 4 steps ago", "warning"), ("whole: why; 9 steps ago", "warning"), ("whole: other", "warning"), ("whole: why", "info")):
@@ -557,8 +560,8 @@ def warned_once() -> str:
 
 
 class Annealed(loops_parts.Coupled):
-    """How much rows affect each other is an argument, an attribute, or a number in an object whose
-    name appears nowhere in the code."""
+    """The coefficient that says how much rows affect each other is an argument, an attribute, or a
+    number in an object whose name appears nowhere in the code."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -569,8 +572,7 @@ class Annealed(loops_parts.Coupled):
 
 
 def annealed() -> str:
-    """When a coefficient is no longer zero, the rules are tried again, wherever the coefficient is
-    kept."""
+    """The rules are tried again when a coefficient is no longer zero, wherever it is kept."""
     wrong, replay.PAUSE = [], math.inf  # type: ignore[misc]
     for where in ("argument", "attribute", "object"):
         gradients: list[list[torch.Tensor]] = []
@@ -642,8 +644,9 @@ def mixed_later() -> str:
 
 
 def mixing_operations() -> str:
-    """Which operations relate rows to each other: those whose results grow with the rows in two dimensions, and those
-    that sort or accumulate along the rows, but not those that pack rows by their lengths."""
+    """An operation is found to relate rows to each other if its result grows with the rows in two
+    dimensions, or if it sorts or accumulates along the rows. Operations that pack rows by their
+    lengths do not count."""
     calls: list[tuple[str, Callable[[torch.Tensor], Any], Any]] = [
         ("each row alone", lambda x: torch.softmax(x @ x[0], -1).cumsum(1).sort(-1), None),
         ("pairs", lambda x: x.flatten(1) @ x.flatten(1).T, "mm"),
@@ -721,8 +724,8 @@ class Rounding(nn.Module):
 
 
 def alike() -> str:
-    """Losses that hardly differ from row to row still show by which weights they add up, even after
-    modules that round."""
+    """The weights by which losses add up are found even if the losses hardly differ from row to row
+    and the module rounds its results."""
     torch.manual_seed(0)
     net, x, y = Rounding(1e-3), torch.randn(8, 3, 6), torch.randint(0, 7, (8, 3))
     y[1, 1:] = y[6, 2:] = -100  # some rows with three labels that count, one with two and one with one
@@ -730,15 +733,16 @@ def alike() -> str:
 
 
 def half_behind() -> str:
-    """A loss that rounds its own result is not held to single precision."""
+    """If a loss rounds its own result to half precision, it is compared with a tolerance that
+    allows for this."""
     torch.manual_seed(0)
     net, x, y = Rounding(3.0), torch.randn(8, 6), torch.randint(0, 7, (8,))
     return rounded(net, lambda: F.cross_entropy(net(x), y, reduction="none").half().mean().float())
 
 
 def half_between() -> str:
-    """Results that a model computes under its own autocast are not held to single precision,
-    although trials run without autocast."""
+    """Results that a model computes under its own autocast are compared with a tolerance that
+    allows for half precision, although trials run without autocast."""
     torch.manual_seed(0)
     net, x, y = Rounding(3.0, True), torch.randn(6, 6), torch.randint(0, 7, (6,))  # in two pieces of three
     return rounded(net, lambda: F.cross_entropy(net(x), y), lambda: Whole("aten.nll_loss_backward.default", 6))
@@ -756,8 +760,8 @@ class Tossing(nn.Module):
 
 
 def reasons() -> str:
-    """Modules that must not be run in pieces for reasons that neither results nor gradients of a
-    few rows show."""
+    """A step is refused for reasons that neither the results nor the gradients of a few rows show:
+    a function that changes its argument, and a module that draws random numbers outside PyTorch."""
     net, x, y = nn.Sequential(nn.Linear(6, 5), nn.Softplus()), torch.randn(8, 6), torch.randint(0, 5, (8,))
     steps: list[tuple[str, nn.Module, Callable[[Any], torch.Tensor]]] = [
         ("Doubled changes its argument", net, loops_parts.Doubled.apply),
@@ -831,10 +835,10 @@ class Attending(nn.Module):
 
 def mode_only_for_draws() -> str:
     """Rules and gradients of a few rows are tried without a mode for operations, unless operations
-    draw random numbers other than in functions called from Python. If the first trial has shown no
-    such draws, they are tried once more, with the mode. Trials on all eight rows run out of memory
-    here, so rules are tried twice, and gradients six times: on eight rows, on four, and four times
-    on two."""
+    draw random numbers other than in functions called from Python. If such draws happen although
+    the first trial has shown none, rules and gradients are tried once more, with the mode. Trials
+    on all eight rows run out of memory here. So rules are tried twice, and gradients six times: on
+    eight rows, on four, and four times on two."""
     tried: list[bool] = []
     rule, sketch, wrong = replay.Proof._rule, replay.Proof._sketch, []
 
@@ -923,8 +927,8 @@ def without_autocast() -> str:
 
 
 def rounded(net: nn.Module, loss: Callable[[], torch.Tensor], fault: Callable[[], Any] = lambda: Injector(Fault("again", 0, 8))) -> str:
-    """Makes a step whole and in pieces. Returns what is wrong, unless the gradients are the same
-    except for rounding errors."""
+    """Makes a step twice, whole and in pieces. Returns what is wrong; empty if the gradients are
+    the same except for rounding errors."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     gradients = []
     for failing in (False, True):
@@ -983,7 +987,7 @@ def trials_are_gone() -> str:
 
 
 def failing(net: nn.Module, rows: int, fault: Fault | None) -> None:
-    """A step with the given number of rows."""
+    """Computes the gradients of a batch with the given number of rows while the fault happens."""
     torch.manual_seed(rows)
     x, y = torch.randn(rows, 6), torch.randint(0, 5, (rows,))
     with Injector(fault) as injector:
@@ -1010,7 +1014,8 @@ def the_cache_is_emptied() -> str:
 
 
 def large_outputs_take_few_rows() -> str:
-    """For large outputs, rules and gradients are tried on four rows; otherwise on all rows, or on eight."""
+    """For large outputs, rules and gradients are tried on four rows. Otherwise rules are tried on
+    all rows, and gradients on eight."""
     found = []
     for small in (replay.SMALL, 1):
         net, seen = nn.Linear(6, 5), []
@@ -1175,8 +1180,8 @@ class Storing(nn.Module):
 
 
 def trials_are_sealed() -> str:
-    """No trial of a module's call writes to a tensor that existed before, not even a trial in which
-    attributes are missing."""
+    """No trial of a module's call writes to a tensor that existed before the call, not even a trial
+    in which attributes are missing."""
     for always in (True, False):
         store = torch.zeros(1)
         net, x, y = Storing([store], always), torch.randn(8, 6), torch.randint(0, 5, (8,))
@@ -1192,8 +1197,9 @@ def trials_are_sealed() -> str:
 
 
 def untried() -> str:
-    """A call that must not be run in pieces is not repeated either if there is not enough memory to
-    find out what it writes to. A later call, with enough memory, finds that out."""
+    """A call that must not be run in pieces is not repeated as a whole, either, if there is not
+    enough memory to find out what it writes to. With enough memory, this is found out in a later
+    call."""
     net, loss = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), nn.CrossEntropyLoss()
     x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
     torch.optim.SGD(net.parameters(), lr=0.1)

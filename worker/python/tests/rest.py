@@ -1,4 +1,4 @@
-"""Checks when calls are not recorded, and what happens to failures then.
+"""Checks when calls rest, that is, are not recorded, and what happens to failures then.
 
     python rest.py
 """
@@ -169,7 +169,8 @@ class Training:
 
 
 def with_a_closure() -> str:
-    """Calls rest in a closure, too, as in Lightning's steps. A larger step is survived."""
+    """Calls rest in a closure, too, as in Lightning's steps. A failure in a larger step is
+    survived."""
     t = Training(rests=False)
     t.recorder.rest = Rest(lambda: [ROOM], lambda: 0.0)
     x, y = torch.randn(14, 6), torch.randint(0, 4, (14,))

@@ -1,5 +1,5 @@
-"""Checks that the sweep finds errors: in recoveries that are broken on purpose, each in a different
-way. One that is right and one that does nothing are included.
+"""Checks that the sweep finds errors. It is run with recoveries that are broken on purpose, each in
+a different way, and also with one that is right and with one that does nothing.
 
     python selfcheck.py
 """
@@ -20,8 +20,9 @@ from sweep import Found, Sweep
 
 
 def patched(failed: Callable[[nn.Module, BaseException], None], after: Callable[[torch.Tensor], None]) -> None:
-    """Patches modules: if a module's call fails, ``failed`` is called, and then the module is
-    called again. After the next backward the loss is passed to ``after``.
+    """Replaces the calls of modules and of backward. If a module's call fails, ``failed`` is
+    called, and then the module is called again. After the next backward the loss is passed to
+    ``after``.
     """
     call, backward = nn.Module.__call__, torch.Tensor.backward
     pending: list[bool] = []

@@ -1,5 +1,5 @@
-"""Checks how the size of pieces changes over time, for batches of any size in a memory of any size.
-Nothing is allocated.
+"""Checks how the size of pieces changes over time. Batches and memories have random sizes, and
+nothing is allocated.
 
     python sizes.py
 """
@@ -156,8 +156,8 @@ def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
 
 
 def the_host_is_left_again(draw: random.Random) -> str:
-    """A batch that fits only with saved tensors on the host is tried without the host now and then,
-    more and more rarely."""
+    """A batch that fits only with saved tensors on the host is tried now and then with all tensors
+    on the GPU, more and more rarely."""
     m = Machine(10)
     given = (torch.empty(8, 1, device="meta"),)
     tried = []

@@ -82,8 +82,8 @@ class Found:
 
 
 def tried(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
-    """Runs a task. Called in a child, whose output is kept, since headroom writes its reasons
-    there."""
+    """Runs a task. Called in a child, whose output is kept, since headroom writes to it why it
+    refuses a step."""
     said = silenced()
     out = judged(shape, seed, want, task)
     out.said = " | ".join(line[:250] for line in said().splitlines() if line.startswith("headroom:"))
@@ -131,7 +131,7 @@ def judged(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
 
 
 def made(want: Record, got: Record, step: int, shape: Shape) -> str:
-    """What is wrong with the optimizer steps made before the one that failed."""
+    """What is wrong with the optimizer's steps before the one that failed; empty if nothing is."""
     if shape.dropout:
         return ""
     pairs = zip(want.gradients[step], got.gradients[step])
@@ -139,9 +139,9 @@ def made(want: Record, got: Record, step: int, shape: Shape) -> str:
 
 
 def faults(operations: list[Operation], rows: int, every: int, seed: int, step: int) -> Iterator[Fault]:
-    """Yields a fault for every operation that fails whenever the whole batch is run, for some
-    operations that fail once, and for all operations larger than a limit. A sampled sweep takes
-    fewer operations from the data and from the optimizer.
+    """Yields the faults of a sweep. In the first ones an operation fails whenever the whole batch
+    is run, in others an operation fails once, and in the last ones all operations larger than a
+    limit fail. A sampled sweep takes fewer operations outside the phases in :data:`MUST`.
     """
     for n, k in enumerate(range((seed + step) % every, len(operations), every)):
         if every == 1 or operations[k].phase in MUST or n % 4 == 0:
@@ -154,19 +154,19 @@ def faults(operations: list[Operation], rows: int, every: int, seed: int, step: 
 
 
 def later(bare: list[Operation], got: Record) -> bool:
-    """Whether the first failure may have been survived before something else failed. So it is if it
-    came before the step's first call with gradients, or if the exception that reached the user is
-    the optimizer's."""
+    """Whether the first failure may have been survived before something else failed. This is the
+    case if it came before the step's first call with gradients, or if the exception that reached
+    the user was raised in the optimizer's step."""
     assert got.error is not None
     optimizers = any("/torch/optim/" in f.filename for f in traceback.extract_tb(got.error.__traceback__))
     return 0 <= got.at < len(bare) and bare[got.at].phase == "before" or optimizers
 
 
 def places(bare: list[Operation], out: Outcome) -> list[int]:
-    """The operations of the bare step that may have been the one that failed, the likeliest first.
-    Recording may add or save a detach where autograd keeps a tensor, and may add operations
-    of its own; if one of those failed, the operation at which the bare step would have
-    continued counts.
+    """Which operations of the bare step may correspond to the one that failed, the likeliest first.
+    Recording may add or save a detach where autograd keeps a tensor, and may add operations of its
+    own. If one of those failed, the result is the operation with which the bare step would have
+    continued.
     """
     names, i = [o.name for o in bare], 0
     matched = False
@@ -203,7 +203,7 @@ def changed(out: Outcome, bare: Outcome, later: bool) -> str:
 
 
 class Elsewhere(Exception):
-    """Raised for a loop that is written for the CPU, on another device."""
+    """Raised if a loop that is written for the CPU is run on another device."""
 
 
 class Sweep:
@@ -251,8 +251,8 @@ class Sweep:
         return self.found
 
     def compare(self, unsure: list[tuple[Task, Outcome]]) -> None:
-        """Judges steps that raised an exception and changed something, by whether the bare script
-        changes the same."""
+        """Judges steps that raised an exception and changed something. They are wrong unless the
+        bare script changes the same things."""
         wanted = {(t.step, k) for t, o in unsure for k in places(self.want.operations[t.step], o)}
         bare = [Task(step, Fault("once", k), attached=False) for step, k in sorted(wanted)]
         for task, out in forked(lambda task: tried(self.shape, self.seed, self.want, task), bare, self.jobs):

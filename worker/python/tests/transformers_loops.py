@@ -1,4 +1,4 @@
-"""Transformers: its Trainer, and its models in a raw loop."""
+"""Loops with Transformers: with its Trainer, and with its models in a raw loop."""
 
 from __future__ import annotations
 

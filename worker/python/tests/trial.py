@@ -42,8 +42,9 @@ def attach() -> None:
 
 
 def attach_for_many() -> None:
-    """Calls attach in a process that survives many failures on one thread. The garbage collector
-    need not inspect the present objects after each failure, since they are never freed."""
+    """Calls attach in a process that survives many failures on one thread. Also makes the garbage
+    collector ignore all present objects, which are never freed, since it runs after each
+    failure."""
     attach()
     torch.set_num_threads(1)
     gc.collect()
@@ -51,8 +52,8 @@ def attach_for_many() -> None:
 
 
 class Placed(TorchFunctionMode):
-    """Puts the models, batches and counters that a loop makes on DEVICE. A loader's tensors stay
-    where they are, and the loop moves them."""
+    """Puts the models, batches and counters that a loop makes on DEVICE. The tensors of a data
+    loader stay where they are, and the loop moves them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -129,7 +130,8 @@ class Record:
 
 
 def run(shape: Shape, seed: int, steps: int, at: int = -1, fault: Fault | None = None, trace: bool = False) -> Record:
-    """Makes the given number of steps of a fresh loop; in step `at`, the operations that fault names fail."""
+    """Runs a new loop for the given number of steps. The operations that ``fault`` describes fail
+    in step ``at``."""
     phases = Phases() if trace else None
     injector, record = Injector(fault, phases), Record()
     with placed():
