@@ -120,9 +120,9 @@ func readAmounts(text string) failureNumbers {
 // othersOf returns how much memory other processes hold, according to PyTorch's message,
 // and describes the one that holds the most. In a container, PyTorch does not recognise
 // its own process in the list that it prints, because NVML reports the host's process
-// ids. The message then lacks "this process has". In that case, only processes that hold
-// at least reserved, which is what the allocator has reserved, can be PyTorch's own. The
-// smallest of them is taken to be it.
+// ids. The message then lacks "this process has". In that case, only a process that holds
+// at least reserved, the amount that PyTorch's allocator has reserved, can be PyTorch's
+// own. othersOf takes the smallest such process to be PyTorch's own.
 func othersOf(text string, reserved memory.Bytes) (sum memory.Bytes, others string) {
 	all := processText().FindAllStringSubmatch(text, 64)
 	own := -1

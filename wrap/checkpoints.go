@@ -15,7 +15,7 @@ import (
 
 // Checkpoint is one checkpoint on disk.
 type Checkpoint struct {
-	Path    string       `json:"path"`              // starts with the folder, written as the command writes it
+	Path    string       `json:"path"`              // includes the folder, spelled as in the command
 	Number  int64        `json:"number,omitempty"`  // the last integer in its name; 0 if there is none
 	Time    time.Time    `json:"time"`              // when its newest file was last written
 	Size    memory.Bytes `json:"size"`              // total size of its files
@@ -24,7 +24,7 @@ type Checkpoint struct {
 
 // Checkpoints lists a command's checkpoints.
 type Checkpoints struct {
-	Root   string       // the folder that holds them, written as the command writes it
+	Root   string       // the folder that holds them, spelled as in the command
 	Newest *Checkpoint  // the newest complete one; nil if there is none
 	All    []Checkpoint // newest first
 	auto   bool         // the framework chooses by itself which one to resume from
@@ -75,8 +75,8 @@ func (m *Match) Checkpoints(now, since time.Time) (Checkpoints, error) {
 	return found, nil
 }
 
-// Where returns the pattern of paths at which the command's checkpoints are looked for,
-// or "" if it is not known.
+// Where returns the pattern of the paths at which headroom looks for the command's
+// checkpoints, or "" if it is not known.
 func (m *Match) Where() string {
 	root, err := m.root()
 	if err != nil || m.Profile.Checkpoints.Glob == "" {
@@ -85,7 +85,7 @@ func (m *Match) Where() string {
 	return below(m.Command.Dir, path.Join(root, m.Profile.Checkpoints.Glob))
 }
 
-// root returns the folder that holds the checkpoints, written as the command writes it.
+// root returns the folder that holds the checkpoints, spelled as in the command.
 func (m *Match) root() (string, error) {
 	var failed error
 	root := braces().ReplaceAllStringFunc(m.Profile.Checkpoints.Root, func(name string) string {

@@ -129,8 +129,8 @@ func (m *Match) resumable(r Resume, s, next step) error {
 	return nil
 }
 
-// olderThan reports whether have is an older version than need. It compares only the
-// numbers in them.
+// olderThan reports whether version have is older than version need. It compares only the
+// numbers in the two versions.
 func olderThan(have, need string) bool {
 	return slices.Compare(versionNumbers(have), versionNumbers(need)) < 0
 }

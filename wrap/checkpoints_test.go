@@ -42,7 +42,8 @@ func matched(t *testing.T, files fstest.MapFS, args ...string) *Match {
 }
 
 // checkpoint adds a complete Transformers checkpoint to files, and then applies change to
-// it: for each file name, the content to use instead, or "-" to leave the file out.
+// it. change maps the name of a file to the content to use instead, or to "-" to leave
+// the file out.
 func checkpoint(files fstest.MapFS, name string, at time.Time, change map[string]string) {
 	content := map[string]string{"trainer_state.json": `{"train_batch_size": 8}`, "model.safetensors": string(tensors(4, 4)), "optimizer.pt": wholeZip, "rng_state_0.pth": wholeZip, "rng_state_1.pth": wholeZip}
 	for file, text := range change {
@@ -102,7 +103,7 @@ func TestCheckpointsOfAnotherRunAreNotTaken(t *testing.T) {
 	}
 }
 
-// TestCheckpointsNeedTheirFolder checks that looking for checkpoints is an error if their
+// TestCheckpointsNeedTheirFolder checks that looking for checkpoints fails if their
 // folder is not known, but that the command can still be run.
 func TestCheckpointsNeedTheirFolder(t *testing.T) {
 	p, err := ParseProfile("p", []byte(pointing))

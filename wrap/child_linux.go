@@ -52,8 +52,8 @@ var alive atomic.Bool
 
 // Start starts a command and returns once its program has been executed. The caller must
 // then call [Child.Wait]. The error is a *[StartError] if the program cannot be executed,
-// [ErrBusy] if another child of this process lives, or the error of o.Before. Any other
-// error means that headroom itself lacks something, such as a file descriptor.
+// [ErrBusy] if another child of this process lives, or the error that o.Before returned.
+// Any other error means that headroom itself lacks something, such as a file descriptor.
 func Start(c Command, o ChildOptions) (*Child, error) {
 	path, err := c.program()
 	if err != nil {

@@ -185,9 +185,9 @@ func (c classifier) sentence(x fault) string {
 	return fmt.Sprintf("%s %s%s: %s", who, verb, in, x.words())
 }
 
-// ambiguous returns the outcome of a library's error that lack of device memory may have
-// caused. It depends on whether an allocation had just failed, or on how much memory was
-// free.
+// ambiguous returns the outcome for a library's error that may have been caused by a lack
+// of device memory. It depends on whether an allocation had just failed, or on how much
+// memory was free.
 func (c classifier) ambiguous(x fault, reason string) Outcome {
 	a := readAmounts(x.message)
 	if n := c.found.allocator; n != nil && !c.found.survived(*n) {
@@ -208,9 +208,9 @@ func (c classifier) ambiguous(x fault, reason string) Outcome {
 	return o
 }
 
-// ambiguousHost returns the outcome of a library's error that lack of host memory may
-// have caused. It depends on whether ulimit sets a limit. Without one, Linux hardly ever
-// refuses an allocation, but kills a process later.
+// ambiguousHost returns the outcome for a library's error that may have been caused by a
+// lack of host memory. It depends on whether ulimit sets a limit. Without one, Linux
+// hardly ever refuses an allocation, but kills a process later.
 func (c classifier) ambiguousHost(x fault, reason string) Outcome {
 	if c.exit.Ulimit == 0 {
 		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of host memory can cause it, but is unlikely here, because ulimit sets no limit")
@@ -240,8 +240,8 @@ func firstRecord(ranks []RankError) (fault, bool) {
 	return fault{}, false
 }
 
-// fault returns a record as a fault. The record holds an exception in one line, or its
-// whole traceback.
+// fault converts r to a fault. r holds either an exception in one line or its whole
+// traceback.
 func (r RankError) fault() fault {
 	text := strings.ReplaceAll(r.Message, `\n`, "\n")
 	found := scan([]byte(text))

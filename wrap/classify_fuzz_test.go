@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// FuzzClassify checks that Classify gives an outcome that obeys the rules for every
-// outcome, whatever the command prints.
+// FuzzClassify checks that, whatever a command prints, Classify returns an outcome that
+// obeys the rules for all outcomes.
 func FuzzClassify(f *testing.F) {
 	for _, x := range exitFixtures(f) {
 		f.Add(x.exit.Tail, x.exit.Code, int(x.exit.Signal), x.exit.Kernel.GroupKills, "")
@@ -99,7 +99,7 @@ func hostile(unit string) []byte {
 }
 
 // TestManyRanks checks that a scan keeps track of a bounded number of ranks, however many
-// the prefixes of lines name.
+// ranks the prefixes of the lines name.
 func TestManyRanks(t *testing.T) {
 	s := newScanner()
 	for l := range logLines(hostile("")) {

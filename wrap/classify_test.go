@@ -110,10 +110,10 @@ func TestConfusionTable(t *testing.T) {
 	}
 }
 
-// confusionTable returns a table in Markdown that counts the fixtures. A row is what they
-// really are, and a column is what Classify takes them for. Failures that are only
-// possibly about memory have a column of their own, because headroom does not act on
-// them.
+// confusionTable returns a table in Markdown that counts the fixtures. A row counts those
+// of one family and one true kind, and a column counts those that Classify reports as one
+// kind. Failures that are only possibly about memory have a column of their own, because
+// headroom does not act on them.
 func confusionTable(all []exitFixture) string {
 	columns := []string{string(OutOfMemory), string(OutOfHostMemory), string(OutOfSharedMemory), "memory, possible",
 		string(Failed), string(DeviceGone), string(Stopped), string(Done)}
@@ -145,8 +145,8 @@ func confusionTable(all []exitFixture) string {
 	return b.String()
 }
 
-// TestDoneIsToldWithoutReading checks that Classify may skip the output of a command that
-// exited with status 0 unless it may mention memory: skipping it changes no outcome.
+// TestDoneIsToldWithoutReading checks that, for a command that exited with status 0,
+// Classify may skip output that cannot mention memory: skipping it changes no outcome.
 func TestDoneIsToldWithoutReading(t *testing.T) {
 	read := 0
 	for _, f := range exitFixtures(t) {

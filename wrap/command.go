@@ -79,8 +79,8 @@ func (c Command) candidates(name string) []string {
 	return all
 }
 
-// Exit is how one life of a command ended, and the evidence that it left behind. It is
-// plain data, and all that [Classify] reads.
+// Exit describes how one life of a command ended, and holds the evidence that it left
+// behind. It is plain data. [Classify] reads nothing else.
 type Exit struct {
 	Code    int            `json:"code"`              // exit status; 128 + n if signal n ended it
 	Signal  syscall.Signal `json:"signal,omitempty"`  // signal that ended it; 0 if it exited by itself

@@ -57,13 +57,13 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// The tests' commands begin at start, and have ended by now.
+// The commands of the tests begin at the time start, and have ended by the time now.
 var (
 	start = time.Date(2026, 3, 1, 22, 0, 0, 0, time.UTC)
 	now   = start.Add(8 * time.Hour)
 )
 
-// scenario is what one file of testdata/commands asks for.
+// scenario is the content of one file in testdata/commands.
 type scenario struct {
 	command  Command
 	given    Given

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// doubt is a sign that training in smaller micro-batches may not give the same result,
-// even if the knobs keep the effective batch, and the condition under which it does.
+// doubt pairs a sign that training in smaller micro-batches may change the result, even
+// if the knobs keep the effective batch, with the condition under which the result stays
+// the same.
 type doubt struct {
 	sign  lazyRegexp // matches the sign in a line
 	holds string     // the condition, in words
@@ -62,7 +63,7 @@ func (m *Match) doubtful() (holds []string) {
 type source struct {
 	name  string
 	lines []string
-	code  bool // Python
+	code  bool // the text is Python code
 }
 
 func (s source) at(line int) string {

@@ -47,7 +47,7 @@ func (e *EditError) Error() string {
 // scalar is a value in a file.
 type scalar struct {
 	start, end int    // its bytes are [start, end); end is 0 if the file has no bytes of its own for the value
-	text       string // without quotes; an expression as it was written
+	text       string // the value without quotes; an expression is kept as it was written
 	null       bool   // the key is present, but its value is null
 	line       int
 }
@@ -208,8 +208,8 @@ func (f Format) has(content []byte, key string) bool {
 	return ok
 }
 
-// rawScalar returns the end of the value text, plain or in quotes, that begins at start.
-// ok is false if that text does not begin there.
+// rawScalar returns the offset at which the value text ends, if it begins at start, plain
+// or in quotes. ok is false if it does not begin there.
 func rawScalar(content []byte, start int, text string) (end int, ok bool) {
 	if start < 0 || start > len(content) {
 		return 0, false

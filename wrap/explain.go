@@ -57,14 +57,14 @@ type Smaller struct {
 	Refused string        `json:"refused,omitempty"` // why nothing would be changed after all
 }
 
-// SavedAt is where a command's checkpoints are, and how the command would resume from
-// one.
+// SavedAt describes where a command's checkpoints are, and how the command would resume
+// from one.
 type SavedAt struct {
 	Where   string       `json:"where,omitempty"`   // pattern of their paths; "" if it is not known
 	All     []Checkpoint `json:"all,omitempty"`     // the checkpoints that exist, whichever run wrote them; newest first
 	Newest  *Checkpoint  `json:"newest,omitempty"`  // the newest complete one
-	Mode    string       `json:"mode"`              // how the profile says that it resumes: "path", "auto" or "none"
-	Set     []string     `json:"set,omitempty"`     // settings that would make it resume, such as "--resume {checkpoint}"
+	Mode    string       `json:"mode"`              // how the command resumes, according to its profile: "path", "auto" or "none"
+	Set     []string     `json:"set,omitempty"`     // settings that would make the command resume, such as "--resume {checkpoint}"
 	Diff    string       `json:"diff,omitempty"`    // the changes to the command that would make it resume from Newest
 	Refused string       `json:"refused,omitempty"` // why the command could not resume from Newest, or why checkpoints cannot be looked for
 }

@@ -42,7 +42,7 @@ type findings struct {
 	lines     int    // number of lines read
 }
 
-// rankStream is the state of reading what one rank prints, or what all ranks print if
+// rankStream is the state of the scan for the output of one rank, or of all ranks if
 // their lines cannot be told apart.
 type rankStream struct {
 	inTraceback bool

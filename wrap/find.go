@@ -42,9 +42,9 @@ type explorer struct {
 // keep the command's effective batch. It searches by rank, which is the position in the
 // list of sizes, and not by size. Only the sizes in the list can be run, so no trial is
 // wasted on a size that would be rounded to one already tried. The list is so short that
-// bisection is enough: no line has to be fitted to memory measured from outside. The size
-// that the user asked for comes first, because it is the user's own guess. No size is
-// tried twice, because each trial is a separate process that runs at full length.
+// bisection is enough: Find does not extrapolate from the memory that trials used. The
+// size that the user asked for comes first, because it is the user's own guess. No size
+// is tried twice, because each trial is a separate process that runs at full length.
 //
 // The error is one of Try, or a *[harness.GaveUpError] if nothing fits.
 func Find(ctx context.Context, o FindOptions) (*Found, error) {
@@ -61,8 +61,8 @@ func Find(ctx context.Context, o FindOptions) (*Found, error) {
 	return &e.found, nil
 }
 
-// explore returns the ranks, from 0, of the largest size that fits and of the smallest
-// that does not. If no size failed, fails is the number of sizes.
+// explore returns the ranks, counted from 0, of the largest size that fits and of the
+// smallest that does not. If no size failed, fails is the number of sizes.
 func (e *explorer) explore() (fits, fails int, err error) {
 	low, high, fitted := 0, len(e.Sizes)-1, false
 	if at := slices.Index(e.Sizes, e.Asked.Largest()); at >= 0 {
@@ -106,13 +106,13 @@ func (e *explorer) lowest(high int) int {
 	return low
 }
 
-// reach limits the size to try next to this many times the largest size that has fitted.
-// A size far above the limit of the device can bring the machine down before the device
-// refuses it.
+// reach limits how far the search jumps. The size to try next is at most reach times the
+// largest size that has fitted, unless even the next larger size exceeds that. A size far
+// above the limit of the device can bring the machine down before the device refuses it.
 const reach = 16
 
-// reachable returns the rank, at most high, of the largest size to try. The size at the
-// rank low has fitted, or is tried first.
+// reachable returns the rank, at most high, of the largest size that may be tried next.
+// The size at the rank low has fitted, or is tried first.
 func (e *explorer) reachable(low, high int) int {
 	top := low + 1
 	for top < high && e.Sizes[top+1] <= reach*e.Sizes[low] {
@@ -164,7 +164,7 @@ func (e *explorer) try(rank int) (Tried, error) {
 }
 
 // nothing returns the error for a command that did not fit even at the smallest size. t
-// is that trial.
+// is the trial of that size.
 func (e *explorer) nothing(t Tried) error {
 	verdict := memory.Verdict{Cause: memory.Model, Why: t.Text}
 	return &harness.GaveUpError{Step: 1, Decision: recovery.Decision{Remedy: recovery.Stop, Plan: e.Asked.WithMicro(t.Micro), Verdict: &verdict,
@@ -172,9 +172,10 @@ func (e *explorer) nothing(t Tried) error {
 }
 
 // spare returns the rank, at most fits, of the largest size that leaves the headroom
-// unused. leaves reports whether that size is known to do so. If no size does, the rank
-// is 0, that of the smallest size, or fits if the smallest size does not fit. A size
-// whose amounts are not known is accepted.
+// unused. A size whose amounts are not known is accepted. leaves reports whether the size
+// is known to leave the headroom unused. If no size does, the rank is 0, that of the
+// smallest size. If the smallest size does not even fit, although a larger one does, the
+// rank is fits.
 func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 	for rank = fits; ; rank-- {
 		t, err := e.try(rank)
@@ -195,10 +196,10 @@ func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 	}
 }
 
-// available returns how much of its GPU a trial could hold: its room or, if that is less,
-// the most that an allocator may hold, as any trial has shown. beside is the amount that
-// was held outside the allocator at the same time, which does not count against the
-// allocator's limit.
+// available returns how much of its GPU the trial t could hold. That is t.Room or, if it
+// is less, the lowest limit on an allocator that any trial has shown. beside is the
+// amount that was held outside the allocator at the same time, which does not count
+// against the allocator's limit.
 func (e *explorer) available(t Tried) (most, beside memory.Bytes) {
 	most = t.Room
 	for _, other := range e.found.Trials {

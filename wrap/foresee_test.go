@@ -26,8 +26,8 @@ func foreseen(c Command, g Given, trust bool) (string, *Smaller) {
 	return w.Foreseen(), w.smaller()
 }
 
-// TestForeseen checks that what would be refused once memory has run out is reported
-// beforehand, with the same reason, and that nothing is reported if nothing would be
+// TestForeseen checks that Foreseen reports in advance what would be refused once memory
+// has run out, with the same reason, and that it reports nothing if nothing would be
 // refused.
 func TestForeseen(t *testing.T) {
 	const (

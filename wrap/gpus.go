@@ -129,14 +129,15 @@ func (t *gpuTrace) watch(ctx context.Context) <-chan []GPU {
 }
 
 // How long drain waits for the driver to free the memory of dead processes, and how often
-// it looks. Usually that takes a moment, but if a process cannot be killed, it never ends.
+// it looks. Usually the driver needs only a moment, but it never frees the memory of a
+// process that cannot be killed.
 const (
 	drainPatience = 30 * time.Second
 	drainEvery    = 250 * time.Millisecond
 )
 
-// drain waits until the GPUs have the memory of the command's dead processes back: none
-// of these processes holds any, and no GPU that holds more than before the start is still
+// drain waits until the memory of the command's dead processes is free again: none of
+// these processes holds any, and no GPU that holds more than before the start is still
 // getting emptier. If drainPatience passes first, or sleep returns an error, drain
 // returns the processes that still hold memory, in words.
 func (t *gpuTrace) drain(ctx context.Context, sleep func(context.Context, time.Duration) error) (stuck []string) {

@@ -57,8 +57,8 @@ func (h *hangWatch) why() string {
 	return fmt.Sprintf("no output, no GPU work and no new checkpoint for %s", lasting(h.after.Seconds()))
 }
 
-// heard is a writer that calls note for all output, and passes the output on to log
-// unless log is nil.
+// heard is a writer that calls note at each write, and passes the output on to log unless
+// log is nil.
 type heard struct {
 	log  io.Writer
 	note func()

@@ -9,12 +9,13 @@ import (
 )
 
 // Absurd is a multiple of the device's memory. If more than that is requested at once, a
-// tensor's shape must be wrong, and no smaller micro-batch helps, however large this one
-// was. If less is requested, one sample may still fit; [Outcome.HopelessAt] decides once
-// the batch is known.
+// tensor's shape must be wrong, and no smaller micro-batch helps, however large the
+// micro-batch was. If less is requested, one sample may still fit; [Outcome.HopelessAt]
+// decides once the batch is known.
 const Absurd = 64
 
-// otherKnobs maps each phase whose memory no micro-batch affects to the advice for it.
+// otherKnobs maps each phase in which the memory needed does not depend on the
+// micro-batch to the advice for that phase.
 var otherKnobs = map[memory.Phase]string{
 	memory.PhaseLoad: "loading the model takes the same memory whatever the micro-batch: load it in a smaller type or quantized, " +
 		"shard it over more devices, or remove other models from the device",

@@ -73,9 +73,9 @@ func (c classifier) untold() Outcome {
 	return o
 }
 
-// allocatorNear is how many lines before the end of the output an allocator's report may
-// be and still count as the reason for the end. An allocator reports a failed allocation
-// even if it recovers from it.
+// allocatorNear is the greatest distance, in lines, from the end of the output at which
+// an allocator's report still counts as the reason for the end. An allocator reports a
+// failed allocation even if it recovers from it.
 const allocatorNear = 20
 
 // memory returns the outcome of a memory failure, with all the numbers that are known.

@@ -39,7 +39,7 @@ const (
 // place is the value of a knob in a command, and where the command sets it.
 type place struct {
 	kind    placeKind
-	where   string // for people
+	where   string // description for people
 	text    string
 	at, cut int       // index of the argument that holds the value, and the value's offset in it; at is -1 for a variable in Command.Env
 	flag    int       // inArgument: the index of the argument with the flag
@@ -85,8 +85,8 @@ func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 	return place{}, nil
 }
 
-// set returns at. If the value there means that the knob is not set, the default becomes
-// its text.
+// set returns at. If the value there means that the knob is not set, the text of the
+// result is the knob's default.
 func (m *Match) set(k Knob, at place) place {
 	if slices.Contains(k.Unset, strings.Trim(at.text, `"'`)) {
 		at.text, at.unset = k.Default, true
@@ -185,7 +185,7 @@ func (m *Match) abbreviates(p Profile, k Knob, name string) string {
 	return ""
 }
 
-// inFiles looks for a knob in the configuration files, the last one first.
+// inFiles looks for a knob in the configuration files, beginning with the last one.
 func inFiles(k Knob, docs []document, name string) (place, error) {
 	for i := len(docs) - 1; i >= 0; i-- {
 		d := &docs[i]

@@ -93,8 +93,8 @@ func operation(e *ast.BinaryExpr, of amounts) (int, error) {
 	return 0, fmt.Errorf("%s is not supported", e.Op)
 }
 
-// mostAmount is the largest value of a knob. It is far larger than any batch, and its
-// square still fits in an int.
+// mostAmount is the largest value that a knob may have. It is far larger than any batch,
+// and its square still fits in an int.
 const mostAmount = 1 << 30
 
 // amount parses a knob's value: an integer, an expression of integers, or, for a List, a
@@ -146,9 +146,9 @@ func (t Type) write(n int, old string) string {
 	return strconv.Itoa(n)
 }
 
-// versionNumbers returns the number at the start of each part of a version such as "1.16.2".
-// It stops at the first part that does not begin with a digit, and returns nil if that is
-// the first part of all.
+// versionNumbers returns the number at the start of each part of a version such as
+// "1.16.2". It stops at the first part that does not begin with a digit. It returns nil
+// if not even the first part begins with one.
 func versionNumbers(version string) []int {
 	var all []int
 	for _, part := range strings.Split(version, ".") {

@@ -14,7 +14,7 @@ type layer struct {
 	same    map[string]string // other names of options → their canonical names
 	module  []string          // options after which a module is named
 	program []string          // options after which any program may be named
-	starts  bool              // starts only Python files unless an option of module or program is given
+	starts  bool              // starts only Python files unless an option in module or program is given
 }
 
 // canonical returns the name by which this package looks up an option.
@@ -46,8 +46,8 @@ var opaque = map[string]string{
 	"ssh": "it runs on another machine; run headroom there", "make": "makefiles are not read; give the command inside the makefile",
 }
 
-// launcherModules maps the modules that python -m runs as launchers to those launchers'
-// words in layers.
+// launcherModules maps each module that is a launcher when python -m runs it to the words
+// of that launcher in layers.
 var launcherModules = map[string]string{
 	"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
 	"accelerate.commands.launch": "accelerate launch", "accelerate": "accelerate launch",
@@ -161,8 +161,8 @@ func (p *peeler) byItself() {
 	}
 }
 
-// count takes the number of ranks from one option. The text otherwise says why the number
-// is not known if the option is not given.
+// count takes the number of ranks from the option called name. If that option is not
+// given, otherwise is the reason why the number is not known.
 func (p *peeler) count(name, otherwise string) {
 	o, given := p.launch.option(name)
 	if !given {

@@ -20,9 +20,9 @@ type leakWatch struct {
 	began time.Time     // when the life began
 }
 
-// due reports whether now is the time to restart the command; it does so once for each
-// checkpoint. complete holds the times at which the complete checkpoints were written,
-// newest first.
+// due reports whether now is the time to restart the command. It returns true at most
+// once for each checkpoint. complete holds the times at which the complete checkpoints
+// were written, newest first.
 func (l *leakWatch) due(complete []time.Time, out RunsOut) bool {
 	if len(complete) > 0 && complete[0].After(l.began) && complete[0].After(l.saved) {
 		before := l.began
@@ -47,8 +47,8 @@ func (l *leakWatch) due(complete []time.Time, out RunsOut) bool {
 	return true
 }
 
-// leakMargin sets how late the next checkpoint may be: by a tenth of the time between
-// checkpoints.
+// leakMargin sets how late the next checkpoint may be: by 1/leakMargin of the time
+// between checkpoints.
 const leakMargin = 10
 
 // why returns the reason for a restart in words.

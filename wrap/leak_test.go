@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// TestLeakWatch simulates lives that begin at 02:00. In life, each character is a minute:
-// s is a checkpoint, and any other letter says in how many minutes memory will run out (a
-// is 1, b is 2 and so on); - means that nothing suggests that it will. In want, ! marks
-// the minutes in which the command would be restarted.
+// TestLeakWatch checks in which minutes of its life a leaking command would be restarted.
+// Each life begins at 02:00. In life, each character is a minute: s is a checkpoint, and
+// any other letter says in how many minutes memory will run out (a is 1, b is 2 and so
+// on); - means that nothing suggests that it will. In want, ! marks the minutes in which
+// the command would be restarted.
 func TestLeakWatch(t *testing.T) {
 	for _, c := range []struct{ name, life, want string }{
 		{"no leak", "----s----s----", ".............."},

@@ -47,11 +47,11 @@ type Wrapped struct {
 	Said    func(Rewritten)                           // receives each changed command before its start; may be nil
 	Started func()                                    // called after each start, when the command is already running; may be nil
 
-	// Inside prepares to watch a life from inside its processes. It returns the command to
-	// start in place of the given one, and the function ended. That function is called once
-	// no process of the life is left. It gets the outcome as seen from outside, or the zero
-	// Outcome if the command was not started, and returns the outcome to report. Inside may
-	// be nil.
+	// Inside prepares to watch a life from inside its processes. It returns the command
+	// to start in place of the given one, and a function to call once no process of the
+	// life is left. That function, ended, gets the outcome as seen from outside, or the
+	// zero Outcome if the command was not started, and returns the outcome to report.
+	// Inside may be nil.
 	Inside func(Command) (_ Command, ended func(Outcome) Outcome)
 
 	child   atomic.Pointer[Child]      // of the newest life

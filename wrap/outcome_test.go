@@ -189,7 +189,7 @@ func TestAmbiguousErrors(t *testing.T) {
 }
 
 // TestEvidenceIsDiagnosed checks that Diagnose finds the right cause from the evidence
-// that Classify makes of an error message.
+// that Classify derives from an error message.
 func TestEvidenceIsDiagnosed(t *testing.T) {
 	for text, want := range map[string]memory.Cause{
 		"GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free. Process 7 has 12.00 GiB memory in use. " +

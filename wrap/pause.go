@@ -12,11 +12,11 @@ const (
 	firstPause, longestPause = time.Second, time.Minute
 )
 
-// Pause returns how long to wait before a command is started again. lives has how long each
-// of its lives lasted, oldest first. After a life of at least [YoungDeath] the wait is 0.
-// After one young death it is a second, and it doubles with each further one in a row, up
-// to a minute. again is false after [YoungDeaths] of them in a row, because another start
-// would be of no use.
+// Pause returns how long to wait before a command is started again. lives holds the
+// length of each of its lives, oldest first. After a life of at least [YoungDeath] the
+// wait is 0. After one young death it is a second, and it doubles with each further one
+// in a row, up to a minute. again is false after [YoungDeaths] of them in a row, because
+// another start would be of no use.
 func Pause(lives []time.Duration) (wait time.Duration, again bool) {
 	young := 0
 	for i := len(lives) - 1; i >= 0 && lives[i] < YoungDeath; i-- {

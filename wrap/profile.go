@@ -23,7 +23,7 @@ type Profile struct {
 	Normalised  Normalised
 	Coupling    Coupling
 	Fallbacks   []Fallback
-	SwitchOff   map[string]string // knob → value that turns off retries of the framework's own
+	SwitchOff   map[string]string // knob → value that turns off the framework's own retries
 	Trial       Rehearsal
 
 	File string // file that it was read from; "" if it is built in, or made from --knob alone
@@ -85,7 +85,7 @@ const (
 	Text   Type = "text"
 )
 
-// Scope says over what the value of a knob is counted.
+// Scope says what the value of a knob is counted over.
 type Scope string
 
 // The scopes.
@@ -144,7 +144,7 @@ type Knob struct {
 type Law struct {
 	Write   []string   // knobs to write when the micro-batch changes
 	Derive  string     // the knob that the framework computes by itself from global
-	Pin     []string   // knobs that depend on the micro-batch if absent; headroom writes them before it changes the micro-batch
+	Pin     []string   // knobs whose values follow from the micro-batch if they are not given; headroom writes them before it changes the micro-batch
 	Exclude [][]string // knobs that must not be given together
 	Require []string   // conditions that must hold, over micro, accumulation, global and world
 }
@@ -249,7 +249,7 @@ func (p Profile) writes(knob string) bool {
 // least returns the smallest value allowed.
 func (k Knob) least() int { return max(1, k.Min) }
 
-// Signs returns a short text about what a command of p is recognised by.
+// Signs returns a short text that says how the commands of p are recognised.
 func (p Profile) Signs() string {
 	var signs []string
 	first := func(what string, words []string) {

@@ -186,8 +186,9 @@ func unknownWord(what, name string, known []string) string {
 	return fmt.Sprintf("unknown %s; must be one of %s", what, strings.Join(known, ", "))
 }
 
-// nearestWord returns the candidate that differs from word in the fewest letters, or ""
-// if that is more than two letters and more than a third of word's.
+// nearestWord returns the candidate that differs from word in the fewest letters. It
+// returns "" if every candidate differs in more than two letters, and in more than a
+// third of the letters of word.
 func nearestWord(word string, candidates []string) string {
 	best, least := "", max(2, len(word)/3)+1 // a swap of two letters counts as two
 	for _, c := range candidates {

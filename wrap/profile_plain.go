@@ -95,7 +95,7 @@ var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resum
 //	micro=data.batch_size   a key of the configuration, or of an override k=v
 //	micro=$BATCH            a variable of the environment
 //	micro=--batch@total     counted over all ranks; also @device, and @rank, which is the default
-//	checkpoints=out/*.pt    which files are checkpoints, the newest by its time
+//	checkpoints=out/*.pt    which files are checkpoints; the newest is the one written last
 //
 // The error joins a [*ProfileError] for every problem with the knobs.
 func Plain(knobs []string) (Profile, error) {

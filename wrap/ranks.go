@@ -18,9 +18,10 @@ const errorFile = "error.json"
 
 // ReadRankErrors reads every error file of a launcher below a log folder, and returns the
 // errors with the earliest first. The earliest is usually the root cause, and the others
-// its effects on other ranks. A rank is the name of the file's folder, which torchrun
-// counts from 0 on each machine; it is -1 if that name is not a number. notes has one line
-// for each file that is not understood and for each folder that cannot be read.
+// its effects on other ranks. A rank is taken from the name of the file's folder, which
+// torchrun counts from 0 on each machine; it is -1 if that name is not a number. notes
+// has one line for each file that is not understood and for each folder that cannot be
+// read.
 func ReadRankErrors(logs fs.FS) (ranks []RankError, notes []string) {
 	_ = fs.WalkDir(logs, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {

@@ -32,7 +32,7 @@ func (r Rehearsal) redirects() bool {
 	return false
 }
 
-// trialSteps is how many optimizer steps a trial makes if a user's knob limits them. The
+// trialSteps is how many optimizer steps a trial runs if a user's knob limits them. The
 // optimizer's state exists from the second step on, and the third step shows that memory
 // no longer grows.
 const trialSteps = 3

@@ -53,7 +53,7 @@ func (m *Match) Rewrite(p recovery.Plan, r Resume, fallbacks ...string) (Rewritt
 }
 
 // rewrite makes the changes that the plan p needs, and then calls more for further
-// changes. more gets the step as it is and as it will be. The names of copied
+// changes. more gets the present step and the next one. The names of copied
 // configurations begin with prefix.
 func (m *Match) rewrite(p recovery.Plan, fallbacks []string, prefix string, more func(w *rewriter, s, next step) error) (Rewritten, error) {
 	s, err := m.step()

@@ -35,9 +35,10 @@ func (w *rewriter) amount(p Profile, docs []document, name string, n int) error 
 	return w.set(p, docs, name, p.Knobs[name].Type.write(n, at.text))
 }
 
-// set gives a knob a value. If an argument or a variable sets the knob already, set changes
-// that. Otherwise it adds the knob to the command line if the framework accepts it there,
-// and else sets it in a copy of the configuration or in the environment.
+// set gives a knob a value. If an argument or a variable sets the knob already, set
+// changes that argument or variable. Otherwise set adds the knob to the command line if
+// the framework accepts it there, or else sets it in a copy of the configuration or in
+// the environment.
 func (w *rewriter) set(p Profile, docs []document, name, value string) error {
 	k := p.Knobs[name]
 	at, err := w.m.find(p, docs, name)

@@ -9,8 +9,9 @@ import (
 	"headroom/runs"
 )
 
-// Diff returns a unified diff from the command was to r. It covers the command, with one
-// option per line, and every file that is copied. It is empty if nothing changes.
+// Diff returns a unified diff from was, the command before the rewrite, to r. It covers
+// the command, with one option per line, and every file that is copied. It is empty if
+// nothing changes.
 func (r Rewritten) Diff(was Command) string {
 	parts := []string{unified("command", "command", lines(was, r.Command), lines(r.Command, was))}
 	for _, c := range r.Copies {

@@ -11,8 +11,8 @@ import (
 	"headroom/recovery"
 )
 
-// custom returns a user's profile in which lines replace those with the same key, or are
-// added.
+// custom returns a user's profile with the given lines. Each of them replaces the line
+// with the same key, or is added if there is none.
 func custom(t *testing.T, lines ...string) Profile {
 	t.Helper()
 	text := "name: custom\nmatch: {flags: [--micro, --accum]}\nknobs:\n  micro: {flags: [--micro], min: 2}\n  accumulation: {flags: [--accum], default: 1}\n" +

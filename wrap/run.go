@@ -340,9 +340,9 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 }
 
 // resuming reports whether the newest life may have run out of memory because it resumed
-// from a checkpoint. Its micro-batch must be no larger than that of the life that wrote the
-// checkpoint. It must have failed while loading, or in a step after less time than the
-// earlier life continued for after writing the checkpoint.
+// from a checkpoint. Its micro-batch must be no larger than that of the life that wrote
+// the checkpoint. It must have failed while loading, or early in its steps: after less
+// time than the earlier life kept running once the checkpoint was written.
 func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
 		return false
@@ -408,10 +408,11 @@ func lasting(seconds float64) string {
 	return fmt.Sprintf("%.1f h", seconds/3600)
 }
 
-// InHostMemory returns the outcome of a command that ran out of host memory, with host
-// memory as its device's memory if it used no GPU. most is the most host memory that the
-// command could hold. The command is assumed to have held all of that except for the size
-// of the failed request. If most or that size is not known, o is returned unchanged.
+// InHostMemory converts the outcome of a command that used no GPU and ran out of host
+// memory: host memory takes the place of the device's memory. It returns any other
+// outcome unchanged. most is the most host memory that the command could hold. The
+// command is assumed to have held all of that except for the size of the failed request.
+// If most or that size is not known, o is returned unchanged, too.
 func (o Outcome) InHostMemory(gpus []GPU, most memory.Bytes) Outcome {
 	if o.Kind != OutOfHostMemory || len(gpus) > 0 || most <= 0 || o.Evidence == nil {
 		return o

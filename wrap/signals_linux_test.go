@@ -67,10 +67,11 @@ func pidAfter(t *testing.T, text, what string) int {
 	return pid
 }
 
-// TestKeysReachTheChildOnce types Ctrl-C and Ctrl-\. The terminal itself sends their
-// signals to the child, so the wrapper must not pass them on. The test then sends SIGUSR1 to
-// the wrapper alone: any signals that the wrapper had passed on would arrive before SIGUSR1.
-// Each key is typed many times, because two signals that arrive together may count as one.
+// TestKeysReachTheChildOnce checks that the wrapper does not pass on the signals of
+// Ctrl-C and Ctrl-\, which the terminal itself sends to the child. After all the keys,
+// the test sends SIGUSR1 to the wrapper alone: any signals that the wrapper had passed on
+// would arrive before SIGUSR1. Each key is typed many times, because two signals that
+// arrive together may count as one.
 func TestKeysReachTheChildOnce(t *testing.T) {
 	p := onTerminal(t, helper("wrap", "sh", "-c", names))
 	p.out.await(t, "ready ")
@@ -191,8 +192,8 @@ func TestNoRequestIsLost(t *testing.T) {
 	}
 }
 
-// TestStopKey runs the wrapper under a shell's job control. Ctrl-Z must stop the wrapper
-// and the child, and fg must continue both.
+// TestStopKey checks that, under a shell's job control, Ctrl-Z stops the wrapper and the
+// child, and fg continues both.
 func TestStopKey(t *testing.T) {
 	p := onTerminal(t, helper("shell", "sh", "-c", `echo ready $$; read line; echo "got $line"; exit 5`))
 	p.out.await(t, "ready ")

@@ -132,9 +132,9 @@ func (f findings) candidates() []fault {
 }
 
 // merge returns the one of two exceptions in a chain that explains the chain. That is the
-// first one whose meaning is known, since later exceptions pass it on or arise while it is
-// handled. If neither meaning is known, it is the earlier one if the later exception
-// passes it on, or else the later one.
+// first one whose meaning is known, since later exceptions pass it on or arise while it
+// is handled. If neither meaning is known, merge returns the earlier exception if the
+// later one passes it on, and otherwise the later one.
 func merge(earlier, later fault) fault {
 	known := func(m meaning) bool { return m != nothing && m != cascade }
 	e, l := earlier.match.meaning, later.match.meaning

@@ -73,8 +73,8 @@ func pipe() (read, write *os.File, err error) {
 	return os.NewFile(uintptr(ends[0]), "pipe"), os.NewFile(uintptr(ends[1]), "pipe"), nil
 }
 
-// add makes the pipe or pseudo-terminal that the child writes to in place of the file to.
-// It returns the child's end.
+// add opens the pipe or pseudo-terminal that the child writes to instead of its output
+// file, to. It returns the child's end.
 func (s *streams) add(number int, to *os.File, trouble func(error)) (far *os.File, err error) {
 	one := &stream{number: number, to: to, trouble: trouble}
 	if isTerminal(to) {

@@ -237,8 +237,8 @@ func bareCopy(b *testing.B, to *os.File, args []string) {
 	}
 }
 
-// timed returns how long fill and a reader take until the reader has read to the end of the
-// pipe that fill writes to.
+// timed returns how long it takes until a reader has read everything that fill writes to
+// a pipe.
 func timed(b *testing.B, fill func(to *os.File)) time.Duration {
 	read, write, err := pipe()
 	if err != nil {

@@ -18,7 +18,7 @@ type tail struct {
 // bar can be a single line for an hour.
 const hugeLine = 4 << 10
 
-// newTail returns a tail that keeps the newest n bytes, or 1 byte if n is less.
+// newTail returns a tail that keeps the newest n bytes, or 1 byte if n is less than 1.
 func newTail(n int) *tail { return &tail{ring: make([]byte, 0, max(1, n)+1)} }
 
 // add adds p, which stream 0 or 1 has written. It does not keep p itself.

@@ -13,8 +13,8 @@ type meaning int
 const (
 	nothing      meaning = iota
 	deviceMemory         // an allocation on the device failed
-	ifLittleFree         // a library's error that a lack of device memory may cause, but other things as well
-	ifLimited            // a library's error that a lack of host memory may cause, but other things as well
+	ifLittleFree         // a library's error that may be caused by a lack of device memory, or by something else
+	ifLimited            // a library's error that may be caused by a lack of host memory, or by something else
 	hostMemory           // an allocation of host memory failed
 	sharedMemory         // /dev/shm was full
 	deviceGone           // the process can no longer use the device
@@ -86,7 +86,7 @@ func mayTellOfMemory(output []byte) bool {
 // which are skipped because they are shorter.
 const shortest = len("eoferror")
 
-// textMatch is a signature found in a text, and where.
+// textMatch is a signature found in a text, with its position.
 type textMatch struct {
 	signature
 	meaning meaning

@@ -40,8 +40,8 @@ type sign struct {
 	files     []string // parts of a file's path
 }
 
-// calls returns an expression that matches a call to one of the functions, by its whole
-// name: train_and_evaluate is not an evaluation.
+// calls returns an expression that matches a call to one of the functions. It matches
+// only whole names: a call to train_and_evaluate is not a call to evaluate.
 func calls(names ...string) lazyRegexp {
 	return lazily(`\b(?:` + strings.Join(names, "|") + `)\(`)
 }

@@ -22,7 +22,7 @@ func tracebackOf(frames ...string) string {
 		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 }
 
-// TestPhases checks in which phase memory ran out, according to tracebacks of common
+// TestPhases checks which phase a failure is attributed to, for tracebacks of common
 // training loops.
 func TestPhases(t *testing.T) {
 	train := at(site+"transformers/trainer.py", "_inner_training_loop", "tr_loss_step = self.training_step(model, inputs)")
@@ -112,8 +112,9 @@ func TestPhaseOfDeepTracebacks(t *testing.T) {
 	}
 }
 
-// TestPhaseOfReraisedErrors checks an exception that a worker thread passed on to its
-// caller. It has two tracebacks, and the caller's shows in which phase it happened.
+// TestPhaseOfReraisedErrors checks that the phase is read from the caller's traceback if
+// a worker thread passed an exception on to its caller. The output then has two
+// tracebacks.
 func TestPhaseOfReraisedErrors(t *testing.T) {
 	text := "Traceback (most recent call last):\n" + at("train.py", "evaluate", "out = model(x)") +
 		"torch.OutOfMemoryError: Caught OutOfMemoryError in replica 1 on device 1.\nOriginal " +

@@ -25,8 +25,8 @@ sh -c 'trap "" TERM; echo pid $$; sh -c "trap \"\" TERM; echo pid \$\$; while :;
 sh -c 'echo pid $$; kill -STOP $$; sleep 1000' &
 `
 
-// grown waits until all processes of a forest have printed their PIDs to the file out, and
-// returns these.
+// grown waits until all processes of a forest have printed their PIDs to the file out,
+// and returns the PIDs.
 func grown(t *testing.T, out string) []string {
 	t.Helper()
 	var numbers []string
@@ -266,8 +266,8 @@ func TestOneChildAtATime(t *testing.T) {
 	}
 }
 
-// TestParseStat checks lines in which the name looks like the rest of the line, and lines
-// that are cut short.
+// TestParseStat checks that a line is parsed correctly even if the name in it looks like
+// the rest of the line, and that lines that are cut short are rejected.
 func TestParseStat(t *testing.T) {
 	for text, want := range map[string]process{
 		"7 (sh) S 3 7 7 0":         {pid: 7, parent: 3},

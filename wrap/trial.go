@@ -38,8 +38,8 @@ func (m *Match) Triable(hasGPU, writesNothing bool) error {
 }
 
 // Rehearse returns m's command changed into a trial of p. The trial starts from the
-// beginning, and makes only a few steps if the profile can limit them. It writes its output
-// to folder. Retries of the command's own are turned off, since they would hide that
+// beginning, and runs only a few steps if the profile can limit them. It writes its
+// output to folder. The command's own retries are turned off, since they would hide that
 // something does not fit. The trial's copies of configurations have their own names, so
 // that they do not replace those of a training in progress. The errors are those of
 // [Match.Rewrite].

@@ -12,8 +12,8 @@ import (
 	"headroom/recovery"
 )
 
-// TestRehearse checks that a trial makes few steps, writes to a different place, does not
-// resume from a checkpoint, and has the effective batch of the training.
+// TestRehearse checks that a trial runs only a few steps, writes to a different place,
+// does not resume from a checkpoint, and has the effective batch of the training.
 func TestRehearse(t *testing.T) {
 	for _, c := range []struct {
 		name, command string

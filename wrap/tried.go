@@ -17,7 +17,7 @@ type Tried struct {
 	Micro        int          `json:"micro"`
 	Accumulation int          `json:"accumulation"`
 	Fits         bool         `json:"fits"`
-	Steps        int          `json:"steps,omitempty"`              // optimizer steps that it made; 0 if headroom ended it when its memory stayed flat
+	Steps        int          `json:"steps,omitempty"`              // optimizer steps that it ran; 0 if headroom ended it when its memory stayed flat
 	Peak         memory.Bytes `json:"peak,omitempty"`               // the most that its processes held of one GPU or, if it did not fit, the least that it needed; 0 if not known
 	Room         memory.Bytes `json:"room,omitempty"`               // the most that its processes could have held of that GPU; 0 if not known
 	Limit        memory.Bytes `json:"limit,omitempty"`              // the most that its allocator may hold of that GPU, as reported by the allocator or set by the command; 0 if not known
@@ -102,9 +102,9 @@ func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 	return &TrialError{tried.Micro, exit.Code, describe(o, exit), lastLines(said, 15)}
 }
 
-// allowed returns how much of the command's fullest GPU its settings let PyTorch's allocator
-// hold. It returns 0 if the settings do not limit that, or if the command held more, which
-// shows that the settings are not in force.
+// allowed returns the limit that the command's settings put on what PyTorch's allocator
+// may hold of the command's fullest GPU. It returns 0 if the settings contain no limit,
+// or if the command held more, which shows that the settings are not in force.
 func (m *Match) allowed(gpus []GPU) memory.Bytes {
 	const context = 2 * memory.GiB // what a process may hold outside the allocator
 	peak, total := memory.Bytes(0), memory.Bytes(0)

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// unsettled is how long a trial may last that does not end by itself.
+	// unsettled is how long headroom waits for the memory of a trial without a step
+	// limit to become flat.
 	unsettled = 30 * time.Minute
 	// goodbye is how long a trial has to end by itself after the user has asked to stop. It
 	// is also the time from headroom's request to end until headroom kills the trial. Both
@@ -24,7 +25,7 @@ const (
 	goodbye = 10 * time.Second
 )
 
-// Trials makes trials of a command: short runs that leave nothing behind.
+// Trials runs trials of a command: short runs that leave nothing behind.
 type Trials struct {
 	Match   *Match
 	FlatFor time.Duration // how long memory has to stay flat before a trial without a step limit is ended
@@ -41,15 +42,15 @@ func (t *Trials) list() ([]nvml.GPU, error) {
 	return nvml.GPUs()
 }
 
-// Try makes one trial of the plan p: it runs the command for a few steps, without input or
-// visible output, and with a temporary folder to write to. A trial that fits ends when its
-// steps are done. If the profile cannot limit the steps, the trial is asked to end when the
-// memory of its GPUs has stayed flat. If ctx is cancelled, the trial is asked to end, and
-// is killed only if it does not.
+// Try runs one trial of the plan p: it runs the command for a few steps, without input or
+// visible output, and with a temporary folder to write to. A trial that fits ends when
+// its steps are done. If the profile cannot limit the steps, the trial is asked to end
+// when the memory of its GPUs has stayed flat. If ctx is cancelled, the trial is asked to
+// end, and is killed only if it does not.
 //
 // The error is a *[TrialError] if the trial failed for a reason other than memory, a
-// *[harness.GaveUpError] if no smaller micro-batch could help, an *[UntriableError] if the
-// trial is not possible, an error of [Match.Rewrite], or [harness.ErrInterrupted].
+// *[harness.GaveUpError] if no smaller micro-batch could help, an *[UntriableError] if
+// the trial is not possible, an error of [Match.Rewrite], or [harness.ErrInterrupted].
 func (t *Trials) Try(ctx context.Context, p recovery.Plan) (_ Tried, err error) {
 	folder, err := os.MkdirTemp("", "headroom-trial-")
 	if err != nil {
@@ -121,10 +122,11 @@ func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, e
 	return exit, stayed, err
 }
 
-// watch samples the GPUs of a trial until the trial is over. It ends a trial that has no step
-// limit: stayed means that memory had stayed flat for long enough, and late that it had not
-// done so within the time unsettled. When ctx is cancelled, the child has got the user's
-// signal, too, so watch gives it some time before it ends the child.
+// watch samples the GPUs of a trial until the trial is over. It also ends a trial that
+// has no step limit: stayed means that watch ended it because memory had stayed flat for
+// long enough, and late means that watch ended it because memory had not done so within
+// the time unsettled. When ctx is cancelled, the child has got the user's signal, too, so
+// watch gives it some time before it ends the child.
 func (t *Trials) watch(ctx context.Context, child *Child, trace *gpuTrace) (stayed, late bool) {
 	var samples []sample
 	begun, limited := time.Now(), t.Match.Profile.Trial.Steps > 0
